@@ -1,0 +1,77 @@
+"""What an alignment is judged by: masked correlation, overlap, and the mean error of the reference's corners."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def masked_ncc(
+    a: Float[Tensor, "*batch channels n"], b: Float[Tensor, "*batch channels n"], mask: Bool[Tensor, "*batch n"]
+) -> Float[Tensor, "*batch"]:
+    """Normalised cross-correlation of `a` and `b` over the samples where `mask` is true, in [-1, 1].
+
+    Every channel has its own mean; the channels' covariances are added before normalising. 0 where either side is
+    constant.
+
+    >>> a = torch.rand(1, 50, dtype=torch.float64)
+    >>> round(float(masked_ncc(a, 3 * a - 1, torch.ones(50, dtype=torch.bool))), 6)
+    1.0
+    """
+    weight = mask[..., None, :].to(a.dtype)
+    count = weight.sum(-1, keepdim=True).clamp(min=1.0)
+    a, b = torch.where(weight > 0, a, torch.zeros_like(a)), torch.where(weight > 0, b, torch.zeros_like(b))
+    a = weight * (a - a.sum(-1, keepdim=True) / count)
+    b = weight * (b - b.sum(-1, keepdim=True) / count)
+    energy = (a * a).sum((-2, -1)) * (b * b).sum((-2, -1))
+    product = (a * b).sum((-2, -1))
+    tiny = torch.finfo(a.dtype).tiny
+    return torch.where(energy > tiny, product / energy.clamp(min=tiny).sqrt(), torch.zeros_like(product))
+
+
+def gain_and_bias(
+    value: Float[Tensor, "channels n"], target: Float[Tensor, "channels n"], mask: Bool[Tensor, " n"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """The line target ≈ gain · value + bias through the masked samples, with gain = std(target) / std(value).
+
+    The ratio of standard deviations (not the regression slope) is positive and has no attenuation by noise: a start
+    for the joint refinement.
+    """
+    x, y = value[:, mask].reshape(-1), target[:, mask].reshape(-1)
+    if x.numel() < 2:
+        return value.new_ones(()), value.new_zeros(())
+    spread = x.std()
+    gain = torch.where(spread > 0, y.std() / torch.where(spread > 0, spread, torch.ones_like(spread)), spread * 0 + 1)
+    gain = gain.clamp(1e-6, 1e6)
+    return gain, y.mean() - gain * x.mean()
+
+
+def project(transform: Float[Tensor, "3 3"], points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
+    """Pixels (x, y) through a 3 x 3 matrix; points on or behind the horizon become NaN.
+
+    >>> project(torch.diag(torch.tensor([2.0, 2.0, 1.0])), torch.tensor([[1.0, 3.0]])).tolist()
+    [[2.0, 6.0]]
+    """
+    homogeneous = points @ transform[:, :2].T + transform[:, 2]
+    depth = homogeneous[:, 2:]
+    ahead = depth > 1e-9
+    warped = homogeneous[:, :2] / torch.where(ahead, depth, torch.ones_like(depth))
+    return torch.where(ahead, warped, torch.full_like(warped, float("nan")))
+
+
+def corners(height: int, width: int, like: Tensor) -> Float[Tensor, "4 2"]:
+    """The centres of the four corner pixels, (x, y)."""
+    return like.new_tensor([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
+
+
+def corner_error(found: Float[Tensor, "3 3"], truth: Float[Tensor, "3 3"], height: int, width: int) -> float:
+    """Mean distance in pixels between the images of the reference's four corners under two warps; inf where one has
+    none.
+
+    >>> eye = torch.eye(3, dtype=torch.float64)
+    >>> shifted = eye.clone(); shifted[0, 2] = 3.0
+    >>> corner_error(eye, shifted, 20, 30)
+    3.0
+    """
+    at = corners(height, width, truth)
+    distance = (project(found.to(truth), at) - project(truth, at)).norm(dim=-1)
+    return float(torch.where(distance.isnan(), torch.full_like(distance, float("inf")), distance).mean())
