@@ -1,0 +1,101 @@
+"""What all matrix Lie groups share: right perturbations, and products of quaternions and planar rotations."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.manifolds.base import Manifold, ManifoldError, _batch
+
+
+class LieGroup(Manifold):
+    """A group of transformations: `@` composes, `retract(delta)` is `self @ exp(delta)` (a perturbation on the right).
+
+    Tangent vectors are ordered (translation, rotation[, log scale]), each part only where the group has it.
+    """
+
+    _identity: tuple[float, ...]
+
+    def compose(self, other: Self) -> Self:
+        """First `other`, then `self`; batches broadcast."""
+        raise NotImplementedError
+
+    def inverse(self) -> Self:
+        """The transformation that undoes this one."""
+        raise NotImplementedError
+
+    def act(self, points: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        """The points moved by this transformation; the batch shape of the element and of the points broadcast."""
+        raise NotImplementedError
+
+    @classmethod
+    def exp(cls, tangent: Float[Tensor, "*batch tangent"]) -> Self:
+        """The group exponential: the flow of the constant velocity `tangent` at time one."""
+        raise NotImplementedError
+
+    def log(self) -> Float[Tensor, "*batch tangent"]:
+        """The tangent vector whose exponential this is, with its rotation angle in [0, pi]."""
+        raise NotImplementedError
+
+    def adjoint(self) -> Float[Tensor, "*batch tangent tangent"]:
+        """The matrix Ad with `self @ exp(x) == exp(Ad x) @ self`."""
+        raise NotImplementedError
+
+    def matrix(self) -> Float[Tensor, "*batch rows columns"]:
+        """The homogeneous matrix (the rotation matrix, for pure rotations)."""
+        raise NotImplementedError
+
+    def __matmul__(self, other: Any) -> Self:
+        if type(other) is not type(self):
+            points = " To move points, use .act(points)." if isinstance(other, Tensor) else ""
+            raise ManifoldError(
+                f"@ composes two elements of one group, got {type(self).__name__} @ {type(other).__name__}.{points}"
+            )
+        return self.compose(other)
+
+    def between(self, other: Self) -> Self:
+        """`self.inverse() @ other`: `other` as seen from `self`."""
+        return self.inverse().compose(other)
+
+    def retract(self, delta: Float[Tensor, "*batch tangent"]) -> Self:
+        """`self @ exp(delta)`."""
+        return self.compose(self.exp(delta))
+
+    def local(self, other: Self) -> Float[Tensor, "*batch tangent"]:
+        """`(self.inverse() @ other).log()`."""
+        return self.between(other).log()
+
+    @classmethod
+    def identity(
+        cls, *batch_shape: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Self:
+        """The neutral element in the given batch shape."""
+        storage = torch.tensor(cls._identity, dtype=dtype or torch.get_default_dtype(), device=device)
+        return cls._wrap(storage.repeat(*_batch(batch_shape), 1))
+
+
+def cross(a: Float[Tensor, "*batch 3"], b: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
+    """The cross product with broadcasting batches (`torch.linalg.cross` wants equal numbers of dimensions)."""
+    if a.ndim != b.ndim:
+        a, b = torch.broadcast_tensors(a, b)
+    return torch.linalg.cross(a, b, dim=-1)
+
+
+def dot(a: Float[Tensor, "*batch n"], b: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
+    """The inner product along the last axis, which is kept."""
+    return (a * b).sum(-1, keepdim=True)
+
+
+def normalized(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """x / |x|: takes out the rounding that products gather; its derivative takes out the radial part of a change."""
+    return x * dot(x, x).rsqrt()
+
+
+def hat(w: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
+    """The skew matrix of w: `hat(w) @ p == cross(w, p)`."""
+    x, y, z = w.unbind(-1)
+    o = torch.zeros_like(x)
+    return torch.stack([o, -z, y, z, o, -x, -y, x, o], -1).unflatten(-1, (3, 3))

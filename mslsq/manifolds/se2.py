@@ -1,0 +1,115 @@
+"""SE(2): rigid motions of the plane, stored as (x, y, cos, sin)."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.manifolds import planar
+from mslsq.manifolds.base import _batch
+from mslsq.manifolds.lie_group import LieGroup, normalized
+from mslsq.manifolds.so2 import SO2
+
+
+class SE2(LieGroup):
+    """Rigid motions p -> R p + t of the plane. Storage (x, y, cos θ, sin θ); tangent (translation, angle).
+
+    Example::
+
+        T = mslsq.SE2.from_xyt(torch.tensor([1.0, 2.0, torch.pi / 2]))
+        T.act(torch.tensor([1.0, 0.0]))          # (1, 3)
+    """
+
+    storage_dim = 4
+    tangent_dim = 3
+    _identity = (0.0, 0.0, 1.0, 0.0)
+
+    @classmethod
+    def _storage_hint(cls) -> str:
+        return " (x, y, cos, sin); for (x, y, angle) use SE2.from_xyt, for 3 x 3 matrices SE2.from_matrix"
+
+    @classmethod
+    def from_xyt(cls, xyt: Float[Tensor, "*batch 3"]) -> Self:
+        """The motion of translation (x, y) and angle t: p -> R(t) p + (x, y). Not the exponential."""
+        angle = xyt[..., 2:]
+        return cls._wrap(torch.cat([xyt[..., :2], angle.cos(), angle.sin()], -1))
+
+    def xyt(self) -> Float[Tensor, "*batch 3"]:
+        """(x, y, angle), the inverse of `from_xyt` for angles in (-pi, pi]."""
+        return torch.cat([self.storage[..., :2], planar.angle(self.storage[..., 2:])], -1)
+
+    @property
+    def translation(self) -> Float[Tensor, "*batch 2"]:
+        return self.storage[..., :2]
+
+    @property
+    def rotation(self) -> SO2:
+        return SO2._wrap(self.storage[..., 2:])
+
+    def compose(self, other: Self) -> Self:
+        z = self.storage[..., 2:]
+        moved = self.storage[..., :2] + planar.product(z, other.storage[..., :2])
+        return self._wrap(torch.cat([moved, normalized(planar.product(z, other.storage[..., 2:]))], -1))
+
+    def between(self, other: Self) -> Self:
+        z = planar.conjugate(self.storage[..., 2:])
+        offset = planar.product(z, other.storage[..., :2] - self.storage[..., :2])
+        return self._wrap(torch.cat([offset, normalized(planar.product(z, other.storage[..., 2:]))], -1))
+
+    def inverse(self) -> Self:
+        z = planar.conjugate(self.storage[..., 2:])
+        return self._wrap(torch.cat([-planar.product(z, self.storage[..., :2]), z], -1))
+
+    def act(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
+        return self.storage[..., :2] + planar.product(self.storage[..., 2:], points)
+
+    @classmethod
+    def exp(cls, tangent: Float[Tensor, "*batch 3"]) -> Self:
+        # V = sin(x)/x R(x) with x = θ/2: the chord of an arc of angle θ points along the middle of the arc
+        x = 0.5 * tangent[..., 2:]
+        cosine, sine, sinc = planar.half(x)
+        chord = sinc * planar.product(torch.cat([cosine, sine], -1), tangent[..., :2])
+        angle = tangent[..., 2:]
+        return cls._wrap(torch.cat([chord, angle.cos(), angle.sin()], -1))
+
+    def log(self) -> Float[Tensor, "*batch 3"]:
+        angle = planar.angle(self.storage[..., 2:])
+        x = 0.5 * angle
+        # V⁻¹ = x cot x - i x, as a complex number
+        inverse = torch.cat([planar.x_cot_x(x), -x], -1)
+        return torch.cat([planar.product(inverse, self.storage[..., :2]), angle], -1)
+
+    def adjoint(self) -> Float[Tensor, "*batch 3 3"]:
+        x, y, c, s = self.storage.unbind(-1)
+        o = torch.zeros_like(c)
+        return torch.stack([c, -s, y, s, c, -x, o, o, o + 1.0], -1).unflatten(-1, (3, 3))
+
+    def matrix(self) -> Float[Tensor, "*batch 3 3"]:
+        x, y, c, s = self.storage.unbind(-1)
+        o = torch.zeros_like(c)
+        return torch.stack([c, -s, x, s, c, y, o, o, o + 1.0], -1).unflatten(-1, (3, 3))
+
+    @classmethod
+    def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
+        """The motion of a homogeneous matrix; (..., 2, 3) does too."""
+        return cls._wrap(torch.cat([matrix[..., :2, 2], planar.from_matrix(matrix)], -1))
+
+    def normalized(self) -> Self:
+        """The same motions with cos² + sin² = 1, for storage read from files of few digits."""
+        return self._wrap(torch.cat([self.storage[..., :2], normalized(self.storage[..., 2:])], -1))
+
+    @classmethod
+    def random(
+        cls,
+        *batch_shape: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """Uniformly distributed angles, standard normal translations."""
+        batch = _batch(batch_shape)
+        storage = torch.randn((*batch, 4), generator=generator, dtype=dtype, device=device)
+        return cls._wrap(torch.cat([storage[..., :2], normalized(storage[..., 2:])], -1))

@@ -1,0 +1,75 @@
+"""SO(2): rotations of the plane, stored as (cos, sin)."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.manifolds import planar
+from mslsq.manifolds.base import _batch
+from mslsq.manifolds.lie_group import LieGroup, normalized
+
+
+class SO2(LieGroup):
+    """Rotations of the plane. Storage (cos θ, sin θ); tangent: the angle, shape (..., 1).
+
+    Example::
+
+        R = mslsq.SO2.exp(torch.tensor([torch.pi / 2]))
+        R.act(torch.tensor([1.0, 0.0]))          # (0, 1)
+    """
+
+    storage_dim = 2
+    tangent_dim = 1
+    _identity = (1.0, 0.0)
+
+    @classmethod
+    def _storage_hint(cls) -> str:
+        return " (cos, sin); for angles of shape (..., 1) use SO2.exp, for 2 x 2 matrices SO2.from_matrix"
+
+    def compose(self, other: Self) -> Self:
+        return self._wrap(normalized(planar.product(self.storage, other.storage)))
+
+    def inverse(self) -> Self:
+        return self._wrap(planar.conjugate(self.storage))
+
+    def act(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
+        return planar.product(self.storage, points)
+
+    @classmethod
+    def exp(cls, tangent: Float[Tensor, "*batch 1"]) -> Self:
+        return cls._wrap(torch.cat([tangent.cos(), tangent.sin()], -1))
+
+    def log(self) -> Float[Tensor, "*batch 1"]:
+        return planar.angle(self.storage)
+
+    def adjoint(self) -> Float[Tensor, "*batch 1 1"]:
+        return torch.ones_like(self.storage[..., :1, None])
+
+    def matrix(self) -> Float[Tensor, "*batch 2 2"]:
+        c, s = self.storage.unbind(-1)
+        return torch.stack([c, -s, s, c], -1).unflatten(-1, (2, 2))
+
+    @classmethod
+    def from_matrix(cls, matrix: Float[Tensor, "*batch 2 2"]) -> Self:
+        """The rotation of a rotation matrix."""
+        return cls._wrap(planar.from_matrix(matrix))
+
+    def normalized(self) -> Self:
+        """The same rotations with cos² + sin² = 1, for storage read from files of few digits."""
+        return self._wrap(normalized(self.storage))
+
+    @classmethod
+    def random(
+        cls,
+        *batch_shape: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """Uniformly distributed rotations."""
+        storage = torch.randn((*_batch(batch_shape), 2), generator=generator, dtype=dtype, device=device)
+        return cls._wrap(normalized(storage))

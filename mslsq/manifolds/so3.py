@@ -1,0 +1,121 @@
+"""SO(3): rotations in space, stored as unit quaternions (qx, qy, qz, qw)."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.manifolds import quaternion
+from mslsq.manifolds.base import _batch
+from mslsq.manifolds.lie_group import LieGroup, dot, hat, normalized
+from mslsq.manifolds.series import cotangent_remainder, half_angle, sine_remainder
+
+
+class SO3(LieGroup):
+    """Rotations in space. Storage (qx, qy, qz, qw), q and -q being the same rotation; tangent: the rotation vector.
+
+    Example::
+
+        R = mslsq.SO3.exp(torch.tensor([0.0, 0.0, torch.pi / 2]))
+        R.act(torch.tensor([1.0, 0.0, 0.0]))     # (0, 1, 0)
+    """
+
+    storage_dim = 4
+    tangent_dim = 3
+    _identity = (0.0, 0.0, 0.0, 1.0)
+
+    @classmethod
+    def _storage_hint(cls) -> str:
+        return " (qx, qy, qz, qw); for rotation matrices use SO3.from_matrix, for rotation vectors SO3.exp"
+
+    def compose(self, other: Self) -> Self:
+        return self._wrap(quaternion.product(self.storage, other.storage))
+
+    def inverse(self) -> Self:
+        return self._wrap(quaternion.conjugate(self.storage))
+
+    def act(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
+        return quaternion.rotate(self.storage, points)
+
+    @classmethod
+    def exp(cls, tangent: Float[Tensor, "*batch 3"]) -> Self:
+        half = 0.5 * tangent
+        sinc, cosine, *_ = half_angle(dot(half, half))
+        return cls._wrap(torch.cat([sinc * half, cosine], -1))
+
+    def log(self) -> Float[Tensor, "*batch 3"]:
+        return quaternion.logarithm(self.storage)[0]
+
+    def adjoint(self) -> Float[Tensor, "*batch 3 3"]:
+        return quaternion.matrix(self.storage)
+
+    def matrix(self) -> Float[Tensor, "*batch 3 3"]:
+        return quaternion.matrix(self.storage)
+
+    @classmethod
+    def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
+        """The rotation of a rotation matrix (one that is orthogonal up to rounding)."""
+        return cls._wrap(quaternion.from_matrix(matrix))
+
+    def normalized(self) -> Self:
+        """The same rotations with quaternions of norm one, for storage read from files of few digits."""
+        return self._wrap(normalized(self.storage))
+
+    @classmethod
+    def random(
+        cls,
+        *batch_shape: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """Uniformly distributed rotations."""
+        return cls._wrap(quaternion.random(*_batch(batch_shape), generator=generator, dtype=dtype, device=device))
+
+    @staticmethod
+    def hat(tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
+        """The skew matrix whose matrix exponential is `exp(tangent).matrix()`."""
+        return hat(tangent)
+
+    @classmethod
+    def left_jacobian(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
+        """J with exp(x + dx) ≈ exp(J dx) exp(x): I + (1 - cos θ)/θ² [x] + (θ - sin θ)/θ³ [x]²."""
+        first, second = left_jacobian_terms(tangent)
+        skew = hat(tangent)
+        return _eye(tangent) + first[..., None] * skew + second[..., None] * (skew @ skew)
+
+    @classmethod
+    def right_jacobian(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
+        """J with exp(x + dx) ≈ exp(x) exp(J dx): the left Jacobian at -x (its transpose)."""
+        return cls.left_jacobian(tangent).mT
+
+    @classmethod
+    def left_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
+        """The inverse of `left_jacobian`, for angles below 2 pi: I - [x]/2 + (1 - (θ/2) cot(θ/2))/θ² [x]²."""
+        skew = hat(tangent)
+        half2 = 0.25 * dot(tangent, tangent)
+        return _eye(tangent) - 0.5 * skew + inverse_jacobian_term(half2)[..., None] * (skew @ skew)
+
+    @classmethod
+    def right_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
+        """The inverse of `right_jacobian`: d log(R exp(dx)) / d dx at dx = 0, for x = log R."""
+        return cls.left_jacobian_inverse(tangent).mT
+
+
+def left_jacobian_terms(tangent: Float[Tensor, "*batch 3"]) -> tuple[Tensor, Tensor]:
+    """(1 - cos θ)/θ² and (θ - sin θ)/θ³, each (..., 1)."""
+    half = half_angle(0.25 * dot(tangent, tangent))
+    return 0.5 * (half[0] * half[0]), sine_remainder(half)
+
+
+def inverse_jacobian_term(half2: Tensor) -> Tensor:
+    """(1 - x cot x)/(4 x²) at x = θ/2 given as x², for |x| < pi."""
+    sinc, cosine, *_ = half_angle(half2)
+    return 0.25 * cotangent_remainder(half2, cosine / sinc)
+
+
+def _eye(like: Tensor) -> Tensor:
+    return torch.eye(3, dtype=like.dtype, device=like.device)

@@ -1,0 +1,240 @@
+"""One face for every kind of manifold: what the engine needs of a Manifold class, of Euclidean(dim), of a dict of them.
+
+Below this file the engine knows storage tensors (..., storage_dim) and tangent tensors (..., tangent_dim) only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.manifolds.base import Manifold, ManifoldError
+from mslsq.manifolds.euclidean import Euclidean
+
+Kind = type[Manifold] | Euclidean | Mapping[str, Any]
+Storage = Float[Tensor, "*batch storage"]
+Tangent = Float[Tensor, "*batch tangent"]
+
+
+@dataclass(frozen=True)
+class Space:
+    """Storage in, storage out; equal (and of equal hash) where the kinds are equal."""
+
+    name: str
+    storage_dim: int
+    tangent_dim: int
+
+    @property
+    def is_euclidean(self) -> bool:
+        """Is a step plainly added to the storage?"""
+        return False
+
+    def wrap(self, storage: Storage) -> Any:
+        """What a residual receives: a tensor, a manifold element, a dict of them. Nothing is checked."""
+        raise NotImplementedError
+
+    def unwrap(self, value: Any) -> Storage:
+        """The storage of such a value; a storage tensor is itself. Raises ManifoldError for another kind or size."""
+        raise NotImplementedError
+
+    def retract(self, storage: Storage, delta: Tangent) -> Storage:
+        """The storage reached by the tangent vector `delta`."""
+        raise NotImplementedError
+
+    def local(self, a: Storage, b: Storage) -> Tangent:
+        """The tangent vector that leads from a to b."""
+        raise NotImplementedError
+
+    def random(
+        self,
+        *batch_shape: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Storage:
+        """Random storage."""
+        raise NotImplementedError
+
+    def _checked(self, storage: Tensor) -> Storage:
+        if storage.ndim == 0 or storage.shape[-1] != self.storage_dim:
+            raise ManifoldError(
+                f"{self.name} needs storage of shape (..., {self.storage_dim}), got {tuple(storage.shape)}"
+            )
+        return storage
+
+    def _unexpected(self, value: Any) -> ManifoldError:
+        return ManifoldError(
+            f"expected {self.name} or its storage (..., {self.storage_dim}), got {type(value).__name__}"
+        )
+
+
+@dataclass(frozen=True)
+class EuclideanSpace(Space):
+    """R^n: storage and value are the same tensor."""
+
+    @property
+    def is_euclidean(self) -> bool:
+        return True
+
+    def wrap(self, storage: Storage) -> Tensor:
+        return storage
+
+    def unwrap(self, value: Any) -> Storage:
+        if not isinstance(value, Tensor):
+            raise self._unexpected(value)
+        return self._checked(value)
+
+    def retract(self, storage: Storage, delta: Tangent) -> Storage:
+        return storage + delta
+
+    def local(self, a: Storage, b: Storage) -> Tangent:
+        return b - a
+
+    def random(
+        self,
+        *batch_shape: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Storage:
+        return torch.randn((*batch_shape, self.storage_dim), generator=generator, dtype=dtype, device=device)
+
+
+@dataclass(frozen=True)
+class ManifoldSpace(Space):
+    """The elements of a Manifold subclass."""
+
+    manifold: type[Manifold]
+
+    def wrap(self, storage: Storage) -> Manifold:
+        return self.manifold._wrap(storage)
+
+    def unwrap(self, value: Any) -> Storage:
+        if isinstance(value, self.manifold):
+            return value.storage
+        if isinstance(value, Tensor):
+            return self._checked(value)
+        raise self._unexpected(value)
+
+    def retract(self, storage: Storage, delta: Tangent) -> Storage:
+        return self.manifold._wrap(storage).retract(delta).storage
+
+    def local(self, a: Storage, b: Storage) -> Tangent:
+        return self.manifold._wrap(a).local(self.manifold._wrap(b))
+
+    def random(
+        self,
+        *batch_shape: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Storage:
+        return self.manifold.random(*batch_shape, generator=generator, dtype=dtype, device=device).storage
+
+
+@dataclass(frozen=True)
+class ProductSpace(Space):
+    """A dict of spaces: storages and tangents are concatenated in the order of the dict."""
+
+    parts: tuple[tuple[str, Space], ...]
+
+    @property
+    def is_euclidean(self) -> bool:
+        return all(space.is_euclidean for _, space in self.parts)
+
+    def wrap(self, storage: Storage) -> dict[str, Any]:
+        pieces = storage.split([space.storage_dim for _, space in self.parts], -1)
+        return {name: space.wrap(piece) for (name, space), piece in zip(self.parts, pieces, strict=True)}
+
+    def unwrap(self, value: Any) -> Storage:
+        if isinstance(value, Tensor):
+            return self._checked(value)
+        if not isinstance(value, Mapping):
+            raise self._unexpected(value)
+        expected = [name for name, _ in self.parts]
+        if set(value) != set(expected):
+            raise ManifoldError(f"{self.name} has the parts {expected}, got {list(value)}")
+        storages = [space.unwrap(value[name]) for name, space in self.parts]
+        batch = torch.broadcast_shapes(*(storage.shape[:-1] for storage in storages))
+        return torch.cat([storage.expand(*batch, -1) for storage in storages], -1)
+
+    def retract(self, storage: Storage, delta: Tangent) -> Storage:
+        if self.is_euclidean:
+            return storage + delta
+        pieces = storage.split([space.storage_dim for _, space in self.parts], -1)
+        steps = delta.split([space.tangent_dim for _, space in self.parts], -1)
+        moved = [space.retract(x, d) for (_, space), x, d in zip(self.parts, pieces, steps, strict=True)]
+        return torch.cat(moved, -1)
+
+    def local(self, a: Storage, b: Storage) -> Tangent:
+        if self.is_euclidean:
+            return b - a
+        sizes = [space.storage_dim for _, space in self.parts]
+        pairs = zip(self.parts, a.split(sizes, -1), b.split(sizes, -1), strict=True)
+        return torch.cat([space.local(x, y) for (_, space), x, y in pairs], -1)
+
+    def random(
+        self,
+        *batch_shape: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Storage:
+        draws = [s.random(*batch_shape, generator=generator, dtype=dtype, device=device) for _, s in self.parts]
+        return torch.cat(draws, -1)
+
+
+def space_of(kind: Kind) -> Space:
+    """The space of a kind: a Manifold subclass, `Euclidean(dim)`, or a (nested) dict of kinds.
+
+    Raises:
+        ManifoldError: anything else, with what was given and what to write instead.
+    """
+    if isinstance(kind, Space):
+        return kind
+    if isinstance(kind, Euclidean):
+        return EuclideanSpace(f"Euclidean({kind.dim})", kind.dim, kind.dim)
+    if isinstance(kind, type) and issubclass(kind, Manifold):
+        if not hasattr(kind, "storage_dim") or not hasattr(kind, "tangent_dim"):
+            raise ManifoldError(
+                f"{kind.__name__} has no storage_dim or no tangent_dim: define both as class attributes"
+            )
+        return ManifoldSpace(kind.__name__, kind.storage_dim, kind.tangent_dim, kind)
+    if isinstance(kind, Mapping):
+        return _product({name: space_of(part) for name, part in kind.items()})
+    raise ManifoldError(f"not a manifold: {_described(kind)}. Give a Manifold class, Euclidean(dim), or a dict of them")
+
+
+def space_of_value(value: Any) -> Space:
+    """The space of a value: of a manifold element, of a tensor (..., dim), of a dict of values."""
+    if isinstance(value, Manifold):
+        return space_of(type(value))
+    if isinstance(value, Tensor):
+        if value.ndim == 0:
+            raise ManifoldError("a tensor without dimensions has no space: reshape it to (1,) for Euclidean(1)")
+        return space_of(Euclidean(value.shape[-1]))
+    if isinstance(value, Mapping):
+        return _product({name: space_of_value(part) for name, part in value.items()})
+    raise ManifoldError(f"neither a manifold element nor a tensor nor a dict of them: {type(value).__name__}")
+
+
+def _product(spaces: dict[str, Space]) -> ProductSpace:
+    if not spaces:
+        raise ManifoldError("a product of no manifolds: the dict is empty")
+    name = "{" + ", ".join(f"{key}: {space.name}" for key, space in spaces.items()) + "}"
+    storage = sum(space.storage_dim for space in spaces.values())
+    tangent = sum(space.tangent_dim for space in spaces.values())
+    return ProductSpace(name, storage, tangent, tuple(spaces.items()))
+
+
+def _described(kind: Any) -> str:
+    if kind is Euclidean:
+        return "Euclidean without a dimension (write Euclidean(3))"
+    if isinstance(kind, Manifold):
+        return f"an element of {type(kind).__name__} (write {type(kind).__name__}, the class)"
+    return f"{kind!r} ({type(kind).__name__})"
