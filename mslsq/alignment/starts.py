@@ -1,0 +1,312 @@
+"""Starts: phase correlation, log-polar registration and a full rotation search, ranked by masked correlation.
+
+Everything works on one coarse level and in its pixels. A candidate is a 3 x 3 matrix from reference pixels to map
+pixels of that level. Refinement from the best few decides; here only the basin matters.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.alignment.metrics import masked_ncc, project
+from mslsq.alignment.pyramid import Level
+from mslsq.alignment.sampling import mirror, sample_at
+
+LOW_PASS = 0.06
+"""Cycles per pixel: standard deviation of the Gaussian on the cross-power spectrum. Higher frequencies of a warped map
+have random phase, and would bury the peak."""
+
+ANGLES = 72
+"""Rotations tried, 5° apart: the basin of the refinement on the coarsest level is about ±7°."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A candidate: where it came from, the matrix in pixels of the level, and its masked correlation and overlap
+    there."""
+
+    origin: str
+    matrix: Float[Tensor, "3 3"]
+    ncc: float = 0.0
+    overlap: float = 0.0
+
+    @property
+    def score(self) -> float:
+        """Fisher's z times the square root of the overlap, so that a chance match of a thin strip does not win."""
+        return math.atanh(min(max(self.ncc, -0.999), 0.999)) * math.sqrt(self.overlap)
+
+
+def pixel_grid(height: int, width: int, like: Tensor) -> Float[Tensor, "n 2"]:
+    """All pixel centres (x, y), row by row."""
+    y, x = torch.meshgrid(
+        torch.arange(height, dtype=like.dtype, device=like.device),
+        torch.arange(width, dtype=like.dtype, device=like.device),
+        indexing="ij",
+    )
+    return torch.stack([x.reshape(-1), y.reshape(-1)], -1)
+
+
+def inside(points: Float[Tensor, "n 2"], mask: Bool[Tensor, "height width"]) -> Bool[Tensor, " n"]:
+    """Do all four pixels around each point exist and hold data? False for points that are not finite."""
+    height, width = mask.shape
+    x, y = points[:, 0], points[:, 1]
+    # A point within 1e-6 px of the last pixel centre counts: rounding must not cost a border of an exact crop.
+    slack = 1e-6
+    within = (x >= -slack) & (y >= -slack) & (x <= width - 1 + slack) & (y <= height - 1 + slack)
+    safe = torch.where(within[:, None], points, torch.zeros_like(points))
+    left, top = (
+        (safe[:, 0] + slack).floor().long().clamp(0, width - 1),
+        (safe[:, 1] + slack).floor().long().clamp(0, height - 1),
+    )
+    right = (safe[:, 0] - slack).ceil().long().clamp(0, width - 1)
+    bottom = (safe[:, 1] - slack).ceil().long().clamp(0, height - 1)
+    return within & mask[top, left] & mask[top, right] & mask[bottom, left] & mask[bottom, right]
+
+
+def translation(x: float, y: float, like: Tensor) -> Float[Tensor, "3 3"]:
+    """The matrix that adds (x, y)."""
+    return like.new_tensor([[1, 0, x], [0, 1, y], [0, 0, 1]])
+
+
+def similarity_about(
+    centre: tuple[float, float], target: tuple[float, float], angle: float, scale: float, like: Tensor
+) -> Float[Tensor, "3 3"]:
+    """Turn by `angle` (radians) and scale about `centre`, then move `centre` onto `target`."""
+    c, s = scale * math.cos(angle), scale * math.sin(angle)
+    (x, y), (tx, ty) = centre, target
+    return like.new_tensor([[c, -s, tx - c * x + s * y], [s, c, ty - s * x - c * y], [0, 0, 1]])
+
+
+def _whitened(level: Level) -> Float[Tensor, "height width"]:
+    """The channels' mean, zero mean and unit variance over the mask, zero outside."""
+    image = level.raster.mean(0)
+    known = level.mask
+    count = known.sum().clamp(min=1)
+    mean = torch.where(known, image, torch.zeros_like(image)).sum() / count
+    centred = torch.where(known, image - mean, torch.zeros_like(image))
+    spread = (centred.square().sum() / count).sqrt()
+    return centred / torch.where(spread > 0, spread, torch.ones_like(spread))
+
+
+def _hann(height: int, width: int, like: Tensor) -> Float[Tensor, "height width"]:
+    rows, columns = (
+        torch.hann_window(n + 2, periodic=False, dtype=like.dtype, device=like.device)[1:-1] for n in (height, width)
+    )
+    return rows[:, None] * columns[None, :]
+
+
+def _frequencies(height: int, width: int, like: Tensor) -> Float[Tensor, "height half"]:
+    """|f| in cycles per pixel on the grid of `rfft2`."""
+    fy = torch.fft.fftfreq(height, dtype=like.dtype, device=like.device)
+    fx = torch.fft.rfftfreq(width, dtype=like.dtype, device=like.device)
+    return (fy[:, None].square() + fx[None, :].square()).sqrt()
+
+
+def _cross_power_peak(
+    a: Float[Tensor, "height width"], b: Float[Tensor, "height width"], low_pass: float
+) -> tuple[int, int]:
+    """(dx, dy) with b(u + d) ≈ a(u): the peak of the low-passed inverse transform of the normalised cross-power
+    spectrum."""
+    height, width = a.shape
+    cross = torch.fft.rfft2(a).conj() * torch.fft.rfft2(b)
+    magnitude = cross.abs()
+    # Bins 1e-3 below the mean magnitude hold rounding and noise only: do not raise them to unit size.
+    cross = cross / (magnitude + 1e-3 * magnitude.mean() + torch.finfo(a.dtype).tiny)
+    weight = torch.exp(-0.5 * (_frequencies(height, width, a) / low_pass).square())
+    surface = torch.fft.irfft2(cross * weight, s=(height, width))
+    best = int(surface.argmax())
+    y, x = divmod(best, width)
+    return (x if x <= width // 2 else x - width), (y if y <= height // 2 else y - height)
+
+
+def phase_correlation(reference: Level, moving: Level, low_pass: float = LOW_PASS) -> Float[Tensor, "3 3"]:
+    """The translation by windowed, low-passed phase correlation (Kuglin and Hines, 1975), to the pixel of the level."""
+    height = max(reference.size[0], moving.size[0])
+    width = max(reference.size[1], moving.size[1])
+    padded = []
+    for level in (reference, moving):
+        image = _whitened(level) * _hann(*level.size, like=level.raster)
+        padded.append(torch.nn.functional.pad(image, (0, width - image.shape[1], 0, height - image.shape[0])))
+    x, y = _cross_power_peak(padded[0], padded[1], low_pass)
+    return translation(x, y, reference.raster)
+
+
+def log_polar(reference: Level, moving: Level, bins: int = 128) -> list[tuple[float, float]]:
+    """(angle, scale) of the moving map, from the shift between log-polar magnitude spectra (Reddy and Chatterji, 1996).
+
+    The magnitude does not know θ from θ + 180°, so both are returned. Empty where the estimate leaves 0.4 to 2.5 in
+    scale.
+    """
+    side = max(*reference.size, *moving.size)
+    spectra = []
+    for level in (reference, moving):
+        image = _whitened(level) * _hann(*level.size, like=level.raster)
+        image = torch.nn.functional.pad(image, (0, side - image.shape[1], 0, side - image.shape[0]))
+        magnitude = torch.fft.fftshift(torch.fft.fft2(image).abs()).add(1e-9).log()
+        spectra.append(magnitude)
+    like = reference.raster
+    lowest, highest = 2.0, side / 2 - 1
+    angle = torch.arange(bins, dtype=like.dtype, device=like.device) * (math.pi / bins)
+    radius = lowest * (highest / lowest) ** (torch.arange(bins, dtype=like.dtype, device=like.device) / bins)
+    x = side // 2 + radius[None, :] * angle[:, None].cos()
+    y = side // 2 + radius[None, :] * angle[:, None].sin()
+    maps = []
+    for magnitude in spectra:
+        flat = mirror(y.round().long(), side) * side + mirror(x.round().long(), side)
+        polar = magnitude.reshape(-1)[flat]
+        polar = polar - polar.mean(0, keepdim=True)  # the falling spectrum itself carries no rotation
+        maps.append(polar * torch.hann_window(bins, dtype=like.dtype, device=like.device)[None, :])
+    along_radius, along_angle = _cross_power_peak(maps[0], maps[1], 0.15)
+    turn = along_angle * math.pi / bins
+    scale = (highest / lowest) ** (-along_radius / bins)
+    if not 0.4 < scale < 2.5:
+        return []
+    return [(turn, scale), (turn + math.pi, scale)]
+
+
+def shift_scores(
+    reference: Level,
+    images: Float[Tensor, "k height width"],
+    masks: Float[Tensor, "k height width"],
+    min_overlap: float,
+) -> Float[Tensor, "k padded_height padded_width"]:
+    """Fisher's z · √overlap of the masked correlation for EVERY integer shift at once (Padfield, 2012), -1 where too
+    little.
+
+    Entry [k, dy, dx] (negative shifts wrap) compares reference pixel u with pixel u + d of image k.
+    """
+    known = reference.mask.to(images.dtype)
+    fixed = _whitened(reference)
+    height = fixed.shape[0] + images.shape[1] - 1
+    width = fixed.shape[1] + images.shape[2] - 1
+    shape = (height, width)
+    transform = lambda x: torch.fft.rfft2(x, s=shape)  # noqa: E731
+    back = lambda x: torch.fft.irfft2(x, s=shape)  # noqa: E731
+    f_mask, f_one, f_two = transform(known).conj(), transform(fixed).conj(), transform(fixed.square()).conj()
+    g_mask, g_one, g_two = transform(masks), transform(images), transform(images.square())
+    count = back(f_mask * g_mask).clamp(min=0)
+    safe = count.clamp(min=1.0)
+    f_sum, g_sum = back(f_one * g_mask), back(f_mask * g_one)
+    f_spread = back(f_two * g_mask) - f_sum.square() / safe
+    g_spread = back(f_mask * g_two) - g_sum.square() / safe
+    product = back(f_one * g_one) - f_sum * g_sum / safe
+    # A patch whose variance is below 1 % of the map's has no texture to correlate by.
+    textured = (f_spread > 0.01 * count) & (g_spread > 0.01 * count)
+    ncc = torch.where(textured, product / (f_spread * g_spread).clamp(min=1e-12).sqrt(), torch.zeros_like(product))
+    share = count / torch.minimum(known.sum(), masks.sum((-2, -1)).clamp(min=1.0)[:, None, None])
+    score = ncc.clamp(-0.999, 0.999).atanh() * share.clamp(0, 1).sqrt()
+    return torch.where(share >= min_overlap, score, torch.full_like(score, -1.0))
+
+
+def correlate_turned(
+    reference: Level, moving: Level, turns: Sequence[tuple[float, float]], min_overlap: float, peaks: int = 1
+) -> list[tuple[float, Float[Tensor, "3 3"]]]:
+    """The best integer shifts for each (angle, scale) of `turns`: (score, matrix), by masked correlation over all
+    shifts."""
+    height, width = moving.size
+    like = moving.raster
+    smallest = min(scale for _, scale in turns)
+    diagonal = math.ceil(math.hypot(height, width) / smallest)
+    upright = all(angle == 0.0 and scale == 1.0 for angle, scale in turns)
+    canvas = (height, width) if upright else (diagonal, diagonal)
+    centre = ((canvas[1] - 1) / 2, (canvas[0] - 1) / 2)
+    target = ((width - 1) / 2, (height - 1) / 2)
+    grid = pixel_grid(*canvas, like=like)
+    matrices = [similarity_about(centre, target, angle, scale, like) for angle, scale in turns]
+    images, masks = [], []
+    whole = Level(_whitened(moving)[None], moving.mask, moving.coefficients, moving.factor)
+    for matrix in matrices:
+        points = project(matrix, grid)
+        valid = inside(points, whole.mask)
+        x = points[:, 0].round().long().clamp(0, width - 1)
+        y = points[:, 1].round().long().clamp(0, height - 1)
+        value = torch.where(valid, whole.raster[0, y, x], torch.zeros_like(points[:, 0]))
+        images.append(value.reshape(canvas))
+        masks.append(valid.reshape(canvas).to(like.dtype))
+    scores = shift_scores(reference, torch.stack(images), torch.stack(masks), min_overlap)
+    rows, columns = scores.shape[1:]
+    found = []
+    for matrix, surface in zip(matrices, scores, strict=True):
+        for _ in range(peaks):
+            best = int(surface.argmax())
+            score = float(surface.reshape(-1)[best])
+            y, x = divmod(best, columns)
+            dy, dx = (y if y < canvas[0] else y - rows), (x if x < canvas[1] else x - columns)
+            found.append((score, matrix @ translation(dx, dy, like)))
+            if peaks > 1:  # suppress the neighbourhood of this peak
+                near = [torch.arange(-3, 4) + y, torch.arange(-3, 4) + x]
+                surface = surface.clone()
+                surface[(near[0] % rows)[:, None], (near[1] % columns)[None, :]] = -1.0
+    return found
+
+
+def rotation_search(
+    reference: Level, moving: Level, min_overlap: float, keep: int = 3, scales: Sequence[float] = (1.0,)
+) -> list[Float[Tensor, "3 3"]]:
+    """The best `keep` of all rotations (5° apart) and all shifts, no two within 12° at one scale."""
+    turns = [(2 * math.pi * k / ANGLES, scale) for scale in scales for k in range(ANGLES)]
+    found = correlate_turned(reference, moving, turns, min_overlap)
+    ranked = sorted(zip(turns, found, strict=True), key=lambda entry: -entry[1][0])
+    kept: list[tuple[float, float]] = []
+    out = []
+    for (angle, scale), (_, matrix) in ranked:
+        apart = [abs(math.remainder(angle - a, 2 * math.pi)) > math.radians(12) or scale != s for a, s in kept]
+        if all(apart):
+            kept.append((angle, scale))
+            out.append(matrix)
+        if len(out) == keep:
+            break
+    return out
+
+
+def rank(
+    candidates: Sequence[tuple[str, Float[Tensor, "3 3"]]], reference: Level, moving: Level, min_overlap: float
+) -> list[Start]:
+    """Candidates with their masked correlation and overlap on this level, best score first; those below `min_overlap`
+    last."""
+    grid = pixel_grid(*reference.size, like=reference.raster)
+    target = reference.raster.reshape(reference.raster.shape[0], -1)
+    smaller = max(1, min(int(reference.mask.sum()), int(moving.mask.sum())))
+    starts = []
+    for origin, matrix in candidates:
+        points = project(matrix, grid)
+        valid = reference.mask.reshape(-1) & inside(points, moving.mask)
+        value = sample_at(moving.coefficients, torch.nan_to_num(points))
+        overlap = float(valid.sum()) / smaller
+        starts.append(Start(origin, matrix, float(masked_ncc(value, target, valid)), overlap))
+    return sorted(starts, key=lambda start: (start.overlap < min_overlap, -start.score))
+
+
+def distinct(starts: Sequence[Start], height: int, width: int, apart: float = 2.0) -> list[Start]:
+    """The starts in order, without those whose four corners are on average within `apart` pixels of an earlier
+    one's."""
+    kept: list[Start] = []
+    for start in starts:
+        corners = start.matrix.new_tensor([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
+        where = project(start.matrix, corners)
+        if all(float((where - project(other.matrix, corners)).norm(dim=-1).mean()) > apart for other in kept):
+            kept.append(start)
+    return kept
+
+
+def search(
+    reference: Level, moving: Level, rotations: bool, scales: bool, min_overlap: float
+) -> list[tuple[str, Float[Tensor, "3 3"]]]:
+    """Every candidate of this pair of levels: identity, phase correlation, best shifts, and where the model turns,
+    rotations."""
+    like = reference.raster
+    out = [("identity", torch.eye(3, dtype=like.dtype, device=like.device))]
+    out.append(("phase correlation", phase_correlation(reference, moving)))
+    upright = correlate_turned(reference, moving, [(0.0, 1.0)], min_overlap, peaks=3)
+    out += [("masked correlation", matrix) for _, matrix in upright]
+    if rotations:
+        out += [("rotation search", matrix) for matrix in rotation_search(reference, moving, min_overlap)]
+    if rotations and scales:
+        turns = log_polar(reference, moving)
+        if turns:
+            out += [("log-polar", matrix) for _, matrix in correlate_turned(reference, moving, turns, min_overlap)]
+    return out
