@@ -1,0 +1,63 @@
+# make run    the flagship: installs what it needs into .venv, then aligns real rasters and says where it wrote
+# make test   installs the test dependencies into .venv, then runs the tests (without the slow ones)
+#
+# Options: PYTHON=python3.12 (3.11 or newer), VENV=folder of the environment, WORKERS=processes for the tests,
+#          ARGS="..." for align.py or pytest.
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+ARGS ?=
+
+BIN := $(VENV)/bin
+# Small problems on few cores: the tests' processes are the parallelism, a thread pool in each only fights with the others.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-all lint format types imports check clean
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+	@echo "Also: test-all (slow tests too), lint, format, types, imports, check (all of these but test-all), clean."
+
+run: $(VENV)/.with-run
+	$(BIN)/python scripts/align.py +experiment=multiscale $(ARGS)
+
+test: $(VENV)/.with-test
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: $(VENV)/.with-test
+	$(PYTEST) $(ARGS)
+
+lint: $(VENV)/.with-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.with-check
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.with-check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+imports: $(VENV)/.with-check
+	$(BIN)/lint-imports
+
+check: test lint types imports
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+# An environment grows with what is asked of it: .with-run for the flagship, .with-test, .with-check for the linters.
+EXTRAS_run := align
+EXTRAS_test := align,test
+EXTRAS_check := align,test,lint
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("mslsq needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; name another: make ... PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.with-%: $(VENV)/.created pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[$(EXTRAS_$*)]'
+	@touch $@
