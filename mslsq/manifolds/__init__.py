@@ -5,9 +5,12 @@ from mslsq.manifolds.euclidean import Euclidean
 from mslsq.manifolds.lie_group import LieGroup
 from mslsq.manifolds.se2 import SE2
 from mslsq.manifolds.se3 import SE3
+from mslsq.manifolds.sim2 import Sim2
+from mslsq.manifolds.sim3 import Sim3
 from mslsq.manifolds.so2 import SO2
 from mslsq.manifolds.so3 import SO3
 from mslsq.manifolds.space import Space, space_of, space_of_value
+from mslsq.manifolds.unit_vector import UnitVector
 
 __all__ = [
     "SE2",
@@ -18,7 +21,10 @@ __all__ = [
     "LieGroup",
     "Manifold",
     "ManifoldError",
+    "Sim2",
+    "Sim3",
     "Space",
+    "UnitVector",
     "cat",
     "space_of",
     "space_of_value",

@@ -17,11 +17,12 @@ class ManifoldError(ValueError):
 
 
 class Manifold:
-    """Elements of a manifold, batched: `storage` has shape (*batch, storage_dim), its dtype and device are the element's.
+    """Elements of a manifold, batched: `storage` has shape (*batch, storage_dim); dtype and device are those of it.
 
-    To define a manifold of your own, subclass with `storage_dim`, `tangent_dim`, `retract` and `local`, and, where starts
-    are to be made up, `identity`. Everything else follows; the subclass is a pytree node as soon as it is defined, so that
-    `torch.func` and `make_fx` see through it. All operations are out-of-place and work on any number of batch dimensions.
+    To define a manifold of your own, subclass with `storage_dim`, `tangent_dim`, `retract` and `local`, and, where
+    starts are to be made up, `identity`. Everything else follows; the subclass is a pytree node as soon as it is
+    defined, so that `torch.func` and `make_fx` see through it. All operations are out-of-place and work on any number
+    of batch dimensions.
 
     Example::
 
@@ -88,7 +89,7 @@ class Manifold:
         """The point reached from this one by the tangent vector `delta`; `retract(0)` is this point."""
         raise NotImplementedError(f"{type(self).__name__} does not define retract(delta)")
 
-    def local(self, other: Self) -> Float[Tensor, "*batch tangent"]:
+    def local(self, other: Any) -> Float[Tensor, "*batch tangent"]:
         """The tangent vector that leads from this point to `other`: the inverse of `retract`."""
         raise NotImplementedError(f"{type(self).__name__} does not define local(other)")
 

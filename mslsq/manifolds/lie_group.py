@@ -19,7 +19,7 @@ class LieGroup(Manifold):
 
     _identity: tuple[float, ...]
 
-    def compose(self, other: Self) -> Self:
+    def compose(self, other: Any) -> Self:
         """First `other`, then `self`; batches broadcast."""
         raise NotImplementedError
 
@@ -56,7 +56,7 @@ class LieGroup(Manifold):
             )
         return self.compose(other)
 
-    def between(self, other: Self) -> Self:
+    def between(self, other: Any) -> Self:
         """`self.inverse() @ other`: `other` as seen from `self`."""
         return self.inverse().compose(other)
 
@@ -64,7 +64,7 @@ class LieGroup(Manifold):
         """`self @ exp(delta)`."""
         return self.compose(self.exp(delta))
 
-    def local(self, other: Self) -> Float[Tensor, "*batch tangent"]:
+    def local(self, other: Any) -> Float[Tensor, "*batch tangent"]:
         """`(self.inverse() @ other).log()`."""
         return self.between(other).log()
 

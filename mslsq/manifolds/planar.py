@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.manifolds.lie_group import normalized
-from mslsq.manifolds.series import _COTANGENT_REMAINDER, _SINC, THRESHOLD, polynomial
+from mslsq.manifolds.series import THRESHOLD, sine_tail
 
 Complex = Float[Tensor, "*batch 2"]
 Scalar = Float[Tensor, "*batch 1"]
@@ -31,19 +31,8 @@ def half(x: Scalar) -> tuple[Scalar, Scalar, Scalar]:
     x2 = x * x
     small = x2 < THRESHOLD
     sine = x.sin()
-    series = polynomial(torch.where(small, x2, 0.0), _SINC, 5)
-    return x.cos(), sine, torch.where(small, series, sine / torch.where(small, 1.0, x))
-
-
-def x_cot_x(x: Scalar) -> Scalar:
-    """x cot x, with all derivatives right at x = 0, for |x| < pi."""
-    x2 = x * x
-    small = x2 < THRESHOLD
-    outer = torch.where(small, 1.0, x)
-    inner = torch.where(small, x2, 0.0)
-    return torch.where(
-        small, 1.0 - inner * polynomial(inner, _COTANGENT_REMAINDER, 5), outer * outer.cos() / outer.sin()
-    )
+    x2 = x2.clamp(max=THRESHOLD)
+    return x.cos(), sine, torch.where(small, 1.0 - x2 * sine_tail(x2), sine / x.masked_fill(small, 1.0))
 
 
 def from_matrix(m: Float[Tensor, "*batch rows columns"]) -> Complex:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.manifolds.lie_group import cross, dot, normalized
-from mslsq.manifolds.series import arctangent_ratio
+from mslsq.manifolds.series import angle_ratios
 
 Quaternion = Float[Tensor, "*batch 4"]
 Vector = Float[Tensor, "*batch 3"]
@@ -33,12 +33,12 @@ def rotate(q: Quaternion, p: Vector) -> Vector:
     return torch.addcmul(p, w, turn) + cross(v, turn)
 
 
-def logarithm(q: Quaternion) -> tuple[Vector, Float[Tensor, "*batch 1"], Float[Tensor, "*batch 1"]]:
-    """The rotation vector of q; and, for the translation's sake, θ/|v| and w of whichever of q, -q has w ≥ 0."""
+def logarithm(q: Quaternion) -> tuple[Vector, Float[Tensor, "*batch 1"]]:
+    """The rotation vector of q, and (1 - x cot x)/x² for half its length x, which translations need."""
     q = torch.where(q[..., 3:] < 0.0, -q, q)
-    v, w = q[..., :3], q[..., 3:]
-    ratio = 2.0 * arctangent_ratio(dot(v, v), w)
-    return ratio * v, ratio, w
+    v = q[..., :3]
+    ratio, remainder = angle_ratios(dot(v, v), q[..., 3:])
+    return 2.0 * ratio * v, remainder
 
 
 def matrix(q: Quaternion) -> Float[Tensor, "*batch 3 3"]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from mslsq.manifolds import planar
 from mslsq.manifolds.base import _batch
 from mslsq.manifolds.lie_group import LieGroup, normalized
+from mslsq.manifolds.series import half_angle, sine_remainder
 from mslsq.manifolds.so2 import SO2
 
 
@@ -50,9 +51,9 @@ class SE2(LieGroup):
         return SO2._wrap(self.storage[..., 2:])
 
     def compose(self, other: Self) -> Self:
-        z = self.storage[..., 2:]
-        moved = self.storage[..., :2] + planar.product(z, other.storage[..., :2])
-        return self._wrap(torch.cat([moved, normalized(planar.product(z, other.storage[..., 2:]))], -1))
+        # One complex product moves the translation and the rotation, both seen as points.
+        moved = planar.product(self.storage[..., None, 2:], other.storage.unflatten(-1, (2, 2)))
+        return self._wrap(torch.cat([self.storage[..., :2] + moved[..., 0, :], normalized(moved[..., 1, :])], -1))
 
     def between(self, other: Self) -> Self:
         z = planar.conjugate(self.storage[..., 2:])
@@ -79,7 +80,8 @@ class SE2(LieGroup):
         angle = planar.angle(self.storage[..., 2:])
         x = 0.5 * angle
         # V⁻¹ = x cot x - i x, as a complex number
-        inverse = torch.cat([planar.x_cot_x(x), -x], -1)
+        cosine, _, sinc = planar.half(x)
+        inverse = torch.cat([cosine / sinc, -x], -1)
         return torch.cat([planar.product(inverse, self.storage[..., :2]), angle], -1)
 
     def adjoint(self) -> Float[Tensor, "*batch 3 3"]:
@@ -97,6 +99,35 @@ class SE2(LieGroup):
         """The motion of a homogeneous matrix; (..., 2, 3) does too."""
         return cls._wrap(torch.cat([matrix[..., :2, 2], planar.from_matrix(matrix)], -1))
 
+    @classmethod
+    def left_jacobian(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
+        """J with exp(x + dx) ≈ exp(J dx) exp(x): [[V, v], [0, 1]], as complex numbers V = sin(θ)/θ + i (1 - cos θ)/θ
+        and v = ((θ - sin θ)/θ² - i (1 - cos θ)/θ²) ρ."""
+        x = 0.5 * tangent[..., 2:]
+        parts = half_angle(x * x)
+        flat = 0.5 * parts.sinc * parts.sinc
+        v = torch.cat([parts.sinc * parts.cosine, 2.0 * x * flat], -1)
+        return _upper(v, planar.product(torch.cat([2.0 * x * sine_remainder(parts), -flat], -1), tangent[..., :2]))
+
+    @classmethod
+    def right_jacobian(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
+        """J with exp(x + dx) ≈ exp(x) exp(J dx): the left Jacobian at -x."""
+        return cls.left_jacobian(-tangent)
+
+    @classmethod
+    def left_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
+        """The inverse of `left_jacobian`, for angles below 2 pi: [[V⁻¹, -V⁻¹ v], [0, 1]]."""
+        x = 0.5 * tangent[..., 2:]
+        parts = half_angle(x * x)
+        inverse = torch.cat([parts.cosine / parts.sinc, -x], -1)
+        v = torch.cat([2.0 * x * sine_remainder(parts), -0.5 * parts.sinc * parts.sinc], -1)
+        return _upper(inverse, -planar.product(inverse, planar.product(v, tangent[..., :2])))
+
+    @classmethod
+    def right_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
+        """The inverse of `right_jacobian`: d log(T exp(dx)) / d dx at dx = 0, for x = log T."""
+        return cls.left_jacobian_inverse(-tangent)
+
     def normalized(self) -> Self:
         """The same motions with cos² + sin² = 1, for storage read from files of few digits."""
         return self._wrap(torch.cat([self.storage[..., :2], normalized(self.storage[..., 2:])], -1))
@@ -113,3 +144,10 @@ class SE2(LieGroup):
         batch = _batch(batch_shape)
         storage = torch.randn((*batch, 4), generator=generator, dtype=dtype, device=device)
         return cls._wrap(torch.cat([storage[..., :2], normalized(storage[..., 2:])], -1))
+
+
+def _upper(block: Tensor, column: Tensor) -> Tensor:
+    """The matrix [[block, column], [0, 1]] of a complex number (as a 2 x 2 matrix) and a vector."""
+    (a, b), (x, y) = block.unbind(-1), column.unbind(-1)
+    o = torch.zeros_like(a)
+    return torch.stack([a, -b, x, b, a, y, o, o, o + 1.0], -1).unflatten(-1, (3, 3))

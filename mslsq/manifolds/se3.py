@@ -11,7 +11,7 @@ from torch import Tensor
 from mslsq.manifolds import quaternion
 from mslsq.manifolds.base import _batch
 from mslsq.manifolds.lie_group import LieGroup, cross, dot, hat, normalized
-from mslsq.manifolds.series import cotangent_remainder, half_angle, sine_remainder
+from mslsq.manifolds.series import half_angle, higher_remainders, sine_remainder
 from mslsq.manifolds.so3 import SO3
 
 
@@ -69,20 +69,19 @@ class SE3(LieGroup):
         rho, phi = tangent[..., :3], tangent[..., 3:]
         half = 0.5 * phi
         parts = half_angle(dot(half, half))
-        sinc, cosine = parts[0], parts[1]
+        sinc = parts.sinc
         # V rho = rho + (1 - cos θ)/θ² φ × rho + (θ - sin θ)/θ³ φ × (φ × rho), V the left Jacobian of SO(3)
         turn = cross(phi, rho)
         translation = rho + (0.5 * sinc * sinc) * turn + sine_remainder(parts) * cross(phi, turn)
-        return cls._wrap(torch.cat([translation, sinc * half, cosine], -1))
+        return cls._wrap(torch.cat([translation, sinc * half, parts.cosine], -1))
 
     def log(self) -> Float[Tensor, "*batch 6"]:
-        phi, ratio, w = quaternion.logarithm(self.storage[..., 3:])
+        phi, remainder = quaternion.logarithm(self.storage[..., 3:])
         translation = self.storage[..., :3]
-        # V⁻¹ t = t - φ × t / 2 + (1 - x cot x)/(4 x²) φ × (φ × t), x = θ/2; x cot x = (θ/|v|) w / 2
+        # V⁻¹ t = t - φ/2 × t + (1 - x cot x)/x² φ/2 × (φ/2 × t), x = θ/2
         half = 0.5 * phi
         turn = cross(half, translation)
-        factor = cotangent_remainder(dot(half, half), 0.5 * ratio * w)
-        return torch.cat([translation - turn + factor * cross(half, turn), phi], -1)
+        return torch.cat([translation - turn + remainder * cross(half, turn), phi], -1)
 
     def adjoint(self) -> Float[Tensor, "*batch 6 6"]:
         rotation = quaternion.matrix(self.storage[..., 3:])
@@ -98,6 +97,27 @@ class SE3(LieGroup):
     def from_matrix(cls, matrix: Float[Tensor, "*batch 4 4"]) -> Self:
         """The motion of a homogeneous matrix whose last row is (0, 0, 0, 1); (..., 3, 4) does too."""
         return cls._wrap(torch.cat([matrix[..., :3, 3], quaternion.from_matrix(matrix[..., :3, :3])], -1))
+
+    @classmethod
+    def left_jacobian(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
+        """J with exp(x + dx) ≈ exp(J dx) exp(x): [[J, Q], [0, J]] with SO(3)'s J and `_coupling` Q."""
+        return _blocks(SO3.left_jacobian(tangent[..., 3:]), _coupling(tangent))
+
+    @classmethod
+    def right_jacobian(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
+        """J with exp(x + dx) ≈ exp(x) exp(J dx): the left Jacobian at -x."""
+        return cls.left_jacobian(-tangent)
+
+    @classmethod
+    def left_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
+        """The inverse of `left_jacobian`, for angles below 2 pi: [[J⁻¹, -J⁻¹ Q J⁻¹], [0, J⁻¹]]."""
+        inverse = SO3.left_jacobian_inverse(tangent[..., 3:])
+        return _blocks(inverse, -(inverse @ _coupling(tangent) @ inverse))
+
+    @classmethod
+    def right_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
+        """The inverse of `right_jacobian`: d log(T exp(dx)) / d dx at dx = 0, for x = log T."""
+        return cls.left_jacobian_inverse(-tangent)
 
     def normalized(self) -> Self:
         """The same motions with quaternions of norm one, for storage read from files of few digits."""
@@ -116,6 +136,21 @@ class SE3(LieGroup):
         translation = torch.randn((*batch, 3), generator=generator, dtype=dtype, device=device)
         rotation = quaternion.random(*batch, generator=generator, dtype=dtype, device=device)
         return cls._wrap(torch.cat([translation, rotation], -1))
+
+
+def _coupling(tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 3 3"]:
+    """Q of SE(3)'s left Jacobian (Barfoot, State Estimation for Robotics, eq. 7.86), with P = [ρ] and F = [φ]:
+
+    P/2 + c3 (FP + PF + FPF) + c4 (FFP + PFF - 3 FPF) + (c4 - 3 c5)/2 (FPFF + FFPF),
+    c3 = (θ - sin θ)/θ³, c4 = (1/2 - (1 - cos θ)/θ²)/θ², c5 = (1/6 - c3)/θ².
+    """
+    p, f = hat(tangent[..., :3]), hat(tangent[..., 3:])
+    phi = tangent[..., 3:]
+    c3, c4, c5 = (c[..., None] for c in higher_remainders(half_angle(0.25 * dot(phi, phi))))
+    fp, pf, ff = f @ p, p @ f, f @ f
+    fpf = fp @ f
+    middle = c3 * (fp + pf + fpf) + c4 * (f @ fp + pf @ f - 3.0 * fpf)
+    return 0.5 * p + middle + (0.5 * (c4 - 3.0 * c5)) * (fpf @ f + ff @ pf)
 
 
 def _blocks(diagonal: Tensor, corner: Tensor) -> Tensor:

@@ -58,6 +58,15 @@ class SO2(LieGroup):
         """The rotation of a rotation matrix."""
         return cls._wrap(planar.from_matrix(matrix))
 
+    @classmethod
+    def left_jacobian(cls, tangent: Float[Tensor, "*batch 1"]) -> Float[Tensor, "*batch 1 1"]:
+        """One: rotations of the plane commute. So are the other three Jacobians."""
+        return torch.ones_like(tangent[..., None])
+
+    right_jacobian = left_jacobian
+    left_jacobian_inverse = left_jacobian
+    right_jacobian_inverse = left_jacobian
+
     def normalized(self) -> Self:
         """The same rotations with cos² + sin² = 1, for storage read from files of few digits."""
         return self._wrap(normalized(self.storage))

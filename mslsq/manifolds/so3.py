@@ -43,8 +43,8 @@ class SO3(LieGroup):
     @classmethod
     def exp(cls, tangent: Float[Tensor, "*batch 3"]) -> Self:
         half = 0.5 * tangent
-        sinc, cosine, *_ = half_angle(dot(half, half))
-        return cls._wrap(torch.cat([sinc * half, cosine], -1))
+        parts = half_angle(dot(half, half))
+        return cls._wrap(torch.cat([parts.sinc * half, parts.cosine], -1))
 
     def log(self) -> Float[Tensor, "*batch 3"]:
         return quaternion.logarithm(self.storage)[0]
@@ -83,7 +83,8 @@ class SO3(LieGroup):
     @classmethod
     def left_jacobian(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
         """J with exp(x + dx) ≈ exp(J dx) exp(x): I + (1 - cos θ)/θ² [x] + (θ - sin θ)/θ³ [x]²."""
-        first, second = left_jacobian_terms(tangent)
+        half = half_angle(0.25 * dot(tangent, tangent))
+        first, second = 0.5 * (half.sinc * half.sinc), sine_remainder(half)
         skew = hat(tangent)
         return _eye(tangent) + first[..., None] * skew + second[..., None] * (skew @ skew)
 
@@ -96,25 +97,13 @@ class SO3(LieGroup):
     def left_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
         """The inverse of `left_jacobian`, for angles below 2 pi: I - [x]/2 + (1 - (θ/2) cot(θ/2))/θ² [x]²."""
         skew = hat(tangent)
-        half2 = 0.25 * dot(tangent, tangent)
-        return _eye(tangent) - 0.5 * skew + inverse_jacobian_term(half2)[..., None] * (skew @ skew)
+        second = 0.25 * cotangent_remainder(half_angle(0.25 * dot(tangent, tangent)))
+        return _eye(tangent) - 0.5 * skew + second[..., None] * (skew @ skew)
 
     @classmethod
     def right_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
         """The inverse of `right_jacobian`: d log(R exp(dx)) / d dx at dx = 0, for x = log R."""
         return cls.left_jacobian_inverse(tangent).mT
-
-
-def left_jacobian_terms(tangent: Float[Tensor, "*batch 3"]) -> tuple[Tensor, Tensor]:
-    """(1 - cos θ)/θ² and (θ - sin θ)/θ³, each (..., 1)."""
-    half = half_angle(0.25 * dot(tangent, tangent))
-    return 0.5 * (half[0] * half[0]), sine_remainder(half)
-
-
-def inverse_jacobian_term(half2: Tensor) -> Tensor:
-    """(1 - x cot x)/(4 x²) at x = θ/2 given as x², for |x| < pi."""
-    sinc, cosine, *_ = half_angle(half2)
-    return 0.25 * cotangent_remainder(half2, cosine / sinc)
 
 
 def _eye(like: Tensor) -> Tensor:

@@ -1,0 +1,128 @@
+"""Sim(3): similarities of space, stored as (x, y, z, qx, qy, qz, qw, scale)."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.manifolds import quaternion
+from mslsq.manifolds.base import _batch
+from mslsq.manifolds.lie_group import LieGroup, cross, dot, hat, normalized
+from mslsq.manifolds.series import half_angle
+from mslsq.manifolds.similarity import inverse_coefficients, translation_coefficients
+from mslsq.manifolds.so3 import SO3
+
+
+class Sim3(LieGroup):
+    """Similarities p -> s R p + t of space. Storage (x, y, z, qx, qy, qz, qw, s) with the scale s > 0 itself; tangent
+    (translation, rotation vector, log scale).
+
+    Example::
+
+        S = mslsq.Sim3.exp(torch.randn(10, 7))
+        S.act(points), S.scale                   # (10, 3), (10, 1)
+    """
+
+    storage_dim = 8
+    tangent_dim = 7
+    _identity = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
+
+    @classmethod
+    def _storage_hint(cls) -> str:
+        return (
+            " (x, y, z, qx, qy, qz, qw, scale); for 4 x 4 matrices use Sim3.from_matrix, for tangent vectors Sim3.exp"
+        )
+
+    @property
+    def translation(self) -> Float[Tensor, "*batch 3"]:
+        return self.storage[..., :3]
+
+    @property
+    def rotation(self) -> SO3:
+        return SO3._wrap(self.storage[..., 3:7])
+
+    @property
+    def scale(self) -> Float[Tensor, "*batch 1"]:
+        return self.storage[..., 7:]
+
+    def compose(self, other: Self) -> Self:
+        q, s = self.storage[..., 3:7], self.storage[..., 7:]
+        moved = torch.addcmul(self.storage[..., :3], s, quaternion.rotate(q, other.storage[..., :3]))
+        turned = quaternion.product(q, other.storage[..., 3:7])
+        return self._wrap(torch.cat([moved, turned, s * other.storage[..., 7:]], -1))
+
+    def inverse(self) -> Self:
+        q, s = quaternion.conjugate(self.storage[..., 3:7]), self.storage[..., 7:].reciprocal()
+        return self._wrap(torch.cat([-s * quaternion.rotate(q, self.storage[..., :3]), q, s], -1))
+
+    def act(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
+        turned = quaternion.rotate(self.storage[..., 3:7], points)
+        return torch.addcmul(self.storage[..., :3], self.storage[..., 7:], turned)
+
+    @classmethod
+    def exp(cls, tangent: Float[Tensor, "*batch 7"]) -> Self:
+        rho, phi, sigma = tangent[..., :3], tangent[..., 3:6], tangent[..., 6:]
+        angle2 = dot(phi, phi)
+        half = half_angle(0.25 * angle2)
+        translation = _apply(translation_coefficients(sigma, angle2), phi, rho)
+        return cls._wrap(torch.cat([translation, 0.5 * half.sinc * phi, half.cosine, sigma.exp()], -1))
+
+    def log(self) -> Float[Tensor, "*batch 7"]:
+        phi, _ = quaternion.logarithm(self.storage[..., 3:7])
+        sigma = self.storage[..., 7:].log()
+        rho = _apply(inverse_coefficients(sigma, dot(phi, phi)), phi, self.storage[..., :3])
+        return torch.cat([rho, phi, sigma], -1)
+
+    def adjoint(self) -> Float[Tensor, "*batch 7 7"]:
+        rotation = quaternion.matrix(self.storage[..., 3:7])
+        translation = self.storage[..., :3]
+        column = torch.zeros_like(translation)[..., None]
+        first = torch.cat(
+            [self.storage[..., 7:, None] * rotation, hat(translation) @ rotation, -translation[..., None]], -1
+        )
+        second = torch.cat([torch.zeros_like(rotation), rotation, column], -1)
+        last = torch.cat([column.mT, column.mT, torch.ones_like(self.storage[..., :1, None])], -1)
+        return torch.cat([first, second, last], -2)
+
+    def matrix(self) -> Float[Tensor, "*batch 4 4"]:
+        linear = self.storage[..., 7:, None] * quaternion.matrix(self.storage[..., 3:7])
+        top = torch.cat([linear, self.storage[..., :3, None]], -1)
+        zeros = torch.zeros_like(self.storage[..., None, :3])
+        return torch.cat([top, torch.cat([zeros, zeros[..., :1] + 1.0], -1)], -2)
+
+    @classmethod
+    def from_matrix(cls, matrix: Float[Tensor, "*batch 4 4"]) -> Self:
+        """The similarity of a homogeneous matrix [[s R, t], [0, 1]]; (..., 3, 4) does too."""
+        linear = matrix[..., :3, :3]
+        scale = ((linear * linear).sum((-1, -2)) / 3.0).sqrt()[..., None]  # |s R|² = 3 s² in Frobenius' norm
+        q = quaternion.from_matrix(linear / scale[..., None])
+        return cls._wrap(torch.cat([matrix[..., :3, 3], q, scale], -1))
+
+    def normalized(self) -> Self:
+        """The same similarities with quaternions of norm one, for storage read from files of few digits."""
+        parts = [self.storage[..., :3], normalized(self.storage[..., 3:7]), self.storage[..., 7:]]
+        return self._wrap(torch.cat(parts, -1))
+
+    @classmethod
+    def random(
+        cls,
+        *batch_shape: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """Uniformly distributed rotations, standard normal translations, log scales of standard deviation 0.3."""
+        batch = _batch(batch_shape)
+        normal = torch.randn((*batch, 4), generator=generator, dtype=dtype, device=device)
+        rotation = quaternion.random(*batch, generator=generator, dtype=dtype, device=device)
+        return cls._wrap(torch.cat([normal[..., :3], rotation, (0.3 * normal[..., 3:]).exp()], -1))
+
+
+def _apply(coefficients: tuple[Tensor, Tensor, Tensor], phi: Tensor, vector: Tensor) -> Tensor:
+    """(a + b [φ] + c [φ]²) applied to a vector."""
+    a, b, c = coefficients
+    turn = cross(phi, vector)
+    return a * vector + b * turn + c * cross(phi, turn)
