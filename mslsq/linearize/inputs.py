@@ -1,0 +1,106 @@
+"""Inputs: every tensor a residual touches, as explicit inputs.
+
+A solve differentiates, batches and caches with respect to its inputs only; a tensor hidden in a closure, a module or an
+attribute would be a constant there (`vmap` over it gives one solve for two parameter sets, silently). So
+the callable is walked once at the front door: tensors come out by name, Python values become part of the cache key, and
+`rebuild` makes a new callable around other tensors, leaving the user's objects as they are.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from mslsq.linearize.reachable import UncollectedTensorError, Walk
+from mslsq.linearize.substitution import Substitution
+
+__all__ = ["Collected", "UncollectedTensorError", "collect", "collect_module"]
+
+
+class Collected:
+    """The tensors and Python values of a callable or module.
+
+    Attributes:
+        tensors: by readable name ("closure cell 'target'", "net.0.weight"), each tensor once, in a fixed order.
+        scalars: hashable; every Python value and training flag reachable, and the identity of whatever else is
+        reachable. key: hashable; `scalars` and the code: equal keys may share a trace, given equal tensor shapes,
+        strides and dtypes.
+    """
+
+    __slots__ = ("_bearing", "_parents", "_root", "_slots", "key", "scalars", "tensors")
+
+    def __init__(self, root: Any, walk: Walk) -> None:
+        self.tensors: dict[str, Tensor] = walk.tensors
+        self.scalars: tuple[Any, ...] = tuple(walk.scalars)
+        self.key: tuple[Any, ...] = (tuple(walk.codes), self.scalars)
+        self._root = root
+        self._slots = walk.names
+        self._parents = walk.parents
+        self._bearing: set[int] | None = None
+
+    def rebuild(self, tensors: Mapping[str, Tensor]) -> Any:
+        """The callable or module around `tensors` (by name; one left out keeps its own); the original is not written to.
+
+        Objects on the way to a tensor are copied shallowly, everything else is shared. Where there is no tensor at all
+        the original itself comes back. Unknown names raise KeyError.
+        """
+        unknown = [name for name in tensors if name not in self.tensors]
+        if unknown:
+            raise KeyError(f"no tensor named {unknown[0]!r} was collected; there are: {', '.join(self.tensors)}")
+        if not self.tensors:
+            return self._root
+        if self._bearing is None:
+            self._bearing = self._ancestors()
+        replaced = {slot: tensors[name] for slot, name in self._slots.items() if name in tensors}
+        return Substitution(replaced, self._bearing)(self._root)
+
+    def _ancestors(self) -> set[int]:
+        """Ids of all objects from which a tensor can be reached."""
+        bearing: set[int] = set()
+        pending = list(self._slots)
+        while pending:
+            for parent in self._parents.get(pending.pop(), ()):
+                if parent not in bearing:
+                    bearing.add(parent)
+                    pending.append(parent)
+        return bearing
+
+
+def collect(function: Callable[..., Any]) -> Collected:
+    """Every tensor and Python value that `function` reaches by itself, beside its arguments.
+
+    Walked are closure cells, default arguments, `functools.partial`, bound methods, attributes of objects,
+    `nn.Module`s, lists, tuples, dicts, dataclasses and pytree nodes, nested in any way and with cycles. Not walked are
+    attributes of imported Python modules, and objects of other libraries, which count by identity.
+
+    Raises:
+        UncollectedTensorError: a global variable (of the function or of one it calls) is a tensor, or holds one, that
+            requires grad or is being transformed by `torch.func`. Other global tensors count by identity and version.
+
+    Example:
+        >>> target = torch.ones(3)
+        >>> collected = collect(lambda x: x - target)
+        >>> list(collected.tensors)
+        ["closure cell 'target'"]
+        >>> collected.rebuild({"closure cell 'target'": torch.zeros(3)})(torch.ones(3))
+        tensor([1., 1., 1.])
+    """
+    return collected(function, ("__call__", "forward"))
+
+
+def collect_module(module: nn.Module, methods: tuple[str, ...] = ("forward", "residual", "jacobians")) -> Collected:
+    """`collect` for a module of which `methods` are called: `rebuild(tensors)` returns a module around other tensors.
+
+    Parameters and buffers are named as in `state_dict`; tensors in plain attributes are collected as well.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"collect_module takes an nn.Module, not a {type(module).__name__}; use collect for a callable")
+    return collected(module, methods)
+
+
+def collected(root: Any, methods: tuple[str, ...]) -> Collected:
+    walk = Walk(methods)
+    walk.visit(root, "", 0)
+    if walk.classes:
+        walk.members()
+    return Collected(root, walk)

@@ -1,0 +1,172 @@
+"""From a functionalized trace to a graph that `torch.func` transforms: views, explicit bounds, no dead code.
+
+`torch.func.functionalize` leaves operations that have no batching rule or no derivative (`aten.copy`, `X_copy`),
+`make_fx` leaves ones that only fit the example's memory layout (`view`) and ones that read state at run time (the
+default dtype).
+"""
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx
+
+aten = torch.ops.aten
+
+
+def conj(x: Tensor) -> Tensor:
+    """`aten._conj` is a lazy view that `view_as_real` refuses."""
+    return x.conj().resolve_conj()
+
+
+def as_complex(x: Tensor) -> Tensor:
+    """`view_as_complex` for any strides: with the batch axis last the pair is never adjacent in memory."""
+    return torch.complex(x[..., 0], x[..., 1])
+
+
+def as_real(x: Tensor) -> Tensor:
+    """`view_as_real`, also of a zero or conjugated tangent."""
+    return torch.stack([x.real, x.imag], dim=-1)
+
+
+# A view's own shape arithmetic holds for the example's strides only: in_dims=-1 puts the batch axis last in memory.
+REPLACED: dict[Any, Any] = {
+    aten.view_copy.default: aten.reshape.default,
+    aten.view.default: aten.reshape.default,
+    aten._unsafe_view.default: aten.reshape.default,
+    aten._reshape_copy.default: aten.reshape.default,
+    aten.view_as_complex_copy.default: as_complex,
+    aten.view_as_complex.default: as_complex,
+    aten.view_as_real_copy.default: as_real,
+    aten.view_as_real.default: as_real,
+    aten._conj_copy.default: conj,
+    aten._conj.default: conj,
+    aten._neg_view_copy.default: aten.neg.default,
+    aten._neg_view.default: aten.neg.default,
+}
+SCATTERS = (
+    aten.select_scatter.default,
+    aten.slice_scatter.default,
+    aten.diagonal_scatter.default,
+    aten.as_strided_scatter.default,
+)
+# Constants and aliases need no copy where nothing is ever written.
+DROPPED = (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.alias_copy.default, aten.alias.default)
+
+
+def make_transformable(module: fx.GraphModule) -> fx.GraphModule:
+    """Rewrite the graph in place so that `vmap`, `jacfwd`, `jacrev` and nestings are right; returns the module."""
+    for node in list(module.graph.nodes):
+        if node.op == "call_function":
+            rewrite(node)
+    module.graph.eliminate_dead_code()
+    module.graph.lint()
+    module.recompile()
+    return module
+
+
+def rewrite(node: fx.Node) -> None:
+    target = node.target
+    if target is aten.copy_.default:
+        # What is left of a write into an input: functionalize hands it back. A residual gets its inputs by value.
+        replace(node, node.args[0])
+    elif target in DROPPED:
+        replace(node, node.args[0])
+    elif target is aten.copy.default:
+        copied(node)
+    elif target in (aten.slice_copy.Tensor, aten.slice.Tensor):
+        node.target = aten.slice.Tensor
+        node.args = (node.args[0], *bounds(node.args[1:], shape_and_dtype(node.args[0])[0]))
+    elif target in SCATTERS:
+        joined(node)
+    elif target in REPLACED:
+        node.target = REPLACED[target]
+    elif isinstance(target, torch._ops.OpOverload):
+        name = target._schema.name.removeprefix("aten::")
+        if name.endswith("_copy") and hasattr(aten, name.removesuffix("_copy")):
+            node.target = getattr(getattr(aten, name.removesuffix("_copy")), target._overloadname)
+        elif not node.all_input_nodes:
+            fixed_dtype(node)
+
+
+def replace(node: fx.Node, by: Any) -> None:
+    node.replace_all_uses_with(by)
+    node.graph.erase_node(node)
+
+
+def copied(node: fx.Node) -> None:
+    """`aten.copy(dst, src)` is src in dst's shape and dtype; it has no derivative of its own."""
+    destination, source = shape_and_dtype(node.args[0]), cast(fx.Node, node.args[1])
+    with node.graph.inserting_before(node):
+        shape, dtype = shape_and_dtype(source)
+        if dtype != destination[1]:
+            source = node.graph.call_function(aten.to.dtype, (source, destination[1]))
+        if shape != destination[0]:
+            source = node.graph.call_function(aten.expand.default, (source, destination[0]))
+    replace(node, source)
+
+
+def bounds(arguments: Any, shape: list[int]) -> tuple[int, int, int, int]:
+    """(dim, start, end, step) with numbers in 0..size: batching rules add to open ends (2⁶³ - 1) and overflow."""
+    defaults: tuple[Any, ...] = (0, None, None, 1)
+    dim, start, end, step = (*arguments, *defaults[len(arguments) :])
+    low, high, step = slice(start, end, step).indices(shape[dim])
+    return dim, low, max(low, high), step
+
+
+def joined(node: fx.Node) -> None:
+    """A write into a view, as the parts side by side: `cat` for a stretch of one axis, else a gather from both tensors.
+
+    The scatters themselves are not to be trusted: `jacrev(jacfwd(select_scatter))` is silently doubled (torch 2.13),
+    and `slice_scatter` refuses reverse mode where the result is complex.
+    """
+    into, source, *arguments = cast(tuple[Any, ...], node.args)
+    shape = shape_and_dtype(into)[0]
+    start, end, step, dim = 0, 0, 0, 0
+    if node.target is aten.select_scatter.default:
+        dim, start = arguments[0], arguments[1] % shape[arguments[0]]
+        end, step = start + 1, 1
+    elif node.target is aten.slice_scatter.default:
+        dim, start, end, step = bounds(arguments, shape)
+    with node.graph.inserting_before(node):
+        if step != 1:
+            value = gathered(node, into, source, shape)
+        else:
+            if node.target is aten.select_scatter.default:
+                source = node.graph.call_function(aten.unsqueeze.default, (source, dim))
+            parts = [source]
+            if start > 0:
+                parts.insert(0, node.graph.call_function(aten.slice.Tensor, (into, dim, 0, start, 1)))
+            if end < shape[dim]:
+                parts.append(node.graph.call_function(aten.slice.Tensor, (into, dim, end, shape[dim], 1)))
+            value = node.graph.call_function(aten.cat.default, (parts, dim)) if len(parts) > 1 else source
+        value.meta = node.meta
+    replace(node, value)
+
+
+def gathered(node: fx.Node, into: Any, source: Any, shape: list[int]) -> fx.Node:
+    """Each place of the result is a place of `into` or of `source`; which is known now: one `index_select`."""
+    graph, size = node.graph, math.prod(shape)
+    device = node.meta["val"].device
+    order = torch.arange(size, device=device).reshape(shape)
+    new = torch.arange(size, size + source.meta["val"].numel(), device=device).reshape(source.meta["val"].shape)
+    order = node.target(order, new, *node.args[2:], **node.kwargs)  # pyright: ignore[reportCallIssue]
+    name = f"order_of_{node.name}"
+    graph.owning_module.register_buffer(name, order.reshape(-1))  # pyright: ignore[reportOptionalMemberAccess]
+    flat = [graph.call_function(aten.reshape.default, (part, [-1])) for part in (into, source)]
+    both = graph.call_function(aten.cat.default, (flat, 0))
+    value = graph.call_function(aten.index_select.default, (both, 0, graph.get_attr(name)))
+    return graph.call_function(aten.reshape.default, (value, shape))
+
+
+def fixed_dtype(node: fx.Node) -> None:
+    """A factory keeps the dtype it had while traced, whatever torch.get_default_dtype() says later."""
+    taken = {argument.name for argument in node.target._schema.arguments}  # pyright: ignore
+    meta = node.meta.get("val")
+    if "dtype" in taken and isinstance(meta, Tensor):
+        node.kwargs = {**node.kwargs, "dtype": meta.dtype}
+
+
+def shape_and_dtype(node: Any) -> tuple[list[int], torch.dtype]:
+    value = node.meta["val"]
+    return list(value.shape), value.dtype
