@@ -39,7 +39,7 @@ class Collected:
         self._bearing: set[int] | None = None
 
     def rebuild(self, tensors: Mapping[str, Tensor]) -> Any:
-        """The callable or module around `tensors` (by name; one left out keeps its own); the original is not written to.
+        """The callable or module around `tensors` (by name; others stay its own); the original is not written to.
 
         Objects on the way to a tensor are copied shallowly, everything else is shared. Where there is no tensor at all
         the original itself comes back. Unknown names raise KeyError.

@@ -19,6 +19,7 @@ from mslsq.linearize.values import (
     Identity,
     attributes_of,
     is_library,
+    is_wrapped,
     members_of,
     names_in,
     slots_of,
@@ -103,9 +104,9 @@ class Walk:
         if self.inside_global:
             if value.requires_grad or is_wrapped(value):
                 raise UncollectedTensorError(
-                    f"The residual uses the {name}, a tensor that requires grad or is being transformed. A global cannot "
-                    "be replaced by an input of the solve, so its derivative would be lost: pass it in args (or as data "
-                    "of the cost), or hold it in a closure or a module."
+                    f"The residual uses the {name}, a tensor that requires grad or is being transformed. A global "
+                    "cannot become an input of the solve, and its derivative would be lost: pass it in args (or as "
+                    "data of the cost), or hold it in a closure or a module."
                 )
             self.scalars.append((Identity(value), 0 if value.is_inference() else value._version))
             return
