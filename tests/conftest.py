@@ -1,12 +1,17 @@
-"""What every test needs: one thread, and the way to the data sets that lie beside the repository."""
+"""What every test needs: one thread, the same examples on every run, and the way to the data sets that lie beside the repository."""
 
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 torch.set_num_threads(1)  # small problems: torch's own pool only fights with pytest-xdist's processes
+
+# the same examples everywhere: a failure in CI is a failure here. No deadline: torch's first call of anything is slow.
+hypothesis.settings.register_profile("mslsq", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("mslsq")
 
 
 @pytest.fixture(scope="session")

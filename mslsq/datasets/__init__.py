@@ -1,0 +1,1 @@
+"""Problems with known answers: NIST's certified regressions (:mod:`.nist`) and the classics (:mod:`.classic`)."""
