@@ -1,4 +1,4 @@
-"""What every test needs: one thread, the same examples on every run, and the way to the data sets that lie beside the repository."""
+"""What every test needs: one thread, the same examples on every run, and the data sets beside the repository."""
 
 import os
 from pathlib import Path
