@@ -1,0 +1,5 @@
+"""Linear algebra on arrays: solvers of damped normal equations, batched. Nothing here has heard of a problem."""
+
+from mslsq.linear.dense import QR, Cholesky, LinearSolver
+
+__all__ = ["QR", "Cholesky", "LinearSolver"]

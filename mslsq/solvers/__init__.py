@@ -1,0 +1,8 @@
+"""The solvers: one loop of named steps, one strategy per method."""
+
+from mslsq.solvers.dogleg import Dogleg
+from mslsq.solvers.gauss_newton import GaussNewton
+from mslsq.solvers.levenberg_marquardt import LevenbergMarquardt
+from mslsq.solvers.solver import Solver
+
+__all__ = ["Dogleg", "GaussNewton", "LevenbergMarquardt", "Solver"]

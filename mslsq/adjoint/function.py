@@ -1,0 +1,174 @@
+"""The solve as one `torch.autograd.Function`: zero derivative, and a `vmap` rule that folds a mapped axis into the batch.
+
+Whatever transforms are active outside, the loop itself runs on plain tensors with an explicit batch axis: it may stop early, ask for
+values, replay graphs. Inputs that are not mapped stay shared by the whole batch, in memory too. Derivatives are attached afterwards
+(`implicit.attach`).
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.trace import TRANSFORM_LOCK, Plan
+from mslsq.problem.system import Inputs
+from mslsq.solution import Status
+from mslsq.solvers.run import Task, planned, run
+
+NUM_RESULTS = 12
+"""Tensors of an `Answer` besides the values."""
+
+
+class Answer(NamedTuple):
+    """What the Function returns, in order."""
+
+    values: Values
+    cost: Tensor
+    status: Tensor
+    num_steps: Tensor
+    num_evaluations: Tensor
+    gradient_norm: Tensor
+    differentiable: Tensor
+    factor: Tensor
+    """(batch, components, size, size) Cholesky factor of the exact Hessian, the identity where there is none; empty if not wanted."""
+    history: tuple[Tensor, ...]
+
+
+@dataclass
+class Made:
+    """The plan that the innermost call made, for the one who attaches derivatives outside."""
+
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """The static part of a call of `Solve`: how the flat tensors belong together."""
+
+    task: Task
+    names: tuple[tuple[str, ...], ...]
+    """Per term, the names of its inputs."""
+    wants_factor: bool
+    made: Made = field(default_factory=Made)
+
+    def flatten(self, values: Values, inputs: tuple[Inputs, ...]) -> list[Tensor]:
+        flat = list(values)
+        for names, given in zip(self.names, inputs, strict=True):
+            flat.extend(given[name] for name in names)
+        return flat
+
+    def unflatten(self, tensors: tuple[Tensor, ...]) -> tuple[Values, tuple[dict[str, Tensor], ...]]:
+        count = len(self.task.system.unknowns)
+        rest = iter(tensors[count:])
+        return tensors[:count], tuple({name: next(rest) for name in names} for names in self.names)
+
+    def batched_flags(self) -> list[bool]:
+        """Per flat tensor: does it have a leading batch axis?"""
+        flags = [True] * len(self.task.system.unknowns)
+        for names, batched in zip(self.names, self.task.batched, strict=True):
+            flags.extend(name in batched for name in names)
+        return flags
+
+    def folded(self, size: int, mapped: list[bool]) -> "Call":
+        """The call on a batch `size` times as large, in which the mapped inputs are batched too."""
+        start = len(self.task.system.unknowns)
+        batched = []
+        for names, before in zip(self.names, self.task.batched, strict=True):
+            flags = mapped[start : start + len(names)]
+            batched.append(before | {name for name, flag in zip(names, flags, strict=True) if flag})
+            start += len(names)
+        return replace(self, task=replace(self.task, batch=self.task.batch * size, batched=tuple(batched)))
+
+
+class Solve(torch.autograd.Function):
+    """`Solve.apply(call, *tensors)`: values and figures of the solution, all without derivative."""
+
+    @staticmethod
+    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        values, inputs = call.unflatten(tensors)
+        outcome = run(call.task, values, inputs)
+        status = outcome.status
+        converged = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
+        factor = outcome.cost.new_zeros(0)
+        plan, linearizer, prepared = planned(call.task, values, inputs)
+        call.made.plan = plan
+        if call.wants_factor:
+            with torch.no_grad(), TRANSFORM_LOCK:
+                hessian = linearizer.hessian(outcome.values, prepared)
+            factor, definite = _factor(hessian)
+            converged = converged & definite
+        history = outcome.history
+        return (
+            *outcome.values,
+            outcome.cost,
+            status,
+            outcome.num_steps,
+            outcome.num_evaluations,
+            outcome.gradient_norm,
+            converged,
+            factor,
+            history.cost,
+            history.gradient_norm,
+            history.step_norm,
+            history.damping,
+            history.accepted,
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output)
+        ctx.num_inputs = len(inputs)
+        ctx.num_outputs = len(output)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> tuple[None, ...]:
+        return (None,) * ctx.num_inputs
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> tuple[None, ...]:
+        return (None,) * ctx.num_outputs
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], call: Call, *tensors: Tensor) -> tuple[Any, Any]:
+        size, batch = info.batch_size, call.task.batch
+        folded = []
+        for tensor, dim, batched in zip(tensors, in_dims[1:], call.batched_flags(), strict=True):
+            if dim is None:
+                # Unmapped: shared inputs stay shared, batched ones are repeated along the new axis.
+                folded.append(tensor.expand(size, *tensor.shape).flatten(0, 1) if batched else tensor)
+                continue
+            tensor = tensor.movedim(dim, 0)
+            if not batched:
+                tensor = tensor.unsqueeze(1).expand(size, batch, *tensor.shape[1:])
+            folded.append(tensor.flatten(0, 1))
+        outer = call.folded(size, [dim is not None for dim in in_dims[1:]])
+        output = Solve.apply(outer, *folded)
+        unfolded = tuple(
+            t.unflatten(0, (size, batch)) if t.ndim > 1 or t.numel() else t.expand(size, 0) for t in output
+        )
+        return unfolded, (0,) * len(unfolded)
+
+
+def answer_of(call: Call, output: tuple[Tensor, ...]) -> Answer:
+    """The flat output by name."""
+    count = len(call.task.system.unknowns)
+    return Answer(output[:count], *output[count : count + 7], history=tuple(output[count + 7 :]))
+
+
+def _factor(hessian: Tensor) -> tuple[Tensor, Tensor]:
+    """Cholesky factor of every entry's Hessian, and where it is positive definite; the identity before factoring where not finite.
+
+    Replacing a failed Hessian after factoring is too late: one singular entry would make the gradient of shared parameters NaN.
+    """
+    eye = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
+    finite = torch.isfinite(hessian).all(-1).all(-1)
+    factor, info = torch.linalg.cholesky_ex(torch.where(finite[..., None, None], hessian, eye))
+    diagonal = factor.diagonal(dim1=-2, dim2=-1)
+    lengths = torch.linalg.vector_norm(factor, dim=-1)
+    # Numerically singular: a pivot that is rounding of what stood there before elimination.
+    regular = (diagonal > (torch.finfo(hessian.dtype).eps * hessian.shape[-1]) ** 0.5 * lengths).all(-1)
+    definite = finite & (info == 0) & regular
+    entry = definite.all(-1)
+    return torch.where(entry[:, None, None, None], factor, eye), entry

@@ -1,0 +1,65 @@
+"""From a system and its tensors to a solution with derivatives: what both front doors call."""
+
+from typing import Any
+
+from mslsq.adjoint.adjoint import Adjoint, Implicit
+from mslsq.adjoint.function import Call, Solve, answer_of
+from mslsq.adjoint.implicit import attach
+from mslsq.adjoint.levels import anybody_differentiates
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.trace import PlanCache
+from mslsq.problem.system import Inputs, System
+from mslsq.solution import History, Solution
+from mslsq.solvers import LevenbergMarquardt, Solver
+from mslsq.solvers.run import Task
+
+
+def solve_system(
+    system: System,
+    values: Values,
+    inputs: tuple[Inputs, ...],
+    *,
+    batch: int,
+    batched: tuple[frozenset[str], ...],
+    solver: Solver | None,
+    adjoint: Adjoint | None,
+    cache: PlanCache,
+) -> Solution:
+    """Solve; `value` of the result is the tuple of storages (batch, count, storage), every figure has the batch axis.
+
+    Args:
+        values: start of every unknown, (batch, count, storage).
+        inputs: per term its tensors by name; those named in `batched` have a leading batch axis.
+    """
+    solver = LevenbergMarquardt() if solver is None else solver
+    adjoint = Implicit() if adjoint is None else adjoint
+    checked_option("solver", solver, Solver)
+    checked_option("adjoint", adjoint, Adjoint)
+    task = Task(system, solver, batch, batched, cache)
+    tensors = [tensor for given in inputs for tensor in given.values()]
+    fixed = [x for unknown, x in zip(system.unknowns, values, strict=True) if unknown.free is not None]
+    wanted = anybody_differentiates([*tensors, *fixed])
+    call = Call(task, tuple(tuple(given) for given in inputs), wanted)
+    answer = answer_of(call, Solve.apply(call, *call.flatten(values, inputs)))
+    value, cost = answer.values, answer.cost
+    if wanted:
+        assert isinstance(adjoint, Implicit)  # the only adjoint there is so far
+        value, cost = attach(adjoint, call, values, inputs, answer)
+    return Solution(
+        value,
+        cost,
+        answer.status,
+        answer.num_steps,
+        answer.num_evaluations,
+        answer.gradient_norm,
+        answer.differentiable,
+        History(*answer.history),
+    )
+
+
+def checked_option(name: str, value: Any, kind: type) -> None:
+    """An option must be an object of its kind, not a string or a class."""
+    if isinstance(value, kind):
+        return
+    hint = f" Did you mean {value.__name__}()?" if isinstance(value, type) and issubclass(value, kind) else ""
+    raise TypeError(f"{name} must be a {kind.__name__} object, not {value!r}.{hint}")

@@ -1,0 +1,282 @@
+"""`least_squares`: a residual and a start, in SciPy's shape, for any pytree, batched by `in_dims`."""
+
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mslsq import pytree
+from mslsq.adjoint import Adjoint, solve_system
+from mslsq.batching import batch_size, mapped_dims, take, unbatched
+from mslsq.linearize.inputs import collect
+from mslsq.linearize.trace import PlanCache
+from mslsq.losses import RobustLoss
+from mslsq.manifolds import Manifold
+from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.problem.leaf import LeafSpace, leaf_space
+from mslsq.problem.system import Inputs, Slot, System, Term, Unknown
+from mslsq.solvers import Solver
+
+_PLANS: "weakref.WeakKeyDictionary[Any, PlanCache]" = weakref.WeakKeyDictionary()
+"""Plans by the code of the residual, so that a lambda written anew for every call is recognised."""
+
+
+def least_squares(
+    residual: Callable[..., Any],
+    x0: Any,
+    args: tuple[Any, ...] = (),
+    *,
+    jac: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+    in_dims: Any = None,
+    solver: Solver | None = None,
+    loss: RobustLoss | None = None,
+    bounds: Any = None,
+    adjoint: Adjoint | None = None,
+) -> Any:
+    """Minimise ½Σρ(|residual(x, *args)|²) over x.
+
+    Args:
+        residual: `residual(x, *args)` returns a tensor or a pytree of tensors, real or complex (a complex entry counts |r|²).
+            Written for one problem, without a batch axis. Tensors it holds in closures, modules or partials are inputs of
+            the solve like `args`: batched by `vmap`, differentiated through.
+        x0: the start; a tensor, a manifold element, or a pytree of them. Real floating point, of one dtype.
+        args: further arguments, any pytrees; tensors in them are differentiable.
+        jac: `jac(x, *args)`, the Jacobian of the residual: for a tensor x0 of shape (*residual, *x); for a pytree x0 a pytree of
+            such (of shape (*residual, tangent) for a manifold element, with respect to the tangent of `retract`).
+        has_aux: the residual returns `(r, aux)`; the result is then `(solution, aux at the solution)`.
+        in_dims: `torch.func.vmap`'s, over `(x0, *args)`: one independent solve per entry. What is not mapped is shared.
+        solver: `LevenbergMarquardt()` by default.
+        loss: a robust loss, applied to each entry of the residual (SciPy's meaning).
+        bounds: not supported yet.
+        adjoint: how derivatives pass through the solve, `Implicit()` by default.
+
+    Returns:
+        A `Solution` with `value` in the shape of `x0`. Only `value` and `cost` carry derivatives.
+
+    Raises:
+        ProblemError (a ValueError): something is wrong with the shapes, dtypes or arguments; the message says what.
+
+    >>> t = torch.linspace(0, 1, 20, dtype=torch.float64)
+    >>> y = 2.0 * torch.exp(-1.5 * t) + 0.3
+    >>> def residual(p, t, y):
+    ...     return p[0] * torch.exp(p[1] * t) + p[2] - y
+    >>> solution = mslsq.least_squares(residual, torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64), args=(t, y))
+    >>> solution.value
+    tensor([ 2.0000, -1.5000,  0.3000], dtype=torch.float64)
+    """
+    if bounds is not None:
+        raise NotImplementedError(
+            "least_squares does not support bounds yet. Substitute the variable instead: x = lower + (upper - lower) * torch.sigmoid(z)."
+        )
+    if not isinstance(args, (tuple, list)):
+        raise ProblemError(
+            f"args must be a tuple of arguments, not {type(args).__name__}: write args=(t,) for a single one."
+        )
+    if loss is not None and not isinstance(loss, RobustLoss):
+        raise ProblemError(f"loss must be a robust loss such as mslsq.Huber(1.0), not {loss!r}.")
+    args = tuple(args)
+    statement = _Statement(residual, jac, x0, args, has_aux, loss)
+    dims = mapped_dims(in_dims, (x0, *args), is_leaf=is_element)
+    size = batch_size(dims, [*statement.leaves, *statement.arg_leaves])
+    x_dims, arg_dims = dims[: len(statement.leaves)], dims[len(statement.leaves) :]
+    single = [_without(leaf, dim) for leaf, dim in zip(statement.leaves, x_dims, strict=True)]
+    spaces = tuple(leaf_space(leaf, name) for leaf, name in zip(single, statement.names, strict=True))
+    inputs, batched = statement.inputs(arg_dims)
+    system = statement.system(spaces)
+    values = tuple(
+        take(
+            space.unwrap(leaf) if dim is None else space.unwrap(_batch_first(leaf, dim)),
+            None if dim is None else 0,
+            size,
+        )[:, None]
+        for leaf, dim, space in zip(statement.leaves, x_dims, spaces, strict=True)
+    )
+    solution = solve_system(
+        system,
+        values,
+        (inputs,),
+        batch=size or 1,
+        batched=(batched,),
+        solver=solver,
+        adjoint=adjoint,
+        cache=plans_of(residual),
+    )
+    value = [space.wrap(x[:, 0]) for space, x in zip(spaces, solution.value, strict=True)]
+    solution = unbatched(solution, pytree.unflatten(value, statement.structure), size)
+    if not has_aux:
+        return solution
+    return solution, statement.aux(solution.value, in_dims, size)
+
+
+def is_element(value: Any) -> bool:
+    """Leaves of x0 and args: manifold elements are taken whole."""
+    return isinstance(value, Manifold)
+
+
+class _Statement:
+    """A call of `least_squares` taken apart: leaves of x0, tensors of args, tensors inside the callables."""
+
+    def __init__(self, residual: Any, jac: Any, x0: Any, args: tuple[Any, ...], has_aux: bool, loss: RobustLoss | None):
+        if not callable(residual):
+            raise ProblemError(f"residual must be callable, not {type(residual).__name__}.")
+        self.has_aux, self.loss = has_aux, loss
+        self.leaves, self.structure = pytree.flatten(x0, is_leaf=is_element)
+        self.names = [f"x0[{number}]" for number in range(len(self.leaves))] if len(self.leaves) != 1 else ["x0"]
+        _check_start(self.leaves, self.names)
+        self.arg_leaves, self.arg_structure = pytree.flatten(args, is_leaf=is_element)
+        self.residual, self.jac = collect(residual), None if jac is None else collect(jac)
+        self.original = residual
+
+    def inputs(self, arg_dims: list[int | None]) -> tuple[dict[str, Tensor], frozenset[str]]:
+        """All tensors the residual depends on, by name, those mapped with the batch axis first, and which are mapped."""
+        inputs: dict[str, Tensor] = {}
+        batched = set()
+        for number, (leaf, dim) in enumerate(zip(self.arg_leaves, arg_dims, strict=True)):
+            tensor = leaf.storage if isinstance(leaf, Manifold) else leaf
+            if not isinstance(tensor, Tensor):
+                continue
+            name = f"args {number}"
+            inputs[name] = tensor if dim is None else tensor.movedim(dim, 0)
+            if dim is not None:
+                batched.add(name)
+        inputs.update({f"residual {name}": tensor for name, tensor in self.residual.tensors.items()})
+        if self.jac is not None:
+            inputs.update({f"jac {name}": tensor for name, tensor in self.jac.tensors.items()})
+        inputs.update(self.loss_inputs())
+        return inputs, frozenset(batched)
+
+    def loss_inputs(self) -> dict[str, Tensor]:
+        if self.loss is None:
+            return {}
+        tensors = {**dict(self.loss.named_parameters()), **dict(self.loss.named_buffers())}
+        for name, tensor in tensors.items():
+            if tensor.ndim:
+                raise ShapeError(f"loss: {name} must be a single number here, not of shape {tuple(tensor.shape)}.")
+        return {f"loss.{name}": tensor for name, tensor in tensors.items()}
+
+    def system(self, spaces: tuple[LeafSpace, ...]) -> System:
+        unknowns = tuple(Unknown(space.name, space, 1) for space in spaces)
+        static = tuple(
+            (type(leaf), None if isinstance(leaf, (Tensor, Manifold)) else _hashable(leaf)) for leaf in self.arg_leaves
+        )
+        names = self.loss_inputs()
+        term = Term(
+            name=getattr(self.original, "__name__", type(self.original).__name__),
+            slots=tuple(Slot(number, 0) for number in range(len(spaces))),
+            num_blocks=1,
+            residual=self._residual,
+            jacobians=None if self.jac is None else self._jacobians(spaces),
+            loss=self.loss,
+            loss_inputs={name.removeprefix("loss."): name for name in names},
+            elementwise_loss=True,
+            key=(
+                self.residual.key,
+                None if self.jac is None else self.jac.key,
+                static,
+                repr(self.arg_structure),
+                self.has_aux,
+            ),
+        )
+        return System(unknowns, (term,), (spaces, repr(self.structure)))
+
+    def _call(self, collected: Any, prefix: str, values: tuple[Any, ...], inputs: Inputs) -> Any:
+        function = collected.rebuild({name: inputs[f"{prefix} {name}"] for name in collected.tensors})
+        leaves = []
+        for number, leaf in enumerate(self.arg_leaves):
+            tensor = inputs.get(f"args {number}")
+            leaves.append(
+                leaf if tensor is None else type(leaf)._wrap(tensor) if isinstance(leaf, Manifold) else tensor
+            )
+        return function(pytree.unflatten(list(values), self.structure), *pytree.unflatten(leaves, self.arg_structure))
+
+    def _residual(self, values: tuple[Any, ...], inputs: Inputs) -> Any:
+        output = self._call(self.residual, "residual", values, inputs)
+        if not self.has_aux:
+            return output
+        if not (isinstance(output, tuple) and len(output) == 2):
+            raise ProblemError("has_aux=True: the residual must return a pair (residual, aux).")
+        return output[0]
+
+    def _jacobians(self, spaces: tuple[LeafSpace, ...]) -> Callable[..., tuple[Tensor, ...]]:
+        def jacobians(values: tuple[Any, ...], inputs: Inputs) -> tuple[Tensor, ...]:
+            parts = pytree.leaves(self._call(self.jac, "jac", values, inputs))
+            if len(parts) != len(spaces) or any(
+                part.numel() % space.tangent_dim for part, space in zip(parts, spaces, strict=True)
+            ):
+                shapes = ", ".join(str(tuple(part.shape)) for part in parts)
+                raise ShapeError(
+                    f"jac returned {shapes}; expected one Jacobian per leaf of x0, (*residual, *x), that is "
+                    f"{', '.join(f'(*residual, {space.tangent_dim})' for space in spaces)} when flattened."
+                )
+            return tuple(part.reshape(-1, space.tangent_dim) for part, space in zip(parts, spaces, strict=True))
+
+        return jacobians
+
+    def aux(self, value: Any, in_dims: Any, size: int | None) -> Any:
+        """The second output of the residual at the solution."""
+        args = pytree.unflatten(self.arg_leaves, self.arg_structure)
+        if size is None:
+            return self.original(value, *args)[1]
+        dims = tuple(in_dims) if isinstance(in_dims, (tuple, list)) else (in_dims,) * (1 + len(args))
+        return torch.func.vmap(lambda *given: self.original(*given)[1], in_dims=(0, *dims[1:]))(value, *args)
+
+
+def plans_of(function: Callable[..., Any]) -> PlanCache:
+    """The plans for a callable: kept with its code, or with itself where it has none, as long as that lives."""
+    inner = getattr(function, "__func__", function)
+    owner = getattr(inner, "__code__", inner)
+    try:
+        return _PLANS.setdefault(owner, PlanCache())
+    except TypeError:  # neither hashable nor weakly referable: nothing to keep plans with
+        return PlanCache()
+
+
+def _check_start(leaves: list[Any], names: list[str]) -> None:
+    """Real floating-point tensors or manifold elements, of one dtype and on one device, not empty."""
+    if not leaves:
+        raise ProblemError("x0 is empty: there is nothing to solve for.")
+    tensors = []
+    for leaf, name in zip(leaves, names, strict=True):
+        tensor = leaf.storage if isinstance(leaf, Manifold) else leaf
+        if not isinstance(tensor, Tensor):
+            raise ProblemError(
+                f"{name} must be a tensor or a manifold element, not {type(leaf).__name__}: use torch.tensor(...)."
+            )
+        if tensor.is_complex():
+            raise DtypeError(
+                f"{name} is complex; solve for real variables: torch.view_as_real(x0), and build the complex one in the residual."
+            )
+        if not tensor.is_floating_point():
+            raise DtypeError(f"{name} must be real floating point, not {tensor.dtype}: use x0.to(torch.float64).")
+        if tensor.numel() == 0:
+            raise ShapeError(f"{name} has no entries, shape {tuple(tensor.shape)}.")
+        tensors.append(tensor)
+    for tensor, name in zip(tensors[1:], names[1:], strict=True):
+        if tensor.dtype != tensors[0].dtype:
+            raise DtypeError(
+                f"{names[0]} is {tensors[0].dtype}, {name} is {tensor.dtype}; the parts of x0 must have one dtype."
+            )
+
+
+def _batch_first(leaf: Any, dim: int) -> Any:
+    if isinstance(leaf, Manifold):
+        return type(leaf)._wrap(leaf.storage.movedim(dim, 0))
+    return leaf.movedim(dim, 0)
+
+
+def _without(leaf: Any, dim: int | None) -> Any:
+    """A leaf as one problem sees it."""
+    if dim is None:
+        return leaf
+    return type(leaf)._wrap(leaf.storage.select(dim, 0)) if isinstance(leaf, Manifold) else leaf.select(dim, 0)
+
+
+def _hashable(value: Any) -> Hashable:
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value

@@ -1,0 +1,267 @@
+"""One term for all its blocks at once: residuals and Jacobian blocks, in the layout that vectorises.
+
+Block tensors are (outer, rows, tangent, lanes), the lanes last in memory, so that every elementwise operation of the
+residual runs contiguously over them: 7.7 ms instead of 22 for the Jacobians of a 31,843-observation bundle adjustment. The lanes are
+the blocks of a term, and `outer` the problems of the batch; a term of a single block (a curve fit) has the batch as lanes, and `outer` is 1.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import hessian, jacfwd, jacrev, vmap
+
+from mslsq import pytree
+from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.problem.system import Inputs, System, Term, residual_vector
+
+Values = tuple[Float[Tensor, "batch count storage"], ...]
+"""The storage of every unknown."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockTerm:
+    """A term together with how its tensors are mapped over lanes and batch.
+
+    `inputs` given to the methods are those of `prepare`: lanes last, the batch axis first where the lanes are blocks.
+    """
+
+    term: Term
+    system: System
+    batch: int
+    batched: frozenset[str]
+    """The inputs that have a leading batch axis, one entry per problem."""
+    rows: int
+    """Entries of the residual of one block, complex ones counted twice."""
+    pairs: int
+    """How many leading entries are complex (pairs of reals)."""
+
+    @property
+    def lanes_are_batch(self) -> bool:
+        return self.term.num_blocks == 1
+
+    @property
+    def outer(self) -> int:
+        return 1 if self.lanes_are_batch else self.batch
+
+    @property
+    def shares_variables(self) -> bool:
+        """Do all blocks refer to the same variables (many samples of one transform)?"""
+        return not self.lanes_are_batch and all(isinstance(slot.index, int) for slot in self.term.slots)
+
+    @property
+    def tangents(self) -> list[int]:
+        """The tangent dimension of each slot."""
+        return [self.system.unknowns[slot.unknown].space.tangent_dim for slot in self.term.slots]
+
+    @property
+    def _maps_batch(self) -> bool:
+        """Is there a batch axis besides the lanes?"""
+        return not self.lanes_are_batch and self.batch > 1
+
+    # ---- layout -------------------------------------------------------------------------------------------------------------
+
+    def prepare(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Inputs in the layout of the lanes: done once per solve, not once per step."""
+        return {name: self._prepare_one(name, tensor) for name, tensor in inputs.items()}
+
+    def _prepare_one(self, name: str, tensor: Tensor) -> Tensor:
+        batched, per_block = name in self.batched, name in self.term.per_block
+        if self.lanes_are_batch:
+            if per_block:
+                tensor = tensor.select(1 if batched else 0, 0)
+            return tensor.movedim(0, -1).contiguous() if batched else tensor
+        if batched and self.batch == 1:
+            tensor, batched = tensor.select(0, 0), False
+        if per_block:
+            tensor = tensor.movedim(1 if batched else 0, -1).contiguous()
+        return tensor
+
+    def _input_dims(self, inputs: Inputs) -> tuple[dict[str, int | None], dict[str, int | None]]:
+        """`in_dims` of the inputs for the lanes and for the batch."""
+        if self.lanes_are_batch:
+            return {name: -1 if name in self.batched else None for name in inputs}, {}
+        lanes = {name: -1 if name in self.term.per_block else None for name in inputs}
+        batch = {name: 0 if self._maps_batch and name in self.batched else None for name in inputs}
+        return lanes, batch
+
+    def gather(self, values: Values) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+        """The storage that each slot refers to, lanes last, and the `in_dims` for the lanes."""
+        gathered: list[Tensor] = []
+        dims: list[int | None] = []
+        for slot in self.term.slots:
+            x = values[slot.unknown]
+            if self.lanes_are_batch:
+                index = slot.index if isinstance(slot.index, int) else int(slot.index[0])
+                gathered.append(x[:, index].T.contiguous())
+                dims.append(-1)
+                continue
+            if isinstance(slot.index, int):
+                x = x[:, slot.index]
+                dims.append(None)
+            else:
+                x = rearrange(x, "batch count storage -> batch storage count").index_select(2, slot.index)
+                dims.append(-1)
+            gathered.append(x if self._maps_batch else x[0])
+        return tuple(gathered), tuple(dims)
+
+    def over_lanes(self, function: Callable[..., Any], values: Values, inputs: dict[str, Tensor]) -> Any:
+        """`function(storages, inputs)` of one block, for all lanes and the whole batch; outputs are (outer, ..., lanes)."""
+        storages, storage_dims = self.gather(values)
+        input_lanes, input_batch = self._input_dims(inputs)
+        mapped = vmap(function, in_dims=(storage_dims, input_lanes), out_dims=-1)
+        if self._maps_batch:
+            return vmap(mapped, in_dims=(tuple(0 for _ in storages), input_batch), out_dims=0)(storages, inputs)
+        output = mapped(storages, inputs)
+        return tuple(t[None] for t in output) if isinstance(output, tuple) else output[None]
+
+    # ---- functions of one block -----------------------------------------------------------------------------------------------
+
+    def residual_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "rows"]:
+        """The weighted residual of one block, as a real vector."""
+        vector, _ = residual_vector(self.term.residual(self.values_of_block(storages), inputs))
+        return vector if self.term.whiten is None else self.term.whiten(vector, inputs)
+
+    def values_of_block(self, storages: tuple[Tensor, ...]) -> tuple[Any, ...]:
+        spaces = [self.system.unknowns[slot.unknown].space for slot in self.term.slots]
+        return tuple(space.wrap(storage) for space, storage in zip(spaces, storages, strict=True))
+
+    def _retracted(self, storages: tuple[Tensor, ...], delta: Float[Tensor, "tangent"]) -> tuple[Tensor, ...]:
+        """The storages moved by a joint tangent vector."""
+        spaces = [self.system.unknowns[slot.unknown].space for slot in self.term.slots]
+        pieces = delta.split(self.tangents)
+        return tuple(space.retract(s, piece) for space, s, piece in zip(spaces, storages, pieces, strict=True))
+
+    def _in_tangent(
+        self, function: Callable[[tuple[Tensor, ...]], Any], storages: tuple[Tensor, ...]
+    ) -> tuple[Callable[[Tensor], Any], Tensor]:
+        """`function` of the storages as a function of a joint tangent vector, and the vector that stands for the storages."""
+        spaces = [self.system.unknowns[slot.unknown].space for slot in self.term.slots]
+        if all(space.is_euclidean for space in spaces):
+            # The vector is the point itself: no retraction in the graph.
+            joint = storages[0] if len(storages) == 1 else torch.cat(storages)
+            return lambda z: function(z.split(self.tangents) if len(storages) > 1 else (z,)), joint
+        zero = storages[0].new_zeros(sum(self.tangents))
+        return lambda delta: function(self._retracted(storages, delta)), zero
+
+    def linearization_of_block(
+        self, storages: tuple[Tensor, ...], inputs: Inputs
+    ) -> tuple[Float[Tensor, "rows"], Float[Tensor, "rows tangent"]]:
+        """The weighted residual of one block and its Jacobian in the joint tangent of its variables."""
+        if self.term.jacobians is not None:
+            values = self.values_of_block(storages)
+            jacobian = torch.cat(tuple(self.term.jacobians(values, inputs)), -1)
+            if self.term.whiten_jacobian is not None:
+                jacobian = self.term.whiten_jacobian(jacobian, inputs)
+            return self.residual_of_block(storages, inputs), jacobian
+
+        def twice(z: Tensor) -> tuple[Tensor, Tensor]:
+            residual = function(z)
+            return residual, residual
+
+        function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
+        # Reverse mode costs a pass per row, forward mode one per column: 7.7 against 48 ms on bundle adjustment (2 rows, 12 columns).
+        mode = jacrev if self.rows < sum(self.tangents) else jacfwd
+        jacobian, residual = mode(twice, has_aux=True)(at)
+        return residual, jacobian
+
+    def cost_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, ""]:
+        """½ρ(‖r‖²) of one block, or ½Σρ(r²) where the loss acts on each entry."""
+        residual = self.residual_of_block(storages, inputs)
+        squared = squared_norms(
+            residual[None, :, None], self.pairs, self.term.elementwise_loss or self.term.loss is None
+        )
+        return 0.5 * self.rho(squared.reshape(-1), inputs).sum()
+
+    def gradient_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "tangent"]:
+        """The gradient of the block's cost in the joint tangent of its variables."""
+        function, at = self._in_tangent(lambda moved: self.cost_of_block(moved, inputs), storages)
+        return jacrev(function)(at)
+
+    def hessian_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "tangent tangent"]:
+        """The exact Hessian of the block's cost in the joint tangent of its variables, second derivatives of the residual included."""
+        function, at = self._in_tangent(lambda moved: self.cost_of_block(moved, inputs), storages)
+        return hessian(function)(at)
+
+    def rho(self, squared: Tensor, inputs: Inputs) -> Tensor:
+        """The loss of squared norms, or the squared norms themselves."""
+        if self.term.loss is None:
+            return squared
+        return self.term.loss.rho(squared, self.loss_parameters(inputs))
+
+    def loss_parameters(self, inputs: Inputs) -> dict[str, Tensor]:
+        """The loss's parameters by their own names."""
+        return {own: inputs[name] for own, name in self.term.loss_inputs.items()}
+
+    def loss_parameters_by_lane(self, inputs: Inputs) -> dict[str, Tensor]:
+        """The loss's parameters of all blocks, shaped to broadcast with (outer, groups, lanes)."""
+        parameters = {}
+        for own, name in self.term.loss_inputs.items():
+            tensor = inputs[name]
+            if self._maps_batch and name in self.batched:
+                tensor = tensor[:, None, :] if name in self.term.per_block else tensor[:, None, None]
+            parameters[own] = tensor
+        return parameters
+
+
+def squared_norms(
+    residual: Float[Tensor, "outer rows lanes"], pairs: int, elementwise: bool
+) -> Float[Tensor, "outer groups lanes"]:
+    """|r|² of each entry (the leading `pairs` are complex), or of the whole block."""
+    square = residual * residual
+    if not elementwise:
+        return square.sum(1, keepdim=True)
+    if pairs == 0:
+        return square
+    modulus = rearrange(square[:, : 2 * pairs], "outer (pair part) lanes -> outer pair part lanes", part=2).sum(2)
+    return torch.cat((modulus, square[:, 2 * pairs :]), 1)
+
+
+def block_term(
+    term: Term, system: System, batch: int, batched: frozenset[str], values: Values, inputs: Inputs
+) -> BlockTerm:
+    """A term ready to be mapped; evaluates the residual of its first block once, as plain Python, to learn its size.
+
+    Errors of the user's residual itself surface here, outside any transform. `inputs` are as given by the user (not prepared).
+    """
+    storages, first = first_block(term, batched, values, inputs)
+    probe = BlockTerm(term, system, batch, batched, 0, 0)
+    output = term.residual(probe.values_of_block(storages), first)
+    vector, pairs = checked_residual(output, term.name)
+    if term.whiten is not None:
+        vector = term.whiten(vector, first)
+    return BlockTerm(term, system, batch, batched, len(vector), pairs)
+
+
+def first_block(
+    term: Term, batched: frozenset[str], values: Values, inputs: Inputs
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """The storages and inputs of the first block of the first problem, as they stand in the user's tensors."""
+    storages = tuple(
+        values[slot.unknown][0, slot.index if isinstance(slot.index, int) else int(slot.index[0])]
+        for slot in term.slots
+    )
+    first = {}
+    for name, tensor in inputs.items():
+        tensor = tensor[0] if name in batched else tensor
+        first[name] = tensor[0] if name in term.per_block else tensor
+    return storages, first
+
+
+def checked_residual(output: Any, name: str) -> tuple[Tensor, int]:
+    """The residual of one block as a vector, or an error that says what the cost function returned instead."""
+    leaves = pytree.leaves(output)
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor):
+            raise ProblemError(
+                f"Cost {name!r}: the residual must be a tensor or a pytree of tensors, it contains {type(leaf).__name__}."
+            )
+        if not (leaf.is_floating_point() or leaf.is_complex()):
+            raise DtypeError(f"Cost {name!r}: the residual must be real or complex floating point, not {leaf.dtype}.")
+    if not leaves or sum(leaf.numel() for leaf in leaves) == 0:
+        raise ShapeError(f"Cost {name!r}: the residual is empty.")
+    return residual_vector(output)

@@ -1,0 +1,174 @@
+"""The whole system as pure functions of (values, inputs): residuals, cost, linearization, exact gradient and Hessian."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.linear import LinearSolver
+from mslsq.linear.dense import triangular_form
+from mslsq.linearize.assembly import Assembly, assembly_of
+from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.robust import robustified
+from mslsq.problem.structure import Structure
+from mslsq.problem.system import Inputs, System
+
+TermInputs = tuple[dict[str, Tensor], ...]
+"""The tensors of every term, prepared for the lanes."""
+
+
+class Linearization(NamedTuple):
+    """The Gauss–Newton model of the cost around a point: cost + gᵀp + ½‖J̃p‖²."""
+
+    cost: Float[Tensor, "batch"]
+    gradient: Float[Tensor, "batch columns"]
+    matrix: Float[Tensor, "batch components size size"]
+    """J̃ᵀJ̃, or the triangle R of J̃ = QR, as the linear solver wants it."""
+    rhs: Float[Tensor, "batch columns"]
+    """J̃ᵀr̃ (the gradient), or Qᵀr̃."""
+
+
+@dataclass(frozen=True, eq=False)
+class Linearizer:
+    """Pure, out-of-place functions of a system; nothing here is specific to a solver."""
+
+    system: System
+    structure: Structure
+    assemblies: tuple[Assembly, ...]
+    linear_solver: LinearSolver
+
+    @property
+    def blocks(self) -> tuple[BlockTerm, ...]:
+        return tuple(assembly.block for assembly in self.assemblies)
+
+    def prepare(self, inputs: tuple[Inputs, ...]) -> TermInputs:
+        """The users' tensors in the layout of the lanes."""
+        return tuple(block.prepare(given) for block, given in zip(self.blocks, inputs, strict=True))
+
+    def residuals(self, values: Values, inputs: TermInputs) -> tuple[Float[Tensor, "outer rows lanes"], ...]:
+        """The weighted residuals of every term, before any loss."""
+        return tuple(
+            block.over_lanes(block.residual_of_block, values, given)
+            for block, given in zip(self.blocks, inputs, strict=True)
+        )
+
+    def cost(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch"]:
+        """½Σρ."""
+        costs = [
+            self._summed(
+                block, robustified(block, block.over_lanes(block.residual_of_block, values, given), None, given)[0]
+            )
+            for block, given in zip(self.blocks, inputs, strict=True)
+        ]
+        return torch.stack(costs).sum(0) if len(costs) > 1 else costs[0]
+
+    def linearize(self, values: Values, inputs: TermInputs) -> Linearization:
+        """Cost, gradient and normal equations (or triangle) at a point."""
+        if self.linear_solver.form == "triangular":
+            return self._triangular(values, inputs)
+        costs, gradients, matrices = [], [], []
+        for assembly, given in zip(self.assemblies, inputs, strict=True):
+            for part in chunks(assembly, given):
+                rho, residual, jacobian = self._rescaled(assembly.block, values, part)
+                costs.append(self._summed(assembly.block, rho))
+                gradients.append(assembly.gradient(jacobian, residual))
+                matrices.append(assembly.hessian(jacobian))
+        matrix = _sum(matrices)
+        if self.structure.padding is not None:
+            # Columns that pad a component to the common size: a one on the diagonal keeps them out of everything.
+            matrix = matrix + torch.diag_embed(self.structure.padding.to(matrix.dtype).reshape(matrix.shape[1:3]))
+        gradient = _sum(gradients)
+        return Linearization(_sum(costs), gradient, matrix, gradient)
+
+    def _triangular(self, values: Values, inputs: TermInputs) -> Linearization:
+        costs, gradients, jacobians, residuals = [], [], [], []
+        for assembly, given in zip(self.assemblies, inputs, strict=True):
+            rho, residual, jacobian = self._rescaled(assembly.block, values, given)
+            costs.append(self._summed(assembly.block, rho))
+            gradients.append(assembly.gradient(jacobian, residual))
+            jacobians.append(assembly.dense_jacobian(jacobian))
+            residuals.append(residual[0].T if assembly.block.lanes_are_batch else residual.flatten(1))
+        triangle, rhs = triangular_form(torch.cat(jacobians, 1), torch.cat(residuals, 1))
+        return Linearization(_sum(costs), _sum(gradients), triangle, rhs)
+
+    def gradient(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch columns"]:
+        """The exact gradient of the cost in the tangent at `values`, differentiable to any order."""
+        gradients = [
+            assembly.place_vector(
+                _batch_first(assembly, assembly.block.over_lanes(assembly.block.gradient_of_block, values, given))
+            )
+            for assembly, given in zip(self.assemblies, inputs, strict=True)
+        ]
+        return _sum(gradients)
+
+    def hessian(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch components size size"]:
+        """The exact Hessian of the cost in the tangent at `values`: J̃ᵀJ̃ and the second derivatives of the residuals."""
+        matrices = [
+            assembly.place_matrix(
+                _batch_first(assembly, assembly.block.over_lanes(assembly.block.hessian_of_block, values, given))
+            )
+            for assembly, given in zip(self.assemblies, inputs, strict=True)
+        ]
+        matrix = _sum(matrices)
+        if self.structure.padding is not None:
+            matrix = matrix + torch.diag_embed(self.structure.padding.to(matrix.dtype).reshape(matrix.shape[1:3]))
+        return matrix
+
+    def retract(self, values: Values, step: Float[Tensor, "batch columns"]) -> Values:
+        """Every block moved by its part of a step; fixed blocks stay."""
+        if self.structure.natural:
+            sizes = [columns.numel() for columns in self.structure.columns]
+            pieces = step.split(sizes, 1) if len(sizes) > 1 else (step,)
+        else:
+            padded = torch.nn.functional.pad(step, (0, 1))
+            pieces = tuple(padded[:, columns.reshape(-1)] for columns in self.structure.columns)
+        return tuple(
+            unknown.space.retract(x, piece.reshape(*x.shape[:2], unknown.space.tangent_dim))
+            for unknown, x, piece in zip(self.system.unknowns, values, pieces, strict=True)
+        )
+
+    def _rescaled(self, block: BlockTerm, values: Values, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss, residual and Jacobian as plain least squares sees them."""
+        residual, jacobian = block.over_lanes(block.linearization_of_block, values, inputs)
+        rho, residual, rescaled = robustified(block, residual, jacobian, inputs)
+        assert rescaled is not None  # a Jacobian was given
+        return rho, residual, rescaled
+
+    @staticmethod
+    def _summed(block: BlockTerm, rho: Float[Tensor, "outer groups lanes"]) -> Float[Tensor, "batch"]:
+        """½Σρ of a term, per problem of the batch."""
+        return 0.5 * (rho[0].sum(0) if block.lanes_are_batch else rho.sum((1, 2)))
+
+
+def chunks(assembly: Assembly, inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The inputs in pieces of so many lanes, where the cost bounds its memory and its blocks add up to one small matrix."""
+    term = assembly.block.term
+    if term.chunk is None or term.num_blocks <= term.chunk or not assembly.block.shares_variables:
+        return [inputs]
+    return [
+        {name: t[..., start : start + term.chunk] if name in term.per_block else t for name, t in inputs.items()}
+        for start in range(0, term.num_blocks, term.chunk)
+    ]
+
+
+def linearizer_of(
+    system: System, structure: Structure, blocks: tuple[BlockTerm, ...], linear_solver: LinearSolver
+) -> Linearizer:
+    """Put together the plans of all terms."""
+    return Linearizer(system, structure, tuple(assembly_of(block, structure) for block in blocks), linear_solver)
+
+
+def _batch_first(assembly: Assembly, blockwise: Tensor) -> Tensor:
+    """(outer, ..., lanes) with the lanes as batch, or added up where all blocks share their variables."""
+    if assembly.block.lanes_are_batch:
+        return blockwise[0].movedim(-1, 0)
+    return blockwise.sum(-1) if assembly.reduces else blockwise
+
+
+def _sum(parts: list[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total

@@ -1,0 +1,87 @@
+"""Robust losses inside Gauss–Newton: residual and Jacobian rescaled so that plain least squares sees the loss.
+
+For the cost ½ρ(s), s = ‖r‖², the gradient is ρ' Jᵀr and the Gauss–Newton Hessian, with the curvature of ρ, is
+Jᵀ(ρ' I + 2ρ'' r rᵀ)J. Triggs' correction (Triggs, McLauchlan, Hartley, Fitzgibbon, "Bundle adjustment: a modern synthesis", 2000, section
+4.3; as in Ceres) writes both as r̃ and J̃ of a plain least-squares problem.
+"""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.linearize.blocks import BlockTerm, squared_norms
+from mslsq.problem.system import Inputs
+
+CURVATURE_FLOOR = 0.1
+"""Least share of ρ' that the curvature along r keeps, ρ' + 2ρ''s ≥ 0.1 ρ': beyond the inflection of a redescending loss the
+exact value is negative, and near zero it would let an outlier take steps of any length."""
+
+
+def robustified(
+    block: BlockTerm,
+    residual: Float[Tensor, "outer rows lanes"],
+    jacobian: Float[Tensor, "outer rows tangent lanes"] | None,
+    inputs: Inputs,
+) -> tuple[Float[Tensor, "outer groups lanes"], Tensor, Tensor | None]:
+    """The loss of every group of rows, and residual and Jacobian rescaled by Triggs' correction."""
+    squared = squared_norms(residual, block.pairs, block.term.elementwise_loss or block.term.loss is None)
+    if block.term.loss is None:
+        return squared, residual, jacobian
+    rho, slope, curvature = block.term.loss.derivatives(squared, block.loss_parameters_by_lane(inputs))
+    # 1 - α of Triggs: the share of the slope that is left along r. ρ' = 0 (Tukey's outliers): the block has no say at all.
+    positive = slope > 0
+    kept = torch.where(positive, 1 + 2 * squared * curvature / torch.where(positive, slope, 1), 1)
+    kept = kept.clamp(min=CURVATURE_FLOOR, max=1).sqrt()
+    root = slope.clamp(min=0).sqrt()
+    if not block.term.elementwise_loss:
+        return rho, residual * (root / kept), _rescaled(residual, jacobian, squared, root, kept)
+    if block.pairs == 0:
+        return rho, residual * (root / kept), None if jacobian is None else jacobian * (root * kept)[:, :, None]
+    return rho, *_mixed(block.pairs, residual, jacobian, squared, root, kept)
+
+
+def _rescaled(
+    residual: Float[Tensor, "outer rows lanes"],
+    jacobian: Float[Tensor, "outer rows tangent lanes"] | None,
+    squared: Float[Tensor, "outer 1 lanes"],
+    root: Float[Tensor, "outer 1 lanes"],
+    kept: Float[Tensor, "outer 1 lanes"],
+) -> Float[Tensor, "outer rows tangent lanes"] | None:
+    """J̃ = √ρ' (J − α/s r rᵀJ) for the rows of one group."""
+    if jacobian is None:
+        return None
+    if residual.shape[1] == 1:
+        return jacobian * (root * kept)[:, :, None]
+    share = (1 - kept) / torch.where(squared > 0, squared, 1)
+    along = (residual[:, :, None] * jacobian).sum(1, keepdim=True)
+    return root[:, :, None] * (jacobian - (share * residual)[:, :, None] * along)
+
+
+def _mixed(
+    pairs: int,
+    residual: Tensor,
+    jacobian: Tensor | None,
+    squared: Tensor,
+    root: Tensor,
+    kept: Tensor,
+) -> tuple[Tensor, Tensor | None]:
+    """Elementwise losses where the leading entries are complex: each pair of rows is a group of its own."""
+    both = 2 * pairs
+    by_row = torch.cat(((root / kept)[:, :pairs].repeat_interleave(2, 1), (root / kept)[:, pairs:]), 1)
+    scaled = residual * by_row
+    if jacobian is None:
+        return scaled, None
+    r = rearrange(residual[:, :both], "outer (pair part) lanes -> (outer pair) part lanes", part=2)
+    j = rearrange(jacobian[:, :both], "outer (pair part) tangent lanes -> (outer pair) part tangent lanes", part=2)
+
+    def flat(t: Tensor) -> Tensor:
+        return rearrange(t[:, :pairs], "outer pair lanes -> (outer pair) 1 lanes")
+
+    complex_rows = _rescaled(r, j, flat(squared), flat(root), flat(kept))
+    assert complex_rows is not None  # a Jacobian was given
+    complex_rows = rearrange(
+        complex_rows, "(outer pair) part tangent lanes -> outer (pair part) tangent lanes", pair=pairs
+    )
+    real_rows = jacobian[:, both:] * (root * kept)[:, pairs:, None]
+    return scaled, torch.cat((complex_rows, real_rows), 1)

@@ -1,0 +1,138 @@
+"""Record a pure function of tensors once as a plain graph, replay it at a fraction of the cost, or compile it.
+
+`make_fx` runs the function with its transforms (`vmap(jacfwd(...))`) on an example and writes down the operations that remain: a
+replay skips all of functorch (4x at batch 1, 1.5x at 1024), and `torch.compile`, which fails on the transforms themselves (pytorch
+#151196), takes the plain graph.
+"""
+
+import shutil
+import threading
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mslsq import pytree
+from mslsq.problem.structure import Structure
+
+TRANSFORM_LOCK = threading.RLock()
+"""Forward-mode levels are global to the process in PyTorch: a fifth of concurrent `jacfwd` calls are silently wrong, and threaded
+tracing raises. Everything that traces or differentiates forward holds this lock; replaying a graph needs none."""
+
+TRACE_SECONDS = 0.3
+"""What recording a step costs, about. It is paid once as much has been spent on running the step without (so never for a few steps)."""
+
+
+class Recorded:
+    """A function of a pytree of tensors as a graph of plain operations."""
+
+    def __init__(self, function: Callable[..., Any], example: tuple[Any, ...]):
+        leaves, structure = pytree.flatten(example)
+        self._out: pytree.Structure | None = None
+
+        def flat(*tensors: Tensor) -> list[Tensor]:
+            output, self._out = pytree.flatten(function(*pytree.unflatten(tensors, structure)))
+            return output
+
+        with TRANSFORM_LOCK, torch.no_grad():
+            graph = make_fx(flat)(*leaves)
+        # Dead nodes of a forward-mode trace (zero tensors, meta devices) cost a third of the time, and break transforms of the graph.
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        self.graph = graph
+        self._call: Callable[..., Any] = graph.forward
+
+    def compile(self) -> None:
+        """Compile the graph, on its first call. Without a C++ compiler, says so once and goes on replaying."""
+        if compiler_available():
+            self._call = torch.compile(self.graph, fullgraph=True, dynamic=False)
+        else:
+            warnings.warn(
+                "compile=True needs a C++ compiler (g++ or clang++ on the PATH, or CXX); none was found, so the recorded graph is replayed instead.",
+                NoCompilerWarning,
+                stacklevel=2,
+            )
+
+    def __call__(self, *args: Any) -> Any:
+        assert self._out is not None  # set while recording
+        with torch.no_grad():
+            return pytree.unflatten(list(self._call(*pytree.leaves(args))), self._out)
+
+
+class NoCompilerWarning(UserWarning):
+    """`compile=True` was asked for, and there is no C++ compiler."""
+
+
+def compiler_available() -> bool:
+    """Is there a C++ compiler that `torch.compile` would use on the CPU?"""
+    import os
+
+    return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++") if name)
+
+
+@dataclass
+class Plan:
+    """What is kept between solves of one problem at one set of shapes: structure, sizes, graphs. Holds no tensor of the user's."""
+
+    structure: Structure
+    sizes: tuple[tuple[int, int], ...]
+    """Per term: rows of the residual of one block, and how many are complex."""
+    captured: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    """By term: its residual rewritten out-of-place, where the user's cannot be mapped."""
+    graphs: dict[str, Recorded] = field(default_factory=dict)
+    eager_seconds: float = 0.0
+
+    def worth_recording(self, policy: str) -> bool:
+        """Record now? As soon as the steps run without a graph have cost as much as recording will."""
+        return policy == "always" or (policy == "auto" and self.eager_seconds >= TRACE_SECONDS)
+
+    def run_eagerly(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function that holds transforms, under the lock, and keep count of the time."""
+        with TRANSFORM_LOCK, torch.no_grad():
+            start = time.perf_counter()
+            output = function(*args)
+            self.eager_seconds += time.perf_counter() - start
+        return output
+
+
+class PlanCache:
+    """Plans by key, the least recently used dropped first. Copies and pickles are empty: plans belong to a process."""
+
+    def __init__(self, size: int = 32):
+        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._size = size
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> Plan | None:
+        with self._lock:
+            if key in self._plans:
+                self._plans.move_to_end(key)
+            return self._plans.get(key)
+
+    def put(self, key: Hashable, plan: Plan) -> None:
+        with self._lock:
+            self._plans[key] = plan
+            while len(self._plans) > self._size:
+                self._plans.popitem(last=False)
+
+    def __deepcopy__(self, memo: Any) -> "PlanCache":
+        return PlanCache(self._size)
+
+    def __reduce__(self) -> Any:
+        return PlanCache, (self._size,)
+
+
+def tensor_key(tensor: Tensor) -> Hashable:
+    """What a graph bakes in of a tensor."""
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.is_conj()
+
+
+def global_key() -> Hashable:
+    """The global settings that a graph bakes in."""
+    return torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")

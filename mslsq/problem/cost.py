@@ -1,0 +1,235 @@
+"""Cost functions: a residual for ONE block, written in plain PyTorch, that stands for all blocks at once."""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from mslsq import pytree
+from mslsq.losses import RobustLoss
+from mslsq.problem.errors import ProblemError, ShapeError, unknown_name
+from mslsq.problem.variable import Blocks, Variable, blocks_of
+from mslsq.problem.weights import Weight, weight_of
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Data that is the same for all blocks of a cost function: it has no leading axis of blocks.
+
+    >>> Sampled(warp, image=Shared(image), pixel=pixels)          # one image, many pixels
+    """
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class DataLeaf:
+    """One tensor of a cost's data: where it lives in the module, and whether it has one entry per block."""
+
+    name: str
+    per_block: bool
+
+
+@dataclass(frozen=True)
+class DataArgument:
+    """One keyword of `residual`: the pytree structure of its tensors, or a static Python value or module."""
+
+    leaves: tuple[DataLeaf, ...]
+    structure: pytree.Structure | None
+    static: Any = None
+
+
+class CostFunction(nn.Module):
+    """Subclass and write `residual(self, *variables, **data)` for one block, without a batch axis, out-of-place.
+
+    Args:
+        variables: `Variable`s or `variable[index]`, one per positional argument of `residual`. A manifold variable arrives
+            there as its element (`SE3`), a Euclidean one as a tensor (dim,).
+        weight: `Scale`, `Diagonal`, `SqrtInformation` or a number; whitens the residual.
+        loss: a robust loss (`Huber(1.0)`), applied to the squared norm of each block.
+        name: how `data`, messages and `state_dict` call it; the class in snake_case by default.
+        data: tensors, manifold elements or pytrees of them with one leading entry per block, or `Shared(x)`. They live
+            as buffers (parameters where an `nn.Parameter` is given). Modules, numbers, strings and None are passed on as they are.
+
+    `jacobians(self, *variables, **data)` may be written too: a tuple with one (rows, tangent dimension) tensor per variable, with
+    respect to the tangent of `retract`. `mslsq.check_jacobian` compares it with automatic differentiation.
+
+    >>> class Between(mslsq.CostFunction):
+    ...     def residual(self, a: mslsq.SE3, b: mslsq.SE3, measured: mslsq.SE3):
+    ...         return (measured.inverse() @ (a.inverse() @ b)).log()
+    >>> Between(pose[i], pose[j], measured=T_ij, loss=mslsq.Huber(1.0))
+    """
+
+    chunk: int | None = None
+    """Linearize at most that many blocks at a time where all blocks share their variables; bounds memory."""
+
+    def __init__(
+        self,
+        *variables: Variable | Blocks,
+        weight: Weight | float | None = None,
+        loss: RobustLoss | None = None,
+        name: str | None = None,
+        **data: Any,
+    ):
+        super().__init__()
+        self.name = snake_case(type(self).__name__) if name is None else name
+        if not isinstance(self.name, str) or not self.name:
+            raise ProblemError(f"{type(self).__name__}: name must be a non-empty string, not {self.name!r}.")
+        if not variables:
+            raise ProblemError(
+                f"Cost {self.name!r} refers to no variable: pass variables or variable[index] by position."
+            )
+        if loss is not None and not isinstance(loss, RobustLoss):
+            raise ProblemError(
+                f"Cost {self.name!r}: loss must be a robust loss such as mslsq.Huber(1.0), not {type(loss).__name__}."
+            )
+        self.references = tuple(blocks_of(variable) for variable in variables)
+        self.weight = weight_of(weight, self.name)
+        self.loss = loss
+        self._check_signature(data)
+        self.arguments = {keyword: self._register_data(keyword, value) for keyword, value in data.items()}
+        self.num_blocks = self._count_blocks()
+
+    def residual(self, *variables: Any, **data: Any) -> Any:
+        """The residual of one block; to be written by the subclass."""
+        raise NotImplementedError(f"{type(self).__name__} must define residual(self, *variables, **data).")
+
+    def forward(self, *variables: Any, **data: Any) -> Any:
+        """The residual of one block, as for any module."""
+        return self.residual(*variables, **data)
+
+    def data_arguments(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """The keyword arguments of `residual`, from the tensors by name."""
+        data: dict[str, Any] = {}
+        for keyword, argument in self.arguments.items():
+            if argument.structure is not None:
+                data[keyword] = pytree.unflatten([tensors[leaf.name] for leaf in argument.leaves], argument.structure)
+            elif isinstance(argument.static, nn.Module):
+                data[keyword] = self.get_submodule(
+                    keyword
+                )  # not argument.static: `self` may be a copy with other parameters
+            else:
+                data[keyword] = argument.static
+        return data
+
+    def __repr__(self) -> str:
+        variables = ", ".join(map(repr, self.references))
+        return f"{type(self).__name__}({variables}, name={self.name!r}, blocks={self.num_blocks})"
+
+    def _check_signature(self, data: dict[str, Any]) -> None:
+        """Do the variables and data fit the parameters of `residual`?"""
+        signature = inspect.signature(self.residual)
+        given = ", ".join([*map(repr, self.references), *data])
+        try:
+            signature.bind(*self.references, **data)
+        except TypeError as error:
+            keywords = [
+                p.name for p in signature.parameters.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+            ]
+            for keyword in data:
+                takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+                if keyword not in keywords and not takes_any:
+                    raise unknown_name(
+                        f"data of cost {self.name!r}", keyword, keywords[len(self.references) :]
+                    ) from None
+            raise ProblemError(
+                f"Cost {self.name!r}: residual{signature} cannot be called with ({given}): {error}."
+            ) from None
+
+    def _register_data(self, keyword: str, value: Any) -> DataArgument:
+        per_block = not isinstance(value, Shared)
+        if isinstance(value, Shared):
+            value = value.value
+        if isinstance(value, nn.Module):
+            self.add_module(keyword, value)
+            return DataArgument((), None, value)
+        leaves, structure = pytree.flatten(value)
+        tensors = [isinstance(leaf, Tensor) for leaf in leaves]
+        if not any(tensors):
+            return DataArgument((), None, value)
+        if not all(tensors):
+            strange = next(type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor))
+            raise ProblemError(
+                f"Cost {self.name!r}: data {keyword!r} mixes tensors with {strange}; pass them as separate data."
+            )
+        named = []
+        for number, leaf in enumerate(leaves):
+            name = keyword if len(leaves) == 1 else f"{keyword}_{number}"
+            if hasattr(self, name):
+                raise ProblemError(
+                    f"Cost {self.name!r}: {name!r} is an attribute of every cost function; call the data otherwise."
+                )
+            if isinstance(leaf, nn.Parameter):
+                self.register_parameter(name, leaf)
+            else:
+                self.register_buffer(name, leaf)
+            named.append(DataLeaf(name, per_block))
+        return DataArgument(tuple(named), structure)
+
+    def _count_blocks(self) -> int:
+        """The number of blocks on which all indices and data agree."""
+        counts = {repr(reference): reference.count for reference in self.references if reference.count is not None}
+        for argument in self.arguments.values():
+            for leaf in argument.leaves:
+                tensor = self.get_parameter_or_buffer(leaf.name)
+                if leaf.per_block:
+                    if tensor.ndim == 0:
+                        raise ShapeError(
+                            f"Cost {self.name!r}: data {leaf.name!r} is a scalar, but data have one leading entry per block. "
+                            "Use mslsq.Shared(x) for data that all blocks share."
+                        )
+                    counts[f"data {leaf.name!r}"] = len(tensor)
+        if self.weight is not None and self.weight.value.ndim > self.weight.block_rank:
+            counts["weight"] = len(self.weight.value)
+        if self.loss is not None:
+            for name, tensor in [*self.loss.named_parameters(), *self.loss.named_buffers()]:
+                if tensor.ndim > 0:
+                    counts[f"loss.{name}"] = len(tensor)
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{what}: {count}" for what, count in counts.items())
+            raise ShapeError(
+                f"Cost {self.name!r}: the number of blocks is not the same everywhere ({listed}). "
+                "Data have one leading entry per block; use mslsq.Shared(x) for what all blocks share."
+            )
+        blocks = next(iter(counts.values()), 1)
+        if blocks == 0:
+            raise ShapeError(f"Cost {self.name!r} has no blocks: its index or data are empty.")
+        return blocks
+
+    def get_parameter_or_buffer(self, name: str) -> Tensor:
+        """The tensor that is called `name` in `state_dict`."""
+        owner, _, attribute = name.rpartition(".")
+        return getattr(self.get_submodule(owner), attribute)
+
+
+def cost(function: Callable[..., Any]) -> type[CostFunction]:
+    """The decorator form: a plain function of one block becomes a cost function class.
+
+    >>> @mslsq.cost
+    ... def between(a: mslsq.SE3, b: mslsq.SE3, measured: mslsq.SE3):
+    ...     return (measured.inverse() @ (a.inverse() @ b)).log()
+    >>> between(pose[i], pose[j], measured=T_ij)
+    """
+
+    def residual(self: Any, *variables: Any, **data: Any) -> Any:
+        return self.function(*variables, **data)
+
+    parameters = list(inspect.signature(function).parameters.values())
+    residual.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), *parameters]
+    )
+    namespace = {
+        "residual": residual,
+        "function": staticmethod(function),
+        "__doc__": function.__doc__,
+        "__module__": function.__module__,
+    }
+    return type(function.__name__, (CostFunction,), namespace)
+
+
+def snake_case(name: str) -> str:
+    """`ReprojectionError` -> `reprojection_error`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -1,0 +1,169 @@
+"""A problem: cost functions over variables, checked when it is put together."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mslsq.problem.cost import CostFunction
+from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
+from mslsq.problem.system import residual_vector
+from mslsq.problem.variable import Fixed, Variable
+
+
+class Problem(nn.Module):
+    """Cost functions, and the variables they refer to: minimise ½ Σ_costs Σ_blocks ρ(‖residual‖²).
+
+    Args:
+        costs: `CostFunction`s, and `variable.fixed(index)` for blocks that stay at their start.
+
+    A problem is a module: `.to()` moves the data of all costs, `state_dict` holds them, parameters of the costs are its parameters.
+    What is wrong with it is said at once: two costs or two variables of one name, dtypes or devices that do not agree, a residual
+    that fails on its first block, a weight that does not fit the residual.
+
+    >>> problem = mslsq.Problem(Between(pose[i], pose[j], measured=T_ij), pose.fixed([0]))
+    """
+
+    def __init__(self, *costs: CostFunction | Fixed):
+        super().__init__()
+        strange = [part for part in costs if not isinstance(part, (CostFunction, Fixed))]
+        if strange:
+            hint = " Create it first: Between(pose[i], pose[j], ...)." if isinstance(strange[0], type) else ""
+            raise ProblemError(f"A Problem takes cost functions and variable.fixed(index), not {strange[0]!r}.{hint}")
+        self.costs = nn.ModuleList([part for part in costs if isinstance(part, CostFunction)])
+        if not len(self.costs):
+            raise ProblemError("A Problem needs at least one cost function.")
+        self.fixed = tuple(part for part in costs if isinstance(part, Fixed))
+        self.variables = self._variables()
+        self._check_names()
+        self._check_tensors()
+        for cost in self:
+            _check_first_block(cost)
+
+    def __iter__(self) -> Iterator[CostFunction]:
+        for cost in self.costs:
+            assert isinstance(cost, CostFunction)  # ModuleList forgets the type
+            yield cost
+
+    def __getitem__(self, name: str) -> CostFunction:
+        """The cost function of that name."""
+        for cost in self:
+            if cost.name == name:
+                return cost
+        raise KeyError(f"no cost is called {name!r}; there are {', '.join(repr(cost.name) for cost in self)}")
+
+    def __repr__(self) -> str:
+        lines = [f"  {cost!r}" for cost in self] + [
+            f"  {len(f.index)} blocks of {f.variable.name} fixed" for f in self.fixed
+        ]
+        return "Problem(\n" + "\n".join(lines) + "\n)"
+
+    def free_blocks(self, variable: Variable) -> Tensor | None:
+        """(count,) bool, which blocks may move; None where all may."""
+        indices = [fixed.index for fixed in self.fixed if fixed.variable.name == variable.name]
+        if not indices:
+            return None
+        free = torch.ones(variable.num_blocks, dtype=torch.bool)
+        free[torch.cat(indices)] = False
+        return free
+
+    def _variables(self) -> dict[str, Variable]:
+        """All variables by name, in the order the costs mention them."""
+        variables: dict[str, Variable] = {}
+        for cost in self:
+            for reference in cost.references:
+                variable = reference.variable
+                known = variables.setdefault(variable.name, variable)
+                if known is not variable and (known.space != variable.space or known.count != variable.count):
+                    raise ProblemError(
+                        f"Two different variables are called {variable.name!r}: {known!r} and {variable!r} (in cost {cost.name!r}). "
+                        "Give them different names."
+                    )
+        for fixed in self.fixed:
+            if fixed.variable.name not in variables:
+                raise ProblemError(
+                    f"Variable {fixed.variable.name!r} is held fixed, but no cost function refers to it."
+                )
+        return variables
+
+    def _check_names(self) -> None:
+        names = [cost.name for cost in self]
+        for name in names:
+            if names.count(name) > 1:
+                raise ProblemError(
+                    f"Two cost functions are called {name!r}: give one another name, {name.title()}(..., name={name + '_2'!r})."
+                )
+
+    def _check_tensors(self) -> None:
+        """One dtype for all floating-point data and weights, one device for everything."""
+        dtype: tuple[torch.dtype, str] | None = None
+        device: tuple[torch.device, str] | None = None
+        for cost in self:
+            for name, tensor in [*cost.named_parameters(), *cost.named_buffers()]:
+                where = f"{cost.name}.{name}"
+                if device is not None and tensor.device != device[0]:
+                    raise DeviceError(
+                        f"{where} is on {tensor.device}, {device[1]} is on {device[0]}: use problem.to(device)."
+                    )
+                device = (tensor.device, where)
+                own = (
+                    name in {leaf.name for argument in cost.arguments.values() for leaf in argument.leaves}
+                    or name == "weight.value"
+                )
+                if not own or not tensor.is_floating_point() or tensor.ndim == 0:
+                    continue
+                if dtype is not None and tensor.dtype != dtype[0]:
+                    raise DtypeError(
+                        f"{where} is {tensor.dtype}, {dtype[1]} is {dtype[0]}: convert one of them, nothing is rounded silently."
+                    )
+                dtype = (tensor.dtype, where)
+
+
+def _check_first_block(cost: CostFunction) -> None:
+    """Does the residual run on its first block, and do weight and residual fit?"""
+    tensors = {name: tensor.detach() for name, tensor in [*cost.named_parameters(), *cost.named_buffers()]}
+    first: dict[str, Tensor] = {}
+    for argument in cost.arguments.values():
+        for leaf in argument.leaves:
+            first[leaf.name] = tensors[leaf.name][0] if leaf.per_block else tensors[leaf.name]
+    dtypes = [t.dtype for t in first.values() if t.is_floating_point()] or [torch.get_default_dtype()]
+    device = next(iter(tensors.values())).device if tensors else None
+    failure: Exception | None = None
+    # A cost without data does not say its dtype: whichever works will do.
+    for dtype in dict.fromkeys((dtypes[0], torch.float64, torch.float32)):
+        generator = torch.Generator().manual_seed(0)
+        values = [_random_value(reference.variable, generator, dtype, device) for reference in cost.references]
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                output = cost.residual(*values, **cost.data_arguments(first))
+                vector, _ = residual_vector(output)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            failure = failure or error
+            continue
+        _check_weight(cost, len(vector))
+        return
+    assert failure is not None  # at least one dtype was tried
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in first.items())
+    raise ProblemError(
+        f"Cost {cost.name!r}: its residual fails on block 0 ({type(failure).__name__}: {failure}). "
+        f"It is called for ONE block, with variables {', '.join(map(repr, cost.references))}"
+        + (f" and data of shapes {shapes}" if shapes else "")
+        + ". Data that all blocks share is given as mslsq.Shared(x)."
+    ) from failure
+
+
+def _random_value(variable: Variable, generator: torch.Generator, dtype: torch.dtype, device: Any) -> Any:
+    storage = variable.space.random(generator=generator, dtype=dtype)
+    return variable.space.wrap(storage.to(device=device))
+
+
+def _check_weight(cost: CostFunction, rows: int) -> None:
+    if rows == 0:
+        raise ShapeError(f"Cost {cost.name!r}: the residual of a block is empty.")
+    if cost.weight is not None:
+        value = cost.weight.value
+        block = value.shape[1:] if value.ndim > cost.weight.block_rank else value.shape
+        cost.weight.check_block(tuple(block), rows, cost.name)

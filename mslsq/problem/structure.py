@@ -1,0 +1,124 @@
+"""The block structure of a system: which column of which independent sub-problem every tangent entry of every block has.
+
+Columns are numbered `component * size + place`. Blocks held fixed have no column; their entries get the number `num_columns`, a bin
+that assembly throws away. Where the blocks fall into several connected components (nothing couples them), the normal equations
+are a batch of small dense systems, padded to one size.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from mslsq.problem.system import System
+
+SMALL = 48
+"""Up to that many columns one dense system is faster than looking for components (a 48 x 48 Cholesky takes 20 us)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """Columns of a system: `num_components` dense systems of `size` columns each."""
+
+    num_components: int
+    size: int
+    columns: tuple[Tensor, ...]
+    """Per unknown (count, tangent): the column of each entry."""
+    natural: bool
+    """Are the columns simply the tangent entries of all unknowns in order, none fixed, none padded?"""
+    padding: Tensor | None
+    """(num_columns,) bool, the columns that stand for nothing; None where there are none."""
+
+    @property
+    def num_columns(self) -> int:
+        return self.num_components * self.size
+
+
+def structure_of(system: System, device: torch.device | None = None) -> Structure:
+    """Number the columns of a system, by connected components where that saves work."""
+    tangents = [unknown.space.tangent_dim for unknown in system.unknowns]
+    free = [np.ones(u.count, bool) if u.free is None else u.free.cpu().numpy().astype(bool) for u in system.unknowns]
+    total = sum(int(mask.sum()) * d for mask, d in zip(free, tangents, strict=True))
+    if total <= SMALL:
+        return _single(tangents, free, device)
+    labels = _components(system, free)
+    sizes = np.zeros(max((int(label.max(initial=-1)) for label in labels), default=-1) + 1, np.int64)
+    for label, mask, d in zip(labels, free, tangents, strict=True):
+        np.add.at(sizes, label[mask], d)
+    if len(sizes) < 2 or len(sizes) * int(sizes.max()) ** 2 >= total**2:
+        return _single(tangents, free, device)
+    return _batched(tangents, free, labels, sizes, device)
+
+
+def _single(tangents: list[int], free: list[np.ndarray], device: torch.device | None) -> Structure:
+    """One dense system, entries in order."""
+    total = sum(int(mask.sum()) * d for mask, d in zip(free, tangents, strict=True))
+    columns, start = [], 0
+    for mask, d in zip(free, tangents, strict=True):
+        place = start + np.arange(int(mask.sum()) * d).reshape(-1, d)
+        column = np.full((len(mask), d), total)
+        column[mask] = place
+        start += place.size
+        columns.append(torch.as_tensor(column, device=device))
+    return Structure(1, total, tuple(columns), all(mask.all() for mask in free), None)
+
+
+def _batched(
+    tangents: list[int],
+    free: list[np.ndarray],
+    labels: list[np.ndarray],
+    sizes: np.ndarray,
+    device: torch.device | None,
+) -> Structure:
+    """One dense system per component, each padded to the largest."""
+    size, total = int(sizes.max()), len(sizes) * int(sizes.max())
+    used = np.zeros(len(sizes), np.int64)
+    columns = []
+    for mask, d, label in zip(free, tangents, labels, strict=True):
+        blocks = np.flatnonzero(mask)
+        order = blocks[np.argsort(label[blocks], kind="stable")]
+        component = label[order]
+        first = np.searchsorted(component, np.arange(len(sizes)))
+        rank = np.arange(len(order)) - first[component]
+        column = np.full((len(mask), d), total)
+        column[order] = (component * size + used[component] + rank * d)[:, None] + np.arange(d)
+        np.add.at(used, component, d)
+        columns.append(torch.as_tensor(column, device=device))
+    padding = np.arange(size)[None, :] >= used[:, None]
+    return Structure(
+        len(sizes),
+        size,
+        tuple(columns),
+        False,
+        torch.as_tensor(padding.reshape(-1), device=device) if padding.any() else None,
+    )
+
+
+def _components(system: System, free: list[np.ndarray]) -> list[np.ndarray]:
+    """For each unknown the component of each of its blocks (-1 where it is fixed)."""
+    starts = np.cumsum([0, *(len(mask) for mask in free)])
+    is_free = np.concatenate(free)
+    rows, cols = [], []
+    for term in system.terms:
+        nodes = []
+        for slot in term.slots:
+            index = slot.index if isinstance(slot.index, int) else slot.index.cpu().numpy()
+            nodes.append(np.broadcast_to(np.asarray(index) + starts[slot.unknown], (term.num_blocks,)))
+        # Chain the free nodes of each block: links between neighbours in the chain are enough to connect them all.
+        chain = np.full(term.num_blocks, -1)
+        for node in nodes:
+            usable = is_free[node]
+            link = usable & (chain >= 0)
+            rows.append(chain[link])
+            cols.append(node[link])
+            chain = np.where(usable, node, chain)
+    row, col = np.concatenate(rows or [np.zeros(0, int)]), np.concatenate(cols or [np.zeros(0, int)])
+    graph = coo_array((np.ones(len(row), np.int8), (row, col)), shape=(len(is_free), len(is_free)))
+    _, label = connected_components(graph, directed=False)
+    label = np.where(is_free, label, -1)
+    _, dense = np.unique(label[is_free], return_inverse=True)
+    label[is_free] = dense
+    return [label[start:stop] for start, stop in zip(starts[:-1], starts[1:], strict=True)]

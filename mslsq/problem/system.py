@@ -1,0 +1,91 @@
+"""A problem as the engine sees it: plain data, no modules, no names to look up.
+
+A `System` is a list of unknowns and a list of terms. A term is one cost function for all its blocks: index tensors into
+the unknowns, and pure functions of (values of one block, input tensors of one block). The front doors build systems, everything
+below them reads them.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mslsq import pytree
+from mslsq.losses import RobustLoss
+from mslsq.manifolds.space import Space
+
+Inputs = Mapping[str, Tensor]
+"""The tensors a term depends on, by name; for one block, or for all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unknown:
+    """One kind of variable: `count` blocks on `space`, some of them held at their start."""
+
+    name: str
+    space: Space
+    count: int
+    free: Tensor | None = None
+    """(count,) bool, or None where all blocks are free."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """The blocks of unknown number `unknown` that the blocks of a term refer to: (blocks,), or one for all of them."""
+
+    unknown: int
+    index: Tensor | int
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One cost function, for all its blocks.
+
+    `residual(values, inputs)` and `jacobians(values, inputs)` are of ONE block; the residual any pytree of real or complex
+    tensors, the Jacobians one (rows, tangent) tensor per slot. `whiten(r, inputs)`, `whiten_jacobian(J, inputs)` apply the weight.
+    """
+
+    name: str
+    slots: tuple[Slot, ...]
+    num_blocks: int
+    residual: Callable[[tuple[Any, ...], Inputs], Any]
+    jacobians: Callable[[tuple[Any, ...], Inputs], tuple[Tensor, ...]] | None = None
+    whiten: Callable[[Tensor, Inputs], Tensor] | None = None
+    whiten_jacobian: Callable[[Tensor, Inputs], Tensor] | None = None
+    loss: RobustLoss | None = None
+    loss_inputs: Mapping[str, str] = field(default_factory=dict)
+    """Names of the loss's parameters -> names of the inputs that hold them."""
+    elementwise_loss: bool = False
+    """Does the loss act on each entry of the residual (SciPy's meaning), or on the squared norm of a block?"""
+    per_block: frozenset[str] = frozenset()
+    """The inputs that have a leading axis of blocks."""
+    key: Hashable = None
+    """What a traced graph of this term depends on besides shapes: scalars, code, flags."""
+    chunk: int | None = None
+    """Linearize at most that many blocks at a time, where blocks share their variables (memory)."""
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """Unknowns and terms: minimise ½ Σ_terms Σ_blocks ρ(‖residual‖²)."""
+
+    unknowns: tuple[Unknown, ...]
+    terms: tuple[Term, ...]
+    key: Hashable = None
+    """What a plan for this system depends on besides its terms: indices, which blocks are free."""
+
+
+def residual_vector(output: Any) -> tuple[Tensor, int]:
+    """A residual of one block as a real vector, and how many of its leading entries are pairs (real, imaginary).
+
+    A complex residual counts as two real ones, so that the cost is ½ Σ |r|². Complex leaves come first.
+    """
+    leaves = pytree.leaves(output)
+    if len(leaves) == 1 and not leaves[0].is_complex():
+        leaf = leaves[0]
+        return (leaf if leaf.ndim == 1 else leaf.reshape(-1)), 0
+    pairs = [torch.stack((leaf.real, leaf.imag), -1).reshape(-1) for leaf in leaves if leaf.is_complex()]
+    reals = [leaf.reshape(-1) for leaf in leaves if not leaf.is_complex()]
+    return torch.cat(pairs + reals), sum(len(pair) for pair in pairs) // 2

@@ -1,0 +1,129 @@
+"""Variables: what is to be estimated, and references to some of its blocks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mslsq.manifolds import space_of
+from mslsq.problem.errors import IndexRangeError, ProblemError
+
+Index = Any  # int, slice, sequence of int, or integer tensor of shape (E,)
+
+
+class Variable:
+    """One kind of unknown: `count` blocks on one manifold, under one name.
+
+    Args:
+        name: the key in the `values` of `mslsq.solve`.
+        manifold: a manifold class (`mslsq.SE3`), `mslsq.Euclidean(dim)`, or a dict of them (their product).
+        count: number of blocks; `None` is a single block without a leading axis.
+
+    `variable[index]` refers to blocks, one per block of a cost function; an integer refers to the same block for all of them.
+    `variable.fixed(index)`, given to `Problem`, holds blocks at their start.
+
+    >>> pose = Variable("pose", mslsq.SE3, count=4)
+    >>> pose[torch.tensor([0, 1, 2])]
+    pose[3 blocks of 4]
+    """
+
+    def __init__(self, name: str, manifold: Any, count: int | None = None):
+        if not isinstance(name, str) or not name:
+            raise ProblemError(f"Variable: the name must be a non-empty string, not {name!r}.")
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+            raise ProblemError(f"Variable {name!r}: count must be a positive integer or None, not {count!r}.")
+        self.name = name
+        self.manifold = manifold
+        self.space = space_of(manifold)
+        self.count = count
+
+    @property
+    def num_blocks(self) -> int:
+        return 1 if self.count is None else self.count
+
+    def __getitem__(self, index: Index) -> "Blocks":
+        if self.count is None:
+            raise ProblemError(
+                f"Variable {self.name!r} is a single block (count=None) and takes no index: pass the variable itself."
+            )
+        return Blocks(self, checked_index(self, index))
+
+    def fixed(self, index: Index = None) -> "Fixed":
+        """A marker for `Problem`: these blocks (all of them without an index) stay at their start."""
+        if index is None:
+            return Fixed(self, torch.arange(self.num_blocks))
+        return Fixed(self, torch.as_tensor(self[index].index).reshape(-1))
+
+    def __repr__(self) -> str:
+        return f"Variable({self.name!r}, {self.space.name}, count={self.count})"
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """References to blocks of a variable: an index per block of the cost, or one integer for all of them."""
+
+    variable: Variable
+    index: Tensor | int
+
+    @property
+    def count(self) -> int | None:
+        return None if isinstance(self.index, int) else len(self.index)
+
+    def __repr__(self) -> str:
+        shown = self.index if isinstance(self.index, int) else f"{len(self.index)} blocks of {self.variable.num_blocks}"
+        return f"{self.variable.name}[{shown}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """Blocks of a variable that a problem holds at their start."""
+
+    variable: Variable
+    index: Tensor
+
+
+def blocks_of(reference: Variable | Blocks) -> Blocks:
+    """What a cost function was given, as references: a whole variable means each of its blocks in turn."""
+    if isinstance(reference, Blocks):
+        return reference
+    if isinstance(reference, Variable):
+        return Blocks(reference, 0 if reference.count is None else torch.arange(reference.count))
+    raise ProblemError(
+        f"A cost function takes Variables or variable[index] by position, not {type(reference).__name__}; "
+        "pass measurements by keyword."
+    )
+
+
+def checked_index(variable: Variable, index: Index) -> Tensor | int:
+    """The index as a non-negative int64 vector (or a plain integer), or an error that names the entry out of range."""
+    if isinstance(index, slice):
+        index = torch.arange(variable.num_blocks)[index]
+    if not isinstance(index, Tensor):
+        index = torch.as_tensor(index)
+    if index.dtype == torch.bool and index.ndim == 1:
+        if len(index) != variable.num_blocks:
+            raise IndexRangeError(
+                f"Variable {variable.name!r}: a mask must have one entry per block, {variable.num_blocks}, not {len(index)}."
+            )
+        index = index.nonzero()[:, 0]
+    if index.numel() == 0 and index.ndim == 1:
+        index = index.to(torch.int64)
+    if index.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+        raise IndexRangeError(f"Variable {variable.name!r}: an index must be of integers, not {index.dtype}.")
+    if index.ndim > 1:
+        raise IndexRangeError(
+            f"Variable {variable.name!r}: an index must be an integer or a vector of shape (blocks,), "
+            f"not of shape {tuple(index.shape)}."
+        )
+    index = index.to(torch.int64)
+    wrong = (index < -variable.num_blocks) | (index >= variable.num_blocks)
+    if bool(wrong.any()):
+        where = 0 if index.ndim == 0 else int(wrong.nonzero()[0])
+        value = int(index.reshape(-1)[where])
+        raise IndexRangeError(
+            f"Variable {variable.name!r} has {variable.num_blocks} blocks (0 to {variable.num_blocks - 1}); "
+            f"entry {where} of the index is {value}."
+        )
+    index = torch.where(index < 0, index + variable.num_blocks, index)
+    return int(index) if index.ndim == 0 else index

@@ -1,0 +1,118 @@
+"""What a solve returns: statuses that are sentences, and the solution as a pytree of tensors."""
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mslsq import pytree
+
+
+class Status(IntEnum):
+    """Why one problem of a batch stopped. The first three mean converged; `Status(3).sentence` is for people."""
+
+    RUNNING = 0
+    COST_TOLERANCE = 1
+    GRADIENT_TOLERANCE = 2
+    STEP_TOLERANCE = 3
+    MAX_STEPS = 4
+    SINGULAR = 5
+    NON_FINITE = 6
+    STALLED = 7
+
+    @property
+    def sentence(self) -> str:
+        return _SENTENCES[self]
+
+    @property
+    def converged(self) -> bool:
+        return self in CONVERGED
+
+
+CONVERGED = (Status.COST_TOLERANCE, Status.GRADIENT_TOLERANCE, Status.STEP_TOLERANCE)
+
+_SENTENCES = {
+    Status.RUNNING: "The solver has not finished.",
+    Status.COST_TOLERANCE: "Converged: the last step changed the cost by less than ftol times the cost.",
+    Status.GRADIENT_TOLERANCE: "Converged: the largest entry of the gradient is at most gtol.",
+    Status.STEP_TOLERANCE: "Converged: the last step was shorter than xtol times the size of the variables.",
+    Status.MAX_STEPS: "Not converged: max_steps were taken. Try more steps, a better start, or see history.cost.",
+    Status.SINGULAR: (
+        "Not converged: the normal equations are singular, some variable or combination of variables has no influence on "
+        "the residuals. Fix a gauge, add a Prior, or use LevenbergMarquardt, which damps such directions."
+    ),
+    Status.NON_FINITE: (
+        "Not converged: the residual or its Jacobian is NaN or infinite at the best point known, or at every step tried. "
+        "Look at the data of this problem and at its start."
+    ),
+    Status.STALLED: (
+        "Stopped: no step decreases the cost at this precision, but none of the tolerances is met either. "
+        "See gradient_norm: where it is small this is a minimum and the tolerances are below what the dtype can resolve."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class History:
+    """One record per step, entry 0 the start; unused entries are NaN (False in `accepted`).
+
+    All are (*batch, max_steps + 1). `cost` and `gradient_norm` are those of the point kept after the step, `step_norm` is the
+    length of the step tried, `damping` the solver's own (LM: damping; Dogleg: radius; GN: zero).
+    """
+
+    cost: Float[Tensor, "*batch steps"]
+    gradient_norm: Float[Tensor, "*batch steps"]
+    step_norm: Float[Tensor, "*batch steps"]
+    damping: Float[Tensor, "*batch steps"]
+    accepted: Bool[Tensor, "*batch steps"]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The result of a solve: a pytree whose leaves are all tensors, one entry per problem of a batch.
+
+    Only `value` and `cost` carry derivatives.
+    """
+
+    value: Any
+    cost: Float[Tensor, "*batch"]
+    status: Int[Tensor, "*batch"]
+    num_steps: Int[Tensor, "*batch"]
+    num_evaluations: Int[Tensor, "*batch"]
+    gradient_norm: Float[Tensor, "*batch"]
+    differentiable: Bool[Tensor, "*batch"]
+    history: History
+
+    @property
+    def converged(self) -> Bool[Tensor, "*batch"]:
+        """Did the solver meet one of its tolerances?"""
+        return (self.status >= Status.COST_TOLERANCE) & (self.status <= Status.STEP_TOLERANCE)
+
+    def message(self) -> str:
+        """In words: why the solve stopped; of a batch, how many entries stopped for which reason."""
+        if self.status.ndim == 0:
+            return Status(int(self.status)).sentence
+        values, counts = torch.unique(self.status, return_counts=True)
+        lines = [
+            f"{int(n)} of {self.status.numel()}: {Status(int(v)).sentence}" for v, n in zip(values, counts, strict=True)
+        ]
+        return "\n".join(lines)
+
+
+def _register(cls: type) -> None:
+    names = [field.name for field in fields(cls)]
+
+    def flatten(node: Any) -> tuple[list[Any], None]:
+        return [getattr(node, name) for name in names], None
+
+    def unflatten(children: Any, _context: None) -> Any:
+        return cls(*children)
+
+    pytree.register(cls, flatten, unflatten, lambda _node: names)
+
+
+_register(History)
+_register(Solution)

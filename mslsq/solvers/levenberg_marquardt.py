@@ -1,0 +1,98 @@
+"""Levenberg–Marquardt: Gauss–Newton steps damped in the scaled variables, the damping steered by the gain ratio."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mslsq.linear import LinearSolver
+from mslsq.linearize.linearizer import Linearization
+from mslsq.solvers.solver import Proposal, Solver, SolverOptionError
+
+RESOLVED = 1e-3
+"""Up to this damping (relative to the scaled diagonal) a step counts as a Gauss–Newton step when convergence is judged."""
+
+
+class Damping(NamedTuple):
+    factor: Tensor
+    """(batch,) μ."""
+    growth: Tensor
+    """(batch,) ν, by which the next rejection multiplies μ."""
+    scale: Tensor
+    """(batch, columns) D², the largest squared column norms of J so far."""
+
+
+@dataclass(frozen=True)
+class LevenbergMarquardt(Solver):
+    """Solves (JᵀJ + μD²) p = −Jᵀr, with D the column norms of J, and steers μ by the ratio of actual to predicted decrease.
+
+    μ follows H. B. Nielsen, "Damping parameter in Marquardt's method" (IMM-REP-1999-05): on success
+    μ ← μ max(1/3, 1 − (2ϱ − 1)³), ν ← 2; on failure μ ← μν, ν ← 2ν. The scaling is Marquardt's in the form of Moré ("The
+    Levenberg–Marquardt algorithm: implementation and theory", 1978): D never shrinks, so the method does not depend on the units of
+    the variables and a column that vanishes on the way does not set its variable free.
+
+    Args:
+        initial_damping: μ at the start, relative to the squared column norms.
+        max_damping: beyond that μ no step is worth trying: the problem has stalled, or is singular.
+        scaling: `"marquardt"` as above, `"identity"` for D = I (Levenberg's form).
+    """
+
+    initial_damping: float = 1e-3
+    max_damping: float = 1e32
+    scaling: str = "marquardt"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.initial_damping < self.max_damping:
+            raise SolverOptionError(
+                f"LevenbergMarquardt: needs 0 < initial_damping < max_damping, got {self.initial_damping!r} and {self.max_damping!r}."
+            )
+        if self.scaling not in ("marquardt", "identity"):
+            raise SolverOptionError(
+                f"LevenbergMarquardt: scaling must be 'marquardt' or 'identity', not {self.scaling!r}."
+            )
+
+    def start(self, model: Linearization, linear: LinearSolver) -> Damping:
+        scale = self._scale(model, linear)
+        factor = torch.full_like(model.cost, self.initial_damping)
+        return Damping(factor, torch.full_like(factor, 2.0), scale)
+
+    def _scale(self, model: Linearization, linear: LinearSolver) -> Tensor:
+        squared = linear.squared_column_norms(model.matrix)
+        if self.scaling == "identity":
+            return torch.ones_like(squared)
+        # A variable without any influence: its column is zero, and so is its gradient; any positive scale keeps it where it is.
+        return torch.where(squared > 0, squared, 1)
+
+    def propose(self, model: Linearization, state: Damping, linear: LinearSolver) -> Proposal:
+        damping = state.factor[:, None] * state.scale
+        step, solved = linear.solve(model.matrix, model.rhs, damping)
+        step = torch.where(solved[:, None], step, torch.nan)
+        predicted = 0.5 * (step * (damping * step - model.gradient)).sum(-1)
+        return Proposal(step, predicted, solved, state.factor <= RESOLVED)
+
+    def update(
+        self,
+        state: Damping,
+        model: Linearization,
+        proposal: Proposal,
+        gain: Tensor,
+        accepted: Tensor,
+        linear: LinearSolver,
+    ) -> Damping:
+        shrink = (1 - (2 * gain.clamp(max=1e3) - 1) ** 3).clamp(min=1 / 3)
+        factor = torch.where(accepted, state.factor * shrink, state.factor * state.growth)
+        growth = torch.where(accepted, 2.0, state.growth * 2)
+        scale = (
+            state.scale
+            if self.scaling == "identity"
+            else torch.maximum(state.scale, linear.squared_column_norms(model.matrix))
+        )
+        return Damping(factor.clamp(min=1e-32), growth, scale)
+
+    def exhausted(self, state: Damping) -> Tensor:
+        return state.factor > self.max_damping
+
+    def damping(self, state: Damping) -> Tensor:
+        return state.factor

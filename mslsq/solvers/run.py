@@ -1,0 +1,236 @@
+"""The loop: steps until every problem of the batch has stopped, eagerly at first, from a recorded graph once that pays."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mslsq.linearize.blocks import BlockTerm, Values, block_term, first_block
+from mslsq.linearize.capture import capture
+from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
+from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
+from mslsq.linearize.trace import TRANSFORM_LOCK, Plan, PlanCache, Recorded, global_key, tensor_key
+from mslsq.problem.structure import structure_of
+from mslsq.problem.system import Inputs, System
+from mslsq.solution import History, Status
+from mslsq.solvers.report import StepInfo, Table
+from mslsq.solvers.solver import Solver
+from mslsq.solvers.step import Record, State, Step
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Everything about a solve but its tensors."""
+
+    system: System
+    solver: Solver
+    batch: int
+    batched: tuple[frozenset[str], ...]
+    """Per term, the inputs with a leading batch axis."""
+    cache: PlanCache
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What the loop returns, plain tensors."""
+
+    values: Values
+    cost: Tensor
+    status: Tensor
+    num_steps: Tensor
+    num_evaluations: Tensor
+    gradient_norm: Tensor
+    history: History
+
+
+def run(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Outcome:
+    """Solve a batch of problems. All tensors are plain: no transform is active in here."""
+    with torch.no_grad():
+        values = tuple(x.contiguous() for x in values)
+        plan, linearizer, prepared = planned(task, values, inputs)
+        step = Step(task.solver, linearizer)
+        runner = Runner(plan, step, task.solver)
+        runner.check_fresh(values, prepared)
+        state, record = runner.start(values, prepared)
+        records = [record]
+        table = Table(task.solver, linearizer) if task.solver.verbose else None
+        for number in range(task.solver.max_steps + 1):
+            if _told_to_stop(task.solver, table, number, records[-1], state) or number == task.solver.max_steps:
+                break
+            if task.solver.early_stop and not bool((state.status == Status.RUNNING).any()):
+                break
+            state, record = runner.step(state, prepared)
+            records.append(record)
+        status = torch.where(state.status == Status.RUNNING, int(Status.MAX_STEPS), state.status)
+        if table is not None:
+            table.finish(status)
+        return Outcome(
+            state.values,
+            state.model.cost,
+            status,
+            state.num_steps,
+            state.num_evaluations,
+            records[-1].gradient_norm,
+            _history(records, state.num_steps, task.solver.max_steps),
+        )
+
+
+class Runner:
+    """Runs start and step of a plan: eagerly, replayed or compiled, whichever the plan has come to."""
+
+    def __init__(self, plan: Plan, step: Step, solver: Solver):
+        self._plan, self._step, self._solver = plan, step, solver
+        self._policy = "always" if solver.compile else solver.trace
+
+    def check_fresh(self, values: Values, inputs: TermInputs) -> None:
+        """Compare the recorded residual with the user's function as it is now; a graph that has gone stale is thrown away.
+
+        The key of a plan holds all that is known to matter; this catches the rest (a global that was rebound, an attribute of an opaque
+        object): a stale graph is a wrong answer.
+        """
+        if "residuals" not in self._plan.graphs:
+            return
+        replayed = self._plan.graphs["residuals"](values, inputs)
+        with TRANSFORM_LOCK:
+            now = self._step.linearizer.residuals(values, inputs)
+        if any(not _same(old, new) for old, new in zip(replayed, now, strict=True)):
+            self._plan.graphs.clear()
+
+    def start(self, values: Values, inputs: TermInputs) -> tuple[State, Record]:
+        return self._run("start", self._step.start, values, inputs)
+
+    def step(self, state: State, inputs: TermInputs) -> tuple[State, Record]:
+        return self._run("step", self._step, state, inputs)
+
+    def _run(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        graph = self._plan.graphs.get(name)
+        if graph is None and self._plan.worth_recording(self._policy):
+            graph = self._record(name, function, args)
+        if graph is not None:
+            return graph(*args)
+        return self._plan.run_eagerly(function, *args)
+
+    def _record(self, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Recorded:
+        with TRANSFORM_LOCK:
+            if name not in self._plan.graphs:  # another thread may have been faster
+                graph = Recorded(function, args)
+                if self._solver.compile:
+                    graph.compile()
+                if "residuals" not in self._plan.graphs:
+                    values = args[0].values if isinstance(args[0], State) else args[0]
+                    self._plan.graphs["residuals"] = Recorded(self._step.linearizer.residuals, (values, args[1]))
+                self._plan.graphs[name] = graph
+            return self._plan.graphs[name]
+
+
+def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Plan, Linearizer, TermInputs]:
+    """The plan for these shapes, made on the first call, and the system bound to this call's functions."""
+    key = _key(task, values, inputs)
+    plan = task.cache.get(key)
+    if plan is None:
+        structure = structure_of(task.system, values[0].device)
+        blocks = _measured(task, values, inputs)
+        plan = Plan(structure, tuple((block.rows, block.pairs) for block in blocks))
+        _capture_where_needed(task, plan, blocks, values, inputs)
+        task.cache.put(key, plan)
+    blocks = tuple(
+        BlockTerm(_captured(task.system, plan, number), task.system, task.batch, batched, *size)
+        for number, (batched, size) in enumerate(zip(task.batched, plan.sizes, strict=True))
+    )
+    linear = task.solver.chosen_linear_solver(plan.structure.num_components)
+    linearizer = linearizer_of(task.system, plan.structure, blocks, linear)
+    return plan, linearizer, linearizer.prepare(inputs)
+
+
+def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[BlockTerm, ...]:
+    return tuple(
+        block_term(term, task.system, task.batch, batched, values, given)
+        for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
+    )
+
+
+def _capture_where_needed(
+    task: Task, plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]
+) -> None:
+    """Rewrite the residuals that `vmap` cannot map (in-place writes) out-of-place, with a warning that shows the idiomatic form."""
+    for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
+        try:
+            with TRANSFORM_LOCK:
+                block.over_lanes(block.linearization_of_block, values, block.prepare(given))
+        except Exception as error:
+            term = block.term
+            storages, first = first_block(term, block.batched, values, given)
+            with TRANSFORM_LOCK:
+                captured = capture(term.residual, (block.values_of_block(storages), first), name=term.name)
+            rewritten = dataclasses.replace(block, term=dataclasses.replace(term, residual=captured))
+            try:
+                with TRANSFORM_LOCK:
+                    rewritten.over_lanes(rewritten.linearization_of_block, values, block.prepare(given))
+            except Exception:
+                raise error from None  # rewriting does not help: the first error is the one to show
+            plan.captured[number] = captured
+            advice = inplace_advice(captured.in_place, term.name)
+            if advice:
+                warnings.warn(advice, InPlaceResidualWarning, stacklevel=2)
+
+
+def _captured(system: System, plan: Plan, number: int) -> Any:
+    term = system.terms[number]
+    if number not in plan.captured:
+        return term
+    return dataclasses.replace(term, residual=plan.captured[number])
+
+
+def _key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable:
+    terms = tuple(
+        (
+            term.name,
+            term.key,
+            term.num_blocks,
+            term.per_block,
+            batched,
+            type(term.loss),
+            term.elementwise_loss,
+            tuple((name, tensor_key(tensor)) for name, tensor in given.items()),
+        )
+        for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
+    )
+    return task.system.key, task.solver.key, task.batch, tuple(map(tensor_key, values)), terms, global_key()
+
+
+def _same(old: Tensor, new: Tensor) -> bool:
+    """Equal but for rounding: both come from the same operations."""
+    if old.shape != new.shape:
+        return False
+    tolerance = 1e-10 if old.dtype == torch.float64 else 1e-4
+    finite = new[torch.isfinite(new)]
+    size = float(finite.abs().amax()) if finite.numel() else 0.0
+    return bool(torch.allclose(old, new, rtol=tolerance, atol=tolerance * size, equal_nan=True))
+
+
+def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Record, state: State) -> bool:
+    """Tell the table and the callback about a step; True where the callback wants to stop."""
+    if table is None and solver.callback is None:
+        return False
+    info = StepInfo(
+        number, record.cost, record.gradient_norm, record.step_norm, record.damping, record.accepted, state.status
+    )
+    if table is not None:
+        table.row(info)
+    return solver.callback is not None and bool(solver.callback(info))
+
+
+def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> History:
+    """Records as (batch, max_steps + 1), NaN after the step at which a problem stopped."""
+    number = torch.arange(max_steps + 1, device=num_steps.device)
+    used = number <= num_steps[:, None]
+    columns = []
+    for column in zip(*records, strict=True):
+        stacked = torch.stack(column, 1)
+        stacked = torch.nn.functional.pad(stacked, (0, max_steps + 1 - stacked.shape[1]))
+        columns.append(stacked & used if stacked.dtype == torch.bool else torch.where(used, stacked, torch.nan))
+    return History(*columns)

@@ -1,0 +1,134 @@
+"""What all solvers share: options, and the three questions the loop asks of a method."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.linear import QR, Cholesky, LinearSolver
+from mslsq.linearize.linearizer import Linearization
+
+
+class SolverOptionError(ValueError):
+    """An option of a solver has a value that makes no sense."""
+
+
+class Proposal(NamedTuple):
+    """A step that a method proposes, per problem of the batch."""
+
+    step: Float[Tensor, "batch columns"]
+    predicted: Float[Tensor, "batch"]
+    """The decrease of the cost that the Gauss–Newton model promises."""
+    solved: Bool[Tensor, "batch"]
+    """Could the linear system be solved? Where not, the step is NaN, or one that needs no solve."""
+    resolved: Bool[Tensor, "batch"]
+    """Is this all but the full Gauss–Newton step, not one held back by damping or trust region?"""
+
+
+MethodState = Any
+"""A NamedTuple of tensors (batch, ...): damping, radius, step length."""
+
+
+@dataclass(frozen=True)
+class Solver:
+    """Base of the solvers; tolerances mean what they mean in `scipy.optimize.least_squares(method="trf")`.
+
+    Args:
+        max_steps: steps tried at most, accepted or not.
+        ftol: stop when an accepted step changes the cost by less than `ftol * cost` and the model agrees with it.
+        gtol: stop when no entry of the gradient (in the tangent) exceeds `gtol`.
+        xtol: stop when an accepted step is shorter than `xtol * (xtol + |x|)`.
+        linear_solver: `"auto"` (Cholesky), `linear.Cholesky()` or `linear.QR()`.
+        compile: compile the step with `torch.compile`; slow the first time (about 20 s), fast after.
+        early_stop: look after each step whether all problems are done. `False` takes exactly `max_steps` without asking the device
+            (problems that are done do not move).
+        callback: called after each step with a `StepInfo`; return True to stop.
+        verbose: print a table as the solve goes on.
+        trace: `"auto"` records the step as a plain graph as soon as that pays, `"always"` at once, `"never"` not at all.
+
+    A tolerance of zero is never met. One below the rounding of the dtype is raised to it.
+    """
+
+    max_steps: int = 100
+    ftol: float = 1e-8
+    gtol: float = 1e-8
+    xtol: float = 1e-8
+    linear_solver: LinearSolver | Literal["auto"] = "auto"
+    compile: bool = False
+    early_stop: bool = True
+    callback: Callable[[Any], bool | None] | None = None
+    verbose: bool = False
+    trace: Literal["auto", "always", "never"] = "auto"
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if not isinstance(self.max_steps, int) or isinstance(self.max_steps, bool) or self.max_steps < 0:
+            raise SolverOptionError(f"{name}: max_steps must be a non-negative integer, not {self.max_steps!r}.")
+        for option in ("ftol", "gtol", "xtol"):
+            value = getattr(self, option)
+            if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+                raise SolverOptionError(f"{name}: {option} must be a number >= 0, not {value!r}.")
+        if self.trace not in ("auto", "always", "never"):
+            raise SolverOptionError(f"{name}: trace must be 'auto', 'always' or 'never', not {self.trace!r}.")
+        if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
+            raise SolverOptionError(
+                f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky() or mslsq.linear.QR(), not {self.linear_solver!r}."
+            )
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What a graph of the step depends on."""
+        skip = ("callback", "verbose", "max_steps", "early_stop", "trace")
+        return (type(self), *(v for k, v in self.__dict__.items() if k not in skip))
+
+    def chosen_linear_solver(self, num_components: int) -> LinearSolver:
+        """The linear solver for a system of so many independent parts."""
+        if self.linear_solver == "auto":
+            return Cholesky()
+        if isinstance(self.linear_solver, QR) and num_components > 1:
+            return Cholesky()
+        return self.linear_solver
+
+    # ---- a method answers these -------------------------------------------------------------------------------------------------
+
+    def start(self, model: Linearization, linear: LinearSolver) -> MethodState:
+        """The method's own state at the start."""
+        raise NotImplementedError
+
+    def propose(self, model: Linearization, state: MethodState, linear: LinearSolver) -> Proposal:
+        """A step from the current point."""
+        raise NotImplementedError
+
+    def update(
+        self,
+        state: MethodState,
+        model: Linearization,
+        proposal: Proposal,
+        gain: Float[Tensor, "batch"],
+        accepted: Bool[Tensor, "batch"],
+        linear: LinearSolver,
+    ) -> MethodState:
+        """The state after a step with this gain ratio; `model` is that of the point kept."""
+        raise NotImplementedError
+
+    @property
+    def needs_regular(self) -> bool:
+        """Does a singular linear system end the problem at once?"""
+        return False
+
+    def exhausted(self, state: MethodState) -> Bool[Tensor, "batch"]:
+        """Has the method shrunk its steps as far as makes sense?"""
+        raise NotImplementedError
+
+    def damping(self, state: MethodState) -> Float[Tensor, "batch"]:
+        """What the history records: damping, or radius."""
+        raise NotImplementedError
+
+
+def quotient(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """numerator / denominator, and 0 where the denominator is not positive."""
+    positive = denominator > 0
+    return torch.where(positive, numerator / torch.where(positive, denominator, 1), 0)

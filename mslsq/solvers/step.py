@@ -1,0 +1,181 @@
+"""One step for a whole batch, as a pure function of tensors: propose, evaluate, accept, update, judge.
+
+Each problem of the batch has its own damping, its own acceptance and its own reason for stopping. A problem that has stopped does not move;
+one that is singular or not finite never touches its neighbours, because nothing here mixes entries of the batch.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mslsq.linear import LinearSolver
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
+from mslsq.solution import Status
+from mslsq.solvers.solver import MethodState, Proposal, Solver, quotient
+
+SUFFICIENT = 1e-4
+"""Least share of the predicted decrease that makes a step a success (MINPACK's and SciPy's)."""
+
+ROUNDING = 8.0
+"""Costs that differ by less than this many units in the last place are the same: the sum of squares itself is no more exact."""
+
+
+class State(NamedTuple):
+    """Everything that a step reads and writes."""
+
+    values: Values
+    model: Linearization
+    method: MethodState
+    status: Int[Tensor, "batch"]
+    num_steps: Int[Tensor, "batch"]
+    num_evaluations: Int[Tensor, "batch"]
+
+
+class Record(NamedTuple):
+    """What the history keeps of a step, per problem."""
+
+    cost: Float[Tensor, "batch"]
+    gradient_norm: Float[Tensor, "batch"]
+    step_norm: Float[Tensor, "batch"]
+    damping: Float[Tensor, "batch"]
+    accepted: Bool[Tensor, "batch"]
+
+
+class Verdict(NamedTuple):
+    """How a trial point compares with the current one, per problem."""
+
+    gain: Float[Tensor, "batch"]
+    """Actual over predicted decrease."""
+    decrease: Float[Tensor, "batch"]
+    accepted: Bool[Tensor, "batch"]
+    level: Bool[Tensor, "batch"]
+    """Are actual and predicted decrease both below the rounding of the cost?"""
+    finite: Bool[Tensor, "batch"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The step of a solver on a linearized system."""
+
+    solver: Solver
+    linearizer: Linearizer
+
+    @property
+    def linear(self) -> LinearSolver:
+        return self.linearizer.linear_solver
+
+    def start(self, values: Values, inputs: TermInputs) -> tuple[State, Record]:
+        """The state at the start, already judged: a start may be a minimum, or not finite."""
+        model = self.linearizer.linearize(values, inputs)
+        method = self.solver.start(model, self.linear)
+        finite = torch.isfinite(model.cost) & torch.isfinite(model.gradient).all(-1)
+        gradient_norm = _largest(model.gradient)
+        status = torch.where(gradient_norm <= self.solver.gtol, int(Status.GRADIENT_TOLERANCE), int(Status.RUNNING))
+        status = torch.where(finite, status, int(Status.NON_FINITE))
+        zeros = torch.zeros_like(status)
+        state = State(values, model, method, status, zeros, torch.ones_like(status))
+        return state, Record(
+            model.cost,
+            gradient_norm,
+            torch.zeros_like(model.cost),
+            self.solver.damping(method),
+            torch.zeros_like(finite),
+        )
+
+    def __call__(self, state: State, inputs: TermInputs) -> tuple[State, Record]:
+        """The state after one more step of every problem that is still running."""
+        running = state.status == Status.RUNNING
+        proposal = self.solver.propose(state.model, state.method, self.linear)
+        values = self.linearizer.retract(state.values, torch.nan_to_num(proposal.step, posinf=0.0, neginf=0.0))
+        # The trial point is linearized at once: in a batch somebody accepts nearly always, and the residual comes with the Jacobian.
+        model = self.linearizer.linearize(values, inputs)
+        verdict = self._compare(state, model, proposal, running)
+        kept = Linearization(
+            *(_select(verdict.accepted, new, old) for new, old in zip(model, state.model, strict=True))
+        )
+        method = self.solver.update(state.method, kept, proposal, verdict.gain, verdict.accepted, self.linear)
+        method = type(method)(*(_select(running, new, old) for new, old in zip(method, state.method, strict=True)))
+        step_norm = torch.linalg.vector_norm(proposal.step, dim=-1)
+        gradient_norm = _largest(kept.gradient)
+        judged = self._judge(state, method, proposal, verdict, step_norm, gradient_norm)
+        count = running.to(torch.int64)
+        after = State(
+            tuple(_select(verdict.accepted, new, old) for new, old in zip(values, state.values, strict=True)),
+            kept,
+            method,
+            torch.where(running, judged, state.status),
+            state.num_steps + count,
+            state.num_evaluations + count,
+        )
+        return after, Record(kept.cost, gradient_norm, step_norm, self.solver.damping(method), verdict.accepted)
+
+    def _compare(self, state: State, model: Linearization, proposal: Proposal, running: Tensor) -> Verdict:
+        """Is the trial point better?"""
+        decrease = state.model.cost - model.cost
+        finite = (
+            torch.isfinite(model.cost) & torch.isfinite(model.gradient).all(-1) & torch.isfinite(proposal.predicted)
+        )
+        rounding = ROUNDING * torch.finfo(model.cost.dtype).eps * state.model.cost
+        level = (decrease.abs() <= rounding) & (proposal.predicted <= rounding)
+        # Below the rounding of the cost its gradient decides: this is where the last five digits of a regression come from.
+        better = ((model.gradient**2 - state.model.gradient**2) / self._curvature(state)).sum(-1) < 0
+        descends = (decrease > SUFFICIENT * proposal.predicted) & (proposal.predicted > 0)
+        accepted = running & finite & torch.where(level, better, descends)
+        gain = torch.where(level, 1.0, quotient(decrease, proposal.predicted)).to(decrease.dtype)
+        return Verdict(torch.where(finite, gain, 0), decrease, accepted, level, finite)
+
+    def _curvature(self, state: State) -> Tensor:
+        squared = self.linear.squared_column_norms(state.model.matrix)
+        return torch.where(squared > 0, squared, 1)
+
+    def _judge(
+        self,
+        state: State,
+        method: MethodState,
+        proposal: Proposal,
+        verdict: Verdict,
+        step_norm: Tensor,
+        gradient_norm: Tensor,
+    ) -> Int[Tensor, "batch"]:
+        """The status of every running problem after the step. Only an accepted step can meet a tolerance; the one exception is a
+        Gauss–Newton step that the cost cannot tell from no step at all: then the current point is the minimum."""
+        eps = torch.finfo(step_norm.dtype).eps
+        solver, accepted = self.solver, verdict.accepted
+        size = torch.stack([(x * x).sum((1, 2)) for x in state.values]).sum(0).sqrt()
+        ftol = max(solver.ftol, eps) if solver.ftol > 0 else -1.0
+        xtol = max(solver.xtol, eps) if solver.xtol > 0 else -1.0
+        small = verdict.decrease <= ftol * state.model.cost
+        cost_met = small & ((accepted & (verdict.gain > 0.25)) | (verdict.level & proposal.resolved & verdict.finite))
+        step_met = accepted & (step_norm <= xtol * (xtol + size))
+        gradient_met = accepted & (gradient_norm <= solver.gtol)
+        tiny = step_norm <= eps * (eps + size)
+        stuck = ~accepted & verdict.finite & (verdict.level | tiny)
+        given_up = self.solver.exhausted(method) & ~accepted
+        why = torch.where(proposal.solved, int(Status.STALLED), int(Status.SINGULAR))
+        why = torch.where(proposal.solved & ~verdict.finite, int(Status.NON_FINITE), why)
+        if solver.needs_regular:
+            given_up = given_up | ~proposal.solved
+        status = torch.full_like(state.status, int(Status.RUNNING))
+        for condition, value in (
+            (stuck, int(Status.STALLED)),
+            (given_up, why),
+            (step_met, int(Status.STEP_TOLERANCE)),
+            (cost_met, int(Status.COST_TOLERANCE)),
+            (gradient_met, int(Status.GRADIENT_TOLERANCE)),
+        ):
+            status = torch.where(condition, value, status)
+        return status
+
+
+def _select(mask: Bool[Tensor, "batch"], new: Tensor, old: Tensor) -> Tensor:
+    """`new` for the problems in the mask, `old` for the others."""
+    return torch.where(mask.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+
+def _largest(gradient: Float[Tensor, "batch columns"]) -> Float[Tensor, "batch"]:
+    """The infinity norm; 0 for a system without columns."""
+    return gradient.abs().amax(-1) if gradient.shape[-1] else gradient.sum(-1)
