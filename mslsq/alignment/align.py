@@ -1,0 +1,300 @@
+"""The front door of map alignment: `align(maps)` places N overlapping rasters on one of them."""
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.alignment.models import MODELS, Frame
+from mslsq.alignment.objective import LOSSES
+from mslsq.alignment.pairwise import Options, Placed, place
+from mslsq.alignment.pyramid import Level, build, depth
+from mslsq.alignment.result import Alignment, MapStatus, Stage, empty
+
+VALUES = ("gain_bias", "gain", "bias", "none")
+INITS = ("auto", "search", "phase", "identity")
+SMALLEST_SIDE = 8
+FEWEST_PIXELS = 48
+
+
+class AlignmentOptionError(ValueError):
+    """An option of `align` has a value that makes no sense; the message says which values do."""
+
+
+def align(
+    maps: Sequence[Any],
+    *,
+    model: str = "sim2",
+    reference: int = 0,
+    masks: Sequence[Any] | None = None,
+    value: str = "gain_bias",
+    levels: int | str = "auto",
+    loss: str | None = "cauchy",
+    init: Any = "auto",
+    min_overlap: float = 0.15,
+    min_ncc: float = 0.5,
+    prefilter: float = 1.0,
+    max_steps: int = 30,
+    progress: Callable[[Stage], None] | None = None,
+) -> Alignment:
+    """Place overlapping rasters on a reference: warp, gain and bias jointly, coarse to fine, with masks.
+
+    Args:
+        maps: rasters (H, W) or (C, H, W), tensors or arrays of any real dtype; sizes may differ, NaN is no data. Where
+        the
+            numbers of channels differ, all are reduced to their channels' mean. Computation is in float64.
+        model: "translation", "se2", "sim2", "affine" or "homography".
+        reference: index of the map on which all others are placed.
+        masks: per map None or (H, W), true where the map holds data.
+        value: what relates values, reference ≈ gain · map + bias: "gain_bias", "gain", "bias" or "none".
+        levels: of the pyramid; "auto" adds levels while the short side stays at or above 24 px.
+        loss: "cauchy", "huber", "tukey", "geman_mcclure" on coarse levels, with a scale from the residuals' MAD, and
+        on the finest
+            where the residuals have outliers; plain least squares there otherwise. None or "l2": plain everywhere.
+        init: "auto" or "search" (identity, phase correlation, every rotation, log-polar; the best four are refined),
+        "phase",
+            "identity", or a tensor (N, 3, 3) of starts in the convention of the result.
+        min_overlap: share of the smaller map's valid pixels that must be common.
+        min_ncc: correlation over the overlap below which a placement is not believed.
+        prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
+        max_steps: of Levenberg-Marquardt on the finest level.
+        progress: called with a `Stage` after every solve.
+
+    Returns:
+        `Alignment`; `.transforms[i]` takes a reference pixel (x, y, 1), centres at integers, to a pixel of map i. A
+        map that cannot be placed is NaN there and has its `status` and `reasons[i]`. A map that fails against the
+        reference is tried against the maps already placed, best first.
+
+    Raises:
+        AlignmentOptionError: an option without sense (never for the content of a map).
+
+    >>> from mslsq.alignment import align, synthetic
+    >>> pair = synthetic.make_pair("camera", "translation", seed=1, size=128)
+    >>> result = align([pair.reference, pair.moving], model="translation")
+    >>> bool((result.transforms[1] - pair.transform).abs().max() < 0.1)
+    True
+    """
+    maps = list(maps)
+    options = _options(
+        maps, model, reference, masks, value, levels, loss, init, min_overlap, min_ncc, prefilter, max_steps
+    )
+    rasters, states, reasons = _prepare(maps, masks)
+    like = next((r.values for r in rasters if r is not None), torch.zeros((), dtype=torch.float64))
+    kind = MODELS[model]
+    out = empty(len(maps), reference, model, kind.tangent_dim, like)
+    stages: list[Stage] = []
+    if not states[reference].ok:
+        for entry in out.values():
+            entry[reference] = -1 if entry.dtype == torch.int64 else float("nan")
+        for i, state in enumerate(states):
+            if state.ok:
+                states[i], reasons[i] = (
+                    MapStatus.NO_REFERENCE,
+                    f"{MapStatus.NO_REFERENCE.sentence} ({reasons[reference]})",
+                )
+        return _result(out, states, reasons, stages, reference, model)
+    states[reference], reasons[reference] = MapStatus.REFERENCE, MapStatus.REFERENCE.sentence
+    starts = init if isinstance(init, Tensor) else None
+
+    placed = [reference]
+    tried: dict[int, list[Placed]] = {}
+    waiting = [i for i, state in enumerate(states) if i != reference and state.ok]
+    frontier = [reference]
+    while frontier and waiting:
+        parent = frontier.pop(0)
+        reached = []
+        for i in waiting:
+            initial = None
+            if starts is not None:  # reference → i, seen from the parent
+                initial = (
+                    (starts[i].to(like) @ torch.linalg.inv(out["transforms"][parent]))
+                    if starts[i].isfinite().all()
+                    else None
+                )
+            link, values = _link(rasters[parent], rasters[i], options, levels, i, initial, progress)
+            stages.extend(link.stages)
+            tried.setdefault(i, []).append(link)
+            if not link.status.ok:
+                continue
+            transform = values[0] @ out["transforms"][parent]
+            out["transforms"][i] = transform / transform[2, 2]
+            out["gain"][i] = out["gain"][parent] * values[1]
+            out["bias"][i] = out["gain"][parent] * values[2] + out["bias"][parent]
+            out["covariance"][i] = link.covariance
+            out["ncc"][i], out["overlap"][i], out["corner_sigma"][i] = link.ncc, link.overlap, link.corner_sigma
+            out["parent"][i] = parent
+            states[i] = MapStatus.ALIGNED
+            reasons[i] = link.reason + ("" if parent == reference else f" Placed through map {parent}.")
+            reached.append(i)
+        waiting = [i for i in waiting if i not in reached]
+        placed += reached
+        frontier += sorted(reached, key=lambda i: -float(out["ncc"][i] * out["overlap"][i]))
+    for i in waiting:
+        best = max(tried[i], key=lambda link: (link.status == MapStatus.LOW_CORRELATION, link.ncc))
+        states[i], reasons[i] = best.status, best.reason
+    return _result(out, states, reasons, stages, reference, model)
+
+
+class _Prepared:
+    """One map, ready: values, mask, channels, and its pyramids by number of levels and standardisation."""
+
+    def __init__(self, values: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"]):
+        self.values, self.mask = values, mask
+        data = values[:, mask]
+        self.mean, self.spread = float(data.mean()), float(data.std())
+        self._pyramids: dict[Any, list[Level]] = {}
+
+    def pyramid(self, levels: int, mean: float, spread: float, prefilter: float) -> list[Level]:
+        key = (levels, mean, spread, prefilter)
+        if key not in self._pyramids:
+            self._pyramids[key] = build((self.values - mean) / spread, self.mask, levels, prefilter)
+        return self._pyramids[key]
+
+
+def _link(
+    fixed: _Prepared,
+    moving: _Prepared,
+    options: Options,
+    levels: int | str,
+    index: int,
+    initial: Tensor | None,
+    progress: Callable[[Stage], None] | None,
+) -> tuple[Placed, tuple[Tensor, Tensor, Tensor]]:
+    """Place one map on another: the raw result, and (transform in pixels, gain, bias) in the maps' own units."""
+    height, width = fixed.mask.shape
+    short = min(*fixed.mask.shape, *moving.mask.shape)
+    count = depth(short, short) if levels == "auto" else int(levels)
+    frame = Frame(height, width, fixed.values)
+    # Standardise: both alike where gain or bias is held, each by its own where it is free.
+    spread = moving.spread if options.value in ("gain", "gain_bias") else fixed.spread
+    fixed_mean = 0.0 if options.value == "gain" else fixed.mean
+    mean = {"gain_bias": moving.mean, "bias": moving.mean, "gain": 0.0, "none": fixed.mean}[options.value]
+    link = place(
+        fixed.pyramid(count, fixed_mean, fixed.spread, options.prefilter),
+        moving.pyramid(count, mean, spread, options.prefilter),
+        frame,
+        options,
+        index,
+        initial,
+        progress,
+    )
+    gain = fixed.spread * link.value[0].exp() / spread
+    bias = fixed_mean + fixed.spread * link.value[1] - gain * mean
+    return link, (frame.to_pixels(link.warp), gain, bias)
+
+
+def _prepare(maps: Sequence[Any], masks: Sequence[Any] | None) -> tuple[list[Any], list[MapStatus], list[str]]:
+    """Every map as float64 values and a mask, or None with its status and reason."""
+    rasters: list[Any] = []
+    states, reasons = [], []
+    for i, raw in enumerate(maps):
+        mask = None if masks is None else masks[i]
+        raster, state, reason = _prepared(raw, mask)
+        rasters.append(raster)
+        states.append(state)
+        reasons.append(reason or state.sentence)
+    usable = [r for r in rasters if r is not None]
+    if len({r[0].shape[0] for r in usable}) > 1:
+        rasters = [None if r is None else (r[0].mean(0, keepdim=True), r[1]) for r in rasters]
+    return [None if r is None else _Prepared(*r) for r in rasters], states, reasons
+
+
+def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
+    try:
+        values = raw if isinstance(raw, Tensor) else torch.from_numpy(np.ascontiguousarray(raw))
+    except (TypeError, ValueError) as error:
+        return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} ({error})"
+    if values.is_complex() or values.ndim not in (2, 3) or values.numel() == 0:
+        given = f"(Given: {values.dtype} of shape {tuple(values.shape)}.)"
+        return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} {given}"
+    values = values.detach().to(torch.float64)
+    values = values[None] if values.ndim == 2 else values
+    known = values.isfinite().all(0)
+    if mask is not None:
+        mask = torch.as_tensor(np.asarray(mask) if not isinstance(mask, Tensor) else mask)
+        if mask.shape != known.shape:
+            given = f"(Its mask has shape {tuple(mask.shape)}, the map {tuple(known.shape)}.)"
+            return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} {given}"
+        known = known & (mask.to(known.device) != 0)
+    if not bool(known.any()):
+        return None, MapStatus.NO_DATA, ""
+    data = values[:, known]
+    if int(known.sum()) < FEWEST_PIXELS or min(known.shape) < SMALLEST_SIDE:
+        given = (
+            f"({int(known.sum())} valid pixels in {known.shape[1]} x {known.shape[0]}; at least {FEWEST_PIXELS}, "
+            f"and {SMALLEST_SIDE} along the short side, are needed.)"
+        )
+        return None, MapStatus.TOO_SMALL, f"{MapStatus.TOO_SMALL.sentence} {given}"
+    if float(data.std()) <= 1e-9 * float(data.abs().max()) or float(data.std()) == 0.0:
+        return None, MapStatus.CONSTANT, ""
+    return (torch.where(known, values, torch.zeros_like(values)), known), MapStatus.ALIGNED, ""
+
+
+def _result(
+    out: dict[str, Tensor], states: list[MapStatus], reasons: list[str], stages: list[Stage], reference: int, model: str
+) -> Alignment:
+    status = torch.tensor([int(state) for state in states])
+    described: dict[str, Any] = {"reference": reference, "model": model, "reasons": reasons, "stages": stages}
+    return Alignment(**out, status=status, **described)
+
+
+def _options(
+    maps: list[Any],
+    model: str,
+    reference: int,
+    masks: Sequence[Any] | None,
+    value: str,
+    levels: int | str,
+    loss: str | None,
+    init: Any,
+    min_overlap: float,
+    min_ncc: float,
+    prefilter: float,
+    max_steps: int,
+) -> Options:
+    """Every option checked, or an error that says what was given and what makes sense."""
+
+    def one_of(name: str, given: Any, allowed: Sequence[Any]) -> None:
+        if given not in allowed:
+            near = get_close_matches(str(given), [str(a) for a in allowed], 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise AlignmentOptionError(
+                f"align: {name}={given!r}; {name} is one of {', '.join(map(repr, allowed))}.{hint}"
+            )
+
+    def within(name: str, given: Any, low: float, high: float) -> None:
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not low <= given <= high:
+            raise AlignmentOptionError(f"align: {name}={given!r}; {name} is a number from {low:g} to {high:g}.")
+
+    if not maps:
+        raise AlignmentOptionError("align: no maps were given; give at least two rasters.")
+    if isinstance(reference, bool) or not isinstance(reference, int) or not 0 <= reference < len(maps):
+        raise AlignmentOptionError(f"align: reference={reference!r}; reference is an index from 0 to {len(maps) - 1}.")
+    if masks is not None and len(masks) != len(maps):
+        raise AlignmentOptionError(
+            f"align: {len(masks)} masks for {len(maps)} maps; give one per map (None for all valid)."
+        )
+    loss = None if loss in (None, "l2", "none") else loss
+    one_of("model", model, list(MODELS))
+    one_of("value", value, VALUES)
+    one_of("loss", loss, [None, "l2", *LOSSES])
+    if isinstance(init, Tensor):
+        if tuple(init.shape) != (len(maps), 3, 3):
+            raise AlignmentOptionError(
+                f"align: init of shape {tuple(init.shape)}; starts have shape ({len(maps)}, 3, 3)."
+            )
+        init = "given"
+    else:
+        one_of("init", init, INITS)
+    if levels != "auto" and (isinstance(levels, bool) or not isinstance(levels, int) or not 1 <= levels <= 12):
+        raise AlignmentOptionError(f"align: levels={levels!r}; levels is 'auto' or an integer from 1 to 12.")
+    within("min_overlap", min_overlap, 0.01, 1.0)
+    within("min_ncc", min_ncc, -1.0, 1.0)
+    within("prefilter", prefilter, 0.0, 10.0)
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or not 1 <= max_steps <= 1000:
+        raise AlignmentOptionError(f"align: max_steps={max_steps!r}; max_steps is an integer from 1 to 1000.")
+    return Options(model, value, loss, init, min_overlap, min_ncc, prefilter, max_steps)

@@ -1,0 +1,93 @@
+"""The alignment objective: a cost function like any user's, one block per sample of the reference.
+
+r(u) = m(u) · [exp(α) · I(T u) + b - I_ref(u)]
+
+All samples refer to one warp and one pair (α, b). The Jacobian is analytic: the spline's own gradient through
+`Warp.pull_back`; nothing of size pixels x parameters is differentiated automatically.
+"""
+
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import mslsq
+import mslsq.losses
+from mslsq.alignment.models import MODELS, Warp
+from mslsq.alignment.sampling import sample, sample_with_gradient
+
+LOSSES: dict[str, type[mslsq.losses.RobustLoss]] = {
+    "cauchy": mslsq.Cauchy,
+    "huber": mslsq.Huber,
+    "tukey": mslsq.Tukey,
+    "geman_mcclure": mslsq.GemanMcClure,
+}
+"""Robust losses by name; their scale is `tuning` times the noise's sigma, re-estimated before every solve."""
+
+
+class Photometric(mslsq.CostFunction):
+    """The difference between a map, warped and corrected in value, and the reference, at one sample.
+
+    Data per block: `point` (2,) in normalised coordinates, `target` (channels,), `valid` () 1 or 0, frozen during a
+    solve. Shared: `coefficients` (channels, H, W) of the map's spline, `to_level` (3,): pixel of the level =
+    to_level[0] · H n + to_level[1:], `freedom` (2,): 1 or 0, whether gain and bias are free.
+    """
+
+    chunk = 1 << 16
+
+    def residual(
+        self,
+        warp: Warp,
+        value: Float[Tensor, "2"],
+        point: Float[Tensor, "2"],
+        target: Float[Tensor, " channels"],
+        valid: Float[Tensor, ""],
+        coefficients: Float[Tensor, "channels height width"],
+        to_level: Float[Tensor, "3"],
+        freedom: Float[Tensor, "2"],
+    ) -> Float[Tensor, " channels"]:
+        value = value * freedom
+        sampled = sample(coefficients, warp.act(point) * to_level[0] + to_level[1:])
+        return valid * (value[0].exp() * sampled + value[1] - target)
+
+    def jacobians(
+        self,
+        warp: Warp,
+        value: Float[Tensor, "2"],
+        point: Float[Tensor, "2"],
+        target: Float[Tensor, " channels"],
+        valid: Float[Tensor, ""],
+        coefficients: Float[Tensor, "channels height width"],
+        to_level: Float[Tensor, "3"],
+        freedom: Float[Tensor, "2"],
+    ) -> tuple[Float[Tensor, "channels tangent"], Float[Tensor, "channels 2"]]:
+        gain = (value[0] * freedom[0]).exp()
+        sampled, gradient = sample_with_gradient(coefficients, warp.act(point) * to_level[0] + to_level[1:])
+        by_warp = warp.pull_back((valid * gain * to_level[0]) * gradient, point)
+        by_value = torch.stack([gain * sampled * freedom[0], torch.ones_like(sampled) * freedom[1]], -1)
+        return by_warp, valid * by_value
+
+
+@lru_cache(maxsize=64)
+def photometric_problem(
+    model: str, blocks: int, shape: tuple[int, int, int], loss: str | None, dtype: torch.dtype, device: torch.device
+) -> mslsq.Problem:
+    """The problem for data of these shapes, with placeholders: what `solve` has traced for one pair serves every pair
+    like it."""
+    like = torch.zeros((), dtype=dtype, device=device)
+    robust = None if loss is None else LOSSES[loss](like.new_ones(()))
+    return mslsq.Problem(
+        Photometric(
+            mslsq.Variable("warp", MODELS[model]),
+            mslsq.Variable("value", mslsq.Euclidean(2)),
+            point=like.new_zeros(blocks, 2),
+            target=like.new_zeros(blocks, shape[0]),
+            valid=like.new_zeros(blocks),
+            coefficients=mslsq.Shared(like.new_zeros(shape)),
+            to_level=mslsq.Shared(like.new_ones(3)),
+            freedom=mslsq.Shared(like.new_ones(2)),
+            loss=robust,
+            name="photometric",
+        )
+    )

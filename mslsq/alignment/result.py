@@ -1,0 +1,147 @@
+"""What `align` returns: one entry per map, with a status and a reason in words for each."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+CONVENTION = (
+    "transforms[i] is a 3 x 3 matrix T that takes a pixel of the reference to the pixel of map i that shows the same "
+    "thing: (x', y', w') = T (x, y, 1), pixel of the map = (x'/w', y'/w'). x runs along columns, y along rows, the "
+    "centre of the first pixel is (0, 0). Values: reference ≈ gain · map + bias."
+)
+
+
+class MapStatus(IntEnum):
+    """What became of one map. The first two are good; the value's sentence is for the user."""
+
+    REFERENCE = 0
+    ALIGNED = 1
+    NO_DATA = 2
+    CONSTANT = 3
+    TOO_SMALL = 4
+    BAD_INPUT = 5
+    NO_OVERLAP = 6
+    LOW_CORRELATION = 7
+    NOT_CONVERGED = 8
+    NO_REFERENCE = 9
+
+    @property
+    def ok(self) -> bool:
+        """Does this map have a transform?"""
+        return self <= MapStatus.ALIGNED
+
+    @property
+    def sentence(self) -> str:
+        """What happened, and what to try."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    MapStatus.REFERENCE: "This is the reference.",
+    MapStatus.ALIGNED: "Aligned.",
+    MapStatus.NO_DATA: "Left out: no valid pixels. All are NaN, nodata or masked.",
+    MapStatus.CONSTANT: "Left out: the map is constant where it has data, so nothing in it can be aligned.",
+    MapStatus.TOO_SMALL: "Left out: too few valid pixels to align by.",
+    MapStatus.BAD_INPUT: (
+        "Left out: this is not a raster of shape (H, W) or (C, H, W) of real numbers with a mask of shape (H, W)."
+    ),
+    MapStatus.NO_OVERLAP: (
+        "Left out: no placement overlaps the reference, or a map already placed, enough. Try a smaller min_overlap."
+    ),
+    MapStatus.LOW_CORRELATION: (
+        "Left out: the best placement found does not correlate well enough to be believed. "
+        "Try another model, a start of your own (init), or a smaller min_ncc."
+    ),
+    MapStatus.NOT_CONVERGED: (
+        "Left out: the refinement did not converge. Try more steps, a simpler model or another start."
+    ),
+    MapStatus.NO_REFERENCE: "Left out: the reference itself cannot be used, so there is nothing to align to.",
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One solve of the coarse-to-fine refinement, for progress and plots."""
+
+    map: int
+    level: int
+    size: tuple[int, int]
+    model: str
+    loss: str
+    rms: list[float]
+    """Root mean square residual per sample after each step, in units of the reference's standard deviation."""
+    overlap: float
+    ncc: float
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The result of `align`; entry i belongs to map i. Entries of maps that were left out are NaN."""
+
+    transforms: Float[Tensor, "maps 3 3"]
+    """Reference pixel (x, y, 1) to map pixel, centres at integers."""
+    gain: Float[Tensor, " maps"]
+    bias: Float[Tensor, " maps"]
+    """reference ≈ gain · map + bias."""
+    status: Int[Tensor, " maps"]
+    """`MapStatus` values."""
+    covariance: Float[Tensor, "maps tangent tangent"]
+    """Of the model's tangent components (`mslsq.alignment.models`, normalised coordinates); zero for the reference.
+    For a map placed through another, that of its own link only."""
+    ncc: Float[Tensor, " maps"]
+    """Masked correlation with the map it was placed on (`parent`), over the overlap."""
+    overlap: Float[Tensor, " maps"]
+    """Share of the smaller map's valid pixels that the two have in common."""
+    corner_sigma: Float[Tensor, " maps"]
+    """Root mean square standard error of the reference's four corners, in pixels."""
+    parent: Int[Tensor, " maps"]
+    """The map each was placed on; the reference for most, -1 for maps that were left out."""
+    reference: int
+    model: str
+    reasons: list[str]
+    stages: list[Stage] = field(repr=False)
+
+    @property
+    def aligned(self) -> list[int]:
+        """Indices of the maps that have a transform, the reference among them."""
+        return [i for i, status in enumerate(self.status.tolist()) if MapStatus(status).ok]
+
+    def message(self) -> str:
+        """One line per map: its status in words."""
+        lines = []
+        for i, (status, reason) in enumerate(zip(self.status.tolist(), self.reasons, strict=True)):
+            numbers = ""
+            if status == MapStatus.ALIGNED:
+                numbers = f" Correlation {float(self.ncc[i]):.3f}, overlap {float(self.overlap[i]):.0%}."
+            lines.append(f"map {i}: {reason}{numbers}")
+        return "\n".join(lines)
+
+
+def empty(count: int, reference: int, model: str, tangent: int, like: Tensor) -> dict[str, Tensor]:
+    """NaN for every map, the identity for the reference."""
+    nan = float("nan")
+    out = {
+        "transforms": like.new_full((count, 3, 3), nan),
+        "gain": like.new_full((count,), nan),
+        "bias": like.new_full((count,), nan),
+        "covariance": like.new_full((count, tangent, tangent), nan),
+        "ncc": like.new_full((count,), nan),
+        "overlap": like.new_full((count,), nan),
+        "corner_sigma": like.new_full((count,), nan),
+        "parent": torch.full((count,), -1),
+    }
+    out["transforms"][reference] = torch.eye(3, dtype=like.dtype, device=like.device)
+    for name, value in [
+        ("gain", 1.0),
+        ("bias", 0.0),
+        ("covariance", 0.0),
+        ("ncc", 1.0),
+        ("overlap", 1.0),
+        ("corner_sigma", 0.0),
+    ]:
+        out[name][reference] = value
+    out["parent"][reference] = reference
+    return out

@@ -1,0 +1,129 @@
+"""Scenes: the rasters that one run aligns with each other, from a user's files or cut from bundled real rasters."""
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import scipy.ndimage
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.alignment.rasters import Kind, Raster, RasterError, read_raster
+from mslsq.alignment.synthetic import BASE_SIGMA, MODELS, base_raster, random_transform, warp_from_base
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is known about a map that was cut on purpose, in the conventions of `align`."""
+
+    transform: Float[Tensor, "3 3"]
+    gain: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Rasters of one place. An entry is None where its file could not be read, with the reason in `problems`."""
+
+    name: str
+    names: list[str]
+    rasters: list[Raster | None]
+    problems: dict[int, str] = field(default_factory=dict)
+    truth: list[Truth] | None = None
+
+
+def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
+    """Read files (or patterns with * and ?) as one scene; `masks` are rasters that are non-zero where a map holds data.
+
+    A file that cannot be read is left out with its reason; the others go on.
+
+    Raises:
+        RasterError: a pattern matches nothing, the numbers of masks and maps differ, or a mask cannot be read.
+    """
+    files: list[str] = []
+    for path in map(str, paths):
+        if glob.has_magic(path) and not Path(path).exists():
+            matched = sorted(glob.glob(path, recursive=True))
+            if not matched:
+                raise RasterError(f"{path}: no file matches this pattern in {Path.cwd()}.")
+            files += matched
+        else:
+            files.append(path)
+    if masks and len(masks) != len(files):
+        raise RasterError(f"{len(masks)} masks for {len(files)} maps: give one mask per map, or none.")
+    rasters: list[Raster | None] = []
+    problems: dict[int, str] = {}
+    for i, file in enumerate(files):
+        try:
+            raster = read_raster(file)
+        except RasterError as error:
+            problems[i] = str(error)
+            rasters.append(None)
+            continue
+        if masks:
+            known = read_raster(masks[i])
+            if known.values.shape[1:] != raster.values.shape[1:]:
+                raise RasterError(
+                    f"{masks[i]}: the mask has {tuple(known.values.shape[1:])} rows and columns, "
+                    f"its map {file} {tuple(raster.values.shape[1:])}."
+                )
+            known_pixels = raster.mask & known.mask & (known.values != 0).all(0)
+            raster = Raster(raster.name, raster.values, known_pixels, raster.kind)
+        rasters.append(raster)
+    return Scene("maps", _distinct([Path(file).name for file in files]), rasters, problems)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """File names, numbered where two are the same, so that outputs do not overwrite each other."""
+    return [name if names.count(name) == 1 else f"{i}-{name}" for i, name in enumerate(names)]
+
+
+def scene_from_bundled(
+    raster: str,
+    count: int = 3,
+    model: str = "sim2",
+    size: int = 256,
+    shift: float = 40.0,
+    degrees: float = 20.0,
+    noise: float = 0.01,
+    seed: int = 0,
+) -> Scene:
+    """`count` overlapping maps of a raster that comes inside a wheel: the first is the reference, the others are
+    warped by random members of `model`, with gain 0.7 to 1.3, bias ±0.15 and noise, all known.
+
+    >>> scene_from_bundled("elevation", size=128).names
+    ['elevation-0', 'elevation-1', 'elevation-2']
+    """
+    if model not in MODELS:
+        raise ValueError(f"bundled scene: model={model!r}; it is one of {', '.join(MODELS)}.")
+    if count < 2 or size < 32 or noise < 0 or shift < 0:
+        raise ValueError(
+            f"bundled scene: needs count >= 2, size >= 32, noise >= 0 and shift >= 0; given count={count}, "
+            f"size={size}, noise={noise}, shift={shift}."
+        )
+    random = np.random.default_rng(seed)
+    base = scipy.ndimage.gaussian_filter(base_raster(raster), BASE_SIGMA, mode="mirror")
+    base = (base - base.min()) / (base.max() - base.min())
+    height, width = base.shape
+    size = min(size, height, width)
+    corner = (width - size) // 2, (height - size) // 2
+    rasters: list[Raster | None] = []
+    truth = []
+    for i in range(count):
+        transform = np.eye(3) if i == 0 else random_transform(model, size, random, shift, degrees)
+        gain = 1.0 if i == 0 else random.uniform(0.7, 1.3)
+        bias = 0.0 if i == 0 else random.uniform(-0.15, 0.15)
+        values = gain * warp_from_base(base, corner, transform, (size, size)) + bias
+        values = values + noise * random.standard_normal(values.shape)
+        # Scenery beyond the base would be mirrored there: it is no data.
+        y, x = np.mgrid[0:size, 0:size].astype(np.float64)
+        source = np.linalg.inv(transform) @ np.stack([x.ravel(), y.ravel(), np.ones(x.size)])
+        sx, sy = source[0] / source[2] + corner[0], source[1] / source[2] + corner[1]
+        known = ((sx >= 0) & (sy >= 0) & (sx <= width - 1) & (sy <= height - 1)).reshape(size, size)
+        kind = Kind(".tif", np.dtype(np.float32))
+        rasters.append(Raster(f"{raster}-{i}", torch.from_numpy(values)[None], torch.from_numpy(known), kind))
+        truth.append(Truth(torch.from_numpy(transform), 1.0 / gain, -bias / gain))
+    return Scene(raster, [f"{raster}-{i}" for i in range(count)], rasters, {}, truth)

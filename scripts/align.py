@@ -1,0 +1,190 @@
+"""Align overlapping maps from the command line.
+
+    python scripts/align.py +experiment=multiscale                      # bundled real rasters with known truth
+    python scripts/align.py maps='[a.png,b.tif]' model=affine           # your own
+
+Exit codes: 0 done; 1 nothing could be aligned; 2 the command makes no sense; 3 some map was left out (with
+strict=true).
+"""
+
+import sys
+import time
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from mslsq.alignment import Alignment, AlignmentOptionError, MapStatus, Stage, align
+from mslsq.alignment.outputs import Aligned, describe, write_all
+from mslsq.alignment.rasters import RasterError
+from mslsq.alignment.scenes import Scene, scene_from_bundled, scene_from_files
+
+NOTHING_DONE, NO_SENSE, LEFT_OUT = 1, 2, 3
+OPTIONS = ("model", "value", "levels", "loss", "init", "min_overlap", "min_ncc", "prefilter", "max_steps")
+KNOWN = {
+    "": ("maps", "masks", "reference", *OPTIONS, "strict", "quiet", "bundled"),
+    "bundled": ("rasters", "count", "size", "model", "shift", "degrees", "noise", "seed"),
+}
+console = Console(soft_wrap=True, highlight=False)
+errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+class NonsenseError(ValueError):
+    """The command line asks for something that makes no sense."""
+
+
+def check_names(config: dict[str, Any]) -> None:
+    """`+modle=affine` is accepted by Hydra as something new; here it is a misspelling, with the nearest name."""
+    for section, known in KNOWN.items():
+        for name in config[section] if section else config:
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                where = f"{section}.{name}" if section else name
+                raise NonsenseError(f"there is no option {where}.{hint} Options: {', '.join(known)}.")
+
+
+def as_list(config: dict[str, Any], name: str) -> list[Any]:
+    value = config[name]
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def scenes_of(config: dict[str, Any]) -> list[Scene]:
+    """The user's files as one scene, or the bundled ones."""
+    maps = as_list(config, "maps")
+    if maps:
+        return [scene_from_files(maps, as_list(config, "masks"))]
+    bundled = dict(config["bundled"])
+    rasters = bundled.pop("rasters")
+    try:
+        return [scene_from_bundled(name, **bundled) for name in ([rasters] if isinstance(rasters, str) else rasters)]
+    except TypeError as error:
+        raise NonsenseError(f"bundled: {error}") from error
+
+
+def reference_of(config: dict[str, Any], scene: Scene) -> int:
+    """The reference as an index, from an index or a file name."""
+    given = config["reference"]
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < len(scene.names):
+        return given
+    if isinstance(given, str):
+        found = [
+            i for i, name in enumerate(scene.names) if given in (name, Path(name).stem) or Path(given).name == name
+        ]
+        if len(found) == 1:
+            return found[0]
+    raise NonsenseError(
+        f"reference={given!r} is none of the maps: {', '.join(f'{i} {n}' for i, n in enumerate(scene.names))}."
+    )
+
+
+def solve(scene: Scene, config: dict[str, Any]) -> Alignment:
+    """Align one scene, a line per level and map. Unreadable maps go in as empty ones and come out with their reason."""
+
+    def progress(stage: Stage) -> None:
+        if config["quiet"]:
+            return
+        rows, columns = stage.size
+        rms = f"rms {stage.rms[0]:.4f} → {stage.rms[-1]:.4f}" if stage.rms else ""
+        console.print(
+            f"  {scene.names[stage.map]:<24.24} level {stage.level} ({columns:>4} × {rows:<4}) {stage.model:<11} "
+            f"{stage.loss:<7} "
+            f"{len(stage.rms):>3} steps  {rms}  correlation {stage.ncc:.4f}  overlap {stage.overlap:.0%}"
+        )
+
+    if not config["quiet"]:
+        console.print(
+            f"[bold]{scene.name}[/]: {len(scene.names)} maps, reference {scene.names[reference_of(config, scene)]}"
+        )
+    colours = {raster.values.shape[0] for raster in scene.rasters if raster is not None}
+    single = colours <= {1, 3, 4}  # pictures are aligned by luminance; other numbers of bands all together
+    maps = [
+        None if raster is None else (raster.luminance() if single or len(colours) > 1 else raster.values)
+        for raster in scene.rasters
+    ]
+    masks = [None if raster is None else raster.mask for raster in scene.rasters]
+    options = {name: config[name] for name in OPTIONS}
+    result = align(maps, masks=masks, reference=reference_of(config, scene), progress=progress, **options)
+    for i, problem in scene.problems.items():
+        result.reasons[i] = f"Left out: {problem}"
+    return result
+
+
+def table_of(items: list[Aligned]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for name in ("map", "status", "correlation", "overlap", "± px", "error px"):
+        table.add_column(name, justify="left" if name in ("map", "status") else "right")
+    shown = lambda value, form: "" if value is None else format(value, form)  # noqa: E731
+    for record in [record for item in items for record in describe(item)]:
+        table.add_row(
+            record["name"],
+            record["status"],
+            shown(record["ncc"], ".4f"),
+            shown(record["overlap"], ".0%"),
+            shown(record["corner_sigma_px"], ".4f"),
+            shown(record.get("corner_error_px"), ".4f"),
+        )
+    return table
+
+
+def run(config: dict[str, Any], folder: Path) -> int:
+    """The whole command; returns the exit code."""
+    begin = time.perf_counter()
+    check_names(config)
+    scenes = scenes_of(config)
+    for scene in scenes:
+        for problem in scene.problems.values():
+            errors.print(f"[yellow]left out:[/] {problem}")
+        readable = sum(raster is not None for raster in scene.rasters)
+        if readable < 2:
+            what = (
+                "one map was given" if len(scene.names) == 1 else f"{readable} of {len(scene.names)} maps can be read"
+            )
+            errors.print(f"[red]nothing to align:[/] {what}, and at least two are needed.")
+            return NOTHING_DONE
+    items = [Aligned(scene, solve(scene, config)) for scene in scenes]
+    written = write_all(items, folder, time.perf_counter() - begin, {name: config[name] for name in OPTIONS})
+    states = [
+        (item.scene.names[i], MapStatus(status), item.result.reasons[i])
+        for item in items
+        for i, status in enumerate(item.result.status.tolist())
+    ]
+    console.print(table_of(items))
+    for name, status, reason in states:
+        if not status.ok or "but" in reason:
+            errors.print(f"[yellow]{name}:[/] {reason}")
+    console.print(f"{len(written)} files written to {folder}")
+    for path in sorted(path for path in written if path.parent == folder):
+        console.print(f"  {path.name}")
+    if not any(status is MapStatus.ALIGNED for _, status, _ in states):
+        errors.print("[red]no map could be aligned.[/]")
+        return NOTHING_DONE
+    return LEFT_OUT if config["strict"] and not all(status.ok for _, status, _ in states) else 0
+
+
+@hydra.main(version_base="1.3", config_path="../configs", config_name="align")
+def main(settings: DictConfig) -> None:
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    try:
+        config = OmegaConf.to_container(settings, resolve=True)
+        assert isinstance(config, dict)
+        code = run(config, folder)  # pyright: ignore
+    except (NonsenseError, AlignmentOptionError, RasterError, ValueError) as error:
+        errors.print(f"[red]error:[/] {error}", markup=True)
+        code = NO_SENSE
+    except FileNotFoundError as error:
+        errors.print(f"[red]error:[/] {error}")
+        code = NO_SENSE
+    if code:
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""`align`: known truths, masks, real data, and maps that cannot be aligned."""
+
+import numpy as np
+import pytest
+import torch
+
+from mslsq.alignment import AlignmentOptionError, MapStatus, align, synthetic
+from mslsq.alignment.metrics import corner_error
+
+EYE = torch.eye(3, dtype=torch.float64)
+
+
+def error_of(result, pair, index=1):
+    return corner_error(result.transforms[index], pair.transform, *pair.reference.shape)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return synthetic.make_pair("camera", "sim2", seed=7, size=128, shift=10.0)
+
+
+@pytest.mark.parametrize("model", synthetic.MODELS)
+def test_each_model_is_found_to_a_tenth_of_a_pixel(model):
+    pair = synthetic.make_pair("elevation", model, seed=11, size=128, shift=10.0)
+    result = align([pair.reference, pair.moving], model=model)
+    assert result.status.tolist() == [MapStatus.REFERENCE, MapStatus.ALIGNED]
+    assert error_of(result, pair) < 0.1
+    # Value noise is 1 % and there are 10^4 samples; the gain is attenuated by noise/signal variance, about 1e-3.
+    assert abs(float(result.gain[1]) / pair.gain - 1) < 0.02
+    assert abs(float(result.bias[1]) - pair.bias) < 0.02
+
+
+def test_the_reference_is_the_identity_with_zero_covariance(pair):
+    result = align([pair.reference, pair.moving])
+    assert torch.equal(result.transforms[0], EYE)
+    assert result.gain[0] == 1
+    assert result.bias[0] == 0
+    assert result.covariance[0].abs().max() == 0
+    assert result.covariance.shape == (2, 4, 4)
+    assert float(torch.linalg.eigvalsh(result.covariance[1]).min()) > 0
+
+
+def test_the_matrix_takes_reference_pixels_to_map_pixels():
+    base = synthetic.base_raster("camera")
+    reference, moving = base[100:260, 100:260], base[88:268, 93:253]
+    result = align([reference, moving], model="translation")
+    # Reference pixel (0, 0) is base (100, 100), which is pixel (x, y) = (7, 12) of the moving map. Exact copies.
+    expected = torch.tensor([[1, 0, 7], [0, 1, 12], [0, 0, 1]], dtype=torch.float64)
+    assert float((result.transforms[1] - expected).abs().max()) < 1e-3
+
+
+def test_another_reference_inverts_the_transform(pair):
+    forward = align([pair.reference, pair.moving], model="sim2").transforms[1]
+    backward = align([pair.reference, pair.moving], model="sim2", reference=1).transforms[0]
+    assert corner_error(backward @ forward, EYE, *pair.reference.shape) < 0.1
+
+
+@pytest.mark.parametrize("quarter", [1, 2, 3])
+def test_large_rotations_are_found(quarter):
+    image = torch.from_numpy(synthetic.base_raster("camera")[150:310, 150:310].copy())
+    result = align([image, torch.rot90(image, quarter)], model="se2")
+    assert result.status[1] == MapStatus.ALIGNED
+    turned = {
+        1: [[0, 1, 0], [-1, 0, 159], [0, 0, 1]],
+        2: [[-1, 0, 159], [0, -1, 159], [0, 0, 1]],
+        3: [[0, -1, 159], [1, 0, 0], [0, 0, 1]],
+    }
+    expected = torch.tensor(turned[quarter], dtype=torch.float64)
+    assert corner_error(result.transforms[1], expected, 160, 160) < 0.01
+
+
+def test_masked_and_nan_pixels_do_not_pull(pair):
+    spoiled = pair.moving.clone()
+    spoiled[40:70, 30:90] = 50.0
+    mask = torch.ones_like(spoiled, dtype=torch.bool)
+    mask[40:70, 30:90] = False
+    by_mask = align([pair.reference, spoiled], masks=[None, mask])
+    holes = torch.where(mask, pair.moving, torch.full_like(spoiled, float("nan")))
+    by_nan = align([pair.reference, holes])
+    assert error_of(by_mask, pair) < 0.1
+    torch.testing.assert_close(by_mask.transforms, by_nan.transforms)
+
+
+def test_a_robust_loss_withstands_a_foreign_object(pair):
+    spoiled = pair.moving.clone()
+    spoiled[30:60, 40:90] = 1.3
+    robust = align([pair.reference, spoiled])
+    plain = align([pair.reference, spoiled], loss=None)
+    assert error_of(robust, pair) < 0.1
+    assert error_of(robust, pair) < error_of(plain, pair)
+
+
+def test_three_maps_with_a_common_reference_and_mixed_sizes():
+    base = synthetic.base_raster("gravel")
+    maps = [base[100:228, 100:228], base[90:250, 120:240], base[110:222, 80:240].astype(np.float32)]
+    result = align(maps, model="translation")
+    assert result.aligned == [0, 1, 2]
+    assert corner_error(result.transforms[1], _shift(-20, 10), 128, 128) < 1e-3
+    assert corner_error(result.transforms[2], _shift(20, -10), 128, 128) < 1e-3
+
+
+def test_a_map_beyond_the_reference_is_placed_through_a_neighbour():
+    base = synthetic.base_raster("hubble")
+    maps = [base[200:328, 100:228], base[200:328, 290:418], base[200:328, 195:323]]
+    result = align(maps, model="translation")
+    assert result.parent.tolist() == [0, 2, 0]
+    assert corner_error(result.transforms[1], _shift(-190, 0), 128, 128) < 0.01
+    assert "through map 2" in result.reasons[1]
+
+
+def _shift(x, y):
+    return torch.tensor([[1, 0, x], [0, 1, y], [0, 0, 1]], dtype=torch.float64)
+
+
+def test_maps_that_cannot_be_aligned_are_left_out_with_their_reason(pair):
+    size = pair.reference.shape
+    random = torch.rand(size, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    bad = {
+        MapStatus.CONSTANT: torch.full(size, 3.0),
+        MapStatus.NO_DATA: torch.full(size, float("nan")),
+        MapStatus.TOO_SMALL: torch.rand(4, 100),
+        MapStatus.BAD_INPUT: torch.rand(2, 3, 4, 5),
+    }
+    maps = [
+        pair.reference,
+        *bad.values(),
+        None,
+        pair.moving,
+        torch.zeros(0, 5),
+        torch.rand(20, 20, dtype=torch.complex64),
+        random,
+    ]
+    result = align(maps)
+    states = [MapStatus(s) for s in result.status.tolist()]
+    assert states[1:5] == list(bad)
+    assert states[5] == states[7] == states[8] == MapStatus.BAD_INPUT
+    assert states[6] == MapStatus.ALIGNED
+    assert states[9] in (MapStatus.LOW_CORRELATION, MapStatus.NO_OVERLAP)
+    assert corner_error(result.transforms[6], pair.transform, *size) < 0.1
+    for i, state in enumerate(states):
+        assert result.transforms[i].isfinite().all() == state.ok
+        assert result.reasons[i].startswith("Left out") != state.ok
+    assert len(result.message().splitlines()) == len(maps)
+
+
+def test_bad_companions_do_not_change_a_good_map(pair):
+    alone = align([pair.reference, pair.moving])
+    accompanied = align([pair.reference, torch.full((50, 50), float("nan")), pair.moving])
+    assert torch.equal(alone.transforms[1], accompanied.transforms[2])
+
+
+def test_a_bad_reference_leaves_everything_out(pair):
+    result = align([torch.zeros(50, 50), pair.moving])
+    assert result.status.tolist() == [MapStatus.CONSTANT, MapStatus.NO_REFERENCE]
+    assert result.transforms.isnan().all()
+    assert "constant" in result.reasons[1]
+
+
+def test_one_map_is_its_own_reference(pair):
+    result = align([pair.reference])
+    assert result.status.tolist() == [MapStatus.REFERENCE]
+
+
+def test_infinities_and_huge_values_are_no_data_and_no_trouble(pair):
+    spoiled = pair.moving.clone()
+    spoiled[3, 4] = float("inf")
+    spoiled[5, 6] = -float("inf")
+    assert error_of(align([pair.reference, spoiled]), pair) < 0.1
+    assert error_of(align([1e12 * pair.reference, 1e-12 * pair.moving]), pair) < 0.1
+
+
+def test_integer_maps_and_colours_are_taken_as_they_are(pair):
+    as_integers = (pair.reference * 40000 + 8000).to(torch.int32), (pair.moving * 40000 + 8000).to(torch.int32)
+    assert error_of(align(as_integers), pair) < 0.1
+    colour = torch.stack([pair.reference, 0.5 * pair.reference, 1 - pair.reference])
+    result = align(
+        [colour, torch.stack([pair.moving] * 3)[:1].repeat(3, 1, 1) * torch.tensor([1.0, 1.0, 1.0])[:, None, None]]
+    )
+    assert result.status[1] in (MapStatus.ALIGNED, MapStatus.LOW_CORRELATION)
+    assert error_of(align([pair.reference, pair.moving.repeat(3, 1, 1)]), pair) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"model": "afine"}, "affine"),
+        ({"value": "gainbias"}, "gain_bias"),
+        ({"loss": "couchy"}, "cauchy"),
+        ({"init": "fase"}, "phase"),
+        ({"reference": 2}, "from 0 to 1"),
+        ({"reference": "a"}, "index"),
+        ({"levels": 0}, "levels"),
+        ({"levels": 2.5}, "levels"),
+        ({"min_overlap": -1}, "min_overlap"),
+        ({"min_overlap": "much"}, "min_overlap"),
+        ({"prefilter": -2}, "prefilter"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"masks": [None]}, "1 masks for 2 maps"),
+        ({"init": torch.eye(3)}, "shape"),
+    ],
+)
+def test_an_option_without_sense_is_refused_with_what_makes_sense(pair, options, says):
+    with pytest.raises(AlignmentOptionError, match=says):
+        align([pair.reference, pair.moving], **options)
+
+
+def test_no_maps_at_all_is_refused():
+    with pytest.raises(AlignmentOptionError, match="no maps"):
+        align([])
+
+
+def test_a_given_start_is_used(pair):
+    starts = torch.stack([EYE, pair.transform])
+    result = align([pair.reference, pair.moving], init=starts)
+    assert error_of(result, pair) < 0.1
+    assert all(stage.model == "sim2" for stage in result.stages)
+
+
+def test_values_that_are_held_stay(pair):
+    moving = (pair.moving - 0.1) * pair.gain
+    for value, gain, bias in [("none", True, True), ("bias", True, False), ("gain", False, True)]:
+        result = align([pair.reference, moving], value=value)
+        assert (abs(float(result.gain[1]) - 1) < 1e-12) == gain
+        assert (abs(float(result.bias[1])) < 1e-12) == bias
+
+
+def test_progress_reports_every_solve_coarse_to_fine(pair):
+    seen = []
+    result = align([pair.reference, pair.moving], progress=seen.append)
+    assert seen == result.stages
+    assert [stage.level for stage in seen] == sorted((stage.level for stage in seen), reverse=True)
+    assert [stage.model for stage in seen if stage.level == seen[0].level] == ["translation", "se2", "sim2"]
+    assert all(stage.rms[-1] <= stage.rms[0] for stage in seen)
+
+
+def test_an_elevation_model_and_its_blurred_copy_are_five_and_three_pixels_apart(shared_data):
+    from mslsq.alignment.rasters import read_raster
+
+    folder = shared_data / "maps" / "demcompare_srtm"
+    maps = [read_raster(folder / f"srtm_{name}.tif") for name in ("ref", "blurred_and_shifted")]
+    crops = [maps[0].values[:, 300:620, 300:620], maps[1].values[:, 300:620, 300:620]]
+    result = align(crops, model="translation")
+    # moved[y, x] = blur(reference)[y + 5, x + 3]: reference pixel (x, y) is pixel (x - 3, y - 5) of the moved tile.
+    assert corner_error(result.transforms[1], _shift(-3, -5), 320, 320) < 0.05
+
+
+@pytest.mark.parametrize(("a", "b", "x", "y"), [(3, 4, -123, 4), (4, 5, -42, 4), (3, 5, -165, 8), (1, 2, -343, -3)])
+def test_occupancy_maps_of_one_building_are_found_to_the_pixel(shared_data, a, b, x, y):
+    from mslsq.alignment.rasters import read_raster
+
+    folder = shared_data / "maps" / "fr079"
+    maps = [read_raster(folder / f"fr079_freeform_crop{i}.jpg").luminance() for i in (a, b)]
+    result = align(maps, model="translation")
+    assert result.status[1] == MapStatus.ALIGNED, result.reasons[1]
+    # Hand-drawn outlines of the unknown area do not agree between crops; half a pixel is what "to the pixel" means.
+    assert corner_error(result.transforms[1], _shift(x, y), *maps[0].shape[1:]) < 0.5
+
+
+def test_two_views_of_a_street_have_no_homography(shared_data):
+    from mslsq.alignment.rasters import read_raster
+
+    folder = shared_data / "maps" / "opencv"
+    maps = [read_raster(folder / f"leuven{side}.jpg").luminance()[:, ::2, ::2] for side in "AB"]
+    result = align(maps, model="homography")
+    assert result.status[1] != MapStatus.ALIGNED
+    assert result.transforms[1].isnan().all()
+
+
+@pytest.mark.slow
+def test_nineteen_of_twenty_random_pairs_end_below_a_tenth_of_a_pixel():
+    errors = []
+    for model, pair in synthetic.benchmark_pairs(per_model=4):
+        result = align([pair.reference, pair.moving], model=model)
+        errors.append(error_of(result, pair))
+    assert sum(error < 0.1 for error in errors) >= 19, errors
