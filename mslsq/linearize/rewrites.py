@@ -11,6 +11,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 
+from mslsq.linearize import factorizations
+
 aten = torch.ops.aten
 
 
@@ -43,6 +45,10 @@ REPLACED: dict[Any, Any] = {
     aten._conj.default: conj,
     aten._neg_view_copy.default: aten.neg.default,
     aten._neg_view.default: aten.neg.default,
+    aten._linalg_solve_ex.default: factorizations.solve,
+    aten.linalg_lu_solve.default: factorizations.lu_solve,
+    aten._linalg_slogdet.default: factorizations.slogdet,
+    aten._linalg_det.default: factorizations.det,
 }
 SCATTERS = (
     aten.select_scatter.default,
@@ -72,8 +78,12 @@ def rewrite(node: fx.Node) -> None:
         replace(node, node.args[0])
     elif target in DROPPED:
         replace(node, node.args[0])
-    elif target is aten.copy.default:
+    elif target in (aten.copy.default, aten.fill.Tensor):
         copied(node)
+    elif target is aten._linalg_check_errors.default:
+        node.graph.erase_node(node)  # one singular block must not stop the others
+    elif target is aten.fill.Scalar:
+        filled(node)
     elif target in (aten.slice_copy.Tensor, aten.slice.Tensor):
         node.target = aten.slice.Tensor
         node.args = (node.args[0], *bounds(node.args[1:], shape_and_dtype(node.args[0])[0]))
@@ -104,6 +114,16 @@ def copied(node: fx.Node) -> None:
         if shape != destination[0]:
             source = node.graph.call_function(aten.expand.default, (source, destination[0]))
     replace(node, source)
+
+
+def filled(node: fx.Node) -> None:
+    """`aten.fill` has no batching rule; its result is a constant."""
+    shape, dtype = shape_and_dtype(node)
+    with node.graph.inserting_before(node):
+        kwargs = {"dtype": dtype, "device": node.meta["val"].device}
+        value = node.graph.call_function(aten.full.default, (shape, node.args[1]), kwargs)
+        value.meta = node.meta
+    replace(node, value)
 
 
 def bounds(arguments: Any, shape: list[int]) -> tuple[int, int, int, int]:

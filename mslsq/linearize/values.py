@@ -107,7 +107,7 @@ def members_of(kind: type) -> dict[str, tuple[type, types.FunctionType | None]]:
     """What the user's classes among the bases of `kind` define: name -> (class, function or None for an attribute)."""
     members: dict[str, tuple[type, types.FunctionType | None]] = {}
     for owner in kind.__mro__:
-        if is_library(owner) or owner.__module__.startswith("mslsq."):
+        if is_library(owner.__module__) or owner.__module__.startswith("mslsq."):
             continue
         for key, entry in vars(owner).items():
             if isinstance(entry, (staticmethod, classmethod)):

@@ -404,6 +404,64 @@ def test_an_integer_input_indexes_like_a_number(transform):
     torch.testing.assert_close(vmap(transform(captured))(x, i), loop)
 
 
+def test_a_computed_index_may_be_written_to():
+    def residual(v):
+        k = torch.floor(v[0] * 2).long()
+        o = torch.zeros(4, 4, dtype=F64)
+        o[k, 1:3] = v[1:3]
+        o[0, k] += v[0] ** 2
+        o[-k - 1] *= 2.0
+        o[k] = o[k] * v
+        return o
+
+    x = batch() + 0.01  # no entry within a difference step of a jump of floor
+    captured = capture(residual, (x[0],), name="bins")
+    expected = torch.stack([differences(residual, v) for v in x])
+    torch.testing.assert_close(vmap(jacrev(captured))(x), expected, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(vmap(jacfwd(captured))(x), expected, rtol=1e-7, atol=1e-9)
+
+
+def square(v):
+    return v.reshape(3, 3) + 2.0 * torch.eye(3, dtype=v.dtype)
+
+
+FACTORIZATIONS = {
+    "solve": lambda v: torch.linalg.solve(square(v), v[:3]),
+    "solve columns": lambda v: torch.linalg.solve(square(v), v[:6].reshape(3, 2)),
+    "solve from the right": lambda v: torch.linalg.solve(square(v), v[:6].reshape(2, 3), left=False),
+    "solve a batch of vectors": lambda v: torch.linalg.solve(
+        square(v)[:2, None, :2] + square(v)[:2, :2], v[:4].view(2, 2)
+    ),
+    "det": lambda v: torch.linalg.det(square(v) - 4.0),
+    "slogdet": lambda v: torch.linalg.slogdet(square(v) - 4.0)[1],
+    "lu_solve": lambda v: torch.linalg.lu_solve(*torch.linalg.lu_factor(square(v)), v[:3, None]),
+    "lu_solve adjoint": lambda v: torch.linalg.lu_solve(*torch.linalg.lu_factor(square(v)), v[:3, None], adjoint=True),
+    "lu_solve right": lambda v: torch.linalg.lu_solve(*torch.linalg.lu_factor(square(v)), v[None, :3], left=False),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIZATIONS)
+def test_solves_and_determinants_are_right_where_pytorchs_are_silently_wrong(name):
+    residual, x = FACTORIZATIONS[name], batch(3, 9)
+    captured = capture(residual, (x[0],), name="linalg")
+    torch.testing.assert_close(vmap(captured)(x), one_by_one(residual, x))
+    first = torch.stack([jacrev(residual)(v) for v in x])
+    second = torch.stack([jacrev(jacrev(residual))(v) for v in x])
+    for transform in (jacfwd, jacrev):
+        torch.testing.assert_close(vmap(transform(captured))(x), first)
+        torch.testing.assert_close(vmap(jacfwd(transform(captured)))(x), second)
+        torch.testing.assert_close(vmap(jacrev(transform(captured)))(x), second)
+
+
+def test_a_singular_block_does_not_stop_the_others():
+    captured = capture(FACTORIZATIONS["solve"], (batch(1, 9)[0],), name="singular")
+    x = batch(3, 9)
+    x[1] = -2.0 * torch.eye(3, dtype=F64).reshape(-1)
+    out = vmap(captured)(x)
+    torch.testing.assert_close(out[[0, 2]], one_by_one(FACTORIZATIONS["solve"], x[[0, 2]]))
+    assert not out[1].isfinite().all()
+
+
 def test_no_grad_and_detach_cut_the_derivative_forward_and_reverse():
     def residual(v):
         with torch.no_grad():

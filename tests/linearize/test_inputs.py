@@ -429,6 +429,38 @@ def test_a_global_that_requires_grad_is_refused_by_name(residual, name):
     assert name in str(info.value)
 
 
+class UsesGlobals(nn.Module):
+    def forward(self, x):
+        return self.inner(x) * GLOBAL_SCALE
+
+    def inner(self, x):
+        return x
+
+    def residual(self, x):
+        return x * GLOBAL_PARAMETER
+
+
+def test_methods_of_modules_are_searched_for_globals_too(monkeypatch):
+    module = UsesGlobals()
+    key = collect(module).key
+    monkeypatch.setitem(globals(), "GLOBAL_SCALE", 5.0)
+    assert collect(module).key != key
+    for refused in (lambda: collect_module(module), lambda: collect(lambda x: module.residual(x))):
+        with pytest.raises(UncollectedTensorError, match="GLOBAL_PARAMETER"):
+            refused()
+
+
+def test_manifold_elements_and_losses_of_the_library_are_walked():
+    manifolds = pytest.importorskip("mslsq.manifolds")
+    target = manifolds.SE3.exp(torch.rand(6, dtype=torch.float64))
+    pose = manifolds.SE3.exp(torch.rand(6, dtype=torch.float64))
+    collected = collect(lambda x: (target.inverse() @ x).log())
+    (name,) = collected.tensors
+    assert name == "closure cell 'target'"
+    same = collected.rebuild({name: pose.storage})(pose)
+    torch.testing.assert_close(same, torch.zeros(6, dtype=torch.float64), rtol=0, atol=1e-14)
+
+
 def test_a_global_that_is_not_used_by_the_residual_is_no_obstacle():
     assert collect(Trainer().residual).tensors == {}
 
