@@ -11,6 +11,7 @@ from torch import Tensor
 from mslsq.manifolds import planar
 from mslsq.manifolds.base import _batch
 from mslsq.manifolds.lie_group import LieGroup, normalized
+from mslsq.manifolds.series import half_angle
 from mslsq.manifolds.similarity import translation_coefficients
 from mslsq.manifolds.so2 import SO2
 
@@ -111,5 +112,5 @@ class Sim2(LieGroup):
 def _mean_motion(sigma: Tensor, angle: Tensor) -> Tensor:
     """(exp(z) - 1)/z of z = σ + iθ, as a complex number: the mean of exp(τ z) over τ in [0, 1]."""
     angle2 = angle * angle
-    a, b, c = translation_coefficients(sigma, angle2)
+    a, b, c = translation_coefficients(sigma, angle2, half_angle(0.25 * angle2))
     return torch.cat([a - angle2 * c, angle * b], -1)

@@ -67,13 +67,15 @@ class Sim3(LieGroup):
         rho, phi, sigma = tangent[..., :3], tangent[..., 3:6], tangent[..., 6:]
         angle2 = dot(phi, phi)
         half = half_angle(0.25 * angle2)
-        translation = _apply(translation_coefficients(sigma, angle2), phi, rho)
+        translation = _apply(translation_coefficients(sigma, angle2, half), phi, rho)
         return cls._wrap(torch.cat([translation, 0.5 * half.sinc * phi, half.cosine, sigma.exp()], -1))
 
     def log(self) -> Float[Tensor, "*batch 7"]:
         phi, _ = quaternion.logarithm(self.storage[..., 3:7])
         sigma = self.storage[..., 7:].log()
-        rho = _apply(inverse_coefficients(sigma, dot(phi, phi)), phi, self.storage[..., :3])
+        angle2 = dot(phi, phi)
+        coefficients = inverse_coefficients(sigma, angle2, half_angle(0.25 * angle2))
+        rho = _apply(coefficients, phi, self.storage[..., :3])
         return torch.cat([rho, phi, sigma], -1)
 
     def adjoint(self) -> Float[Tensor, "*batch 7 7"]:

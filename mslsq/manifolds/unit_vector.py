@@ -61,12 +61,12 @@ class UnitVector(Manifold):
         along = dot(x, y)
         across = _reflect(x, y)[..., :-1]
         behind = along < 0.0
-        # At the opposite point no direction is preferred: take the first, with a length whose square float32 still has.
+        # At the opposite point no direction is preferred: pi times the first. 1e-36 is a square that float32 still has.
         opposite = behind & (dot(across, across) < 1e-36)
-        first = across[..., :1].masked_fill(opposite, 1e-9)
+        first = across[..., :1].masked_fill(opposite, 1.0)
         across = torch.cat([first, across[..., 1:].masked_fill(opposite, 0.0)], -1)
         length2 = dot(across, across)
-        ratio = angle_ratios(length2, torch.where(behind, -along, along))[0]
+        ratio = angle_ratios(length2, torch.where(behind, -along, along))[0].masked_fill(opposite, 0.0)
         rest = torch.pi * length2.masked_fill(~behind, 1.0).rsqrt() - ratio  # the angle is pi - x behind
         return torch.where(behind, rest, ratio) * across
 
