@@ -104,9 +104,9 @@ class Walk:
         if self.inside_global:
             if value.requires_grad or is_wrapped(value):
                 raise UncollectedTensorError(
-                    f"The residual uses the {name}, a tensor that requires grad or is being transformed. A global "
-                    "cannot become an input of the solve, and its derivative would be lost: pass it in args (or as "
-                    "data of the cost), or hold it in a closure or a module."
+                    f"The residual uses the {name}, a tensor that requires grad or is being transformed. It cannot "
+                    "become an input of the solve from there and would lose its derivative: pass it in args (or as data "
+                    "of the cost), or hold it in a closure, a list or a module."
                 )
             self.scalars.append((Identity(value), 0 if value.is_inference() else value._version))
             return
@@ -220,6 +220,14 @@ class Walk:
                 f"The {name or 'residual'} is a TorchScript module with parameters that require grad; it cannot be "
                 "rebuilt around other tensors. Use the nn.Module it was made from."
             )
+        if isinstance(value, (set, frozenset)) and not all(
+            type(entry) in SCALARS for entry in value
+        ):  # no order to name its tensors by
+            outer, self.inside_global = self.inside_global, True
+            for entry in value:
+                self.visit(entry, f"{name}, entry of a set", 0)
+            self.inside_global = outer
+            return
         self.scalars.append(value_of(value, kind))
 
 

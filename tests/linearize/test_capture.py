@@ -360,6 +360,31 @@ def test_the_transformed_graph_can_be_traced_again_and_replayed_on_other_data(re
     torch.testing.assert_close(replay(x + 0.1), function(x + 0.1), rtol=1e-14, atol=1e-14)
 
 
+def test_many_writes_into_one_tensor_are_one_operation():
+    captured = capture(pairwise_maps, (torch.rand(5, 7, dtype=F64), torch.rand(20, 1, dtype=F64)), name="scale")
+    assert captured.graph is not None
+    assert sum(node.target is torch.ops.aten.cat.default for node in captured.graph.graph.nodes) == 1
+    assert not any("zeros" in str(node.target) for node in captured.graph.graph.nodes)
+
+
+def overlapping(v):
+    o = torch.ones(6, dtype=F64)
+    o[1:5] = v
+    o[2:4] = v[:2] ** 2
+    o[3:] = v[:3] ** 3
+    o[0] = o[1] * o[3]
+    o[2:3] += o[4:5]
+    return o
+
+
+def test_writes_that_overlap_keep_their_order():
+    x = batch()
+    captured = capture(overlapping, (x[0],), name="overlap")
+    torch.testing.assert_close(vmap(captured)(x), one_by_one(overlapping, x))
+    expected = torch.stack([differences(overlapping, v) for v in x])
+    torch.testing.assert_close(vmap(jacfwd(captured))(x), expected, rtol=1e-7, atol=1e-8)
+
+
 class Pair:
     """Stands for a manifold element: a registered pytree node."""
 

@@ -440,6 +440,12 @@ class UsesGlobals(nn.Module):
         return x * GLOBAL_PARAMETER
 
 
+def test_a_set_of_tensors_with_derivatives_is_refused():
+    data = {nn.Parameter(torch.ones(1))}
+    with pytest.raises(UncollectedTensorError, match="closure cell 'data', entry of a set"):
+        collect(lambda x: x * next(iter(data)))
+
+
 def test_methods_of_modules_are_searched_for_globals_too(monkeypatch):
     module = UsesGlobals()
     key = collect(module).key
