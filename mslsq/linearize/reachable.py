@@ -105,8 +105,8 @@ class Walk:
             if value.requires_grad or is_wrapped(value):
                 raise UncollectedTensorError(
                     f"The residual uses the {name}, a tensor that requires grad or is being transformed. It cannot "
-                    "become an input of the solve from there and would lose its derivative: pass it in args (or as data "
-                    "of the cost), or hold it in a closure, a list or a module."
+                    "become an input of the solve from there and would lose its derivative: pass it in args (or as "
+                    "data of the cost), or hold it in a closure, a list or a module."
                 )
             self.scalars.append((Identity(value), 0 if value.is_inference() else value._version))
             return
