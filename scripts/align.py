@@ -25,7 +25,7 @@ from mslsq.alignment.rasters import RasterError
 from mslsq.alignment.scenes import Scene, scene_from_bundled, scene_from_files
 
 NOTHING_DONE, NO_SENSE, LEFT_OUT = 1, 2, 3
-OPTIONS = ("model", "value", "levels", "loss", "init", "min_overlap", "min_ncc", "prefilter", "max_steps")
+OPTIONS = ("model", "value", "levels", "loss", "init", "min_overlap", "min_ncc", "min_detail", "prefilter", "max_steps")
 KNOWN = {
     "": ("maps", "masks", "reference", *OPTIONS, "strict", "quiet", "bundled"),
     "bundled": ("rasters", "count", "size", "model", "shift", "degrees", "noise", "seed"),

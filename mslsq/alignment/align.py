@@ -37,6 +37,7 @@ def align(
     init: Any = "auto",
     min_overlap: float = 0.15,
     min_ncc: float = 0.5,
+    min_detail: float = 0.45,
     prefilter: float = 1.0,
     max_steps: int = 30,
     progress: Callable[[Stage], None] | None = None,
@@ -60,7 +61,8 @@ def align(
             "identity", or a tensor (N, 3, 3) of starts in the convention of the result.
         min_overlap: share of the smaller map's valid pixels that must be common.
         min_ncc: correlation over the overlap below which a placement is not believed.
-        prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
+        min_detail: the same for the detail, what a Gaussian of 3 px takes away: a common sky or slope correlates
+        anywhere. prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
         max_steps: of Levenberg-Marquardt on the finest level.
         progress: called with a `Stage` after every solve.
 
@@ -80,7 +82,7 @@ def align(
     """
     maps = list(maps)
     options = _options(
-        maps, model, reference, masks, value, levels, loss, init, min_overlap, min_ncc, prefilter, max_steps
+        maps, model, reference, masks, value, levels, loss, init, min_overlap, min_ncc, min_detail, prefilter, max_steps
     )
     rasters, states, reasons = _prepare(maps, masks)
     like = next((r.values for r in rasters if r is not None), torch.zeros((), dtype=torch.float64))
@@ -125,6 +127,7 @@ def align(
             out["gain"][i] = out["gain"][parent] * values[1]
             out["bias"][i] = out["gain"][parent] * values[2] + out["bias"][parent]
             out["covariance"][i] = link.covariance
+            out["detail"][i] = link.detail
             out["ncc"][i], out["overlap"][i], out["corner_sigma"][i] = link.ncc, link.overlap, link.corner_sigma
             out["parent"][i] = parent
             states[i] = MapStatus.ALIGNED
@@ -253,6 +256,7 @@ def _options(
     init: Any,
     min_overlap: float,
     min_ncc: float,
+    min_detail: float,
     prefilter: float,
     max_steps: int,
 ) -> Options:
@@ -294,7 +298,8 @@ def _options(
         raise AlignmentOptionError(f"align: levels={levels!r}; levels is 'auto' or an integer from 1 to 12.")
     within("min_overlap", min_overlap, 0.01, 1.0)
     within("min_ncc", min_ncc, -1.0, 1.0)
+    within("min_detail", min_detail, -1.0, 1.0)
     within("prefilter", prefilter, 0.0, 10.0)
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or not 1 <= max_steps <= 1000:
         raise AlignmentOptionError(f"align: max_steps={max_steps!r}; max_steps is an integer from 1 to 1000.")
-    return Options(model, value, loss, init, min_overlap, min_ncc, prefilter, max_steps)
+    return Options(model, value, loss, init, min_overlap, min_ncc, min_detail, prefilter, max_steps)

@@ -28,23 +28,6 @@ def masked_ncc(
     return torch.where(energy > tiny, product / energy.clamp(min=tiny).sqrt(), torch.zeros_like(product))
 
 
-def gain_and_bias(
-    value: Float[Tensor, "channels n"], target: Float[Tensor, "channels n"], mask: Bool[Tensor, " n"]
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The line target ≈ gain · value + bias through the masked samples, with gain = std(target) / std(value).
-
-    The ratio of standard deviations (not the regression slope) is positive and has no attenuation by noise: a start
-    for the joint refinement.
-    """
-    x, y = value[:, mask].reshape(-1), target[:, mask].reshape(-1)
-    if x.numel() < 2:
-        return value.new_ones(()), value.new_zeros(())
-    spread = x.std()
-    gain = torch.where(spread > 0, y.std() / torch.where(spread > 0, spread, torch.ones_like(spread)), spread * 0 + 1)
-    gain = gain.clamp(1e-6, 1e6)
-    return gain, y.mean() - gain * x.mean()
-
-
 def project(transform: Float[Tensor, "3 3"], points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
     """Pixels (x, y) through a 3 x 3 matrix; points on or behind the horizon become NaN.
 

@@ -48,6 +48,7 @@ def describe(item: Aligned) -> list[dict[str, Any]]:
             "gain": _number(result.gain[i]),
             "bias": _number(result.bias[i]),
             "ncc": _number(result.ncc[i]),
+            "detail_ncc": _number(result.detail[i]),
             "overlap": _number(result.overlap[i]),
             "corner_sigma_px": _number(result.corner_sigma[i]),
             "tangent_covariance": result.covariance[i].tolist()
@@ -84,7 +85,7 @@ def write_transforms(items: Sequence[Aligned], folder: Path, options: dict[str, 
 
 def write_metrics(items: Sequence[Aligned], folder: Path, seconds: float) -> Path:
     """`metrics.json`: per map and in all, the correlations, overlaps and, where the truth is known, errors."""
-    keep = ("scene", "name", "status", "ncc", "overlap", "corner_sigma_px", "corner_error_px")
+    keep = ("scene", "name", "status", "ncc", "detail_ncc", "overlap", "corner_sigma_px", "corner_error_px")
     records = [{key: record[key] for key in keep if key in record} for item in items for record in describe(item)]
     moved = [record for record in records if record["status"] != "reference"]
     errors = [record["corner_error_px"] for record in moved if record.get("corner_error_px") is not None]

@@ -15,10 +15,10 @@ from torch import Tensor
 
 import mslsq
 from mslsq.alignment import starts
-from mslsq.alignment.metrics import gain_and_bias, masked_ncc, project
+from mslsq.alignment.metrics import masked_ncc, project
 from mslsq.alignment.models import MODELS, Frame, Warp
 from mslsq.alignment.objective import LOSSES, photometric_problem
-from mslsq.alignment.pyramid import Level
+from mslsq.alignment.pyramid import Level, masked_blur
 from mslsq.alignment.result import MapStatus, Stage
 from mslsq.alignment.sampling import sample_at
 
@@ -30,6 +30,18 @@ SEARCH_SIDE = 64
 
 CANDIDATES = 4
 """Starts that are refined on the coarsest level, as one batch."""
+
+LATE_SIDE = 300
+"""Shifts are searched once more on every level up to this side, for maps whose detail a coarser level has lost: thin
+walls of occupancy maps are found at 1/4 scale, and at 1/16 a false match outranks the true one."""
+
+CERTAIN = 0.8
+"""A hypothesis whose correlation and detail average this much needs no such second look."""
+
+DETAIL_SIGMA = 3.0
+"""Samples. Detail is what a Gaussian of this width takes away. Over wrong placements of real maps the correlation of
+the whole reached 0.93 (two views of a street, one half sky), that of the detail 0.33; true ones had at least 0.57 in
+detail."""
 
 HEAVY_TAILS = 1.5
 """The finest level is solved with plain least squares unless the residuals' standard deviation exceeds this many times
@@ -46,6 +58,7 @@ class Options:
     init: str = "auto"
     min_overlap: float = 0.15
     min_ncc: float = 0.5
+    min_detail: float = 0.45
     prefilter: float = 1.0
     max_steps: int = 30
 
@@ -59,6 +72,7 @@ class Placed:
     value: Float[Tensor, "2"]
     covariance: Float[Tensor, "tangent tangent"]
     ncc: float
+    detail: float
     overlap: float
     corner_sigma: float
     stages: list[Stage]
@@ -75,6 +89,8 @@ class PairLevel:
     moving: Level
     to_level: Float[Tensor, "3"]
     size: tuple[int, int]
+    grid: tuple[int, int]
+    """Rows and columns of the samples."""
     index: int
 
     @staticmethod
@@ -92,6 +108,7 @@ class PairLevel:
             moving=moving,
             to_level=torch.cat([frame.centre.new_tensor([frame.half]), frame.centre]) / moving.factor,
             size=reference.size,
+            grid=(target.shape[-2], target.shape[-1]),
             index=index,
         )
 
@@ -116,18 +133,28 @@ class Estimate:
     value: Float[Tensor, "2"]
     origin: str
     ncc: float = 0.0
+    detail: float = 0.0
     overlap: float = 0.0
 
     @property
+    def certainty(self) -> float:
+        """The mean of the correlations of the whole and of the detail."""
+        return 0.5 * (self.ncc + self.detail)
+
+    @property
     def score(self) -> float:
-        return starts.Start(self.origin, self.matrix, self.ncc, self.overlap).score
+        """As `starts.Start.score`, of the certainty."""
+        return starts.Start(self.origin, self.matrix, self.certainty, self.overlap).score
 
 
 def judge(estimate: Estimate, level: PairLevel) -> Estimate:
-    """The estimate with its masked correlation and overlap on this level."""
+    """The estimate with its masked correlations and overlap on this level."""
     sampled, valid = level.look(estimate.matrix)
     ncc = float(masked_ncc(sampled.T, level.target.T, valid))
-    return replace(estimate, ncc=ncc, overlap=level.share(valid))
+    known = valid.reshape(level.grid)
+    whole = [values.T.reshape(-1, *level.grid) for values in (sampled, level.target)]
+    detail = [(values - masked_blur(values, known, DETAIL_SIGMA)[0]).flatten(1) for values in whole]
+    return replace(estimate, ncc=ncc, detail=float(masked_ncc(*detail, valid)), overlap=level.share(valid))
 
 
 def residual_at(estimate: Estimate, level: PairLevel) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
@@ -146,12 +173,24 @@ def mad_sigma(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) 
 
 
 def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"]) -> Estimate:
-    """Gain and bias from the overlap's means and standard deviations: the start of the joint refinement."""
+    """Gain and bias from the overlap alone: the start of the joint refinement.
+
+    From means and standard deviations, or from medians and median deviations (which a foreign object does not spoil, but
+    a mostly empty sky does): whichever leaves the smaller mean absolute residual.
+    """
     sampled, valid = level.look(estimate.matrix)
-    gain, bias = gain_and_bias(sampled.T, level.target.T, valid)
-    if float(freedom[0]) == 0.0:
-        gain, bias = torch.ones_like(gain), (level.target - sampled)[valid].mean() if bool(valid.any()) else bias * 0
-    return replace(estimate, value=torch.stack([gain.log().clamp(-3.0, 3.0), bias]) * freedom)
+    x, y = sampled[valid].reshape(-1), level.target[valid].reshape(-1)
+    if x.numel() == 0:
+        return replace(estimate, value=torch.zeros_like(estimate.value))
+    mean_x, mean_y, gain = x.mean(), y.mean(), (y.std() / x.std().clamp(min=1e-9))
+    middle_x, middle_y = x.median(), y.median()
+    robust = (y - middle_y).abs().median() / (x - middle_x).abs().median().clamp(min=1e-9)
+    choices = []
+    for g, cx, cy in ((gain, mean_x, mean_y), (robust, middle_x, middle_y)):
+        g = g.log().nan_to_num(0.0).clamp(-3.0, 3.0) * freedom[0]
+        value = torch.stack([g, (cy - g.exp() * cx) * freedom[1]])
+        choices.append((float((value[0].exp() * x + value[1] - y).abs().mean()), value))
+    return replace(estimate, value=min(choices, key=lambda choice: choice[0])[1])
 
 
 def refine(
@@ -191,7 +230,7 @@ def refine(
         values,
         {"photometric": data},
         in_dims=(0, {"photometric": mapped}),
-        solver=mslsq.LevenbergMarquardt(max_steps=max_steps, ftol=ftol, xtol=1e-10, gtol=0.0),
+        solver=mslsq.LevenbergMarquardt(max_steps=max_steps, ftol=ftol, xtol=1e-10, gtol=0.0, trace="never"),
     )
     matrices = solution.value["warp"].matrix()
     out = [
@@ -250,17 +289,23 @@ def place(
         if report is not None:
             report(stage)
 
+    # Blurring takes two pixels off every border, of a coarse level too: half of the overlap will do there.
+    least = [options.min_overlap if i == 0 else 0.5 * options.min_overlap for i in range(len(levels))]
     hypotheses = _starting(reference, moving, frame, levels, options, initial)
     hypotheses = [with_values(h, levels[-1], freedom) for h in hypotheses]
     names = list(MODELS)
     growth = names[: names.index(options.model) + 1]
-    if not any(h.overlap >= options.min_overlap for h in hypotheses):
+    if not any(h.overlap >= least[-1] for h in hypotheses):
         return _failed(MapStatus.NO_OVERLAP, hypotheses[0], options, stages)
 
     status = mslsq.Status.MAX_STEPS
     for position in range(len(levels) - 1, -1, -1):
         level = levels[position]
         coarsest, finest = position == len(levels) - 1, position == 0
+        if not coarsest:
+            hypotheses = _with_late_starts(
+                hypotheses, reference[position], moving[position], level, frame, options, freedom
+            )
         for model in growth if coarsest and initial is None else [options.model]:
             best_entry, solution, frozen, loss = 0, None, [], options.loss
             for attempt in range(3):
@@ -271,7 +316,7 @@ def place(
                     hypotheses, level, model, loss, freedom, steps, 1e-9 if finest else 1e-5
                 )
                 kept = [
-                    judge(new if no_worse(new, old, level, mask, options.min_overlap) else old, level)
+                    judge(new if no_worse(new, old, level, mask, least[position]) else old, level)
                     for new, old, mask in zip(refined, hypotheses, frozen, strict=True)
                 ]
                 hypotheses = kept
@@ -286,7 +331,7 @@ def place(
             assert solution is not None
             status = mslsq.Status(int(solution.status[best_entry]))
             record(level, model, loss, hypotheses[best_entry], solution, best_entry, int(frozen[best_entry].sum()))
-        ranked = sorted(hypotheses, key=lambda h: (h.overlap < options.min_overlap, -h.score))
+        ranked = sorted(hypotheses, key=lambda h: (h.overlap < least[position], -h.score))
         keep = 2 if coarsest and len(levels) > 2 else 1
         hypotheses = _apart(ranked, frame)[:keep]
     return _judged(hypotheses[0], levels[0], options, frame, freedom, status, stages)
@@ -319,14 +364,45 @@ def _starting(
         candidates = starts.search(
             coarse, moving[at], turns, options.model not in ("translation", "se2"), options.min_overlap
         )
-    ranked = starts.rank(candidates, coarse, moving[at], options.min_overlap)
-    chosen = starts.distinct(ranked, *coarse.size)[:CANDIDATES]
+    ranked = starts.distinct(starts.rank(candidates, coarse, moving[at], 0.5 * options.min_overlap), *coarse.size)
     shrink = torch.diag(like.new_tensor([coarse.factor, coarse.factor, 1.0]))
     out = []
-    for start in chosen:
+    for start in ranked:
         pixel = shrink @ start.matrix @ torch.linalg.inv(shrink)
-        out.append(judge(Estimate(frame.from_pixels(pixel), zero, start.origin), levels[-1]))
+        out.append(judge(Estimate(frame.from_pixels(pixel), zero, start.origin), levels[at]))
+    out = sorted(out, key=lambda h: (h.overlap < 0.5 * options.min_overlap, -h.score))[:CANDIDATES]
+    out = [judge(estimate, levels[-1]) for estimate in out]
     return out + [out[0]] * (CANDIDATES - len(out)) if options.init != "phase" else out
+
+
+def _with_late_starts(
+    hypotheses: list[Estimate],
+    reference: Level,
+    moving: Level,
+    level: PairLevel,
+    frame: Frame,
+    options: Options,
+    freedom: Float[Tensor, "2"],
+) -> list[Estimate]:
+    """The hypotheses, and a shift of this level's own before them where none is certain and it scores higher."""
+    judged = sorted((judge(h, level) for h in hypotheses), key=lambda h: -h.score)
+    if options.init not in ("auto", "search") or max(*level.size, *moving.size) > LATE_SIDE:
+        return judged
+    if judged[0].certainty >= CERTAIN:
+        return judged
+    shifts = [
+        matrix for _, matrix in starts.correlate_turned(reference, moving, [(0.0, 1.0)], 0.5 * options.min_overlap, 2)
+    ]
+    shifts += [starts.phase_correlation(reference, moving, low_pass) for low_pass in (starts.LOW_PASS, 0.2)]
+    grow = torch.diag(frame.centre.new_tensor([level.moving.factor, level.moving.factor, 1.0]))
+    late = []
+    for shift in shifts:
+        matrix = frame.from_pixels(grow @ shift @ torch.linalg.inv(grow))
+        late.append(judge(Estimate(matrix, judged[0].value, "late shift"), level))
+    best = max(late, key=lambda h: (h.overlap >= 0.5 * options.min_overlap, h.score))
+    if best.score <= judged[0].score or best.overlap < 0.5 * options.min_overlap:
+        return judged
+    return [with_values(best, level, freedom), judged[0]]
 
 
 def _apart(ranked: Sequence[Estimate], frame: Frame) -> list[Estimate]:
@@ -356,6 +432,7 @@ def _failed(status: MapStatus, estimate: Estimate, options: Options, stages: lis
         estimate.value,
         nan,
         estimate.ncc,
+        estimate.detail,
         estimate.overlap,
         float("nan"),
         stages,
@@ -378,10 +455,11 @@ def _judged(
         found = f"(The best found overlaps {estimate.overlap:.0%}, {options.min_overlap:.0%} is asked.)"
         reason = f"{MapStatus.NO_OVERLAP.sentence} {found}"
         return _failed(MapStatus.NO_OVERLAP, estimate, options, stages, reason)
-    if estimate.ncc < options.min_ncc:
+    if estimate.ncc < options.min_ncc or estimate.detail < options.min_detail:
         reason = (
             f"{MapStatus.LOW_CORRELATION.sentence} (The best found, over an overlap of {estimate.overlap:.0%}, has "
-            f"{estimate.ncc:.2f}; {options.min_ncc:.2f} is asked.)"
+            f"{estimate.ncc:.2f}, and {estimate.detail:.2f} in its detail; {options.min_ncc:.2f} and "
+            f"{options.min_detail:.2f} are asked.)"
         )
         return _failed(MapStatus.LOW_CORRELATION, estimate, options, stages, reason)
     if status in (mslsq.Status.NON_FINITE, mslsq.Status.SINGULAR):
@@ -397,6 +475,7 @@ def _judged(
         estimate.value,
         covariance,
         estimate.ncc,
+        estimate.detail,
         estimate.overlap,
         sigma,
         stages,

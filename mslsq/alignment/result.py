@@ -93,6 +93,8 @@ class Alignment:
     For a map placed through another, that of its own link only."""
     ncc: Float[Tensor, " maps"]
     """Masked correlation with the map it was placed on (`parent`), over the overlap."""
+    detail: Float[Tensor, " maps"]
+    """The same for the detail: what a Gaussian of 3 px takes away."""
     overlap: Float[Tensor, " maps"]
     """Share of the smaller map's valid pixels that the two have in common."""
     corner_sigma: Float[Tensor, " maps"]
@@ -129,6 +131,7 @@ def empty(count: int, reference: int, model: str, tangent: int, like: Tensor) ->
         "bias": like.new_full((count,), nan),
         "covariance": like.new_full((count, tangent, tangent), nan),
         "ncc": like.new_full((count,), nan),
+        "detail": like.new_full((count,), nan),
         "overlap": like.new_full((count,), nan),
         "corner_sigma": like.new_full((count,), nan),
         "parent": torch.full((count,), -1),
@@ -139,6 +142,7 @@ def empty(count: int, reference: int, model: str, tangent: int, like: Tensor) ->
         ("bias", 0.0),
         ("covariance", 0.0),
         ("ncc", 1.0),
+        ("detail", 1.0),
         ("overlap", 1.0),
         ("corner_sigma", 0.0),
     ]:

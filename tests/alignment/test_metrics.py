@@ -23,13 +23,6 @@ def test_masked_ncc_of_a_constant_or_of_nothing_is_zero():
     assert metrics.masked_ncc(a, a, ~mask) == 0
 
 
-def test_gain_and_bias_recover_a_line():
-    value = torch.rand(1, 100, dtype=torch.float64)
-    gain, bias = metrics.gain_and_bias(value, 0.7 * value - 0.2, torch.ones(100, dtype=torch.bool))
-    assert abs(float(gain) - 0.7) < 1e-12
-    assert abs(float(bias) + 0.2) < 1e-12
-
-
 def test_the_horizon_has_no_corner_error():
     behind = torch.eye(3, dtype=torch.float64)
     behind[2] = torch.tensor([-0.1, 0.0, 1.0])
