@@ -44,7 +44,7 @@ def structure_of(system: System, device: torch.device | None = None) -> Structur
     total = sum(int(mask.sum()) * d for mask, d in zip(free, tangents, strict=True))
     if total <= SMALL:
         return _single(tangents, free, device)
-    labels = _components(system, free)
+    labels = components_of(system, free)
     sizes = np.zeros(max((int(label.max(initial=-1)) for label in labels), default=-1) + 1, np.int64)
     for label, mask, d in zip(labels, free, tangents, strict=True):
         np.add.at(sizes, label[mask], d)
@@ -97,7 +97,7 @@ def _batched(
     )
 
 
-def _components(system: System, free: list[np.ndarray]) -> list[np.ndarray]:
+def components_of(system: System, free: list[np.ndarray]) -> list[np.ndarray]:
     """For each unknown the component of each of its blocks (-1 where it is fixed)."""
     starts = np.cumsum([0, *(len(mask) for mask in free)])
     is_free = np.concatenate(free)
