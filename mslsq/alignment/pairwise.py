@@ -28,7 +28,7 @@ MAX_SAMPLES = 1 << 18
 SEARCH_SIDE = 64
 """The start search works on the first level whose longer side is at most this."""
 
-CANDIDATES = 4
+CANDIDATES = 8
 """Starts that are refined on the coarsest level, as one batch."""
 
 LATE_SIDE = 300
@@ -147,14 +147,21 @@ class Estimate:
         return starts.Start(self.origin, self.matrix, self.certainty, self.overlap).score
 
 
-def judge(estimate: Estimate, level: PairLevel) -> Estimate:
-    """The estimate with its masked correlations and overlap on this level."""
-    sampled, valid = level.look(estimate.matrix)
-    ncc = float(masked_ncc(sampled.T, level.target.T, valid))
+def correlations(
+    sampled: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"], level: PairLevel
+) -> tuple[float, float]:
+    """Masked correlation of the samples with the reference, and that of their detail."""
     known = valid.reshape(level.grid)
     whole = [values.T.reshape(-1, *level.grid) for values in (sampled, level.target)]
     detail = [(values - masked_blur(values, known, DETAIL_SIGMA)[0]).flatten(1) for values in whole]
-    return replace(estimate, ncc=ncc, detail=float(masked_ncc(*detail, valid)), overlap=level.share(valid))
+    return float(masked_ncc(whole[0].flatten(1), whole[1].flatten(1), valid)), float(masked_ncc(*detail, valid))
+
+
+def judge(estimate: Estimate, level: PairLevel) -> Estimate:
+    """The estimate with its masked correlations and overlap on this level."""
+    sampled, valid = level.look(estimate.matrix)
+    ncc, detail = correlations(sampled, valid, level)
+    return replace(estimate, ncc=ncc, detail=detail, overlap=level.share(valid))
 
 
 def residual_at(estimate: Estimate, level: PairLevel) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
@@ -175,8 +182,8 @@ def mad_sigma(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) 
 def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"]) -> Estimate:
     """Gain and bias from the overlap alone: the start of the joint refinement.
 
-    From means and standard deviations, or from medians and median deviations (which a foreign object does not spoil, but
-    a mostly empty sky does): whichever leaves the smaller mean absolute residual.
+    From means and standard deviations, or from medians and median deviations (which a foreign object does not spoil,
+    but a mostly empty sky does): whichever leaves the smaller mean absolute residual.
     """
     sampled, valid = level.look(estimate.matrix)
     x, y = sampled[valid].reshape(-1), level.target[valid].reshape(-1)
@@ -243,8 +250,8 @@ def refine(
 def no_worse(new: Estimate, old: Estimate, level: PairLevel, frozen: Bool[Tensor, " n"], min_overlap: float) -> bool:
     """May the new estimate replace the old? Judged on samples valid in both, so that shrinking the overlap never pays.
 
-    The correlation over that intersection must not fall (by more than rounding), nor the overlap below `min_overlap`
-    where it was above, nor may the warp have turned over or left the finite numbers.
+    The correlations of the whole and of the detail over that intersection must not fall (by more than rounding), nor
+    the overlap below `min_overlap` where it was above, nor may the warp have turned over or left the finite numbers.
     """
     if not (bool(new.matrix.isfinite().all()) and bool(new.value.isfinite().all())):
         return False
@@ -259,8 +266,7 @@ def no_worse(new: Estimate, old: Estimate, level: PairLevel, frozen: Bool[Tensor
     both = valid & frozen
     if level.share(valid) < min_overlap <= level.share(frozen) or int(both.sum()) < 16:
         return False
-    target = level.target.T
-    return float(masked_ncc(sampled.T, target, both)) >= float(masked_ncc(before.T, target, both)) - 1e-3
+    return sum(correlations(sampled, both, level)) >= sum(correlations(before, both, level)) - 2e-3
 
 
 def place(
@@ -332,7 +338,7 @@ def place(
             status = mslsq.Status(int(solution.status[best_entry]))
             record(level, model, loss, hypotheses[best_entry], solution, best_entry, int(frozen[best_entry].sum()))
         ranked = sorted(hypotheses, key=lambda h: (h.overlap < least[position], -h.score))
-        keep = 2 if coarsest and len(levels) > 2 else 1
+        keep = (3 if coarsest else 2) if position > 1 else 1
         hypotheses = _apart(ranked, frame)[:keep]
     return _judged(hypotheses[0], levels[0], options, frame, freedom, status, stages)
 
@@ -364,13 +370,22 @@ def _starting(
         candidates = starts.search(
             coarse, moving[at], turns, options.model not in ("translation", "se2"), options.min_overlap
         )
-    ranked = starts.distinct(starts.rank(candidates, coarse, moving[at], 0.5 * options.min_overlap), *coarse.size)
+    ranked = starts.rank(candidates, coarse, moving[at], 0.5 * options.min_overlap)
+    ranked = starts.distinct(
+        sorted(ranked, key=lambda s: s.origin not in ("identity", "phase correlation")), *coarse.size
+    )
     shrink = torch.diag(like.new_tensor([coarse.factor, coarse.factor, 1.0]))
     out = []
     for start in ranked:
         pixel = shrink @ start.matrix @ torch.linalg.inv(shrink)
         out.append(judge(Estimate(frame.from_pixels(pixel), zero, start.origin), levels[at]))
-    out = sorted(out, key=lambda h: (h.overlap < 0.5 * options.min_overlap, -h.score))[:CANDIDATES]
+    # Small motions are common: the identity and the phase correlation are refined whatever their rank (in a periodic
+    # map, bricks, a start 2 px off on the coarsest level ranks below neighbouring bricks, and still leads to the true
+    # one).
+    plain = ("identity", "phase correlation")
+    out = sorted(out, key=lambda h: (h.origin not in plain, h.overlap < 0.5 * options.min_overlap, -h.score))[
+        :CANDIDATES
+    ]
     out = [judge(estimate, levels[-1]) for estimate in out]
     return out + [out[0]] * (CANDIDATES - len(out)) if options.init != "phase" else out
 

@@ -245,22 +245,17 @@ def correlate_turned(
 
 
 def rotation_search(
-    reference: Level, moving: Level, min_overlap: float, keep: int = 3, scales: Sequence[float] = (1.0,)
+    reference: Level, moving: Level, min_overlap: float, keep: int = 8, scales: Sequence[float] = (1.0,)
 ) -> list[Float[Tensor, "3 3"]]:
-    """The best `keep` of all rotations (5° apart) and all shifts, no two within 12° at one scale."""
+    """The best `keep` of all rotations (5° apart) and all shifts, no two within a tenth of the reference's longer side.
+
+    Two shifts of every rotation compete: in a periodic map (bricks) the true one need not be the first.
+    """
     turns = [(2 * math.pi * k / ANGLES, scale) for scale in scales for k in range(ANGLES)]
-    found = correlate_turned(reference, moving, turns, min_overlap)
-    ranked = sorted(zip(turns, found, strict=True), key=lambda entry: -entry[1][0])
-    kept: list[tuple[float, float]] = []
-    out = []
-    for (angle, scale), (_, matrix) in ranked:
-        apart = [abs(math.remainder(angle - a, 2 * math.pi)) > math.radians(12) or scale != s for a, s in kept]
-        if all(apart):
-            kept.append((angle, scale))
-            out.append(matrix)
-        if len(out) == keep:
-            break
-    return out
+    found = correlate_turned(reference, moving, turns, min_overlap, peaks=2)
+    ranked = [Start("rotation search", matrix) for _, matrix in sorted(found, key=lambda entry: -entry[0])[: 8 * keep]]
+    apart = 0.1 * max(reference.size)
+    return [start.matrix for start in distinct(ranked, *reference.size, apart)[:keep]]
 
 
 def rank(
