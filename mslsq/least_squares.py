@@ -1,7 +1,7 @@
 """`least_squares`: a residual and a start, in SciPy's shape, for any pytree, batched by `in_dims`."""
 
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.adjoint import Adjoint, solve_system
 from mslsq.batching import batch_size, mapped_dims, take, unbatched
-from mslsq.linearize.inputs import collect
+from mslsq.linearize.inputs import collect, collect_values
 from mslsq.linearize.trace import PlanCache
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
@@ -108,7 +108,7 @@ def least_squares(
     solution = unbatched(solution, pytree.unflatten(value, statement.structure), size)
     if not has_aux:
         return solution
-    return solution, statement.aux(solution.value, in_dims, size)
+    return solution, statement.aux(solution.value, arg_dims, size)
 
 
 def is_element(value: Any) -> bool:
@@ -128,6 +128,8 @@ class _Statement:
         _check_start(self.leaves, self.names)
         self.arg_leaves, self.arg_structure = pytree.flatten(args, is_leaf=is_element)
         self.residual, self.jac = collect(residual), None if jac is None else collect(jac)
+        # Modules and other objects among the arguments hold tensors too; numbers and arrays are part of the key.
+        self.others = collect_values(tuple(leaf for leaf in self.arg_leaves if not _is_tensor(leaf)))
         self.original = residual
 
     def inputs(self, arg_dims: list[int | None]) -> tuple[dict[str, Tensor], frozenset[str]]:
@@ -145,6 +147,7 @@ class _Statement:
         inputs.update({f"residual {name}": tensor for name, tensor in self.residual.tensors.items()})
         if self.jac is not None:
             inputs.update({f"jac {name}": tensor for name, tensor in self.jac.tensors.items()})
+        inputs.update({f"args {name}": tensor for name, tensor in self.others.tensors.items()})
         inputs.update(self.loss_inputs())
         return inputs, frozenset(batched)
 
@@ -159,9 +162,7 @@ class _Statement:
 
     def system(self, spaces: tuple[LeafSpace, ...]) -> System:
         unknowns = tuple(Unknown(space.name, space, 1) for space in spaces)
-        static = tuple(
-            (type(leaf), None if isinstance(leaf, (Tensor, Manifold)) else _hashable(leaf)) for leaf in self.arg_leaves
-        )
+        kinds = tuple(type(leaf) for leaf in self.arg_leaves)
         names = self.loss_inputs()
         term = Term(
             name=getattr(self.original, "__name__", type(self.original).__name__),
@@ -175,7 +176,8 @@ class _Statement:
             key=(
                 self.residual.key,
                 None if self.jac is None else self.jac.key,
-                static,
+                kinds,
+                self.others.key,
                 repr(self.arg_structure),
                 self.has_aux,
             ),
@@ -184,12 +186,14 @@ class _Statement:
 
     def _call(self, collected: Any, prefix: str, values: tuple[Any, ...], inputs: Inputs) -> Any:
         function = collected.rebuild({name: inputs[f"{prefix} {name}"] for name in collected.tensors})
+        others = iter(self.others.rebuild({name: inputs[f"args {name}"] for name in self.others.tensors}))
         leaves = []
         for number, leaf in enumerate(self.arg_leaves):
             tensor = inputs.get(f"args {number}")
-            leaves.append(
-                leaf if tensor is None else type(leaf)._wrap(tensor) if isinstance(leaf, Manifold) else tensor
-            )
+            if tensor is None:
+                leaves.append(next(others))
+            else:
+                leaves.append(type(leaf)._wrap(tensor) if isinstance(leaf, Manifold) else tensor)
         return function(pytree.unflatten(list(values), self.structure), *pytree.unflatten(leaves, self.arg_structure))
 
     def _residual(self, values: tuple[Any, ...], inputs: Inputs) -> Any:
@@ -203,25 +207,28 @@ class _Statement:
     def _jacobians(self, spaces: tuple[LeafSpace, ...]) -> Callable[..., tuple[Tensor, ...]]:
         def jacobians(values: tuple[Any, ...], inputs: Inputs) -> tuple[Tensor, ...]:
             parts = pytree.leaves(self._call(self.jac, "jac", values, inputs))
-            if len(parts) != len(spaces) or any(
-                part.numel() % space.tangent_dim for part, space in zip(parts, spaces, strict=True)
-            ):
+            if len(parts) != len(spaces) or not all(map(_ends_with_tangent, parts, spaces)):
                 shapes = ", ".join(str(tuple(part.shape)) for part in parts)
-                raise ShapeError(
-                    f"jac returned {shapes}; expected one Jacobian per leaf of x0, (*residual, *x), that is "
-                    f"{', '.join(f'(*residual, {space.tangent_dim})' for space in spaces)} when flattened."
-                )
+                expected = ", ".join(f"(*residual, {', '.join(map(str, space.tangent_shape))})" for space in spaces)
+                raise ShapeError(f"jac returned {shapes}; expected one Jacobian per leaf of x0, that is {expected}.")
             return tuple(part.reshape(-1, space.tangent_dim) for part, space in zip(parts, spaces, strict=True))
 
         return jacobians
 
-    def aux(self, value: Any, in_dims: Any, size: int | None) -> Any:
+    def aux(self, value: Any, arg_dims: list[int | None], size: int | None) -> Any:
         """The second output of the residual at the solution."""
-        args = pytree.unflatten(self.arg_leaves, self.arg_structure)
+        mapped = [number for number, dim in enumerate(arg_dims) if dim is not None]
+
+        def of_one(value: Any, given: list[Any]) -> Any:
+            leaves = list(self.arg_leaves)
+            for number, leaf in zip(mapped, given, strict=True):
+                leaves[number] = leaf
+            return self.original(value, *pytree.unflatten(leaves, self.arg_structure))[1]
+
         if size is None:
-            return self.original(value, *args)[1]
-        dims = tuple(in_dims) if isinstance(in_dims, (tuple, list)) else (in_dims,) * (1 + len(args))
-        return torch.func.vmap(lambda *given: self.original(*given)[1], in_dims=(0, *dims[1:]))(value, *args)
+            return of_one(value, [])
+        dims = [arg_dims[number] for number in mapped]
+        return torch.func.vmap(of_one, in_dims=(0, dims))(value, [self.arg_leaves[number] for number in mapped])
 
 
 def plans_of(function: Callable[..., Any]) -> PlanCache:
@@ -274,9 +281,11 @@ def _without(leaf: Any, dim: int | None) -> Any:
     return type(leaf)._wrap(leaf.storage.select(dim, 0)) if isinstance(leaf, Manifold) else leaf.select(dim, 0)
 
 
-def _hashable(value: Any) -> Hashable:
-    try:
-        hash(value)
-    except TypeError:
-        return repr(value)
-    return value
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, (Tensor, Manifold))
+
+
+def _ends_with_tangent(part: Tensor, space: LeafSpace) -> bool:
+    """Does a Jacobian end with the axes of x? One that is transposed has the right number of entries, too."""
+    shape = tuple(part.shape)
+    return any(shape[len(shape) - len(end) :] == end for end in (space.tangent_shape, (space.tangent_dim,)))

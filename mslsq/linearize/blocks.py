@@ -113,7 +113,13 @@ class BlockTerm:
         """`function(storages, inputs)` of one block, for all lanes and the whole batch; outputs are (outer, ..., lanes)."""
         storages, storage_dims = self.gather(values)
         input_lanes, input_batch = self._input_dims(inputs)
-        mapped = vmap(function, in_dims=(storage_dims, input_lanes), out_dims=-1)
+        # Not out_dims=-1, which fails in torch 2.13 for an output that does not depend on the lanes (a constant Jacobian).
+        over_first = vmap(function, in_dims=(storage_dims, input_lanes))
+
+        def mapped(storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> Any:
+            output = over_first(storages, inputs)
+            return tuple(t.movedim(0, -1) for t in output) if isinstance(output, tuple) else output.movedim(0, -1)
+
         if self._maps_batch:
             return vmap(mapped, in_dims=(tuple(0 for _ in storages), input_batch), out_dims=0)(storages, inputs)
         output = mapped(storages, inputs)
@@ -124,6 +130,7 @@ class BlockTerm:
     def residual_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "rows"]:
         """The weighted residual of one block, as a real vector."""
         vector, _ = residual_vector(self.term.residual(self.values_of_block(storages), inputs))
+        vector = vector.to(storages[0].dtype)  # only ever widens: `block_term` refuses the other way
         return vector if self.term.whiten is None else self.term.whiten(vector, inputs)
 
     def values_of_block(self, storages: tuple[Tensor, ...]) -> tuple[Any, ...]:
@@ -154,7 +161,7 @@ class BlockTerm:
         """The weighted residual of one block and its Jacobian in the joint tangent of its variables."""
         if self.term.jacobians is not None:
             values = self.values_of_block(storages)
-            jacobian = torch.cat(tuple(self.term.jacobians(values, inputs)), -1)
+            jacobian = torch.cat(self._checked_jacobians(self.term.jacobians(values, inputs), storages[0]), -1)
             if self.term.whiten_jacobian is not None:
                 jacobian = self.term.whiten_jacobian(jacobian, inputs)
             return self.residual_of_block(storages, inputs), jacobian
@@ -168,6 +175,20 @@ class BlockTerm:
         mode = jacrev if self.rows < sum(self.tangents) else jacfwd
         jacobian, residual = mode(twice, has_aux=True)(at)
         return residual, jacobian
+
+    def _checked_jacobians(self, given: tuple[Tensor, ...], like: Tensor) -> list[Tensor]:
+        """The user's Jacobians, one (rows, tangent) per slot; of complex residuals as pairs of real rows."""
+        parts = [
+            torch.stack((part.real, part.imag), 1).flatten(0, 1) if part.is_complex() else part.to(like.dtype)
+            for part in given
+        ]
+        expected = [(self.rows, tangent) for tangent in self.tangents]
+        if [tuple(part.shape) for part in parts] != expected:
+            raise ShapeError(
+                f"Cost {self.term.name!r}: the Jacobians of a block have shapes {', '.join(str(tuple(p.shape)) for p in given)}; "
+                f"expected one per variable, {', '.join(map(str, expected))}: (rows of the residual, dimension of the tangent)."
+            )
+        return parts
 
     def cost_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, ""]:
         """½ρ(‖r‖²) of one block, or ½Σρ(r²) where the loss acts on each entry."""
@@ -232,6 +253,12 @@ def block_term(
     probe = BlockTerm(term, system, batch, batched, 0, 0)
     output = term.residual(probe.values_of_block(storages), first)
     vector, pairs = checked_residual(output, term.name)
+    start = storages[0].dtype
+    if torch.promote_types(vector.dtype, start) != start:
+        raise DtypeError(
+            f"Cost {term.name!r}: the residual is {vector.dtype}, the start {start}: convert one of them, nothing is rounded silently. "
+            "The dtype comes from the data, or from constants made inside the residual."
+        )
     if term.whiten is not None:
         vector = term.whiten(vector, first)
     return BlockTerm(term, system, batch, batched, len(vector), pairs)
@@ -240,16 +267,27 @@ def block_term(
 def first_block(
     term: Term, batched: frozenset[str], values: Values, inputs: Inputs
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """The storages and inputs of the first block of the first problem, as they stand in the user's tensors."""
+    """The storages and inputs of the first block of the first problem; copies, since a residual may write into what it is given."""
     storages = tuple(
-        values[slot.unknown][0, slot.index if isinstance(slot.index, int) else int(slot.index[0])]
+        values[slot.unknown][0, slot.index if isinstance(slot.index, int) else int(slot.index[0])].clone()
         for slot in term.slots
     )
     first = {}
     for name, tensor in inputs.items():
         tensor = tensor[0] if name in batched else tensor
-        first[name] = tensor[0] if name in term.per_block else tensor
+        first[name] = (tensor[0] if name in term.per_block else tensor).clone()
     return storages, first
+
+
+def writes_into_its_inputs(block: BlockTerm, values: Values, inputs: Inputs) -> bool:
+    """Does the residual change its arguments? Under `vmap` that may work silently, and change the user's data once per step."""
+    storages, first = first_block(block.term, block.batched, values, inputs)
+    tensors = [*storages, *first.values()]
+    if any(tensor.is_inference() for tensor in tensors):
+        return False  # under torch.inference_mode() tensors count no versions
+    before = [tensor._version for tensor in tensors]
+    block.term.residual(block.values_of_block(storages), first)
+    return [tensor._version for tensor in tensors] != before
 
 
 def checked_residual(output: Any, name: str) -> tuple[Tensor, int]:

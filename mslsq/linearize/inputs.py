@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mslsq.linearize.reachable import UncollectedTensorError, Walk
 from mslsq.linearize.substitution import Substitution
 
-__all__ = ["Collected", "UncollectedTensorError", "collect", "collect_module"]
+__all__ = ["Collected", "UncollectedTensorError", "collect", "collect_module", "collect_values"]
 
 
 class Collected:
@@ -86,6 +86,11 @@ def collect(function: Callable[..., Any]) -> Collected:
         tensor([1., 1., 1.])
     """
     return collected(function, ("__call__", "forward"))
+
+
+def collect_values(values: tuple[Any, ...]) -> Collected:
+    """`collect` for objects that are handed to a callable (modules, numbers, arrays): `rebuild(tensors)` returns the tuple anew."""
+    return collected(values, ("__call__", "forward"))
 
 
 def collect_module(module: nn.Module, methods: tuple[str, ...] = ("forward", "residual", "jacobians")) -> Collected:

@@ -20,14 +20,19 @@ class LeafSpace(Space):
     def is_euclidean(self) -> bool:
         return self.manifold is None
 
+    @property
+    def tangent_shape(self) -> tuple[int, ...]:
+        """The shape of the leaf, with the tangent of an element in the place of its storage."""
+        return self.shape if self.manifold is None else (*self.shape, space_of(self.manifold).tangent_dim)
+
     def _elements(self, storage: Tensor) -> Manifold:
         assert self.manifold is not None
         inner = space_of(self.manifold)
-        return inner.wrap(storage.reshape(*storage.shape[:-1], *self.shape, inner.storage_dim))
+        return inner.wrap(storage.reshape((*storage.shape[:-1], *self.shape, inner.storage_dim)))
 
     def wrap(self, storage: Tensor) -> Any:
         if self.manifold is None:
-            return storage.reshape(*storage.shape[:-1], *self.shape)
+            return storage.reshape((*storage.shape[:-1], *self.shape))  # a tuple: `reshape()` of a scalar leaf fails
         return self._elements(storage)
 
     def unwrap(self, value: Any) -> Tensor:

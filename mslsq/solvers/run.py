@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mslsq.linearize.blocks import BlockTerm, Values, block_term, first_block
+from mslsq.linearize.blocks import BlockTerm, Values, block_term, first_block, writes_into_its_inputs
 from mslsq.linearize.capture import capture
 from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan, PlanCache, Recorded, global_key, tensor_key
+from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System
 from mslsq.solution import History, Status
@@ -158,24 +159,33 @@ def _capture_where_needed(
 ) -> None:
     """Rewrite the residuals that `vmap` cannot map (in-place writes) out-of-place, with a warning that shows the idiomatic form."""
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
-        try:
-            with TRANSFORM_LOCK:
-                block.over_lanes(block.linearization_of_block, values, block.prepare(given))
-        except Exception as error:
+        writes = writes_into_its_inputs(block, values, given)
+        failure = None if writes else _failure(block, values, given)
+        if isinstance(failure, ProblemError):
+            raise failure
+        if writes or failure is not None:
             term = block.term
             storages, first = first_block(term, block.batched, values, given)
             with TRANSFORM_LOCK:
                 captured = capture(term.residual, (block.values_of_block(storages), first), name=term.name)
             rewritten = dataclasses.replace(block, term=dataclasses.replace(term, residual=captured))
-            try:
-                with TRANSFORM_LOCK:
-                    rewritten.over_lanes(rewritten.linearization_of_block, values, block.prepare(given))
-            except Exception:
-                raise error from None  # rewriting does not help: the first error is the one to show
+            remaining = _failure(rewritten, values, given)
+            if remaining is not None:
+                raise failure or remaining  # rewriting does not help: the first error is the one to show
             plan.captured[number] = captured
             advice = inplace_advice(captured.in_place, term.name)
             if advice:
                 warnings.warn(advice, InPlaceResidualWarning, stacklevel=2)
+
+
+def _failure(block: BlockTerm, values: Values, given: Inputs) -> Exception | None:
+    """The exception that the linearization under `vmap` ends with, if any."""
+    try:
+        with TRANSFORM_LOCK:
+            block.over_lanes(block.linearization_of_block, values, block.prepare(given))
+    except Exception as error:
+        return error
+    return None
 
 
 def _captured(system: System, plan: Plan, number: int) -> Any:
@@ -226,11 +236,13 @@ def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Reco
 
 def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> History:
     """Records as (batch, max_steps + 1), NaN after the step at which a problem stopped."""
-    number = torch.arange(max_steps + 1, device=num_steps.device)
-    used = number <= num_steps[:, None]
+    taken = len(records)
+    used = torch.arange(taken, device=num_steps.device) <= num_steps[:, None]
     columns = []
     for column in zip(*records, strict=True):
         stacked = torch.stack(column, 1)
-        stacked = torch.nn.functional.pad(stacked, (0, max_steps + 1 - stacked.shape[1]))
-        columns.append(stacked & used if stacked.dtype == torch.bool else torch.where(used, stacked, torch.nan))
+        unused = torch.zeros_like(stacked) if stacked.dtype == torch.bool else torch.full_like(stacked, torch.nan)
+        padded = unused[:, :1].repeat(1, max_steps + 1)
+        padded[:, :taken] = torch.where(used, stacked, unused)
+        columns.append(padded)
     return History(*columns)
