@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -27,7 +28,7 @@ from mslsq.alignment.scenes import Scene, scene_from_bundled, scene_from_files
 NOTHING_DONE, NO_SENSE, LEFT_OUT = 1, 2, 3
 OPTIONS = ("model", "value", "levels", "loss", "init", "min_overlap", "min_ncc", "min_detail", "prefilter", "max_steps")
 KNOWN = {
-    "": ("maps", "masks", "reference", *OPTIONS, "strict", "quiet", "bundled"),
+    "": ("maps", "masks", "reference", *OPTIONS, "threads", "strict", "quiet", "bundled"),
     "bundled": ("rasters", "count", "size", "model", "shift", "degrees", "noise", "seed"),
 }
 console = Console(soft_wrap=True, highlight=False)
@@ -63,8 +64,10 @@ def scenes_of(config: dict[str, Any]) -> list[Scene]:
         return [scene_from_files(maps, as_list(config, "masks"))]
     bundled = dict(config["bundled"])
     rasters = bundled.pop("rasters")
+    seed = bundled.pop("seed", 0)
+    names = [rasters] if isinstance(rasters, str) else list(rasters)
     try:
-        return [scene_from_bundled(name, **bundled) for name in ([rasters] if isinstance(rasters, str) else rasters)]
+        return [scene_from_bundled(name, **bundled, seed=seed + i) for i, name in enumerate(names)]
     except TypeError as error:
         raise NonsenseError(f"bundled: {error}") from error
 
@@ -138,6 +141,10 @@ def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
     begin = time.perf_counter()
     check_names(config)
+    threads = config["threads"]
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise NonsenseError(f"threads={threads!r}; threads is a positive integer.")
+    torch.set_num_threads(threads)
     scenes = scenes_of(config)
     for scene in scenes:
         for problem in scene.problems.values():

@@ -13,7 +13,7 @@ from torch import Tensor
 from mslsq.alignment.rasters import replacing
 from mslsq.alignment.result import Stage
 
-INK, PAPER, GREY = "#1a1a1a", "white", "#8a8a8a"
+INK, PAPER = "#1a1a1a", "white"
 
 
 @dataclass(frozen=True)
@@ -111,42 +111,30 @@ def mosaics(items: Sequence[tuple[str, Float[Tensor, "c h w"], Bool[Tensor, "h w
 
 
 def convergence(series: Sequence[tuple[str, Sequence[Stage]]], path: Path) -> Path:
-    """Residual per sample after each step, one line per map; a dot starts each solve. Levels are marked at the first
-    map's."""
-    figure = _figure(9.0, 4.6)
-    axis = figure.subplots()
-    longest = 0
-    for title, stages in series:
-        if not stages:
-            continue
-        steps, heights, dots = [], [], []
-        position = 0
-        for stage in stages:
-            dots.append(position)
-            steps += [*range(position, position + len(stage.rms)), float("nan")]
-            heights += [*stage.rms, float("nan")]
-            position += len(stage.rms)
-        line = axis.plot(steps, heights, label=title, linewidth=1.4)[0]
-        starts = [stage.rms[0] for stage in stages if stage.rms]
-        axis.plot(dots[: len(starts)], starts, "o", markersize=3, color=line.get_color())
-        longest = max(longest, position)
-    first = next((stages for _, stages in series if stages), [])
-    position = 0
-    for before, stage in zip([None, *first[:-1]], first, strict=True):
-        if before is None or before.level != stage.level:
-            axis.axvline(position - 0.5, color=GREY, linewidth=0.6, linestyle=":")
-            label = f"{stage.size[1]}×{stage.size[0]}"
-            axis.annotate(
-                label, (position, 1.0), xycoords=("data", "axes fraction"), xytext=(2, -10), textcoords="offset points",
-                fontsize=7, color=GREY,
-            )  # fmt: skip
-        position += len(stage.rms)
-    axis.set_yscale("log")
-    axis.set_xlabel("step, coarse to fine")
-    axis.set_ylabel("RMS residual / standard deviation of the reference")
-    axis.set_title("Convergence (levels marked for the first map)", fontsize=10, color=INK)
-    if 0 < len([s for _, s in series if s]) <= 12:
-        axis.legend(fontsize=8, frameon=False)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+    """Residual per sample after each step: a panel per level, a line per map and solve, a dot where each solve
+    starts."""
+    levels = sorted({stage.level for _, stages in series for stage in stages}, reverse=True)
+    figure = _figure(3.0 * max(2, len(levels)), 4.2)
+    axes = figure.subplots(1, max(1, len(levels)), squeeze=False, sharey=True)[0]
+    colours = [f"C{number % 10}" for number in range(len(series))]
+    for axis, level in zip(axes, levels, strict=False):
+        sizes = {stage.size for _, stages in series for stage in stages if stage.level == level}
+        for (title, stages), colour in zip(series, colours, strict=True):
+            position = 0
+            for stage in stages:
+                if stage.level != level or not stage.rms:
+                    continue
+                steps = range(position, position + len(stage.rms))
+                axis.plot(steps, stage.rms, color=colour, linewidth=1.4, label=None if position else title)
+                axis.plot(position, stage.rms[0], "o", markersize=3, color=colour)
+                position += len(stage.rms)
+        rows, columns = min(sizes)
+        axis.set_title(f"level {level}: {columns} × {rows}" + (" …" if len(sizes) > 1 else ""), fontsize=10, color=INK)
+        axis.set_yscale("log")
+        axis.set_xlabel("step", fontsize=9)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    axes[0].set_ylabel("RMS residual / standard deviation of the reference", fontsize=9)
+    if 0 < len(series) <= 12 and levels:
+        axes[-1].legend(fontsize=8, frameon=False)
     return _save(figure, path)
