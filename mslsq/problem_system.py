@@ -41,15 +41,20 @@ def stated(
     data = {} if data is None else data
     _check_names(problem, values, data)
     values = {name: values[name] for name in problem.variables}
+    data = {name: dict(replaced) for name, replaced in data.items()}
     dims = mapped_dims(in_dims, (values, data), is_leaf=_is_leaf)
-    leaves = pytree.leaves((values, data), is_leaf=_is_leaf)
+    leaves, structure = pytree.flatten((values, data), is_leaf=_is_leaf)
     size = batch_size(dims, [leaf.value if isinstance(leaf, Shared) else leaf for leaf in leaves])
-    by_leaf = dict(zip(map(id, leaves), dims, strict=True))
+    # Axes in the places of the leaves, not by the leaves' identity: one tensor may stand in two places.
+    value_dims, data_dims = pytree.unflatten(dims, structure)
 
-    storages = tuple(_start(variable, values[name], by_leaf, size) for name, variable in problem.variables.items())
+    storages = tuple(
+        _start(variable, values[name], pytree.leaves(value_dims[name]), size)
+        for name, variable in problem.variables.items()
+    )
     terms, inputs, batched = [], [], []
     for cost in problem:
-        term, tensors, mapped = _term(problem, cost, data.get(cost.name, {}), by_leaf)
+        term, tensors, mapped = _term(problem, cost, data.get(cost.name, {}), data_dims.get(cost.name, {}))
         terms.append(term)
         inputs.append(tensors)
         batched.append(mapped)
@@ -83,10 +88,9 @@ def _check_names(problem: Problem, values: Mapping[str, Any], data: Mapping[str,
             raise ProblemError(f"data[{name!r}] must be a dict by name of the data, not {type(replaced).__name__}.")
 
 
-def _start(variable: Variable, value: Any, dims: Mapping[int, int | None], size: int | None) -> Tensor:
-    """The start of a variable as (batch, count, storage)."""
-    parts = pytree.leaves(value, is_leaf=_is_leaf)
-    axes = {dims[id(part)] for part in parts}
+def _start(variable: Variable, value: Any, dims: list[int | None], size: int | None) -> Tensor:
+    """The start of a variable as (batch, count, storage); `dims` are the batch axes of its parts."""
+    axes = set(dims)
     if len(axes) > 1:
         raise ShapeError(
             f"Variable {variable.name!r}: in_dims must be the same for all parts of a product, "
@@ -114,14 +118,13 @@ def _start(variable: Variable, value: Any, dims: Mapping[int, int | None], size:
 
 
 def _term(
-    problem: Problem, cost: CostFunction, replaced: Mapping[str, Any], dims: Mapping[int, int | None]
+    problem: Problem, cost: CostFunction, replaced: Mapping[str, Any], dims: Mapping[str, Any]
 ) -> tuple[Term, dict[str, Tensor], frozenset[str]]:
-    """One cost function as the engine sees it: its term, its tensors by name, which of them have a batch axis (first)."""
+    """One cost function as the engine sees it: its term, its tensors by name, and which have a batch axis (first)."""
     collected = collect_module(cost)
     tensors = dict(collected.tensors)
     batched = set()
-    for name, given, leaf in _replacements(cost, tensors, replaced):
-        axis = dims[id(leaf)]
+    for name, given, axis in _replacements(cost, tensors, replaced, dims):
         original = tensors[name]
         tensors[name] = given if axis is None else given.movedim(axis, 0)
         shape = tensors[name].shape[1:] if axis is not None else tensors[name].shape
@@ -173,6 +176,8 @@ def _functions(cost: CostFunction, collected: Collected) -> dict[str, Any]:
 def _slot(problem: Problem, reference: Blocks, like: Tensor | None) -> Slot:
     number = list(problem.variables).index(reference.variable.name)
     index = reference.index
+    if isinstance(index, Tensor) and len(index) == 1:
+        index = int(index)  # a number is read here, once: inside a recorded step it cannot be read
     if isinstance(index, Tensor) and like is not None:
         index = index.to(like.device)
     return Slot(number, index)
@@ -201,10 +206,11 @@ def _per_block(cost: CostFunction, tensors: Mapping[str, Tensor], batched: froze
 
 
 def _replacements(
-    cost: CostFunction, tensors: Mapping[str, Tensor], replaced: Mapping[str, Any]
-) -> list[tuple[str, Tensor, Any]]:
-    """(name of the tensor, tensor, the leaf as the user gave it) for everything in `data[cost]`."""
+    cost: CostFunction, tensors: Mapping[str, Tensor], replaced: Mapping[str, Any], dims: Mapping[str, Any]
+) -> list[tuple[str, Tensor, int | None]]:
+    """(name of the tensor, its replacement, batch axis) for everything in `data[cost]`."""
     result = []
+    own = cost.data_arguments(tensors)
     for name, value in replaced.items():
         if name in cost.arguments and cost.arguments[name].leaves:
             leaves, given = cost.arguments[name].leaves, pytree.leaves(value, is_leaf=_is_leaf)
@@ -212,24 +218,36 @@ def _replacements(
                 raise ShapeError(
                     f"data[{cost.name!r}][{name!r}] has {len(given)} tensors, the cost's own has {len(leaves)}."
                 )
-            targets = [(leaf.name, part) for leaf, part in zip(leaves, given, strict=True)]
+            kinds = [type(part) for part in pytree.leaves(own[name], is_leaf=_is_leaf)]
+            targets = [(leaf.name, part, kind) for leaf, part, kind in zip(leaves, given, kinds, strict=True)]
         elif name == "weight" and cost.weight is not None:
-            targets = [("weight.value", value)]
-        elif name in tensors:
-            targets = [(name, value)]
+            targets = [("weight.value", value, Tensor)]
+        elif name in tensors and not name.startswith("references["):  # those are the indices: structure, not data
+            targets = [(name, value, Tensor)]
         else:
-            known = [*cost.arguments, *(n for n in tensors if n not in cost.arguments and n != "weight.value")]
+            known = [
+                *cost.arguments,
+                *(
+                    n
+                    for n in tensors
+                    if n not in cost.arguments and n != "weight.value" and not n.startswith("references[")
+                ),
+            ]
             raise unknown_name(
                 f"tensor of cost {cost.name!r}", name, [*known, *(["weight"] if cost.weight is not None else [])]
             )
-        for target, leaf in targets:
+        for (target, leaf, kind), axis in zip(targets, pytree.leaves(dims[name]), strict=True):
             inner = leaf.value if isinstance(leaf, Shared) else leaf
             tensor = inner.storage if isinstance(inner, Manifold) else inner
             if not isinstance(tensor, Tensor):
                 raise ProblemError(
                     f"data[{cost.name!r}][{name!r}] must be a tensor or a manifold element, not {type(inner).__name__}."
                 )
-            result.append((target, tensor, leaf))
+            if isinstance(inner, Manifold) and not isinstance(inner, kind):
+                raise ProblemError(
+                    f"data[{cost.name!r}][{name!r}] is of {type(inner).__name__}, the cost's own of {kind.__name__}."
+                )
+            result.append((target, tensor, axis))
     return result
 
 
@@ -253,6 +271,10 @@ def _check_agreement(problem: Problem, storages: tuple[Tensor, ...], inputs: lis
     for name, storage in zip(names[1:], storages[1:], strict=True):
         if storage.dtype != storages[0].dtype:
             raise DtypeError(f"The start of {name!r} is {storage.dtype}, that of {names[0]!r} is {storages[0].dtype}.")
+        if storage.device != storages[0].device:
+            raise DeviceError(
+                f"The start of {name!r} is on {storage.device}, that of {names[0]!r} on {storages[0].device}."
+            )
     for cost, tensors in zip(problem, inputs, strict=True):
         own = {leaf.name for argument in cost.arguments.values() for leaf in argument.leaves} | {"weight.value"}
         for name, tensor in tensors.items():

@@ -32,8 +32,8 @@ def solve(
     Args:
         values: the start by variable name: manifold elements or storage tensors, (count, storage), or (storage,) for a
             variable with `count=None`.
-        data: `data[cost][leaf]` replaces any tensor of a cost: its data by keyword, `"weight"`, `"loss.scale"`, parameters
-            by their names in `state_dict`. What is not replaced is the problem's own; gradients flow to both.
+        data: `data[cost][leaf]` replaces any tensor of a cost: its data by keyword, `"weight"`, `"loss.scale"`,
+            parameters by their names in `state_dict`. The rest is the problem's own; gradients flow to both.
         in_dims: `torch.func.vmap`'s, over `(values, data)`: one independent solve per entry; the rest is shared.
         solver: `LevenbergMarquardt()` by default.
         adjoint: how derivatives pass through the solve, `Implicit()` by default.

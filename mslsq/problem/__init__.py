@@ -9,21 +9,28 @@ from mslsq.problem.errors import (
     ShapeError,
     UnknownNameError,
 )
+from mslsq.problem.factors import Between, Difference, Prior
 from mslsq.problem.problem import Problem
+from mslsq.problem.reprojection import Reprojection, SnavelyReprojection
 from mslsq.problem.variable import Variable
 from mslsq.problem.weights import Diagonal, Scale, SqrtInformation, Weight
 
 __all__ = [
+    "Between",
     "CostFunction",
     "DeviceError",
     "Diagonal",
+    "Difference",
     "DtypeError",
     "IndexRangeError",
+    "Prior",
     "Problem",
     "ProblemError",
+    "Reprojection",
     "Scale",
     "ShapeError",
     "Shared",
+    "SnavelyReprojection",
     "SqrtInformation",
     "UnknownNameError",
     "Variable",

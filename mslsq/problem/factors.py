@@ -1,0 +1,166 @@
+"""The factors of estimation: a prior, a difference, a relative pose, with Jacobians in closed form.
+
+All residuals are tangent vectors, and all Jacobians are with respect to the tangent of `retract`. With J_l, J_r the
+left and right Jacobians of the exponential and e = log(x⁻¹ y), moving y by δ gives log(exp(e) exp(δ)) ≈ e + J_r⁻¹(e) δ,
+and moving x by δ gives log(exp(−δ) exp(e)) ≈ e − J_l⁻¹(e) δ (Solà, Deray, Atchuthan, "A micro Lie theory for state
+estimation in robotics", 2018).
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import jacfwd
+
+from mslsq.manifolds import LieGroup, space_of_value
+from mslsq.manifolds.space import ManifoldSpace, ProductSpace, Space
+from mslsq.problem.cost import CostFunction
+from mslsq.problem.errors import ProblemError
+
+
+class Prior(CostFunction):
+    """A variable is known to be near `target`: the residual is the tangent vector `target.local(x)`.
+
+    Of a Euclidean variable it is x − target.
+
+    Args:
+        variable: a variable on any manifold, or `variable[index]`.
+        target: an element, or a tensor where the variable is Euclidean, one per block or `Shared`; a dict for a
+            product.
+        weight: 1/sigma, for instance `mslsq.Scale(1e6)` to hold a gauge.
+
+    The Jacobian is J_r⁻¹ of the residual for SO2, SE2, SO3, SE3, the identity for Euclidean variables, blockwise so for
+    products, and comes from automatic differentiation on other manifolds.
+
+    >>> Prior(pose[[0]], target=mslsq.SE3.identity(1), weight=mslsq.Scale(1e6))
+    """
+
+    def residual(self, x: Any, target: Any) -> Float[Tensor, "tangent"]:
+        space = space_of_value(target)
+        return space.local(space.unwrap(target), space.unwrap(x))
+
+    def jacobians(self, x: Any, target: Any) -> tuple[Float[Tensor, "tangent tangent"]]:
+        space = space_of_value(target)
+        return (_jacobian_at_end(space, space.unwrap(target), space.unwrap(x)),)
+
+
+class Difference(CostFunction):
+    """The step from one variable to another is measured: the residual is `a.local(b) − measured`.
+
+    Of Euclidean variables it is b − a − measured.
+
+    Args:
+        a, b: two variables of one kind, or `variable[index]`.
+        measured: tangent vectors (tangent,), one per block or `Shared`; None means that a and b should be equal.
+
+    Jacobians are in closed form where those of `Prior` are. For relative poses measured as elements use `Between`.
+
+    >>> Difference(height[i], height[j], measured=levelled, weight=mslsq.Diagonal(1 / sigma))
+    """
+
+    def residual(self, a: Any, b: Any, measured: Float[Tensor, "tangent"] | None = None) -> Float[Tensor, "tangent"]:
+        space = space_of_value(a)
+        step = space.local(space.unwrap(a), space.unwrap(b))
+        return step if measured is None else step - measured
+
+    def jacobians(
+        self, a: Any, b: Any, measured: Float[Tensor, "tangent"] | None = None
+    ) -> tuple[Float[Tensor, "tangent tangent"], Float[Tensor, "tangent tangent"]]:
+        space = space_of_value(a)
+        start, end = space.unwrap(a), space.unwrap(b)
+        return _jacobian_at_start(space, start, end), _jacobian_at_end(space, start, end)
+
+
+class Between(CostFunction):
+    """The pose of b as seen from a is measured: the residual is log(measured⁻¹ a⁻¹ b), a tangent vector.
+
+    Args:
+        a, b: variables of one Lie group, or `variable[index]`.
+        measured: elements of that group, one per block or `Shared`.
+        weight: for instance `mslsq.SqrtInformation.from_information(...)`, in the tangent's order (translation,
+            rotation).
+
+    With e the residual the Jacobians are −J_l⁻¹(e) Ad(measured⁻¹) and J_r⁻¹(e), in closed form for SO2, SE2, SO3, SE3
+    and from automatic differentiation for Sim2, Sim3.
+
+    >>> Between(pose[i], pose[j], measured=T_ij, loss=mslsq.Huber(1.0))
+    """
+
+    def __init__(self, a: Any, b: Any, *, measured: Any, **options: Any):
+        super().__init__(a, b, measured=measured, **options)
+        for reference in self.references:
+            kind = reference.variable.manifold
+            if not (isinstance(kind, type) and issubclass(kind, LieGroup)):
+                raise ProblemError(
+                    f"Cost {self.name!r}: Between compares elements of a Lie group (SE2, SE3, SO3, ...), "
+                    f"but {reference!r} is on {reference.variable.space.name}. For these use mslsq.Difference."
+                )
+
+    def residual(self, a: Any, b: Any, measured: Any) -> Float[Tensor, "tangent"]:
+        return measured.between(a.between(b)).log()
+
+    def jacobians(
+        self, a: Any, b: Any, measured: Any
+    ) -> tuple[Float[Tensor, "tangent tangent"], Float[Tensor, "tangent tangent"]]:
+        group = type(measured)
+        space = space_of_value(measured)
+        if not _has_closed_form(space):
+            seen = a.between(b)
+            moved_start = jacfwd(lambda d: measured.between(a.retract(d).between(b)).log())(_zero(space, a.storage))
+            return moved_start, _jacobian_at_end(space, measured.storage, seen.storage)
+        error = self.residual(a, b, measured)
+        return (
+            -(group.left_jacobian_inverse(error) @ measured.inverse().adjoint()),
+            group.right_jacobian_inverse(error),
+        )
+
+
+def _has_closed_form(space: Space) -> bool:
+    """Does the manifold know the Jacobians of its exponential?"""
+    if not isinstance(space, ManifoldSpace):
+        return False
+    return all(hasattr(space.manifold, name) for name in ("left_jacobian_inverse", "right_jacobian_inverse"))
+
+
+def _jacobian_at_end(space: Space, start: Tensor, end: Tensor) -> Float[Tensor, "tangent tangent"]:
+    """d local(start, end ⊞ δ) / dδ at δ = 0."""
+    if space.is_euclidean:
+        return torch.eye(space.tangent_dim, dtype=end.dtype, device=end.device)
+    if isinstance(space, ProductSpace):
+        return _blockwise(_jacobian_at_end, space, start, end)
+    if isinstance(space, ManifoldSpace) and _has_closed_form(space):
+        group: Any = space.manifold
+        return group.right_jacobian_inverse(space.local(start, end))
+    return jacfwd(lambda delta: space.local(start, space.retract(end, delta)))(_zero(space, end))
+
+
+def _jacobian_at_start(space: Space, start: Tensor, end: Tensor) -> Float[Tensor, "tangent tangent"]:
+    """d local(start ⊞ δ, end) / dδ at δ = 0."""
+    if space.is_euclidean:
+        return -torch.eye(space.tangent_dim, dtype=start.dtype, device=start.device)
+    if isinstance(space, ProductSpace):
+        return _blockwise(_jacobian_at_start, space, start, end)
+    if isinstance(space, ManifoldSpace) and _has_closed_form(space):
+        group: Any = space.manifold
+        return -group.left_jacobian_inverse(space.local(start, end))
+    return jacfwd(lambda delta: space.local(space.retract(start, delta), end))(_zero(space, start))
+
+
+def _blockwise(jacobian: Any, space: ProductSpace, start: Tensor, end: Tensor) -> Float[Tensor, "tangent tangent"]:
+    """The parts of a product do not mix: their Jacobians stand on the diagonal."""
+    sizes = [part.storage_dim for _, part in space.parts]
+    parts = [
+        jacobian(part, x, y)
+        for (_, part), x, y in zip(space.parts, start.split(sizes, -1), end.split(sizes, -1), strict=True)
+    ]
+    rows, before = [], 0
+    for part in parts:
+        after = space.tangent_dim - before - part.shape[-1]
+        rows.append(torch.nn.functional.pad(part, (before, after)))
+        before += part.shape[-1]
+    return torch.cat(rows, -2)
+
+
+def _zero(space: Space, like: Tensor) -> Float[Tensor, "tangent"]:
+    return like.new_zeros(space.tangent_dim)
