@@ -8,32 +8,11 @@ from torch import Tensor
 
 from mslsq.adjoint.adjoint import Implicit
 from mslsq.adjoint.function import Answer, Call
+from mslsq.adjoint.levels import constant
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.linearizer import Linearizer, linearizer_of
 from mslsq.linearize.trace import TRANSFORM_LOCK
 from mslsq.problem.system import Inputs
-
-
-class Constant(torch.autograd.Function):
-    """x, with derivative zero at every level (`detach` under a transform detaches from the innermost alone)."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Any, _: Any) -> None:
-        return None
-
-    @staticmethod
-    def jvp(ctx: Any, _: Any) -> None:
-        return None
 
 
 class Failed(torch.autograd.Function):
@@ -90,11 +69,11 @@ def attach(
             x = linearizer.retract(x, -step)
         cost = linearizer.cost(x, prepared)
     values = tuple(
-        _marked(solved + (moved - Constant.apply(moved)), failed, fill, 0.0)
+        _marked(solved + (moved - constant(moved)), failed, fill, 0.0)
         for solved, moved in zip(answer.values, x, strict=True)
     )
     cost = torch.where(failed, 0, cost)
-    cost = _marked(answer.cost + (cost - Constant.apply(cost)), failed, fill, 0.0)
+    cost = _marked(answer.cost + (cost - constant(cost)), failed, fill, 0.0)
     return values, cost
 
 
@@ -124,4 +103,6 @@ def _with_fixed_blocks(call: Call, start: Values, solved: Values) -> Values:
 def _marked(x: Tensor, failed: Tensor, forward_fill: float, backward_fill: float) -> Tensor:
     if not (x.is_floating_point() or x.is_complex()):
         return x
-    return Failed.apply(x, failed.reshape(-1, *(1,) * (x.ndim - 1)), forward_fill, backward_fill)
+    mask = failed.reshape(-1, *(1,) * (x.ndim - 1))
+    # Only the failed entries pass through the Function: its second derivatives are not to be trusted (pytorch #197867).
+    return torch.where(mask, Failed.apply(x, mask, forward_fill, backward_fill), x)

@@ -5,7 +5,7 @@ from typing import Any
 from mslsq.adjoint.adjoint import Adjoint, Implicit
 from mslsq.adjoint.function import Call, Solve, answer_of
 from mslsq.adjoint.implicit import attach
-from mslsq.adjoint.levels import anybody_differentiates
+from mslsq.adjoint.levels import anybody_differentiates, constant
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.trace import PlanCache
 from mslsq.problem.system import Inputs, System
@@ -40,7 +40,8 @@ def solve_system(
     fixed = [x for unknown, x in zip(system.unknowns, values, strict=True) if unknown.free is not None]
     wanted = anybody_differentiates([*tensors, *fixed])
     call = Call(task, tuple(tuple(given) for given in inputs), wanted)
-    answer = answer_of(call, Solve.apply(call, *call.flatten(values, inputs)))
+    # The solve itself never sees a differentiating level: derivatives are attached to its answer.
+    answer = answer_of(call, Solve.apply(call, *map(constant, call.flatten(values, inputs))))
     value, cost = answer.values, answer.cost
     if wanted:
         assert isinstance(adjoint, Implicit)  # the only adjoint there is so far

@@ -49,13 +49,14 @@ class Solver:
         verbose: print a table as the solve goes on.
         trace: `"auto"` records the step as a plain graph as soon as that pays, `"always"` at once, `"never"` not at all.
 
-    A tolerance of zero is never met. One below the rounding of the dtype is raised to it.
+    The tolerances' defaults are what it takes for four correct digits on all of NIST's regressions (1e-8 gives three on ENSO); near a
+    minimum they cost a step or two. A tolerance of zero is never met; one below the rounding of the dtype is raised to it.
     """
 
-    max_steps: int = 100
-    ftol: float = 1e-8
-    gtol: float = 1e-8
-    xtol: float = 1e-8
+    max_steps: int = 1000
+    ftol: float = 1e-12
+    gtol: float = 1e-10
+    xtol: float = 1e-12
     linear_solver: LinearSolver | Literal["auto"] = "auto"
     compile: bool = False
     early_stop: bool = True

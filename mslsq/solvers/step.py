@@ -24,6 +24,12 @@ ROUNDING = 8.0
 """Costs that differ by less than this many units in the last place are the same: the sum of squares itself is no more exact."""
 
 
+COLLAPSE = 1e-2
+"""A step across which the length of a column of J falls below this share has left the region where the linear model means anything:
+it is taken for a failure, however good its cost. (Onto a plateau where a variable has lost all influence, "parameter evaporation",
+the cost ratio is often near 1; NIST's BoxBOD from its far start is lost without this rule.)"""
+
+
 class State(NamedTuple):
     """Everything that a step reads and writes."""
 
@@ -122,15 +128,14 @@ class Step:
         rounding = ROUNDING * torch.finfo(model.cost.dtype).eps * state.model.cost
         level = (decrease.abs() <= rounding) & (proposal.predicted <= rounding)
         # Below the rounding of the cost its gradient decides: this is where the last five digits of a regression come from.
-        better = ((model.gradient**2 - state.model.gradient**2) / self._curvature(state)).sum(-1) < 0
+        before = self.linear.squared_column_norms(state.model.matrix)
+        after = self.linear.squared_column_norms(model.matrix)
+        better = ((model.gradient**2 - state.model.gradient**2) / torch.where(before > 0, before, 1)).sum(-1) < 0
         descends = (decrease > SUFFICIENT * proposal.predicted) & (proposal.predicted > 0)
-        accepted = running & finite & torch.where(level, better, descends)
+        sound = finite & (after >= COLLAPSE**2 * before).all(-1)
+        accepted = running & sound & torch.where(level, better, descends)
         gain = torch.where(level, 1.0, quotient(decrease, proposal.predicted)).to(decrease.dtype)
-        return Verdict(torch.where(finite, gain, 0), decrease, accepted, level, finite)
-
-    def _curvature(self, state: State) -> Tensor:
-        squared = self.linear.squared_column_norms(state.model.matrix)
-        return torch.where(squared > 0, squared, 1)
+        return Verdict(torch.where(sound, gain, 0), decrease, accepted, level, finite)
 
     def _judge(
         self,
