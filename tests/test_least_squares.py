@@ -38,7 +38,7 @@ def scipy_answer(fun, start, **options):
 
 TIGHT = mslsq.LevenbergMarquardt(ftol=1e-15, gtol=1e-12, xtol=1e-15, max_steps=300)
 
-# ---- the answer --------------------------------------------------------------------------------------------------------------------
+# ---- the answer ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("solver", [mslsq.LevenbergMarquardt, mslsq.Dogleg, mslsq.GaussNewton])
@@ -71,7 +71,9 @@ def test_float32_stays_float32_and_converges():
     expected = scipy_answer(lambda x: residual(x, T, y.double()), START)
     assert solution.value.dtype == solution.cost.dtype == torch.float32
     assert bool(solution.converged)
-    assert torch.allclose(solution.value.double(), torch.as_tensor(expected.x), rtol=2e-3)  # √eps of float32, condition 10
+    assert torch.allclose(
+        solution.value.double(), torch.as_tensor(expected.x), rtol=2e-3
+    )  # √eps of float32, condition 10
 
 
 @pytest.mark.parametrize("linear", [mslsq.linear.Cholesky(), mslsq.linear.QR()])
@@ -84,7 +86,7 @@ def test_both_linear_solvers_find_the_minimum(linear):
     assert torch.allclose(solution.value, torch.as_tensor(expected.x), rtol=1e-6)
 
 
-# ---- what x0, args and the residual may be ---------------------------------------------------------------------------------------
+# ---- what x0, args and the residual may be -------------------------------------------------------
 
 
 def test_a_pytree_start_comes_back_as_a_pytree():
@@ -97,7 +99,9 @@ def test_a_pytree_start_comes_back_as_a_pytree():
     solution = mslsq.least_squares(of_tree, start, (T, y))
     flat = mslsq.least_squares(residual, START, (T, y))
     assert solution.value["offset"][0].shape == ()
-    assert torch.allclose(torch.cat((solution.value["shape"], solution.value["offset"][0][None])), flat.value, rtol=1e-9)
+    assert torch.allclose(
+        torch.cat((solution.value["shape"], solution.value["offset"][0][None])), flat.value, rtol=1e-9
+    )
 
 
 def test_a_manifold_start_comes_back_as_its_element():
@@ -174,7 +178,8 @@ def test_a_wrong_jacobian_of_the_users_is_used():
     """So the one above is not passed by ignoring `jac`."""
     y = noisy()
     solver = mslsq.GaussNewton(max_steps=1)
-    wrong = mslsq.least_squares(residual, START, (T, y), jac=lambda p, t, y: T[:, None] ** torch.arange(3), solver=solver)
+    powers = T[:, None] ** torch.arange(3)
+    wrong = mslsq.least_squares(residual, START, (T, y), jac=lambda p, t, y: powers, solver=solver)
     right = mslsq.least_squares(residual, START, (T, y), solver=solver)
     assert not torch.allclose(wrong.value, right.value)
 
@@ -299,11 +304,12 @@ def test_a_residual_of_which_a_part_is_constant_is_solved():
 
 
 def test_a_scalar_start():
-    solution = mslsq.least_squares(lambda x, y: x * x - y, torch.tensor(1.0, dtype=F64), (torch.tensor(2.0, dtype=F64),))
+    one, two = torch.tensor(1.0, dtype=F64), torch.tensor(2.0, dtype=F64)
+    solution = mslsq.least_squares(lambda x, y: x * x - y, one, (two,))
     assert solution.value.shape == () and float(solution.value) == pytest.approx(2**0.5)
 
 
-# ---- bad input -------------------------------------------------------------------------------------------------------------------
+# ---- bad input -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

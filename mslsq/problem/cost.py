@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from mslsq import pytree
@@ -143,7 +144,13 @@ class CostFunction(nn.Module):
         per_block = not isinstance(value, Shared)
         if isinstance(value, Shared):
             value = value.value
+        if isinstance(value, np.ndarray) and per_block:
+            raise ProblemError(
+                f"Cost {self.name!r}: data {keyword!r} is a NumPy array; use torch.from_numpy(x), with one entry per block, or "
+                "mslsq.Shared(x) for what all blocks share."
+            )
         if isinstance(value, nn.Module):
+            self._check_free(keyword)
             self.add_module(keyword, value)
             return DataArgument((), None, value)
         leaves, structure = pytree.flatten(value)
@@ -158,16 +165,19 @@ class CostFunction(nn.Module):
         named = []
         for number, leaf in enumerate(leaves):
             name = keyword if len(leaves) == 1 else f"{keyword}_{number}"
-            if hasattr(self, name):
-                raise ProblemError(
-                    f"Cost {self.name!r}: {name!r} is an attribute of every cost function; call the data otherwise."
-                )
+            self._check_free(name)
             if isinstance(leaf, nn.Parameter):
                 self.register_parameter(name, leaf)
             else:
                 self.register_buffer(name, leaf)
             named.append(DataLeaf(name, per_block))
         return DataArgument(tuple(named), structure)
+
+    def _check_free(self, name: str) -> None:
+        if hasattr(self, name):
+            raise ProblemError(
+                f"Cost {self.name!r}: {name!r} is an attribute of every cost function; call the data otherwise."
+            )
 
     def _count_blocks(self) -> int:
         """The number of blocks on which all indices and data agree."""
