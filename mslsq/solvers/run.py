@@ -55,7 +55,9 @@ def run(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Outcome:
         plan, linearizer, prepared = planned(task, values, inputs)
         step = Step(task.solver, linearizer)
         runner = Runner(plan, step, task.solver)
-        runner.check_fresh(values, prepared)
+        stale = runner.stale(values, prepared)
+        if task.solver.early_stop and stale is not None and bool(stale):
+            plan.graphs.clear()  # to be recorded anew
         state, record = runner.start(values, prepared)
         records = [record]
         table = Table(task.solver, linearizer) if task.solver.verbose else None
@@ -67,6 +69,10 @@ def run(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Outcome:
             state, record = runner.step(state, prepared)
             records.append(record)
         status = torch.where(state.status == Status.RUNNING, int(Status.MAX_STEPS), state.status)
+        if not task.solver.early_stop and stale is not None:
+            # Without asking the device nothing can be recorded anew; but a stale graph must not pass for an answer.
+            status = torch.where(stale, int(Status.NON_FINITE), status)
+            state = state._replace(values=tuple(torch.where(stale, torch.nan, x) for x in state.values))
         if table is not None:
             table.finish(status)
         return Outcome(
@@ -87,19 +93,18 @@ class Runner:
         self._plan, self._step, self._solver = plan, step, solver
         self._policy = "always" if solver.compile else solver.trace
 
-    def check_fresh(self, values: Values, inputs: TermInputs) -> None:
-        """Compare the recorded residual with the user's function as it is now; a graph that has gone stale is thrown away.
+    def stale(self, values: Values, inputs: TermInputs) -> Tensor | None:
+        """Does the recorded residual differ from the user's function as it is now? None where nothing is recorded.
 
         The key of a plan holds all that is known to matter; this catches the rest (a global that was rebound, an attribute of an opaque
         object): a stale graph is a wrong answer.
         """
         if "residuals" not in self._plan.graphs:
-            return
+            return None
         replayed = self._plan.graphs["residuals"](values, inputs)
         with TRANSFORM_LOCK:
             now = self._step.linearizer.residuals(values, inputs)
-        if any(not _same(old, new) for old, new in zip(replayed, now, strict=True)):
-            self._plan.graphs.clear()
+        return torch.stack([_differ(old, new) for old, new in zip(replayed, now, strict=True)]).any()
 
     def start(self, values: Values, inputs: TermInputs) -> tuple[State, Record]:
         return self._run("start", self._step.start, values, inputs)
@@ -212,14 +217,13 @@ def _key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable:
     return task.system.key, task.solver.key, task.batch, tuple(map(tensor_key, values)), terms, global_key()
 
 
-def _same(old: Tensor, new: Tensor) -> bool:
-    """Equal but for rounding: both come from the same operations."""
-    if old.shape != new.shape:
-        return False
+def _differ(old: Tensor, new: Tensor) -> Tensor:
+    """Is there more than rounding between them (both come from the same operations)? The answer stays on the device."""
     tolerance = 1e-10 if old.dtype == torch.float64 else 1e-4
-    finite = new[torch.isfinite(new)]
-    size = float(finite.abs().amax()) if finite.numel() else 0.0
-    return bool(torch.allclose(old, new, rtol=tolerance, atol=tolerance * size, equal_nan=True))
+    scale = torch.where(torch.isfinite(new), new.abs(), 0).amax()
+    return ~torch.isclose(old, new, rtol=tolerance, atol=0, equal_nan=True).logical_or(
+        (old - new).abs() <= tolerance * scale
+    ).all()
 
 
 def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Record, state: State) -> bool:

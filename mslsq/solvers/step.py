@@ -20,9 +20,12 @@ from mslsq.solvers.solver import MethodState, Proposal, Solver, quotient
 SUFFICIENT = 1e-4
 """Least share of the predicted decrease that makes a step a success (MINPACK's and SciPy's)."""
 
-ROUNDING = 8.0
-"""Costs that differ by less than this many units in the last place are the same: the sum of squares itself is no more exact."""
+LEVEL = 4096.0
+"""Costs that differ by less than this many units in the last place (1e-12 in float64) cannot be told apart with certainty: the residuals
+themselves are differences of larger numbers, of data and model 10 to 1000 times their size."""
 
+NOTHING = 8.0
+"""A predicted decrease below this many units in the last place of the cost is none."""
 
 COLLAPSE = 1e-2
 """A step across which the length of a column of J falls below this share has left the region where the linear model means anything:
@@ -59,7 +62,7 @@ class Verdict(NamedTuple):
     decrease: Float[Tensor, "batch"]
     accepted: Bool[Tensor, "batch"]
     level: Bool[Tensor, "batch"]
-    """Are actual and predicted decrease both below the rounding of the cost?"""
+    """Are actual and predicted decrease both below what the cost can tell?"""
     finite: Bool[Tensor, "batch"]
 
 
@@ -125,9 +128,9 @@ class Step:
         finite = (
             torch.isfinite(model.cost) & torch.isfinite(model.gradient).all(-1) & torch.isfinite(proposal.predicted)
         )
-        rounding = ROUNDING * torch.finfo(model.cost.dtype).eps * state.model.cost
+        rounding = LEVEL * torch.finfo(model.cost.dtype).eps * state.model.cost
         level = (decrease.abs() <= rounding) & (proposal.predicted <= rounding)
-        # Below the rounding of the cost its gradient decides: this is where the last five digits of a regression come from.
+        # Where the cost cannot tell, its gradient decides: this is where the last five digits of a regression come from.
         before = self.linear.squared_column_norms(state.model.matrix)
         after = self.linear.squared_column_norms(model.matrix)
         better = ((model.gradient**2 - state.model.gradient**2) / torch.where(before > 0, before, 1)).sum(-1) < 0
@@ -153,12 +156,15 @@ class Step:
         size = torch.stack([(x * x).sum((1, 2)) for x in state.values]).sum(0).sqrt()
         ftol = max(solver.ftol, eps) if solver.ftol > 0 else -1.0
         xtol = max(solver.xtol, eps) if solver.xtol > 0 else -1.0
+        promised = proposal.predicted <= 4 * ftol * state.model.cost
         small = verdict.decrease <= ftol * state.model.cost
-        cost_met = small & ((accepted & (verdict.gain > 0.25)) | (verdict.level & proposal.resolved & verdict.finite))
+        unmoved = verdict.level & proposal.resolved & verdict.finite
+        cost_met = promised & ((accepted & small & (verdict.gain > 0.25)) | (unmoved & ~accepted))
         step_met = accepted & (step_norm <= xtol * (xtol + size))
         gradient_met = accepted & (gradient_norm <= solver.gtol)
         tiny = step_norm <= eps * (eps + size)
-        stuck = ~accepted & verdict.finite & (verdict.level | tiny)
+        nothing = verdict.level & (proposal.predicted <= NOTHING * eps * state.model.cost)
+        stuck = ~accepted & verdict.finite & (nothing | tiny)
         given_up = self.solver.exhausted(method) & ~accepted
         why = torch.where(proposal.solved, int(Status.STALLED), int(Status.SINGULAR))
         why = torch.where(proposal.solved & ~verdict.finite, int(Status.NON_FINITE), why)
