@@ -2,6 +2,7 @@
 
 from mslsq import linear, losses
 from mslsq.adjoint import Adjoint, Implicit
+from mslsq.curve_fit import CurveFit, curve_fit
 from mslsq.least_squares import least_squares
 from mslsq.losses import Arctan, Barron, Cauchy, GemanMcClure, Huber, RobustLoss, SoftL1, Tukey, Welsch
 from mslsq.manifolds import SE2, SE3, SO2, SO3, Euclidean, Manifold, Sim2, Sim3, UnitVector
@@ -38,6 +39,7 @@ __all__ = [
     "Between",
     "Cauchy",
     "CostFunction",
+    "CurveFit",
     "Diagonal",
     "Difference",
     "Dogleg",
@@ -68,6 +70,7 @@ __all__ = [
     "Variable",
     "Welsch",
     "cost",
+    "curve_fit",
     "least_squares",
     "linear",
     "losses",

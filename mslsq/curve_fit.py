@@ -1,0 +1,241 @@
+"""`curve_fit`: a model, points and their errors, in SciPy's meaning: values and their standard errors."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.func import jacfwd, vmap
+
+from mslsq import pytree
+from mslsq.adjoint import Adjoint
+from mslsq.least_squares import least_squares
+from mslsq.linearize.trace import TRANSFORM_LOCK
+from mslsq.linearize.values import is_wrapped
+from mslsq.losses import RobustLoss
+from mslsq.manifolds import Manifold
+from mslsq.measurements import Measurements, is_element
+from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.solution import Solution
+from mslsq.solvers import Solver
+
+
+class CovarianceWarning(UserWarning):
+    """The covariance of a fit could not be estimated: its entries are infinite."""
+
+
+@dataclass(frozen=True)
+class CurveFit:
+    """The result of a curve fit: a pytree of tensors, one entry per fit of a batch.
+
+    `value`, `covariance` and `standard_errors` carry derivatives.
+    """
+
+    value: Any
+    """The parameters, in the shape of `p0`."""
+    covariance: Float[Tensor, "*batch n n"]
+    """Of all parameters, in the order of the flattened leaves of `p0`."""
+    standard_errors: Any
+    """Square roots of the covariance's diagonal, in the shape of `p0`."""
+    solution: Solution
+    """Cost, status, steps of the solve."""
+
+
+def curve_fit(
+    model: Callable[[Any, Any], Tensor],
+    t: Any,
+    y: Float[Tensor, "*points"],
+    p0: Any,
+    *,
+    sigma: Float[Tensor, "*points"] | Float[Tensor, "points points"] | float | None = None,
+    absolute_sigma: bool = False,
+    bounds: Any = None,
+    mask: Bool[Tensor, "*points"] | None = None,
+    in_dims: Any = None,
+    solver: Solver | None = None,
+    loss: RobustLoss | None = None,
+    adjoint: Adjoint | None = None,
+) -> CurveFit:
+    """Fit `model(p, t)` to y: minimise ½ Σ ((model(p, t) − y) / sigma)² over p.
+
+    Args:
+        model: `model(p, t)` returns what is compared with y, in its shape. Written for one fit, without a batch axis.
+        t: where y was measured; a tensor or any pytree, handed to the model as it is.
+        y: the measurements, any shape. NaN means that a point is missing.
+        p0: the start; a tensor of any shape or a pytree of tensors, real floating point.
+        sigma: the standard deviation of y, in the shape of y or a number; or, for y of shape (points,), the covariance
+            matrix (points, points). One for all points by default.
+        absolute_sigma: `False`: only the ratios of sigma matter, the covariance is scaled by the reduced chi-square,
+            Σ(r/sigma)² / (points − parameters). `True`: sigma is meant in the units of y, nothing is scaled.
+        bounds: as for `least_squares`.
+        mask: which points count, in the shape of y (and then mapped as y is) or of the y of one fit. Fits with
+            different numbers of points make a batch by padding. Points that do not count have no weight and are not
+            counted as degrees of
+            freedom; their t, where it is as long as y and mapped like it, is replaced by that of a point that counts,
+            so that padding need not make sense to the model.
+        in_dims: `torch.func.vmap`'s, over `(t, y, p0, sigma)`, the last of which may be left out: one independent fit
+            per entry.
+        solver, loss, adjoint: as for `least_squares`; a loss acts on (model − y) / sigma of each point. The covariance
+            is then that of SciPy with a loss: from the Jacobian scaled by ρ' + 2 ρ'' r².
+
+    Returns:
+        A `CurveFit`. Where the Jacobian is rank deficient, or there are not more points than parameters to estimate the
+        error of y from, the covariance is infinite and a `CovarianceWarning` says so (under transforms, which hide
+        values, it is silent).
+
+    Raises:
+        ProblemError (a ValueError): shapes, dtypes or in_dims do not fit; the message says what.
+
+    >>> t = torch.linspace(0, 4, 30, dtype=torch.float64)
+    >>> y = 2.5 * torch.exp(-1.3 * t) + 0.5 + 0.01 * torch.sin(40 * t)
+    >>> fit = mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t) + p[2], t, y, torch.ones(3, dtype=torch.float64))
+    >>> fit.value, fit.standard_errors
+    """
+    sigma = _checked(model, y, p0, sigma)
+    measurements = Measurements(t, y, p0, sigma, mask, in_dims)
+    prepared = measurements.prepare()
+
+    def residual(p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
+        return _residual(model, p, t, y, whitening, used)
+
+    args = (prepared.t, prepared.y, prepared.whitening, prepared.used)
+    problem_dims = None if measurements.size is None else (measurements.p0_dims, prepared.t_dims, 0, 0, 0)
+    solution = least_squares(
+        residual,
+        p0,
+        args,
+        in_dims=problem_dims,
+        solver=solver,
+        loss=loss,
+        bounds=bounds,
+        adjoint=adjoint,
+    )
+
+    def covariance(p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
+        return _covariance(lambda p: residual(p, t, y, whitening, used), p, used, absolute_sigma, loss)
+
+    with TRANSFORM_LOCK:
+        if measurements.size is None:
+            matrix = covariance(solution.value, *args)
+        else:
+            matrix = vmap(covariance, in_dims=(0, prepared.t_dims, 0, 0, 0))(solution.value, *args)
+    _warn_where_infinite(matrix)
+    deviation = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
+    return CurveFit(solution.value, matrix, _like(solution.value, deviation), solution)
+
+
+def _residual(model: Any, p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
+    """The whitened residual of every point, zero where a point is missing."""
+    predicted = model(p, t)
+    if not isinstance(predicted, Tensor) or predicted.shape != y.shape:
+        given = f"shape {tuple(predicted.shape)}" if isinstance(predicted, Tensor) else type(predicted).__name__
+        raise ShapeError(f"model(p, t) returned {given}; y of one fit has shape {tuple(y.shape)}.")
+    difference = torch.where(used, predicted - y, torch.zeros_like(y))
+    if whitening.ndim > y.ndim:
+        return (whitening * difference).sum(-1)
+    return whitening * difference
+
+
+def _covariance(
+    residual: Callable[[Any], Tensor], p: Any, used: Tensor, absolute_sigma: bool, loss: RobustLoss | None
+) -> Float[Tensor, "n n"]:
+    """(JᵀJ)⁻¹ of one fit, times the reduced chi-square unless sigma is absolute; infinite where there is none."""
+    leaves, structure = pytree.flatten(p)
+    flat = torch.cat([leaf.reshape(-1) for leaf in leaves])
+    sizes = [leaf.numel() for leaf in leaves]
+
+    def of_vector(x: Tensor) -> tuple[Tensor, Tensor]:
+        parts = [part.reshape(leaf.shape) for part, leaf in zip(x.split(sizes), leaves, strict=True)]
+        r = residual(pytree.unflatten(parts, structure)).reshape(-1)
+        return r, r
+
+    jacobian, r = jacfwd(of_vector, has_aux=True)(flat)
+    squared = r * r
+    if loss is not None:
+        rho, slope, curvature = loss.derivatives(squared)
+        scale = (slope + 2 * curvature * squared).clamp(min=torch.finfo(r.dtype).eps).sqrt()
+        jacobian, squared = scale[:, None] * jacobian, rho
+    # Columns brought to length one, so that the rank does not depend on the units of the parameters.
+    length = torch.linalg.vector_norm(jacobian, dim=0)
+    finite = torch.isfinite(length).all()
+    positive = length > 0
+    unit = jacobian / torch.where(positive, length, torch.ones_like(length))
+    unit = torch.where(finite, unit, torch.zeros_like(unit))
+    n, eye = len(flat), torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
+    if len(r) < n:
+        unit = torch.nn.functional.pad(unit, (0, 0, 0, n - len(r)))
+    triangle = _triangle(unit)
+    pivots = triangle.diagonal().abs()
+    regular = finite & positive.all() & (pivots > max(len(r), n) * torch.finfo(flat.dtype).eps).all()
+    inverse = torch.linalg.solve_triangular(torch.where(regular, triangle, eye), eye, upper=True)
+    inverse = inverse / torch.where(positive, length, torch.ones_like(length))[:, None]
+    covariance = inverse @ inverse.mT
+    if not absolute_sigma:
+        freedom = used.sum() - n
+        covariance = covariance * (squared.sum() / freedom.clamp(min=1))
+        regular = regular & (freedom > 0)
+    covariance = torch.where(regular, covariance, torch.full_like(covariance, torch.inf))
+    return torch.where(finite, covariance, torch.full_like(covariance, torch.nan))
+
+
+def _triangle(matrix: Float[Tensor, "rows n"]) -> Float[Tensor, "n n"]:
+    """R of QR: squares no condition number."""
+    return torch.linalg.qr(matrix, mode="reduced").R
+
+
+def _like(tree: Any, vector: Float[Tensor, "*batch n"]) -> Any:
+    """The entries of a vector in the shapes of a tree of parameters."""
+    leaves, structure = pytree.flatten(tree)
+    batch = vector.ndim - 1
+    sizes = [leaf.shape[batch:].numel() for leaf in leaves]
+    parts = [part.reshape(leaf.shape) for part, leaf in zip(vector.split(sizes, -1), leaves, strict=True)]
+    return pytree.unflatten(parts, structure)
+
+
+def _warn_where_infinite(covariance: Tensor) -> None:
+    """Say which fits have no covariance, where values can be looked at."""
+    if is_wrapped(covariance):
+        return
+    failed = ~torch.isfinite(covariance).all(-1).all(-1)
+    if not bool(failed.any()):
+        return
+    which = "the fit" if failed.ndim == 0 else f"{int(failed.sum())} of {failed.numel()} fits"
+    warnings.warn(
+        f"The covariance of {which} could not be estimated: the data do not determine all parameters, or there are "
+        "not more points than parameters, or the residual is not finite. Its entries are inf or NaN.",
+        CovarianceWarning,
+        stacklevel=3,
+    )
+
+
+def _checked(model: Any, y: Any, p0: Any, sigma: Any) -> Tensor | None:
+    """sigma as a tensor; an error for anything that cannot be fitted."""
+    if not callable(model):
+        raise ProblemError(f"model must be callable as model(p, t), not {type(model).__name__}.")
+    if not isinstance(y, Tensor) or not y.is_floating_point():
+        kind = y.dtype if isinstance(y, Tensor) else type(y).__name__
+        raise DtypeError(
+            f"y must be a real floating-point tensor, not {kind}. For complex data use mslsq.least_squares."
+        )
+    for leaf in pytree.leaves(p0, is_leaf=is_element):
+        if isinstance(leaf, Manifold):
+            raise ProblemError(
+                f"p0 holds an element of {type(leaf).__name__}: curve_fit fits plain tensors. "
+                "Use mslsq.least_squares, or mslsq.solve and mslsq.covariance."
+            )
+    if sigma is None or isinstance(sigma, Tensor):
+        return sigma
+    if isinstance(sigma, (int, float)) and not isinstance(sigma, bool):
+        return torch.as_tensor(float(sigma), dtype=y.dtype, device=y.device)
+    raise ProblemError(f"sigma must be a tensor or a number, not {type(sigma).__name__}.")
+
+
+pytree.register(
+    CurveFit,
+    lambda fit: ([getattr(fit, field.name) for field in fields(CurveFit)], None),
+    lambda children, _: CurveFit(*children),
+    lambda _: [field.name for field in fields(CurveFit)],
+)

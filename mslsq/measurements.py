@@ -1,0 +1,160 @@
+"""Measured points of curve fits: which count, what they weigh, how a batch of them is laid out."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from mslsq import pytree
+from mslsq.batching import batch_size, mapped_dims
+from mslsq.manifolds import Manifold
+from mslsq.problem.errors import DtypeError, ShapeError
+
+
+class Prepared(NamedTuple):
+    """What every fit needs, missing points replaced by harmless numbers; all but t have the batch axis first."""
+
+    t: Any
+    t_dims: Any
+    y: Tensor
+    whitening: Tensor
+    """1/sigma of every point, or W with WᵀW the inverse covariance; zero for missing points."""
+    used: Tensor
+
+
+class Measurements:
+    """The points of all fits, `in_dims` over (t, y, p0, sigma), and the mask that goes with y."""
+
+    def __init__(self, t: Any, y: Tensor, p0: Any, sigma: Tensor | None, mask: Tensor | None, in_dims: Any):
+        if isinstance(in_dims, (tuple, list)):
+            if len(in_dims) not in (3, 4):
+                raise ShapeError(
+                    f"in_dims={in_dims!r}: give an integer, or a tuple over (t, y, p0, sigma), the last optional."
+                )
+            in_dims = (*in_dims, None)[:4]
+        parts = (t, y, p0, sigma)
+        if isinstance(in_dims, int) and not isinstance(in_dims, bool):
+            shared = sigma is None or sigma.ndim == 0
+            in_dims = (in_dims, in_dims, in_dims, None if shared else in_dims)
+        flat = mapped_dims(in_dims, parts, is_leaf=is_element)
+        self.size = batch_size(flat, pytree.leaves(parts, is_leaf=is_element))
+        counts = [len(pytree.leaves(part, is_leaf=is_element)) for part in parts]
+        starts = [sum(counts[:number]) for number in range(4)]
+        self.t, self.y, self.sigma, self.mask = t, y, sigma, mask
+        self.t_dims = flat[: counts[0]]
+        self.y_dim, self.sigma_dim = flat[starts[1]], flat[starts[3]]
+        self.p0_dims = _tree_like(p0, flat[starts[2] : starts[3]])
+        self._one = _without(y, self.y_dim)
+        self._check_sigma()
+        self.mask_dim = self._dim_of_mask()
+
+    def _check_sigma(self) -> None:
+        if self.sigma is None:
+            return
+        one, shape = self._one, _without(self.sigma, self.sigma_dim)
+        if shape in ((), one) or (len(one) == 1 and shape == one * 2):
+            return
+        covariance = f", or {one * 2} for a covariance matrix" if len(one) == 1 else ""
+        raise ShapeError(
+            f"sigma of one fit has shape {shape}; expected {one}, the shape of y{covariance}. "
+            "A batch is declared by in_dims."
+        )
+
+    def _dim_of_mask(self) -> int | None:
+        mask, one = self.mask, self._one
+        if mask is None:
+            return None
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            raise DtypeError("mask must be a tensor of bool, True where a point counts.")
+        if tuple(mask.shape) == one:
+            return None
+        if self.y_dim is not None and mask.shape == self.y.shape:
+            return self.y_dim
+        either = f"{one}" if self.y_dim is None else f"{tuple(self.y.shape)} or, for all fits, {one}"
+        raise ShapeError(f"mask has shape {tuple(mask.shape)}; expected that of y, {either}.")
+
+    def prepare(self) -> Prepared:
+        """Missing points made harmless, sigma turned into whitening; once per fit, outside the solve."""
+        leaves, structure = pytree.flatten(self.t, is_leaf=is_element)
+        # A t that all fits share stays as it is where each may lack other points.
+        fixed = self.size is not None and (self.y_dim is not None or self.mask_dim is not None)
+        moves = [
+            isinstance(leaf, Tensor) and not (dim is None and fixed)
+            for leaf, dim in zip(leaves, self.t_dims, strict=True)
+        ]
+        moving = tuple(leaf for leaf, move in zip(leaves, moves, strict=True) if move)
+        dims = tuple(dim for dim, move in zip(self.t_dims, moves, strict=True) if move)
+        moved, moved_dims, *rest = self._prepare(moving, dims)
+        new, new_dims = iter(moved), iter(moved_dims)
+        leaves = [next(new) if move else leaf for leaf, move in zip(leaves, moves, strict=True)]
+        t_dims = [next(new_dims) if move else dim for dim, move in zip(self.t_dims, moves, strict=True)]
+        return Prepared(pytree.unflatten(leaves, structure), pytree.unflatten(t_dims, structure), *rest)
+
+    def _prepare(
+        self, t: tuple[Tensor, ...], t_dims: tuple[int | None, ...]
+    ) -> tuple[Any, Any, Tensor, Tensor, Tensor]:
+        """(t, its in_dims, y, whitening, used)."""
+        if self.size is None:
+            moved, y, whitening, used = _prepared(t, self.y, self.sigma, self.mask)
+            return moved, t_dims, y, whitening, used
+        dims = (t_dims, self.y_dim, self.sigma_dim, self.mask_dim)
+        if all(dim is None for dim in pytree.leaves(dims)):  # only p0 is mapped: the same points for all fits
+            moved, *rest = _prepared(t, self.y, self.sigma, self.mask)
+            y, whitening, used = (part.expand(self.size, *part.shape) for part in rest)
+            return moved, t_dims, y, whitening, used
+        moved, y, whitening, used = vmap(_prepared, in_dims=dims)(t, self.y, self.sigma, self.mask)
+        return moved, tuple(0 for _ in moved), y, whitening, used
+
+
+def _prepared(
+    t: tuple[Tensor, ...], y: Tensor, sigma: Tensor | None, mask: Tensor | None
+) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]:
+    """Of one fit: t, y and whitening with missing points made harmless, and which points are used."""
+    used = ~torch.isnan(y.detach())
+    if mask is not None:
+        used = used & mask
+    # Where a point is missing its t may be anything, log(0) of padding included: 0 · inf in a derivative would spoil
+    # the fit.
+    first = used.reshape(-1).to(torch.int8).argmax()
+    moved = tuple(_filled(part, used, first) for part in t)
+    safe = torch.where(used, y, torch.zeros_like(y))
+    if sigma is None:
+        return moved, safe, used.to(y.dtype), used
+    if sigma.shape == y.shape or sigma.ndim == 0:
+        whitening = torch.where(used, 1 / torch.where(used, sigma, torch.ones_like(y)), torch.zeros_like(y))
+        return moved, safe, whitening, used
+    # The points that are there have their own block of the covariance; the identity stands in for the others.
+    both = used[:, None] & used[None, :]
+    eye = torch.eye(len(y), dtype=y.dtype, device=y.device)
+    factor, failed = torch.linalg.cholesky_ex(torch.where(both, sigma, eye))
+    factor = torch.where(failed == 0, factor, torch.nan)
+    whitening = torch.linalg.solve_triangular(factor, eye, upper=False)
+    return moved, safe, torch.where(used[:, None], whitening, torch.zeros_like(whitening)), used
+
+
+def _filled(part: Tensor, used: Tensor, first: Tensor) -> Tensor:
+    """t with the entries of missing points replaced by those of the first point that is there."""
+    if part.shape[: used.ndim] != used.shape:
+        return part
+    flat = part.reshape(used.numel(), *part.shape[used.ndim :])
+    index = first.reshape(1, *(1,) * (flat.ndim - 1)).expand(1, *flat.shape[1:])
+    instead = flat.gather(0, index)
+    keep = used.reshape(-1, *(1,) * (flat.ndim - 1))
+    return torch.where(keep, flat, instead).reshape(part.shape)
+
+
+def _without(tensor: Tensor, dim: int | None) -> tuple[int, ...]:
+    """The shape that one fit sees."""
+    shape = list(tensor.shape)
+    if dim is not None:
+        del shape[dim]
+    return tuple(shape)
+
+
+def _tree_like(tree: Any, leaves: list[Any]) -> Any:
+    return pytree.unflatten(leaves, pytree.flatten(tree, is_leaf=is_element)[1])
+
+
+def is_element(value: Any) -> bool:
+    return isinstance(value, Manifold)
