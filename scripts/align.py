@@ -18,11 +18,11 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from mslsq.alignment import Alignment, AlignmentOptionError, MapStatus, Stage, align
+from mslsq.alignment import Alignment, MapStatus, Stage, align
 from mslsq.alignment.outputs import Aligned, describe, write_all
-from mslsq.alignment.rasters import RasterError
 from mslsq.alignment.scenes import Scene, scene_from_bundled, scene_from_files
 
 NOTHING_DONE, NO_SENSE, LEFT_OUT = 1, 2, 3
@@ -50,6 +50,16 @@ def check_names(config: dict[str, Any]) -> None:
                 raise NonsenseError(f"there is no option {where}.{hint} Options: {', '.join(known)}.")
 
 
+def check_flags(config: dict[str, Any]) -> None:
+    """The options that only this script reads."""
+    threads = config["threads"]
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise NonsenseError(f"threads={threads!r}; threads is a positive integer.")
+    for name in ("strict", "quiet"):
+        if not isinstance(config[name], bool):
+            raise NonsenseError(f"{name}={config[name]!r}; {name} is true or false.")
+
+
 def as_list(config: dict[str, Any], name: str) -> list[Any]:
     value = config[name]
     if value is None:
@@ -65,11 +75,12 @@ def scenes_of(config: dict[str, Any]) -> list[Scene]:
     bundled = dict(config["bundled"])
     rasters = bundled.pop("rasters")
     seed = bundled.pop("seed", 0)
-    names = [rasters] if isinstance(rasters, str) else list(rasters)
-    try:
-        return [scene_from_bundled(name, **bundled, seed=seed + i) for i, name in enumerate(names)]
-    except TypeError as error:
-        raise NonsenseError(f"bundled: {error}") from error
+    names = [rasters] if isinstance(rasters, str) else list(rasters or ())
+    if not names:
+        raise NonsenseError("neither maps nor bundled.rasters are given: there is nothing to align.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise NonsenseError(f"bundled.seed={seed!r}; it is a whole number, zero or more.")
+    return [scene_from_bundled(name, **bundled, seed=seed + i) for i, name in enumerate(names)]
 
 
 def reference_of(config: dict[str, Any], scene: Scene) -> int:
@@ -141,14 +152,12 @@ def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
     begin = time.perf_counter()
     check_names(config)
-    threads = config["threads"]
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-        raise NonsenseError(f"threads={threads!r}; threads is a positive integer.")
-    torch.set_num_threads(threads)
+    check_flags(config)
+    torch.set_num_threads(config["threads"])
     scenes = scenes_of(config)
     for scene in scenes:
         for problem in scene.problems.values():
-            errors.print(f"[yellow]left out:[/] {problem}")
+            errors.print("[yellow]left out:[/]", escape(problem))
         readable = sum(raster is not None for raster in scene.rasters)
         if readable < 2:
             what = (
@@ -166,7 +175,7 @@ def run(config: dict[str, Any], folder: Path) -> int:
     console.print(table_of(items))
     for name, status, reason in states:
         if not status.ok or "but" in reason:
-            errors.print(f"[yellow]{name}:[/] {reason}")
+            errors.print(f"[yellow]{escape(name)}:[/]", escape(reason))
     console.print(f"{len(written)} files written to {folder}")
     for path in sorted(path for path in written if path.parent == folder):
         console.print(f"  {path.name}")
@@ -176,19 +185,19 @@ def run(config: dict[str, Any], folder: Path) -> int:
     return LEFT_OUT if config["strict"] and not all(status.ok for _, status, _ in states) else 0
 
 
+def attempt(settings: DictConfig, folder: Path) -> int:
+    """`run`, with what makes no sense as a message and an exit code instead of a traceback."""
+    config: Any = OmegaConf.to_container(settings, resolve=True)
+    try:
+        return run(config, folder)
+    except (ValueError, OSError) as error:
+        errors.print("[red]error:[/]", escape(str(error)))
+        return NO_SENSE
+
+
 @hydra.main(version_base="1.3", config_path="../configs", config_name="align")
 def main(settings: DictConfig) -> None:
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    try:
-        config = OmegaConf.to_container(settings, resolve=True)
-        assert isinstance(config, dict)
-        code = run(config, folder)  # pyright: ignore
-    except (NonsenseError, AlignmentOptionError, RasterError, ValueError) as error:
-        errors.print(f"[red]error:[/] {error}", markup=True)
-        code = NO_SENSE
-    except FileNotFoundError as error:
-        errors.print(f"[red]error:[/] {error}")
-        code = NO_SENSE
+    code = attempt(settings, Path(HydraConfig.get().runtime.output_dir))
     if code:
         sys.exit(code)
 

@@ -171,33 +171,28 @@ def residual_at(estimate: Estimate, level: PairLevel) -> tuple[Float[Tensor, "n 
 
 
 def mad_sigma(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) -> float:
-    """1.4826 times the median absolute deviation: sigma where the residuals are Gaussian. Floored at 1e-4 of the
-    values' standard deviation, below which quantisation decides."""
+    """1.4826 times the median absolute deviation: sigma where the residuals are Gaussian.
+
+    At least a fifth of their standard deviation: where most of both maps is flat (unknown areas of occupancy maps) the
+    median residual is zero, and a scale of zero would reject all that there is to align by.
+    """
     chosen = residual[valid].reshape(-1)
-    if chosen.numel() == 0:
+    if chosen.numel() < 2:
         return 1.0
-    return max(1.4826 * float((chosen - chosen.median()).abs().median()), 1e-4)
+    return max(1.4826 * float((chosen - chosen.median()).abs().median()), 0.2 * float(chosen.std()), 1e-6)
 
 
 def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"]) -> Estimate:
-    """Gain and bias from the overlap alone: the start of the joint refinement.
+    """Gain and bias from the means and standard deviations over the overlap: the start of the joint refinement.
 
-    From means and standard deviations, or from medians and median deviations (which a foreign object does not spoil,
-    but a mostly empty sky does): whichever leaves the smaller mean absolute residual.
+    The ratio of standard deviations, not the regression slope: it is positive, and noise does not attenuate it.
     """
     sampled, valid = level.look(estimate.matrix)
     x, y = sampled[valid].reshape(-1), level.target[valid].reshape(-1)
-    if x.numel() == 0:
+    if x.numel() < 2:
         return replace(estimate, value=torch.zeros_like(estimate.value))
-    mean_x, mean_y, gain = x.mean(), y.mean(), (y.std() / x.std().clamp(min=1e-9))
-    middle_x, middle_y = x.median(), y.median()
-    robust = (y - middle_y).abs().median() / (x - middle_x).abs().median().clamp(min=1e-9)
-    choices = []
-    for g, cx, cy in ((gain, mean_x, mean_y), (robust, middle_x, middle_y)):
-        g = g.log().nan_to_num(0.0).clamp(-3.0, 3.0) * freedom[0]
-        value = torch.stack([g, (cy - g.exp() * cx) * freedom[1]])
-        choices.append((float((value[0].exp() * x + value[1] - y).abs().mean()), value))
-    return replace(estimate, value=min(choices, key=lambda choice: choice[0])[1])
+    log_gain = (y.std() / x.std().clamp(min=1e-9)).log().nan_to_num(0.0).clamp(-3.0, 3.0) * freedom[0]
+    return replace(estimate, value=torch.stack([log_gain, (y.mean() - log_gain.exp() * x.mean()) * freedom[1]]))
 
 
 def refine(

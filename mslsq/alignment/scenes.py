@@ -4,6 +4,7 @@ import glob
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.ndimage
@@ -99,6 +100,18 @@ def scene_from_bundled(
     """
     if model not in MODELS:
         raise ValueError(f"bundled scene: model={model!r}; it is one of {', '.join(MODELS)}.")
+    numbers: dict[str, Any] = {
+        "count": count,
+        "size": size,
+        "shift": shift,
+        "degrees": degrees,
+        "noise": noise,
+        "seed": seed,
+    }
+    for name, given in numbers.items():
+        whole = name in ("count", "size", "seed")
+        if isinstance(given, bool) or not isinstance(given, int if whole else (int, float)):
+            raise ValueError(f"bundled scene: {name}={given!r}; it is a {'whole ' if whole else ''}number.")
     if count < 2 or size < 32 or noise < 0 or shift < 0:
         raise ValueError(
             f"bundled scene: needs count >= 2, size >= 32, noise >= 0 and shift >= 0; given count={count}, "

@@ -81,13 +81,14 @@ def test_masked_and_nan_pixels_do_not_pull(pair):
     torch.testing.assert_close(by_mask.transforms, by_nan.transforms)
 
 
-def test_a_robust_loss_withstands_a_foreign_object(pair):
+def test_a_robust_loss_withstands_a_foreign_object():
+    pair = synthetic.make_pair("astronaut", "sim2", seed=3, size=128, shift=10.0)
     spoiled = pair.moving.clone()
-    spoiled[30:55, 40:65] = 1.3
+    spoiled[30:60, 40:70] = spoiled.max()
     robust = align([pair.reference, spoiled])
     plain = align([pair.reference, spoiled], loss=None)
     assert error_of(robust, pair) < 0.1
-    assert error_of(robust, pair) < error_of(plain, pair)
+    assert error_of(robust, pair) < 0.2 * error_of(plain, pair)
 
 
 def test_three_maps_with_a_common_reference_and_mixed_sizes():
@@ -244,18 +245,23 @@ def test_an_elevation_model_and_its_blurred_copy_are_five_and_three_pixels_apart
     assert corner_error(result.transforms[1], _shift(-3, -5), 320, 320) < 0.05
 
 
-@pytest.mark.parametrize(("a", "b", "x", "y"), [(3, 4, -123, 4), (4, 5, -42, 4), (3, 5, -165, 8), (1, 2, -343, -3)])
-def test_occupancy_maps_of_one_building_are_found_to_the_pixel(shared_data, a, b, x, y):
+@pytest.mark.slow
+def test_occupancy_maps_of_one_building_are_found_to_the_pixel(shared_data):
     from mslsq.alignment.rasters import read_raster
 
     folder = shared_data / "maps" / "fr079"
-    maps = [read_raster(folder / f"fr079_freeform_crop{i}.jpg").luminance() for i in (a, b)]
-    result = align(maps, model="translation")
-    assert result.status[1] == MapStatus.ALIGNED, result.reasons[1]
-    # Hand-drawn outlines of the unknown area do not agree between crops; half a pixel is what "to the pixel" means.
-    assert corner_error(result.transforms[1], _shift(x, y), *maps[0].shape[1:]) < 0.5
+    crop = {i: read_raster(folder / f"fr079_freeform_crop{i}.jpg").luminance() for i in (1, 2, 3, 4, 5)}
+    # Crops 3 and 5 correlate to 0.26 only (their hand-drawn unknown areas do not agree), 3 with 4 and 4 with 5 to 0.68.
+    chain = align([crop[3], crop[4], crop[5]], model="translation")
+    assert chain.aligned == [0, 1, 2], chain.message()
+    assert int(chain.parent[2]) == 1
+    assert corner_error(chain.transforms[1], _shift(-123, 4), *crop[3].shape[1:]) < 0.1
+    assert corner_error(chain.transforms[2], _shift(-165, 8), *crop[3].shape[1:]) < 0.1
+    pair = align([crop[1], crop[2]], model="translation")
+    assert corner_error(pair.transforms[1], _shift(-343, -3), *crop[1].shape[1:]) < 0.1
 
 
+@pytest.mark.slow
 def test_two_views_of_a_street_have_no_homography(shared_data):
     from mslsq.alignment.rasters import read_raster
 

@@ -1,0 +1,154 @@
+"""The command line: what it writes, and what it says when nothing can be done."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+hydra = pytest.importorskip("hydra")
+iio = pytest.importorskip("imageio.v3")
+tifffile = pytest.importorskip("tifffile")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*options, cwd=ROOT):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    command = [sys.executable, str(ROOT / "scripts" / "align.py"), *map(str, options)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def crops(tmp_path_factory):
+    """Crops of one picture as 8-bit RGBA, 16-bit PNG, float TIFF with nodata, and two that hold nothing."""
+    from mslsq.alignment.synthetic import base_raster
+
+    folder = tmp_path_factory.mktemp("crops")
+    base = base_raster("coffee")
+    a, b, c = base[100:228, 200:328], base[110:238, 190:318], base[95:223, 205:333]
+    alpha = np.full(a.shape, 255, np.uint8)
+    alpha[:20] = 0
+    grey = np.rint(255 * a).astype(np.uint8)
+    iio.imwrite(folder / "a.png", np.stack([grey, grey, grey, alpha], -1))
+    iio.imwrite(folder / "b.png", np.rint(60000 * b).astype(np.uint16))
+    heights = (1000 * c).astype(np.float32)
+    heights[40:60, 40:60] = -9999
+    tifffile.imwrite(folder / "c.tif", heights, extratags=[(42113, 2, 6, "-9999", True)])
+    iio.imwrite(folder / "flat.png", np.full((64, 64), 7, np.uint8))
+    (folder / "empty.png").write_bytes(b"")
+    return folder
+
+
+def test_bundled_rasters_are_aligned_and_everything_is_written(tmp_path):
+    out = tmp_path / "run"
+    options = [
+        "bundled.rasters=[camera]",
+        "bundled.count=2",
+        "bundled.size=128",
+        "bundled.shift=10",
+        f"hydra.run.dir={out}",
+    ]
+    done = run("+experiment=multiscale", *options)
+    assert done.returncode == 0, done.stderr
+    for name in ("transforms.json", "metrics.json", "mosaic.png", "overlay.png", "convergence.png"):
+        assert (out / name).stat().st_size > 0
+        assert name in done.stdout
+    assert str(out) in done.stdout
+    assert "level 0" in done.stdout
+    summary = json.loads((out / "metrics.json").read_text())["summary"]
+    assert summary["aligned"] == 1
+    assert summary["largest_corner_error_px"] < 0.1
+    content = json.loads((out / "transforms.json").read_text())
+    assert "first pixel is (0, 0)" in content["convention"]
+    assert np.array(content["maps"][1]["matrix"]).shape == (3, 3)
+    assert len(list((out / "aligned").iterdir())) == 4
+
+
+def test_maps_of_every_kind_are_aligned_and_bad_ones_left_out_with_their_reason(tmp_path, crops):
+    out = tmp_path / "run"
+    names = ["a.png", "b.png", "empty.png", "c.tif", "flat.png"]
+    done = run(
+        f"maps=[{','.join(str(crops / n) for n in names)}]", "model=translation", f"hydra.run.dir={out}", "quiet=true"
+    )
+    assert done.returncode == 0, done.stderr
+    maps = {record["name"]: record for record in json.loads((out / "transforms.json").read_text())["maps"]}
+    assert [maps[name]["status"] for name in names] == ["reference", "aligned", "bad_input", "aligned", "constant"]
+    assert "empty" in maps["empty.png"]["reason"]
+    assert maps["flat.png"]["matrix"] is None
+    # The crops start at (x, y) = (200, 100), (190, 110), (205, 95) of one picture; 8 bits round values to 0.4 %.
+    assert np.allclose(np.array(maps["b.png"]["matrix"])[:2, 2], [10, -10], atol=0.02)
+    assert np.allclose(np.array(maps["c.tif"]["matrix"])[:2, 2], [-5, 5], atol=0.02)
+    assert abs(maps["b.png"]["gain"] * 60000 / 255 - 1) < 0.01
+    assert iio.imread(out / "aligned" / "b.png").dtype == np.uint16
+    assert iio.imread(out / "aligned" / "a.png").shape == (128, 128, 4)
+    assert tifffile.imread(out / "aligned" / "c.tif").dtype == np.float32
+    assert "flat.png" in done.stderr
+    assert not [path for path in out.rglob(".*") if path.is_file()]
+
+
+def test_strict_turns_a_map_left_out_into_an_exit_code(tmp_path, crops):
+    maps = f"maps=[{crops / 'a.png'},{crops / 'b.png'},{crops / 'flat.png'}]"
+    done = run(maps, "model=translation", "strict=true", "quiet=true", f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["maps=[{a}]"], 1, "one map was given"),
+        (["maps=[{empty},{a}]"], 1, "1 of 2 maps can be read"),
+        (["maps=[{flat},{a}]"], 1, "no map could be aligned"),
+        (["maps=[{a},nowhere.png]"], 1, "no such file"),
+        (["maps=[{folder}/*.xyz]"], 2, "no file matches"),
+        (["maps=[{a},{b}]", "model=afine"], 2, "Did you mean 'affine'?"),
+        (["maps=[{a},{b}]", "min_overlap=7"], 2, "min_overlap"),
+        (["maps=[{a},{b}]", "levels=-3"], 2, "levels"),
+        (["maps=[{a},{b}]", "reference=z.png"], 2, "none of the maps"),
+        (["maps=[{a},{b}]", "masks=[{a}]"], 2, "1 masks for 2 maps"),
+        (["maps=[{a},{b}]", "+modle=affine"], 2, "Did you mean model?"),
+        (["bundled.rasters=[lena]"], 2, "camera"),
+        (["bundled.rasters=[]"], 2, "rasters"),
+        (["bundled.size=-5"], 2, "size"),
+        (["bundled.count=many"], 2, "count"),
+        (["bundled.seed=-1"], 2, "seed"),
+        (["threads=0"], 2, "threads"),
+        (["quiet=perhaps"], 2, "quiet"),
+    ],
+)
+def test_what_makes_no_sense_ends_in_a_message_and_an_exit_code(tmp_path, crops, capsys, options, code, says):
+    names = {"folder": crops} | {name: crops / f"{name}.png" for name in ("a", "b", "empty", "flat")}
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        settings = hydra.compose("align", ["quiet=true", *(option.format(**names) for option in options)])
+    assert script().attempt(settings, tmp_path) == code
+    assert says in capsys.readouterr().err.replace("\n", " ")
+
+
+def script():
+    """scripts/align.py as a module: starting an interpreter for every case would take seconds each."""
+    spec = importlib.util.spec_from_file_location("align_script", ROOT / "scripts" / "align.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("option", "says"), [("modle=affine", "modle"), ("+experiment=multiscael", "multiscale")])
+def test_a_misspelt_option_or_experiment_is_refused_by_name(option, says):
+    done = run(option)
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_it_runs_from_any_directory(tmp_path, crops):
+    (tmp_path / "elsewhere").mkdir()
+    maps = f"maps=[{crops / 'a.png'},{crops / 'b.png'}]"
+    done = run(maps, "model=translation", "quiet=true", cwd=tmp_path / "elsewhere")
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "elsewhere" / "outputs").rglob("transforms.json"))
