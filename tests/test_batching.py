@@ -208,15 +208,19 @@ def graph(seed: int = 0):
     step = torch.tensor([1.0, 0.0, 2 * torch.pi / 5], dtype=F64).expand(5, 3)
     measured = mslsq.SE2.exp(step + 0.05 * torch.randn(5, 3, generator=generator, dtype=F64))
     problem = mslsq.Problem(Between(pose[i], pose[j], measured=measured), pose.fixed(0))
-    start = mslsq.SE2.exp(0.1 * torch.randn(5, 3, generator=generator, dtype=F64))
+    corners = [mslsq.SE2.exp(torch.zeros(3, dtype=F64))]
+    for k in range(4):
+        corners.append(corners[-1] @ mslsq.SE2.exp(step[k]))
+    corners = mslsq.SE2(torch.stack([corner.storage for corner in corners]))
+    start = corners.retract(0.1 * torch.randn(5, 3, generator=generator, dtype=F64))
     return problem, start, measured
 
 
 @pytest.mark.parametrize("by", ["in_dims", "vmap", "nested"])
 def test_a_batch_of_problems_equals_one_by_one(by):
-    problem, start, _ = graph()
+    problem, start, measured = graph()
     generator = torch.Generator().manual_seed(9)
-    measured = mslsq.SE2.exp(0.7 * torch.randn(4, 5, 3, generator=generator, dtype=F64))
+    measured = measured[None].retract(0.1 * torch.randn(4, 5, 3, generator=generator, dtype=F64))
     singles = [mslsq.solve(problem, {"pose": start}, {"between": {"measured": measured[k]}}) for k in range(4)]
 
     def one(m):
@@ -300,8 +304,8 @@ def test_a_residual_that_overflows_on_the_way_is_only_a_rejected_step():
 
 
 def test_a_rejected_step_is_never_convergence():
-    """256 fits with growth, y = a·exp(b·x) + c, b in [0.5, 2]: where a rejected step leaves the cost unchanged and counts
-    as converged, 95 of them end unsolved, with costs up to 667 (SciPy: 0.0030)."""
+    """256 fits with growth, y = a·exp(b·x) + c, b in [0.5, 2]: where a rejected step leaves the cost unchanged and
+    counts as converged, 95 of them end unsolved, with costs up to 667 (SciPy: 0.0030)."""
     generator = torch.Generator().manual_seed(0)
     x = torch.linspace(0, 4, 32, dtype=F64)
     p = torch.stack(
@@ -320,9 +324,9 @@ def test_a_rejected_step_is_never_convergence():
         assert bool((solution.converged | (solution.status == Status.STALLED)).all()), solution.message()
         assert float(solution.cost.max()) < 0.0045  # ½ Σ noise² over 32 points: 0.0016 ± 0.0004
         last = solution.history.accepted.gather(1, solution.num_steps[:, None])[:, 0]
-        kept = solution.history.cost.diff(dim=1).nan_to_num(0)
-        assert bool((kept <= 0).all())
-        # Whoever converged by its cost or its step did so in an accepted step, unless the step was below the cost's rounding.
+        rise = (solution.history.cost.diff(dim=1) / solution.history.cost[:, :-1]).nan_to_num(0)
+        assert float(rise.max()) < 1e-10  # the rounding of a sum of squares of differences of 3000s
+        # By step or gradient nobody converges without an accepted step; by cost only below its rounding.
         before = solution.history.cost.gather(1, (solution.num_steps[:, None] - 1).clamp(min=0))[:, 0]
         by_step = (solution.status == Status.STEP_TOLERANCE) | (solution.status == Status.GRADIENT_TOLERANCE)
         assert bool(last[by_step].all())

@@ -5,6 +5,7 @@ replay skips all of functorch (4x at batch 1, 1.5x at 1024), and `torch.compile`
 #151196), takes the plain graph.
 """
 
+import copy
 import shutil
 import threading
 import time
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
+from mslsq.linearize.replay import merge_repeated, straight_line
 from mslsq.problem.structure import Structure
 
 TRANSFORM_LOCK = threading.RLock()
@@ -40,18 +42,21 @@ class Recorded:
             output, self._out = pytree.flatten(function(*pytree.unflatten(tensors, structure)))
             return output
 
+        # An object of its own for each: a tensor that stands in two places of the example would be taken for one input.
+        distinct = [leaf.detach() for leaf in leaves]
         with TRANSFORM_LOCK, torch.no_grad():
-            graph = make_fx(flat)(*leaves)
+            graph = make_fx(flat)(*distinct)
         # Dead nodes of a forward-mode trace (zero tensors, meta devices) cost a third of the time, and break transforms of the graph.
         graph.graph.eliminate_dead_code()
+        merge_repeated(graph.graph)
         graph.recompile()
         self.graph = graph
-        self._call: Callable[..., Any] = graph.forward
+        self._call: Callable[..., Any] = straight_line(graph.graph, graph)
 
     def compile(self) -> None:
         """Compile the graph, on its first call. Without a C++ compiler, says so once and goes on replaying."""
         if compiler_available():
-            self._call = torch.compile(self.graph, fullgraph=True, dynamic=False)
+            self._call = Compiled(self.graph)
         else:
             warnings.warn(
                 "compile=True needs a C++ compiler (g++ or clang++ on the PATH, or CXX); none was found, so the recorded graph is replayed instead.",
@@ -62,7 +67,37 @@ class Recorded:
     def __call__(self, *args: Any) -> Any:
         assert self._out is not None  # set while recording
         with torch.no_grad():
-            return pytree.unflatten(list(self._call(*pytree.leaves(args))), self._out)
+            return pytree.unflatten(self.flat(pytree.leaves(args)), self._out)
+
+    def flat(self, tensors: list[Tensor]) -> list[Tensor]:
+        """The leaves of the output from the leaves of the arguments. Gradients must be off."""
+        return list(self._call(*tensors))
+
+
+class Compiled:
+    """A plain graph compiled by Inductor, once for every layout of its inputs.
+
+    Not through `torch.compile`: a step is called twenty times in a millisecond, and Dynamo's guards and wrappers take 60 µs of each call
+    to find out what the key of the plan has said already.
+    """
+
+    def __init__(self, graph: torch.fx.GraphModule):
+        self._graph = graph
+        self._compiled: dict[Hashable, Callable[..., Any]] = {}
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        key = (torch.get_num_threads(), *[tensor.stride() for tensor in tensors])
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            from torch import _inductor  # takes seconds to import
+
+            with TRANSFORM_LOCK:
+                compiled = self._compiled[key] = _inductor.compile(self._copy(), list(tensors))
+        return compiled(*tensors)
+
+    def _copy(self) -> torch.fx.GraphModule:
+        """The compiler changes the graph that it is given."""
+        return torch.fx.GraphModule(self._graph, copy.deepcopy(self._graph.graph))
 
 
 class NoCompilerWarning(UserWarning):
@@ -120,6 +155,11 @@ class PlanCache:
             self._plans[key] = plan
             while len(self._plans) > self._size:
                 self._plans.popitem(last=False)
+
+    def drop(self, key: Hashable) -> None:
+        """Forget a plan that has gone stale; whoever is running it keeps it to the end."""
+        with self._lock:
+            self._plans.pop(key, None)
 
     def __deepcopy__(self, memo: Any) -> "PlanCache":
         return PlanCache(self._size)

@@ -16,10 +16,10 @@ from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan, PlanCache, Recorded, global_key, tensor_key
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import structure_of
-from mslsq.problem.system import Inputs, System
+from mslsq.problem.system import Inputs, System, residual_vector
 from mslsq.solution import History, Status
 from mslsq.solvers.report import StepInfo, Table
-from mslsq.solvers.solver import Solver
+from mslsq.solvers.solver import MethodState, Solver
 from mslsq.solvers.step import Record, State, Step
 
 
@@ -46,26 +46,31 @@ class Outcome:
     num_evaluations: Tensor
     gradient_norm: Tensor
     history: History
+    trajectory: tuple[Tensor, ...]
+    """What the solver's steps can be taken again from: which were accepted (batch, steps), and the tensors of the method's state before
+    each, (batch, steps, ...). Empty unless asked for."""
 
 
-def run(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Outcome:
+def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory: bool = False) -> Outcome:
     """Solve a batch of problems. All tensors are plain: no transform is active in here."""
     with torch.no_grad():
         values = tuple(x.contiguous() for x in values)
         plan, linearizer, prepared = planned(task, values, inputs)
+        stale = stale_plan(task, plan, linearizer, values, inputs, prepared)
+        if task.solver.early_stop and stale is not None and bool(stale):
+            task.cache.drop(_key(task, values, inputs))
+            plan, linearizer, prepared = planned(task, values, inputs)
         step = Step(task.solver, linearizer)
         runner = Runner(plan, step, task.solver)
-        stale = runner.stale(values, prepared)
-        if task.solver.early_stop and stale is not None and bool(stale):
-            plan.graphs.clear()  # to be recorded anew
         state, record = runner.start(values, prepared)
-        records = [record]
+        records, methods = [record], []
         table = Table(task.solver, linearizer) if task.solver.verbose else None
         for number in range(task.solver.max_steps + 1):
             if _told_to_stop(task.solver, table, number, records[-1], state) or number == task.solver.max_steps:
                 break
             if task.solver.early_stop and not bool((state.status == Status.RUNNING).any()):
                 break
+            methods.append(state.method)
             state, record = runner.step(state, prepared)
             records.append(record)
         status = torch.where(state.status == Status.RUNNING, int(Status.MAX_STEPS), state.status)
@@ -83,6 +88,7 @@ def run(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Outcome:
             state.num_evaluations,
             records[-1].gradient_norm,
             _history(records, state.num_steps, task.solver.max_steps),
+            _trajectory(records[1:], methods) if keep_trajectory and methods else (),
         )
 
 
@@ -92,19 +98,6 @@ class Runner:
     def __init__(self, plan: Plan, step: Step, solver: Solver):
         self._plan, self._step, self._solver = plan, step, solver
         self._policy = "always" if solver.compile else solver.trace
-
-    def stale(self, values: Values, inputs: TermInputs) -> Tensor | None:
-        """Does the recorded residual differ from the user's function as it is now? None where nothing is recorded.
-
-        The key of a plan holds all that is known to matter; this catches the rest (a global that was rebound, an attribute of an opaque
-        object): a stale graph is a wrong answer.
-        """
-        if "residuals" not in self._plan.graphs:
-            return None
-        replayed = self._plan.graphs["residuals"](values, inputs)
-        with TRANSFORM_LOCK:
-            now = self._step.linearizer.residuals(values, inputs)
-        return torch.stack([_differ(old, new) for old, new in zip(replayed, now, strict=True)]).any()
 
     def start(self, values: Values, inputs: TermInputs) -> tuple[State, Record]:
         return self._run("start", self._step.start, values, inputs)
@@ -150,6 +143,32 @@ def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Pla
     linear = task.solver.chosen_linear_solver(plan.structure.num_components)
     linearizer = linearizer_of(task.system, plan.structure, blocks, linear)
     return plan, linearizer, linearizer.prepare(inputs)
+
+
+def stale_plan(
+    task: Task, plan: Plan, linearizer: Linearizer, values: Values, inputs: tuple[Inputs, ...], prepared: TermInputs
+) -> Tensor | None:
+    """Does what the plan has recorded differ from the user's functions as they are now? None where nothing is recorded.
+
+    The key of a plan holds all that is known to matter; this catches the rest (an attribute of an imported module, of an opaque
+    object): a stale graph is a wrong answer.
+    """
+    pairs = []
+    for number, captured in plan.captured.items():
+        term, batched, given = task.system.terms[number], task.batched[number], inputs[number]
+        # Each on copies of its own: what is captured is what writes in place.
+        block = linearizer.blocks[number]
+        results = []
+        for residual in (captured, term.residual):
+            storages, first = first_block(term, batched, values, given)
+            results.append(residual_vector(residual(block.values_of_block(storages), first))[0])
+        pairs.append(tuple(results))
+    if "residuals" in plan.graphs:
+        replayed = plan.graphs["residuals"](values, prepared)
+        with TRANSFORM_LOCK:
+            now = linearizer.residuals(values, prepared)
+        pairs.extend(zip(replayed, now, strict=True))
+    return torch.stack([_differ(old, new) for old, new in pairs]).any() if pairs else None
 
 
 def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[BlockTerm, ...]:
@@ -219,6 +238,8 @@ def _key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable:
 
 def _differ(old: Tensor, new: Tensor) -> Tensor:
     """Is there more than rounding between them (both come from the same operations)? The answer stays on the device."""
+    if old.shape != new.shape:
+        return torch.ones((), dtype=torch.bool, device=new.device)
     tolerance = 1e-10 if old.dtype == torch.float64 else 1e-4
     scale = torch.where(torch.isfinite(new), new.abs(), 0).amax()
     return ~torch.isclose(old, new, rtol=tolerance, atol=0, equal_nan=True).logical_or(
@@ -250,3 +271,11 @@ def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> Histor
         padded[:, :taken] = torch.where(used, stacked, unused)
         columns.append(padded)
     return History(*columns)
+
+
+def _trajectory(records: list[Record], methods: list[MethodState]) -> tuple[Tensor, ...]:
+    """The steps that somebody accepted, stacked."""
+    accepted = torch.stack([record.accepted for record in records], 1)
+    useful = accepted.any(0)
+    columns = [torch.stack(column, 1)[:, useful] for column in zip(*methods, strict=True)]
+    return accepted[:, useful], *columns
