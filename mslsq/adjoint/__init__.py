@@ -1,6 +1,21 @@
 """How derivatives pass through a solve."""
 
-from mslsq.adjoint.adjoint import Adjoint, Implicit
+from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError, DerivativeOrderError, Detached
+from mslsq.adjoint.direct_loss import DirectLossMinimization
+from mslsq.adjoint.factor import NotDifferentiableWarning
+from mslsq.adjoint.implicit import Implicit
 from mslsq.adjoint.solve import solve_system
+from mslsq.adjoint.unrolled import Truncated, Unrolled
 
-__all__ = ["Adjoint", "Implicit", "solve_system"]
+__all__ = [
+    "Adjoint",
+    "AdjointOptionError",
+    "DerivativeOrderError",
+    "Detached",
+    "DirectLossMinimization",
+    "Implicit",
+    "NotDifferentiableWarning",
+    "Truncated",
+    "Unrolled",
+    "solve_system",
+]

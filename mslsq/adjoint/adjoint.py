@@ -1,39 +1,55 @@
-"""How derivatives pass through a solve, as strategy objects that no solver knows of."""
+"""The base of the adjoints: strategies for passing derivatives through a solve, that no solver knows of."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from mslsq.linearize.blocks import Values
+
+if TYPE_CHECKING:
+    from mslsq.adjoint.attachment import Attachment
 
 
 class AdjointOptionError(ValueError):
     """An option of an adjoint has a value that makes no sense."""
 
 
+class DerivativeOrderError(RuntimeError):
+    """A derivative was asked for that the adjoint does not provide; it would have been silently wrong."""
+
+
 @dataclass(frozen=True)
 class Adjoint:
-    """Base of the adjoints."""
+    """Base of the adjoints.
+
+    An adjoint is asked after the solve, if anybody differentiates at all: given the answer, without derivatives, it
+    returns the same numbers with derivatives. It says beforehand what it needs of the solve.
+    """
+
+    keeps_trajectory: ClassVar[bool] = False
+    """Does it need the steps of the solver?"""
+    differentiates_start: ClassVar[bool] = False
+    """Does the result have a derivative in the start?"""
+
+    @property
+    def factors(self) -> str | None:
+        """Which Hessian the solve should factor at the solution: "exact", "gauss_newton" or None."""
+        return None
+
+    @property
+    def highest_order(self) -> int | None:
+        """The highest derivative that is right; None where there is no limit."""
+        return None
+
+    def attach(self, attachment: "Attachment") -> tuple[Values, Tensor]:
+        """Values (batch, count, storage) and cost (batch,) of the answer, with derivatives."""
+        raise NotImplementedError(f"{type(self).__name__} must define attach(attachment).")
 
 
 @dataclass(frozen=True)
-class Implicit(Adjoint):
-    """The implicit function theorem on the full gradient of the cost: exact, also where residuals are not zero at the solution.
+class Detached(Adjoint):
+    """No derivatives: the solution is a constant."""
 
-    At a minimum F(x, d) = ∇ₓ ½Σρ = 0, so dx/dd = −H⁻¹ ∂F/∂d with the exact Hessian H = ∂F/∂x. (Dropping the second
-    derivatives of the residuals from H, as Theseus does, biases the derivative as soon as residuals are not zero.) All derivatives up to
-    `order` come from `order` chord steps x ← x − H⁻¹F(x, d) that keep H's factor, in forward and in reverse mode.
-
-    Memory does not depend on the number of solver steps. A problem that did not converge, or whose Hessian is not positive definite, has
-    no such derivative: it gets NaN (`failed="nan"`) or zero (`failed="zero"`), and leaves all others alone.
-
-    Args:
-        order: highest derivative that will be taken.
-        failed: what a derivative is where there is none.
-    """
-
-    order: int = 2
-    failed: Literal["nan", "zero"] = "nan"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.order, int) or self.order < 1:
-            raise AdjointOptionError(f"Implicit: order must be a positive integer, not {self.order!r}.")
-        if self.failed not in ("nan", "zero"):
-            raise AdjointOptionError(f"Implicit: failed must be 'nan' or 'zero', not {self.failed!r}.")
+    def attach(self, attachment: "Attachment") -> tuple[Values, Tensor]:
+        return attachment.answer.values, attachment.answer.cost

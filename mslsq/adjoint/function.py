@@ -1,8 +1,9 @@
-"""The solve as one `torch.autograd.Function`: zero derivative, and a `vmap` rule that folds a mapped axis into the batch.
+"""The solve as one `torch.autograd.Function`: zero derivative, and a `vmap` rule that folds a mapped axis into the
+batch.
 
-Whatever transforms are active outside, the loop itself runs on plain tensors with an explicit batch axis: it may stop early, ask for
-values, replay graphs. Inputs that are not mapped stay shared by the whole batch, in memory too. Derivatives are attached afterwards
-(`implicit.attach`).
+Whatever transforms are active outside, the loop itself runs on plain tensors with an explicit batch axis: it may
+stop early, ask for values, replay graphs. Inputs that are not mapped stay shared by the whole batch, in memory too.
+Derivatives are attached afterwards by an adjoint (`attachment`).
 """
 
 from dataclasses import dataclass, field, replace
@@ -11,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mslsq.adjoint.adjoint import Adjoint
+from mslsq.adjoint.factor import cholesky_factor, pseudo_inverse_factor, warn_about_gauge
 from mslsq.linearize.blocks import Values
+from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status
 from mslsq.solvers.run import Task, planned, run
-
-NUM_RESULTS = 12
-"""Tensors of an `Answer` besides the values."""
 
 
 class Answer(NamedTuple):
@@ -32,15 +33,20 @@ class Answer(NamedTuple):
     gradient_norm: Tensor
     differentiable: Tensor
     factor: Tensor
-    """(batch, components, size, size) Cholesky factor of the exact Hessian, the identity where there is none; empty if not wanted."""
+    """(batch, components, size, size) of the Hessian, as the adjoint wants it; the identity where there is none,
+    empty if not wanted."""
     history: tuple[Tensor, ...]
+    trajectory: tuple[Tensor, ...]
+    """As in `solvers.run.Outcome`."""
 
 
 @dataclass
 class Made:
-    """The plan that the innermost call made, for the one who attaches derivatives outside."""
+    """What the innermost call made, for the one who attaches derivatives outside."""
 
     plan: Plan | None = None
+    method: type | None = None
+    """The NamedTuple of the method's state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +56,8 @@ class Call:
     task: Task
     names: tuple[tuple[str, ...], ...]
     """Per term, the names of its inputs."""
-    wants_factor: bool
+    adjoint: Adjoint | None
+    """Who will attach derivatives; None where nobody differentiates."""
     made: Made = field(default_factory=Made)
 
     def flatten(self, values: Values, inputs: tuple[Inputs, ...]) -> list[Tensor]:
@@ -71,6 +78,11 @@ class Call:
             flags.extend(name in batched for name in names)
         return flags
 
+    def method_state(self, columns: list[Tensor]) -> Any:
+        """The state of the solver's method from its tensors."""
+        assert self.made.method is not None  # a trajectory was kept
+        return self.made.method(*columns)
+
     def folded(self, size: int, mapped: list[bool]) -> "Call":
         """The call on a batch `size` times as large, in which the mapped inputs are batched too."""
         start = len(self.task.system.unknowns)
@@ -88,17 +100,15 @@ class Solve(torch.autograd.Function):
     @staticmethod
     def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         values, inputs = call.unflatten(tensors)
-        outcome = run(call.task, values, inputs)
+        keep = call.adjoint is not None and call.adjoint.keeps_trajectory
+        outcome = run(call.task, values, inputs, keep_trajectory=keep)
         status = outcome.status
-        converged = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
+        usable = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
         factor = outcome.cost.new_zeros(0)
-        plan, linearizer, prepared = planned(call.task, values, inputs)
-        call.made.plan = plan
-        if call.wants_factor:
-            with torch.no_grad(), TRANSFORM_LOCK:
-                hessian = linearizer.hessian(outcome.values, prepared)
-            factor, definite = _factor(hessian)
-            converged = converged & definite
+        if call.adjoint is not None:
+            plan, linearizer, prepared = planned(call.task, values, inputs)
+            call.made.plan, call.made.method = plan, outcome.method
+            factor, usable = _judged(call.adjoint, linearizer, prepared, outcome.values, usable, outcome.status)
         history = outcome.history
         return (
             *outcome.values,
@@ -107,13 +117,14 @@ class Solve(torch.autograd.Function):
             outcome.num_steps,
             outcome.num_evaluations,
             outcome.gradient_norm,
-            converged,
+            usable,
             factor,
             history.cost,
             history.gradient_norm,
             history.step_norm,
             history.damping,
             history.accepted,
+            *outcome.trajectory,
         )
 
     @staticmethod
@@ -154,21 +165,23 @@ class Solve(torch.autograd.Function):
 def answer_of(call: Call, output: tuple[Tensor, ...]) -> Answer:
     """The flat output by name."""
     count = len(call.task.system.unknowns)
-    return Answer(output[:count], *output[count : count + 7], history=tuple(output[count + 7 :]))
+    figures, history, trajectory = output[count : count + 7], output[count + 7 : count + 12], output[count + 12 :]
+    return Answer(output[:count], *figures, history=tuple(history), trajectory=tuple(trajectory))
 
 
-def _factor(hessian: Tensor) -> tuple[Tensor, Tensor]:
-    """Cholesky factor of every entry's Hessian, and where it is positive definite; the identity before factoring where not finite.
-
-    Replacing a failed Hessian after factoring is too late: one singular entry would make the gradient of shared parameters NaN.
-    """
-    eye = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
-    finite = torch.isfinite(hessian).all(-1).all(-1)
-    factor, info = torch.linalg.cholesky_ex(torch.where(finite[..., None, None], hessian, eye))
-    diagonal = factor.diagonal(dim1=-2, dim2=-1)
-    lengths = torch.linalg.vector_norm(factor, dim=-1)
-    # Numerically singular: a pivot that is rounding of what stood there before elimination.
-    regular = (diagonal > (torch.finfo(hessian.dtype).eps * hessian.shape[-1]) ** 0.5 * lengths).all(-1)
-    definite = finite & (info == 0) & regular
-    entry = definite.all(-1)
-    return torch.where(entry[:, None, None, None], factor, eye), entry
+def _judged(
+    adjoint: Adjoint, linearizer: Linearizer, inputs: TermInputs, values: Values, converged: Tensor, status: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The factor that the adjoint wants, and which problems are differentiable."""
+    if adjoint.factors is None:
+        # Derivatives of the iteration itself: they exist wherever its numbers are finite.
+        finite = torch.stack([torch.isfinite(x).all(-1).all(-1) for x in values]).all(0)
+        return values[0].new_zeros(0), finite & (status != Status.NON_FINITE)
+    with torch.no_grad(), TRANSFORM_LOCK:
+        hessian = linearizer.hessian(values, inputs, exact=adjoint.factors == "exact")
+        minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
+        factor, definite = pseudo_inverse_factor(hessian) if minimum_norm else cholesky_factor(hessian)
+    singular = int((converged & ~definite).sum())
+    if singular:
+        warn_about_gauge(singular, len(definite))
+    return factor, converged & definite

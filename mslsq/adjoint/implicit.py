@@ -1,108 +1,84 @@
-"""Attach derivatives to a solution: chord steps on the full gradient, whose value is the solution itself."""
+"""The implicit function theorem: chord steps on the full gradient, whose value is the solution itself."""
 
-import dataclasses
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mslsq.adjoint.adjoint import Implicit
-from mslsq.adjoint.function import Answer, Call
-from mslsq.adjoint.levels import constant
-from mslsq.linearize.blocks import BlockTerm, Values
-from mslsq.linearize.linearizer import Linearizer, linearizer_of
+from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
+from mslsq.adjoint.attachment import Attachment
+from mslsq.linearize.blocks import Values
 from mslsq.linearize.trace import TRANSFORM_LOCK
-from mslsq.problem.system import Inputs
 
 
-class Failed(torch.autograd.Function):
-    """x, with a derivative that is replaced by `forward_fill` or `backward_fill` in the entries of `mask`.
+@dataclass(frozen=True)
+class Implicit(Adjoint):
+    """The implicit function theorem on the full gradient of the cost: exact, also where residuals are not zero.
 
-    A solution gets NaN tangents where it has no derivative, and passes zero back, so that parameters shared with the other entries stay
-    clean; its own data get NaN back, from the same Function around them.
+    At a minimum F(x, d) = ∇ₓ ½Σρ = 0, so dx/dd = −H⁻¹ ∂F/∂d with the exact Hessian H = ∂F/∂x. All derivatives up to
+    `order` come from `order` chord steps x ← x − H⁻¹F(x, d) with the one factor of H, in forward and in reverse mode
+    (each step makes one more order exact). The value stays the solver's own.
+
+    Cost: the exact Hessian once (block by block), one factorisation, and `order` gradients. Memory does not depend
+    on the number of solver steps.
+
+    It is wrong where the solver has not converged, or has converged to a point whose Hessian is not positive
+    definite: there is no implicit function. Such a problem gets the derivative NaN (`failed="nan"`) or zero
+    (`failed="zero"`), is False in `solution.differentiable`, and leaves parameters that it shares with other
+    problems of the batch alone.
+
+    Args:
+        hessian: `"gauss_newton"` drops the second derivatives of the residuals from H. That is what Theseus and most
+            others do; it is cheaper, and biased as soon as residuals are not zero at the solution.
+        order: the highest derivative that will be taken; a higher one raises.
+        failed: what a derivative is where there is none.
+        gauge: what to do where the problem leaves a gauge free (a pose graph without a fixed pose), so that H is
+            singular: `"error"` treats it as failed, with a warning in words; `"minimum_norm"` takes the derivative
+                of least norm.
     """
 
-    generate_vmap_rule = True
+    hessian: Literal["exact", "gauss_newton"] = "exact"
+    order: int = 2
+    failed: Literal["nan", "zero"] = "nan"
+    gauge: Literal["error", "minimum_norm"] = "error"
 
-    @staticmethod
-    def forward(x: Tensor, mask: Tensor, forward_fill: float, backward_fill: float) -> Tensor:
-        return x.clone()
+    def __post_init__(self) -> None:
+        if not isinstance(self.order, int) or isinstance(self.order, bool) or self.order < 1:
+            raise AdjointOptionError(f"Implicit: order must be a positive integer, not {self.order!r}.")
+        for option, known in (
+            ("hessian", ("exact", "gauss_newton")),
+            ("failed", ("nan", "zero")),
+            ("gauge", ("error", "minimum_norm")),
+        ):
+            if getattr(self, option) not in known:
+                raise AdjointOptionError(f"Implicit: {option} must be one of {known}, not {getattr(self, option)!r}.")
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, mask, ctx.forward_fill, ctx.backward_fill = inputs
-        ctx.save_for_backward(mask)
-        ctx.save_for_forward(mask)
+    @property
+    def factors(self) -> str | None:
+        return self.hessian
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        (mask,) = ctx.saved_tensors
-        return torch.where(mask, ctx.backward_fill, gradient), None, None, None
+    @property
+    def highest_order(self) -> int | None:
+        return self.order
 
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        (mask,) = ctx.saved_tensors
-        return torch.where(mask, ctx.forward_fill, tangent)
+    def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
+        fill = torch.nan if self.failed == "nan" else 0.0
+        prepared = attachment.prepared(fill)
+        linearizer, failed = attachment.linearizer, attachment.failed
+        x = attachment.solution()
+        with TRANSFORM_LOCK:
+            for _ in range(self.order):
+                gradient = linearizer.gradient(x, prepared)
+                # A problem without derivative must not move, whatever its gradient: not even by 0 · NaN.
+                gradient = torch.where(failed[:, None], 0, gradient)
+                x = linearizer.retract(x, -self._inverse(attachment.answer.factor, gradient))
+            cost = linearizer.cost(x, prepared)
+        return attachment.with_value(x, cost, fill)
 
-
-def attach(
-    adjoint: Implicit, call: Call, start: Values, inputs: tuple[Inputs, ...], answer: Answer
-) -> tuple[Values, Tensor]:
-    """The solution's values and cost with their derivatives in `inputs`, and in the blocks of `start` that are held fixed."""
-    linearizer = _linearizer(call)
-    failed = ~answer.differentiable
-    fill = torch.nan if adjoint.failed == "nan" else 0.0
-    star = _with_fixed_blocks(call, start, answer.values)
-    inputs = tuple(
-        {name: _marked(t, failed, fill, fill) if name in batched else t for name, t in given.items()}
-        for given, batched in zip(inputs, call.task.batched, strict=True)
-    )
-    prepared = linearizer.prepare(inputs)
-    x = star
-    with TRANSFORM_LOCK:
-        for _ in range(adjoint.order):
-            gradient = linearizer.gradient(x, prepared)
-            # An entry without derivative must not move, whatever its gradient: not even by 0 · NaN.
-            gradient = torch.where(failed[:, None], 0, gradient)
-            rhs = gradient.reshape(answer.factor.shape[:-1])[..., None]
-            step = torch.cholesky_solve(rhs, answer.factor)[..., 0].flatten(1)
-            x = linearizer.retract(x, -step)
-        cost = linearizer.cost(x, prepared)
-    values = tuple(
-        _marked(solved + (moved - constant(moved)), failed, fill, 0.0)
-        for solved, moved in zip(answer.values, x, strict=True)
-    )
-    cost = torch.where(failed, 0, cost)
-    cost = _marked(answer.cost + (cost - constant(cost)), failed, fill, 0.0)
-    return values, cost
-
-
-def _linearizer(call: Call) -> Linearizer:
-    """The system at the level of the caller: batched as the caller sees it, with the residuals as the solve captured them."""
-    plan = call.made.plan
-    assert plan is not None  # the solve has just been run
-    task = call.task
-    blocks = []
-    for number, (term, batched, size) in enumerate(zip(task.system.terms, task.batched, plan.sizes, strict=True)):
-        if number in plan.captured:
-            term = dataclasses.replace(term, residual=plan.captured[number])
-        blocks.append(BlockTerm(term, task.system, task.batch, batched, *size))
-    return linearizer_of(
-        task.system, plan.structure, tuple(blocks), task.solver.chosen_linear_solver(plan.structure.num_components)
-    )
-
-
-def _with_fixed_blocks(call: Call, start: Values, solved: Values) -> Values:
-    """Fixed blocks are data of the problem: the solution depends on where they are held."""
-    result = []
-    for unknown, before, after in zip(call.task.system.unknowns, start, solved, strict=True):
-        result.append(after if unknown.free is None else torch.where(unknown.free[None, :, None], after, before))
-    return tuple(result)
-
-
-def _marked(x: Tensor, failed: Tensor, forward_fill: float, backward_fill: float) -> Tensor:
-    if not (x.is_floating_point() or x.is_complex()):
-        return x
-    mask = failed.reshape(-1, *(1,) * (x.ndim - 1))
-    # Only the failed entries pass through the Function: its second derivatives are not to be trusted (pytorch #197867).
-    return torch.where(mask, Failed.apply(x, mask, forward_fill, backward_fill), x)
+    def _inverse(self, factor: Tensor, vector: Tensor) -> Tensor:
+        """H⁻¹ applied to (batch, columns)."""
+        rhs = vector.reshape(factor.shape[:-1])[..., None]
+        if self.gauge == "minimum_norm":
+            return (factor @ (factor.mT @ rhs))[..., 0].flatten(1)
+        return torch.cholesky_solve(rhs, factor)[..., 0].flatten(1)

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from mslsq.adjoint.adjoint import Adjoint, Implicit
+from mslsq.adjoint.adjoint import Adjoint, DerivativeOrderError
+from mslsq.adjoint.attachment import attachment_of
 from mslsq.adjoint.function import Call, Solve, answer_of
-from mslsq.adjoint.implicit import attach
-from mslsq.adjoint.levels import anybody_differentiates, constant
+from mslsq.adjoint.implicit import Implicit
+from mslsq.adjoint.levels import constant, count_levels
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.trace import PlanCache
 from mslsq.problem.system import Inputs, System
@@ -37,15 +38,23 @@ def solve_system(
     checked_option("adjoint", adjoint, Adjoint)
     task = Task(system, solver, batch, batched, cache)
     tensors = [tensor for given in inputs for tensor in given.values()]
-    fixed = [x for unknown, x in zip(system.unknowns, values, strict=True) if unknown.free is not None]
-    wanted = anybody_differentiates([*tensors, *fixed])
-    call = Call(task, tuple(tuple(given) for given in inputs), wanted)
+    starts = [
+        x
+        for unknown, x in zip(system.unknowns, values, strict=True)
+        if unknown.free is not None or adjoint.differentiates_start
+    ]
+    levels = count_levels([*tensors, *starts])
+    if adjoint.highest_order is not None and levels > adjoint.highest_order:
+        raise DerivativeOrderError(
+            f"{levels} nested derivatives are being taken through a solve, but {adjoint!r} is exact up to order "
+            f"{adjoint.highest_order} only. Use Implicit(order={levels}), or Unrolled()."
+        )
+    call = Call(task, tuple(tuple(given) for given in inputs), adjoint if levels else None)
     # The solve itself never sees a differentiating level: derivatives are attached to its answer.
     answer = answer_of(call, Solve.apply(call, *map(constant, call.flatten(values, inputs))))
     value, cost = answer.values, answer.cost
-    if wanted:
-        assert isinstance(adjoint, Implicit)  # the only adjoint there is so far
-        value, cost = attach(adjoint, call, values, inputs, answer)
+    if levels:
+        value, cost = adjoint.attach(attachment_of(call, values, inputs, answer))
     return Solution(
         value,
         cost,

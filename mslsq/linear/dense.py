@@ -1,7 +1,7 @@
 """Dense solvers of the damped Gauss–Newton system (JᵀJ + diag(d)) p = −Jᵀr, batched, each entry failing alone.
 
-Both keep what they need of J between attempts with different damping: `Cholesky` JᵀJ itself, `QR` the triangle R of J = QR,
-which squares no condition number.
+Both keep what they need of J between attempts with different damping: `Cholesky` JᵀJ itself, `QR` the triangle R of
+J = QR, which squares no condition number.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,8 @@ class LinearSolver:
 
 @dataclass(frozen=True)
 class Cholesky(LinearSolver):
-    """Cholesky factorisation of the normal equations: fastest, resolves steps while the scaled condition of J stays below 1e8."""
+    """Cholesky factorisation of the normal equations: fastest, resolves steps while the scaled condition of J stays
+    below 1e8."""
 
     @property
     def form(self) -> Literal["normal", "triangular"]:
@@ -62,7 +63,8 @@ class Cholesky(LinearSolver):
 
 @dataclass(frozen=True)
 class QR(LinearSolver):
-    """Orthogonal factorisation of J: several times the cost of Cholesky, and accurate up to a condition of J near 1e16."""
+    """Orthogonal factorisation of J: several times the cost of Cholesky, and accurate up to a condition of J near
+    1e16."""
 
     @property
     def form(self) -> Literal["normal", "triangular"]:

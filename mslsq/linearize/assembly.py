@@ -31,7 +31,8 @@ class Assembly:
         """Do all lanes of one problem add up to one small matrix (or is there one lane per problem)?"""
         return self.block.lanes_are_batch or self.block.shares_variables
 
-    # ---- normal equations -------------------------------------------------------------------------------------------------------
+    # ---- normal equations
+    # -------------------------------------------------------------------------------------------------------
 
     def gradient(
         self, jacobian: Float[Tensor, "outer rows tangent lanes"], residual: Float[Tensor, "outer rows lanes"]
@@ -75,10 +76,12 @@ class Assembly:
         )
         return rearrange(flat, "o rows (lanes columns) -> o (rows lanes) columns", lanes=lanes)[..., :n]
 
-    # ---- placing ----------------------------------------------------------------------------------------------------------------
+    # ---- placing
+    # ----------------------------------------------------------------------------------------------------------------
 
     def place_vector(self, vector: Tensor) -> Float[Tensor, "batch columns"]:
-        """A joint tangent vector per block, (batch, tangent) or (batch, tangent, lanes), added up in the system's columns."""
+        """A joint tangent vector per block, (batch, tangent) or (batch, tangent, lanes), added up in the system's
+        columns."""
         if self.whole:
             return vector
         n = self.structure.num_columns
@@ -102,7 +105,8 @@ class Assembly:
         return torch.cat([column.expand(-1, lanes) for column in self.columns])
 
     def _matrix_index(self) -> Int[Tensor, "a b lanes"]:
-        """The flat place of every entry of the blocks' matrices; what belongs to a fixed block goes into the last bin."""
+        """The flat place of every entry of the blocks' matrices; what belongs to a fixed block goes into the last
+        bin."""
         size, n = self.structure.size, self.structure.num_columns
         joint = self._joint_columns()
         row, column = joint[:, None], joint[None, :]

@@ -1,8 +1,9 @@
 """One term for all its blocks at once: residuals and Jacobian blocks, in the layout that vectorises.
 
 Block tensors are (outer, rows, tangent, lanes), the lanes last in memory, so that every elementwise operation of the
-residual runs contiguously over them: 7.7 ms instead of 22 for the Jacobians of a 31,843-observation bundle adjustment. The lanes are
-the blocks of a term, and `outer` the problems of the batch; a term of a single block (a curve fit) has the batch as lanes, and `outer` is 1.
+residual runs contiguously over them: 7.7 ms instead of 22 for the Jacobians of a 31,843-observation bundle
+adjustment. The lanes are the blocks of a term, and `outer` the problems of the batch; a term of a single block (a
+curve fit) has the batch as lanes, and `outer` is 1.
 """
 
 from collections.abc import Callable
@@ -63,7 +64,8 @@ class BlockTerm:
         """Is there a batch axis besides the lanes?"""
         return not self.lanes_are_batch and self.batch > 1
 
-    # ---- layout -------------------------------------------------------------------------------------------------------------
+    # ---- layout
+    # -------------------------------------------------------------------------------------------------------------
 
     def prepare(self, inputs: Inputs) -> dict[str, Tensor]:
         """Inputs in the layout of the lanes: done once per solve, not once per step."""
@@ -110,10 +112,12 @@ class BlockTerm:
         return tuple(gathered), tuple(dims)
 
     def over_lanes(self, function: Callable[..., Any], values: Values, inputs: dict[str, Tensor]) -> Any:
-        """`function(storages, inputs)` of one block, for all lanes and the whole batch; outputs are (outer, ..., lanes)."""
+        """`function(storages, inputs)` of one block, for all lanes and the whole batch; outputs are (outer, ...,
+        lanes)."""
         storages, storage_dims = self.gather(values)
         input_lanes, input_batch = self._input_dims(inputs)
-        # Not out_dims=-1, which fails in torch 2.13 for an output that does not depend on the lanes (a constant Jacobian).
+        # Not out_dims=-1, which fails in torch 2.13 for an output that does not depend on the lanes (a constant
+        # Jacobian).
         over_first = vmap(function, in_dims=(storage_dims, input_lanes))
 
         def mapped(storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> Any:
@@ -125,7 +129,8 @@ class BlockTerm:
         output = mapped(storages, inputs)
         return tuple(t[None] for t in output) if isinstance(output, tuple) else output[None]
 
-    # ---- functions of one block -----------------------------------------------------------------------------------------------
+    # ---- functions of one block
+    # -----------------------------------------------------------------------------------------------
 
     def residual_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "rows"]:
         """The weighted residual of one block, as a real vector."""
@@ -146,7 +151,8 @@ class BlockTerm:
     def _in_tangent(
         self, function: Callable[[tuple[Tensor, ...]], Any], storages: tuple[Tensor, ...]
     ) -> tuple[Callable[[Tensor], Any], Tensor]:
-        """`function` of the storages as a function of a joint tangent vector, and the vector that stands for the storages."""
+        """`function` of the storages as a function of a joint tangent vector, and the vector that stands for the
+        storages."""
         spaces = [self.system.unknowns[slot.unknown].space for slot in self.term.slots]
         if all(space.is_euclidean for space in spaces):
             # The vector is the point itself: no retraction in the graph.
@@ -171,7 +177,8 @@ class BlockTerm:
             return residual, residual
 
         function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
-        # Reverse mode costs a pass per row, forward mode one per column: 7.7 against 48 ms on bundle adjustment (2 rows, 12 columns).
+        # Reverse mode costs a pass per row, forward mode one per column: 7.7 against 48 ms on bundle adjustment (2
+        # rows, 12 columns).
         mode = jacrev if self.rows < sum(self.tangents) else jacfwd
         jacobian, residual = mode(twice, has_aux=True)(at)
         return residual, jacobian
@@ -204,7 +211,8 @@ class BlockTerm:
         return jacrev(function)(at)
 
     def hessian_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "tangent tangent"]:
-        """The exact Hessian of the block's cost in the joint tangent of its variables, second derivatives of the residual included."""
+        """The exact Hessian of the block's cost in the joint tangent of its variables, second derivatives of the
+        residual included."""
         function, at = self._in_tangent(lambda moved: self.cost_of_block(moved, inputs), storages)
         return hessian(function)(at)
 
@@ -247,7 +255,8 @@ def block_term(
 ) -> BlockTerm:
     """A term ready to be mapped; evaluates the residual of its first block once, as plain Python, to learn its size.
 
-    Errors of the user's residual itself surface here, outside any transform. `inputs` are as given by the user (not prepared).
+    Errors of the user's residual itself surface here, outside any transform. `inputs` are as given by the user (not
+    prepared).
     """
     storages, first = first_block(term, batched, values, inputs)
     probe = BlockTerm(term, system, batch, batched, 0, 0)
@@ -267,7 +276,8 @@ def block_term(
 def first_block(
     term: Term, batched: frozenset[str], values: Values, inputs: Inputs
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """The storages and inputs of the first block of the first problem; copies, since a residual may write into what it is given."""
+    """The storages and inputs of the first block of the first problem; copies, since a residual may write into what
+    it is given."""
     storages = tuple(
         values[slot.unknown][0, slot.index if isinstance(slot.index, int) else int(slot.index[0])].clone()
         for slot in term.slots
@@ -280,7 +290,8 @@ def first_block(
 
 
 def writes_into_its_inputs(block: BlockTerm, values: Values, inputs: Inputs) -> bool:
-    """Does the residual change its arguments? Under `vmap` that may work silently, and change the user's data once per step."""
+    """Does the residual change its arguments? Under `vmap` that may work silently, and change the user's data once
+    per step."""
     storages, first = first_block(block.term, block.batched, values, inputs)
     tensors = [*storages, *first.values()]
     if any(tensor.is_inference() for tensor in tensors):

@@ -1,4 +1,5 @@
-"""The whole system as pure functions of (values, inputs): residuals, cost, linearization, exact gradient and Hessian."""
+"""The whole system as pure functions of (values, inputs): residuals, cost, linearization, exact gradient and
+Hessian."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -75,10 +76,7 @@ class Linearizer:
                 costs.append(self._summed(assembly.block, rho))
                 gradients.append(assembly.gradient(jacobian, residual))
                 matrices.append(assembly.hessian(jacobian))
-        matrix = _sum(matrices)
-        if self.structure.padding is not None:
-            # Columns that pad a component to the common size: a one on the diagonal keeps them out of everything.
-            matrix = matrix + torch.diag_embed(self.structure.padding.to(matrix.dtype).reshape(matrix.shape[1:3]))
+        matrix = self._padded(_sum(matrices))
         gradient = _sum(gradients)
         return Linearization(_sum(costs), gradient, matrix, gradient)
 
@@ -103,18 +101,38 @@ class Linearizer:
         ]
         return _sum(gradients)
 
-    def hessian(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch components size size"]:
-        """The exact Hessian of the cost in the tangent at `values`: J̃ᵀJ̃ and the second derivatives of the residuals."""
-        matrices = [
-            assembly.place_matrix(
-                _batch_first(assembly, assembly.block.over_lanes(assembly.block.hessian_of_block, values, given))
+    def hessian(
+        self, values: Values, inputs: TermInputs, exact: bool = True
+    ) -> Float[Tensor, "batch components size size"]:
+        """The exact Hessian of the cost in the tangent at `values`, or without second derivatives of the residuals
+        (J̃ᵀJ̃)."""
+        if exact:
+            matrix = _sum(
+                [
+                    assembly.place_matrix(
+                        _batch_first(
+                            assembly, assembly.block.over_lanes(assembly.block.hessian_of_block, values, given)
+                        )
+                    )
+                    for assembly, given in zip(self.assemblies, inputs, strict=True)
+                ]
             )
-            for assembly, given in zip(self.assemblies, inputs, strict=True)
-        ]
-        matrix = _sum(matrices)
-        if self.structure.padding is not None:
-            matrix = matrix + torch.diag_embed(self.structure.padding.to(matrix.dtype).reshape(matrix.shape[1:3]))
-        return matrix
+        else:
+            matrix = _sum(
+                [
+                    assembly.hessian(self._rescaled(assembly.block, values, part)[2])
+                    for assembly, given in zip(self.assemblies, inputs, strict=True)
+                    for part in chunks(assembly, given)
+                ]
+            )
+        return self._padded(matrix)
+
+    def _padded(self, matrix: Tensor) -> Tensor:
+        """A one on the diagonal for the columns that pad a component to the common size keeps them out of
+        everything."""
+        if self.structure.padding is None:
+            return matrix
+        return matrix + torch.diag_embed(self.structure.padding.to(matrix.dtype).reshape(matrix.shape[1:3]))
 
     def retract(self, values: Values, step: Float[Tensor, "batch columns"]) -> Values:
         """Every block moved by its part of a step; fixed blocks stay."""
@@ -143,7 +161,8 @@ class Linearizer:
 
 
 def chunks(assembly: Assembly, inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The inputs in pieces of so many lanes, where the cost bounds its memory and its blocks add up to one small matrix."""
+    """The inputs in pieces of so many lanes, where the cost bounds its memory and its blocks add up to one small
+    matrix."""
     term = assembly.block.term
     if term.chunk is None or term.num_blocks <= term.chunk or not assembly.block.shares_variables:
         return [inputs]

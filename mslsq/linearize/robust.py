@@ -1,8 +1,8 @@
 """Robust losses inside Gauss–Newton: residual and Jacobian rescaled so that plain least squares sees the loss.
 
 For the cost ½ρ(s), s = ‖r‖², the gradient is ρ' Jᵀr and the Gauss–Newton Hessian, with the curvature of ρ, is
-Jᵀ(ρ' I + 2ρ'' r rᵀ)J. Triggs' correction (Triggs, McLauchlan, Hartley, Fitzgibbon, "Bundle adjustment: a modern synthesis", 2000, section
-4.3; as in Ceres) writes both as r̃ and J̃ of a plain least-squares problem.
+Jᵀ(ρ' I + 2ρ'' r rᵀ)J. Triggs' correction (Triggs, McLauchlan, Hartley, Fitzgibbon, "Bundle adjustment: a modern
+synthesis", 2000, section 4.3; as in Ceres) writes both as r̃ and J̃ of a plain least-squares problem.
 """
 
 import torch
@@ -14,8 +14,8 @@ from mslsq.linearize.blocks import BlockTerm, squared_norms
 from mslsq.problem.system import Inputs
 
 CURVATURE_FLOOR = 0.1
-"""Least share of ρ' that the curvature along r keeps, ρ' + 2ρ''s ≥ 0.1 ρ': beyond the inflection of a redescending loss the
-exact value is negative, and near zero it would let an outlier take steps of any length."""
+"""Least share of ρ' that the curvature along r keeps, ρ' + 2ρ''s ≥ 0.1 ρ': beyond the inflection of a redescending
+loss the exact value is negative, and near zero it would let an outlier take steps of any length."""
 
 
 def robustified(
@@ -29,7 +29,8 @@ def robustified(
     if block.term.loss is None:
         return squared, residual, jacobian
     rho, slope, curvature = block.term.loss.derivatives(squared, block.loss_parameters_by_lane(inputs))
-    # 1 - α of Triggs: the share of the slope that is left along r. ρ' = 0 (Tukey's outliers): the block has no say at all.
+    # 1 - α of Triggs: the share of the slope that is left along r. ρ' = 0 (Tukey's outliers): the block has no say
+    # at all.
     positive = slope > 0
     kept = torch.where(positive, 1 + 2 * squared * curvature / torch.where(positive, slope, 1), 1)
     kept = kept.clamp(min=CURVATURE_FLOOR, max=1).sqrt()

@@ -1,8 +1,8 @@
 """Record a pure function of tensors once as a plain graph, replay it at a fraction of the cost, or compile it.
 
-`make_fx` runs the function with its transforms (`vmap(jacfwd(...))`) on an example and writes down the operations that remain: a
-replay skips all of functorch (4x at batch 1, 1.5x at 1024), and `torch.compile`, which fails on the transforms themselves (pytorch
-#151196), takes the plain graph.
+`make_fx` runs the function with its transforms (`vmap(jacfwd(...))`) on an example and writes down the operations
+that remain: a replay skips all of functorch (4x at batch 1, 1.5x at 1024), and `torch.compile`, which fails on the
+transforms themselves (pytorch #151196), takes the plain graph.
 """
 
 import copy
@@ -24,11 +24,13 @@ from mslsq.linearize.replay import merge_repeated, straight_line
 from mslsq.problem.structure import Structure
 
 TRANSFORM_LOCK = threading.RLock()
-"""Forward-mode levels are global to the process in PyTorch: a fifth of concurrent `jacfwd` calls are silently wrong, and threaded
-tracing raises. Everything that traces or differentiates forward holds this lock; replaying a graph needs none."""
+"""Forward-mode levels are global to the process in PyTorch: a fifth of concurrent `jacfwd` calls are silently wrong,
+and threaded tracing raises. Everything that traces or differentiates forward holds this lock; replaying a graph
+needs none."""
 
 TRACE_SECONDS = 0.3
-"""What recording a step costs, about. It is paid once as much has been spent on running the step without (so never for a few steps)."""
+"""What recording a step costs, about. It is paid once as much has been spent on running the step without (so never
+for a few steps)."""
 
 
 class Recorded:
@@ -46,7 +48,8 @@ class Recorded:
         distinct = [leaf.detach() for leaf in leaves]
         with TRANSFORM_LOCK, torch.no_grad():
             graph = make_fx(flat)(*distinct)
-        # Dead nodes of a forward-mode trace (zero tensors, meta devices) cost a third of the time, and break transforms of the graph.
+        # Dead nodes of a forward-mode trace (zero tensors, meta devices) cost a third of the time, and break
+        # transforms of the graph.
         graph.graph.eliminate_dead_code()
         merge_repeated(graph.graph)
         graph.recompile()
@@ -77,8 +80,8 @@ class Recorded:
 class Compiled:
     """A plain graph compiled by Inductor, once for every layout of its inputs.
 
-    Not through `torch.compile`: a step is called twenty times in a millisecond, and Dynamo's guards and wrappers take 60 µs of each call
-    to find out what the key of the plan has said already.
+    Not through `torch.compile`: a step is called twenty times in a millisecond, and Dynamo's guards and wrappers
+    take 60 µs of each call to find out what the key of the plan has said already.
     """
 
     def __init__(self, graph: torch.fx.GraphModule):
@@ -113,7 +116,8 @@ def compiler_available() -> bool:
 
 @dataclass
 class Plan:
-    """What is kept between solves of one problem at one set of shapes: structure, sizes, graphs. Holds no tensor of the user's."""
+    """What is kept between solves of one problem at one set of shapes: structure, sizes, graphs. Holds no tensor of
+    the user's."""
 
     structure: Structure
     sizes: tuple[tuple[int, int], ...]

@@ -21,15 +21,17 @@ class TrustRegion(NamedTuple):
 
 
 FLOOR = 1e-15
-"""Relative damping that every Gauss–Newton system carries: below rounding, yet a vanishing column does not break the factorisation."""
+"""Relative damping that every Gauss–Newton system carries: below rounding, yet a vanishing column does not break the
+factorisation."""
 
 
 @dataclass(frozen=True)
 class Dogleg(Solver):
-    """The step of length at most the radius on the path origin → Cauchy point → Gauss–Newton point, in variables scaled by D.
+    """The step of length at most the radius on the path origin → Cauchy point → Gauss–Newton point, in variables
+    scaled by D.
 
-    M. J. D. Powell, "A hybrid method for nonlinear equations" (1970); radius rules of Nocedal & Wright, Algorithm 4.1. Where JᵀJ is
-    singular the Gauss–Newton point is that of a slightly damped system, or the Cauchy point alone.
+    M. J. D. Powell, "A hybrid method for nonlinear equations" (1970); radius rules of Nocedal & Wright, Algorithm
+    4.1. Where JᵀJ is singular the Gauss–Newton point is that of a slightly damped system, or the Cauchy point alone.
 
     Args:
         initial_radius: at the start, in the scaled variables D x, that is in units of the residual.

@@ -20,9 +20,9 @@ class StepLength(NamedTuple):
 class GaussNewton(Solver):
     """Solves JᵀJ p = −Jᵀr and moves by t·p, t = 1 unless that raises the cost.
 
-    A step that raises the cost, or leads to a residual that is not finite, is tried again at half its length (Armijo's rule with the
-    model's own prediction; Nocedal & Wright, Numerical Optimization, 10.3); after a success the length doubles, up to 1. A
-    singular JᵀJ ends the problem with `Status.SINGULAR`.
+    A step that raises the cost, or leads to a residual that is not finite, is tried again at half its length
+    (Armijo's rule with the model's own prediction; Nocedal & Wright, Numerical Optimization, 10.3); after a success
+    the length doubles, up to 1. A singular JᵀJ ends the problem with `Status.SINGULAR`.
     """
 
     def start(self, model: Linearization, linear: LinearSolver) -> StepLength:

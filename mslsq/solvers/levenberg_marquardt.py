@@ -11,8 +11,9 @@ from mslsq.linearize.linearizer import Linearization
 from mslsq.solvers.solver import Proposal, Solver, SolverOptionError
 
 RESOLVED = 1e-2
-"""Up to this damping (relative to the scaled diagonal) a step counts as a Gauss–Newton step when convergence is judged: where it
-promises less than the rounding of the cost, 8 ε, the undamped step promises less than 1e-10 of it unless J is conditioned worse than 1e3."""
+"""Up to this damping (relative to the scaled diagonal) a step counts as a Gauss–Newton step when convergence is
+judged: where it promises less than the rounding of the cost, 8 ε, the undamped step promises less than 1e-10 of it
+    unless J is conditioned worse than 1e3."""
 
 
 class Damping(NamedTuple):
@@ -26,16 +27,18 @@ class Damping(NamedTuple):
 
 @dataclass(frozen=True)
 class LevenbergMarquardt(Solver):
-    """Solves (JᵀJ + μD²) p = −Jᵀr, with D the column norms of J, and steers μ by the ratio of actual to predicted decrease.
+    """Solves (JᵀJ + μD²) p = −Jᵀr, with D the column norms of J, and steers μ by the ratio of actual to predicted
+    decrease.
 
     μ follows H. B. Nielsen, "Damping parameter in Marquardt's method" (IMM-REP-1999-05): on success
-    μ ← μ max(1/3, 1 − (2ϱ − 1)³), ν ← 2; on failure μ ← μν, ν ← 2ν. The scaling is Marquardt's in the form of Moré ("The
-    Levenberg–Marquardt algorithm: implementation and theory", 1978): D never shrinks, so the method does not depend on the units of
-    the variables and a column that vanishes on the way does not set its variable free.
+    μ ← μ max(1/3, 1 − (2ϱ − 1)³), ν ← 2; on failure μ ← μν, ν ← 2ν. The scaling is Marquardt's in the form of Moré
+    ("The Levenberg–Marquardt algorithm: implementation and theory", 1978): D never shrinks, so the method does not
+    depend on the units of the variables and a column that vanishes on the way does not set its variable free.
 
     Args:
-        initial_damping: μ at the start, relative to the squared column norms. Of 1024 exponential fits whose start is far from the
-            solution 390 fall into a worse minimum at 1e-3, none at 1e-2; well-posed ones take 6.7 steps instead of 5.
+        initial_damping: μ at the start, relative to the squared column norms. Of 1024 exponential fits whose start
+            is far from the solution 390 fall into a worse minimum at 1e-3, none at 1e-2; well-posed ones take 6.7
+            steps instead of 5.
         max_damping: beyond that μ no step is worth trying: the problem has stalled, or is singular.
         scaling: `"marquardt"` as above, `"identity"` for D = I (Levenberg's form).
     """
@@ -64,7 +67,8 @@ class LevenbergMarquardt(Solver):
         squared = linear.squared_column_norms(model.matrix)
         if self.scaling == "identity":
             return torch.ones_like(squared)
-        # A variable without any influence: its column is zero, and so is its gradient; any positive scale keeps it where it is.
+        # A variable without any influence: its column is zero, and so is its gradient; any positive scale keeps it
+        # where it is.
         return torch.where(squared > 0, squared, 1)
 
     def propose(self, model: Linearization, state: Damping, linear: LinearSolver) -> Proposal:

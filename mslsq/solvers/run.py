@@ -1,8 +1,9 @@
-"""The loop: steps until every problem of the batch has stopped, eagerly at first, from a recorded graph once that pays."""
+"""The loop: steps until every problem of the batch has stopped, eagerly at first, from a recorded graph once that
+pays."""
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,13 @@ from mslsq.linearize.blocks import BlockTerm, Values, block_term, first_block, w
 from mslsq.linearize.capture import capture
 from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
-from mslsq.linearize.trace import TRANSFORM_LOCK, Plan, PlanCache, Recorded, global_key, tensor_key
+from mslsq.linearize.trace import TRANSFORM_LOCK, Plan, PlanCache, global_key, tensor_key
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System, residual_vector
 from mslsq.solution import History, Status
 from mslsq.solvers.report import StepInfo, Table
+from mslsq.solvers.runner import Runner
 from mslsq.solvers.solver import MethodState, Solver
 from mslsq.solvers.step import Record, State, Step
 
@@ -47,8 +49,10 @@ class Outcome:
     gradient_norm: Tensor
     history: History
     trajectory: tuple[Tensor, ...]
-    """What the solver's steps can be taken again from: which were accepted (batch, steps), and the tensors of the method's state before
-    each, (batch, steps, ...). Empty unless asked for."""
+    """What the solver's steps can be taken again from: which were accepted (batch, steps), and the tensors of the
+    method's state before each, (batch, steps, ...). Empty unless asked for."""
+    method: type
+    """The NamedTuple of the method's state."""
 
 
 def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory: bool = False) -> Outcome:
@@ -61,8 +65,8 @@ def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory:
             task.cache.drop(_key(task, values, inputs))
             plan, linearizer, prepared = planned(task, values, inputs)
         step = Step(task.solver, linearizer)
-        runner = Runner(plan, step, task.solver)
-        state, record = runner.start(values, prepared)
+        runner = Runner(plan, step, task.solver, prepared)
+        state, record = runner.start(values)
         records, methods = [record], []
         table = Table(task.solver, linearizer) if task.solver.verbose else None
         for number in range(task.solver.max_steps + 1):
@@ -71,7 +75,7 @@ def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory:
             if task.solver.early_stop and not bool((state.status == Status.RUNNING).any()):
                 break
             methods.append(state.method)
-            state, record = runner.step(state, prepared)
+            state, record = runner.step(state)
             records.append(record)
         status = torch.where(state.status == Status.RUNNING, int(Status.MAX_STEPS), state.status)
         if not task.solver.early_stop and stale is not None:
@@ -89,41 +93,8 @@ def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory:
             records[-1].gradient_norm,
             _history(records, state.num_steps, task.solver.max_steps),
             _trajectory(records[1:], methods) if keep_trajectory and methods else (),
+            type(state.method),
         )
-
-
-class Runner:
-    """Runs start and step of a plan: eagerly, replayed or compiled, whichever the plan has come to."""
-
-    def __init__(self, plan: Plan, step: Step, solver: Solver):
-        self._plan, self._step, self._solver = plan, step, solver
-        self._policy = "always" if solver.compile else solver.trace
-
-    def start(self, values: Values, inputs: TermInputs) -> tuple[State, Record]:
-        return self._run("start", self._step.start, values, inputs)
-
-    def step(self, state: State, inputs: TermInputs) -> tuple[State, Record]:
-        return self._run("step", self._step, state, inputs)
-
-    def _run(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        graph = self._plan.graphs.get(name)
-        if graph is None and self._plan.worth_recording(self._policy):
-            graph = self._record(name, function, args)
-        if graph is not None:
-            return graph(*args)
-        return self._plan.run_eagerly(function, *args)
-
-    def _record(self, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Recorded:
-        with TRANSFORM_LOCK:
-            if name not in self._plan.graphs:  # another thread may have been faster
-                graph = Recorded(function, args)
-                if self._solver.compile:
-                    graph.compile()
-                if "residuals" not in self._plan.graphs:
-                    values = args[0].values if isinstance(args[0], State) else args[0]
-                    self._plan.graphs["residuals"] = Recorded(self._step.linearizer.residuals, (values, args[1]))
-                self._plan.graphs[name] = graph
-            return self._plan.graphs[name]
 
 
 def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Plan, Linearizer, TermInputs]:
@@ -150,8 +121,8 @@ def stale_plan(
 ) -> Tensor | None:
     """Does what the plan has recorded differ from the user's functions as they are now? None where nothing is recorded.
 
-    The key of a plan holds all that is known to matter; this catches the rest (an attribute of an imported module, of an opaque
-    object): a stale graph is a wrong answer.
+    The key of a plan holds all that is known to matter; this catches the rest (an attribute of an imported module,
+    of an opaque object): a stale graph is a wrong answer.
     """
     pairs = []
     for number, captured in plan.captured.items():
@@ -181,7 +152,8 @@ def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[B
 def _capture_where_needed(
     task: Task, plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]
 ) -> None:
-    """Rewrite the residuals that `vmap` cannot map (in-place writes) out-of-place, with a warning that shows the idiomatic form."""
+    """Rewrite the residuals that `vmap` cannot map (in-place writes) out-of-place, with a warning that shows the
+    idiomatic form."""
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
         writes = writes_into_its_inputs(block, values, given)
         failure = None if writes else _failure(block, values, given)
@@ -242,9 +214,11 @@ def _differ(old: Tensor, new: Tensor) -> Tensor:
         return torch.ones((), dtype=torch.bool, device=new.device)
     tolerance = 1e-10 if old.dtype == torch.float64 else 1e-4
     scale = torch.where(torch.isfinite(new), new.abs(), 0).amax()
-    return ~torch.isclose(old, new, rtol=tolerance, atol=0, equal_nan=True).logical_or(
-        (old - new).abs() <= tolerance * scale
-    ).all()
+    return (
+        ~torch.isclose(old, new, rtol=tolerance, atol=0, equal_nan=True)
+        .logical_or((old - new).abs() <= tolerance * scale)
+        .all()
+    )
 
 
 def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Record, state: State) -> bool:

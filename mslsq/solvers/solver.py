@@ -43,14 +43,16 @@ class Solver:
         xtol: stop when an accepted step is shorter than `xtol * (xtol + |x|)`.
         linear_solver: `"auto"` (Cholesky), `linear.Cholesky()` or `linear.QR()`.
         compile: compile the step with `torch.compile`; slow the first time (about 20 s), fast after.
-        early_stop: look after each step whether all problems are done. `False` takes exactly `max_steps` without asking the device
-            (problems that are done do not move).
+        early_stop: look after each step whether all problems are done. `False` takes exactly `max_steps` without
+            asking the device (problems that are done do not move).
         callback: called after each step with a `StepInfo`; return True to stop.
         verbose: print a table as the solve goes on.
-        trace: `"auto"` records the step as a plain graph as soon as that pays, `"always"` at once, `"never"` not at all.
+        trace: `"auto"` records the step as a plain graph as soon as that pays, `"always"` at once, `"never"` not at
+            all.
 
-    The tolerances' defaults are what it takes for four correct digits on all of NIST's regressions (1e-8 gives three on ENSO); near a
-    minimum they cost a step or two. A tolerance of zero is never met; one below the rounding of the dtype is raised to it.
+    The tolerances' defaults are what it takes for four correct digits on all of NIST's regressions (1e-8 gives three
+    on ENSO); near a minimum they cost a step or two. A tolerance of zero is never met; one below the rounding of the
+    dtype is raised to it.
     """
 
     max_steps: int = 1000
@@ -93,7 +95,8 @@ class Solver:
             return Cholesky()
         return self.linear_solver
 
-    # ---- a method answers these -------------------------------------------------------------------------------------------------
+    # ---- a method answers these
+    # -------------------------------------------------------------------------------------------------
 
     def start(self, model: Linearization, linear: LinearSolver) -> MethodState:
         """The method's own state at the start."""

@@ -1,7 +1,8 @@
 """One step for a whole batch, as a pure function of tensors: propose, evaluate, accept, update, judge.
 
-Each problem of the batch has its own damping, its own acceptance and its own reason for stopping. A problem that has stopped does not move;
-one that is singular or not finite never touches its neighbours, because nothing here mixes entries of the batch.
+Each problem of the batch has its own damping, its own acceptance and its own reason for stopping. A problem that has
+stopped does not move; one that is singular or not finite never touches its neighbours, because nothing here mixes
+entries of the batch.
 """
 
 from dataclasses import dataclass
@@ -21,16 +22,17 @@ SUFFICIENT = 1e-4
 """Least share of the predicted decrease that makes a step a success (MINPACK's and SciPy's)."""
 
 LEVEL = 4096.0
-"""Costs that differ by less than this many units in the last place (1e-12 in float64) cannot be told apart with certainty: the residuals
-themselves are differences of larger numbers, of data and model 10 to 1000 times their size."""
+"""Costs that differ by less than this many units in the last place (1e-12 in float64) cannot be told apart with
+certainty: the residuals themselves are differences of larger numbers, of data and model 10 to 1000 times their size."""
 
 NOTHING = 8.0
 """A predicted decrease below this many units in the last place of the cost is none."""
 
 COLLAPSE = 1e-2
-"""A step across which the length of a column of J falls below this share has left the region where the linear model means anything:
-it is taken for a failure, however good its cost. (Onto a plateau where a variable has lost all influence, "parameter evaporation",
-the cost ratio is often near 1; NIST's BoxBOD from its far start is lost without this rule.)"""
+"""A step across which the length of a column of J falls below this share has left the region where the linear model
+means anything: it is taken for a failure, however good its cost. (Onto a plateau where a variable has lost all
+influence, "parameter evaporation", the cost ratio is often near 1; NIST's BoxBOD from its far start is lost without
+this rule.)"""
 
 
 class State(NamedTuple):
@@ -42,6 +44,22 @@ class State(NamedTuple):
     status: Int[Tensor, "batch"]
     num_steps: Int[Tensor, "batch"]
     num_evaluations: Int[Tensor, "batch"]
+
+    def flat(self) -> list[Tensor]:
+        """The tensors in the order of the pytree, at a tenth of its cost."""
+        return [*self.values, *self.model, *self.method, self.status, self.num_steps, self.num_evaluations]
+
+    def like(self, tensors: list[Tensor]) -> "State":
+        """The state of these tensors, in the order of `flat`."""
+        model = len(self.values)
+        method = model + len(self.model)
+        rest = method + len(self.method)
+        return State(
+            tuple(tensors[:model]),
+            Linearization(*tensors[model:method]),
+            type(self.method)(*tensors[method:rest]),
+            *tensors[rest:],
+        )
 
 
 class Record(NamedTuple):
@@ -100,7 +118,8 @@ class Step:
         running = state.status == Status.RUNNING
         proposal = self.solver.propose(state.model, state.method, self.linear)
         values = self.linearizer.retract(state.values, torch.nan_to_num(proposal.step, posinf=0.0, neginf=0.0))
-        # The trial point is linearized at once: in a batch somebody accepts nearly always, and the residual comes with the Jacobian.
+        # The trial point is linearized at once: in a batch somebody accepts nearly always, and the residual comes
+        # with the Jacobian.
         model = self.linearizer.linearize(values, inputs)
         verdict = self._compare(state, model, proposal, running)
         kept = Linearization(
@@ -130,7 +149,8 @@ class Step:
         )
         rounding = LEVEL * torch.finfo(model.cost.dtype).eps * state.model.cost
         level = (decrease.abs() <= rounding) & (proposal.predicted <= rounding)
-        # Where the cost cannot tell, its gradient decides: this is where the last five digits of a regression come from.
+        # Where the cost cannot tell, its gradient decides: this is where the last five digits of a regression come
+        # from.
         before = self.linear.squared_column_norms(state.model.matrix)
         after = self.linear.squared_column_norms(model.matrix)
         better = ((model.gradient**2 - state.model.gradient**2) / torch.where(before > 0, before, 1)).sum(-1) < 0
@@ -149,8 +169,9 @@ class Step:
         step_norm: Tensor,
         gradient_norm: Tensor,
     ) -> Int[Tensor, "batch"]:
-        """The status of every running problem after the step. Only an accepted step can meet a tolerance; the one exception is a
-        Gauss–Newton step that the cost cannot tell from no step at all: then the current point is the minimum."""
+        """The status of every running problem after the step. Only an accepted step can meet a tolerance; the one
+        exception is a Gauss–Newton step that the cost cannot tell from no step at all: then the current point is the
+        minimum."""
         eps = torch.finfo(step_norm.dtype).eps
         solver, accepted = self.solver, verdict.accepted
         size = torch.stack([(x * x).sum((1, 2)) for x in state.values]).sum(0).sqrt()

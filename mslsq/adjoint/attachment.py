@@ -1,0 +1,124 @@
+"""What an adjoint is given: the answer of a solve, and the system at the level of whoever differentiates."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from mslsq.adjoint.function import Answer, Call
+from mslsq.adjoint.levels import constant
+from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
+from mslsq.problem.system import Inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Attachment:
+    """The tensors here carry the derivatives of the caller; those of `answer` carry none."""
+
+    call: Call
+    linearizer: Linearizer
+    start: Values
+    inputs: tuple[Inputs, ...]
+    answer: Answer
+
+    @property
+    def failed(self) -> Bool[Tensor, "batch"]:
+        """The problems that have no derivative."""
+        return ~self.answer.differentiable
+
+    def solution(self) -> Values:
+        """The solution, its free blocks constant; fixed blocks are data of the problem, the solution depends on
+        where they are held."""
+        result = []
+        for unknown, before, after in zip(self.call.task.system.unknowns, self.start, self.answer.values, strict=True):
+            result.append(after if unknown.free is None else torch.where(unknown.free[None, :, None], after, before))
+        return tuple(result)
+
+    def prepared(self, fill: float) -> TermInputs:
+        """The inputs in the layout of the lanes. Those that belong to a failed problem alone get the derivative
+        `fill` back."""
+        return self.linearizer.prepare(
+            tuple(
+                {name: self._own(t, fill) if name in batched else t for name, t in given.items()}
+                for given, batched in zip(self.inputs, self.call.task.batched, strict=True)
+            )
+        )
+
+    def _own(self, tensor: Tensor, fill: float) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        # Data that are not finite would turn the zero that a failed problem passes on to shared parameters into NaN.
+        mask = per_entry(self.failed, tensor)
+        tensor = torch.where(mask & ~torch.isfinite(tensor), 1.0, tensor)
+        return marked(tensor, self.failed, fill, fill)
+
+    def with_value(self, values: Values, cost: Tensor, fill: float) -> tuple[Values, Tensor]:
+        """The derivatives of `values` and `cost`, with the numbers of the answer; `fill` as tangent of what has
+        failed."""
+        answer = self.answer
+        attached = tuple(
+            marked(solved + (moved - constant(moved)), self.failed, fill, 0.0)
+            for solved, moved in zip(answer.values, values, strict=True)
+        )
+        cost = torch.where(self.failed, 0, cost)
+        return attached, marked(answer.cost + (cost - constant(cost)), self.failed, fill, 0.0)
+
+
+def attachment_of(call: Call, start: Values, inputs: tuple[Inputs, ...], answer: Answer) -> Attachment:
+    """The system batched as the caller sees it, with the residuals as the solve captured them."""
+    plan = call.made.plan
+    assert plan is not None  # the solve has just been run
+    task = call.task
+    blocks = []
+    for number, (term, batched, size) in enumerate(zip(task.system.terms, task.batched, plan.sizes, strict=True)):
+        if number in plan.captured:
+            term = dataclasses.replace(term, residual=plan.captured[number])
+        blocks.append(BlockTerm(term, task.system, task.batch, batched, *size))
+    linear = task.solver.chosen_linear_solver(plan.structure.num_components)
+    linearizer = linearizer_of(task.system, plan.structure, tuple(blocks), linear)
+    return Attachment(call, linearizer, start, inputs, answer)
+
+
+class Failed(torch.autograd.Function):
+    """x, with derivatives replaced: tangents by `forward_fill`, cotangents by `backward_fill`.
+
+    A solution gets NaN tangents where it has no derivative, and passes zero back, so that parameters shared with the
+    other problems of the batch stay clean; its own data get NaN back, from the same Function around them.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, forward_fill: float, backward_fill: float) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.forward_fill, ctx.backward_fill = inputs
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return torch.full_like(gradient, ctx.backward_fill), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        return torch.full_like(tangent, ctx.forward_fill)
+
+
+def marked(x: Tensor, failed: Bool[Tensor, "batch"], forward_fill: float, backward_fill: float) -> Tensor:
+    """x, its derivatives replaced where the problem has failed.
+
+    Only the failed entries pass through the Function: under `jacfwd(jacfwd(...))` its own derivative is lost
+    (pytorch #197867).
+    """
+    mask = per_entry(failed, x)
+    return torch.where(mask, Failed.apply(x, forward_fill, backward_fill), x)
+
+
+def per_entry(mask: Bool[Tensor, "batch"], like: Tensor) -> Tensor:
+    """The mask of a batch, shaped to broadcast with a tensor whose first axis is the batch."""
+    return mask.reshape(-1, *(1,) * (like.ndim - 1))

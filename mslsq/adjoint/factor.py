@@ -1,0 +1,58 @@
+"""The Hessian at a solution, factored for the adjoint: where it is positive definite, and what stands in where it is
+not."""
+
+import warnings
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Matrix = Float[Tensor, "batch components size size"]
+
+
+class NotDifferentiableWarning(UserWarning):
+    """A solve converged, but its solution is not a differentiable function of the data."""
+
+
+def cholesky_factor(hessian: Matrix) -> tuple[Matrix, Bool[Tensor, "batch"]]:
+    """Cholesky factors, and which problems' Hessians are positive definite; the identity stands in for the others.
+
+    It stands in before anything is solved with it: a factor that is replaced afterwards would have turned the
+    gradients of parameters shared with good problems into NaN.
+    """
+    eye = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
+    finite = torch.isfinite(hessian).all(-1).all(-1)
+    factor, info = torch.linalg.cholesky_ex(torch.where(finite[..., None, None], hessian, eye))
+    diagonal = factor.diagonal(dim1=-2, dim2=-1)
+    # A pivot² that is only rounding of what stood there before elimination: singular to working precision.
+    lengths = torch.linalg.vector_norm(factor, dim=-1)
+    regular = (diagonal**2 > torch.finfo(hessian.dtype).eps * hessian.shape[-1] * lengths**2).all(-1)
+    definite = (finite & (info == 0) & regular).all(-1)
+    return torch.where(definite[:, None, None, None], factor, eye), definite
+
+
+def pseudo_inverse_factor(hessian: Matrix) -> tuple[Matrix, Bool[Tensor, "batch"]]:
+    """A with AAᵀ = H⁺, the pseudo-inverse, and which Hessians are positive semidefinite."""
+    eye = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
+    finite = torch.isfinite(hessian).all(-1).all(-1)
+    eigenvalues, vectors = torch.linalg.eigh(torch.where(finite[..., None, None], hessian, eye))
+    # Gauge directions: eigenvalues that are rounding of the largest. Three digits of room, H itself carries rounding.
+    floor = 1e3 * torch.finfo(hessian.dtype).eps * hessian.shape[-1] * eigenvalues.abs().amax(-1, keepdim=True)
+    kept = eigenvalues > floor
+    factor = (
+        vectors * torch.where(kept, eigenvalues.clamp(min=torch.finfo(hessian.dtype).tiny).rsqrt(), 0)[..., None, :]
+    )
+    semidefinite = (finite & (eigenvalues > -floor).all(-1)).all(-1)
+    return torch.where(semidefinite[:, None, None, None], factor, eye), semidefinite
+
+
+def warn_about_gauge(num_singular: int, num_problems: int) -> None:
+    """Say in words why converged problems have no derivative."""
+    which = "The problem" if num_problems == 1 else f"{num_singular} problems of {num_problems}"
+    warnings.warn(
+        f"{which} converged to a point whose Hessian is not positive definite, so the solution is not a differentiable "
+        "function of the data and its derivatives are NaN (or zero). Usually a gauge is free: hold a block with "
+        "variable.fixed(index), add a Prior, or ask for Implicit(gauge='minimum_norm').",
+        NotDifferentiableWarning,
+        stacklevel=3,
+    )

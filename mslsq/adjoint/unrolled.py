@@ -1,0 +1,106 @@
+"""Derivatives of the iteration itself: all of its steps, or a few more at its end."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
+from mslsq.adjoint.attachment import Attachment, per_entry
+from mslsq.adjoint.levels import transforms_are_active
+from mslsq.linear import LinearSolver
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.linearizer import Linearization, Linearizer
+from mslsq.linearize.trace import TRANSFORM_LOCK
+
+
+@dataclass(frozen=True)
+class Unrolled(Adjoint):
+    """Differentiate every accepted step of the solve, also with respect to the start.
+
+    The steps are taken again, with their damping (or trust region) as it was: that is held constant, rejected steps
+    have no influence. Derivatives of all orders, forward and reverse, are those of the computed iterate, which for a
+    converged solve tend to the implicit ones; for a solve cut short on purpose (`max_steps=5` in a learned
+    optimiser) they are what training wants.
+
+    Cost: one linearization and one factorisation per accepted step, in memory too, unless `checkpoint` recomputes
+    them in the backward pass (reverse mode only). A problem that met numbers that are not finite has NaN derivatives.
+    """
+
+    keeps_trajectory: ClassVar[bool] = True
+    differentiates_start: ClassVar[bool] = True
+    checkpoint: bool = False
+
+    def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
+        linearizer, prepared = attachment.linearizer, attachment.linearizer.prepare(attachment.inputs)
+        solver = attachment.call.task.solver
+        x = attachment.start
+
+        def again(x: Values, number: int) -> Values:
+            accepted, *method = (column[:, number] for column in attachment.answer.trajectory)
+            model = _guarded(linearizer.linearize(x, prepared), accepted, linearizer.linear_solver)
+            state = attachment.call.method_state(method)
+            step = solver.propose(model, state, linearizer.linear_solver).step
+            return _moved(linearizer, x, step, accepted)
+
+        count = attachment.answer.trajectory[0].shape[1] if attachment.answer.trajectory else 0
+        recompute = self.checkpoint and not transforms_are_active()
+        with TRANSFORM_LOCK:
+            for number in range(count):
+                x = checkpoint(again, x, number, use_reentrant=False) if recompute else again(x, number)
+            cost = linearizer.cost(x, prepared)
+        return attachment.with_value(x, cost, torch.nan)
+
+
+@dataclass(frozen=True)
+class Truncated(Adjoint):
+    """Differentiate `steps` undamped Gauss–Newton steps taken from the solution.
+
+    With k steps the derivative is off by the k-th power of the rate at which Gauss–Newton converges there (0.01 to
+    0.5 for moderate residuals, 0 for none), so it needs no second derivatives beyond those of one linearization, and
+    is exact in the limit. It is wrong where Gauss–Newton diverges (large residuals, strong curvature); use
+    `Implicit` there.
+
+    Cost: `steps` linearizations and factorisations, in memory too.
+    """
+
+    steps: int = 5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 1:
+            raise AdjointOptionError(f"Truncated: steps must be a positive integer, not {self.steps!r}.")
+
+    @property
+    def factors(self) -> str | None:
+        return "gauss_newton"  # for its verdict: a singular JᵀJ has no step
+
+    def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
+        linearizer, prepared = attachment.linearizer, attachment.prepared(torch.nan)
+        x, usable = attachment.solution(), attachment.answer.differentiable
+        with TRANSFORM_LOCK:
+            for _ in range(self.steps):
+                model = _guarded(linearizer.linearize(x, prepared), usable, linearizer.linear_solver)
+                step, _solved = linearizer.linear_solver.solve(model.matrix, model.rhs, None)
+                x = _moved(linearizer, x, step, usable)
+            cost = linearizer.cost(x, prepared)
+        return attachment.with_value(x, cost, torch.nan)
+
+
+def _guarded(model: Linearization, usable: Tensor, linear: LinearSolver) -> Linearization:
+    """The model, and for problems that take no step one that is harmless to solve: a NaN behind a mask is still a
+    NaN gradient."""
+    eye = torch.eye(model.matrix.shape[-1], dtype=model.matrix.dtype, device=model.matrix.device)
+    return Linearization(
+        model.cost,
+        torch.where(usable[:, None], model.gradient, 0),
+        torch.where(per_entry(usable, model.matrix), model.matrix, eye),
+        torch.where(usable[:, None], model.rhs, 0),
+    )
+
+
+def _moved(linearizer: Linearizer, x: Values, step: Tensor, usable: Tensor) -> Values:
+    """One step for the usable problems; the others stay."""
+    moved = linearizer.retract(x, torch.where(usable[:, None], step, 0))
+    return tuple(torch.where(per_entry(usable, new), new, old) for new, old in zip(moved, x, strict=True))

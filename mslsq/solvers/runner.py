@@ -1,0 +1,55 @@
+"""Runs the start and the step of a plan: eagerly, replayed or compiled, whichever the plan has come to."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mslsq import pytree
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.linearizer import TermInputs
+from mslsq.linearize.trace import TRANSFORM_LOCK, Plan, Recorded
+from mslsq.solvers.solver import Solver
+from mslsq.solvers.step import Record, State, Step
+
+
+class Runner:
+    """Start and step for one solve. The inputs are the same at every step, so they are taken apart once."""
+
+    def __init__(self, plan: Plan, step: Step, solver: Solver, inputs: TermInputs):
+        self._plan, self._step, self._solver = plan, step, solver
+        self._policy = "always" if solver.compile else solver.trace
+        self._inputs, self._flat_inputs = inputs, pytree.leaves(inputs)
+
+    def start(self, values: Values) -> tuple[State, Record]:
+        """The state at these values."""
+        graph = self._graph("start", self._step.start, values)
+        if graph is None:
+            return self._plan.run_eagerly(self._step.start, values, self._inputs)
+        return graph(values, self._inputs)
+
+    def step(self, state: State) -> tuple[State, Record]:
+        """The state after one more step. Gradients must be off."""
+        graph = self._graph("step", self._step, state)
+        if graph is None:
+            return self._plan.run_eagerly(self._step, state, self._inputs)
+        output = graph.flat([*state.flat(), *self._flat_inputs])
+        split = len(output) - len(Record._fields)
+        return state.like(output[:split]), Record(*output[split:])
+
+    def _graph(self, name: str, function: Callable[..., Any], at: Values | State) -> Recorded | None:
+        """The recorded graph, recorded now if that pays; None where it does not."""
+        graph = self._plan.graphs.get(name)
+        if graph is None and self._plan.worth_recording(self._policy):
+            return self._record(name, function, at)
+        return graph
+
+    def _record(self, name: str, function: Callable[..., Any], at: Values | State) -> Recorded:
+        with TRANSFORM_LOCK:
+            if name not in self._plan.graphs:  # another thread may have been faster
+                graph = Recorded(function, (at, self._inputs))
+                if self._solver.compile:
+                    graph.compile()
+                if "residuals" not in self._plan.graphs:
+                    values = at.values if isinstance(at, State) else at
+                    self._plan.graphs["residuals"] = Recorded(self._step.linearizer.residuals, (values, self._inputs))
+                self._plan.graphs[name] = graph
+            return self._plan.graphs[name]
