@@ -56,11 +56,11 @@ class Recorded:
         self.graph = graph
         self._call: Callable[..., Any] = straight_line(graph.graph, graph)
 
-    def compile(self) -> None:
-        """Compile the graph, on its first call. Without a C++ compiler, says so once and goes on replaying."""
+    def compile(self, quiet: bool = False) -> None:
+        """Compile the graph, on its first call. Without a C++ compiler, says so (unless `quiet`) and goes on replaying."""
         if compiler_available():
             self._call = Compiled(self.graph)
-        else:
+        elif not quiet:
             warnings.warn(
                 "compile=True needs a C++ compiler (g++ or clang++ on the PATH, or CXX); none was found, so the recorded graph is replayed instead.",
                 NoCompilerWarning,

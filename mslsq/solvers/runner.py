@@ -47,7 +47,7 @@ class Runner:
             if name not in self._plan.graphs:  # another thread may have been faster
                 graph = Recorded(function, (at, self._inputs))
                 if self._solver.compile:
-                    graph.compile()
+                    graph.compile(quiet=bool(self._plan.graphs))  # a missing compiler is said once per plan
                 if "residuals" not in self._plan.graphs:
                     values = at.values if isinstance(at, State) else at
                     self._plan.graphs["residuals"] = Recorded(self._step.linearizer.residuals, (values, self._inputs))
