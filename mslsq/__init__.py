@@ -1,8 +1,10 @@
 """mslsq: differentiable nonlinear least squares for PyTorch. Names only; every idea has a room of its own."""
 
 from mslsq import linear, losses
-from mslsq.adjoint import Adjoint, Implicit
+from mslsq.adjoint import Adjoint, Detached, DirectLossMinimization, Implicit, Truncated, Unrolled
 from mslsq.curve_fit import CurveFit, curve_fit
+from mslsq.diagnostics import check_jacobian, covariance, explain
+from mslsq.layer import LeastSquaresLayer
 from mslsq.least_squares import least_squares
 from mslsq.losses import Arctan, Barron, Cauchy, GemanMcClure, Huber, RobustLoss, SoftL1, Tukey, Welsch
 from mslsq.manifolds import SE2, SE3, SO2, SO3, Euclidean, Manifold, Sim2, Sim3, UnitVector
@@ -40,8 +42,10 @@ __all__ = [
     "Cauchy",
     "CostFunction",
     "CurveFit",
+    "Detached",
     "Diagonal",
     "Difference",
+    "DirectLossMinimization",
     "Dogleg",
     "Euclidean",
     "GaussNewton",
@@ -49,6 +53,7 @@ __all__ = [
     "History",
     "Huber",
     "Implicit",
+    "LeastSquaresLayer",
     "LevenbergMarquardt",
     "Manifold",
     "Prior",
@@ -65,12 +70,17 @@ __all__ = [
     "Solution",
     "SqrtInformation",
     "Status",
+    "Truncated",
     "Tukey",
     "UnitVector",
+    "Unrolled",
     "Variable",
     "Welsch",
+    "check_jacobian",
     "cost",
+    "covariance",
     "curve_fit",
+    "explain",
     "least_squares",
     "linear",
     "losses",

@@ -51,10 +51,9 @@ class Attachment:
     def _own(self, tensor: Tensor, fill: float) -> Tensor:
         if not tensor.is_floating_point():
             return tensor
-        # Data that are not finite would turn the zero that a failed problem passes on to shared parameters into NaN.
         mask = per_entry(self.failed, tensor)
-        tensor = torch.where(mask & ~torch.isfinite(tensor), 1.0, tensor)
-        return marked(tensor, self.failed, fill, fill)
+        # Data that are not finite would turn the zero that a failed problem passes on to shared parameters into NaN.
+        return torch.where(mask & ~torch.isfinite(tensor), 1.0, marked(tensor, self.failed, fill, fill))
 
     def with_value(self, values: Values, cost: Tensor, fill: float) -> tuple[Values, Tensor]:
         """The derivatives of `values` and `cost`, with the numbers of the answer; `fill` as tangent of what has
@@ -93,30 +92,34 @@ class Failed(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, forward_fill: float, backward_fill: float) -> Tensor:
+    def forward(x: Tensor, mask: Tensor, forward_fill: float, backward_fill: float) -> Tensor:
         return x.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.forward_fill, ctx.backward_fill = inputs
+        _, mask, ctx.forward_fill, ctx.backward_fill = inputs
+        ctx.save_for_backward(mask)
+        ctx.save_for_forward(mask)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return torch.full_like(gradient, ctx.backward_fill), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        (mask,) = ctx.saved_tensors
+        return torch.where(mask, ctx.backward_fill, 0 * gradient), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        return torch.full_like(tangent, ctx.forward_fill)
+        (mask,) = ctx.saved_tensors
+        return torch.where(mask, ctx.forward_fill, 0 * tangent)
 
 
 def marked(x: Tensor, failed: Bool[Tensor, "batch"], forward_fill: float, backward_fill: float) -> Tensor:
     """x, its derivatives replaced where the problem has failed.
 
-    Only the failed entries pass through the Function: under `jacfwd(jacfwd(...))` its own derivative is lost
-    (pytorch #197867).
+    The others do not pass through the Function: under `jacfwd(jacfwd(...))` its own derivative is lost (pytorch
+    #197867), so it has none for them.
     """
     mask = per_entry(failed, x)
-    return torch.where(mask, Failed.apply(x, forward_fill, backward_fill), x)
+    return torch.where(mask, Failed.apply(x, mask, forward_fill, backward_fill), x)
 
 
 def per_entry(mask: Bool[Tensor, "batch"], like: Tensor) -> Tensor:

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+from torch import Tensor
+
 from mslsq.adjoint.adjoint import Adjoint, DerivativeOrderError
 from mslsq.adjoint.attachment import attachment_of
 from mslsq.adjoint.function import Call, Solve, answer_of
 from mslsq.adjoint.implicit import Implicit
-from mslsq.adjoint.levels import constant, count_levels
+from mslsq.adjoint.levels import constant, count_levels, transforms_are_active
+from mslsq.adjoint.limit import Limited
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.trace import PlanCache
 from mslsq.problem.system import Inputs, System
@@ -49,6 +52,10 @@ def solve_system(
             f"{levels} nested derivatives are being taken through a solve, but {adjoint!r} is exact up to order "
             f"{adjoint.highest_order} only. Use Implicit(order={levels}), or Unrolled()."
         )
+    if levels == 1 and not transforms_are_active() and adjoint.highest_order is not None:
+        order = adjoint.highest_order
+        inputs = tuple({name: limited(tensor, order) for name, tensor in given.items()} for given in inputs)
+        values = tuple(limited(x, order) for x in values)
     call = Call(task, tuple(tuple(given) for given in inputs), adjoint if levels else None)
     # The solve itself never sees a differentiating level: derivatives are attached to its answer.
     answer = answer_of(call, Solve.apply(call, *map(constant, call.flatten(values, inputs))))
@@ -65,6 +72,11 @@ def solve_system(
         answer.differentiable,
         History(*answer.history),
     )
+
+
+def limited(tensor: Tensor, order: int) -> Tensor:
+    """The tensor, differentiable `order` times, where it is differentiated at all."""
+    return Limited.apply(tensor, order) if tensor.requires_grad else tensor
 
 
 def checked_option(name: str, value: Any, kind: type) -> None:

@@ -1,0 +1,59 @@
+"""A limit on the number of backward passes: a derivative beyond the order of an adjoint raises instead of being wrong.
+
+Nested `torch.func` transforms are counted beforehand (`levels.count_levels`), but nobody can tell beforehand how often
+`backward(create_graph=True)` will be called on a result. So the inputs pass through an identity whose derivative is an
+operation that knows its order.
+"""
+
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import Function
+
+from mslsq.adjoint.adjoint import DerivativeOrderError
+
+
+class Limited(Function):
+    """x, which can be differentiated `order` times."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, order: int) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, ctx.order = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return _Derivative.apply(gradient, x, 1, ctx.order), None
+
+
+class _Derivative(Function):
+    """The derivative of order `taken`. It depends on x in name only, so that the next derivative finds it whatever
+    the loss."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Tensor, x: Tensor, taken: int, order: int) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, x, ctx.taken, ctx.order = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        if ctx.taken >= ctx.order:
+            raise DerivativeOrderError(
+                f"Derivative number {ctx.taken + 1} is being taken through a solve whose adjoint is exact up to order {ctx.order} "
+                f"only. Use Implicit(order={ctx.taken + 1}), or Unrolled()."
+            )
+        (x,) = ctx.saved_tensors
+        return gradient, _Derivative.apply(gradient * 0, x, ctx.taken + 1, ctx.order), None, None

@@ -1,0 +1,52 @@
+"""The solver as a layer of a network: an `nn.Module` around a problem, a solver and an adjoint, without state
+between calls."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from mslsq.adjoint import Adjoint, Implicit
+from mslsq.problem import Problem
+from mslsq.solution import Solution
+from mslsq.solve import solve
+from mslsq.solvers import LevenbergMarquardt, Solver
+
+
+class LeastSquaresLayer(nn.Module):
+    """Solves a problem in the forward pass and passes derivatives to its data, weights, losses and modules.
+
+    Args:
+        problem: its parameters (learnable weights, loss scales, networks inside cost functions) are the layer's.
+        solver: `LevenbergMarquardt()` by default.
+        adjoint: `Implicit(failed="zero")` by default: a problem that did not converge adds nothing to the gradient,
+            so that one bad sample does not spoil a training step. `solution.differentiable` tells which.
+
+    A call keeps nothing: warm starts are explicit, pass the last `solution.value` as the next start. Solving happens
+    in the dtype of the start; under `torch.autocast` the network before the layer may use lower precision, the solve
+    does not: convert its input to the dtype of the start.
+
+    >>> layer = mslsq.LeastSquaresLayer(problem, solver=mslsq.LevenbergMarquardt(max_steps=20))
+    >>> solution = layer({"pose": T0}, data={"between": {"measured": network(images)}})
+    >>> loss(solution.value["pose"]).backward()
+    """
+
+    def __init__(self, problem: Problem, solver: Solver | None = None, adjoint: Adjoint | None = None):
+        super().__init__()
+        if not isinstance(problem, Problem):
+            raise TypeError(f"LeastSquaresLayer takes a mslsq.Problem, not {type(problem).__name__}.")
+        self.problem = problem
+        self.solver = LevenbergMarquardt() if solver is None else solver
+        self.adjoint = Implicit(failed="zero") if adjoint is None else adjoint
+
+    def forward(
+        self,
+        values: Mapping[str, Any],
+        data: Mapping[str, Mapping[str, Any]] | None = None,
+        in_dims: Any = None,
+    ) -> Solution:
+        """As `mslsq.solve(problem, values, data, in_dims=in_dims)`."""
+        return solve(self.problem, values, data, in_dims=in_dims, solver=self.solver, adjoint=self.adjoint)
+
+    def extra_repr(self) -> str:
+        return f"solver={self.solver}, adjoint={self.adjoint}"
