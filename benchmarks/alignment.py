@@ -47,23 +47,21 @@ def main() -> int:
             {"pair": pair.name, "model": model, "error": error, "start": start, "seconds": seconds, "status": status}
             | {"corner_sigma": sigma, "ncc": float(result.ncc[1]), "overlap": float(result.overlap[1])}
         )
-        print(
-            f"{pair.name:32s} {start:7.2f} px → {error:8.4f} px (± {sigma:.4f})  {seconds:5.2f} s  {status}", flush=True
-        )
+        line = f"{pair.name:32s} {start:7.2f} px → {error:8.4f} px (± {sigma:.4f})"
+        print(f"{line}  {seconds:5.2f} s  {status}", flush=True)
 
     print()
-    print(
-        f"| model | pairs | start px | median px | 90 % px | < 1 px | < 0.1 px | s per pair ({arguments.threads} thread) |"
-    )
+    timing = f"s per pair ({arguments.threads} thread)"
+    print(f"| model | pairs | start px | median px | 90 % px | < 1 px | < 0.1 px | {timing} |")
     print("|---|---|---|---|---|---|---|---|")
     for model in [*arguments.models, "all"]:
         chosen = [record for record in records if model in (record["model"], "all")]
         errors = np.array([record["error"] for record in chosen])
         seconds = np.median([record["seconds"] for record in chosen])
+        start, ninety = np.median([r["start"] for r in chosen]), np.quantile(errors, 0.9, method="higher")
+        shares = f"{(errors < 1).mean():.0%} | {(errors < 0.1).mean():.0%}"
         print(
-            f"| {model} | {len(chosen)} | {np.median([r['start'] for r in chosen]):.1f} | {np.median(errors):.4f} "
-            f"| {np.quantile(errors, 0.9, method='higher'):.4f} | {(errors < 1).mean():.0%} | {(errors < 0.1).mean():.0%} "
-            f"| {seconds:.2f} |"
+            f"| {model} | {len(chosen)} | {start:.1f} | {np.median(errors):.4f} | {ninety:.4f} | {shares} | {seconds:.2f} |"
         )
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:

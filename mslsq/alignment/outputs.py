@@ -136,7 +136,7 @@ def mosaic_of(item: Aligned) -> tuple[Canvas, Float[Tensor, "c h w"], Bool[Tenso
     reference = scene.rasters[result.reference]
     assert reference is not None
     canvas = canvas_around(
-        [tuple(raster.mask.shape) for _, raster in placed],
+        [(raster.mask.shape[0], raster.mask.shape[1]) for _, raster in placed],
         [result.transforms[i] for i, _ in placed],
         (reference.mask.shape[0], reference.mask.shape[1]),
     )

@@ -234,7 +234,8 @@ def write_raster(
         else:
             import imageio.v3 as iio
 
-            iio.imwrite(temporary, array, **({"quality": 95} if kind.suffix in (".jpg", ".jpeg") else {}))
+            quality: dict[str, Any] = {"quality": 95} if kind.suffix in (".jpg", ".jpeg") else {}
+            iio.imwrite(temporary, array, **quality)
     return path
 
 

@@ -96,6 +96,7 @@ def _whitened(level: Level) -> Float[Tensor, "height width"]:
     count = known.sum().clamp(min=1)
     smooth, _ = masked_blur(image[None], known, BAND_SIGMA)
     detail = torch.where(known, image - smooth[0], torch.zeros_like(image))
+    spread = detail.new_zeros(())
     for _ in range(2):
         mean = detail.sum() / count
         spread = (torch.where(known, detail - mean, torch.zeros_like(image)).square().sum() / count).sqrt()

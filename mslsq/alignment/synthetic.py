@@ -7,6 +7,7 @@ white noise, the moving map a gain and a bias.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.ndimage
@@ -52,7 +53,8 @@ def _elevation() -> Shaped[np.ndarray, "height width"]:
     """The Jacksboro fault elevation model out of matplotlib's wheel, scaled to [0, 1]."""
     import matplotlib.cbook
 
-    with matplotlib.cbook.get_sample_data("jacksboro_fault_dem.npz") as archive:  # pyright: ignore
+    archive: Any = matplotlib.cbook.get_sample_data("jacksboro_fault_dem.npz")
+    with archive:
         height = archive["elevation"].astype(np.float64)
     return (height - height.min()) / (height.max() - height.min())
 

@@ -1,0 +1,185 @@
+"""One hypothesis about a pair of maps, and how it is judged on a level: correlation, detail, overlap, residual
+scale."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.alignment import starts
+from mslsq.alignment.metrics import masked_ncc, project
+from mslsq.alignment.models import Frame
+from mslsq.alignment.pyramid import Level, masked_blur
+from mslsq.alignment.sampling import sample_at
+
+MAX_SAMPLES = 1 << 18
+"""Of a larger level every k-th pixel is used: 262 144 samples place a map to thousandths of a pixel already."""
+
+DETAIL_SIGMA = 3.0
+"""Samples. Detail is what a Gaussian of this width takes away. Over wrong placements of real maps the correlation of
+the whole reached 0.93 (two views of a street, one half sky), that of the detail 0.33; true ones had at least 0.57 in
+detail."""
+
+HEAVY_TAILS = 1.5
+"""The finest level is solved with plain least squares unless the residuals' standard deviation exceeds this many times
+their MAD sigma: then outliers are real (moved objects, unknown areas) and the robust loss stays."""
+
+
+@dataclass(frozen=True)
+class PairLevel:
+    """One level of a pair: the samples of the reference and the map that is sampled."""
+
+    points: Float[Tensor, "n 2"]
+    target: Float[Tensor, "n channels"]
+    known: Bool[Tensor, " n"]
+    moving: Level
+    to_level: Float[Tensor, "3"]
+    size: tuple[int, int]
+    grid: tuple[int, int]
+    """Rows and columns of the samples."""
+    index: int
+
+    @staticmethod
+    def of(reference: Level, moving: Level, frame: Frame, index: int) -> "PairLevel":
+        height, width = reference.size
+        stride = 1
+        while -(-height // stride) * -(-width // stride) > MAX_SAMPLES:
+            stride += 1
+        grid = starts.pixel_grid(height, width, reference.raster).reshape(height, width, 2)[::stride, ::stride]
+        target = reference.raster[:, ::stride, ::stride]
+        return PairLevel(
+            points=frame.normalise(grid.reshape(-1, 2) * reference.factor),
+            target=target.reshape(target.shape[0], -1).T.contiguous(),
+            known=reference.mask[::stride, ::stride].reshape(-1),
+            moving=moving,
+            to_level=torch.cat([frame.centre.new_tensor([frame.half]), frame.centre]) / moving.factor,
+            size=reference.size,
+            grid=(target.shape[-2], target.shape[-1]),
+            index=index,
+        )
+
+    def look(self, matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
+        """The map's values at the warped samples, and which samples fall on data of both."""
+        pixels = project(matrix, self.points) * self.to_level[0] + self.to_level[1:]
+        valid = self.known & starts.inside(pixels, self.moving.mask)
+        return sample_at(self.moving.coefficients, torch.nan_to_num(pixels)).T, valid
+
+    def share(self, valid: Bool[Tensor, " n"]) -> float:
+        """Overlap as a share of the smaller map's valid pixels."""
+        stride = self.size[0] * self.size[1] / self.known.numel()
+        smaller = min(float(self.known.sum()), float(self.moving.mask.sum()) / stride)
+        return float(valid.sum()) / max(smaller, 1.0)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One hypothesis: a warp (normalised matrix), its values, and how it does on the level it was last judged on."""
+
+    matrix: Float[Tensor, "3 3"]
+    value: Float[Tensor, "2"]
+    origin: str
+    ncc: float = 0.0
+    detail: float = 0.0
+    overlap: float = 0.0
+
+    @property
+    def certainty(self) -> float:
+        """The mean of the correlations of the whole and of the detail."""
+        return 0.5 * (self.ncc + self.detail)
+
+    @property
+    def score(self) -> float:
+        """As `starts.Start.score`, of the certainty."""
+        return starts.Start(self.origin, self.matrix, self.certainty, self.overlap).score
+
+
+def correlations(
+    sampled: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"], level: PairLevel
+) -> tuple[float, float]:
+    """Masked correlation of the samples with the reference, and that of their detail."""
+    known = valid.reshape(level.grid)
+    whole = [values.T.reshape(-1, *level.grid) for values in (sampled, level.target)]
+    detail = [(values - masked_blur(values, known, DETAIL_SIGMA)[0]).flatten(1) for values in whole]
+    return float(masked_ncc(whole[0].flatten(1), whole[1].flatten(1), valid)), float(
+        masked_ncc(detail[0], detail[1], valid)
+    )
+
+
+def judge(estimate: Estimate, level: PairLevel) -> Estimate:
+    """The estimate with its masked correlations and overlap on this level."""
+    sampled, valid = level.look(estimate.matrix)
+    ncc, detail = correlations(sampled, valid, level)
+    return replace(estimate, ncc=ncc, detail=detail, overlap=level.share(valid))
+
+
+def residual_at(estimate: Estimate, level: PairLevel) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
+    """exp(α) · map + b - reference at every sample, and which samples are valid."""
+    sampled, valid = level.look(estimate.matrix)
+    return estimate.value[0].exp() * sampled + estimate.value[1] - level.target, valid
+
+
+def mad_sigma(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) -> float:
+    """1.4826 times the median absolute deviation: sigma where the residuals are Gaussian.
+
+    At least a fifth of their standard deviation: where most of both maps is flat (unknown areas of occupancy maps) the
+    median residual is zero, and a scale of zero would reject all that there is to align by.
+    """
+    chosen = residual[valid].reshape(-1)
+    if chosen.numel() < 2:
+        return 1.0
+    return max(1.4826 * float((chosen - chosen.median()).abs().median()), 0.2 * float(chosen.std()), 1e-6)
+
+
+def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"]) -> Estimate:
+    """Gain and bias from the means and standard deviations over the overlap: the start of the joint refinement.
+
+    The ratio of standard deviations, not the regression slope: it is positive, and noise does not attenuate it.
+    """
+    sampled, valid = level.look(estimate.matrix)
+    x, y = sampled[valid].reshape(-1), level.target[valid].reshape(-1)
+    if x.numel() < 2:
+        return replace(estimate, value=torch.zeros_like(estimate.value))
+    log_gain = (y.std() / x.std().clamp(min=1e-9)).log().nan_to_num(0.0).clamp(-3.0, 3.0) * freedom[0]
+    return replace(estimate, value=torch.stack([log_gain, (y.mean() - log_gain.exp() * x.mean()) * freedom[1]]))
+
+
+def no_worse(new: Estimate, old: Estimate, level: PairLevel, frozen: Bool[Tensor, " n"], min_overlap: float) -> bool:
+    """May the new estimate replace the old? Judged on samples valid in both, so that shrinking the overlap never pays.
+
+    The correlations of the whole and of the detail over that intersection must not fall (by more than rounding), nor
+    the overlap below `min_overlap` where it was above, nor may the warp have turned over or left the finite numbers.
+    """
+    if not (bool(new.matrix.isfinite().all()) and bool(new.value.isfinite().all())):
+        return False
+    corner = new.matrix.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1], [0, 0]])
+    warped = project(new.matrix, corner)
+    (a, b), (c, d) = (new.matrix[:2, :2] / new.matrix[2, 2]).tolist()
+    area = a * d - b * c
+    if not bool(warped.isfinite().all()) or area < 0.02:
+        return False
+    sampled, valid = level.look(new.matrix)
+    before, _ = level.look(old.matrix)
+    both = valid & frozen
+    if level.share(valid) < min_overlap <= level.share(frozen) or int(both.sum()) < 16:
+        return False
+    return sum(correlations(sampled, both, level)) >= sum(correlations(before, both, level)) - 2e-3
+
+
+def apart(ranked: Sequence[Estimate], frame: Frame) -> list[Estimate]:
+    """In order, without those whose corners are within two pixels of an earlier one's."""
+    corner = ranked[0].matrix.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+    kept: list[Estimate] = []
+    for estimate in ranked:
+        where = project(estimate.matrix, corner)
+        distances = [float((where - project(k.matrix, corner)).norm(dim=-1).mean()) * frame.half for k in kept]
+        if all(not distance <= 2.0 for distance in distances):
+            kept.append(estimate)
+    return kept
+
+
+def heavy_tails(estimate: Estimate, level: PairLevel) -> bool:
+    residual, valid = residual_at(estimate, level)
+    chosen = residual[valid]
+    return chosen.numel() > 1 and float(chosen.std()) > HEAVY_TAILS * mad_sigma(residual, valid)
