@@ -1,0 +1,162 @@
+"""Marginal covariances of variables at a solution, from the inverse of the normal equations."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq import pytree
+from mslsq.diagnostics.located import Located, located, machine_epsilon
+from mslsq.manifolds import Manifold
+from mslsq.problem import Problem, Shared
+from mslsq.problem.errors import unknown_name
+from mslsq.solution import Solution
+
+
+class SingularCovarianceError(ValueError):
+    """The problem does not determine all its variables, so that their covariance is infinite."""
+
+
+def covariance(
+    problem: Problem,
+    solution: Solution,
+    name: str,
+    index: Any = None,
+    data: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Float[Tensor, "... tangent tangent"]:
+    """The marginal covariance of blocks of a variable: their blocks of (JᵀJ)⁻¹ at the solution.
+
+    Residuals are taken to be whitened by their weights, so that their variance is one: without weights, or with
+    weights known but for a factor, multiply by the reduced chi-square, 2 · cost / (rows − columns). Robust losses enter
+    as they do in the solver. The covariance is that of the tangent of `retract`, in its order.
+
+    The normal equations are factorised densely: some thousand columns, not more.
+
+    Args:
+        solution: what `mslsq.solve` returned for this problem, of one problem or of a batch.
+        name: of the variable.
+        index: which blocks: an integer, or anything that `variable[index]` takes; all of them by default.
+        data: as given to `solve`; for a batched solution, tensors with one axis more than the problem's own are taken
+            as batched.
+
+    Returns:
+        (tangent, tangent) for an integer or a variable with `count=None`, else (blocks, tangent, tangent); a batch in
+        front. Blocks held fixed have zero covariance.
+
+    Raises:
+        SingularCovarianceError: JᵀJ is singular; the message names a variable that is not determined. In a batch such
+            entries are NaN instead, and an error is raised only if all are.
+        UnknownNameError: there is no such variable.
+
+    >>> mslsq.covariance(problem, solution, "pose", 3)          # (6, 6)
+    """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"covariance takes a mslsq.Problem, not {type(problem).__name__}.")
+    if name not in problem.variables:
+        raise unknown_name("variable", name, problem.variables)
+    if not isinstance(solution, Solution):
+        raise TypeError(f"covariance takes the Solution that mslsq.solve returned, not {type(solution).__name__}.")
+    batched = solution.cost.ndim > 0
+    in_dims = (0, _dims_of(problem, data)) if batched else None
+    point = located(problem, solution.value, data, in_dims)
+    blocks, single = _chosen(problem, name, index)
+    result = _blocks(point, name, blocks)
+    if single:
+        result = result[:, 0]
+    return result if batched else result[0]
+
+
+def _chosen(problem: Problem, name: str, index: Any) -> tuple[Tensor, bool]:
+    """The numbers of the blocks asked for, and whether it is a single one without an axis."""
+    variable = problem.variables[name]
+    if variable.count is None:
+        if index not in (None, 0):
+            raise IndexError(f"Variable {name!r} is a single block (count=None): leave index out, it was {index!r}.")
+        return torch.zeros(1, dtype=torch.int64), True
+    if index is None:
+        return torch.arange(variable.count), False
+    chosen = variable[index].index
+    return (torch.tensor([chosen]), True) if isinstance(chosen, int) else (chosen, False)
+
+
+def _blocks(point: Located, name: str, blocks: Tensor) -> Float[Tensor, "batch blocks tangent tangent"]:
+    """Diagonal blocks of (JᵀJ)⁻¹."""
+    matrix = point.linearization().matrix
+    batch, size = len(matrix), matrix.shape[-1]
+    factor, scale, regular = _factorised(point, matrix)
+    columns = point.columns(name)[blocks.to(matrix.device)]
+    free = columns[:, 0] < point.structure.num_columns
+    columns = torch.where(free[:, None], columns, 0)
+    # Σ_bb = (L⁻¹ E)ᵀ (L⁻¹ E), E the columns of the identity that belong to the block.
+    component, place = (columns // max(size, 1))[:, 0], columns % max(size, 1)
+    inverse = torch.linalg.solve_triangular(factor, torch.eye(size).to(factor).expand_as(factor), upper=False)
+    half = inverse.mT[:, component[:, None], place].mT
+    deviation = scale.reshape(batch, -1)[:, columns]
+    result = (half.mT @ half) / (deviation[..., :, None] * deviation[..., None, :])
+    result = torch.where(free[:, None, None], result, 0)
+    return torch.where(regular[:, None, None, None], result, torch.nan)
+
+
+def _factorised(point: Located, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cholesky factor of JᵀJ scaled to a unit diagonal, the scale, and which entries of the batch are regular."""
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+    usable = torch.isfinite(matrix).all(-1).all(-1)
+    scale = torch.where(diagonal > 0, diagonal, 1).sqrt()
+    scaled = matrix / (scale[..., :, None] * scale[..., None, :])
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    factor, info = torch.linalg.cholesky_ex(torch.where(usable[..., None, None], scaled, eye))
+    # With a unit diagonal a pivot² is the share of a column that the columns before it do not explain.
+    pivots = factor.diagonal(dim1=-2, dim2=-1)
+    lowest = machine_epsilon(matrix) * max(matrix.shape[-1], 10) * 10
+    sound = (pivots > lowest**0.5) & (diagonal > 0)
+    by_component = usable & (info == 0) & sound.all(-1)
+    regular = by_component.all(-1)
+    if not bool(regular.any()):
+        raise SingularCovarianceError(_words(point, usable[0], info[0], sound[0]))
+    return torch.where(by_component[..., None, None], factor, eye), scale, regular
+
+
+def _words(point: Located, usable: Tensor, info: Tensor, sound: Tensor) -> str:
+    if not bool(usable.all()):
+        return (
+            "covariance: the normal equations are not finite at this solution. "
+            "See mslsq.explain(problem, solution.value)."
+        )
+    size = point.structure.size
+    failed = torch.where(info > 0, info - 1, torch.where(sound.all(-1), size, (~sound).to(torch.int8).argmax(-1)))
+    component = int((failed < size).to(torch.int8).argmax())
+    column = component * size + int(failed[component])
+    where = "a variable"
+    for name in point.problem.variables:
+        found = (point.columns(name) == column).nonzero()
+        if len(found):
+            where = f"{name}[{int(found[0, 0])}], entry {int(found[0, 1])} of its tangent"
+    return (
+        f"covariance: JᵀJ is singular, so the covariance is infinite: {where}, is not determined (given those before "
+        "it). Hold a gauge by variable.fixed([0]) or a Prior; mslsq.explain(problem, solution.value) says what is free."
+    )
+
+
+def _dims_of(problem: Problem, data: Mapping[str, Mapping[str, Any]] | None) -> Any:
+    """`in_dims` of the data of a batched solution: 0 for tensors with one axis more than the problem's own."""
+    if data is None:
+        return None
+    dims = {}
+    for cost_name, replaced in data.items():
+        cost = problem[cost_name]
+        dims[cost_name] = {name: _dims_of_one(cost, name, value) for name, value in replaced.items()}
+    return dims
+
+
+def _dims_of_one(cost: Any, name: str, value: Any) -> Any:
+    own = cost.arguments[name].leaves if name in cost.arguments else None
+    names = [leaf.name for leaf in own] if own else ["weight.value" if name == "weight" else name]
+    given, structure = pytree.flatten(value, is_leaf=lambda x: isinstance(x, (Manifold, Shared)))
+    dims = []
+    for leaf, tensor_name in zip(given, names, strict=True):
+        inner = leaf.value if isinstance(leaf, Shared) else leaf
+        tensor = inner.storage if isinstance(inner, Manifold) else inner
+        dims.append(0 if tensor.ndim > cost.get_parameter_or_buffer(tensor_name).ndim else None)
+    return pytree.unflatten(dims, structure)

@@ -1,0 +1,67 @@
+"""A problem at a point, as the engine sees it: where every diagnosis starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
+from mslsq.linearize.trace import TRANSFORM_LOCK
+from mslsq.problem import Problem
+from mslsq.problem.structure import Structure
+from mslsq.problem_system import StatedProblem, stated
+from mslsq.solve import plans_of
+from mslsq.solvers import LevenbergMarquardt
+from mslsq.solvers.run import Task, planned
+
+
+@dataclass(frozen=True, eq=False)
+class Located:
+    """A problem, values of its variables, and the engine's functions of them."""
+
+    problem: Problem
+    stated: StatedProblem
+    structure: Structure
+    linearizer: Linearizer
+    inputs: TermInputs
+
+    def residuals(self) -> tuple[Float[Tensor, "outer rows lanes"], ...]:
+        """Per cost, the weighted residuals."""
+        with TRANSFORM_LOCK:
+            return self.linearizer.residuals(self.stated.values, self.inputs)
+
+    def jacobians(self) -> tuple[Float[Tensor, "outer rows tangent lanes"], ...]:
+        """Per cost, the weighted Jacobian blocks."""
+        with TRANSFORM_LOCK:
+            return tuple(
+                block.over_lanes(block.linearization_of_block, self.stated.values, given)[1]
+                for block, given in zip(self.linearizer.blocks, self.inputs, strict=True)
+            )
+
+    def linearization(self) -> Linearization:
+        """Gradient and normal equations JᵀJ of the whole problem, losses included."""
+        with TRANSFORM_LOCK:
+            return self.linearizer.linearize(self.stated.values, self.inputs)
+
+    def columns(self, name: str) -> Tensor:
+        """(count, tangent) the columns of a variable; those of fixed blocks are `structure.num_columns`."""
+        return self.structure.columns[list(self.problem.variables).index(name)]
+
+
+def located(problem: Problem, values: Mapping[str, Any], data: Any = None, in_dims: Any = None) -> Located:
+    """The problem at these values; arguments as for `mslsq.solve`."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"expected a mslsq.Problem, not {type(problem).__name__}.")
+    statement = stated(problem, values, data, in_dims)
+    # Levenberg–Marquardt's default asks the linearizer for normal equations, by connected components where there are
+    # many.
+    task = Task(statement.system, LevenbergMarquardt(), statement.size or 1, statement.batched, plans_of(problem))
+    plan, linearizer, inputs = planned(task, statement.values, statement.inputs)
+    return Located(problem, statement, plan.structure, linearizer, inputs)
+
+
+def machine_epsilon(like: Tensor) -> float:
+    return torch.finfo(like.dtype).eps

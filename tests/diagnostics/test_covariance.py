@@ -1,0 +1,98 @@
+"""Marginal covariances against closed forms and against the inverse of the whole normal matrix."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import mslsq
+from mslsq.diagnostics import SingularCovarianceError
+
+D = torch.float64
+
+
+def levelling() -> tuple[mslsq.Problem, mslsq.Solution]:
+    h = mslsq.Variable("h", mslsq.Euclidean(1), count=3)
+    zero = torch.zeros(1, 1, dtype=D)
+    problem = mslsq.Problem(
+        mslsq.Prior(h[[0]], target=zero, weight=mslsq.Scale(torch.tensor(10.0, dtype=D))),
+        mslsq.Difference(h[[0, 1, 0]], h[[1, 2, 2]], measured=torch.tensor([[1.0], [1.0], [2.3]], dtype=D)),
+    )
+    return problem, mslsq.solve(problem, {"h": torch.zeros(3, 1, dtype=D)})
+
+
+def test_a_linear_problem_has_its_closed_form() -> None:
+    problem, solution = levelling()
+    # h1: 0.01 of the prior, then sigma² 1 and 2 in parallel.
+    expected = torch.tensor([0.01, 0.01 + 2 / 3, 0.01 + 2 / 3], dtype=D).reshape(3, 1, 1)
+    torch.testing.assert_close(mslsq.covariance(problem, solution, "h"), expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(mslsq.covariance(problem, solution, "h", 2), expected[2], rtol=1e-12, atol=0)
+    torch.testing.assert_close(mslsq.covariance(problem, solution, "h", [2, 0]), expected[[2, 0]], rtol=1e-12, atol=0)
+
+
+def test_blocks_of_a_pose_graph_are_those_of_the_whole_inverse() -> None:
+    generator = torch.Generator().manual_seed(0)
+    count = 12  # 66 free columns: beyond what is always treated as one system
+    poses = mslsq.SE3.random(count, generator=generator, dtype=D)
+    i = torch.tensor([*range(count - 1), 0, 3])
+    j = torch.tensor([*range(1, count), 7, 11])
+    noise = mslsq.SE3.exp(0.05 * torch.randn(len(i), 6, generator=generator, dtype=D))
+    pose = mslsq.Variable("pose", mslsq.SE3, count)
+    root = torch.randn(len(i), 6, 6, generator=generator, dtype=D) + 3 * torch.eye(6, dtype=D)
+    measured = poses[i].inverse() @ poses[j] @ noise
+    problem = mslsq.Problem(
+        mslsq.Between(pose[i], pose[j], measured=measured, weight=mslsq.SqrtInformation(root)), pose.fixed([0])
+    )
+    solution = mslsq.solve(problem, {"pose": poses})
+    found = mslsq.covariance(problem, solution, "pose")
+
+    at = solution.value["pose"]
+
+    def residual(delta: Tensor) -> Tensor:
+        moved = at.retract(torch.cat([torch.zeros(1, 6, dtype=D), delta.reshape(-1, 6)]))
+        errors = (measured.inverse() @ (moved[i].inverse() @ moved[j])).log()
+        return (root @ errors[..., None]).reshape(-1)
+
+    jacobian = torch.func.jacfwd(residual)(torch.zeros(6 * (count - 1), dtype=D))
+    inverse = torch.linalg.inv(jacobian.T @ jacobian)
+    for block in range(1, count):
+        own = slice(6 * (block - 1), 6 * block)
+        torch.testing.assert_close(found[block], inverse[own, own], rtol=1e-7, atol=1e-12)
+    assert bool((found[0] == 0).all())
+
+
+def test_independent_parts_have_their_own_covariance() -> None:
+    x = mslsq.Variable("x", mslsq.Euclidean(2), 60)
+    sigma = torch.rand(60, 2, generator=torch.Generator().manual_seed(1), dtype=D) + 0.1
+    target = torch.zeros(60, 2, dtype=D)
+    problem = mslsq.Problem(mslsq.Prior(x, target=target, weight=mslsq.Diagonal(1 / sigma)))
+    solution = mslsq.solve(problem, {"x": target})
+    torch.testing.assert_close(mslsq.covariance(problem, solution, "x"), torch.diag_embed(sigma**2))
+
+
+def test_a_gauge_is_an_error_that_says_what_to_do() -> None:
+    x = mslsq.Variable("x", mslsq.Euclidean(2), 3)
+    problem = mslsq.Problem(mslsq.Difference(x[[0, 1]], x[[1, 2]]))
+    solution = mslsq.solve(problem, {"x": torch.zeros(3, 2, dtype=D)})
+    with pytest.raises(SingularCovarianceError, match=r"x\[2\], entry 0 .*Hold a gauge"):
+        mslsq.covariance(problem, solution, "x")
+
+
+def test_a_batch_has_a_covariance_per_entry_and_a_singular_one_is_nan() -> None:
+    x = mslsq.Variable("x", mslsq.Euclidean(2))
+    weight = mslsq.Diagonal(torch.ones(2, dtype=D))
+    problem = mslsq.Problem(mslsq.Prior(x, target=torch.zeros(1, 2, dtype=D), weight=weight))
+    weights = torch.tensor([[1.0, 2.0], [4.0, 0.0], [0.5, 1.0]], dtype=D)
+    data = {"prior": {"weight": weights}}
+    solution = mslsq.solve(problem, {"x": torch.ones(2, dtype=D)}, data, in_dims=(None, 0))
+    found = mslsq.covariance(problem, solution, "x", data=data)
+    torch.testing.assert_close(found[0], torch.diag(weights[0] ** -2))
+    torch.testing.assert_close(found[2], torch.diag(weights[2] ** -2))
+    assert bool(found[1].isnan().all())
+
+
+def test_unknown_names_and_indices_are_errors() -> None:
+    problem, solution = levelling()
+    with pytest.raises(mslsq.ProblemError, match="Did you mean 'h'"):
+        mslsq.covariance(problem, solution, "hh")
+    with pytest.raises(mslsq.ProblemError, match="3 blocks"):
+        mslsq.covariance(problem, solution, "h", 7)
