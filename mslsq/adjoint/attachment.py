@@ -77,7 +77,7 @@ def attachment_of(call: Call, start: Values, inputs: tuple[Inputs, ...], answer:
         if number in plan.captured:
             term = dataclasses.replace(term, residual=plan.captured[number])
         blocks.append(BlockTerm(term, task.system, task.batch, batched, *size))
-    linear = task.solver.chosen_linear_solver(plan.structure.num_components)
+    linear = task.solver.chosen_linear_solver(plan.structure.num_components, plan.structure.size)
     linearizer = linearizer_of(task.system, plan.structure, tuple(blocks), linear)
     return Attachment(call, linearizer, start, inputs, answer)
 

@@ -1,5 +1,6 @@
 """Linear algebra on arrays: solvers of damped normal equations, batched. Nothing here has heard of a problem."""
 
 from mslsq.linear.dense import QR, Cholesky, LinearSolver
+from mslsq.linear.unrolled import UnrolledCholesky
 
-__all__ = ["QR", "Cholesky", "LinearSolver"]
+__all__ = ["QR", "Cholesky", "LinearSolver", "UnrolledCholesky"]

@@ -11,6 +11,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mslsq.linear.unrolled import LARGEST
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.problem.structure import Structure
 
@@ -25,6 +26,8 @@ class Assembly:
     """Per slot, the column of each tangent entry of each block; a single lane where all blocks share the variable."""
     whole: bool
     """Are the columns of the term all the columns of the system, in order (one dense curve fit)?"""
+    fused: bool = False
+    """Write products as elementwise ones, which a compiler fuses with what made them, and not as calls of BLAS?"""
 
     @property
     def reduces(self) -> bool:
@@ -50,6 +53,8 @@ class Assembly:
         """JᵀJ, as a batch of dense matrices, one per component."""
         if self.block.lanes_are_batch:
             j = jacobian[0]
+            if self.fused and j.shape[1] <= LARGEST:
+                return self.place_matrix(_gram(j).permute(2, 0, 1))
             return self.place_matrix(einsum(j, j, "rows a lanes, rows b lanes -> lanes a b"))
         if self.reduces:
             return self.place_matrix(einsum(jacobian, jacobian, "o rows a lanes, o rows b lanes -> o a b"))
@@ -114,7 +119,14 @@ class Assembly:
         return torch.where((row < n) & (column < n), place, n * size)
 
 
-def assembly_of(block: BlockTerm, structure: Structure) -> Assembly:
+def _gram(j: Float[Tensor, "rows tangent lanes"]) -> Float[Tensor, "tangent tangent lanes"]:
+    """JᵀJ of every lane, each entry as a sum of products of its own: one pass over J gives all of them."""
+    n = j.shape[1]
+    entries = {(a, b): (j[:, a] * j[:, b]).sum(0) for a in range(n) for b in range(a + 1)}
+    return torch.stack([torch.stack([entries[max(a, b), min(a, b)] for b in range(n)]) for a in range(n)])
+
+
+def assembly_of(block: BlockTerm, structure: Structure, fused: bool = False) -> Assembly:
     """The plan for one term."""
     columns = []
     for slot in block.term.slots:
@@ -127,4 +139,4 @@ def assembly_of(block: BlockTerm, structure: Structure) -> Assembly:
         and (block.lanes_are_batch or block.shares_variables)
         and joint == list(range(structure.num_columns))
     )
-    return Assembly(block, structure, tuple(columns), whole)
+    return Assembly(block, structure, tuple(columns), whole, fused)

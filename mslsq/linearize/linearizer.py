@@ -173,10 +173,15 @@ def chunks(assembly: Assembly, inputs: dict[str, Tensor]) -> list[dict[str, Tens
 
 
 def linearizer_of(
-    system: System, structure: Structure, blocks: tuple[BlockTerm, ...], linear_solver: LinearSolver
+    system: System,
+    structure: Structure,
+    blocks: tuple[BlockTerm, ...],
+    linear_solver: LinearSolver,
+    fused: bool = False,
 ) -> Linearizer:
-    """Put together the plans of all terms."""
-    return Linearizer(system, structure, tuple(assembly_of(block, structure) for block in blocks), linear_solver)
+    """Put together the plans of all terms; `fused` where the result is going to be compiled."""
+    assemblies = tuple(assembly_of(block, structure, fused) for block in blocks)
+    return Linearizer(system, structure, assemblies, linear_solver)
 
 
 def _batch_first(assembly: Assembly, blockwise: Tensor) -> Tensor:

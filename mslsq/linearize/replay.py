@@ -1,8 +1,9 @@
 """A recorded graph as one straight-line Python function, which spends its time in the operations and not between them.
 
-A step of a small problem is 260 operations of a microsecond each, so what stands between them counts. A GraphModule looks every operation up
-through four attributes and calls it through a Python wrapper; here each is bound once, to PyTorch's fastest entry where it has one
-(`torch.mul` takes 0.93 µs where `torch.ops.aten.mul.Tensor` takes 1.40), repeated operations are done once, and scalars are made once.
+A step of a small problem is 260 operations of a microsecond each, so what stands between them counts. A GraphModule
+looks every operation up through four attributes and calls it through a Python wrapper; here each is bound once, to
+PyTorch's fastest entry where it has one (`torch.mul` takes 0.93 µs where `torch.ops.aten.mul.Tensor` takes 1.40),
+repeated operations are done once, and scalars are made once.
 """
 
 import operator
@@ -48,14 +49,14 @@ FASTER: dict[Any, Callable[..., Any]] = {
     aten.view.default: Tensor.view,
     aten.where.self: torch.where,
 }
-"""Functions of the public interface that do the same as an operation, from the same arguments, without its schema being read at each call."""
+"""Public functions that do the same as an operation, from the same arguments, without its schema being read each time."""
 
 SMALL = 1024
-"""Constants of at most so many entries are made once and kept; larger ones anew at each call, not to hold memory between solves."""
+"""Constants of at most so many entries are made once and kept; larger ones anew each time, not to hold memory."""
 
 
 def straight_line(graph: fx.Graph, attributes: Any) -> Callable[..., list[Tensor]]:
-    """The graph as a function of its inputs, in order; `attributes` holds the tensors that its `get_attr` nodes name."""
+    """The graph as a function of its inputs, in order; `attributes` holds the tensors that `get_attr` nodes name."""
     bound: dict[str, Any] = {}
     names: dict[fx.Node, str] = {}
     lines: list[str] = []
@@ -102,7 +103,7 @@ def straight_line(graph: fx.Graph, attributes: Any) -> Callable[..., list[Tensor
 
 
 def merge_repeated(graph: fx.Graph) -> None:
-    """Do every operation once: nodes that repeat an earlier one, and views that change nothing, give way to what they repeat."""
+    """Do every operation once: a node that repeats an earlier one, and a view that changes nothing, give way to it."""
     seen: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or not _is_pure(node.target):

@@ -111,8 +111,8 @@ def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Pla
         BlockTerm(_captured(task.system, plan, number), task.system, task.batch, batched, *size)
         for number, (batched, size) in enumerate(zip(task.batched, plan.sizes, strict=True))
     )
-    linear = task.solver.chosen_linear_solver(plan.structure.num_components)
-    linearizer = linearizer_of(task.system, plan.structure, blocks, linear)
+    linear = task.solver.chosen_linear_solver(plan.structure.num_components, plan.structure.size)
+    linearizer = linearizer_of(task.system, plan.structure, blocks, linear, fused=task.solver.compile)
     return plan, linearizer, linearizer.prepare(inputs)
 
 

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.linear import QR, Cholesky, LinearSolver
+from mslsq.linear import QR, Cholesky, LinearSolver, UnrolledCholesky
+from mslsq.linear.unrolled import LARGEST
 from mslsq.linearize.linearizer import Linearization
 
 
@@ -87,10 +88,10 @@ class Solver:
         skip = ("callback", "verbose", "max_steps", "early_stop", "trace")
         return (type(self), *(v for k, v in self.__dict__.items() if k not in skip))
 
-    def chosen_linear_solver(self, num_components: int) -> LinearSolver:
-        """The linear solver for a system of so many independent parts."""
+    def chosen_linear_solver(self, num_components: int, size: int) -> LinearSolver:
+        """The linear solver for a system of so many independent parts of this size."""
         if self.linear_solver == "auto":
-            return Cholesky()
+            return UnrolledCholesky() if self.compile and size <= LARGEST else Cholesky()
         if isinstance(self.linear_solver, QR) and num_components > 1:
             return Cholesky()
         return self.linear_solver
