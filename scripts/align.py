@@ -2,11 +2,13 @@
 
     python scripts/align.py +experiment=multiscale                      # bundled real rasters with known truth
     python scripts/align.py maps='[a.png,b.tif]' model=affine           # your own
+    python scripts/align.py +experiment=scale_sync                      # scale maps from their ratios
 
 Exit codes: 0 done; 1 nothing could be aligned; 2 the command makes no sense; 3 some map was left out (with
 strict=true).
 """
 
+import json
 import sys
 import time
 from difflib import get_close_matches
@@ -23,12 +25,16 @@ from rich.table import Table
 
 from mslsq.alignment import Alignment, MapStatus, Stage, align
 from mslsq.alignment.outputs import Aligned, describe, write_all
+from mslsq.alignment.rasters import write_text
+from mslsq.alignment.scale_scene import figures_of, read_ratios, synthetic_ratios, write_scales
+from mslsq.alignment.scale_sync import scale_sync
 from mslsq.alignment.scenes import Scene, scene_from_bundled, scene_from_files
 
 NOTHING_DONE, NO_SENSE, LEFT_OUT = 1, 2, 3
 OPTIONS = ("model", "value", "levels", "loss", "init", "min_overlap", "min_ncc", "min_detail", "prefilter", "max_steps")
 KNOWN = {
-    "": ("maps", "masks", "reference", *OPTIONS, "threads", "strict", "quiet", "bundled"),
+    "": ("task", "maps", "masks", "reference", *OPTIONS, "threads", "strict", "quiet", "bundled", "scale_sync"),
+    "scale_sync": ("file", "maps", "size", "noise", "outliers", "missing", "seed"),
     "bundled": ("rasters", "count", "size", "model", "shift", "degrees", "noise", "seed"),
 }
 console = Console(soft_wrap=True, highlight=False)
@@ -150,10 +156,41 @@ def table_of(items: list[Aligned]) -> Table:
 
 def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
-    begin = time.perf_counter()
     check_names(config)
     check_flags(config)
     torch.set_num_threads(config["threads"])
+    if config["task"] not in TASKS:
+        raise NonsenseError(f"task={config['task']!r}; task is one of {', '.join(TASKS)}.")
+    return TASKS[config["task"]](config, folder)
+
+
+def run_scale_sync(config: dict[str, Any], folder: Path) -> int:
+    """Scale maps from ratio maps: synthetic ones with known truth, or the user's file."""
+    begin = time.perf_counter()
+    options = dict(config["scale_sync"])
+    file = options.pop("file")
+    scene = read_ratios(file) if file else synthetic_ratios(**{**options, "size": tuple(options["size"])})
+    pairs, cells = len(scene.pairs), scene.ratios[0].numel()
+    console.print(f"[bold]{scene.name}[/]: {pairs} ratio maps of {cells} cells")
+    result = scale_sync(scene.ratios, scene.pairs)
+    figures = {**figures_of(scene, result), "seconds": time.perf_counter() - begin}
+    console.print(escape(result.message()))
+    for name, value in figures.items():
+        console.print(f"  {name:<24} {value:.4g}" if isinstance(value, float) else f"  {name:<24} {value}")
+    written = [*write_scales(scene, result, folder), folder / "metrics.json"]
+    write_text(written[-1], json.dumps(figures, indent=2) + "\n")
+    console.print(f"{len(written)} files written to {folder}")
+    for path in written:
+        console.print(f"  {path.name}")
+    if not figures["cells_answered"]:
+        errors.print("[red]no cell has an answer:[/] no chain of ratios leads from map 0 to every other map.")
+        return NOTHING_DONE
+    return LEFT_OUT if config["strict"] and figures["cells_answered"] < cells else 0
+
+
+def run_align(config: dict[str, Any], folder: Path) -> int:
+    """Maps into one frame."""
+    begin = time.perf_counter()
     scenes = scenes_of(config)
     for scene in scenes:
         for problem in scene.problems.values():
@@ -183,6 +220,9 @@ def run(config: dict[str, Any], folder: Path) -> int:
         errors.print("[red]no map could be aligned.[/]")
         return NOTHING_DONE
     return LEFT_OUT if config["strict"] and not all(status.ok for _, status, _ in states) else 0
+
+
+TASKS = {"align": run_align, "scale_sync": run_scale_sync}
 
 
 def attempt(settings: DictConfig, folder: Path) -> int:

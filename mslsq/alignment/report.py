@@ -29,7 +29,7 @@ class Comparison:
     caption: str
 
 
-def _figure(width: float, height: float) -> Any:
+def figure_of(width: float, height: float) -> Any:
     """A matplotlib figure without global state: no pyplot, so nothing to close and no backend to choose."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -39,7 +39,7 @@ def _figure(width: float, height: float) -> Any:
     return figure
 
 
-def _save(figure: Any, path: Path) -> Path:
+def save_figure(figure: Any, path: Path) -> Path:
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png")
     return path
@@ -72,7 +72,7 @@ def red_cyan(
 def overlay(comparisons: Sequence[Comparison], path: Path) -> Path:
     """One row per map: before, after, and the difference after where both are known."""
     rows = max(1, len(comparisons))
-    figure = _figure(10.5, 3.7 * rows)
+    figure = figure_of(10.5, 3.7 * rows)
     axes = figure.subplots(rows, 3, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
@@ -88,12 +88,12 @@ def overlay(comparisons: Sequence[Comparison], path: Path) -> Path:
         shown = row[2].imshow(difference.cpu().numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
         row[2].set_title("difference after", fontsize=10, color=INK)
         figure.colorbar(shown, ax=row[2], shrink=0.8)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def mosaics(items: Sequence[tuple[str, Float[Tensor, "c h w"], Bool[Tensor, "h w"]]], path: Path) -> Path:
     """The mosaics side by side, white where there is no data."""
-    figure = _figure(5.0 * max(1, len(items)), 5.2)
+    figure = figure_of(5.0 * max(1, len(items)), 5.2)
     axes = figure.subplots(1, max(1, len(items)), squeeze=False)[0]
     for axis, (title, values, known) in zip(axes, items, strict=True):
         if values.shape[0] == 3:
@@ -107,14 +107,14 @@ def mosaics(items: Sequence[tuple[str, Float[Tensor, "c h w"], Bool[Tensor, "h w
             axis.imshow(shown.cpu().numpy(), cmap="gray", vmin=low, vmax=high, interpolation="nearest")
         axis.set_title(title, fontsize=10, color=INK)
         axis.set_axis_off()
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def convergence(series: Sequence[tuple[str, Sequence[Stage]]], path: Path) -> Path:
     """Residual per sample after each step: a panel per level, a line per map and solve, a dot where each solve
     starts."""
     levels = sorted({stage.level for _, stages in series for stage in stages}, reverse=True)
-    figure = _figure(3.0 * max(2, len(levels)), 4.2)
+    figure = figure_of(3.0 * max(2, len(levels)), 4.2)
     axes = figure.subplots(1, max(1, len(levels)), squeeze=False, sharey=True)[0]
     colours = [f"C{number % 10}" for number in range(len(series))]
     for axis, level in zip(axes, levels, strict=False):
@@ -137,4 +137,4 @@ def convergence(series: Sequence[tuple[str, Sequence[Stage]]], path: Path) -> Pa
     axes[0].set_ylabel("RMS residual / standard deviation of the reference", fontsize=9)
     if 0 < len(series) <= 12 and levels:
         axes[-1].legend(fontsize=8, frameon=False)
-    return _save(figure, path)
+    return save_figure(figure, path)
