@@ -22,7 +22,9 @@ from mslsq.problem.system import Term, residual_vector
 from mslsq.problem_system import stated
 
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-2}
-"""Relative: what extrapolated differences resolve of a smooth residual with room to spare; they reach 1e-9, 1e-4."""
+"""Relative: what extrapolated differences resolve with room to spare; they reach 1e-9 and 1e-4."""
+NEGLIGIBLE = {torch.float64: 1e-4, torch.float32: 1e-2}
+"""Entries that are a smaller share of the largest of their column are compared with that share."""
 SAMPLE = 16
 """Blocks checked by default, spread evenly: an error in a formula shows in most of them."""
 
@@ -223,9 +225,9 @@ def _check_block(
 
 
 def _relative_errors(given: Tensor, expected: Tensor, uncertainty: Tensor) -> Tensor:
-    """|given − expected| beyond the uncertainty, relative to the entry, or to 1e-4 of its column where that is more."""
+    """|given − expected| beyond the uncertainty, relative to the entry, or to its column where it is negligible."""
     column = expected.abs().amax(0, keepdim=True)
-    size = torch.maximum(torch.maximum(given.abs(), expected.abs()), 1e-4 * column)
+    size = torch.maximum(torch.maximum(given.abs(), expected.abs()), NEGLIGIBLE.get(column.dtype, 1e-2) * column)
     difference = ((given - expected).abs() - uncertainty).clamp(min=0)
     error = torch.where(difference > 0, difference / torch.where(size > 0, size, 1), 0)
     return torch.where(torch.isfinite(given) & torch.isfinite(expected), error, torch.inf)

@@ -14,6 +14,9 @@ from torch import Tensor
 LEVELS = 12
 """Steps from h to h/2048: wherever between them a residual is smooth, some combination is good to nine digits."""
 
+FELT = 0.05
+"""Steps this long are not enlarged any more."""
+
 
 def central_differences(
     function: Callable[[Tensor], Tensor], at: Float[Tensor, "n"], steps: Float[Tensor, "n"]
@@ -29,13 +32,15 @@ def _one_column(
     direction = torch.zeros_like(at)
     direction[number] = 1
     eps = torch.finfo(at.dtype).eps
+    largest = _felt(function, at, direction, largest)
+    noise = _noise(function, at, largest * eps**0.5 * direction)
     best = error = None
     previous: list[Tensor] = []
     for level in range(LEVELS):
         step = largest / 2**level
         ahead, behind = function(at + step * direction), function(at - step * direction)
-        # What the subtraction cannot resolve: some units in the last place of the residual.
-        rounding = 4 * eps * torch.maximum(ahead.abs(), behind.abs()) / step
+        # What the subtraction cannot resolve: the last places of the residual, and of what it was computed from.
+        rounding = 4 * (eps * torch.maximum(ahead.abs(), behind.abs()) + noise) / step
         row = [(ahead - behind) / (2 * step)]
         if best is None or error is None:
             best, error = row[0], torch.full_like(row[0], torch.inf)
@@ -51,3 +56,22 @@ def _one_column(
     assert best is not None and error is not None  # there is at least one level
     # Where nothing was finite the value is not either, and no uncertainty excuses it.
     return torch.where(torch.isfinite(error), best, torch.nan), torch.where(torch.isfinite(error), 10 * error, 0)
+
+
+def _felt(function: Callable[[Tensor], Tensor], at: Tensor, direction: Tensor, step: Tensor) -> Tensor:
+    """The step, enlarged until the function feels it: a coefficient of 1e-12 does not say what size matters."""
+    size = function(at).abs().amax()
+    while float(step) < FELT:
+        larger = 16 * step
+        change = (function(at + step * direction) - function(at - step * direction)).abs().amax()
+        if not float(change) < 1e-3 * float(size) or not bool(torch.isfinite(function(at + larger * direction)).all()):
+            break
+        step = larger
+    return step
+
+
+def _noise(function: Callable[[Tensor], Tensor], at: Tensor, tiny: Tensor) -> Tensor:
+    """The rounding of the function: its second differences where steps are too short for any curvature to show."""
+    middle = 2 * function(at)
+    probes = [(function(at + k * tiny) - middle + function(at - k * tiny)).abs().amax() for k in (1.0, 0.7, 0.4)]
+    return torch.stack(probes).amax()

@@ -104,6 +104,29 @@ def test_float32_is_checked_at_its_own_precision() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("dtype", [D, torch.float32])
+@pytest.mark.parametrize("seed", range(4))
+def test_rounding_is_not_taken_for_an_error(seed: int, dtype: torch.dtype) -> None:
+    # At a residual of zero the terms it is the difference of are of size one, and so is their rounding.
+    poses = mslsq.SE3.random(6, generator=torch.Generator().manual_seed(seed), dtype=D).to(dtype)
+    pose, i = mslsq.Variable("pose", mslsq.SE3, 6), torch.arange(5)
+    between = mslsq.Between(pose[i], pose[i + 1], measured=poses[i].inverse() @ poses[i + 1])
+    check = mslsq.check_jacobian(between, {"pose": poses})
+    assert check, str(check)
+
+
+def test_small_coefficients_of_large_effect_are_resolved() -> None:
+    camera = torch.tensor([0.1, 0.2, -0.1, 0.3, 0.1, -2.0, 1500.0, 1e-12, -1e-13], dtype=D)
+    cost = mslsq.SnavelyReprojection(
+        mslsq.Variable("camera", mslsq.Euclidean(9)),
+        mslsq.Variable("point", mslsq.Euclidean(3)),
+        pixel=torch.tensor([[200.0, -400.0]], dtype=D),
+    )
+    check = mslsq.check_jacobian(cost, {"camera": camera, "point": torch.tensor([0.2, -0.6, 0.1], dtype=D)})
+    assert check, str(check)
+    assert check.worst_error < 1e-7
+
+
 def test_a_residual_that_is_not_finite_does_not_pass() -> None:
     assert not mslsq.check_jacobian(lambda x: torch.log(-x.abs()), torch.ones(1, dtype=D))
 
