@@ -60,9 +60,8 @@ def main() -> int:
         seconds = np.median([record["seconds"] for record in chosen])
         start, ninety = np.median([r["start"] for r in chosen]), np.quantile(errors, 0.9, method="higher")
         shares = f"{(errors < 1).mean():.0%} | {(errors < 0.1).mean():.0%}"
-        print(
-            f"| {model} | {len(chosen)} | {start:.1f} | {np.median(errors):.4f} | {ninety:.4f} | {shares} | {seconds:.2f} |"
-        )
+        middle = np.median(errors)
+        print(f"| {model} | {len(chosen)} | {start:.1f} | {middle:.4f} | {ninety:.4f} | {shares} | {seconds:.2f} |")
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(records, file, indent=1)

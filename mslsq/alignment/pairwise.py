@@ -33,6 +33,10 @@ from mslsq.alignment.pyramid import Level
 from mslsq.alignment.result import MapStatus, Stage
 from mslsq.alignment.uncertainty import corner_sigma, tangent_covariance
 
+BEATEN = 0.6
+"""Hypotheses below this share of the best score do not go on to the next level: a true placement scores 2 to 4, the
+best of the false ones (the next brick) 0.9."""
+
 
 @dataclass(frozen=True)
 class Placed:
@@ -167,7 +171,7 @@ def place(
             record(level, model, loss, hypotheses[best_entry], solution, best_entry, int(frozen[best_entry].sum()))
         ranked = sorted(hypotheses, key=lambda h: (h.overlap < least[position], -h.score))
         keep = (3 if coarsest else 2) if position > 1 else 1
-        hypotheses = apart(ranked, frame)[:keep]
+        hypotheses = [h for h in apart(ranked, frame)[:keep] if h.score >= BEATEN * ranked[0].score or h is ranked[0]]
     return _judged(hypotheses[0], levels[0], options, frame, freedom, status, stages)
 
 

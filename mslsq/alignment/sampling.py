@@ -36,6 +36,11 @@ def mirror(index: Int[Tensor, "*any"], size: int) -> Int[Tensor, "*any"]:
     return torch.where(folded < size, folded, period - folded)
 
 
+def _mirror_once(index: Int[Tensor, "*any"], size: int) -> Int[Tensor, "*any"]:
+    """`mirror` for indices up to one raster outside, without its division; clamped to a border pixel beyond that."""
+    return (size - 1 - (size - 1 - index.abs()).abs()).clamp(min=0)
+
+
 def convolve_axis(
     raster: Float[Tensor, "*any"], kernel: Float[Tensor, " taps"], axis: int, border: str = "mirror"
 ) -> Float[Tensor, "*any"]:
@@ -97,8 +102,8 @@ def _support(
     corner = bounded.detach().floor()
     fraction = point.clamp(-FARTHEST, FARTHEST) - corner
     offset = torch.arange(-1, 3, device=point.device)
-    column = mirror(corner[0].long() + offset, width)
-    row = mirror(corner[1].long() + offset, height)
+    column = _mirror_once(corner[0].long() + offset, width)
+    row = _mirror_once(corner[1].long() + offset, height)
     flat = (row[:, None] * width + column[None, :]).reshape(16)
     return coefficients.reshape(channels, height * width)[:, flat].reshape(channels, 4, 4), fraction
 
@@ -106,8 +111,8 @@ def _support(
 def sample(
     coefficients: Float[Tensor, "channels height width"], point: Float[Tensor, "2"]
 ) -> Float[Tensor, " channels"]:
-    """The spline at ONE point (x, y) in pixels, centres at integers. Out-of-place, safe under `vmap`, `jacfwd` and
-    `jacrev`.
+    """The spline at ONE point (x, y) in pixels, centres at integers; mirrored outside, up to one raster away.
+    Out-of-place, safe under `vmap`, `jacfwd` and `jacrev`.
 
     >>> raster = torch.arange(12.0, dtype=torch.float64).reshape(1, 3, 4)
     >>> bool((sample(spline_coefficients(raster), torch.tensor([2.0, 1.0], dtype=torch.float64)) - 6.0).abs() < 1e-12)
