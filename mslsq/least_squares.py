@@ -39,13 +39,14 @@ def least_squares(
     """Minimise ½Σρ(|residual(x, *args)|²) over x.
 
     Args:
-        residual: `residual(x, *args)` returns a tensor or a pytree of tensors, real or complex (a complex entry counts |r|²).
-            Written for one problem, without a batch axis. Tensors it holds in closures, modules or partials are inputs of
-            the solve like `args`: batched by `vmap`, differentiated through.
+        residual: `residual(x, *args)` returns a tensor or a pytree of tensors, real or complex (a complex entry
+            counts |r|²). Written for one problem, without a batch axis. Tensors it holds in closures, modules or
+            partials are inputs of the solve like `args`: batched by `vmap`, differentiated through.
         x0: the start; a tensor, a manifold element, or a pytree of them. Real floating point, of one dtype.
         args: further arguments, any pytrees; tensors in them are differentiable.
-        jac: `jac(x, *args)`, the Jacobian of the residual: for a tensor x0 of shape (*residual, *x); for a pytree x0 a pytree of
-            such (of shape (*residual, tangent) for a manifold element, with respect to the tangent of `retract`).
+        jac: `jac(x, *args)`, the Jacobian of the residual: for a tensor x0 of shape (*residual, *x); for a pytree x0
+            a pytree of such (of shape (*residual, tangent) for a manifold element, with respect to the tangent of
+            `retract`).
         has_aux: the residual returns `(r, aux)`; the result is then `(solution, aux at the solution)`.
         in_dims: `torch.func.vmap`'s, over `(x0, *args)`: one independent solve per entry. What is not mapped is shared.
         solver: `LevenbergMarquardt()` by default.
@@ -133,7 +134,8 @@ class _Statement:
         self.original = residual
 
     def inputs(self, arg_dims: list[int | None]) -> tuple[dict[str, Tensor], frozenset[str]]:
-        """All tensors the residual depends on, by name, those mapped with the batch axis first, and which are mapped."""
+        """All tensors the residual depends on, by name, those mapped with the batch axis first, and which are
+        mapped."""
         inputs: dict[str, Tensor] = {}
         batched = set()
         for number, (leaf, dim) in enumerate(zip(self.arg_leaves, arg_dims, strict=True)):

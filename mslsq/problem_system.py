@@ -159,7 +159,7 @@ def _functions(cost: CostFunction, collected: Collected) -> dict[str, Any]:
         return module.residual(*values, **module.data_arguments(inputs))
 
     functions: dict[str, Any] = {"residual": residual}
-    if hasattr(cost, "jacobians"):
+    if cost.jacobians is not None:
 
         def jacobians(values: tuple[Any, ...], inputs: Inputs) -> tuple[Tensor, ...]:
             module = collected.rebuild({name: inputs[name] for name in collected.tensors})

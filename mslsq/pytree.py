@@ -21,8 +21,10 @@ def register(
 ) -> None:
     """Make `cls` a pytree node.
 
-    `flatten_fn(node)` returns (children, context), `unflatten_fn(children, context)` the node again. The latter must not
-    validate: transforms put placeholders where tensors belong. `leaf_names(node)` names the children (export needs names).
+    `flatten_fn(node)` returns (children, context), `unflatten_fn(children, context)` the node again. The latter must
+    not
+    validate: transforms put placeholders where tensors belong. `leaf_names(node)` names the children (export needs
+        names).
     """
 
     def with_keys(node: T) -> tuple[list[tuple[Any, Any]], Any]:
@@ -54,7 +56,9 @@ def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]
     return _pytree.tree_leaves(tree, is_leaf=is_leaf)
 
 
-def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+def map_leaves(
+    function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None
+) -> Any:
     """`function` of every leaf (and of the leaves at the same place of `rest`), in the shape of `tree`."""
     return _pytree.tree_map(function, tree, *rest, is_leaf=is_leaf)
 

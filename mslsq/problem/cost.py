@@ -47,16 +47,18 @@ class CostFunction(nn.Module):
     """Subclass and write `residual(self, *variables, **data)` for one block, without a batch axis, out-of-place.
 
     Args:
-        variables: `Variable`s or `variable[index]`, one per positional argument of `residual`. A manifold variable arrives
-            there as its element (`SE3`), a Euclidean one as a tensor (dim,).
+        variables: `Variable`s or `variable[index]`, one per positional argument of `residual`. A manifold variable
+            arrives there as its element (`SE3`), a Euclidean one as a tensor (dim,).
         weight: `Scale`, `Diagonal`, `SqrtInformation` or a number; whitens the residual.
         loss: a robust loss (`Huber(1.0)`), applied to the squared norm of each block.
         name: how `data`, messages and `state_dict` call it; the class in snake_case by default.
         data: tensors, manifold elements or pytrees of them with one leading entry per block, or `Shared(x)`. They live
-            as buffers (parameters where an `nn.Parameter` is given). Modules, numbers, strings and None are passed on as they are.
+            as buffers (parameters where an `nn.Parameter` is given). Modules, numbers, strings and None are passed
+            on as they are.
 
-    `jacobians(self, *variables, **data)` may be written too: a tuple with one (rows, tangent dimension) tensor per variable, with
-    respect to the tangent of `retract`. `mslsq.check_jacobian` compares it with automatic differentiation.
+    `jacobians(self, *variables, **data)` may be written too: a tuple with one (rows, tangent dimension) tensor per
+    variable, with respect to the tangent of `retract`. `mslsq.check_jacobian` compares it with automatic
+    differentiation.
 
     >>> class Between(mslsq.CostFunction):
     ...     def residual(self, a: mslsq.SE3, b: mslsq.SE3, measured: mslsq.SE3):
@@ -64,6 +66,8 @@ class CostFunction(nn.Module):
     >>> Between(pose[i], pose[j], measured=T_ij, loss=mslsq.Huber(1.0))
     """
 
+    jacobians: Callable[..., tuple[Tensor, ...]] | None = None
+    """The Jacobians of one block, where the subclass writes them; None for automatic differentiation."""
     chunk: int | None = None
     """Linearize at most that many blocks at a time where all blocks share their variables; bounds memory."""
 
@@ -93,6 +97,11 @@ class CostFunction(nn.Module):
         self._check_signature(data)
         self.arguments = {keyword: self._register_data(keyword, value) for keyword, value in data.items()}
         self.num_blocks = self._count_blocks()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "residual" in vars(cls) and "jacobians" not in vars(cls):
+            cls.jacobians = None  # those of the base belong to another residual
 
     def residual(self, *variables: Any, **data: Any) -> Any:
         """The residual of one block; to be written by the subclass."""

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 
 class ProblemError(ValueError):
-    """A problem, cost function, variable or its data was stated wrongly. The message names the thing and what to try."""
+    """A problem, cost function, variable or its data was stated wrongly. The message names the thing and what to
+    try."""
 
 
 class ShapeError(ProblemError):

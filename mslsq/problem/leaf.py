@@ -1,4 +1,5 @@
-"""A leaf of a pytree as one block: a tensor of any shape, or a batch of manifold elements, behind one flat storage vector."""
+"""A leaf of a pytree as one block: a tensor of any shape, or a batch of manifold elements, behind one flat storage
+vector."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mslsq import pytree
 from mslsq.problem.cost import CostFunction
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
 from mslsq.problem.system import residual_vector
@@ -18,9 +19,9 @@ class Problem(nn.Module):
     Args:
         costs: `CostFunction`s, and `variable.fixed(index)` for blocks that stay at their start.
 
-    A problem is a module: `.to()` moves the data of all costs, `state_dict` holds them, parameters of the costs are its parameters.
-    What is wrong with it is said at once: two costs or two variables of one name, dtypes or devices that do not agree, a residual
-    that fails on its first block, a weight that does not fit the residual.
+    A problem is a module: `.to()` moves the data of all costs, `state_dict` holds them, parameters of the costs are
+    its parameters. What is wrong with it is said at once: two costs or two variables of one name, dtypes or devices
+    that do not agree, a residual that fails on its first block, a weight that does not fit the residual.
 
     >>> problem = mslsq.Problem(Between(pose[i], pose[j], measured=T_ij), pose.fixed([0]))
     """
@@ -127,6 +128,7 @@ def _check_first_block(cost: CostFunction) -> None:
     for argument in cost.arguments.values():
         for leaf in argument.leaves:
             first[leaf.name] = tensors[leaf.name][0] if leaf.per_block else tensors[leaf.name]
+    kept = first
     dtypes = [t.dtype for t in first.values() if t.is_floating_point()] or [torch.get_default_dtype()]
     device = next(iter(tensors.values())).device if tensors else None
     failure: Exception | None = None
@@ -134,9 +136,11 @@ def _check_first_block(cost: CostFunction) -> None:
     for dtype in dict.fromkeys((dtypes[0], torch.float64, torch.float32)):
         generator = torch.Generator().manual_seed(0)
         values = [_random_value(reference.variable, generator, dtype, device) for reference in cost.references]
+        first = {name: tensor.clone() for name, tensor in kept.items()}  # a residual may write into what it is given
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 output = cost.residual(*values, **cost.data_arguments(first))
+                _check_leaves(output)
                 vector, _ = residual_vector(output)
         except NotImplementedError:
             raise
@@ -153,6 +157,13 @@ def _check_first_block(cost: CostFunction) -> None:
         + (f" and data of shapes {shapes}" if shapes else "")
         + ". Data that all blocks share is given as mslsq.Shared(x)."
     ) from failure
+
+
+def _check_leaves(output: Any) -> None:
+    for leaf in pytree.leaves(output):
+        if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
+            what = leaf.dtype if isinstance(leaf, Tensor) else type(leaf).__name__
+            raise TypeError(f"a residual is a tensor or a pytree of tensors, real or complex floating point, not {what}")
 
 
 def _random_value(variable: Variable, generator: torch.Generator, dtype: torch.dtype, device: Any) -> Any:

@@ -1,8 +1,9 @@
-"""The block structure of a system: which column of which independent sub-problem every tangent entry of every block has.
+"""The block structure of a system: which column of which independent sub-problem every tangent entry of every block
+has.
 
-Columns are numbered `component * size + place`. Blocks held fixed have no column; their entries get the number `num_columns`, a bin
-that assembly throws away. Where the blocks fall into several connected components (nothing couples them), the normal equations
-are a batch of small dense systems, padded to one size.
+Columns are numbered `component * size + place`. Blocks held fixed have no column; their entries get the number
+`num_columns`, a bin that assembly throws away. Where the blocks fall into several connected components (nothing
+couples them), the normal equations are a batch of small dense systems, padded to one size.
 """
 
 from dataclasses import dataclass

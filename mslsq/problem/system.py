@@ -1,8 +1,8 @@
 """A problem as the engine sees it: plain data, no modules, no names to look up.
 
 A `System` is a list of unknowns and a list of terms. A term is one cost function for all its blocks: index tensors into
-the unknowns, and pure functions of (values of one block, input tensors of one block). The front doors build systems, everything
-below them reads them.
+the unknowns, and pure functions of (values of one block, input tensors of one block). The front doors build systems,
+everything below them reads them.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -43,8 +43,9 @@ class Slot:
 class Term:
     """One cost function, for all its blocks.
 
-    `residual(values, inputs)` and `jacobians(values, inputs)` are of ONE block; the residual any pytree of real or complex
-    tensors, the Jacobians one (rows, tangent) tensor per slot. `whiten(r, inputs)`, `whiten_jacobian(J, inputs)` apply the weight.
+    `residual(values, inputs)` and `jacobians(values, inputs)` are of ONE block; the residual any pytree of real or
+    complex tensors, the Jacobians one (rows, tangent) tensor per slot. `whiten(r, inputs)`, `whiten_jacobian(J,
+    inputs)` apply the weight.
     """
 
     name: str

@@ -20,8 +20,8 @@ class Variable:
         manifold: a manifold class (`mslsq.SE3`), `mslsq.Euclidean(dim)`, or a dict of them (their product).
         count: number of blocks; `None` is a single block without a leading axis.
 
-    `variable[index]` refers to blocks, one per block of a cost function; an integer refers to the same block for all of them.
-    `variable.fixed(index)`, given to `Problem`, holds blocks at their start.
+    `variable[index]` refers to blocks, one per block of a cost function; an integer refers to the same block for all
+    of them. `variable.fixed(index)`, given to `Problem`, holds blocks at their start.
 
     >>> pose = Variable("pose", mslsq.SE3, count=4)
     >>> pose[torch.tensor([0, 1, 2])]

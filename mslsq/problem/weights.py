@@ -10,7 +10,8 @@ from mslsq.problem.errors import ProblemError, ShapeError
 
 
 class Weight(nn.Module):
-    """Base of the weights. `value` is a buffer, or a parameter where an `nn.Parameter` is given (a learnable weight)."""
+    """Base of the weights. `value` is a buffer, or a parameter where an `nn.Parameter` is given (a learnable
+    weight)."""
 
     block_rank: ClassVar[int]
     """Number of axes of the weight of one block; one axis more means one weight per block."""
@@ -81,7 +82,8 @@ class Diagonal(Weight):
 
 
 class SqrtInformation(Weight):
-    """A matrix U with UᵀU the information (inverse covariance) of the residual: (rows, rows) shared, or (blocks, rows, rows).
+    """A matrix U with UᵀU the information (inverse covariance) of the residual: (rows, rows) shared, or (blocks,
+    rows, rows).
 
     The upper Cholesky factor of an information matrix is `torch.linalg.cholesky(information, upper=True)`;
     `SqrtInformation.from_information` does that.

@@ -176,12 +176,12 @@ class Step:
         solver, accepted = self.solver, verdict.accepted
         size = torch.stack([(x * x).sum((1, 2)) for x in state.values]).sum(0).sqrt()
         ftol = max(solver.ftol, eps) if solver.ftol > 0 else -1.0
-        xtol = max(solver.xtol, eps) if solver.xtol > 0 else -1.0
+        xtol = max(solver.xtol, eps) if solver.xtol > 0 else 0.0
         promised = proposal.predicted <= 4 * ftol * state.model.cost
         small = verdict.decrease <= ftol * state.model.cost
         unmoved = verdict.level & proposal.resolved & verdict.finite
         cost_met = promised & ((accepted & small & (verdict.gain > 0.25)) | (unmoved & ~accepted))
-        step_met = accepted & (step_norm <= xtol * (xtol + size))
+        step_met = accepted & (step_norm < xtol * (xtol + size))  # strictly: zero is never met
         gradient_met = accepted & (gradient_norm <= solver.gtol)
         tiny = step_norm <= eps * (eps + size)
         nothing = verdict.level & (proposal.predicted <= NOTHING * eps * state.model.cost)
