@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mslsq
+import mslsq.datasets.classic
 from mslsq import Status
 from mslsq.problem import ProblemError
 
@@ -379,7 +380,7 @@ def test_an_element_of_another_group_is_not_taken_for_its_storage():
     problem, start = loop_of_poses()
     storage = next(iter(problem)).state_dict()["measured"]
     assert mslsq.SO3.storage_dim == mslsq.SE2.storage_dim
-    with pytest.raises(ProblemError, match="SO3.*SE2"):
+    with pytest.raises(ProblemError, match=r"SO3.*SE2"):
         mslsq.solve(problem, {"pose": start}, {"between": {"measured": mslsq.SO3(storage)}})
 
 
@@ -456,6 +457,15 @@ def test_tolerances_of_zero_are_never_met(solver):
     solution = fit(solver(ftol=0, gtol=0, xtol=0, max_steps=60))
     assert Status(int(solution.status)) in (Status.STALLED, Status.MAX_STEPS)
     assert float(solution.gradient_norm) < 1e-9  # and the point is the minimum all the same
+
+
+def test_a_step_tolerance_of_zero_is_not_met_by_small_variables_either():
+    """x of norm 0.3: a threshold of −1 · (−1 + |x|), meant as never, is 0.7."""
+    kowalik_osborne = mslsq.datasets.classic.PROBLEMS["kowalik_osborne"]
+    solver = mslsq.LevenbergMarquardt(gtol=0, xtol=0)
+    solution = mslsq.least_squares(kowalik_osborne.residual, kowalik_osborne.start, solver=solver)
+    assert Status(int(solution.status)) in (Status.COST_TOLERANCE, Status.STALLED)
+    assert 2 * float(solution.cost) == pytest.approx(kowalik_osborne.minima[0], rel=1e-6)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

@@ -78,7 +78,8 @@ class Problem(nn.Module):
                 known = variables.setdefault(variable.name, variable)
                 if known is not variable and (known.space != variable.space or known.count != variable.count):
                     raise ProblemError(
-                        f"Two different variables are called {variable.name!r}: {known!r} and {variable!r} (in cost {cost.name!r}). "
+                        f"Two different variables are called {variable.name!r}: {known!r} and {variable!r} (in cost "
+                        f"{cost.name!r}). "
                         "Give them different names."
                     )
         for fixed in self.fixed:
@@ -93,7 +94,8 @@ class Problem(nn.Module):
         for name in names:
             if names.count(name) > 1:
                 raise ProblemError(
-                    f"Two cost functions are called {name!r}: give one another name, {name.title()}(..., name={name + '_2'!r})."
+                    f"Two cost functions are called {name!r}: give one another name, {name.title()}(..., "
+                    f"name={name + '_2'!r})."
                 )
 
     def _check_tensors(self) -> None:
@@ -116,7 +118,8 @@ class Problem(nn.Module):
                     continue
                 if dtype is not None and tensor.dtype != dtype[0]:
                     raise DtypeError(
-                        f"{where} is {tensor.dtype}, {dtype[1]} is {dtype[0]}: convert one of them, nothing is rounded silently."
+                        f"{where} is {tensor.dtype}, {dtype[1]} is {dtype[0]}: convert one of them, nothing is "
+                        "rounded silently."
                     )
                 dtype = (tensor.dtype, where)
 
@@ -163,7 +166,9 @@ def _check_leaves(output: Any) -> None:
     for leaf in pytree.leaves(output):
         if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
             what = leaf.dtype if isinstance(leaf, Tensor) else type(leaf).__name__
-            raise TypeError(f"a residual is a tensor or a pytree of tensors, real or complex floating point, not {what}")
+            raise TypeError(
+                f"a residual is a tensor or a pytree of tensors, real or complex floating point, not {what}"
+            )
 
 
 def _random_value(variable: Variable, generator: torch.Generator, dtype: torch.dtype, device: Any) -> Any:
