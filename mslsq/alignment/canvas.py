@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,6 +17,9 @@ LARGEST_CANVAS = 4096
 """Pixels along a side; a mosaic that would be larger is cut to the reference and as much around it."""
 
 
+TIE_POINTS_TAG, MATRIX_TAG = 33922, 34264
+
+
 @dataclass(frozen=True)
 class Canvas:
     """A grid of reference pixels: its first pixel is (left, top) in the reference."""
@@ -28,6 +32,25 @@ class Canvas:
     def pixels(self, like: Tensor) -> Float[Tensor, "n 2"]:
         """All pixels in reference coordinates (x, y), row by row."""
         return pixel_grid(self.height, self.width, like) + like.new_tensor([self.left, self.top])
+
+
+def shifted_georeference(geotags: Sequence[tuple[Any, ...]], canvas: Canvas) -> tuple[tuple[Any, ...], ...]:
+    """The reference's GeoTIFF tags for a raster on the canvas: tie points (column, row, 0, x, y, z) move with its
+    origin.
+
+    A raster placed by a matrix instead of tie points (tag 34264) gets none: better no position than a wrong one.
+    """
+    if (canvas.left, canvas.top) == (0, 0):
+        return tuple(geotags)
+    if any(code == MATRIX_TAG for code, *_ in geotags):
+        return ()
+    out = []
+    for code, kind, count, value in geotags:
+        if code == TIE_POINTS_TAG:
+            points = torch.tensor(value, dtype=torch.float64).reshape(-1, 6)
+            value = tuple((points - points.new_tensor([canvas.left, canvas.top, 0, 0, 0, 0])).reshape(-1).tolist())
+        out.append((code, kind, count, value))
+    return tuple(out)
 
 
 def resample(

@@ -81,10 +81,11 @@ def photometric_problem(
         Photometric(
             mslsq.Variable("warp", MODELS[model]),
             mslsq.Variable("value", mslsq.Euclidean(2)),
-            point=like.new_zeros(blocks, 2),
-            target=like.new_zeros(blocks, shape[0]),
-            valid=like.new_zeros(blocks),
-            coefficients=mslsq.Shared(like.new_zeros(shape)),
+            # One zero, seen as often as there are entries: a cached problem holds no memory of its size.
+            point=like.expand(blocks, 2),
+            target=like.expand(blocks, shape[0]),
+            valid=like.expand(blocks),
+            coefficients=mslsq.Shared(like.expand(shape)),
             to_level=mslsq.Shared(like.new_ones(3)),
             freedom=mslsq.Shared(like.new_ones(2)),
             loss=robust,

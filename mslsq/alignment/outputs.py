@@ -4,7 +4,7 @@ all."""
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment import report
-from mslsq.alignment.canvas import Canvas, blend, canvas_around, resample
+from mslsq.alignment.canvas import Canvas, blend, canvas_around, resample, shifted_georeference
 from mslsq.alignment.metrics import corner_error
-from mslsq.alignment.rasters import Kind, Raster, write_raster, write_text
+from mslsq.alignment.rasters import Kind, write_raster, write_text
 from mslsq.alignment.result import CONVENTION, Alignment, MapStatus
 from mslsq.alignment.scenes import Scene
 
+MOSAIC_CONVENTION = {"convention": "the mosaic's first pixel is (left, top) in pixels of the reference; one pixel each"}
 MASK_KIND = Kind(".png", np.dtype(np.uint8))
 
 
@@ -71,12 +72,15 @@ def _number(value: Tensor) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def write_transforms(items: Sequence[Aligned], folder: Path, options: dict[str, Any]) -> Path:
+def write_transforms(
+    items: Sequence[Aligned], folder: Path, options: dict[str, Any], canvases: dict[str, Canvas]
+) -> Path:
     """`transforms.json`: every map's matrix with its convention in words, gain, bias, status."""
     path = folder / "transforms.json"
     content = {
         "convention": CONVENTION,
         "options": options,
+        "mosaics": {name: MOSAIC_CONVENTION | asdict(canvas) for name, canvas in canvases.items()},
         "maps": [record for item in items for record in describe(item)],
     }
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -177,31 +181,32 @@ def comparisons_of(item: Aligned) -> list[report.Comparison]:
 def write_all(items: Sequence[Aligned], folder: Path, seconds: float, options: dict[str, Any]) -> list[Path]:
     """Everything, for scenes that have at least a usable reference. Returns the paths written."""
     usable = [item for item in items if MapStatus(int(item.result.status[item.result.reference])).ok]
-    written = [write_transforms(items, folder, options), write_metrics(items, folder, seconds)]
+    written = [write_metrics(items, folder, seconds)]
+    canvases: dict[str, Canvas] = {}
     pictures, shown, series = [], [], []
     for item in usable:
         written += write_maps(item, folder)
-        _, values, known = mosaic_of(item)
+        canvas, values, known = mosaic_of(item)
+        canvases[item.scene.name] = canvas
         reference = item.scene.rasters[item.result.reference]
         assert reference is not None
         pictures.append((f"{item.scene.name}: mosaic of {len(item.result.aligned)} maps", values, known))
         if values.shape[0] == reference.values.shape[0] and reference.kind.suffix != ".png":
             name = "mosaic" if len(items) == 1 else f"mosaic-{item.scene.name}"
-            written.append(write_raster(folder / name, values, known, _mosaic_kind(reference)))
+            written.append(
+                write_raster(
+                    folder / name, values, known, reference.kind, shifted_georeference(reference.kind.geotags, canvas)
+                )
+            )
         shown += comparisons_of(item)
         for i in item.result.aligned:
             stages = [stage for stage in item.result.stages if stage.map == i]
             if stages:
                 series.append((item.scene.names[i], stages))
+    written.append(write_transforms(items, folder, options, canvases))
     if pictures:
         written.append(report.mosaics(pictures, folder / "mosaic.png"))
     if shown:
         written.append(report.overlay(shown[:12], folder / "overlay.png"))
         written.append(report.convergence(series, folder / "convergence.png"))
     return written
-
-
-def _mosaic_kind(reference: Raster) -> Kind:
-    """The reference's kind without its nodata trouble: floats carry NaN outside."""
-    kind = reference.kind
-    return Kind(kind.suffix, kind.dtype, kind.alpha, kind.nodata, kind.channels_last)
