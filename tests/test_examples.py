@@ -1,0 +1,49 @@
+"""Every example runs, shows what it claims to show, and leaves its picture."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs an example in this process; returns what its `main` does and checks that there is a picture."""
+    before = torch.get_default_dtype()
+
+    def run_example(name: str, *arguments: str):
+        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        result = module.main(["--out", str(tmp_path), *arguments])
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+        return result
+
+    yield run_example
+    torch.set_default_dtype(before)
+
+
+def test_stated_standard_errors_cover_the_errors(run):
+    # 600 numbers, those of one fit correlated: the share varies by about 0.012
+    assert run("curve_fit", "--count", "200") == pytest.approx(0.95, abs=0.04)
+
+
+def test_a_robust_loss_survives_wrong_loop_closures(run):
+    errors = run("pose_graph")
+    assert errors["Geman-McClure"] < 0.2 * errors["start"] < 0.2 * errors["least squares"]
+
+
+def test_learned_weights_are_better_than_equal_ones(run):
+    # 25 of the 150 steps: most of the way to the true weights
+    errors = run("learned_weight", "--steps", "25")
+    assert errors["learned"] < 0.6 * errors["equal"]
+    assert errors["learned"] > 0.9 * errors["true"]  # nothing is better than the truth, but for chance
+
+
+def test_every_example_is_short():
+    for path in EXAMPLES.glob("*.py"):
+        assert len(path.read_text("utf-8").splitlines()) < 120, f"{path.name} is long for an example"
