@@ -70,7 +70,8 @@ def least_squares(
     """
     if bounds is not None:
         raise NotImplementedError(
-            "least_squares does not support bounds yet. Substitute the variable instead: x = lower + (upper - lower) * torch.sigmoid(z)."
+            "least_squares does not support bounds yet. Substitute the variable instead: x = lower + (upper - "
+            "lower) * torch.sigmoid(z)."
         )
     if not isinstance(args, (tuple, list)):
         raise ProblemError(
@@ -131,7 +132,7 @@ class _Statement:
         self.residual, self.jac = collect(residual), None if jac is None else collect(jac)
         # Modules and other objects among the arguments hold tensors too; numbers and arrays are part of the key.
         self.others = collect_values(tuple(leaf for leaf in self.arg_leaves if not _is_tensor(leaf)))
-        self.original = residual
+        self.original: Any = residual
 
     def inputs(self, arg_dims: list[int | None]) -> tuple[dict[str, Tensor], frozenset[str]]:
         """All tensors the residual depends on, by name, those mapped with the batch axis first, and which are
@@ -256,7 +257,8 @@ def _check_start(leaves: list[Any], names: list[str]) -> None:
             )
         if tensor.is_complex():
             raise DtypeError(
-                f"{name} is complex; solve for real variables: torch.view_as_real(x0), and build the complex one in the residual."
+                f"{name} is complex; solve for real variables: torch.view_as_real(x0), and build the complex one in "
+                "the residual."
             )
         if not tensor.is_floating_point():
             raise DtypeError(f"{name} must be real floating point, not {tensor.dtype}: use x0.to(torch.float64).")

@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 from torch.func import vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mslsq
 from mslsq import Status
@@ -160,7 +161,7 @@ def test_ragged_problems_by_masks():
     assert_same_solutions(batch, singles)
 
 
-class StorageMode(torch.utils._python_dispatch.TorchDispatchMode):
+class StorageMode(TorchDispatchMode):
     """The largest tensor that any operation returns."""
 
     largest = 0

@@ -1,5 +1,8 @@
 """`least_squares` answers what SciPy answers, in the types of its start, and says what is wrong with its arguments."""
 
+# Wrong arguments on purpose.
+# pyright: reportArgumentType=false
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -7,6 +10,7 @@ import torch
 from torch import nn
 
 import mslsq
+from mslsq.linearize.inplace import InPlaceResidualWarning
 from mslsq.problem import ProblemError
 
 F64 = torch.float64
@@ -252,7 +256,7 @@ def test_a_residual_may_write_into_its_arguments_without_harm():
         y -= model(p, t)
         return y
 
-    with pytest.warns(mslsq.linearize.inplace.InPlaceResidualWarning):
+    with pytest.warns(InPlaceResidualWarning):
         solution = mslsq.least_squares(greedy, START, (T, y))
     assert torch.equal(y, kept)
     assert torch.allclose(solution.value, mslsq.least_squares(residual, START, (T, y)).value, rtol=1e-9)

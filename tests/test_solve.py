@@ -1,5 +1,8 @@
 """`solve`: values come back in the types they were given, data can be replaced, names are checked, the loop reports."""
 
+# Wrong arguments on purpose.
+# pyright: reportArgumentType=false
+
 import copy
 import pickle
 

@@ -1,5 +1,8 @@
 """A stale graph is a wrong answer: what changes after a residual was recorded is noticed."""
 
+# Attributes are changed behind the back of the types: that is what is tested.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
+
 import dataclasses
 import types
 import warnings

@@ -1,5 +1,8 @@
 """Cost functions: one residual for all blocks, its data as buffers, and what does not fit said when it is made."""
 
+# Wrong arguments on purpose.
+# pyright: reportArgumentType=false
+
 import numpy as np
 import pytest
 import torch

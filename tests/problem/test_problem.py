@@ -1,5 +1,8 @@
 """A problem checks itself when it is put together, and is a module: state, devices, dtypes as in all of PyTorch."""
 
+# Wrong arguments on purpose.
+# pyright: reportArgumentType=false, reportOptionalMemberAccess=false, reportCallIssue=false
+
 import copy
 
 import pytest

@@ -1,5 +1,8 @@
 """Variables and references to their blocks: an index that makes no sense names variable, entry and range."""
 
+# Wrong arguments on purpose.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+
 import pytest
 import torch
 

@@ -7,17 +7,18 @@ import torch
 
 import mslsq
 from mslsq.datasets.classic import PROBLEMS
+from mslsq.solvers import Solver
 
 CHOLESKY, QR = mslsq.linear.Cholesky(), mslsq.linear.QR()
 
 
-def solve(name: str, solver: mslsq.LevenbergMarquardt | mslsq.Dogleg | mslsq.GaussNewton) -> mslsq.Solution:
+def solve(name: str, solver: Solver) -> mslsq.Solution:
     problem = PROBLEMS[name]
     return mslsq.least_squares(problem.residual, problem.start, solver=solver)
 
 
 def assert_at_a_minimum(name: str, solution: mslsq.Solution) -> None:
-    """Σ r² is one of the listed ones: to 1e-5 of it (some are listed to six digits), or below 1e-12 of where it was at the start."""
+    """Σ r² is one of the listed ones: to 1e-5 of it (some are listed to six digits), or below 1e-12 of the start's."""
     problem = PROBLEMS[name]
     squares, start = 2 * float(solution.cost), float(problem.residual(problem.start).square().sum())
     assert any(abs(squares - minimum) <= max(1e-5 * minimum, 1e-12 * start) for minimum in problem.minima), squares
@@ -57,7 +58,7 @@ def test_evaluations_are_of_minpacks_order(name):
     def jacobian(x):
         return np.asarray(torch.func.jacfwd(problem.residual)(torch.as_tensor(x)))
 
-    minpack = scipy.optimize.least_squares(numbers, problem.start.numpy(), jac=jacobian, method="lm")
+    minpack = scipy.optimize.least_squares(numbers, problem.start.numpy(), jac=jacobian, method="lm")  # pyright: ignore[reportArgumentType]
     solution = solve(name, mslsq.LevenbergMarquardt())
     assert 2 * float(solution.cost) <= 2 * minpack.cost + 1e-10
     assert int(solution.num_evaluations) <= 3 * minpack.nfev

@@ -7,19 +7,21 @@ import torch
 
 import mslsq
 from mslsq.datasets import nist
+from mslsq.solvers import Solver
 
-RUNS = [(name, start) for name in nist.MODELS for start in (0, 1)]
+EACH_RUN = pytest.mark.parametrize(
+    ("name", "start"),
+    [pytest.param(name, k, id=f"{name}-{('far', 'near')[k]}") for name in nist.MODELS for k in (0, 1)],
+)
 TIGHT = {"ftol": 0, "gtol": 0, "xtol": 1e-15, "max_steps": 2000}
 
 
-def fit(
-    folder: Path, name: str, start: int, solver: mslsq.LevenbergMarquardt
-) -> tuple[nist.Regression, mslsq.Solution]:
+def fit(folder: Path, name: str, start: int, solver: Solver) -> tuple[nist.Regression, mslsq.Solution]:
     data = nist.read(folder / "nist" / f"{name}.dat")
     return data, mslsq.least_squares(data.residual, data.starts[start], solver=solver)
 
 
-@pytest.mark.parametrize(("name", "start"), RUNS, ids=[f"{name}-{'far near'.split()[start]}" for name, start in RUNS])
+@EACH_RUN
 def test_four_digits_with_defaults(shared_data, name, start):
     data, solution = fit(shared_data, name, start, mslsq.LevenbergMarquardt())
     assert data.digits(solution.value) >= 4
@@ -28,7 +30,7 @@ def test_four_digits_with_defaults(shared_data, name, start):
     assert 2 * float(solution.cost) == pytest.approx(data.residual_sum_of_squares, rel=1e-4)
 
 
-@pytest.mark.parametrize(("name", "start"), RUNS, ids=[f"{name}-{'far near'.split()[start]}" for name, start in RUNS])
+@EACH_RUN
 def test_six_digits_with_tight_tolerances(shared_data, name, start):
     data, solution = fit(shared_data, name, start, mslsq.LevenbergMarquardt(**TIGHT))
     assert data.digits(solution.value) >= 6
