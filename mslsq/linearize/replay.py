@@ -49,7 +49,8 @@ FASTER: dict[Any, Callable[..., Any]] = {
     aten.view.default: Tensor.view,
     aten.where.self: torch.where,
 }
-"""Public functions that do the same as an operation, from the same arguments, without its schema being read each time."""
+"""Public functions that do the same as an operation, from the same arguments, without its schema being read each "
+"time."""
 
 SMALL = 1024
 """Constants of at most so many entries are made once and kept; larger ones anew each time, not to hold memory."""
@@ -61,7 +62,7 @@ def straight_line(graph: fx.Graph, attributes: Any) -> Callable[..., list[Tensor
     names: dict[fx.Node, str] = {}
     lines: list[str] = []
     parameters: list[str] = []
-    last_uses = _last_uses(graph)
+    last_uses, written = _last_uses(graph), _written(graph)
 
     def literal(value: Any) -> str:
         """An argument as source; what has no literal of its own is bound to a name."""
@@ -87,7 +88,7 @@ def straight_line(graph: fx.Graph, attributes: Any) -> Callable[..., list[Tensor
             names[node] = bind("attribute", operator.attrgetter(str(node.target))(attributes))
         elif node.op == "output":
             lines.append(f"return {literal(list(node.args[0]))}")
-        elif _is_small_constant(node):
+        elif node not in written and _is_small_constant(node):
             names[node] = bind("constant", node.target(*node.args, **node.kwargs))
         else:
             names[node] = f"v{number}"
@@ -105,8 +106,11 @@ def straight_line(graph: fx.Graph, attributes: Any) -> Callable[..., list[Tensor
 def merge_repeated(graph: fx.Graph) -> None:
     """Do every operation once: a node that repeats an earlier one, and a view that changes nothing, give way to it."""
     seen: dict[Any, fx.Node] = {}
+    written = _written(graph)
     for node in list(graph.nodes):
         if node.op != "call_function" or not _is_pure(node.target):
+            continue
+        if node in written or any(used in written for used in node.all_input_nodes):
             continue
         replacement = _viewed(node)
         if replacement is None:
@@ -116,6 +120,30 @@ def merge_repeated(graph: fx.Graph) -> None:
         if replacement is not node:
             node.replace_all_uses_with(replacement)
             graph.erase_node(node)
+
+
+def _written(graph: fx.Graph) -> set[fx.Node]:
+    """What is written to in place (`jacfwd` fills zeros of its own), with all views of it: none of it may be shared."""
+    written: set[fx.Node] = set()
+    for node in graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            written.update(node.all_input_nodes, (node,))
+    # Up from a view to what it is a view of, and down again to its other views, until there is nothing more.
+    pairs = [(node, used) for node in graph.nodes if _is_view(node.target) for used in node.all_input_nodes]
+    count = -1
+    while count != len(written):
+        count = len(written)
+        for node, used in pairs:
+            if node in written or used in written:
+                written.update((node, used))
+    return written
+
+
+def _is_view(target: Any) -> bool:
+    """May the result share memory with an argument?"""
+    if not isinstance(target, torch._ops.OpOverload):
+        return target is operator.getitem
+    return target is aten._unsafe_view.default or any(r.alias_info is not None for r in target._schema.returns)
 
 
 def _viewed(node: fx.Node) -> fx.Node | None:
