@@ -1,7 +1,7 @@
 """`in_dims` at the front doors: which leaves have a batch axis, how large it is, and how results lose it again."""
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.manifolds import Manifold
 from mslsq.problem.errors import ShapeError
-from mslsq.solution import History, Solution
+from mslsq.solution import Solution
 
 
 def mapped_dims(in_dims: Any, trees: tuple[Any, ...], is_leaf: Callable[[Any], bool]) -> list[int | None]:
@@ -22,7 +22,8 @@ def mapped_dims(in_dims: Any, trees: tuple[Any, ...], is_leaf: Callable[[Any], b
     dims = pytree.broadcast_prefix(in_dims, trees, is_leaf=is_leaf)
     if dims is None:
         raise ShapeError(
-            f"in_dims={in_dims!r} does not fit the arguments. As for torch.func.vmap it is an integer for all, or a tuple with one entry "
+            f"in_dims={in_dims!r} does not fit the arguments. As for torch.func.vmap it is an integer for all, or a "
+            "tuple with one entry "
             f"per argument ({len(trees)} here), each an integer, None, or a structure like the argument's."
         )
     result: list[int | None] = []
@@ -59,9 +60,5 @@ def take(storage: Tensor, dim: int | None, size: int | None) -> Tensor:
 
 def unbatched(solution: Solution, value: Any, size: int | None) -> Solution:
     """The solution with this value, and without the batch axis where the user asked for one problem."""
-    solution = Solution(value, *(getattr(solution, field.name) for field in fields(Solution)[1:]))
-    if size is not None:
-        return solution
-    history = History(*(getattr(solution.history, field.name)[0] for field in fields(History)))
-    rest = [getattr(solution, field.name)[0] for field in fields(Solution)[1:-1]]
-    return Solution(pytree.map_leaves(lambda t: t[0], value), *rest, history)
+    solution = replace(solution, value=value)
+    return solution if size is not None else pytree.map_leaves(lambda t: t[0], solution)

@@ -41,16 +41,19 @@ _SENTENCES = {
     Status.STEP_TOLERANCE: "Converged: the last step was shorter than xtol times the size of the variables.",
     Status.MAX_STEPS: "Not converged: max_steps were taken. Try more steps, a better start, or see history.cost.",
     Status.SINGULAR: (
-        "Not converged: the normal equations are singular, some variable or combination of variables has no influence on "
+        "Not converged: the normal equations are singular, some variable or combination of variables has no "
+        "influence on "
         "the residuals. Fix a gauge, add a Prior, or use LevenbergMarquardt, which damps such directions."
     ),
     Status.NON_FINITE: (
-        "Not converged: the residual or its Jacobian is NaN or infinite at the best point known, or at every step tried. "
+        "Not converged: the residual or its Jacobian is NaN or infinite at the best point known, or at every step "
+        "tried. "
         "Look at the data of this problem and at its start."
     ),
     Status.STALLED: (
         "Stopped: no step decreases the cost at this precision, but none of the tolerances is met either. "
-        "See gradient_norm: where it is small this is a minimum and the tolerances are below what the dtype can resolve."
+        "See gradient_norm: where it is small this is a minimum and the tolerances are below what the dtype can "
+        "resolve."
     ),
 }
 

@@ -51,7 +51,8 @@ class DirectLossMinimization(Adjoint):
     def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
         if transforms_are_active():
             raise DerivativeOrderError(
-                "DirectLossMinimization gives first derivatives by backward() alone. Use Implicit() or Unrolled() under torch.func."
+                "DirectLossMinimization gives first derivatives by backward() alone. Use Implicit() or Unrolled() "
+                "under torch.func."
             )
         flat = [tensor for given in attachment.inputs for tensor in given.values()]
         values = _DirectLoss.apply(attachment, self.epsilon, *flat)
@@ -85,7 +86,7 @@ class _DirectLoss(torch.autograd.Function):
         inputs = linearizer.prepare(tuple({name: next(rest) for name in given} for given in attachment.inputs))
         plain = tuple({name: tensor.detach() for name, tensor in given.items()} for given in inputs)
         zero = star[0].new_zeros(len(star[0]), linearizer.structure.num_columns)
-        _, pull = torch.func.vjp(lambda delta: linearizer.retract(star, delta), zero)
+        pull: Any = torch.func.vjp(lambda delta: linearizer.retract(star, delta), zero)[1]
         (direction,) = pull(tuple(cotangents))
         direction = torch.where(failed[:, None], 0, direction)
         length = torch.linalg.vector_norm(direction, dim=1, keepdim=True).clamp(min=torch.finfo(direction.dtype).tiny)

@@ -11,26 +11,41 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mslsq.adjoint.adjoint import DerivativeOrderError
+from mslsq.adjoint.levels import at_the_bottom, backward_may_come
+
+
+def limited(tensor: Tensor, taken: int, order: int) -> Tensor:
+    """The tensor, which `backward` may differentiate `order - taken` times where `taken` transforms do so already.
+
+    Under transforms nothing stands in the way of the tensor itself: it gets a zero added that knows its order, on the
+    level of `backward` alone.
+    """
+    if not backward_may_come(tensor):
+        return tensor
+    if not taken:
+        return Limited.apply(tensor, taken, order)
+    return tensor + at_the_bottom(tensor, lambda plain: Limited.apply(plain.detach() * 0 + Zero.apply(plain), taken, order))
 
 
 class Limited(Function):
-    """x, which can be differentiated `order` times."""
+    """x, which can be differentiated `order - taken` times."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, order: int) -> Tensor:
+    def forward(x: Tensor, taken: int, order: int) -> Tensor:
         return x.view_as(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, ctx.order = inputs
+        x, ctx.taken, ctx.order = inputs
         ctx.save_for_backward(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
-        return _Derivative.apply(gradient, x, 1, ctx.order), None
+        _check(ctx.taken, ctx.order)
+        return _Derivative.apply(gradient, x, ctx.taken + 1, ctx.order), None, None
 
 
 class _Derivative(Function):
@@ -52,7 +67,8 @@ class _Derivative(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         if ctx.taken >= ctx.order:
             raise DerivativeOrderError(
-                f"Derivative number {ctx.taken + 1} is being taken through a solve whose adjoint is exact up to order {ctx.order} "
+                f"Derivative number {ctx.taken + 1} is being taken through a solve whose adjoint is exact up to "
+                f"order {ctx.order} "
                 f"only. Use Implicit(order={ctx.taken + 1}), or Unrolled()."
             )
         (x,) = ctx.saved_tensors

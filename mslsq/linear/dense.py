@@ -104,7 +104,7 @@ def triangular_form(
     jacobian: Float[Tensor, "batch rows columns"], residual: Float[Tensor, "batch rows"]
 ) -> tuple[Matrix, Vector]:
     """R and Qᵀr of J = QR, by one factorisation of [J r]; with fewer rows than columns the missing rows are zero."""
-    rows, columns = jacobian.shape[-2:]
+    columns = jacobian.shape[-1]
     joint = torch.linalg.qr(torch.cat((jacobian, residual[..., None]), -1), mode="r").R
     if joint.shape[-2] < columns:
         joint = torch.nn.functional.pad(joint, (0, 0, 0, columns - joint.shape[-2]))

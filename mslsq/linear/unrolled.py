@@ -2,7 +2,8 @@
 
 LAPACK is called once per matrix, and the compiler must stop before it and start again after it. Written out, the
 factorisation of a batch of 3 × 3 matrices becomes part of the loop that made them: with the products of J written out
-too, twenty compiled steps take 1.6 ms instead of 2.4 at batch 1, 2.2 instead of 3.4 at 64, 13.0 instead of 13.6 at 1024.
+too, twenty compiled steps take 1.6 ms instead of 2.4 at batch 1, 2.2 instead of 3.4 at 64, 13.0 instead of 13.6 at
+1024.
 """
 
 from dataclasses import dataclass

@@ -192,8 +192,10 @@ class BlockTerm:
         expected = [(self.rows, tangent) for tangent in self.tangents]
         if [tuple(part.shape) for part in parts] != expected:
             raise ShapeError(
-                f"Cost {self.term.name!r}: the Jacobians of a block have shapes {', '.join(str(tuple(p.shape)) for p in given)}; "
-                f"expected one per variable, {', '.join(map(str, expected))}: (rows of the residual, dimension of the tangent)."
+                f"Cost {self.term.name!r}: the Jacobians of a block have shapes "
+                f"{', '.join(str(tuple(p.shape)) for p in given)}; "
+                f"expected one per variable, {', '.join(map(str, expected))}: (rows of the residual, dimension of "
+                "the tangent)."
             )
         return parts
 
@@ -265,7 +267,8 @@ def block_term(
     start = storages[0].dtype
     if torch.promote_types(vector.dtype, start) != start:
         raise DtypeError(
-            f"Cost {term.name!r}: the residual is {vector.dtype}, the start {start}: convert one of them, nothing is rounded silently. "
+            f"Cost {term.name!r}: the residual is {vector.dtype}, the start {start}: convert one of them, nothing "
+            "is rounded silently. "
             "The dtype comes from the data, or from constants made inside the residual."
         )
     if term.whiten is not None:
@@ -307,7 +310,8 @@ def checked_residual(output: Any, name: str) -> tuple[Tensor, int]:
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             raise ProblemError(
-                f"Cost {name!r}: the residual must be a tensor or a pytree of tensors, it contains {type(leaf).__name__}."
+                f"Cost {name!r}: the residual must be a tensor or a pytree of tensors, it contains "
+                f"{type(leaf).__name__}."
             )
         if not (leaf.is_floating_point() or leaf.is_complex()):
             raise DtypeError(f"Cost {name!r}: the residual must be real or complex floating point, not {leaf.dtype}.")

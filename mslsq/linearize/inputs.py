@@ -89,7 +89,8 @@ def collect(function: Callable[..., Any]) -> Collected:
 
 
 def collect_values(values: tuple[Any, ...]) -> Collected:
-    """`collect` for objects that are handed to a callable (modules, numbers, arrays): `rebuild(tensors)` returns the tuple anew."""
+    """`collect` for objects that are handed to a callable (modules, numbers, arrays): `rebuild(tensors)` returns "
+    "the tuple anew."""
     return collected(values, ("__call__", "forward"))
 
 

@@ -57,12 +57,14 @@ class Recorded:
         self._call: Callable[..., Any] = straight_line(graph.graph, graph)
 
     def compile(self, quiet: bool = False) -> None:
-        """Compile the graph, on its first call. Without a C++ compiler, says so (unless `quiet`) and goes on replaying."""
+        """Compile the graph, on its first call. Without a C++ compiler, says so (unless `quiet`) and goes on "
+        "replaying."""
         if compiler_available():
             self._call = Compiled(self.graph)
         elif not quiet:
             warnings.warn(
-                "compile=True needs a C++ compiler (g++ or clang++ on the PATH, or CXX); none was found, so the recorded graph is replayed instead.",
+                "compile=True needs a C++ compiler (g++ or clang++ on the PATH, or CXX); none was found, so the "
+                "recorded graph is replayed instead.",
                 NoCompilerWarning,
                 stacklevel=2,
             )

@@ -155,7 +155,8 @@ class CostFunction(nn.Module):
             value = value.value
         if isinstance(value, np.ndarray) and per_block:
             raise ProblemError(
-                f"Cost {self.name!r}: data {keyword!r} is a NumPy array; use torch.from_numpy(x), with one entry per block, or "
+                f"Cost {self.name!r}: data {keyword!r} is a NumPy array; use torch.from_numpy(x), with one entry "
+                "per block, or "
                 "mslsq.Shared(x) for what all blocks share."
             )
         if isinstance(value, nn.Module):
@@ -197,7 +198,8 @@ class CostFunction(nn.Module):
                 if leaf.per_block:
                     if tensor.ndim == 0:
                         raise ShapeError(
-                            f"Cost {self.name!r}: data {leaf.name!r} is a scalar, but data have one leading entry per block. "
+                            f"Cost {self.name!r}: data {leaf.name!r} is a scalar, but data have one leading entry "
+                            "per block. "
                             "Use mslsq.Shared(x) for data that all blocks share."
                         )
                     counts[f"data {leaf.name!r}"] = len(tensor)

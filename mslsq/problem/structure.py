@@ -7,6 +7,7 @@ couples them), the normal equations are a batch of small dense systems, padded t
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -122,4 +123,4 @@ def components_of(system: System, free: list[np.ndarray]) -> list[np.ndarray]:
     label = np.where(is_free, label, -1)
     _, dense = np.unique(label[is_free], return_inverse=True)
     label[is_free] = dense
-    return [label[start:stop] for start, stop in zip(starts[:-1], starts[1:], strict=True)]
+    return [label[start:stop] for start, stop in pairwise(starts)]

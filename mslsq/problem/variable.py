@@ -104,7 +104,8 @@ def checked_index(variable: Variable, index: Index) -> Tensor | int:
     if index.dtype == torch.bool and index.ndim == 1:
         if len(index) != variable.num_blocks:
             raise IndexRangeError(
-                f"Variable {variable.name!r}: a mask must have one entry per block, {variable.num_blocks}, not {len(index)}."
+                f"Variable {variable.name!r}: a mask must have one entry per block, {variable.num_blocks}, not "
+                f"{len(index)}."
             )
         index = index.nonzero()[:, 0]
     if index.numel() == 0 and index.ndim == 1:

@@ -24,7 +24,8 @@ class Weight(nn.Module):
             raise ProblemError(f"{type(self).__name__}: expected a real floating-point tensor, not {value.dtype}.")
         if value.ndim not in (self.block_rank, self.block_rank + 1):
             raise ShapeError(
-                f"{type(self).__name__}: expected {self.block_rank} axes (shared by all blocks) or {self.block_rank + 1} "
+                f"{type(self).__name__}: expected {self.block_rank} axes (shared by all blocks) or "
+                f"{self.block_rank + 1} "
                 f"(one weight per block), got shape {tuple(value.shape)}."
             )
         if isinstance(value, nn.Parameter):
@@ -116,6 +117,7 @@ def weight_of(weight: Weight | float | None, cost: str) -> Weight | None:
     if isinstance(weight, (int, float)) or (isinstance(weight, Tensor) and weight.ndim == 0):
         return Scale(weight if isinstance(weight, Tensor) else float(weight))
     raise ProblemError(
-        f"Cost {cost!r}: weight must be mslsq.Scale, Diagonal, SqrtInformation or a number, not {type(weight).__name__}. "
+        f"Cost {cost!r}: weight must be mslsq.Scale, Diagonal, SqrtInformation or a number, not "
+        f"{type(weight).__name__}. "
         "For 1/sigma per entry write weight=mslsq.Diagonal(1 / sigma)."
     )

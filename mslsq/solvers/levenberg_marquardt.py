@@ -51,7 +51,8 @@ class LevenbergMarquardt(Solver):
         super().__post_init__()
         if not 0 < self.initial_damping < self.max_damping:
             raise SolverOptionError(
-                f"LevenbergMarquardt: needs 0 < initial_damping < max_damping, got {self.initial_damping!r} and {self.max_damping!r}."
+                f"LevenbergMarquardt: needs 0 < initial_damping < max_damping, got {self.initial_damping!r} and "
+                f"{self.max_damping!r}."
             )
         if self.scaling not in ("marquardt", "identity"):
             raise SolverOptionError(

@@ -37,7 +37,8 @@ class Table:
         rejected = int((~info.accepted).sum()) if info.step else 0
         note = f", {rejected} rejected" if rejected else ""
         print(
-            f"{info.step:>5} {cost:>15.8e} {gradient:>10.2e} {step:>10.2e} {damping:>10.2e}  {running} of {info.cost.numel()}{note}",
+            f"{info.step:>5} {cost:>15.8e} {gradient:>10.2e} {step:>10.2e} {damping:>10.2e}  {running} of "
+            f"{info.cost.numel()}{note}",
             flush=True,
         )
 
