@@ -36,7 +36,9 @@ class Runner:
         return state.like(output[:split]), Record(*output[split:])
 
     def _graph(self, name: str, function: Callable[..., Any], at: Values | State) -> Recorded | None:
-        """The recorded graph, recorded now if that pays; None where it does not."""
+        """The recorded graph, recorded now if that pays; None where it does not, or is not wanted."""
+        if self._policy == "never":
+            return None  # though another solver may have recorded it
         graph = self._plan.graphs.get(name)
         if graph is None and self._plan.worth_recording(self._policy):
             return self._record(name, function, at)
