@@ -4,9 +4,10 @@ import functools
 
 import numpy as np
 import pytest
+import scipy.ndimage
 import torch
 
-from mslsq.alignment import AlignmentOptionError, MapStatus, align, synthetic
+from mslsq.alignment import AlignmentOptionError, MapStatus, align, starts, synthetic
 from mslsq.alignment.metrics import corner_error
 
 EYE = torch.eye(3, dtype=torch.float64)
@@ -218,8 +219,8 @@ def test_no_maps_at_all_is_refused():
 
 
 def test_a_given_start_is_used(pair):
-    starts = torch.stack([EYE, pair.transform])
-    result = align([pair.reference, pair.moving], init=starts)
+    given = torch.stack([EYE, pair.transform])
+    result = align([pair.reference, pair.moving], init=given)
     assert error_of(result, pair) < 0.1
     assert all(stage.model == "sim2" for stage in result.stages)
 
@@ -289,3 +290,30 @@ def test_nineteen_of_twenty_random_pairs_end_below_a_tenth_of_a_pixel():
     assert sum(error < 0.1 for error in errors) >= 19, errors
     # The standard error says how large the errors are: their ratio's median is within a factor of two of one.
     assert 0.5 < float(np.median(np.array(errors) / np.array(sigmas))) < 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "degrees", "scale", "shift", "noise", "within"),
+    [
+        ("camera", 20, 1.3, (8, 5), 0.01, 0.05),
+        ("camera", -50, 0.75, (8, 5), 0.01, 0.05),
+        ("elevation", 180, 1.05, (10, 10), 0.01, 0.05),
+        ("brick", 90, 1.0, (5, 5), 0.01, 0.05),
+        ("coffee", 0, 1.0, (100, 20), 0.01, 0.05),
+        ("camera", 5, 1.05, (60, 40), 0.1, 0.5),
+        ("moon", 5, 1.0, (10, 10), 0.05, 0.5),
+    ],
+)
+def test_wide_searches_and_heavy_noise(name, degrees, scale, shift, noise, within):
+    base = scipy.ndimage.gaussian_filter(synthetic.base_raster(name), 0.8)
+    base = (base - base.min()) / (base.max() - base.min())
+    middle = (127.5, 127.5)
+    target = (127.5 + shift[0], 127.5 + shift[1])
+    truth = starts.similarity_about(middle, target, np.deg2rad(degrees), scale, EYE)
+    left, top = (base.shape[1] - 256) // 2, (base.shape[0] - 256) // 2
+    random = np.random.default_rng(0)
+    reference = base[top : top + 256, left : left + 256] + noise * random.standard_normal((256, 256))
+    moving = 0.8 * synthetic.warp_from_base(base, (left, top), truth.numpy(), (256, 256)) + 0.1
+    result = align([reference, moving + noise * random.standard_normal((256, 256))], model="sim2")
+    assert corner_error(result.transforms[1], truth, 256, 256) < within, result.message()
