@@ -44,9 +44,8 @@ def align(
         model: "translation", "se2", "sim2", "affine" or "homography".
         reference: index of the map on which all others are placed.
         masks: per map None or (H, W), true where the map holds data.
-        value: what relates values, reference ≈ gain · map + bias: "gain_bias", "gain", "bias" or "none". One gain and
-        one
-            bias per map, for all its channels.
+        value: what relates values, reference ≈ gain · map + bias: "gain_bias", "gain", "bias" or "none". One gain
+            and one bias per map, for all its channels.
         levels: of the pyramid; "auto" adds levels while the short side stays at or above 24 px.
         loss: "cauchy", "huber", "tukey", "geman_mcclure" on coarse levels, with a scale from the residuals' MAD, and
         on the finest
