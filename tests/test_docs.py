@@ -1,6 +1,7 @@
 """The code of README.md and of every page of docs/ runs as it stands: the blocks of a page one after the other, in one
 namespace."""
 
+import linecache
 import re
 import warnings
 from pathlib import Path
@@ -27,6 +28,13 @@ def blocks_of(text: str) -> list[tuple[int, str]]:
     return found
 
 
+def compiled(code: str, page: Path, line: int):
+    """The code of a block; tracebacks and warnings name the page and its line, and find the source there."""
+    padded = "\n" * (line - 1) + code
+    linecache.cache[str(page)] = (len(padded), None, padded.splitlines(keepends=True), str(page))
+    return compile(padded, str(page), "exec")
+
+
 @pytest.fixture
 def pristine(tmp_path, monkeypatch):
     """A folder to write into, fixed random numbers, and the default dtype put back afterwards."""
@@ -41,8 +49,7 @@ def pristine(tmp_path, monkeypatch):
 def test_the_code_of_a_page_runs(page, pristine, capsys):
     namespace = {"__name__": "page"}
     for line, code in blocks_of(page.read_text("utf-8")):
-        # Empty lines in front: a traceback then names the page and its line.
-        program = compile("\n" * (line - 1) + code, str(page), "exec")
+        program = compiled(code, page, line)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             warnings.filterwarnings("ignore", category=DeprecationWarning)

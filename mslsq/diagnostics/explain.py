@@ -51,7 +51,7 @@ def explain(
 
     >>> print(mslsq.explain(problem, {"pose": T0}))
     12 residuals; variables pose (5 x SE2).
-    15 columns, rank 12. Condition of the scaled Jacobian on what is determined: 7.3e+00.
+    15 columns, rank 12. Condition of the scaled Jacobian on what is determined: ...
     3 directions of gauge freedom: the whole may be shifted (2) and turned (1) without any effect; hold a block,
     pose.fixed([0]), or add a Prior.
     """
