@@ -12,6 +12,7 @@ from torch.func import jacfwd, vmap
 
 from mslsq import pytree
 from mslsq.adjoint import Adjoint
+from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.least_squares import least_squares
 from mslsq.linearize.trace import TRANSFORM_LOCK
 from mslsq.linearize.values import is_wrapped
@@ -44,6 +45,7 @@ class CurveFit:
     """Cost, status, steps of the solve."""
 
 
+@outside_compiled_regions
 def curve_fit(
     model: Callable[[Any, Any], Tensor],
     t: Any,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint import Adjoint, solve_system
+from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.batching import batch_size, mapped_dims, take, unbatched
 from mslsq.linearize.inputs import collect, collect_values
 from mslsq.linearize.trace import PlanCache
@@ -23,6 +24,7 @@ _PLANS: "weakref.WeakKeyDictionary[Any, PlanCache]" = weakref.WeakKeyDictionary(
 """Plans by the code of the residual, so that a lambda written anew for every call is recognised."""
 
 
+@outside_compiled_regions
 def least_squares(
     residual: Callable[..., Any],
     x0: Any,

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from mslsq.adjoint import Adjoint, solve_system
+from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.batching import unbatched
 from mslsq.linearize.trace import PlanCache
 from mslsq.problem import Problem
@@ -18,6 +19,7 @@ from mslsq.solvers import Solver
 _PLANS: "weakref.WeakKeyDictionary[Problem, PlanCache]" = weakref.WeakKeyDictionary()
 
 
+@outside_compiled_regions
 def solve(
     problem: Problem,
     values: Mapping[str, Any],

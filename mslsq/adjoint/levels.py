@@ -3,28 +3,13 @@
 The wrappers and their order are PyTorch's own business (`torch._C._functorch`); only this file knows them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-
-
-def anybody_differentiates(tensors: Iterable[Tensor]) -> bool:
-    """Is one of the tensors tracked by backward, by `grad`/`vjp`/`jacrev` or by `jvp`/`jacfwd`, at any level?
-
-    `requires_grad` alone does not tell: it is False for a `vmap` inside `grad`.
-    """
-    return any(_is_tracked(tensor) for tensor in tensors)
-
-
-def _is_tracked(tensor: Tensor) -> bool:
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        if _functorch.is_gradtrackingtensor(tensor):
-            return True
-        tensor = _functorch.get_unwrapped(tensor)
-    return tensor.requires_grad and torch.is_grad_enabled()
+from torch.autograd import forward_ad
 
 
 def constant(tensor: Tensor) -> Tensor:
@@ -34,13 +19,7 @@ def constant(tensor: Tensor) -> Tensor:
     rule of its own is silently wrong under `jacfwd(jacfwd(...))` (pytorch #197867). So the differentiating wrappers
     are taken off, and the mapping ones put on again.
     """
-    if _functorch.is_gradtrackingtensor(tensor):
-        return constant(_functorch.get_unwrapped(tensor))
-    if _functorch.is_batchedtensor(tensor):
-        inner = constant(_functorch.get_unwrapped(tensor))
-        return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor))
-    with temporarily_clear_interpreter_stack():
-        return tensor.detach()
+    return at_the_bottom(tensor, torch.Tensor.detach)
 
 
 def transforms_are_active() -> bool:
@@ -48,15 +27,55 @@ def transforms_are_active() -> bool:
     return bool(_functorch.get_interpreter_stack())
 
 
-def count_levels(tensors: Iterable[Tensor]) -> int:
-    """How many nested derivatives are being taken of these tensors: one per level of `torch.func`, one for
-    `backward`."""
+def count_transforms(tensors: Iterable[Tensor]) -> int:
+    """How many nested derivatives `torch.func` is taking of these tensors."""
     levels: set[int] = set()
     for tensor in tensors:
         while _functorch.is_functorch_wrapped_tensor(tensor):
             if _functorch.is_gradtrackingtensor(tensor):
                 levels.add(_functorch.maybe_get_level(tensor))
             tensor = _functorch.get_unwrapped(tensor)
-        if tensor.requires_grad and torch.is_grad_enabled():
-            levels.add(0)
     return len(levels)
+
+
+def backward_may_come(tensor: Tensor) -> bool:
+    """Does the tensor underneath all transforms require grad? (`requires_grad` itself is False for a `vmap` inside
+    `grad`.)"""
+    plain = _plain(tensor)
+    return plain.requires_grad and torch.is_grad_enabled()
+
+
+def has_plain_tangent(tensor: Tensor) -> bool:
+    """Does it carry a tangent of `torch.autograd.forward_ad` itself, not of `jvp` or `jacfwd`?"""
+    if forward_ad._current_level < 0:
+        return False
+    with temporarily_clear_interpreter_stack():
+        return forward_ad.unpack_dual(_plain(tensor)).tangent is not None
+
+
+def at_the_bottom(tensor: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """`function` of the tensor underneath all transforms, constant for those that differentiate, mapped by those that
+    map."""
+    if _functorch.is_gradtrackingtensor(tensor):
+        return at_the_bottom(_functorch.get_unwrapped(tensor), function)
+    if _functorch.is_batchedtensor(tensor):
+        inner = at_the_bottom(_functorch.get_unwrapped(tensor), function)
+        return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor))
+    with temporarily_clear_interpreter_stack():
+        return function(tensor)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def mapped_levels(tensor: Tensor) -> set[int]:
+    """The levels of `vmap` that map the tensor."""
+    levels: set[int] = set()
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_batchedtensor(tensor):
+            levels.add(_functorch.maybe_get_level(tensor))
+        tensor = _functorch.get_unwrapped(tensor)
+    return levels

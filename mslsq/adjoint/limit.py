@@ -1,12 +1,13 @@
 """A limit on the number of backward passes: a derivative beyond the order of an adjoint raises instead of being wrong.
 
-Nested `torch.func` transforms are counted beforehand (`levels.count_levels`), but nobody can tell beforehand how often
-`backward(create_graph=True)` will be called on a result. So the inputs pass through an identity whose derivative is an
-operation that knows its order.
+Nested `torch.func` transforms are counted beforehand (`levels.count_transforms`), but nobody can tell beforehand how
+often `backward(create_graph=True)` will be called on a result: a network's parameters require grad, whether or not
+anybody calls it. So the inputs pass through an identity whose derivative is an operation that knows its order.
 """
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -24,7 +25,13 @@ def limited(tensor: Tensor, taken: int, order: int) -> Tensor:
         return tensor
     if not taken:
         return Limited.apply(tensor, taken, order)
-    return tensor + at_the_bottom(tensor, lambda plain: Limited.apply(plain.detach() * 0 + Zero.apply(plain), taken, order))
+    return tensor + at_the_bottom(tensor, lambda plain: _zero(plain, taken, order))
+
+
+def _zero(plain: Tensor, taken: int, order: int) -> Tensor:
+    """Zeros, also where x is not finite, that depend on x in name only."""
+    never = torch.zeros_like(plain, dtype=torch.bool)
+    return torch.where(never, Limited.apply(plain, taken, order), 0)
 
 
 class Limited(Function):
@@ -44,7 +51,7 @@ class Limited(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
-        _check(ctx.taken, ctx.order)
+        _check(ctx.taken + 1, ctx.order)
         return _Derivative.apply(gradient, x, ctx.taken + 1, ctx.order), None, None
 
 
@@ -65,11 +72,15 @@ class _Derivative(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        if ctx.taken >= ctx.order:
-            raise DerivativeOrderError(
-                f"Derivative number {ctx.taken + 1} is being taken through a solve whose adjoint is exact up to "
-                f"order {ctx.order} "
-                f"only. Use Implicit(order={ctx.taken + 1}), or Unrolled()."
-            )
+        _check(ctx.taken + 1, ctx.order)
         (x,) = ctx.saved_tensors
         return gradient, _Derivative.apply(gradient * 0, x, ctx.taken + 1, ctx.order), None, None
+
+
+def _check(number: int, order: int) -> None:
+    """May derivative `number` be taken?"""
+    if number > order:
+        raise DerivativeOrderError(
+            f"Derivative number {number} is being taken through a solve whose adjoint is exact up to order {order} "
+            f"only. Use Implicit(order={number}), or Unrolled()."
+        )

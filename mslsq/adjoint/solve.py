@@ -2,14 +2,12 @@
 
 from typing import Any
 
-from torch import Tensor
-
 from mslsq.adjoint.adjoint import Adjoint, DerivativeOrderError
 from mslsq.adjoint.attachment import attachment_of
 from mslsq.adjoint.function import Call, Solve, answer_of
 from mslsq.adjoint.implicit import Implicit
-from mslsq.adjoint.levels import constant, count_levels, transforms_are_active
-from mslsq.adjoint.limit import Limited
+from mslsq.adjoint.levels import backward_may_come, constant, count_transforms, has_plain_tangent
+from mslsq.adjoint.limit import limited
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.trace import PlanCache
 from mslsq.problem.system import Inputs, System
@@ -46,16 +44,22 @@ def solve_system(
         for unknown, x in zip(system.unknowns, values, strict=True)
         if unknown.free is not None or adjoint.differentiates_start
     ]
-    levels = count_levels([*tensors, *starts])
-    if adjoint.highest_order is not None and levels > adjoint.highest_order:
+    transforms = count_transforms([*tensors, *starts])
+    levels = transforms + any(map(backward_may_come, [*tensors, *starts]))
+    if any(map(has_plain_tangent, [*tensors, *starts])):
         raise DerivativeOrderError(
-            f"{levels} nested derivatives are being taken through a solve, but {adjoint!r} is exact up to order "
-            f"{adjoint.highest_order} only. Use Implicit(order={levels}), or Unrolled()."
+            "A tensor with a tangent of torch.autograd.forward_ad (dual_level, make_dual) was given to a solve, which "
+            "would lose it. Use torch.func.jvp or torch.func.jacfwd for forward derivatives."
         )
-    if levels == 1 and not transforms_are_active() and adjoint.highest_order is not None:
-        order = adjoint.highest_order
-        inputs = tuple({name: limited(tensor, order) for name, tensor in given.items()} for given in inputs)
-        values = tuple(limited(x, order) for x in values)
+    order = adjoint.highest_order
+    if order is not None and transforms > order:
+        raise DerivativeOrderError(
+            f"{transforms} nested derivatives are being taken through a solve, but {adjoint!r} is exact up to order "
+            f"{order} only. Use Implicit(order={transforms}), or Unrolled()."
+        )
+    if order is not None:
+        inputs = tuple({name: limited(tensor, transforms, order) for name, tensor in given.items()} for given in inputs)
+        values = tuple(limited(x, transforms, order) for x in values)
     call = Call(task, tuple(tuple(given) for given in inputs), adjoint if levels else None)
     # The solve itself never sees a differentiating level: derivatives are attached to its answer.
     answer = answer_of(call, Solve.apply(call, *map(constant, call.flatten(values, inputs))))
@@ -72,11 +76,6 @@ def solve_system(
         answer.differentiable,
         History(*answer.history),
     )
-
-
-def limited(tensor: Tensor, order: int) -> Tensor:
-    """The tensor, differentiable `order` times, where it is differentiated at all."""
-    return Limited.apply(tensor, order) if tensor.requires_grad else tensor
 
 
 def checked_option(name: str, value: Any, kind: type) -> None:
