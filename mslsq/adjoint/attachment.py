@@ -9,10 +9,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from mslsq.adjoint.function import Answer, Call
-from mslsq.adjoint.levels import constant
+from mslsq.adjoint.levels import belongs_to, constant
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
 from mslsq.problem.system import Inputs
+from mslsq.solvers.run import linear_solver_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,28 +40,35 @@ class Attachment:
         return tuple(result)
 
     def prepared(self, fill: float) -> TermInputs:
-        """The inputs in the layout of the lanes. Those that belong to a failed problem alone get the derivative
-        `fill` back."""
-        return self.linearizer.prepare(
-            tuple(
-                {name: self._own(t, fill) if name in batched else t for name, t in given.items()}
-                for given, batched in zip(self.inputs, self.call.task.batched, strict=True)
-            )
+        """The inputs as `guarded`, in the layout of the lanes."""
+        return self.linearizer.prepare(self.guarded(fill))
+
+    def guarded(self, fill: float) -> tuple[dict[str, Tensor], ...]:
+        """The inputs. Those that belong to a failed problem alone get the derivative `fill` back; those that it shares
+        with others get nothing from it."""
+        return tuple(
+            {name: self._own(t, fill) if self._belongs(name in batched, t) else t for name, t in given.items()}
+            for given, batched in zip(self.inputs, self.call.task.batched, strict=True)
         )
 
+    def _belongs(self, batched: bool, tensor: Tensor) -> bool:
+        """Has each problem an input of its own: along the batch axis, and along every axis that a `vmap` maps?"""
+        if not tensor.is_floating_point() or (self.call.task.batch > 1 and not batched):
+            return False
+        return belongs_to(tensor, self.answer.differentiable)
+
     def _own(self, tensor: Tensor, fill: float) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        mask = per_entry(self.failed, tensor)
+        failed = self.failed
+        mask = per_entry(failed, tensor) if len(failed) > 1 else failed[0]
         # Data that are not finite would turn the zero that a failed problem passes on to shared parameters into NaN.
-        return torch.where(mask & ~torch.isfinite(tensor), 1.0, marked(tensor, self.failed, fill, fill))
+        return torch.where(mask & ~torch.isfinite(tensor), 1.0, marked(tensor, mask, fill, fill))
 
     def with_value(self, values: Values, cost: Tensor, fill: float) -> tuple[Values, Tensor]:
         """The derivatives of `values` and `cost`, with the numbers of the answer; `fill` as tangent of what has
         failed."""
         answer = self.answer
         attached = tuple(
-            marked(solved + (moved - constant(moved)), self.failed, fill, 0.0)
+            marked(solved + (moved - constant(moved)), per_entry(self.failed, solved), fill, 0.0)
             for solved, moved in zip(answer.values, values, strict=True)
         )
         cost = torch.where(self.failed, 0, cost)
@@ -77,8 +85,8 @@ def attachment_of(call: Call, start: Values, inputs: tuple[Inputs, ...], answer:
         if number in plan.captured:
             term = dataclasses.replace(term, residual=plan.captured[number])
         blocks.append(BlockTerm(term, task.system, task.batch, batched, *size))
-    linear = task.solver.chosen_linear_solver(plan.structure.num_components, plan.structure.size)
-    linearizer = linearizer_of(task.system, plan.structure, tuple(blocks), linear)
+    linear = linear_solver_of(task, plan)
+    linearizer = linearizer_of(task.system, plan.structure, tuple(blocks), plan.placements, linear)
     return Attachment(call, linearizer, start, inputs, answer)
 
 
@@ -112,13 +120,12 @@ class Failed(torch.autograd.Function):
         return torch.where(mask, ctx.forward_fill, 0 * tangent)
 
 
-def marked(x: Tensor, failed: Bool[Tensor, "batch"], forward_fill: float, backward_fill: float) -> Tensor:
-    """x, its derivatives replaced where the problem has failed.
+def marked(x: Tensor, mask: Tensor, forward_fill: float, backward_fill: float) -> Tensor:
+    """x, its derivatives replaced under the mask.
 
     The others do not pass through the Function: under `jacfwd(jacfwd(...))` its own derivative is lost (pytorch
     #197867), so it has none for them.
     """
-    mask = per_entry(failed, x)
     return torch.where(mask, Failed.apply(x, mask, forward_fill, backward_fill), x)
 
 

@@ -54,13 +54,13 @@ class DirectLossMinimization(Adjoint):
                 "DirectLossMinimization gives first derivatives by backward() alone. Use Implicit() or Unrolled() "
                 "under torch.func."
             )
-        flat = [tensor for given in attachment.inputs for tensor in given.values()]
+        inputs = attachment.guarded(torch.nan)
+        flat = [tensor for given in inputs for tensor in given.values()]
         values = _DirectLoss.apply(attachment, self.epsilon, *flat)
         with TRANSFORM_LOCK:
             # The cost at a minimum has the partial derivative for its total one.
-            cost = attachment.linearizer.cost(
-                attachment.answer.values, attachment.linearizer.prepare(attachment.inputs)
-            )
+            cost = attachment.linearizer.cost(attachment.answer.values, attachment.linearizer.prepare(inputs))
+        cost = torch.where(attachment.failed, 0, cost)
         return values, attachment.answer.cost + (cost - constant(cost))
 
 
@@ -96,8 +96,7 @@ class _DirectLoss(torch.autograd.Function):
                 x, pull_towards = star, sign * ctx.epsilon * direction / length
                 for _ in range(CHORD_STEPS):
                     residue = torch.where(failed[:, None], 0, linearizer.gradient(x, plain) + pull_towards)
-                    step = torch.cholesky_solve(residue.reshape(factor.shape[:-1])[..., None], factor)
-                    x = linearizer.retract(x, -step[..., 0].flatten(1))
+                    x = linearizer.retract(x, -linearizer.linear_solver.solve_factored(factor, residue))
                 ends.append(tuple(end.detach() for end in x))
             with torch.enable_grad():
                 gap = linearizer.cost(ends[0], inputs) - linearizer.cost(ends[1], inputs)

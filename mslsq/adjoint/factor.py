@@ -14,23 +14,6 @@ class NotDifferentiableWarning(UserWarning):
     """A solve converged, but its solution is not a differentiable function of the data."""
 
 
-def cholesky_factor(hessian: Matrix) -> tuple[Matrix, Bool[Tensor, "batch"]]:
-    """Cholesky factors, and which problems' Hessians are positive definite; the identity stands in for the others.
-
-    It stands in before anything is solved with it: a factor that is replaced afterwards would have turned the
-    gradients of parameters shared with good problems into NaN.
-    """
-    eye = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
-    finite = torch.isfinite(hessian).all(-1).all(-1)
-    factor, info = torch.linalg.cholesky_ex(torch.where(finite[..., None, None], hessian, eye))
-    diagonal = factor.diagonal(dim1=-2, dim2=-1)
-    # A pivot² that is only rounding of what stood there before elimination: singular to working precision.
-    lengths = torch.linalg.vector_norm(factor, dim=-1)
-    regular = (diagonal**2 > torch.finfo(hessian.dtype).eps * hessian.shape[-1] * lengths**2).all(-1)
-    definite = (finite & (info == 0) & regular).all(-1)
-    return torch.where(definite[:, None, None, None], factor, eye), definite
-
-
 def pseudo_inverse_factor(hessian: Matrix) -> tuple[Matrix, Bool[Tensor, "batch"]]:
     """A with AAᵀ = H⁺, the pseudo-inverse, and which Hessians are positive semidefinite."""
     eye = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)

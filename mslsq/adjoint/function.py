@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mslsq.adjoint.adjoint import Adjoint
-from mslsq.adjoint.factor import cholesky_factor, pseudo_inverse_factor, warn_about_gauge
+from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
+from mslsq.adjoint.factor import pseudo_inverse_factor, warn_about_gauge
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status
 from mslsq.solvers.run import Task, planned, run
+from mslsq.solvers.step import LEVEL
 
 
 class Answer(NamedTuple):
@@ -180,7 +181,21 @@ def _judged(
     with torch.no_grad(), TRANSFORM_LOCK:
         hessian = linearizer.hessian(values, inputs, exact=adjoint.factors == "exact")
         minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
-        factor, definite = pseudo_inverse_factor(hessian) if minimum_norm else cholesky_factor(hessian)
+        if minimum_norm and linearizer.linear_solver.form == "sparse":
+            raise AdjointOptionError(
+                "Implicit(gauge='minimum_norm') needs the dense Hessian: solve with linear_solver=mslsq.linear.Cholesky()."
+            )
+        factor, definite = (
+            pseudo_inverse_factor(hessian) if minimum_norm else linearizer.linear_solver.definite_factor(hessian)
+        )
+        stalled = status == Status.STALLED
+        if bool((stalled & definite).any()):
+            # Tolerances below what the dtype resolves end in STALLED. Where a Newton step from here promises nothing that
+            # the cost could tell, this is the minimum all the same.
+            gradient = linearizer.gradient(values, inputs)
+            decrement = 0.5 * (gradient * linearizer.linear_solver.solve_factored(factor, gradient)).sum(-1)
+            told = LEVEL * torch.finfo(decrement.dtype).eps * linearizer.cost(values, inputs)
+            converged = converged | (stalled & (decrement <= told))
     singular = int((converged & ~definite).sum())
     if singular:
         warn_about_gauge(singular, len(definite))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment
+from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.trace import TRANSFORM_LOCK
 
@@ -72,13 +73,13 @@ class Implicit(Adjoint):
                 gradient = linearizer.gradient(x, prepared)
                 # A problem without derivative must not move, whatever its gradient: not even by 0 · NaN.
                 gradient = torch.where(failed[:, None], 0, gradient)
-                x = linearizer.retract(x, -self._inverse(attachment.answer.factor, gradient))
+                x = linearizer.retract(x, -self._inverse(linearizer.linear_solver, attachment.answer.factor, gradient))
             cost = linearizer.cost(x, prepared)
         return attachment.with_value(x, cost, fill)
 
-    def _inverse(self, factor: Tensor, vector: Tensor) -> Tensor:
+    def _inverse(self, linear: LinearSolver, factor: Tensor, vector: Tensor) -> Tensor:
         """H⁻¹ applied to (batch, columns)."""
-        rhs = vector.reshape(factor.shape[:-1])[..., None]
         if self.gauge == "minimum_norm":
+            rhs = vector.reshape(factor.shape[:-1])[..., None]
             return (factor @ (factor.mT @ rhs))[..., 0].flatten(1)
-        return torch.cholesky_solve(rhs, factor)[..., 0].flatten(1)
+        return linear.solve_factored(factor, vector)

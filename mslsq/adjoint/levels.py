@@ -29,13 +29,7 @@ def transforms_are_active() -> bool:
 
 def count_transforms(tensors: Iterable[Tensor]) -> int:
     """How many nested derivatives `torch.func` is taking of these tensors."""
-    levels: set[int] = set()
-    for tensor in tensors:
-        while _functorch.is_functorch_wrapped_tensor(tensor):
-            if _functorch.is_gradtrackingtensor(tensor):
-                levels.add(_functorch.maybe_get_level(tensor))
-            tensor = _functorch.get_unwrapped(tensor)
-    return len(levels)
+    return len(frozenset().union(*(_levels(tensor)[1] for tensor in tensors)))
 
 
 def backward_may_come(tensor: Tensor) -> bool:
@@ -43,6 +37,19 @@ def backward_may_come(tensor: Tensor) -> bool:
     `grad`.)"""
     plain = _plain(tensor)
     return plain.requires_grad and torch.is_grad_enabled()
+
+
+def belongs_to(tensor: Tensor, mask: Tensor) -> bool:
+    """Does the derivative in the tensor belong to the problem of the mask alone?
+
+    Not where a `vmap` that maps the problem does not map the tensor, and somebody outside of that `vmap`
+    differentiates it: that derivative is a sum over problems. (Inside of it each problem has a derivative of its own.)
+    """
+    mapped, differentiated = _levels(tensor)
+    if backward_may_come(tensor):
+        differentiated = differentiated | {0}
+    outermost = min(differentiated, default=0)
+    return all(level in mapped or outermost > level for level in _levels(mask)[0])
 
 
 def has_plain_tangent(tensor: Tensor) -> bool:
@@ -71,11 +78,11 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def mapped_levels(tensor: Tensor) -> set[int]:
-    """The levels of `vmap` that map the tensor."""
-    levels: set[int] = set()
+def _levels(tensor: Tensor) -> tuple[frozenset[int], frozenset[int]]:
+    """The levels at which a tensor is mapped, and those at which it is differentiated."""
+    mapped, differentiated = set(), set()
     while _functorch.is_functorch_wrapped_tensor(tensor):
-        if _functorch.is_batchedtensor(tensor):
-            levels.add(_functorch.maybe_get_level(tensor))
+        kind = differentiated if _functorch.is_gradtrackingtensor(tensor) else mapped
+        kind.add(_functorch.maybe_get_level(tensor))
         tensor = _functorch.get_unwrapped(tensor)
-    return levels
+    return frozenset(mapped), frozenset(differentiated)

@@ -1,5 +1,6 @@
 """Derivatives of the iteration itself: all of its steps, or a few more at its end."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment, per_entry
 from mslsq.adjoint.levels import transforms_are_active
-from mslsq.linear import LinearSolver
+from mslsq.linear import Cholesky, LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer
 from mslsq.linearize.trace import TRANSFORM_LOCK
@@ -34,7 +35,8 @@ class Unrolled(Adjoint):
     checkpoint: bool = False
 
     def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
-        linearizer, prepared = attachment.linearizer, attachment.linearizer.prepare(attachment.inputs)
+        linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(torch.nan)
+        _refuse_sparse(linearizer.linear_solver)
         solver = attachment.call.task.solver
         x = attachment.start
 
@@ -77,7 +79,8 @@ class Truncated(Adjoint):
         return "gauss_newton"  # for its verdict: a singular JᵀJ has no step
 
     def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
-        linearizer, prepared = attachment.linearizer, attachment.prepared(torch.nan)
+        linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(torch.nan)
+        _refuse_sparse(linearizer.linear_solver)
         x, usable = attachment.solution(), attachment.answer.differentiable
         with TRANSFORM_LOCK:
             for _ in range(self.steps):
@@ -86,6 +89,21 @@ class Truncated(Adjoint):
                 x = _moved(linearizer, x, step, usable)
             cost = linearizer.cost(x, prepared)
         return attachment.with_value(x, cost, torch.nan)
+
+
+def _refuse_sparse(linear: LinearSolver) -> None:
+    if linear.form == "sparse":
+        raise AdjointOptionError(
+            "Unrolled() and Truncated() differentiate the linear solver, which the sparse one does not support: use "
+            "Implicit(), or solve with linear_solver=mslsq.linear.Cholesky()."
+        )
+
+
+def _differentiable(linearizer: Linearizer) -> Linearizer:
+    """With normal equations in place of QR, whose derivative would need Q: they give the same step."""
+    if linearizer.linear_solver.form != "triangular":
+        return linearizer
+    return dataclasses.replace(linearizer, linear_solver=Cholesky())
 
 
 def _guarded(model: Linearization, usable: Tensor, linear: LinearSolver) -> Linearization:

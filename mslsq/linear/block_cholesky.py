@@ -135,15 +135,22 @@ def analyze(
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
     graph = adjacency(n, rows, cols)
     order = minimum_degree(sizes, *graph)
-    numbers, flops, order, fronts, *rest = plan(sizes, starts, order, *graph, rows, cols, offsets, _MODEL)
-    entry_start, entries, child_start, children, run_start, runs, row_start, row_places, scalar = rest
+    eliminated = plan(sizes, starts, order, *graph, rows, cols, offsets, _MODEL)
     return BlockStructure(
-        block_sizes=sizes, rows=rows, cols=cols, offsets=offsets, starts=starts, order=order,
-        factor_size=int(numbers[0]), flops=float(flops), num_values=int(ends[-1]),
-        _stack=int(numbers[1]), _tallest=int(numbers[2]),
-        _numeric=(fronts, entry_start, entries, child_start, children, run_start, runs, scalar),
-        _triangular=(fronts, row_start, row_places, scalar),
-    )  # fmt: skip
+        block_sizes=sizes,
+        rows=rows,
+        cols=cols,
+        offsets=offsets,
+        starts=starts,
+        order=eliminated.order,
+        factor_size=eliminated.factor_size,
+        flops=eliminated.flops,
+        num_values=int(ends[-1]),
+        _stack=eliminated.stack,
+        _tallest=eliminated.tallest,
+        _numeric=eliminated.numeric,
+        _triangular=eliminated.triangular,
+    )
 
 
 def factor(

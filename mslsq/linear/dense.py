@@ -20,8 +20,8 @@ class LinearSolver:
     """Base of the linear solvers. `columns` are `components * size`: independent dense systems side by side."""
 
     @property
-    def form(self) -> Literal["normal", "triangular"]:
-        """What `matrix` holds: JᵀJ, or the triangle R of J = QR (and `rhs` Jᵀr, or Qᵀr)."""
+    def form(self) -> Literal["normal", "triangular", "sparse"]:
+        """What `matrix` holds: JᵀJ, dense or by its blocks, or the triangle R of J = QR (and `rhs` Jᵀr, or Qᵀr)."""
         raise NotImplementedError
 
     def solve(self, matrix: Matrix, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
@@ -35,6 +35,27 @@ class LinearSolver:
     def quadratic(self, matrix: Matrix, vector: Vector) -> Float[Tensor, "batch"]:
         """‖Jv‖²."""
         raise NotImplementedError
+
+    def definite_factor(self, matrix: Matrix) -> tuple[Tensor, Bool[Tensor, "batch"]]:
+        """A factor of symmetric matrices (in the form of normal equations), and which of them are positive definite.
+
+        What stands in for the others is harmless to solve with, before anything is solved: a factor that is replaced
+        afterwards would have turned the gradients of parameters shared with good problems into NaN.
+        """
+        eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        finite = torch.isfinite(matrix).all(-1).all(-1)
+        factor, info = torch.linalg.cholesky_ex(torch.where(finite[..., None, None], matrix, eye))
+        diagonal = factor.diagonal(dim1=-2, dim2=-1)
+        # A pivot² that is only rounding of what stood there before elimination: singular to working precision.
+        lengths = torch.linalg.vector_norm(factor, dim=-1)
+        regular = (diagonal**2 > torch.finfo(matrix.dtype).eps * matrix.shape[-1] * lengths**2).all(-1)
+        definite = (finite & (info == 0) & regular).all(-1)
+        return torch.where(definite[:, None, None, None], factor, eye), definite
+
+    def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
+        """A⁻¹ rhs, differentiable to any order in `rhs` (the factor is a constant)."""
+        solved = torch.cholesky_solve(rhs.reshape(factor.shape[:-1])[..., None], factor)
+        return solved[..., 0].flatten(1)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ front's time (arithmetic on padded tiles, traffic of the update matrix, a consta
 cheaper than two.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numba import njit
 
@@ -13,26 +15,17 @@ from mslsq.linear.multifrontal import BELOW, FIRST, LD, PADDED, PADDED_BELOW, PA
 from mslsq.linear.register_tiles import TILE
 
 
-@njit(cache=True, nogil=True)
 def adjacency(n, rows, columns):
     """Compressed rows (start, neighbour) of the symmetric graph of the off-diagonal pairs."""
-    start = np.zeros(n + 1, np.int64)
-    for e in range(rows.size):
-        if rows[e] != columns[e]:
-            start[rows[e] + 1] += 1
-            start[columns[e] + 1] += 1
-    for i in range(n):
-        start[i + 1] += start[i]
-    at = start[:n].copy()
-    neighbour = np.empty(start[n], np.int32)
-    for e in range(rows.size):
-        i, j = rows[e], columns[e]
-        if i != j:
-            neighbour[at[i]] = j
-            at[i] += 1
-            neighbour[at[j]] = i
-            at[j] += 1
-    return start, neighbour
+    apart = rows != columns
+    here = np.concatenate((rows[apart], columns[apart]))
+    there = np.concatenate((columns[apart], rows[apart]))
+    return _starts(np.bincount(here, minlength=n)), there[np.argsort(here, kind="stable")].astype(np.int32)
+
+
+def _starts(counts):
+    """Where each of consecutive groups begins, and where the last ends."""
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
 
 
 @njit(cache=True, nogil=True)
@@ -224,199 +217,173 @@ def _supernodes(sizes, order, parent, blocks, scalars, model):
 
 
 @njit(cache=True, nogil=True)
-def _stagger(ld):
-    """An odd multiple of 8: columns of a power-of-two distance would share cache sets."""
-    return ld if (ld // TILE) % 2 == 1 or ld < 128 else ld + TILE
+def _stacks(up, needs):
+    """Where the update matrices lie, on two stacks one behind the other, and the room for both.
+
+    Fronts of even depth push onto one, fronts of odd depth onto the other: a front's children lie on top of one stack
+    while its own update matrix goes onto the other, and nothing is ever moved.
+    """
+    count = up.size
+    odd = np.zeros(count, np.bool_)
+    for k in range(count - 1, -1, -1):
+        if up[k] >= 0:
+            odd[k] = not odd[up[k]]
+    first_child = np.full(count, -1, np.int64)
+    place = np.zeros(count, np.int64)
+    top = np.zeros(2, np.int64)
+    peak = np.zeros(2, np.int64)
+    for k in range(count):
+        own = int(odd[k])
+        place[k] = top[own]
+        top[own] += needs[k]
+        peak[own] = max(peak[own], top[own])
+        if first_child[k] >= 0:
+            top[1 - own] = place[first_child[k]]
+        if up[k] >= 0 and first_child[up[k]] < 0:
+            first_child[up[k]] = k
+    for k in range(count):
+        if odd[k]:
+            place[k] += peak[0]
+    return place, peak[0] + peak[1]
 
 
-@njit(cache=True, nogil=True)
+def _padded(count):
+    return (count + TILE - 1) // TILE * TILE
+
+
+def _staggered(ld):
+    """An odd multiple of 8: columns at a distance of a power of two would share cache sets."""
+    return np.where((ld // TILE % 2 == 1) | (ld < 128), ld, ld + TILE)
+
+
+def _inverse(order):
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(order.size, dtype=order.dtype)
+    return inverse
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What `multifrontal.factor` and `multifrontal.solve` read: see `plan` for each."""
+
+    order: np.ndarray
+    factor_size: int
+    stack: int
+    tallest: int
+    flops: float
+    numeric: tuple[np.ndarray, ...]
+    triangular: tuple[np.ndarray, ...]
+
+
 def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
-    """Everything that `multifrontal.factor` and `.solve` need; see the return statement."""
+    """Fronts from an elimination order of the blocks: pairs (rows, columns) at `offsets` of the values.
+
+    `first` are the blocks' first unknowns, (start, neighbour) the graph, `model` the five costs of `_time`.
+    """
     n = sizes.size
     parent = _tree(order, start, neighbour)
     post = _postorder(parent)
-    order = order[post]
-    parent = _tree(order, start, neighbour)
+    order, parent, place = order[post], parent[post], _inverse(post)
+    parent = np.where(parent >= 0, place[parent], parent)
     blocks, scalars = _counts(sizes, order, parent, start, neighbour)
-    of, tops, parents = _supernodes(sizes, order, parent, blocks, scalars, model)
+    front, tops, parents = _supernodes(sizes, order, parent, blocks, scalars, model)
     wanted = np.zeros(n, np.bool_)
-    for s in range(tops.size):
-        wanted[tops[s]] = True
-    below_start, below_rows = _structures(order, parent, wanted, blocks, start, neighbour)
-    # the final numbering: fronts in a postorder of their tree, columns inside a front in elimination order
-    count = tops.size
+    wanted[tops] = True
+    begin, below_blocks = _structures(order, parent, wanted, blocks, start, neighbour)
+
+    # the final numbering: fronts in a postorder of their tree, blocks inside a front in elimination order
     sequence = _postorder(parents)
-    rank = np.empty(count, np.int32)
-    for k in range(count):
-        rank[sequence[k]] = k
-    column_start = np.zeros(count + 1, np.int64)
-    for j in range(n):
-        column_start[rank[of[j]] + 1] += 1
-    for k in range(count):
-        column_start[k + 1] += column_start[k]
-    at = column_start[:count].copy()
-    final = np.empty(n, np.int32)  # elimination number -> final number
-    block_order = np.empty(n, np.int32)
-    for j in range(n):
-        k = rank[of[j]]
-        final[j] = at[k]
-        block_order[at[k]] = order[j]
-        at[k] += 1
-    up = np.full(count, -1, np.int32)
-    depth = np.zeros(count, np.int32)
-    for k in range(count - 1, -1, -1):
-        p = parents[sequence[k]]
-        if p >= 0:
-            up[k] = rank[p]
-            depth[k] = depth[up[k]] + 1
-    # fronts: sizes, places in the factor and on the two stacks (fronts of even depth on one, of odd on the other, so
-    # that a front's children lie on top of one stack while its own update matrix goes onto the other)
+    rank = _inverse(sequence)
+    tops, up = tops[sequence], parents[sequence].astype(np.int64)
+    up = np.where(up >= 0, rank[up], up)
+    front = rank[front]
+    final = np.argsort(front, kind="stable")
+    row_front, row_block = np.repeat(front, np.diff(begin)), _inverse(final)[below_blocks]
+    front, order = front[final].astype(np.int64), order[final]
+    size, place = sizes[order], _inverse(order)
+
+    # the table of fronts
+    count = tops.size
     fronts = np.zeros((count, 9), np.int64)
-    block_start = np.zeros(count + 1, np.int64)
-    padded_total = 0
-    factor_size = 0
-    top = np.zeros(2, np.int64)
-    peak = np.zeros(2, np.int64)
-    tallest = 0
-    flops = 0.0
-    child_start = np.zeros(count + 1, np.int64)
-    for k in range(count):
-        if up[k] >= 0:
-            child_start[up[k] + 1] += 1
-    for k in range(count):
-        child_start[k + 1] += child_start[k]
-    children = np.empty(child_start[count], np.int32)
-    at = child_start[:count].copy()
-    for k in range(count):
-        if up[k] >= 0:
-            children[at[up[k]]] = k
-            at[up[k]] += 1
-    scalar_place = np.empty(n, np.int64)  # final number -> place in the padded order
-    local = np.empty(n, np.int64)  # final number -> row inside its own panel
-    row_start = np.zeros(count + 1, np.int64)
-    for k in range(count):
-        width = 0
-        for j in range(column_start[k], column_start[k + 1]):
-            scalar_place[j] = padded_total + width
-            local[j] = width
-            width += sizes[block_order[j]]
-        below = scalars[tops[sequence[k]]]
-        padded = (width + TILE - 1) // TILE * TILE
-        padded_below = (below + TILE - 1) // TILE * TILE
-        fronts[k, WIDTH], fronts[k, PADDED], fronts[k, BELOW], fronts[k, PADDED_BELOW] = (
-            width,
-            padded,
-            below,
-            padded_below,
+    width = np.bincount(front, weights=size, minlength=count).astype(np.int64)
+    below = scalars[tops]
+    padded, padded_below = _padded(width), _padded(below)
+    ld, update_ld = _staggered(padded + padded_below), _staggered(padded_below)
+    panels, places = _starts(ld * padded), _starts(padded)
+    fronts[:, WIDTH], fronts[:, PADDED], fronts[:, BELOW], fronts[:, PADDED_BELOW] = width, padded, below, padded_below
+    fronts[:, LD], fronts[:, PANEL], fronts[:, UPDATE_LD], fronts[:, FIRST] = ld, panels[:-1], update_ld, places[:-1]
+    fronts[:, UPDATE], stack = _stacks(up, update_ld * padded_below)
+    w, r = width.astype(float), below.astype(float)
+    flops = float((w**3 / 3 + w**2 * r + w * r**2).sum())
+
+    # a block's unknowns inside its own panel, and in the padded elimination order; the last slot there is always zero
+    before = _starts(size)[:-1]
+    local = before - before[np.searchsorted(front, np.arange(count))][front]
+    block_place = places[front] + local
+    scalar = np.full(places[-1] + 1, -1, np.int64)
+    within = np.arange(first[-1]) - np.repeat(before, size)
+    scalar[np.repeat(block_place, size) + within] = np.repeat(first[order], size) + within
+
+    # rows below the panels, ascending within a front, and their unknowns
+    row_keys = np.sort(row_front.astype(np.int64) * n + row_block)
+    row_front, row_block = row_keys // n, row_keys % n
+    height = size[row_block]
+    row_before = _starts(height)[:-1]
+    row_local = row_before - _starts(below)[:-1][row_front]
+    row_start = _starts(padded_below)
+    row_places = np.full(row_start[-1], places[-1], np.int32)
+    within = np.arange(height.sum()) - np.repeat(row_before, height)
+    row_places[np.repeat(row_start[row_front] + row_local, height) + within] = (
+        np.repeat(block_place[row_block], height) + within
+    )
+
+    def position(k, block):
+        """Row of a block inside front k."""
+        below_it = (
+            row_local[np.minimum(np.searchsorted(row_keys, k * n + block), row_keys.size - 1)] if row_keys.size else 0
         )
-        fronts[k, LD] = _stagger(padded + padded_below)
-        fronts[k, PANEL] = factor_size
-        fronts[k, FIRST] = padded_total
-        factor_size += fronts[k, LD] * padded
-        padded_total += padded
-        fronts[k, UPDATE_LD] = _stagger(padded_below)
-        parity = depth[k] % 2
-        fronts[k, UPDATE] = top[parity]
-        top[parity] += fronts[k, UPDATE_LD] * padded_below
-        peak[parity] = max(peak[parity], top[parity])
-        if child_start[k + 1] > child_start[k]:
-            top[1 - parity] = fronts[children[child_start[k]], UPDATE]
-        tallest = max(tallest, padded + padded_below)
-        flops += width * width * width / 3.0 + 1.0 * width * width * below + 1.0 * width * below * below
-        block_start[k + 1] = block_start[k] + blocks[tops[sequence[k]]]
-        row_start[k + 1] = row_start[k] + padded_below
-    for k in range(count):
-        if depth[k] % 2 == 1:
-            fronts[k, UPDATE] += peak[0]
-    # rows below the panels: final block numbers, ascending, and their places in the padded order
-    block_rows = np.empty(block_start[count], np.int32)
-    row_places = np.full(row_start[count], padded_total, np.int32)  # padding points to a slot that stays zero
-    for k in range(count):
-        t = tops[sequence[k]]
-        a = block_start[k]
-        for e in range(below_start[t], below_start[t + 1]):
-            block_rows[a + e - below_start[t]] = final[below_rows[e]]
-        block_rows[a : block_start[k + 1]].sort()
-        w = row_start[k]
-        for e in range(a, block_start[k + 1]):
-            for r in range(sizes[block_order[block_rows[e]]]):
-                row_places[w] = scalar_place[block_rows[e]] + r
-                w += 1
-    # entries of A by front; positions of the rows of the current front in `position`
-    place = np.empty(n, np.int32)
-    front_of = np.empty(n, np.int32)
-    for k in range(count):
-        for j in range(column_start[k], column_start[k + 1]):
-            place[block_order[j]] = j
-            front_of[j] = k
-    entry_start = np.zeros(count + 1, np.int64)
-    for e in range(rows.size):
-        entry_start[front_of[min(place[rows[e]], place[columns[e]])] + 1] += 1
-    for k in range(count):
-        entry_start[k + 1] += entry_start[k]
-    by_front = np.empty(rows.size, np.int64)
-    at = entry_start[:count].copy()
-    for e in range(rows.size):
-        k = front_of[min(place[rows[e]], place[columns[e]])]
-        by_front[at[k]] = e
-        at[k] += 1
-    entries = np.empty((rows.size, 6), np.int64)
-    position = np.zeros(n, np.int64)
-    run_start = np.zeros(count + 1, np.int64)
-    runs = np.empty((block_rows.size, 3), np.int64)
-    for k in range(count):  # how many runs come before those of front k: counted as if none could be joined
-        run_start[k + 1] = block_start[k + 1]
-    run_end = block_start[:count].copy()
-    for k in range(count):
-        padded = fronts[k, PADDED]
-        for j in range(column_start[k], column_start[k + 1]):
-            position[j] = local[j]
-        p = padded
-        for e in range(block_start[k], block_start[k + 1]):
-            position[block_rows[e]] = p
-            p += sizes[block_order[block_rows[e]]]
-        for q in range(entry_start[k], entry_start[k + 1]):
-            e = by_front[q]
-            i, j = rows[e], columns[e]
-            height, width = sizes[i], sizes[j]
-            entries[q, 0] = offsets[e]
-            if place[i] >= place[j]:
-                entries[q, 1], entries[q, 2], entries[q, 3], entries[q, 4] = width, 1, height, width
-                r, c = position[place[i]], position[place[j]]
-            else:
-                entries[q, 1], entries[q, 2], entries[q, 3], entries[q, 4] = 1, width, width, height
-                r, c = position[place[j]], position[place[i]]
-            entries[q, 5] = fronts[k, PANEL] + c * fronts[k, LD] + r
-        for q in range(child_start[k], child_start[k + 1]):
-            c = children[q]
-            begin = 0
-            w = block_start[c]
-            for e in range(block_start[c], block_start[c + 1]):
-                to = position[block_rows[e]]
-                height = sizes[block_order[block_rows[e]]]
-                if w > block_start[c] and runs[w - 1, 1] + runs[w - 1, 2] == to and to != padded:
-                    runs[w - 1, 2] += height
-                else:
-                    runs[w, 0], runs[w, 1], runs[w, 2] = begin, to, height
-                    w += 1
-                begin += height
-            run_end[c] = w
-    # joined runs leave gaps: close them
-    w = 0
-    for k in range(count):
-        a = block_start[k]
-        run_start[k] = w
-        if up[k] >= 0:
-            for e in range(a, run_end[k]):
-                runs[w, 0], runs[w, 1], runs[w, 2] = runs[e, 0], runs[e, 1], runs[e, 2]
-                w += 1
-    run_start[count] = w
-    scalar = np.full(padded_total + 1, -1, np.int64)
-    for j in range(n):
-        for r in range(sizes[block_order[j]]):
-            scalar[scalar_place[j] + r] = first[block_order[j]] + r
-    numbers = np.array([factor_size, peak[0] + peak[1], tallest])
-    return (
-        numbers, flops, block_order, fronts, entry_start, entries, child_start, children,
-        run_start, runs[:w].copy(), row_start, row_places, scalar,
-    )  # fmt: skip
+        return np.where(front[block] == k, local[block], padded[k] + below_it)
+
+    # entries of A: source, strides by row and by column, height, width, target in the factor
+    i, j = place[rows].astype(np.int64), place[columns].astype(np.int64)
+    upright = i >= j
+    low, high = np.minimum(i, j), np.maximum(i, j)
+    k = front[low]
+    one = np.ones_like(offsets)
+    entries = np.stack(
+        (
+            offsets,
+            np.where(upright, size[j], one),
+            np.where(upright, one, size[j]),
+            size[high],
+            size[low],
+            panels[k] + local[low] * ld[k] + position(k, high),
+        ),
+        1,
+    )[np.argsort(k, kind="stable")]
+    entry_start = _starts(np.bincount(k, minlength=count))
+
+    # runs of consecutive rows of a front inside its parent: first row, row in the parent, length; none across the
+    # border between panel and update matrix
+    target = position(up[row_front], row_block)
+    joined = (
+        (target[1:] == target[:-1] + height[:-1])
+        & (row_front[1:] == row_front[:-1])
+        & (target[1:] != padded[up[row_front[1:]]])
+    )
+    heads = np.flatnonzero(np.concatenate((np.ones(min(1, joined.size + 1), bool), ~joined))[: row_keys.size])
+    lengths = np.add.reduceat(height, heads) if heads.size else height
+    runs = np.stack((row_local[heads], target[heads], lengths), 1)
+    run_start = _starts(np.bincount(row_front[heads], minlength=count))
+    inner = np.flatnonzero(up >= 0)
+    children = inner[np.argsort(up[inner], kind="stable")]
+    child_start = _starts(np.bincount(up[inner], minlength=count))
+    return Plan(
+        order=order,
+        factor_size=int(panels[-1]),
+        stack=int(stack),
+        tallest=int((padded + padded_below).max()),
+        flops=flops,
+        numeric=(fronts, entry_start, entries, child_start, children, run_start, runs, scalar),
+        triangular=(fronts, row_start, row_places, scalar),
+    )

@@ -1,7 +1,7 @@
 """Multifrontal Cholesky factorisation and triangular solves on a plan made once (Duff and Reid 1983; Liu 1992).
 
 Every supernode is a dense *front*: a panel of its own columns, stored by columns inside the factor, and the square
-update matrix that it leaves to its parent, on a stack. Assemble the entries of A and the children's update matrices,
+update matrix that it leaves to its parent, on a stack. Assemble A's entries and the children's update matrices,
 factor the panel, subtract the panel's outer product. All rows and columns are padded to 8 (`register_tiles.TILE`): padded
 rows are zero, padded columns have a unit pivot.
 """
@@ -125,95 +125,120 @@ def factor(
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def _solve_one(L, x, t, fronts, row_start, rows):
-    """L Lᵀ x = x for one right-hand side x in the padded elimination order, four columns at a time."""
+def _solve_one(L, ok, rhs, out, b0, b1, c, x, t, fronts, row_start, rows, scalar):
+    """L Lᵀ x = column c of rhs, x in the padded elimination order, four columns of L at a time."""
     count = fronts.shape[0]
-    for s in range(count):
-        width, padded, ld = fronts[s, WIDTH], fronts[s, PADDED], fronts[s, LD]
-        below, panel, first = fronts[s, BELOW], fronts[s, PANEL], fronts[s, FIRST]
-        height = padded + below
-        t[:padded] = x[first : first + padded]
-        t[padded:height] = 0
-        for j in range(0, width, 4):
-            c0 = panel + j * ld
-            c1, c2, c3 = c0 + ld, c0 + 2 * ld, c0 + 3 * ld
-            x0 = t[j] * L[c0 + j]
-            x1 = (t[j + 1] - L[c0 + j + 1] * x0) * L[c1 + j + 1]
-            x2 = (t[j + 2] - L[c0 + j + 2] * x0 - L[c1 + j + 2] * x1) * L[c2 + j + 2]
-            x3 = (t[j + 3] - L[c0 + j + 3] * x0 - L[c1 + j + 3] * x1 - L[c2 + j + 3] * x2) * L[c3 + j + 3]
-            x[first + j], x[first + j + 1], x[first + j + 2], x[first + j + 3] = x0, x1, x2, x3
-            for i in range(j + 4, height):
-                t[i] -= (L[c0 + i] * x0 + L[c1 + i] * x1) + (L[c2 + i] * x2 + L[c3 + i] * x3)
-        r = row_start[s] - padded
-        for i in range(padded, height):
-            x[rows[r + i]] += t[i]
-    for s in range(count - 1, -1, -1):
-        width, padded, ld = fronts[s, WIDTH], fronts[s, PADDED], fronts[s, LD]
-        below, panel, first = fronts[s, BELOW], fronts[s, PANEL], fronts[s, FIRST]
-        height = padded + below
-        r = row_start[s] - padded
-        t[:padded] = x[first : first + padded]
-        for i in range(padded, height):
-            t[i] = x[rows[r + i]]
-        for j in range((width - 1) // 4 * 4, -1, -4):
-            c0 = panel + j * ld
-            c1, c2, c3 = c0 + ld, c0 + 2 * ld, c0 + 3 * ld
-            s0 = t[j] - t[j]
-            s1, s2, s3 = s0, s0, s0
-            for i in range(j + 4, height):
-                value = t[i]
-                s0 += L[c0 + i] * value
-                s1 += L[c1 + i] * value
-                s2 += L[c2 + i] * value
-                s3 += L[c3 + i] * value
-            x3 = (t[j + 3] - s3) * L[c3 + j + 3]
-            x2 = (t[j + 2] - s2 - L[c2 + j + 3] * x3) * L[c2 + j + 2]
-            x1 = (t[j + 1] - s1 - L[c1 + j + 2] * x2 - L[c1 + j + 3] * x3) * L[c1 + j + 1]
-            x0 = (t[j] - s0 - L[c0 + j + 1] * x1 - L[c0 + j + 2] * x2 - L[c0 + j + 3] * x3) * L[c0 + j]
-            t[j], t[j + 1], t[j + 2], t[j + 3] = x0, x1, x2, x3
-        x[first : first + padded] = t[:padded]
+    for b in range(b0, b1):
+        if not ok[b]:
+            out[b] = np.nan
+            continue
+        for i in range(scalar.size):
+            x[i] = rhs[b, scalar[i], c] if scalar[i] >= 0 else 0
+        for s in range(count):
+            width, padded, ld = fronts[s, WIDTH], fronts[s, PADDED], fronts[s, LD]
+            below, panel, first = fronts[s, BELOW], fronts[s, PANEL], fronts[s, FIRST]
+            height = padded + below
+            t[:padded] = x[first : first + padded]
+            t[padded:height] = 0
+            for j in range(0, width, 4):
+                c0 = panel + j * ld
+                c1, c2, c3 = c0 + ld, c0 + 2 * ld, c0 + 3 * ld
+                x0 = t[j] * L[b, c0 + j]
+                x1 = (t[j + 1] - L[b, c0 + j + 1] * x0) * L[b, c1 + j + 1]
+                x2 = (t[j + 2] - L[b, c0 + j + 2] * x0 - L[b, c1 + j + 2] * x1) * L[b, c2 + j + 2]
+                x3 = (t[j + 3] - L[b, c0 + j + 3] * x0 - L[b, c1 + j + 3] * x1 - L[b, c2 + j + 3] * x2) * L[
+                    b, c3 + j + 3
+                ]
+                x[first + j], x[first + j + 1], x[first + j + 2], x[first + j + 3] = x0, x1, x2, x3
+                for i in range(j + 4, height):
+                    t[i] -= (L[b, c0 + i] * x0 + L[b, c1 + i] * x1) + (L[b, c2 + i] * x2 + L[b, c3 + i] * x3)
+            r = row_start[s] - padded
+            for i in range(padded, height):
+                x[rows[r + i]] += t[i]
+        for s in range(count - 1, -1, -1):
+            width, padded, ld = fronts[s, WIDTH], fronts[s, PADDED], fronts[s, LD]
+            below, panel, first = fronts[s, BELOW], fronts[s, PANEL], fronts[s, FIRST]
+            height = padded + below
+            r = row_start[s] - padded
+            t[:padded] = x[first : first + padded]
+            for i in range(padded, height):
+                t[i] = x[rows[r + i]]
+            for j in range((width - 1) // 4 * 4, -1, -4):
+                c0 = panel + j * ld
+                c1, c2, c3 = c0 + ld, c0 + 2 * ld, c0 + 3 * ld
+                s0 = t[j] - t[j]
+                s1, s2, s3 = s0, s0, s0
+                for i in range(j + 4, height):
+                    value = t[i]
+                    s0 += L[b, c0 + i] * value
+                    s1 += L[b, c1 + i] * value
+                    s2 += L[b, c2 + i] * value
+                    s3 += L[b, c3 + i] * value
+                x3 = (t[j + 3] - s3) * L[b, c3 + j + 3]
+                x2 = (t[j + 2] - s2 - L[b, c2 + j + 3] * x3) * L[b, c2 + j + 2]
+                x1 = (t[j + 1] - s1 - L[b, c1 + j + 2] * x2 - L[b, c1 + j + 3] * x3) * L[b, c1 + j + 1]
+                x0 = (t[j] - s0 - L[b, c0 + j + 1] * x1 - L[b, c0 + j + 2] * x2 - L[b, c0 + j + 3] * x3) * L[b, c0 + j]
+                t[j], t[j + 1], t[j + 2], t[j + 3] = x0, x1, x2, x3
+            x[first : first + padded] = t[:padded]
+        for i in range(scalar.size):
+            if scalar[i] >= 0:
+                out[b, scalar[i], c] = x[i]
 
 
 @njit(cache=True, nogil=True)
-def _solve_eight(L, x, t, fronts, row_start, rows):
-    """The same for eight right-hand sides, x (padded order, 8) flat: the factor is read once for all."""
+def _solve_eight(L, ok, rhs, out, b0, b1, c, x, t, fronts, row_start, rows, scalar):
+    """The same for columns c to c + 7, x (padded order, 8) flat: the factor is read once for all."""
     count = fronts.shape[0]
-    for s in range(count):
-        width, padded, ld = fronts[s, WIDTH], fronts[s, PADDED], fronts[s, LD]
-        below, panel, first = fronts[s, PADDED_BELOW], fronts[s, PANEL], fronts[s, FIRST] * TILE
-        for j in range(width):
-            scale = L[panel + j * ld + j]
-            for k in range(TILE):
-                x[first + j * TILE + k] *= scale
-            for i in range(j + 1, width):
-                value = L[panel + j * ld + i]
+    for b in range(b0, b1):
+        if not ok[b]:
+            out[b] = np.nan
+            continue
+        have = min(TILE, rhs.shape[2] - c)
+        for i in range(scalar.size):
+            for k in range(have):
+                x[i * TILE + k] = rhs[b, scalar[i], c + k] if scalar[i] >= 0 else 0
+        for s in range(count):
+            width, padded, ld = fronts[s, WIDTH], fronts[s, PADDED], fronts[s, LD]
+            below, panel, first = fronts[s, PADDED_BELOW], fronts[s, PANEL], fronts[s, FIRST] * TILE
+            for j in range(width):
+                scale = L[b, panel + j * ld + j]
                 for k in range(TILE):
-                    x[first + i * TILE + k] -= value * x[first + j * TILE + k]
-        t[: below * TILE] = 0
-        subtract_product(L, panel + padded, ld, x, first, TILE, 1, t, 0, below, below, width)
-        r = row_start[s]
-        for i in range(fronts[s, BELOW]):
-            to = rows[r + i] * TILE
-            for k in range(TILE):
-                x[to + k] += t[k * below + i]
-    for s in range(count - 1, -1, -1):
-        width, padded, ld = fronts[s, WIDTH], fronts[s, PADDED], fronts[s, LD]
-        below, panel, first = fronts[s, BELOW], fronts[s, PANEL], fronts[s, FIRST] * TILE
-        r = row_start[s]
-        for i in range(below):
-            source = rows[r + i] * TILE
-            for k in range(TILE):
-                t[i * TILE + k] = x[source + k]
-        for j in range(0, padded, TILE):
-            subtract_product(t, 0, TILE, L, panel + padded + j * ld, 1, ld, x, first + j * TILE, TILE, TILE, below)
-        for j in range(width - 1, -1, -1):
-            for i in range(j + 1, width):
-                value = L[panel + j * ld + i]
+                    x[first + j * TILE + k] *= scale
+                for i in range(j + 1, width):
+                    value = L[b, panel + j * ld + i]
+                    for k in range(TILE):
+                        x[first + i * TILE + k] -= value * x[first + j * TILE + k]
+            t[: below * TILE] = 0
+            subtract_product(L[b], panel + padded, ld, x, first, TILE, 1, t, 0, below, below, width)
+            r = row_start[s]
+            for i in range(fronts[s, BELOW]):
+                to = rows[r + i] * TILE
                 for k in range(TILE):
-                    x[first + j * TILE + k] -= value * x[first + i * TILE + k]
-            scale = L[panel + j * ld + j]
-            for k in range(TILE):
-                x[first + j * TILE + k] *= scale
+                    x[to + k] += t[k * below + i]
+        for s in range(count - 1, -1, -1):
+            width, padded, ld = fronts[s, WIDTH], fronts[s, PADDED], fronts[s, LD]
+            below, panel, first = fronts[s, BELOW], fronts[s, PANEL], fronts[s, FIRST] * TILE
+            r = row_start[s]
+            for i in range(below):
+                source = rows[r + i] * TILE
+                for k in range(TILE):
+                    t[i * TILE + k] = x[source + k]
+            for j in range(0, padded, TILE):
+                subtract_product(
+                    t, 0, TILE, L[b], panel + padded + j * ld, 1, ld, x, first + j * TILE, TILE, TILE, below
+                )
+            for j in range(width - 1, -1, -1):
+                for i in range(j + 1, width):
+                    value = L[b, panel + j * ld + i]
+                    for k in range(TILE):
+                        x[first + j * TILE + k] -= value * x[first + i * TILE + k]
+                scale = L[b, panel + j * ld + j]
+                for k in range(TILE):
+                    x[first + j * TILE + k] *= scale
+        for i in range(scalar.size):
+            if scalar[i] >= 0:
+                for k in range(have):
+                    out[b, scalar[i], c + k] = x[i * TILE + k]
 
 
 def solve(L, ok, rhs, out, b0, b1, tallest, fronts, row_start, rows, scalar):
@@ -222,33 +247,10 @@ def solve(L, ok, rhs, out, b0, b1, tallest, fronts, row_start, rows, scalar):
     Up to two right-hand sides go one by one (reading the factor costs all the time), more of them eight at a time.
     """
     sweep, lanes = (_solve_one, 1) if rhs.shape[2] < 3 else (_solve_eight, TILE)
-    x = np.zeros((scalar.size, lanes), L.dtype)
+    x = np.zeros(scalar.size * lanes, L.dtype)
     t = np.empty(tallest * lanes, L.dtype)
-    for b in range(b0, b1):
-        if not ok[b]:
-            out[b] = np.nan
-            continue
-        for c in range(0, rhs.shape[2], lanes):
-            _gather(rhs[b], c, x, scalar)
-            sweep(L[b], x.reshape(-1), t, fronts, row_start, rows)
-            _scatter(x, out[b], c, scalar)
-
-
-@njit(cache=True, nogil=True)
-def _gather(source, c, x, scalar):
-    """Columns c, c + 1, ... of `source` into the padded elimination order."""
-    for i in range(scalar.size):
-        for k in range(min(x.shape[1], source.shape[1] - c)):
-            x[i, k] = source[scalar[i], c + k] if scalar[i] >= 0 else 0
-
-
-@njit(cache=True, nogil=True)
-def _scatter(x, target, c, scalar):
-    """The reverse."""
-    for i in range(scalar.size):
-        if scalar[i] >= 0:
-            for k in range(min(x.shape[1], target.shape[1] - c)):
-                target[scalar[i], c + k] = x[i, k]
+    for c in range(0, rhs.shape[2], lanes):
+        sweep(L, ok, rhs, out, b0, b1, c, x, t, fronts, row_start, rows, scalar)
 
 
 @njit(cache=True, nogil=True)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.linear.unrolled import LARGEST
 from mslsq.linearize.blocks import BlockTerm
+from mslsq.linearize.pattern import Placement
 from mslsq.problem.structure import Structure
 
 
@@ -22,10 +23,9 @@ class Assembly:
 
     block: BlockTerm
     structure: Structure
-    columns: tuple[Int[Tensor, "tangent lanes"], ...]
-    """Per slot, the column of each tangent entry of each block; a single lane where all blocks share the variable."""
-    whole: bool
-    """Are the columns of the term all the columns of the system, in order (one dense curve fit)?"""
+    placement: Placement
+    sparse: bool = False
+    """Are the normal equations stored by their non-zero blocks?"""
     fused: bool = False
     """Write products as elementwise ones, which a compiler fuses with what made them, and not as calls of BLAS?"""
 
@@ -35,7 +35,6 @@ class Assembly:
         return self.block.lanes_are_batch or self.block.shares_variables
 
     # ---- normal equations
-    # -------------------------------------------------------------------------------------------------------
 
     def gradient(
         self, jacobian: Float[Tensor, "outer rows tangent lanes"], residual: Float[Tensor, "outer rows lanes"]
@@ -67,12 +66,12 @@ class Assembly:
         n = self.structure.num_columns
         if self.block.lanes_are_batch:
             rows = rearrange(jacobian[0], "rows tangent lanes -> lanes rows tangent")
-            if self.whole:
+            if self.placement.whole:
                 return rows
-            index = self._joint_columns()[:, 0]
+            index = self.placement.columns[:, 0]
             return rows.new_zeros(*rows.shape[:2], n + 1).index_add(2, index, rows)[..., :n]
         outer, rows, _, lanes = jacobian.shape
-        index = torch.arange(lanes, device=jacobian.device) * (n + 1) + self._joint_columns()
+        index = torch.arange(lanes, device=jacobian.device) * (n + 1) + self.placement.columns
         flat = jacobian.new_zeros(outer, rows, lanes * (n + 1))
         flat = flat.index_add(
             2,
@@ -82,41 +81,25 @@ class Assembly:
         return rearrange(flat, "o rows (lanes columns) -> o (rows lanes) columns", lanes=lanes)[..., :n]
 
     # ---- placing
-    # ----------------------------------------------------------------------------------------------------------------
 
     def place_vector(self, vector: Tensor) -> Float[Tensor, "batch columns"]:
         """A joint tangent vector per block, (batch, tangent) or (batch, tangent, lanes), added up in the system's
         columns."""
-        if self.whole:
+        if self.placement.whole:
             return vector
         n = self.structure.num_columns
-        index = self._joint_columns()
-        index = index[:, 0] if vector.ndim == 2 else index.expand(-1, vector.shape[-1])
-        return vector.new_zeros(len(vector), n + 1).index_add(1, index.reshape(-1), vector.flatten(1))[:, :n]
+        return vector.new_zeros(len(vector), n + 1).index_add(1, self.placement.vector, vector.flatten(1))[:, :n]
 
-    def place_matrix(self, matrix: Tensor) -> Float[Tensor, "batch components size size"]:
-        """A joint matrix per block, (batch, a, b) or (batch, a, b, lanes), added up in the system's matrices."""
-        if self.whole:
+    def place_matrix(self, matrix: Tensor) -> Tensor:
+        """A joint matrix per block, (batch, a, b) or (batch, a, b, lanes), added up in the system's matrices: (batch,
+        components, size, size), or (batch, values) where they are block-sparse."""
+        if self.placement.whole:
             return matrix[:, None]
-        count, size = self.structure.num_components, self.structure.size
-        index = self._matrix_index()
-        index = index[:, :, 0] if matrix.ndim == 3 else index.expand(-1, -1, matrix.shape[-1])
-        flat = matrix.new_zeros(len(matrix), count * size * size + 1)
-        flat = flat.index_add(1, index.reshape(-1), matrix.flatten(1))[:, :-1]
-        return flat.reshape(len(matrix), count, size, size)
-
-    def _joint_columns(self) -> Int[Tensor, "tangent lanes"]:
-        lanes = max(column.shape[1] for column in self.columns)
-        return torch.cat([column.expand(-1, lanes) for column in self.columns])
-
-    def _matrix_index(self) -> Int[Tensor, "a b lanes"]:
-        """The flat place of every entry of the blocks' matrices; what belongs to a fixed block goes into the last
-        bin."""
-        size, n = self.structure.size, self.structure.num_columns
-        joint = self._joint_columns()
-        row, column = joint[:, None], joint[None, :]
-        place = row * size + column % max(size, 1)
-        return torch.where((row < n) & (column < n), place, n * size)
+        flat = matrix.new_zeros(len(matrix), self.placement.matrix_size + 1)
+        flat = flat.index_add(1, self.placement.matrix, matrix.flatten(1))[:, :-1]
+        if self.sparse:
+            return flat
+        return flat.reshape(len(matrix), self.structure.num_components, self.structure.size, self.structure.size)
 
 
 def _gram(j: Float[Tensor, "rows tangent lanes"]) -> Float[Tensor, "tangent tangent lanes"]:
@@ -124,19 +107,3 @@ def _gram(j: Float[Tensor, "rows tangent lanes"]) -> Float[Tensor, "tangent tang
     n = j.shape[1]
     entries = {(a, b): (j[:, a] * j[:, b]).sum(0) for a in range(n) for b in range(a + 1)}
     return torch.stack([torch.stack([entries[max(a, b), min(a, b)] for b in range(n)]) for a in range(n)])
-
-
-def assembly_of(block: BlockTerm, structure: Structure, fused: bool = False) -> Assembly:
-    """The plan for one term."""
-    columns = []
-    for slot in block.term.slots:
-        of_unknown = structure.columns[slot.unknown]
-        index = [slot.index] if isinstance(slot.index, int) else slot.index
-        columns.append(of_unknown[index].T.contiguous())
-    joint = torch.cat([column[:, :1] for column in columns])[:, 0].tolist()
-    whole = (
-        structure.num_components == 1
-        and (block.lanes_are_batch or block.shares_variables)
-        and joint == list(range(structure.num_columns))
-    )
-    return Assembly(block, structure, tuple(columns), whole, fused)

@@ -65,7 +65,6 @@ class BlockTerm:
         return not self.lanes_are_batch and self.batch > 1
 
     # ---- layout
-    # -------------------------------------------------------------------------------------------------------------
 
     def prepare(self, inputs: Inputs) -> dict[str, Tensor]:
         """Inputs in the layout of the lanes: done once per solve, not once per step."""
@@ -130,7 +129,6 @@ class BlockTerm:
         return tuple(t[None] for t in output) if isinstance(output, tuple) else output[None]
 
     # ---- functions of one block
-    # -----------------------------------------------------------------------------------------------
 
     def residual_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "rows"]:
         """The weighted residual of one block, as a real vector."""

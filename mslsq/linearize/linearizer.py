@@ -10,8 +10,9 @@ from torch import Tensor
 
 from mslsq.linear import LinearSolver
 from mslsq.linear.dense import triangular_form
-from mslsq.linearize.assembly import Assembly, assembly_of
+from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.pattern import Placement
 from mslsq.linearize.robust import robustified
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import Inputs, System
@@ -176,11 +177,16 @@ def linearizer_of(
     system: System,
     structure: Structure,
     blocks: tuple[BlockTerm, ...],
+    placements: tuple[Placement, ...],
     linear_solver: LinearSolver,
     fused: bool = False,
 ) -> Linearizer:
-    """Put together the plans of all terms; `fused` where the result is going to be compiled."""
-    assemblies = tuple(assembly_of(block, structure, fused) for block in blocks)
+    """Put together the plans of all terms."""
+    sparse = linear_solver.form == "sparse"
+    assemblies = tuple(
+        Assembly(block, structure, placement, sparse, fused)
+        for block, placement in zip(blocks, placements, strict=True)
+    )
     return Linearizer(system, structure, assemblies, linear_solver)
 
 

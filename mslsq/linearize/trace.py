@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
+from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.replay import merge_repeated, straight_line
 from mslsq.problem.structure import Structure
 
@@ -122,6 +123,10 @@ class Plan:
     the user's."""
 
     structure: Structure
+    pattern: Pattern | None
+    """Of block-sparse normal equations; None where they are dense."""
+    placements: tuple[Placement, ...]
+    """Per term, where its blocks go."""
     sizes: tuple[tuple[int, int], ...]
     """Per term: rows of the residual of one block, and how many are complex."""
     captured: dict[int, Callable[..., Any]] = field(default_factory=dict)

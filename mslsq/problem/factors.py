@@ -77,7 +77,8 @@ class Between(CostFunction):
 
     Args:
         a, b: variables of one Lie group, or `variable[index]`.
-        measured: elements of that group, one per block or `Shared`.
+        measured: elements of that group, one per block or `Shared`. Their rotations are normalised first: quaternions
+            from files or from a network have norm one only nearly.
         weight: for instance `mslsq.SqrtInformation.from_information(...)`, in the tangent's order (translation,
             rotation).
 
@@ -98,12 +99,13 @@ class Between(CostFunction):
                 )
 
     def residual(self, a: Any, b: Any, measured: Any) -> Float[Tensor, "tangent"]:
-        return measured.between(a.between(b)).log()
+        return measured.normalized().between(a.between(b)).log()
 
     def jacobians(
         self, a: Any, b: Any, measured: Any
     ) -> tuple[Float[Tensor, "tangent tangent"], Float[Tensor, "tangent tangent"]]:
         group = type(measured)
+        measured = measured.normalized()
         space = space_of_value(measured)
         if not _has_closed_form(space):
             seen = a.between(b)

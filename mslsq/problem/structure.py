@@ -39,12 +39,12 @@ class Structure:
         return self.num_components * self.size
 
 
-def structure_of(system: System, device: torch.device | None = None) -> Structure:
-    """Number the columns of a system, by connected components where that saves work."""
+def structure_of(system: System, device: torch.device | None = None, split: bool = True) -> Structure:
+    """Number the columns of a system; by connected components, where that saves work and `split` allows it."""
     tangents = [unknown.space.tangent_dim for unknown in system.unknowns]
     free = [np.ones(u.count, bool) if u.free is None else u.free.cpu().numpy().astype(bool) for u in system.unknowns]
     total = sum(int(mask.sum()) * d for mask, d in zip(free, tangents, strict=True))
-    if total <= SMALL:
+    if total <= SMALL or not split:
         return _single(tangents, free, device)
     labels = components_of(system, free)
     sizes = np.zeros(max((int(label.max(initial=-1)) for label in labels), default=-1) + 1, np.int64)

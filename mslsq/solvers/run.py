@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mslsq.linear import QR, LinearSolver, SparseCholesky
 from mslsq.linearize.blocks import BlockTerm, Values, block_term, first_block, writes_into_its_inputs
 from mslsq.linearize.capture import capture
 from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
+from mslsq.linearize.pattern import pattern_of, placement_of
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan, PlanCache, global_key, tensor_key
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import structure_of
@@ -102,18 +104,36 @@ def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Pla
     key = _key(task, values, inputs)
     plan = task.cache.get(key)
     if plan is None:
-        structure = structure_of(task.system, values[0].device)
         blocks = _measured(task, values, inputs)
-        plan = Plan(structure, tuple((block.rows, block.pairs) for block in blocks))
+        plan = _made(task, blocks, values[0].device)
         _capture_where_needed(task, plan, blocks, values, inputs)
         task.cache.put(key, plan)
     blocks = tuple(
         BlockTerm(_captured(task.system, plan, number), task.system, task.batch, batched, *size)
         for number, (batched, size) in enumerate(zip(task.batched, plan.sizes, strict=True))
     )
-    linear = task.solver.chosen_linear_solver(plan.structure.num_components, plan.structure.size)
-    linearizer = linearizer_of(task.system, plan.structure, blocks, linear, fused=task.solver.compile)
+    linearizer = linearizer_of(
+        task.system, plan.structure, blocks, plan.placements, linear_solver_of(task, plan), fused=task.solver.compile
+    )
     return plan, linearizer, linearizer.prepare(inputs)
+
+
+def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
+    """The linear solver that the task's solver chooses for this structure, bound to its pattern where it is sparse."""
+    linear = task.solver.chosen_linear_solver(plan.structure.size, plan.pattern is not None)
+    return linear.bound(plan.pattern.structure) if isinstance(linear, SparseCholesky) and plan.pattern else linear
+
+
+def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Plan:
+    """Structure, pattern and placements of a system: dense, a batch of small dense parts, or block-sparse."""
+    # The triangle of QR is of the whole Jacobian: parts that nothing couples stay together.
+    structure = structure_of(task.system, device, split=not isinstance(task.solver.linear_solver, QR))
+    pattern = None
+    if task.solver.wants_sparse(structure.size) and device.type == "cpu":
+        structure = structure_of(task.system, device, split=False)
+        pattern = pattern_of(task.system, structure)
+    placements = tuple(placement_of(block.term, block.lanes_are_batch, structure, pattern) for block in blocks)
+    return Plan(structure, pattern, placements, tuple((block.rows, block.pairs) for block in blocks))
 
 
 def stale_plan(

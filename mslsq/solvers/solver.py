@@ -8,9 +8,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.linear import QR, Cholesky, LinearSolver, UnrolledCholesky
+from mslsq.linear import Cholesky, LinearSolver, SparseCholesky, UnrolledCholesky
 from mslsq.linear.unrolled import LARGEST
 from mslsq.linearize.linearizer import Linearization
+
+LARGEST_DENSE = 300
+"""Up to that many columns in one connected part the normal equations are dense under `linear_solver="auto"`."""
 
 
 class SolverOptionError(ValueError):
@@ -42,7 +45,8 @@ class Solver:
         ftol: stop when an accepted step changes the cost by less than `ftol * cost` and the model agrees with it.
         gtol: stop when no entry of the gradient (in the tangent) exceeds `gtol`.
         xtol: stop when an accepted step is shorter than `xtol * (xtol + |x|)`.
-        linear_solver: `"auto"` (Cholesky), `linear.Cholesky()` or `linear.QR()`.
+        linear_solver: `"auto"` (Cholesky, dense or sparse by size), `linear.Cholesky()`, `linear.SparseCholesky()` or
+            `linear.QR()`.
         compile: compile the step with `torch.compile`; slow the first time (about 20 s), fast after.
         early_stop: look after each step whether all problems are done. `False` takes exactly `max_steps` without
             asking the device (problems that are done do not move).
@@ -79,7 +83,7 @@ class Solver:
             raise SolverOptionError(f"{name}: trace must be 'auto', 'always' or 'never', not {self.trace!r}.")
         if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
             raise SolverOptionError(
-                f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky() or mslsq.linear.QR(), not "
+                f"{name}: linear_solver must be 'auto' or an object such as mslsq.linear.Cholesky(), not "
                 f"{self.linear_solver!r}."
             )
 
@@ -89,16 +93,23 @@ class Solver:
         skip = ("callback", "verbose", "max_steps", "early_stop", "trace")
         return (type(self), *(v for k, v in self.__dict__.items() if k not in skip))
 
-    def chosen_linear_solver(self, num_components: int, size: int) -> LinearSolver:
-        """The linear solver for a system of so many independent parts of this size."""
+    def wants_sparse(self, size: int) -> bool:
+        """Should normal equations whose connected parts have this size be stored by their blocks?"""
+        if self.linear_solver == "auto":
+            return size > LARGEST_DENSE
+        return isinstance(self.linear_solver, SparseCholesky)
+
+    def chosen_linear_solver(self, size: int, sparse: bool) -> LinearSolver:
+        """The linear solver for a system whose parts have this size."""
+        if sparse:
+            return self.linear_solver if isinstance(self.linear_solver, SparseCholesky) else SparseCholesky()
         if self.linear_solver == "auto":
             return UnrolledCholesky() if self.compile and size <= LARGEST else Cholesky()
-        if isinstance(self.linear_solver, QR) and num_components > 1:
-            return Cholesky()
+        if isinstance(self.linear_solver, SparseCholesky):
+            return Cholesky()  # not on this device: said in `verbose`
         return self.linear_solver
 
     # ---- a method answers these
-    # -------------------------------------------------------------------------------------------------
 
     def start(self, model: Linearization, linear: LinearSolver) -> MethodState:
         """The method's own state at the start."""

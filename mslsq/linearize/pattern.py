@@ -1,0 +1,120 @@
+"""Where the blocks of every term go: columns of the gradient, places in dense or block-sparse normal equations.
+
+Worked out once per structure; a step only multiplies and adds.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mslsq.linear.block_cholesky import BlockStructure, analyze
+from mslsq.problem.structure import Structure
+from mslsq.problem.system import System, Term
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """The block-sparse normal equations of a system, and which block each free block of an unknown is."""
+
+    structure: BlockStructure
+    blocks: tuple[np.ndarray, ...]
+    """Per unknown (count,): the number of its block, -1 where it is held fixed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Where the numbers of one term go, flattened; what belongs to fixed blocks goes into a last bin that is
+    dropped."""
+
+    whole: bool
+    """Are the columns of the term all the columns of the system, in order (one dense curve fit)? Then nothing moves."""
+    columns: Int[Tensor, "tangent lanes"]
+    """The column of every entry of the joint tangent of a block; one lane where all blocks share their variables."""
+    vector: Int[Tensor, "entries"]
+    """The column of every entry of (tangent, lanes)."""
+    matrix: Int[Tensor, "entries"]
+    """The place of every entry of (tangent, tangent, lanes)."""
+    matrix_size: int
+    """Numbers in one matrix, without the bin."""
+
+
+def pattern_of(system: System, structure: Structure) -> Pattern:
+    """The block pairs that terms couple, analysed for elimination. `structure` has one component."""
+    sizes: list[np.ndarray] = []
+    blocks: list[np.ndarray] = []
+    start = 0
+    for unknown in system.unknowns:
+        free = np.ones(unknown.count, bool) if unknown.free is None else unknown.free.cpu().numpy().astype(bool)
+        number = np.where(free, start + np.cumsum(free) - 1, -1)
+        blocks.append(number)
+        sizes.append(np.full(int(free.sum()), unknown.space.tangent_dim))
+        start += int(free.sum())
+    rows: list[np.ndarray] = []
+    cols: list[np.ndarray] = []
+    for term in system.terms:
+        joint = [_numbers(term, position, blocks) for position in range(len(term.slots))]
+        for one in range(len(joint)):
+            for other in range(one):
+                both = (joint[one] >= 0) & (joint[other] >= 0)
+                rows.append(joint[one][both])
+                cols.append(joint[other][both])
+    row, col = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in (rows, cols))
+    return Pattern(analyze(np.concatenate(sizes), row, col), tuple(blocks))
+
+
+def placement_of(term: Term, lanes_are_batch: bool, structure: Structure, pattern: Pattern | None) -> Placement:
+    """The placement of one term."""
+    parts = []
+    for slot in term.slots:
+        index = [slot.index] if isinstance(slot.index, int) else slot.index
+        parts.append(structure.columns[slot.unknown][index].T)
+    lanes = max(part.shape[1] for part in parts)
+    columns = torch.cat([part.expand(-1, lanes) for part in parts])
+    shared = all(isinstance(slot.index, int) for slot in term.slots)
+    whole = (
+        pattern is None
+        and structure.num_components == 1
+        and (lanes_are_batch or shared)
+        and columns[:, 0].tolist() == list(range(structure.num_columns))
+    )
+    if pattern is None:
+        matrix, size = _dense_places(columns, structure), structure.num_components * structure.size**2
+    else:
+        matrix, size = _sparse_places(term, lanes, structure, pattern), pattern.structure.num_values
+    return Placement(whole, columns, columns.reshape(-1), matrix.to(columns.device).reshape(-1), size)
+
+
+def _dense_places(columns: Int[Tensor, "tangent lanes"], structure: Structure) -> Int[Tensor, "a b lanes"]:
+    size, n = structure.size, structure.num_columns
+    row, column = columns[:, None], columns[None, :]
+    place = row * size + column % max(size, 1)
+    return torch.where((row < n) & (column < n), place, n * size)
+
+
+def _sparse_places(term: Term, lanes: int, structure: Structure, pattern: Pattern) -> Int[Tensor, "a b lanes"]:
+    """Entry (a, b) of a block pair (i, j) goes to the stored lower triangle; that of the mirrored pair is dropped."""
+    tangents = [structure.columns[slot.unknown].shape[1] for slot in term.slots]
+    joint = [_numbers(term, position, pattern.blocks, lanes) for position in range(len(term.slots))]
+    dropped = pattern.structure.num_values
+    rows = []
+    for i, height in zip(joint, tangents, strict=True):
+        row = []
+        for j, width in zip(joint, tangents, strict=True):
+            kept = (i >= 0) & (j >= 0) & (i >= j)
+            offset, _ = pattern.structure.offset_of(np.where(kept, i, 0), np.where(kept, j, 0))
+            within = np.arange(height)[:, None] * width + np.arange(width)
+            row.append(np.where(kept, offset + within[:, :, None], dropped))
+        rows.append(np.concatenate(row, 1))
+    return torch.from_numpy(np.concatenate(rows, 0))
+
+
+def _numbers(
+    term: Term, position: int, blocks: list[np.ndarray] | tuple[np.ndarray, ...], lanes: int | None = None
+) -> np.ndarray:
+    """The block numbers that a slot refers to, one per block of the term."""
+    slot = term.slots[position]
+    index = slot.index if isinstance(slot.index, int) else slot.index.cpu().numpy()
+    return np.broadcast_to(blocks[slot.unknown][index], (term.num_blocks if lanes is None else lanes,))

@@ -1,0 +1,175 @@
+"""Block-sparse normal equations: the same costs and steps as dense ones, and the same derivatives."""
+
+import pytest
+import torch
+from torch.func import jacfwd, jacrev, vmap
+
+import mslsq
+
+DENSE, SPARSE = mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky()
+
+
+def ring(count: int = 12, seed: int = 0) -> tuple[mslsq.Problem, mslsq.SE2, torch.Tensor]:
+    """A ring of SE(2) poses with chords, landmarks seen from some of them, robust losses, the first pose held."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = mslsq.SE2.random(count, generator=generator, dtype=torch.float64)
+    i = torch.cat((torch.arange(count), torch.arange(0, count, 3)))
+    j = torch.cat((torch.roll(torch.arange(count), -1), (torch.arange(0, count, 3) + count // 2) % count))
+    noise = 0.05 * torch.randn(len(i), 3, generator=generator, dtype=torch.float64)
+    measured = (truth[i].inverse() @ truth[j]).retract(noise)
+    pose = mslsq.Variable("pose", mslsq.SE2, count=count)
+    problem = mslsq.Problem(
+        mslsq.Between(pose[i], pose[j], measured=measured, weight=5.0, loss=mslsq.Cauchy(1.0)), pose.fixed([0])
+    )
+    start = truth.retract(0.1 * torch.randn(count, 3, generator=generator, dtype=torch.float64))
+    return problem, start, measured.storage
+
+
+@mslsq.cost
+def sighting(pose: mslsq.SE2, landmark: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    return pose.inverse().act(landmark) - seen
+
+
+def with_landmarks() -> tuple[mslsq.Problem, dict]:
+    """Two kinds of unknowns, of three and two columns, some held fixed, in blocks that share a variable too."""
+    problem, start, _ = ring()
+    generator = torch.Generator().manual_seed(5)
+    pose = problem.variables["pose"]
+    landmark = mslsq.Variable("landmark", mslsq.Euclidean(2), count=7)
+    who = torch.randint(12, (40,), generator=generator)
+    what = torch.cat((torch.arange(7), torch.randint(7, (33,), generator=generator)))
+    places = torch.randn(7, 2, generator=generator, dtype=torch.float64)
+    seen = start[who].inverse().act(places[what]) + 0.02 * torch.randn(40, 2, generator=generator, dtype=torch.float64)
+    same = mslsq.Difference(landmark[[1, 2, 2]], landmark[[2, 3, 1]], measured=places[[2, 3, 1]] - places[[1, 2, 2]])
+    whole = mslsq.Problem(
+        *problem, sighting(pose[who], landmark[what], seen=seen), same, pose.fixed([0]), landmark.fixed([3])
+    )
+    return whole, {"pose": start, "landmark": places + 0.1}
+
+
+@pytest.mark.parametrize("solver", [mslsq.LevenbergMarquardt, mslsq.GaussNewton, mslsq.Dogleg])
+def test_sparse_takes_the_steps_of_dense(solver):
+    problem, values = with_landmarks()
+    dense = mslsq.solve(problem, values, solver=solver(linear_solver=DENSE, max_steps=30))
+    sparse = mslsq.solve(problem, values, solver=solver(linear_solver=SPARSE, max_steps=30))
+    steps = min(int(dense.num_steps), int(sparse.num_steps)) - 1  # at the minimum rounding decides which step is last
+    torch.testing.assert_close(
+        dense.history.cost[: steps + 1], sparse.history.cost[: steps + 1], rtol=1e-10, atol=1e-10
+    )
+    for name in values:
+        a, b = dense.value[name], sparse.value[name]
+        a, b = (x.storage if isinstance(x, mslsq.Manifold) else x for x in (a, b))
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-7)
+
+
+def test_a_batch_of_one_structure_equals_solving_one_by_one():
+    problem, start, _ = ring()
+    noise = 0.05 * torch.randn(3, 12, 3, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    starts = mslsq.manifolds.stack([start.retract(noise[k]) for k in range(3)])
+    solver = mslsq.LevenbergMarquardt(linear_solver=SPARSE)
+    batch = mslsq.solve(problem, {"pose": starts}, in_dims=({"pose": 0}, None), solver=solver)
+    for k in range(3):
+        single = mslsq.solve(problem, {"pose": starts[k]}, solver=solver)
+        torch.testing.assert_close(batch.cost[k], single.cost, rtol=1e-12, atol=0)
+        torch.testing.assert_close(batch.value["pose"].storage[k], single.value["pose"].storage, rtol=0, atol=1e-9)
+
+
+def test_a_nan_problem_does_not_disturb_its_batch_mates():
+    problem, start, measured = ring()
+    data = torch.stack([measured, measured * torch.nan, measured])
+    solution = mslsq.solve(
+        problem,
+        {"pose": start},
+        {"between": {"measured": data}},
+        in_dims=(None, {"between": {"measured": 0}}),
+        solver=mslsq.LevenbergMarquardt(linear_solver=SPARSE),
+    )
+    assert mslsq.Status(int(solution.status[1])) is mslsq.Status.NON_FINITE
+    assert torch.equal(solution.value["pose"].storage[0], solution.value["pose"].storage[2])
+    assert bool(solution.converged[0])
+
+
+def test_a_recorded_step_takes_the_same_steps():
+    problem, start, _ = ring()
+    eager = mslsq.solve(problem, {"pose": start}, solver=mslsq.LevenbergMarquardt(linear_solver=SPARSE, trace="never"))
+    graph = mslsq.solve(problem, {"pose": start}, solver=mslsq.LevenbergMarquardt(linear_solver=SPARSE, trace="always"))
+    torch.testing.assert_close(eager.cost, graph.cost, rtol=1e-13, atol=0)
+
+
+def test_float32_stays_float32():
+    problem, start, _ = ring()
+    solution = mslsq.solve(
+        problem.to(torch.float32),
+        {"pose": start.to(torch.float32)},
+        solver=mslsq.LevenbergMarquardt(linear_solver=SPARSE),
+    )
+    assert solution.cost.dtype == torch.float32
+    assert bool(solution.converged)
+
+
+def test_large_systems_are_sparse_by_themselves(capsys):
+    count = 200
+    x = mslsq.Variable("x", mslsq.Euclidean(2), count=count)
+    index = torch.arange(count - 1)
+    problem = mslsq.Problem(
+        mslsq.Difference(x[index], x[index + 1], measured=torch.ones(count - 1, 2, dtype=torch.float64)), x.fixed([0])
+    )
+    start = torch.zeros(count, 2, dtype=torch.float64)
+    solution = mslsq.solve(problem, {"x": start}, solver=mslsq.LevenbergMarquardt(verbose=True))
+    assert "SparseCholesky of 398" in capsys.readouterr().out
+    torch.testing.assert_close(solution.value["x"][:, 0], torch.arange(count, dtype=torch.float64))
+
+
+def graph_function(linear: mslsq.linear.LinearSolver):
+    problem, start, measured = ring()
+    generator = torch.Generator().manual_seed(3)
+    directions = torch.randn(2, *measured.shape, generator=generator, dtype=torch.float64)
+    weights = torch.randn(2, *start.storage.shape, generator=generator, dtype=torch.float64)
+    solver = mslsq.LevenbergMarquardt(linear_solver=linear, ftol=0, gtol=1e-13, xtol=1e-15, max_steps=100)
+
+    def function(a: torch.Tensor) -> torch.Tensor:
+        moved = measured + 0.05 * (a[:, None, None] * directions).sum(0)
+        solution = mslsq.solve(problem, {"pose": start}, {"between": {"measured": moved}}, solver=solver)
+        return (solution.value["pose"].storage * weights).sum((1, 2))
+
+    return function
+
+
+POINT = torch.tensor([0.3, -0.2], dtype=torch.float64)
+
+
+def test_first_derivatives_agree_with_differences_and_with_dense():
+    sparse, dense = graph_function(SPARSE), graph_function(DENSE)
+    h = 1e-4
+    basis = torch.eye(2, dtype=torch.float64)
+    differences = torch.stack([(sparse(POINT + h * e) - sparse(POINT - h * e)) / (2 * h) for e in basis], 1)
+    for transform in (jacrev, jacfwd):
+        derivative = transform(sparse)(POINT)
+        torch.testing.assert_close(derivative, differences, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(derivative, jacrev(dense)(POINT), rtol=1e-10, atol=1e-11)
+    mapped = vmap(jacrev(sparse))(torch.stack([POINT, 0.5 * POINT]))
+    torch.testing.assert_close(mapped[0], differences, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(jacfwd, jacrev), (jacrev, jacrev), (jacrev, jacfwd), (jacfwd, jacfwd)])
+def test_second_derivatives_agree_with_differences_of_first_ones(outer, inner):
+    sparse = graph_function(SPARSE)
+    h = 1e-4
+    basis = torch.eye(2, dtype=torch.float64)
+    first = jacrev(sparse)
+    differences = torch.stack([(first(POINT + h * e) - first(POINT - h * e)) / (2 * h) for e in basis], 2)
+    torch.testing.assert_close(outer(inner(sparse))(POINT), differences, rtol=1e-5, atol=1e-6)
+
+
+def test_adjoints_that_differentiate_the_linear_solver_say_so():
+    problem, start, measured = ring()
+    data = {"between": {"measured": measured.clone().requires_grad_()}}
+    solver = mslsq.LevenbergMarquardt(linear_solver=SPARSE)
+    for adjoint in (mslsq.Unrolled(), mslsq.Truncated(3)):
+        with pytest.raises(ValueError, match=r"linear_solver=mslsq\.linear\.Cholesky"):
+            mslsq.solve(problem, {"pose": start}, data, solver=solver, adjoint=adjoint)
+
+
+def test_an_unknown_backend_is_an_error():
+    with pytest.raises(ValueError, match="backend"):
+        mslsq.linear.SparseCholesky(backend="cholmd")
