@@ -10,14 +10,11 @@ import argparse
 import time
 from pathlib import Path
 
-import matplotlib
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 import mslsq
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # after the backend is chosen: no display is needed
 
 NOISE = 0.02
 
@@ -40,7 +37,8 @@ def make_curves(count: int, points: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def plot(t: Tensor, y: Tensor, fit: mslsq.CurveFit, score: Tensor, path: Path) -> None:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 4), layout="constrained")  # not pyplot: no display is needed
+    left, right = figure.subplots(1, 2)
     fine = torch.linspace(0, 4, 200, dtype=torch.float64)
     for number in range(4):
         (line,) = left.plot(fine, decay(fit.value[number], fine))
@@ -52,7 +50,6 @@ def plot(t: Tensor, y: Tensor, fit: mslsq.CurveFit, score: Tensor, path: Path) -
     right.set(title="error / stated standard error", xlabel="standard errors")
     right.legend()
     figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def main(arguments: list[str] | None = None) -> float:

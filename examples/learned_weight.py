@@ -2,29 +2,25 @@
 
     python examples/learned_weight.py --out outputs/learned_weight
 
-Positions from distances to eight beacons. Each distance comes with a signal quality q, and its noise depends on q in a
-way nobody knows. The network turns q into a weight, `LeastSquaresLayer` into a position, and the error of the position
-trains the network through the solve. (Weights matter up to a common factor: that of q = 1 is one by construction.)
+Positions from distances to eight beacons, whose noise depends on their signal quality q, nobody knows how. A network
+turns q into a weight, `LeastSquaresLayer` turns weights into a position, and its error trains the network.
 """
 
 import argparse
 from pathlib import Path
 
-import matplotlib
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import mslsq
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # after the backend is chosen: no display is needed
 
 torch.set_default_dtype(torch.float64)
 BEACONS = 10 * torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1], [0.5, 0], [1, 0.5], [0.5, 1], [0, 0.5]])
 
 
 def true_sigma(quality: Tensor) -> Tensor:
-    """What the network has to find out: 5 cm at its best, 60 cm at its worst, in the shape of a step."""
+    """What the network has to find out: 5 cm at best, 60 cm at worst."""
     return 0.05 + 0.55 * torch.sigmoid(12 * (0.45 - quality))
 
 
@@ -34,23 +30,18 @@ def distance(position: Tensor, beacon: Tensor, measured: Tensor) -> Tensor:
     return torch.linalg.vector_norm(position - beacon)[None] - measured
 
 
-class Trust(nn.Module):
-    """Quality (...) to weight (...), one at quality one."""
+class Trust(nn.Sequential):
+    """Quality (...) to weight (...); only ratios matter, so quality one has weight one."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
-
-    def forward(self, quality: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         # From -4 to 4: a tanh layer as PyTorch initialises it sees a straight line in [0, 1].
-        log_weight, best = self.layers(8 * quality[..., None] - 4), self.layers(torch.full((1,), 4.0))
+        log_weight, best = super().forward(8 * input[..., None] - 4), super().forward(torch.full((1,), 4.0))
         return torch.exp(log_weight - best)[..., 0]
 
 
 def make_batch(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """True positions (count, 2), qualities (count, 8), measured distances (count, 8, 1)."""
-    truth = 2 + 6 * torch.rand(count, 2, generator=generator)
-    quality = torch.rand(count, 8, generator=generator)
+    truth, quality = 2 + 6 * torch.rand(count, 2, generator=generator), torch.rand(count, 8, generator=generator)
     noise = true_sigma(quality) * torch.randn(count, 8, generator=generator)
     return truth, quality, (torch.linalg.vector_norm(truth[:, None] - BEACONS, dim=-1) + noise)[..., None]
 
@@ -61,42 +52,38 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser.add_argument("--steps", type=int, default=150)
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(0)
-
+    generator = torch.manual_seed(0)
     position = mslsq.Variable("position", mslsq.Euclidean(2))
-    problem = mslsq.Problem(distance(position, beacon=BEACONS, measured=torch.ones(8, 1), weight=torch.ones(())))
+    problem = mslsq.Problem(distance(position, beacon=BEACONS, measured=torch.ones(8, 1), weight=1.0))
     layer = mslsq.LeastSquaresLayer(problem, solver=mslsq.LevenbergMarquardt(max_steps=30))
-    trust, start = Trust(), {"position": torch.tensor([5.0, 5.0])}
+    trust = Trust(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+    start = {"position": torch.tensor([5.0, 5.0])}
 
     def errors(weight: Tensor, truth: Tensor, measured: Tensor) -> Tensor:
-        data = {"distance": {"measured": measured, "weight": weight}}
-        solution = layer(start, data, in_dims=(None, 0))
+        solution = layer(start, {"distance": {"measured": measured, "weight": weight}}, in_dims=(None, 0))
         return (solution.value["position"] - truth).square().sum(-1)
 
     optimizer = torch.optim.Adam(trust.parameters(), lr=1e-2)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
-    curve = []
+    curve: list[float] = []
     for _ in range(options.steps):
         truth, quality, measured = make_batch(256, generator)
         loss = errors(trust(quality), truth, measured).sqrt().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        schedule.step()
         curve.append(loss.item())
 
     truth, quality, measured = make_batch(2000, generator)
     known = {"equal": torch.ones_like(quality), "learned": trust(quality).detach(), "true": 1 / true_sigma(quality)}
     result = {name: float(errors(weight, truth, measured).mean().sqrt()) for name, weight in known.items()}
     print("\n".join(f"{name:8s} weights: {value:.3f} m from the truth (rms, unseen)" for name, value in result.items()))
-
     plot(curve, trust, options.out / "learned_weight.png")
     return result
 
 
 def plot(curve: list[float], trust: Trust, path: Path) -> None:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 4), layout="constrained")  # not pyplot: no display is needed
+    left, right = figure.subplots(1, 2)
     left.semilogy(curve)
     left.set(title="mean distance from the truth, m", xlabel="training step")
     q = torch.linspace(0, 1, 100)
@@ -105,7 +92,6 @@ def plot(curve: list[float], trust: Trust, path: Path) -> None:
     right.set(title="trust in a measurement", xlabel="its quality q")
     right.legend()
     figure.savefig(path, dpi=120)
-    plt.close(figure)
     print(f"picture: {path}")
 
 

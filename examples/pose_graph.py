@@ -8,14 +8,11 @@ Plain least squares believes the wrong closures; with a robust loss on the closu
 import argparse
 from pathlib import Path
 
-import matplotlib
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 import mslsq
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # after the backend is chosen: no display is needed
 
 LAP = 60
 SIGMA = torch.tensor([0.02, 0.02, 0.01], dtype=torch.float64)
@@ -47,7 +44,8 @@ def error(estimate: mslsq.SE2, truth: mslsq.SE2) -> float:
 
 
 def plot(panels: dict[str, mslsq.SE2], truth: mslsq.SE2, closures: tuple[Tensor, Tensor], path: Path) -> None:
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 4.2), layout="constrained")
+    figure = Figure(figsize=(4.2 * len(panels), 4.2), layout="constrained")  # not pyplot: no display is needed
+    axes = figure.subplots(1, len(panels))
     for axis, (title, poses) in zip(axes, panels.items(), strict=True):
         x, y = poses.translation.unbind(-1)
         for i, j in zip(*closures, strict=True):
@@ -57,7 +55,6 @@ def plot(panels: dict[str, mslsq.SE2], truth: mslsq.SE2, closures: tuple[Tensor,
         axis.set(title=f"{title}: {error(poses, truth):.3f} m", aspect="equal")
     axes[0].legend(loc="center")
     figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:

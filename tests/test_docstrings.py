@@ -14,16 +14,33 @@ from mslsq.alignment import align
 
 PUBLIC = {name: getattr(mslsq, name) for name in mslsq.__all__ if callable(getattr(mslsq, name))} | {"align": align}
 EXAMPLES = {name: doctest.DocTestParser().get_examples(inspect.getdoc(what) or "") for name, what in PUBLIC.items()}
-MAIN = (
-    "least_squares, curve_fit, solve, Variable, CostFunction, cost, Shared, Problem, Prior, Between, Difference, "
-    "Reprojection, SnavelyReprojection, LeastSquaresLayer, RobustLoss, covariance, check_jacobian, explain, align"
-).split(", ")
+MAIN = [
+    "least_squares",
+    "curve_fit",
+    "solve",
+    "Variable",
+    "CostFunction",
+    "cost",
+    "Shared",
+    "Problem",
+    "Prior",
+    "Between",
+    "Difference",
+    "Reprojection",
+    "SnavelyReprojection",
+    "LeastSquaresLayer",
+    "RobustLoss",
+    "covariance",
+    "check_jacobian",
+    "explain",
+    "align",
+]
 
 
 def scene(name: str) -> dict[str, Any]:
     """What examples take for granted. `explain` shows a chain of planar poses, the others a graph of poses in space."""
     generator = torch.Generator().manual_seed(0)
-    group = mslsq.SE2 if name == "explain" else mslsq.SE3
+    group: Any = mslsq.SE2 if name == "explain" else mslsq.SE3
     poses = group.random(5, generator=generator)
     i, j = torch.tensor([0, 1, 2, 3]), torch.tensor([1, 2, 3, 4])
     pose, point = mslsq.Variable("pose", group, count=5), mslsq.Variable("point", mslsq.Euclidean(3), count=5)

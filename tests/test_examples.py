@@ -46,4 +46,4 @@ def test_learned_weights_are_better_than_equal_ones(run):
 
 def test_every_example_is_short():
     for path in EXAMPLES.glob("*.py"):
-        assert len(path.read_text("utf-8").splitlines()) < 120, f"{path.name} is long for an example"
+        assert len(path.read_text("utf-8").splitlines()) < 100, f"{path.name} is long for an example"
