@@ -2,8 +2,8 @@
 
 Every supernode is a dense *front*: a panel of its own columns, stored by columns inside the factor, and the square
 update matrix that it leaves to its parent, on a stack. Assemble A's entries and the children's update matrices,
-factor the panel, subtract the panel's outer product. All rows and columns are padded to 8 (`register_tiles.TILE`): padded
-rows are zero, padded columns have a unit pivot.
+factor the panel, subtract the panel's outer product. Rows and columns are padded to 8
+(`register_tiles.TILE`): padded rows are zero, padded columns have a unit pivot.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ WIDTH, PADDED, BELOW, PADDED_BELOW, LD, PANEL, UPDATE, UPDATE_LD, FIRST = range(
 
 @njit(cache=True, nogil=True)
 def _factor_diagonal(L, at, ld, inverse):
-    """Cholesky of the lower triangle at `at`, in place, its diagonal inverted; False at a pivot that is not positive."""
+    """Cholesky of the tile at `at`, in place, its diagonal inverted; False at a pivot that is not positive."""
     for j in range(TILE):
         pivot = L[at + j * ld + j]
         for q in range(j):

@@ -130,7 +130,7 @@ def subtract_product(x, a, lda, y, b, bp, bj, z, c, ldc, rows, depth):
 
 @njit(cache=True, nogil=True)
 def subtract_product_and_solve(x, a, ld, b, c, rows, depth, d, inverse):
-    """C (rows, 8) <- (C - A Bᵀ) D⁻ᵀ inside one panel x of leading dimension ld; D lower triangular, `inverse` 1 / D_jj."""
+    """C (rows, 8) <- (C - A Bᵀ) D⁻ᵀ inside one panel x of leading dimension ld; `inverse` is 1 / D_jj."""
     i = 0
     while i + _TALL <= rows:
         _solve_3(x, a + i, ld, x, b, ld, 1, x, c + i, ld, depth, d, ld, inverse)

@@ -1,0 +1,189 @@
+"""The library's block-sparse Cholesky beside SciPy's splu and, where installed, MKL PARDISO (pip install pypardiso).
+
+    OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 python benchmarks/sparse_cholesky.py --g2o ../shared/data/g2o --output table.md
+
+Process CPU time on one thread, in milliseconds, the minimum of several runs: it is steadier than wall time where others
+use the machine too. Every row factors the same matrix: JᵀJ of random Jacobian blocks on the edges, plus 0.01 I.
+"""
+
+import argparse
+import gzip
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import splu
+
+from mslsq.linear.block_cholesky import BlockStructure, analyze, factor, solve
+
+Graph = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def milliseconds(work: Callable[[], object], runs: int) -> float:
+    """CPU time of the fastest of several runs after one to warm up."""
+    work()
+    best = float("inf")
+    for _ in range(runs):
+        begin = time.process_time()
+        work()
+        best = min(best, time.process_time() - begin)
+    return 1e3 * best
+
+
+def pose_graph(path: Path, size: int) -> Graph:
+    """Block sizes and edges of a g2o file whose vertices are numbered from 0."""
+    with gzip.open(path, "rt") as lines:
+        edges = np.array([line.split()[1:3] for line in lines if line.startswith("EDGE")], np.int64)
+    return np.full(edges.max() + 1, size), edges[:, 0], edges[:, 1]
+
+
+def grid(side: int, size: int) -> Graph:
+    """Neighbours on a square grid."""
+    g = np.arange(side * side).reshape(side, side)
+    return (
+        np.full(side * side, size),
+        np.concatenate((g[1:].ravel(), g[:, 1:].ravel())),
+        np.concatenate((g[:-1].ravel(), g[:, :-1].ravel())),
+    )
+
+
+def ring(poses: int, size: int) -> Graph:
+    """A trajectory with a loop closure every ten poses."""
+    rng = np.random.default_rng(0)
+    closing = np.arange(10, poses, 10)
+    return (
+        np.full(poses, size),
+        np.concatenate((np.arange(1, poses), closing)),
+        np.concatenate((np.arange(poses - 1), rng.integers(0, closing - 1))),
+    )
+
+
+def normal_equations(structure: BlockStructure, graph: Graph, batch: int) -> np.ndarray:
+    """JᵀJ + 0.01 I, J with one random block row per edge."""
+    sizes, i, j = graph
+    d = int(sizes[0])
+    high, low = np.maximum(i, j), np.minimum(i, j)
+    jacobian = np.random.default_rng(0).standard_normal((batch, len(i), d, 2 * d))
+    products = jacobian.swapaxes(2, 3) @ jacobian
+    values = np.zeros((batch, structure.num_values))
+    within = np.arange(d * d).reshape(d, d)
+    for a, x in enumerate((high, low)):
+        for b, y in enumerate((high, low)):
+            if (a, b) != (1, 0):
+                at = structure.offset_of(x, y)[0][:, None, None] + within
+                block = products[:, :, a * d : a * d + d, b * d : b * d + d]
+                np.add.at(values, (slice(None), at), block)
+    values[:, structure.diagonal_index] += 0.01
+    return values
+
+
+def to_scipy(structure: BlockStructure, values: np.ndarray) -> sp.csc_matrix:
+    """One matrix in SciPy's form."""
+    heights, widths = structure.block_sizes[structure.rows], structure.block_sizes[structure.cols]
+    pair = np.repeat(np.arange(len(heights)), heights * widths)
+    within = np.arange(structure.num_values) - structure.offsets[pair]
+    row = structure.starts[structure.rows[pair]] + within // widths[pair]
+    column = structure.starts[structure.cols[pair]] + within % widths[pair]
+    lower = sp.tril(sp.coo_matrix((values, (row, column)), (structure.num_unknowns,) * 2)).tocsc()
+    return sp.csc_matrix(lower + sp.tril(lower, -1).T)
+
+
+def own(graph: Graph, batch: int, dtype: type, runs: int) -> dict[str, str]:
+    """This library's row; times per matrix."""
+    structure = analyze(*graph)
+    values = normal_equations(structure, graph, batch).astype(dtype)
+    rhs = np.random.default_rng(1).standard_normal((batch, structure.num_unknowns, 8)).astype(dtype)
+    factored = factor(structure, values)
+    x = solve(factored, rhs[:, :, :1].copy())
+    matrix = to_scipy(structure, values[0])
+    residual = np.abs(matrix @ x[0] - rhs[0, :, :1]).max() / (abs(matrix).sum(1).max() * np.abs(x[0]).max())
+    return {
+        "solver": f"mslsq block LLᵀ, {np.dtype(dtype).name}",
+        "analysis": f"{milliseconds(lambda: analyze(*graph), 3):.1f}",
+        "factor": f"{milliseconds(lambda: factor(structure, values, out=factored), runs) / batch:.3g}",
+        "solve": f"{milliseconds(lambda: solve(factored, rhs[:, :, :1].copy()), runs) / batch:.3g}",
+        "solve 8": f"{milliseconds(lambda: solve(factored, rhs), runs) / batch:.3g}",
+        "residual": f"{residual:.0e}",
+    }
+
+
+def peers(graph: Graph, runs: int) -> list[dict[str, str]]:
+    """SciPy, and PARDISO where it can be imported, on the first matrix of the batch."""
+    structure = analyze(*graph)
+    matrix = to_scipy(structure, normal_equations(structure, graph, 1)[0])
+    rhs = np.random.default_rng(1).standard_normal((structure.num_unknowns, 8))
+    scale = abs(matrix).sum(1).max()
+    rows = []
+
+    def lu():
+        return splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options={"SymmetricMode": True})
+
+    def row(name, analysis, factoring, apply):
+        x = apply(rhs[:, :1])
+        rows.append(
+            {
+                "solver": name,
+                "analysis": analysis,
+                "factor": f"{milliseconds(factoring, runs):.3g}",
+                "solve": f"{milliseconds(lambda: apply(rhs[:, :1].copy()), runs):.3g}",
+                "solve 8": f"{milliseconds(lambda: apply(rhs), runs):.3g}",
+                "residual": f"{np.abs(matrix @ x - rhs[:, :1]).max() / (scale * np.abs(x).max()):.0e}",
+            }
+        )
+
+    factored = lu()
+    row("SciPy splu, MMD, symmetric", "in factor", lu, factored.solve)
+    try:
+        from pypardiso import PyPardisoSolver
+    except ImportError:
+        return rows
+    pardiso = PyPardisoSolver(mtype=2)
+    upper = sp.csr_matrix(sp.triu(matrix))
+
+    def phase(number: int, b: np.ndarray) -> np.ndarray:
+        pardiso.set_phase(number)
+        return pardiso._call_pardiso(upper, np.asfortranarray(b))
+
+    analysis = milliseconds(lambda: phase(11, rhs[:, :1]), 3)
+    phase(22, rhs[:, :1])
+    row("MKL PARDISO", f"{analysis:.1f}", lambda: phase(22, rhs[:, :1]), lambda b: phase(33, b))
+    return rows
+
+
+def main() -> None:
+    """Print the table, and write it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--g2o", type=Path, help="folder with sphere2500.g2o.gz")
+    parser.add_argument("--output", type=Path, help="write the table there too")
+    parser.add_argument("--runs", type=int, default=15)
+    options = parser.parse_args()
+
+    problems: dict[str, tuple[Graph, int]] = {}
+    if options.g2o:
+        problems["sphere2500, 2500 × 6"] = pose_graph(options.g2o / "sphere2500.g2o.gz", 6), 1
+    problems["grid 100 × 100 × 2"] = grid(100, 2), 1
+    problems["256 loops of 100 poses × 6, each"] = ring(100, 6), 256
+    problems["grid 317 × 317 × 1"] = grid(317, 1), 1
+    columns = ["problem", "solver", "analysis", "factor", "solve", "solve 8", "residual"]
+    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
+    for name, (graph, batch) in problems.items():
+        runs = options.runs if len(graph[0]) < 50000 else 3
+        rows = [own(graph, batch, np.float64, runs), own(graph, batch, np.float32, runs), *peers(graph, runs)]
+        lines += [" | ".join([name, *(row[c] for c in columns[1:])]) for row in rows]
+    table = "\n".join(f"| {line} |" for line in lines)
+    cores = "one thread; CPU-ms, minimum"
+    text = (
+        f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}; {cores} of {options.runs}\n"
+    )
+    text = f"{text}\n{table}\n"
+    print(text)
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
