@@ -83,7 +83,8 @@ class _DirectLoss(torch.autograd.Function):
             for tensor, needed in zip(ctx.saved_tensors, ctx.needs_input_grad[2:], strict=True)
         ]
         rest = iter(flat)
-        inputs = linearizer.prepare(tuple({name: next(rest) for name in given} for given in attachment.inputs))
+        with torch.enable_grad():
+            inputs = linearizer.prepare(tuple({name: next(rest) for name in given} for given in attachment.inputs))
         plain = tuple({name: tensor.detach() for name, tensor in given.items()} for given in inputs)
         zero = star[0].new_zeros(len(star[0]), linearizer.structure.num_columns)
         pull: Any = torch.func.vjp(lambda delta: linearizer.retract(star, delta), zero)[1]

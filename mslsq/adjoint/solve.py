@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from mslsq.adjoint.adjoint import Adjoint, DerivativeOrderError
 from mslsq.adjoint.attachment import attachment_of
 from mslsq.adjoint.function import Call, Solve, answer_of
@@ -37,6 +39,14 @@ def solve_system(
     adjoint = Implicit() if adjoint is None else adjoint
     checked_option("solver", solver, Solver)
     checked_option("adjoint", adjoint, Adjoint)
+    device = values[0].device.type
+    if torch.is_autocast_enabled(device):
+        # A network around the solve may use lower precision, the solve keeps the dtype of its start: a matrix product
+        # in bfloat16 inside a residual would leave two digits.
+        with torch.autocast(device, enabled=False):
+            return solve_system(
+                system, values, inputs, batch=batch, batched=batched, solver=solver, adjoint=adjoint, cache=cache
+            )
     task = Task(system, solver, batch, batched, cache)
     tensors = [tensor for given in inputs for tensor in given.values()]
     starts = [

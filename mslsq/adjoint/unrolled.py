@@ -1,6 +1,7 @@
 """Derivatives of the iteration itself: all of its steps, or a few more at its end."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -51,7 +52,7 @@ class Unrolled(Adjoint):
         recompute = self.checkpoint and not transforms_are_active()
         with TRANSFORM_LOCK:
             for number in range(count):
-                x = checkpoint(again, x, number, use_reentrant=False) if recompute else again(x, number)
+                x = _checkpointed(again, x, number) if recompute else again(x, number)
             cost = linearizer.cost(x, prepared)
         return attachment.with_value(x, cost, torch.nan)
 
@@ -97,6 +98,20 @@ def _refuse_sparse(linear: LinearSolver) -> None:
             "Unrolled() and Truncated() differentiate the linear solver, which the sparse one does not support: use "
             "Implicit(), or solve with linear_solver=mslsq.linear.Cholesky()."
         )
+
+
+def _checkpointed(again: Callable[[Values, int], Values], x: Values, number: int) -> Values:
+    """A step whose intermediate tensors are not kept but computed again in the backward pass."""
+    try:
+        return checkpoint(again, x, number, use_reentrant=False)
+    except RuntimeError as error:
+        if "saved tensor hooks" not in str(error):
+            raise
+        raise AdjointOptionError(
+            "Unrolled(checkpoint=True) does not work where Jacobians come from reverse mode (a residual with fewer "
+            "rows than its variables have columns), which PyTorch does not checkpoint. Write jacobians(...) in closed "
+            "form, or use Unrolled()."
+        ) from error
 
 
 def _differentiable(linearizer: Linearizer) -> Linearizer:

@@ -1,0 +1,189 @@
+"""What derivatives through a solve cost: on a thousand curve fits against optimistix, and on SE(3) pose graphs.
+
+    python benchmarks/adjoints.py                       # one thread and default threads: about five minutes
+    python benchmarks/adjoints.py --size 64 --poses 200
+
+The cost of an adjoint is counted as (solve that will be differentiated + backward − solve that will not). The fits
+are the well-posed ones of `batched_fits.py`, the gradient is that of the sum of all solutions in the data; its truth
+comes from the exact implicit gradient, checked against finite differences on a few entries. Theseus takes part where
+it is installed. The pose graphs are helices of SE(3) poses with a loop closure at every second pose.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from batched_fits import Fits, fits, residual
+from timing import for_each_thread_setting, print_machine, print_table
+
+import mslsq
+
+ADJOINTS = {
+    "Implicit()": mslsq.Implicit(),
+    "Implicit(order=1)": mslsq.Implicit(order=1),
+    "Implicit(gauss_newton)": mslsq.Implicit(hessian="gauss_newton", order=1),
+    "Unrolled()": mslsq.Unrolled(),
+    "Truncated(5)": mslsq.Truncated(5),
+    "DirectLossMinimization()": mslsq.DirectLossMinimization(),
+}
+
+
+def parts(call: Callable[[bool], tuple[Any, Callable[[], Any]]], repeats: int) -> list[float]:
+    """CPU milliseconds of: solve alone, solve that will be differentiated, backward; medians of interleaved turns."""
+    samples: list[tuple[float, float, float]] = []
+    for _ in range(repeats + 1):
+        times = []
+        begin = time.process_time()
+        call(False)
+        times.append(1e3 * (time.process_time() - begin))
+        begin = time.process_time()
+        _, backward = call(True)
+        times.append(1e3 * (time.process_time() - begin))
+        begin = time.process_time()
+        backward()
+        times.append(1e3 * (time.process_time() - begin))
+        samples.append((times[0], times[1], times[2]))
+    return [statistics.median(column) for column in zip(*samples[1:], strict=True)]
+
+
+def fit_rows(problem: Fits, repeats: int) -> list[list[Any]]:
+    """A row per adjoint, for the batch of fits."""
+    solver = mslsq.LevenbergMarquardt(max_steps=200, trace="always")
+    gradient: dict[str, torch.Tensor] = {}
+    rows = []
+    for name, adjoint in ADJOINTS.items():
+
+        def call(differentiated: bool, adjoint: Any = adjoint, name: str = name) -> tuple[Any, Callable[[], Any]]:
+            y = problem.y.clone().requires_grad_(differentiated)
+            solution = mslsq.least_squares(
+                residual, problem.start, (problem.t, y), in_dims=(None, None, 0), solver=solver, adjoint=adjoint
+            )
+
+            def backward() -> None:
+                solution.value.sum().backward()
+                assert y.grad is not None
+                gradient[name] = y.grad
+
+            return solution, backward
+
+        plain, wanted, back = parts(call, repeats)
+        error = gradient[name] - gradient["Implicit()"]
+        relative = float(error.norm() / gradient["Implicit()"].norm())
+        norm = float(gradient[name].norm())
+        rows.append(
+            [name, plain, wanted + back - plain, (wanted + back - plain) / plain, f"{norm:.7f}", f"{relative:.1e}"]
+        )
+    return [*rows, *optimistix_rows(problem, repeats, gradient["Implicit()"])]
+
+
+def optimistix_rows(problem: Fits, repeats: int, truth: torch.Tensor) -> list[list[Any]]:
+    """The same for optimistix's implicit adjoint, where it is installed."""
+    try:
+        import jax
+        import jax.numpy as jnp
+        import optimistix
+    except ImportError:
+        return []
+    jax.config.update("jax_enable_x64", True)
+    t, start = jnp.asarray(problem.t.numpy()), jnp.asarray(problem.start.numpy())
+    solver = optimistix.LevenbergMarquardt(rtol=1e-10, atol=1e-10)
+
+    def model(p: Any, y: Any) -> Any:
+        return p[0] * jnp.exp(p[1] * t) + p[2] - y
+
+    def one(y: Any) -> Any:
+        return optimistix.least_squares(model, solver, start, y, max_steps=200, throw=False).value
+
+    forward = jax.jit(lambda y: jax.vmap(one)(y))
+    both = jax.jit(jax.grad(lambda y: jax.vmap(one)(y).sum()))
+    y = jnp.asarray(problem.y.numpy())
+    found: list[Any] = []
+
+    def call(differentiated: bool) -> tuple[Any, Callable[[], Any]]:
+        if not differentiated:
+            forward(y).block_until_ready()
+        else:
+            found[:] = [both(y).block_until_ready()]
+        return None, lambda: None
+
+    plain, wanted, back = parts(call, repeats)
+    error = float((torch.tensor(found[0].tolist(), dtype=torch.float64) - truth).norm() / truth.norm())
+    extra = wanted + back - plain
+    norm = float(jnp.linalg.norm(found[0]))
+    return [["optimistix LM, implicit", plain, extra, extra / plain, f"{norm:.7f}", f"{error:.1e}"]]
+
+
+def helix(count: int) -> tuple[mslsq.Problem, mslsq.SE3, torch.Tensor]:
+    """A helix of poses, odometry along it and a loop closure from every second pose to the turn above."""
+    generator = torch.Generator().manual_seed(0)
+    t = 0.2 * torch.arange(count, dtype=torch.float64)
+    zero = torch.zeros_like(t)
+    truth = mslsq.SE3.exp(torch.stack([3 * torch.cos(t), 3 * torch.sin(t), 0.1 * t, zero, zero, t], -1))
+    turn = 31
+    i = torch.cat((torch.arange(count - 1), torch.arange(0, count - turn, 2)))
+    j = torch.cat((torch.arange(1, count), torch.arange(turn, count, 2)))
+    noise = 0.02 * torch.randn(len(i), 6, generator=generator, dtype=torch.float64)
+    measured = (truth[i].inverse() @ truth[j]).retract(noise)
+    pose = mslsq.Variable("pose", mslsq.SE3, count=count)
+    problem = mslsq.Problem(mslsq.Between(pose[i], pose[j], measured=measured, weight=10.0), pose.fixed([0]))
+    start = truth.retract(0.05 * torch.randn(count, 6, generator=generator, dtype=torch.float64))
+    return problem, start, measured.storage
+
+
+def graph_rows(poses: list[int], repeats: int) -> list[list[Any]]:
+    """A row per pose graph, for the implicit adjoint through the sparse solver."""
+    rows = []
+    solver = mslsq.LevenbergMarquardt(max_steps=30, ftol=1e-10, trace="always")
+    for count in poses:
+        problem, start, measured = helix(count)
+        for name in ("Implicit()", "Implicit(order=1)"):
+            steps: list[int] = []
+
+            def call(
+                differentiated: bool,
+                name: str = name,
+                stated: Any = (problem, start, measured),
+                steps: list[int] = steps,
+            ) -> Any:
+                problem, start, measured = stated
+                data = {"between": {"measured": measured.clone().requires_grad_(differentiated)}}
+                solution = mslsq.solve(problem, {"pose": start}, data, solver=solver, adjoint=ADJOINTS[name])
+                steps[:] = [int(solution.num_steps)]
+                return solution, lambda: solution.value["pose"].storage.sum().backward()
+
+            plain, wanted, back = parts(call, repeats)
+            rows.append(
+                [count, problem["between"].num_blocks, name, steps[0], plain, plain / steps[0], wanted - plain, back]
+            )
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=1024, help="number of fits")
+    parser.add_argument("--poses", type=int, nargs="*", default=[200, 1000], help="sizes of the pose graphs")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--here", action="store_true", help="in this process, with its thread setting")
+    options = parser.parse_args()
+    if not options.here:
+        print_machine(["torch", "jax", "optimistix", "theseus-ai"])
+        return for_each_thread_setting(__file__, sys.argv[1:])
+    print_table(
+        f"{options.size} fits, gradient of the sum of all solutions with respect to the data",
+        ["adjoint", "solve CPU ms", "extra CPU ms", "extra / solve", "norm", "relative to exact"],
+        fit_rows(fits("well-posed", options.size), options.repeats),
+    )
+    print_table(
+        "SE(3) pose graphs, gradient with respect to all measurements",
+        ["poses", "edges", "adjoint", "steps", "solve CPU ms", "per step", "extra forward CPU ms", "backward CPU ms"],
+        graph_rows(options.poses, options.repeats),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
