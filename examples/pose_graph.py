@@ -14,7 +14,7 @@ from torch import Tensor
 
 import mslsq
 
-LAP = 60
+LAP = 48
 SIGMA = torch.tensor([0.02, 0.02, 0.01], dtype=torch.float64)
 """Of a measured relative pose: x and y in metres, angle in radians."""
 
