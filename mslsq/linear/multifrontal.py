@@ -9,7 +9,13 @@ factor the panel, subtract the panel's outer product. Rows and columns are padde
 import numpy as np
 from numba import njit
 
-from mslsq.linear.register_tiles import TILE, subtract_product, subtract_product_and_solve
+from mslsq.linear.register_tiles import (
+    TILE,
+    subtract_eight_columns,
+    subtract_eight_dots,
+    subtract_product,
+    subtract_product_and_solve,
+)
 
 # columns of the table of fronts
 WIDTH, PADDED, BELOW, PADDED_BELOW, LD, PANEL, UPDATE, UPDATE_LD, FIRST = range(9)
@@ -124,62 +130,55 @@ def factor(
         )
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@njit(cache=True, nogil=True)
 def _solve_one(L, ok, rhs, out, b0, b1, c, x, t, fronts, row_start, rows, scalar):
-    """L Lᵀ x = column c of rhs, x in the padded elimination order, four columns of L at a time."""
+    """L Lᵀ x = column c of rhs, x in the padded elimination order, eight columns of L at a time."""
     count = fronts.shape[0]
     for b in range(b0, b1):
         if not ok[b]:
             out[b] = np.nan
             continue
+        F = L[b]
         for i in range(scalar.size):
             x[i] = rhs[b, scalar[i], c] if scalar[i] >= 0 else 0
         for s in range(count):
-            width, padded, ld = fronts[s, WIDTH], fronts[s, PADDED], fronts[s, LD]
-            below, panel, first = fronts[s, BELOW], fronts[s, PANEL], fronts[s, FIRST]
-            height = padded + below
-            t[:padded] = x[first : first + padded]
-            t[padded:height] = 0
-            for j in range(0, width, 4):
-                c0 = panel + j * ld
-                c1, c2, c3 = c0 + ld, c0 + 2 * ld, c0 + 3 * ld
-                x0 = t[j] * L[b, c0 + j]
-                x1 = (t[j + 1] - L[b, c0 + j + 1] * x0) * L[b, c1 + j + 1]
-                x2 = (t[j + 2] - L[b, c0 + j + 2] * x0 - L[b, c1 + j + 2] * x1) * L[b, c2 + j + 2]
-                x3 = (t[j + 3] - L[b, c0 + j + 3] * x0 - L[b, c1 + j + 3] * x1 - L[b, c2 + j + 3] * x2) * L[
-                    b, c3 + j + 3
-                ]
-                x[first + j], x[first + j + 1], x[first + j + 2], x[first + j + 3] = x0, x1, x2, x3
-                for i in range(j + 4, height):
-                    t[i] -= (L[b, c0 + i] * x0 + L[b, c1 + i] * x1) + (L[b, c2 + i] * x2 + L[b, c3 + i] * x3)
-            r = row_start[s] - padded
+            padded, ld, panel, first = fronts[s, PADDED], fronts[s, LD], fronts[s, PANEL], fronts[s, FIRST]
+            height = padded + fronts[s, PADDED_BELOW]
+            for i in range(padded):
+                t[i] = x[first + i]
             for i in range(padded, height):
-                x[rows[r + i]] += t[i]
+                t[i] = 0
+            for j in range(0, padded, TILE):
+                at = panel + j * ld + j
+                for q in range(TILE):
+                    value = t[j + q] * F[at + q * ld + q]
+                    t[j + q] = value
+                    for i in range(q + 1, TILE):
+                        t[j + i] -= F[at + q * ld + i] * value
+                subtract_eight_columns(F, at + TILE, ld, t, j, t, j + TILE, height - j - TILE)
+            for i in range(padded):
+                x[first + i] = t[i]
+            r = row_start[s]
+            for i in range(fronts[s, BELOW]):
+                x[rows[r + i]] += t[padded + i]
         for s in range(count - 1, -1, -1):
-            width, padded, ld = fronts[s, WIDTH], fronts[s, PADDED], fronts[s, LD]
-            below, panel, first = fronts[s, BELOW], fronts[s, PANEL], fronts[s, FIRST]
-            height = padded + below
-            r = row_start[s] - padded
-            t[:padded] = x[first : first + padded]
-            for i in range(padded, height):
-                t[i] = x[rows[r + i]]
-            for j in range((width - 1) // 4 * 4, -1, -4):
-                c0 = panel + j * ld
-                c1, c2, c3 = c0 + ld, c0 + 2 * ld, c0 + 3 * ld
-                s0 = t[j] - t[j]
-                s1, s2, s3 = s0, s0, s0
-                for i in range(j + 4, height):
-                    value = t[i]
-                    s0 += L[b, c0 + i] * value
-                    s1 += L[b, c1 + i] * value
-                    s2 += L[b, c2 + i] * value
-                    s3 += L[b, c3 + i] * value
-                x3 = (t[j + 3] - s3) * L[b, c3 + j + 3]
-                x2 = (t[j + 2] - s2 - L[b, c2 + j + 3] * x3) * L[b, c2 + j + 2]
-                x1 = (t[j + 1] - s1 - L[b, c1 + j + 2] * x2 - L[b, c1 + j + 3] * x3) * L[b, c1 + j + 1]
-                x0 = (t[j] - s0 - L[b, c0 + j + 1] * x1 - L[b, c0 + j + 2] * x2 - L[b, c0 + j + 3] * x3) * L[b, c0 + j]
-                t[j], t[j + 1], t[j + 2], t[j + 3] = x0, x1, x2, x3
-            x[first : first + padded] = t[:padded]
+            padded, ld, panel, first = fronts[s, PADDED], fronts[s, LD], fronts[s, PANEL], fronts[s, FIRST]
+            below = fronts[s, PADDED_BELOW]
+            r = row_start[s]
+            for i in range(padded):
+                t[i] = x[first + i]
+            for i in range(below):
+                t[padded + i] = x[rows[r + i]]
+            for j in range(padded - TILE, -1, -TILE):
+                at = panel + j * ld + j
+                subtract_eight_dots(F, at + TILE, ld, t, j + TILE, t, j, padded + below - j - TILE)
+                for q in range(TILE - 1, -1, -1):
+                    value = t[j + q]
+                    for i in range(q + 1, TILE):
+                        value -= F[at + q * ld + i] * t[j + i]
+                    t[j + q] = value * F[at + q * ld + q]
+            for i in range(padded):
+                x[first + i] = t[i]
         for i in range(scalar.size):
             if scalar[i] >= 0:
                 out[b, scalar[i], c] = x[i]
