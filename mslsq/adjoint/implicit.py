@@ -70,7 +70,7 @@ class Implicit(Adjoint):
         x = attachment.solution()
         with TRANSFORM_LOCK:
             for _ in range(self.order):
-                gradient = linearizer.gradient(x, prepared)
+                gradient = attachment.gradient(x, prepared)
                 # A problem without derivative must not move, whatever its gradient: not even by 0 · NaN.
                 gradient = torch.where(failed[:, None], 0, gradient)
                 x = linearizer.retract(x, -self._inverse(linearizer.linear_solver, attachment.answer.factor, gradient))

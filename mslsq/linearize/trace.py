@@ -75,6 +75,11 @@ class Recorded:
         with torch.no_grad():
             return pytree.unflatten(self.flat(pytree.leaves(args)), self._out)
 
+    def differentiable(self, *args: Any) -> Any:
+        """The same with gradients on: the plain graph, whose operations PyTorch differentiates like any others."""
+        assert self._out is not None  # set while recording
+        return pytree.unflatten(list(self.graph.forward(*pytree.leaves(args))), self._out)
+
     def flat(self, tensors: list[Tensor]) -> list[Tensor]:
         """The leaves of the output from the leaves of the arguments. Gradients must be off."""
         return list(self._call(*tensors))
@@ -137,6 +142,16 @@ class Plan:
     def worth_recording(self, policy: str) -> bool:
         """Record now? As soon as the steps run without a graph have cost as much as recording will."""
         return policy == "always" or (policy == "auto" and self.eager_seconds >= TRACE_SECONDS)
+
+    def recorded(self, name: str, policy: str, function: Callable[..., Any], *example: Any) -> Recorded | None:
+        """The graph of that name, recorded now if that pays; None where it does not, or is not wanted."""
+        if policy == "never":
+            return None  # though another solver may have recorded it
+        if name not in self.graphs and self.worth_recording(policy):
+            with TRANSFORM_LOCK:
+                if name not in self.graphs:  # another thread may have been faster
+                    self.graphs[name] = Recorded(function, example)
+        return self.graphs.get(name)
 
     def run_eagerly(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function that holds transforms, under the lock, and keep count of the time."""
