@@ -128,9 +128,12 @@ def inplace_advice(lines: tuple[SourceLine, ...], name: str) -> str:
     """
     shown = []
     for line in lines:
-        advice = out_of_place(line.statement())
+        statement = line.statement()
+        advice = out_of_place(statement)
         if advice is not None:
             shown.append(f"  {line}\n    {line.text}\n    -> {advice}")
+        elif statement is None:  # no source to read: code from a string, a notebook that is gone
+            shown.append(f"  {line}\n    -> torch.cat, torch.stack or torch.where of the parts")
     if not shown:
         return ""
     return (

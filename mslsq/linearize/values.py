@@ -97,7 +97,8 @@ def names_in(code: types.CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
 def is_library(kind: type | str) -> bool:
     """Does this class (by its bases too) or module name belong to a library that holds nothing of the user's?"""
     if not isinstance(kind, str):
-        return any(is_library(owner.__module__) for owner in kind.__mro__ if owner not in PLAIN)
+        # A class that `exec` made may have no module.
+        return any(is_library(owner.__module__ or "") for owner in kind.__mro__ if owner not in PLAIN)
     module = kind
     return module.partition(".")[0] in LIBRARIES and not module.startswith("torch.distributions")
 

@@ -74,7 +74,7 @@ class CostFunction(nn.Module):
     def __init__(
         self,
         *variables: Variable | Blocks,
-        weight: Weight | float | None = None,
+        weight: Weight | float | Tensor | None = None,
         loss: RobustLoss | None = None,
         name: str | None = None,
         **data: Any,
@@ -206,7 +206,7 @@ class CostFunction(nn.Module):
         if self.weight is not None and self.weight.value.ndim > self.weight.block_rank:
             counts["weight"] = len(self.weight.value)
         if self.loss is not None:
-            for name, tensor in [*self.loss.named_parameters(), *self.loss.named_buffers()]:
+            for name, tensor in own_tensors(self.loss).items():
                 if tensor.ndim > 0:
                     counts[f"loss.{name}"] = len(tensor)
         if len(set(counts.values())) > 1:
@@ -249,6 +249,14 @@ def cost(function: Callable[..., Any]) -> type[CostFunction]:
         "__module__": function.__module__,
     }
     return type(function.__name__, (CostFunction,), namespace)
+
+
+def own_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by their names in `state_dict`; one tensor in two places has two names."""
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
 
 
 def snake_case(name: str) -> str:

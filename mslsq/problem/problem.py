@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mslsq import pytree
-from mslsq.problem.cost import CostFunction
+from mslsq.problem.cost import CostFunction, own_tensors
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
 from mslsq.problem.system import residual_vector
 from mslsq.problem.variable import Fixed, Variable
@@ -103,7 +103,7 @@ class Problem(nn.Module):
         dtype: tuple[torch.dtype, str] | None = None
         device: tuple[torch.device, str] | None = None
         for cost in self:
-            for name, tensor in [*cost.named_parameters(), *cost.named_buffers()]:
+            for name, tensor in own_tensors(cost).items():
                 where = f"{cost.name}.{name}"
                 if device is not None and tensor.device != device[0]:
                     raise DeviceError(
@@ -126,7 +126,7 @@ class Problem(nn.Module):
 
 def _check_first_block(cost: CostFunction) -> None:
     """Does the residual run on its first block, and do weight and residual fit?"""
-    tensors = {name: tensor.detach() for name, tensor in [*cost.named_parameters(), *cost.named_buffers()]}
+    tensors = {name: tensor.detach() for name, tensor in own_tensors(cost).items()}
     first: dict[str, Tensor] = {}
     for argument in cost.arguments.values():
         for leaf in argument.leaves:

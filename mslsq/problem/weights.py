@@ -110,7 +110,7 @@ class SqrtInformation(Weight):
         return value @ jacobian
 
 
-def weight_of(weight: Weight | float | None, cost: str) -> Weight | None:
+def weight_of(weight: Weight | float | Tensor | None, cost: str) -> Weight | None:
     """What a user may give as a weight: a Weight, a number, or nothing."""
     if weight is None or isinstance(weight, Weight):
         return weight
