@@ -179,7 +179,9 @@ class CostFunction(nn.Module):
             if isinstance(leaf, nn.Parameter):
                 self.register_parameter(name, leaf)
             else:
-                self.register_buffer(name, leaf)
+                # A tensor that is given twice becomes two data, each to be replaced by itself.
+                twice = any(leaf is other for other in self.buffers())
+                self.register_buffer(name, leaf.view_as(leaf) if twice else leaf)
             named.append(DataLeaf(name, per_block))
         return DataArgument(tuple(named), structure)
 

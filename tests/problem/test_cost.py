@@ -151,3 +151,17 @@ def test_a_residual_must_be_written():
 
     with pytest.raises(NotImplementedError, match=r"Empty must define residual\(self"):
         mslsq.Problem(Empty(X))
+
+
+def test_one_tensor_may_be_two_data_of_a_cost():
+    @mslsq.cost
+    def line(x, a, b):
+        return a * x - b
+
+    x = mslsq.Variable("x", mslsq.Euclidean(1), count=3)
+    data = 2 * torch.ones(3, 1)
+    problem = mslsq.Problem(line(x, a=data, b=data))
+    start = {"x": torch.zeros(3, 1)}
+    torch.testing.assert_close(mslsq.solve(problem, start).value["x"], torch.ones(3, 1))
+    moved = mslsq.solve(problem, start, {"line": {"b": 6 * torch.ones(3, 1)}})
+    torch.testing.assert_close(moved.value["x"], 3 * torch.ones(3, 1))
