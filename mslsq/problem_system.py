@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from mslsq import pytree
 from mslsq.batching import batch_size, mapped_dims, take
@@ -175,22 +176,28 @@ def _functions(cost: CostFunction, collected: Collected) -> dict[str, Any]:
 
 def _slot(problem: Problem, reference: Blocks, like: Tensor | None) -> Slot:
     number = list(problem.variables).index(reference.variable.name)
+    with disable_proxy_modes_tracing():  # indices are structure, also for whoever records a solve
+        return Slot(number, _index(reference, like))
+
+
+def _index(reference: Blocks, like: Tensor | None) -> int | Tensor:
     index = reference.index
     if isinstance(index, Tensor) and len(index) == 1:
         index = int(index)  # a number is read here, once: inside a recorded step it cannot be read
     if isinstance(index, Tensor) and like is not None:
         index = index.to(like.device)
-    return Slot(number, index)
+    return index
 
 
 def _system(problem: Problem, terms: tuple[Term, ...], like: Tensor) -> System:
     unknowns = []
-    for name, variable in problem.variables.items():
-        free = problem.free_blocks(variable)
-        unknowns.append(
-            Unknown(name, variable.space, variable.num_blocks, None if free is None else free.to(like.device))
-        )
-    key = tuple((u.name, u.space, u.count, None if u.free is None else tuple(u.free.tolist())) for u in unknowns)
+    with disable_proxy_modes_tracing():
+        for name, variable in problem.variables.items():
+            free = problem.free_blocks(variable)
+            unknowns.append(
+                Unknown(name, variable.space, variable.num_blocks, None if free is None else free.to(like.device))
+            )
+        key = tuple((u.name, u.space, u.count, None if u.free is None else tuple(u.free.tolist())) for u in unknowns)
     return System(tuple(unknowns), terms, key)
 
 

@@ -1,0 +1,161 @@
+"""Export: a module that solves with a fixed number of steps becomes a `torch.export` program of plain operations."""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mslsq.layer import LeastSquaresLayer
+from mslsq.manifolds import Manifold
+
+
+class ExportError(ValueError):
+    """A module cannot be exported; the message says why and what to change."""
+
+
+def export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Any:
+    """The forward pass of a module with solves in it, as a `torch.export.ExportedProgram`.
+
+    The loop of the solver is unrolled into plain operations, `max_steps` of them, whatever the Jacobians come from
+    (in closed form they are shorter). Problems that are done before do not move, so that the answer is that of the
+    module. Parameters and buffers of the module are those of the program; index tensors are constants in it.
+
+    Args:
+        module: a `LeastSquaresLayer`, or any module that solves in its forward pass, with
+            `solver=LevenbergMarquardt(max_steps=k, early_stop=False)` (or another method).
+        args, kwargs: example inputs: tensors, or dicts, lists and tuples of them (for the start and the data of a
+            layer storage tensors in place of manifold elements). Shapes and dtypes are fixed by them.
+
+    Returns:
+        The program; `program.module()(*args)` runs it, `torch.export.save` saves it. It takes what the example had,
+        and returns the module's own output with storage tensors for manifold elements; a `Solution` becomes a dict
+        with `value`, `cost`, `status`, `num_steps`. It is for inference: its outputs carry no derivatives.
+
+    Raises:
+        ExportError: a layer whose solver stops early, compiles or calls back; an output that is no tree of tensors.
+
+    >>> layer = mslsq.LeastSquaresLayer(problem, mslsq.LevenbergMarquardt(max_steps=10, early_stop=False))
+    >>> program = mslsq.interop.export(layer, ({"pose": start}, {"between": {"measured": measured}}))
+    >>> program.module()({"pose": start}, {"between": {"measured": measured}})["value"]["pose"]
+    """
+    kwargs = dict(kwargs or {})
+    module = copy.deepcopy(module)
+    for name, layer in module.named_modules():
+        if isinstance(layer, LeastSquaresLayer):
+            _check_solver(name, layer)
+            # Nothing is recorded while this is being recorded.
+            layer.solver = dataclasses.replace(layer.solver, trace="never")
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    names, leaves = list(state), []
+    frame = _take_apart((args, kwargs), leaves)
+    results: dict[str, Any] = {}
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        held = dict(zip(names, tensors[: len(names)], strict=True))
+        given_args, given_kwargs = _put_together(frame, iter(tensors[len(names) :]))
+        output: list[Tensor] = []
+        results["frame"] = _take_apart(functional_call(module, held, given_args, given_kwargs), output)
+        return output
+
+    with torch.no_grad():
+        try:
+            given = [tensor.detach() for tensor in (*state.values(), *leaves)]
+            flat(*given)  # plans the structure, which is read from index tensors
+            graph = make_fx(flat)(*given)
+        except RuntimeError as error:
+            raise ExportError(
+                f"The forward pass of {type(module).__name__} cannot be recorded ({error}). A solve must take a fixed "
+                "number of steps: solver=LevenbergMarquardt(max_steps=k, early_stop=False, trace='never')."
+            ) from error
+        graph.graph.eliminate_dead_code()
+        constants = _constants_as_inputs(graph)
+        graph.recompile()
+        program = _Program(graph, [*state.values()], constants, results["frame"])
+        return torch.export.export(program, args, kwargs, strict=False)
+
+
+def _constants_as_inputs(graph: GraphModule) -> list[Tensor]:
+    """Index tensors become the last inputs of the graph: `torch.export` loses attributes of a submodule."""
+    reads = graph.graph.find_nodes(op="get_attr")
+    constants: dict[str, Tensor] = {str(node.target): getattr(graph, str(node.target)) for node in reads}
+    last = graph.graph.find_nodes(op="placeholder")[-1]
+    for name in constants:
+        with graph.graph.inserting_after(last):
+            last = graph.graph.placeholder(f"held_{name}")
+        for node in reads:
+            if node.target == name:
+                node.replace_all_uses_with(last)
+                graph.graph.erase_node(node)
+        delattr(graph, name)
+    return list(constants.values())
+
+
+class _Program(nn.Module):
+    """The recorded graph, with the parameters and buffers of the module it comes from."""
+
+    def __init__(self, graph: GraphModule, state: list[Tensor], constants: list[Tensor], frame: Any):
+        super().__init__()
+        self._graph, self._frame = graph, frame
+        self._state, self._constants = _held(state), _held(constants)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        leaves: list[Tensor] = []
+        _take_apart((args, kwargs), leaves)
+        return _put_together(self._frame, iter(self._graph(*self._state, *leaves, *self._constants)))
+
+
+def _held(tensors: list[Tensor]) -> nn.ParameterList:
+    return nn.ParameterList(nn.Parameter(tensor.detach(), requires_grad=False) for tensor in tensors)
+
+
+_LEAF = object()
+"""Where a tensor was."""
+
+
+def _take_apart(tree: Any, leaves: list[Tensor]) -> Any:
+    """The frame of a tree of dicts, lists and tuples; its tensors are appended to `leaves`."""
+    if isinstance(tree, Tensor):
+        leaves.append(tree)
+        return _LEAF
+    if isinstance(tree, Manifold):
+        return _take_apart(tree.storage, leaves)
+    if hasattr(tree, "num_steps"):  # a Solution
+        return _take_apart({name: getattr(tree, name) for name in ("value", "cost", "status", "num_steps")}, leaves)
+    if isinstance(tree, Mapping):
+        return {key: _take_apart(value, leaves) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return tuple(_take_apart(value, leaves) for value in tree)
+    if tree is None or isinstance(tree, (bool, int, float, str)):
+        return tree
+    raise ExportError(
+        f"A {type(tree).__name__} cannot pass through an exported program: only tensors, manifold elements, and dicts, "
+        "lists and tuples of them."
+    )
+
+
+def _put_together(frame: Any, leaves: Any) -> Any:
+    """The tree of a frame around other tensors."""
+    if frame is _LEAF:
+        return next(leaves)
+    if isinstance(frame, dict):
+        return {key: _put_together(value, leaves) for key, value in frame.items()}
+    if isinstance(frame, tuple):
+        return tuple(_put_together(value, leaves) for value in frame)
+    return frame
+
+
+def _check_solver(name: str, layer: LeastSquaresLayer) -> None:
+    solver = layer.solver
+    for option, wanted in (("early_stop", False), ("compile", False), ("callback", None), ("verbose", False)):
+        if getattr(solver, option) != wanted:
+            raise ExportError(
+                f"The solver of layer {name or 'itself'!r} has {option}={getattr(solver, option)!r}; an exported "
+                f"program takes a fixed number of steps and nothing but tensors: {type(solver).__name__}(max_steps="
+                f"{min(solver.max_steps, 20)}, early_stop=False)."
+            )
