@@ -124,7 +124,7 @@ def analyze(
         raise ValueError(f"pair {bad} is ({rows[bad]}, {cols[bad]}), but there are {n} blocks, numbered from 0")
 
     from mslsq.linear.elimination import adjacency, plan
-    from mslsq.linear.minimum_degree import minimum_degree
+    from mslsq.linear.fill_reducing import fill_reducing_order
 
     diagonal = np.arange(n)
     keys = np.concatenate((np.maximum(rows, cols) * n + np.minimum(rows, cols), diagonal * (n + 1)))
@@ -134,7 +134,7 @@ def analyze(
     offsets = ends - sizes[rows] * sizes[cols]
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
     graph = adjacency(n, rows, cols)
-    order = minimum_degree(sizes, *graph)
+    order = fill_reducing_order(sizes, *graph)
     eliminated = plan(sizes, starts, order, *graph, rows, cols, offsets, _MODEL)
     return BlockStructure(
         block_sizes=sizes,

@@ -42,92 +42,69 @@ def _factor_diagonal(L, at, ld, inverse):
 
 
 @njit(cache=True, nogil=True)
-def _factor_one(
-    values, shift, L, U, inverse, fronts, entry_start, entries, child_start, children, run_start, runs, scalar
-):
-    for s in range(fronts.shape[0]):
-        width, padded, ld = fronts[s, WIDTH], fronts[s, PADDED], fronts[s, LD]
-        below, panel = fronts[s, PADDED_BELOW], fronts[s, PANEL]
-        update, uld = fronts[s, UPDATE], fronts[s, UPDATE_LD]
-        L[panel : panel + ld * padded] = 0
-        U[update : update + uld * below] = 0
-        for e in range(entry_start[s], entry_start[s + 1]):
-            source, by_row, by_column = entries[e, 0], entries[e, 1], entries[e, 2]
-            target = entries[e, 5]
-            for j in range(entries[e, 4]):
-                for i in range(entries[e, 3]):
-                    L[target + j * ld + i] = values[source + i * by_row + j * by_column]
-        first = fronts[s, FIRST]
-        if shift.size > 0:
-            for j in range(width):
-                L[panel + j * ld + j] += shift[scalar[first + j]]
-        for j in range(width, padded):
-            L[panel + j * ld + j] = 1
-        for k in range(child_start[s], child_start[s + 1]):
-            c = children[k]
-            source, cld = fronts[c, UPDATE], fronts[c, UPDATE_LD]
-            for r in range(run_start[c], run_start[c + 1]):
-                begin, position, count = runs[r, 0], runs[r, 1], runs[r, 2]
-                for j in range(count):
-                    column = source + (begin + j) * cld
-                    if position < padded:
-                        target = panel + (position + j) * ld
-                    else:
-                        target = update + (position - padded + j) * uld - padded
-                    for i in range(j, count):
-                        L_or_U = target + position + i
-                        if position < padded:
-                            L[L_or_U] += U[column + begin + i]
-                        else:
-                            U[L_or_U] += U[column + begin + i]
-                    for q in range(r + 1, run_start[c + 1]):
-                        other = column + runs[q, 0]
-                        to = target + runs[q, 1]
-                        if position < padded:
-                            for i in range(runs[q, 2]):
-                                L[to + i] += U[other + i]
-                        else:
-                            for i in range(runs[q, 2]):
-                                U[to + i] += U[other + i]
-        rows = padded + below
-        for j in range(0, padded, TILE):
-            at = panel + j * ld + j
-            subtract_product(L, panel + j, ld, L, panel + j, ld, 1, L, at, ld, TILE, j)
-            if not _factor_diagonal(L, at, ld, inverse):
-                return False
-            if rows > j + TILE:
-                subtract_product_and_solve(
-                    L, panel + j + TILE, ld, panel + j, at + TILE, rows - j - TILE, j, at, inverse
-                )
-        for j in range(0, below, TILE):
-            left = panel + padded + j
-            subtract_product(L, left, ld, L, left, ld, 1, U, update + j * uld + j, uld, below - j, width)
-    return True
-
-
-@njit(cache=True, nogil=True)
 def factor(
     values, shift, L, ok, b0, b1, stack, fronts, entry_start, entries, child_start, children, run_start, runs, scalar
 ):
-    """Factor the batch entries b0 <= b < b1 of `values` into rows of `L`."""
+    """Factor the batch entries b0 <= b < b1 of `values` into rows of `L`; `shift` (batch, N) or (batch, 0) for none."""
     U = np.empty(stack, L.dtype)
     inverse = np.empty(TILE, L.dtype)
     for b in range(b0, b1):
-        ok[b] = _factor_one(
-            values[b],
-            shift[b],
-            L[b],
-            U,
-            inverse,
-            fronts,
-            entry_start,
-            entries,
-            child_start,
-            children,
-            run_start,
-            runs,
-            scalar,
-        )
+        A, F = values[b], L[b]
+        healthy = True
+        for s in range(fronts.shape[0]):
+            width, padded, ld = fronts[s, WIDTH], fronts[s, PADDED], fronts[s, LD]
+            below, panel = fronts[s, PADDED_BELOW], fronts[s, PANEL]
+            update, uld = fronts[s, UPDATE], fronts[s, UPDATE_LD]
+            F[panel : panel + ld * padded] = 0
+            U[update : update + uld * below] = 0
+            for e in range(entry_start[s], entry_start[s + 1]):
+                source, by_row, by_column = entries[e, 0], entries[e, 1], entries[e, 2]
+                target = entries[e, 5]
+                for j in range(entries[e, 4]):
+                    for i in range(entries[e, 3]):
+                        F[target + j * ld + i] = A[source + i * by_row + j * by_column]
+            first = fronts[s, FIRST]
+            if shift.shape[1] > 0:
+                for j in range(width):
+                    F[panel + j * ld + j] += shift[b, scalar[first + j]]
+            for j in range(width, padded):
+                F[panel + j * ld + j] = 1
+            for k in range(child_start[s], child_start[s + 1]):
+                c = children[k]
+                source, cld = fronts[c, UPDATE], fronts[c, UPDATE_LD]
+                for r in range(run_start[c], run_start[c + 1]):
+                    begin, position, count = runs[r, 0], runs[r, 1], runs[r, 2]
+                    T = F if position < padded else U
+                    for j in range(count):
+                        column = source + (begin + j) * cld
+                        if position < padded:
+                            target = panel + (position + j) * ld
+                        else:
+                            target = update + (position - padded + j) * uld - padded
+                        for i in range(j, count):
+                            T[target + position + i] += U[column + begin + i]
+                        for q in range(r + 1, run_start[c + 1]):
+                            other = column + runs[q, 0]
+                            to = target + runs[q, 1]
+                            for i in range(runs[q, 2]):
+                                T[to + i] += U[other + i]
+            rows = padded + below
+            for j in range(0, padded, TILE):
+                at = panel + j * ld + j
+                subtract_product(F, panel + j, ld, F, panel + j, ld, 1, F, at, ld, TILE, j)
+                if not _factor_diagonal(F, at, ld, inverse):
+                    healthy = False
+                    break
+                if rows > j + TILE:
+                    subtract_product_and_solve(
+                        F, panel + j + TILE, ld, panel + j, at + TILE, rows - j - TILE, j, at, inverse
+                    )
+            if not healthy:
+                break
+            for j in range(0, below, TILE):
+                left = panel + padded + j
+                subtract_product(F, left, ld, F, left, ld, 1, U, update + j * uld + j, uld, below - j, width)
+        ok[b] = healthy
 
 
 @njit(cache=True, nogil=True)

@@ -4,6 +4,8 @@ LLVM's vectoriser does not keep a tile of C in registers by itself, so the vecto
 `numba.extending.intrinsic`: the code is LLVM's portable vector type, split as the processor demands.
 """
 
+from typing import Any
+
 from llvmlite import binding, ir
 from numba import njit, types
 from numba.core import cgutils
@@ -75,7 +77,7 @@ class _Writer:
         return phis
 
 
-def _tile(vectors, solve):
+def _tile(vectors, solve) -> Any:  # called inside compiled code without its first argument
     """An intrinsic for a tile of 8 * vectors rows and 8 columns."""
 
     @intrinsic
@@ -121,7 +123,7 @@ def _tile(vectors, solve):
 
 
 @intrinsic
-def _subtract_eight_columns(typingctx, x, a, lda, y, b, z, c, rows):
+def _columns(typingctx, x, a, lda, y, b, z, c, rows):
     def generate(context, builder, signature, args):
         x, a, lda, y, b, z, c, rows = args
         w = _Writer(context, builder, context.get_value_type(signature.args[0].dtype), rows.type)
@@ -145,7 +147,7 @@ def _subtract_eight_columns(typingctx, x, a, lda, y, b, z, c, rows):
 
 
 @intrinsic
-def _subtract_eight_dots(typingctx, x, a, lda, y, b, z, c, rows):
+def _dots(typingctx, x, a, lda, y, b, z, c, rows):
     def generate(context, builder, signature, args):
         x, a, lda, y, b, z, c, rows = args
         w = _Writer(context, builder, context.get_value_type(signature.args[0].dtype), rows.type)
@@ -169,6 +171,8 @@ def _subtract_eight_dots(typingctx, x, a, lda, y, b, z, c, rows):
     return types.void(x, lda, lda, y, lda, z, lda, lda), generate
 
 
+_subtract_eight_columns: Any = _columns
+_subtract_eight_dots: Any = _dots
 _TALL = 3 if _WIDE else 1
 _update_tall, _update_one = _tile(_TALL, False), _tile(1, False)
 _solve_tall, _solve_one = _tile(_TALL, True), _tile(1, True)

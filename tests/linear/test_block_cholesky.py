@@ -21,7 +21,7 @@ def to_dense(structure: BlockStructure, values: np.ndarray) -> np.ndarray:
     return full
 
 
-def positive_definite(structure: BlockStructure, rng: np.random.Generator, batch=1, dtype=np.float64) -> np.ndarray:
+def positive_definite(structure: BlockStructure, rng: np.random.Generator, batch=1, dtype: type = np.float64):
     """Random values whose rows are diagonally dominant, diagonal blocks symmetric."""
     values = rng.standard_normal((batch, structure.num_values)).astype(dtype)
     for e in np.flatnonzero(structure.rows == structure.cols):
