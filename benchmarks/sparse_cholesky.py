@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import scipy
 import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
@@ -75,7 +76,8 @@ def normal_equations(structure: BlockStructure, graph: Graph, batch: int) -> np.
             if (a, b) != (1, 0):
                 at = structure.offset_of(x, y)[0][:, None, None] + within
                 block = products[:, :, a * d : a * d + d, b * d : b * d + d]
-                np.add.at(values, (slice(None), at), block)
+                entry = np.arange(batch)[:, None, None, None] * structure.num_values
+                np.add.at(values.reshape(-1), entry + at, block)
     values[:, structure.diagonal_index] += 0.01
     return values
 
@@ -153,6 +155,17 @@ def peers(graph: Graph, runs: int) -> list[dict[str, str]]:
     return rows
 
 
+def processor() -> str:
+    """The processor's name and vector width as Linux tells them."""
+    described = Path("/proc/cpuinfo")
+    if not described.exists():
+        return platform.machine()
+    lines = described.read_text().splitlines()
+    fields = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
+    wide = "AVX-512" if "avx512f" in fields.get("flags", "") else "no AVX-512"
+    return f"{fields.get('model name', platform.machine())} ({wide})"
+
+
 def main() -> None:
     """Print the table, and write it where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -174,11 +187,8 @@ def main() -> None:
         rows = [own(graph, batch, np.float64, runs), own(graph, batch, np.float32, runs), *peers(graph, runs)]
         lines += [" | ".join([name, *(row[c] for c in columns[1:])]) for row in rows]
     table = "\n".join(f"| {line} |" for line in lines)
-    cores = "one thread; CPU-ms, minimum"
-    text = (
-        f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}; {cores} of {options.runs}\n"
-    )
-    text = f"{text}\n{table}\n"
+    versions = f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}"
+    text = f"{processor()}; {versions}; one thread, CPU-ms, minimum of {options.runs}\n\n{table}\n"
     print(text)
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ LLVM's vectoriser does not keep a tile of C in registers by itself, so the vecto
 `numba.extending.intrinsic`: the code is LLVM's portable vector type, split as the processor demands.
 """
 
+import os
 from typing import Any
 
 from llvmlite import binding, ir
@@ -13,7 +14,8 @@ from numba.extending import intrinsic
 
 TILE = 8  # columns of a tile, and what rows and columns of fronts are padded to
 
-_WIDE = "avx512f" in (f for f, on in binding.get_host_cpu_features().items() if on)
+# numba's own setting first: NUMBA_CPU_FEATURES compiles for another processor than this one
+_WIDE = "+avx512f" in (os.environ.get("NUMBA_CPU_FEATURES") or binding.get_host_cpu_features().flatten())
 
 
 class _Writer:
