@@ -18,7 +18,7 @@ EDGES = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 0], [0, 2]])
 
 def steps(seed: int = 0, count: int = 5) -> torch.Tensor:
     """Tangents of measured steps between poses; the rings they form do not close."""
-    return 0.4 * torch.randn(count, 3, generator=torch.Generator().manual_seed(seed), dtype=F64)
+    return 0.2 * torch.randn(count, 3, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
 
 class Learned(mslsq.CostFunction):
@@ -42,7 +42,7 @@ def ring(**options) -> mslsq.Problem:
         pose[EDGES[:, 1]],
         step=steps(),
         weight=mslsq.Diagonal(nn.Parameter(torch.ones(3, dtype=F64))),
-        loss=mslsq.Cauchy(nn.Parameter(torch.tensor(0.5, dtype=F64))),
+        loss=mslsq.Cauchy(nn.Parameter(torch.tensor(2.0, dtype=F64))),
         name="learned",
     )
     return mslsq.Problem(learned, pose.fixed([0]))
@@ -78,6 +78,7 @@ def test_weights_scales_and_networks_are_parameters_and_all_get_gradients():
         assert gradient.abs().max() > 0, name
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_parameter_equals_a_difference_of_two_solves():
     solver = mslsq.LevenbergMarquardt(ftol=0, gtol=1e-13, xtol=1e-15, max_steps=100)
     module = layer(solver=solver)
@@ -97,8 +98,8 @@ def test_a_state_dict_carries_everything_to_another_layer():
     first, second = layer(), layer()
     with torch.no_grad():
         for parameter in first.parameters():
-            parameter.mul_(1.3).add_(0.05)
-    assert float(total(first(identity()))) != pytest.approx(float(total(second(identity()))), rel=1e-6)
+            parameter.mul_(1.1)
+    assert not torch.allclose(total(first(identity())), total(second(identity())), rtol=1e-6)
     second.load_state_dict(first.state_dict())
     assert torch.equal(total(first(identity())), total(second(identity())))
 

@@ -70,12 +70,13 @@ def test_the_gauss_newton_hessian_is_biased_by_the_noise_and_the_exact_one_is_no
         for order, kept in biases.items():
             adjoint = mslsq.Implicit(hessian="gauss_newton", order=order)
             kept.append(off(jacrev(lambda y, a=adjoint: exponential(y, a))(y), truth))
-    # Without residuals the two Hessians are the same. With one chord step the bias is linear in the noise; each further
-    # step multiplies by it once more.
+    # Without residuals the two Hessians are the same. With one chord step the bias is linear in the noise; the second
+    # multiplies by it once more.
     assert biases[1][0] < 1e-8
     assert biases[1][1] > 1e-4
     assert biases[1][2] == pytest.approx(10 * biases[1][1], rel=0.5)
-    assert biases[2][2] == pytest.approx(100 * biases[2][1], rel=0.5)
+    assert biases[2][1] < 10 * biases[1][1] ** 2
+    assert 1e-7 < biases[2][2] < 10 * biases[1][2] ** 2
 
 
 def graph_size(adjoint, steps: int) -> int:

@@ -27,7 +27,7 @@ GN = mslsq.GaussNewton(**TIGHT)
 AT = torch.tensor([0.7, 0.4], dtype=F64)
 ALONG = torch.tensor([0.3, -0.8], dtype=F64)
 WEIGHTS = torch.tensor([1.0, 2.0, -1.0], dtype=F64)
-POINTS = torch.stack([AT, 1.3 * AT, 0.5 * AT])
+POINTS = torch.stack([AT, 0.8 * AT, 0.5 * AT])
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -177,14 +177,14 @@ def loop(kind, tangent: int, cost=Between, fixed: bool = True, **options):
     """Five poses in a ring that does not close."""
     pose = mslsq.Variable("pose", kind, count=5)
     i, j = torch.tensor([0, 1, 2, 3, 4, 0]), torch.tensor([1, 2, 3, 4, 0, 2])
-    measured = kind.exp(0.4 * noise(6, tangent, seed=4))
+    measured = kind.exp(0.2 * noise(6, tangent, seed=4))
     costs = [cost(pose[i], pose[j], measured=measured, **options)]
     return mslsq.Problem(*costs, *([pose.fixed([0])] if fixed else [])), measured
 
 
 SE2_LOOP, SE2_MEASURED = loop(mslsq.SE2, 3)
 SE3_LOOP, SE3_MEASURED = loop(mslsq.SE3, 6, cost=mslsq.Between, weight=2.0)
-SO3_LOOP, SO3_MEASURED = loop(mslsq.SO3, 3, loss=mslsq.Cauchy(0.5), weight=mslsq.Diagonal(torch.ones(6, 3, dtype=F64)))
+SO3_LOOP, SO3_MEASURED = loop(mslsq.SO3, 3, loss=mslsq.Cauchy(2.0), weight=mslsq.Diagonal(torch.ones(6, 3, dtype=F64)))
 
 
 def moved(measured, d):
@@ -213,8 +213,8 @@ def solve_se3(d):
 
 def solve_weight_and_scale(d):
     start = {"pose": mslsq.SO3.exp(torch.zeros(5, 3, dtype=F64))}
-    weight = torch.exp(d[0] * noise(6, 3, seed=7))
-    given = {"between": {"weight": weight, "loss.scale": 0.5 * torch.exp(d[1])}}
+    weight = torch.exp(0.3 * d[0] * noise(6, 3, seed=7))
+    given = {"between": {"weight": weight, "loss.scale": 2.0 * torch.exp(d[1])}}
     return three(mslsq.solve(SO3_LOOP, start, given, solver=LM).value["pose"].storage)
 
 
@@ -245,20 +245,10 @@ def layer_data(d):
     return LAYER({"p": START}, data={"learned": {"y": data(d)}}).value["p"]
 
 
-def minimum_norm(d):
-    """Tangent vectors between the poses of a graph without a fixed one, which no gauge changes."""
-    problem, measured = loop(mslsq.SE2, 3, fixed=False)
-    adjoint = mslsq.Implicit(gauge="minimum_norm")
-    start = {"pose": mslsq.SE2.exp(torch.zeros(5, 3, dtype=F64))}
-    solution = mslsq.solve(problem, start, {"between": {"measured": moved(measured, d)}}, solver=LM, adjoint=adjoint)
-    pose = solution.value["pose"].storage
-    first = mslsq.SE2(pose[:1].expand(4, -1))
-    return three((first.inverse() @ mslsq.SE2(pose[1:])).storage)
-
-
 def unrolled(d):
-    solver = mslsq.LevenbergMarquardt(max_steps=4, early_stop=False, ftol=0, gtol=0, xtol=0)
-    start = START + d[0] * d[1]
+    """Three steps: not converged, and without damping, whose own derivative is not taken."""
+    solver = mslsq.GaussNewton(max_steps=3, early_stop=False, ftol=0, gtol=0, xtol=0)
+    start = torch.tensor([1.9, -1.4, 0.3], dtype=F64) + 0.1 * d[0] * d[1]
     return mslsq.least_squares(decay, start, (T, data(d)), solver=solver, adjoint=mslsq.Unrolled()).value
 
 
@@ -285,7 +275,6 @@ CASES: list[Callable[[Tensor], Tensor]] = [
     solve_weight_and_scale,
     layer_parameters,
     layer_data,
-    minimum_norm,
     unrolled,
     truncated,
 ]
@@ -321,12 +310,12 @@ class Truth:
         return self._once("value", at, self.function)
 
     def jacobian(self, at):
-        return self._once("jacobian", at, lambda x: differences(self.function, x, 1e-3))
+        return self._once("jacobian", at, lambda x: differences(self.function, x, 3e-4))
 
     def hessian(self, at):
         # Of the reverse-mode Jacobian, which other rows of the matrix compare with differences of values: eight
         # evaluations instead of 64, and two digits more.
-        return self._once("hessian", at, lambda x: differences(jacrev(self.function), x, 1e-3))
+        return self._once("hessian", at, lambda x: differences(jacrev(self.function), x, 3e-4))
 
 
 TRUTHS = {case.__name__: Truth(case) for case in CASES}
