@@ -5,10 +5,6 @@ raster of the same kind. Files are written beside their place and renamed, so th
 half-written.
 """
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +13,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from mslsq.replacing import replacing as replacing
+from mslsq.replacing import write_text as write_text
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".webp")
 TIFF_SUFFIXES = (".tif", ".tiff")
@@ -178,28 +177,6 @@ def _real(file: Path, array: np.ndarray) -> np.ndarray:
     if not (np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)):
         raise RasterError(f"{file}: real numbers are expected, not {array.dtype}.")
     return array
-
-
-@contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path`; after the block it is renamed to `path`, after an exception it is removed."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """A whole text file, atomically."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def write_raster(
