@@ -100,13 +100,14 @@ def functions(given: Given, blocks_only: bool, compiled: bool) -> dict[str, Call
             _, linearizer, inputs = planned(task, given.values, given.inputs)
         block = linearizer.blocks[0]
 
-        def function(values: Any, inputs: Any, block: Any = block, linearizer: Any = linearizer) -> Any:
+        def plain(values: Any, inputs: Any, block: Any = block, linearizer: Any = linearizer) -> Any:
             if blocks_only:
                 return block.over_lanes(block.linearization_of_block, values, inputs[0])
             return linearizer.linearize(values, inputs)
 
+        function: Any = plain
         if name != "eager":
-            function = Recorded(function, (given.values, inputs))
+            function = Recorded(plain, (given.values, inputs))
             if name == "compiled":
                 function.compile()
         made[name] = lambda function=function, inputs=inputs: without_gradients(function, given.values, inputs)
@@ -140,12 +141,11 @@ def steps(sizes: list[int], repeats: int) -> None:
     for size in sizes:
         t, y, start = fits(size)
         contestants = {}
-        for name, options in (
-            ("eager", {"trace": "never"}),
-            ("replayed", {"trace": "always"}),
-            ("compiled", {"compile": True}),
+        for name, solver in (
+            ("eager", mslsq.LevenbergMarquardt(max_steps=20, early_stop=False, trace="never")),
+            ("replayed", mslsq.LevenbergMarquardt(max_steps=20, early_stop=False, trace="always")),
+            ("compiled", mslsq.LevenbergMarquardt(max_steps=20, early_stop=False, compile=True)),
         ):
-            solver = mslsq.LevenbergMarquardt(max_steps=20, early_stop=False, **options)
             contestants[name] = lambda solver=solver, t=t, y=y, start=start: mslsq.least_squares(
                 residual, start, (t, y), in_dims=(None, None, 0), solver=solver
             )

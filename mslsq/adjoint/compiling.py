@@ -1,7 +1,7 @@
 """A solve inside a `torch.compile`d model: a clean graph break, outside of everything Dynamo traces."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 
@@ -20,4 +20,4 @@ def outside_compiled_regions(function: F) -> F:
     Traced, the front doors would end in dozens of graphs and lose the derivative of `autograd.Function`s inside
     `torch.func` (pytorch #192985).
     """
-    return torch.compiler.disable(function, reason=REASON)
+    return cast(F, torch.compiler.disable(function, reason=REASON))

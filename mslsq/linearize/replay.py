@@ -151,8 +151,9 @@ def _viewed(node: fx.Node) -> fx.Node | None:
     if node.target not in (aten.view.default, aten.expand.default) or not isinstance(node.args[0], fx.Node):
         return None
     before, after = (n.meta.get("tensor_meta") for n in (node.args[0], node))
-    unchanged = before is not None and after is not None and before.shape == after.shape
-    return node.args[0] if unchanged and before.stride == after.stride else None
+    if before is None or after is None:
+        return None
+    return node.args[0] if before.shape == after.shape and before.stride == after.stride else None
 
 
 def _is_pure(target: Any) -> bool:

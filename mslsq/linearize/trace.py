@@ -103,7 +103,8 @@ class Compiled:
             from torch import _inductor  # takes seconds to import
 
             with TRANSFORM_LOCK:
-                compiled = self._compiled[key] = _inductor.compile(self._copy(), list(tensors))
+                output: Any = _inductor.compile(self._copy(), list(tensors))
+                compiled = self._compiled[key] = output
         return compiled(*tensors)
 
     def _copy(self) -> torch.fx.GraphModule:
