@@ -31,7 +31,8 @@ class Implicit(Adjoint):
 
     Args:
         hessian: `"gauss_newton"` drops the second derivatives of the residuals from H. That is what Theseus and most
-            others do; it is cheaper, and biased as soon as residuals are not zero at the solution.
+            others do; it is cheaper, and biased as soon as residuals are not zero at the solution: with `order=1` by
+            the relative size of what is dropped, with each further chord step by one more power of it.
         order: the highest derivative that will be taken; a higher one raises.
         failed: what a derivative is where there is none.
         gauge: what to do where the problem leaves a gauge free (a pose graph without a fixed pose), so that H is
