@@ -1,6 +1,6 @@
 """Starts for pose graphs: poses from relative poses, where nothing better is known."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -58,7 +58,8 @@ def spanning_tree(
     identity = type(measured).identity(count, dtype=measured.storage.dtype, device=device)
     if not len(i):
         return identity
-    step = measured[edges.clamp(min=0)].normalized()
+    step: Any = measured[edges.clamp(min=0)]
+    step = step.normalized()
     ahead = torch.from_numpy(forward).to(device)[:, None]
     storage = torch.where(ahead, step.storage, step.inverse().storage)
     pose = type(measured)(torch.where(reached, storage, identity.storage))

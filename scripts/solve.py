@@ -1,0 +1,295 @@
+"""Solve pose graphs and bundle adjustment from the command line.
+
+    python scripts/solve.py +experiment=pose_graph                       # a noisy sphere with known truth
+    python scripts/solve.py +experiment=pose_graph file=graph.g2o        # your own, in the plane or in space
+    python scripts/solve.py +experiment=bundle_adjustment file=problem.txt.bz2
+
+Exit codes: 0 done; 1 nothing was solved (the cost did not fall, or is not finite); 2 the command makes no sense;
+3 no tolerance was met (with strict=true).
+"""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.markup import escape
+from torch import Tensor
+
+import mslsq
+from mslsq.datasets.bal import read_bal, write_bal
+from mslsq.datasets.g2o import read_g2o, write_g2o
+from mslsq.datasets.pose_graph import PoseGraph
+from mslsq.datasets.synthetic_graphs import ring_graph, sphere_graph
+from mslsq.plotting.convergence import plot_convergence
+from mslsq.plotting.views import Panel, plot_views
+from mslsq.replacing import write_text
+
+NOTHING_DONE, NO_SENSE, NOT_CONVERGED = 1, 2, 3
+OPTIONS = ("task", "file", "init", "loss", "loss_scale", "max_steps", "ftol", "threads", "strict", "quiet", "synthetic")
+KNOWN = {"": OPTIONS, "synthetic": ("shape", "laps", "per_lap", "sigma_translation", "sigma_rotation", "seed")}
+LOSSES: dict[str, Callable[[float], mslsq.RobustLoss] | None] = {
+    "l2": None,
+    "huber": mslsq.Huber,
+    "soft_l1": mslsq.SoftL1,
+    "cauchy": mslsq.Cauchy,
+    "arctan": mslsq.Arctan,
+    "tukey": mslsq.Tukey,
+    "geman_mcclure": mslsq.GemanMcClure,
+    "welsch": mslsq.Welsch,
+}
+SHAPES = {"sphere": sphere_graph, "ring": ring_graph}
+INITS = ("given", "spanning_tree")
+console = Console(soft_wrap=True, highlight=False)
+errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+class NonsenseError(ValueError):
+    """The command line asks for something that makes no sense."""
+
+
+def check_names(config: dict[str, Any]) -> None:
+    """`+max_stpes=5` is accepted by Hydra as something new; here it is a misspelling, with the nearest name."""
+    for section, known in KNOWN.items():
+        names = config[section] if section else config
+        if not isinstance(names, dict):
+            raise NonsenseError(f"{section}={names!r}; it has the options {', '.join(known)}.")
+        for name in names:
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                prefix = f"{section}." if section else ""
+                hint = f" Did you mean {prefix}{near[0]}?" if near else ""
+                raise NonsenseError(f"there is no option {prefix}{name}.{hint} Options: {', '.join(known)}.")
+
+
+def one_of(name: str, value: Any, known: Any) -> Any:
+    if value not in known:
+        near = get_close_matches(str(value), list(known), 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise NonsenseError(f"{name}={value!r}; {name} is one of {', '.join(known)}.{hint}")
+    return value
+
+
+def check_values(config: dict[str, Any]) -> None:
+    one_of("task", config["task"], TASKS)
+    one_of("loss", config["loss"], LOSSES)
+    one_of("init", config["init"], INITS)
+    one_of("synthetic.shape", config["synthetic"].get("shape"), SHAPES)
+    for name, value, least in (
+        ("threads", config["threads"], 1),
+        ("max_steps", config["max_steps"], 1),
+        ("synthetic.seed", config["synthetic"].get("seed", 0), 0),
+    ):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise NonsenseError(f"{name}={value!r}; {name} is a whole number, {least} or more.")
+    for name in ("strict", "quiet"):
+        if not isinstance(config[name], bool):
+            raise NonsenseError(f"{name}={config[name]!r}; {name} is true or false.")
+    scale = config["loss_scale"]
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < math.inf:
+        raise NonsenseError(f"loss_scale={scale!r}; loss_scale is a positive number.")
+
+
+def loss_of(config: dict[str, Any]) -> mslsq.RobustLoss | None:
+    kind = LOSSES[config["loss"]]
+    return None if kind is None else kind(float(config["loss_scale"]))
+
+
+def show_step(info: Any) -> None:
+    """One line per step."""
+    cost, gradient, step, damping = (float(x) for x in (info.cost, info.gradient_norm, info.step_norm, info.damping))
+    note = "" if not info.step or bool(info.accepted) else "  rejected"
+    console.print(
+        f"  step {info.step:>3}  cost {cost:<14.8g}  gradient {gradient:.2e}  length {step:.2e}  "
+        f"damping {damping:.1e}{note}"
+    )
+
+
+def solve(
+    problem: mslsq.Problem, start: dict[str, Any], config: dict[str, Any]
+) -> tuple[mslsq.Solution, dict[str, Any]]:
+    """The solution of one problem, and its figures."""
+    solver = mslsq.LevenbergMarquardt(
+        max_steps=config["max_steps"],
+        ftol=config["ftol"],
+        callback=None if config["quiet"] else show_step,
+    )
+    wall, cpu = time.perf_counter(), time.process_time()
+    solution = mslsq.solve(problem, start, solver=solver, adjoint=mslsq.Detached())
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    costs = solution.history.cost[: int(solution.num_steps) + 1].tolist()
+    figures = {
+        "start_cost": costs[0],
+        "final_cost": float(solution.cost),
+        "steps": int(solution.num_steps),
+        "status": mslsq.Status(int(solution.status)).name.lower(),
+        "converged": bool(solution.converged),
+        "gradient_norm": float(solution.gradient_norm),
+        "loss": config["loss"],
+        "seconds": wall,
+        "cpu_seconds": cpu,
+        "costs": costs,
+    }
+    console.print(escape(solution.message()))
+    return solution, figures
+
+
+def finish(figures: dict[str, Any], written: list[Path], folder: Path, config: dict[str, Any]) -> int:
+    """Write the figures, say what was written, and choose the exit code."""
+    written = [*written, folder / "metrics.json"]
+    plain = {name: _plain(value) for name, value in figures.items()}
+    write_text(written[-1], json.dumps(plain, indent=2) + "\n")
+    for name, value in figures.items():
+        if not isinstance(value, list):
+            console.print(f"  {name:<24} {value:.10g}" if isinstance(value, float) else f"  {name:<24} {value}")
+    console.print(f"{len(written)} files written to {escape(str(folder))}")
+    for path in written:
+        console.print(f"  {path.name}")
+    start, final = figures["start_cost"], figures["final_cost"]
+    if not math.isfinite(final) or (final >= start and not figures["converged"]):
+        errors.print(f"[red]nothing was solved:[/] the cost was {start:.6g} and is {final:.6g}.")
+        return NOTHING_DONE
+    return NOT_CONVERGED if config["strict"] and not figures["converged"] else 0
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def graph_of(config: dict[str, Any]) -> tuple[PoseGraph, Any]:
+    """The user's graph, or one that is made up, with its truth."""
+    if config["file"]:
+        graph, truth = read_g2o(config["file"]), None
+    else:
+        options = dict(config["synthetic"])
+        made = SHAPES[options.pop("shape")](**options)
+        graph, truth = made.graph, made.truth
+    if not len(graph.measured):
+        raise NonsenseError(f"{config['file']}: the graph has no edges, so there is nothing to solve.")
+    return (graph.from_edges() if config["init"] == "spanning_tree" else graph), truth
+
+
+def run_pose_graph(config: dict[str, Any], folder: Path) -> int:
+    """Poses from relative poses."""
+    begin = time.perf_counter()
+    graph, truth = graph_of(config)
+    problem = graph.problem(loss_of(config))
+    reading = time.perf_counter() - begin
+    console.print(
+        f"[bold]{escape(graph.name)}[/]: {len(graph.ids)} poses in {graph.dimension} dimensions, "
+        f"{len(graph.measured)} edges"
+    )
+    solution, figures = solve(problem, {"pose": graph.poses}, config)
+    solved = graph.at(solution.value["pose"])
+    figures = {
+        "name": graph.name,
+        "dimension": graph.dimension,
+        "poses": len(graph.ids),
+        "edges": len(graph.measured),
+        "reading_seconds": reading,
+        **figures,
+    }
+    if truth is not None:
+        figures["start_position_error"] = position_error(graph.poses, truth)
+        figures["final_position_error"] = position_error(solved.poses, truth)
+    edges = torch.stack([graph.first, graph.second], -1)
+    panels = [
+        Panel(f"before: cost {figures['start_cost']:.6g}", graph.poses.translation, edges),
+        Panel(f"after: cost {figures['final_cost']:.6g}", solved.poses.translation, edges),
+    ]
+    written = [
+        write_g2o(folder / "solved.g2o", solved),
+        plot_views(panels, folder / "before_after.png"),
+        plot_convergence(solution.history, graph.name, folder / "convergence.png"),
+    ]
+    return finish(figures, written, folder, config)
+
+
+def position_error(poses: Any, truth: Any) -> float:
+    """Root mean square distance from the true positions."""
+    return float((poses.translation - truth.translation).square().sum(-1).mean().sqrt())
+
+
+def run_bundle_adjustment(config: dict[str, Any], folder: Path) -> int:
+    """Cameras and points from observations."""
+    if not config["file"]:
+        raise NonsenseError("bundle adjustment needs file=..., a problem in the BAL text format (.txt, .gz, .bz2).")
+    if config["init"] != "given":
+        raise NonsenseError(f"init={config['init']!r} is for pose graphs; bundle adjustment starts as given.")
+    begin = time.perf_counter()
+    scene = read_bal(config["file"])
+    problem = scene.problem(loss_of(config))
+    reading = time.perf_counter() - begin
+    console.print(
+        f"[bold]{escape(scene.name)}[/]: {len(scene.cameras)} cameras, {len(scene.points)} points, "
+        f"{len(scene.pixels)} observations"
+    )
+    solution, figures = solve(problem, {"camera": scene.cameras, "point": scene.points}, config)
+    solved = scene.at(solution.value["camera"], solution.value["point"])
+    figures = {
+        "name": scene.name,
+        "cameras": len(scene.cameras),
+        "points": len(scene.points),
+        "observations": len(scene.pixels),
+        "reading_seconds": reading,
+        **figures,
+    }
+    panels = [
+        Panel(f"before: cost {figures['start_cost']:.6g}", centres(scene.cameras), points=scene.points),
+        Panel(f"after: cost {figures['final_cost']:.6g}", centres(solved.cameras), points=solved.points),
+    ]
+    written = [
+        write_bal(folder / "solved.txt", solved),
+        plot_views(panels, folder / "before_after.png"),
+        plot_convergence(solution.history, scene.name, folder / "convergence.png"),
+    ]
+    return finish(figures, written, folder, config)
+
+
+def centres(cameras: Tensor) -> Tensor:
+    """Where the cameras stand: −exp(w)⁻¹ t."""
+    return -mslsq.SO3.exp(cameras[:, :3]).inverse().act(cameras[:, 3:6])
+
+
+TASKS = {"pose_graph": run_pose_graph, "bundle_adjustment": run_bundle_adjustment}
+
+
+def run(config: dict[str, Any], folder: Path) -> int:
+    """The whole command; returns the exit code."""
+    check_names(config)
+    check_values(config)
+    torch.set_num_threads(config["threads"])
+    return TASKS[config["task"]](config, folder)
+
+
+def attempt(settings: DictConfig, folder: Path) -> int:
+    """`run`, with what makes no sense as a message and an exit code instead of a traceback."""
+    config: Any = OmegaConf.to_container(settings, resolve=True)
+    try:
+        return run(config, folder)
+    except (ValueError, OSError) as error:
+        errors.print("[red]error:[/]", escape(str(error)))
+        return NO_SENSE
+
+
+@hydra.main(version_base="1.3", config_path="../configs", config_name="solve")
+def main(settings: DictConfig) -> None:
+    code = attempt(settings, Path(HydraConfig.get().runtime.output_dir))
+    if code:
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The command that solves pose graphs and bundle adjustment: what it writes, says, and refuses."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import mslsq
+from mslsq.datasets.bal import BundleAdjustment, read_bal, write_bal
+from mslsq.datasets.g2o import read_g2o, write_g2o
+from mslsq.datasets.synthetic_graphs import ring_graph, sphere_graph
+
+hydra = pytest.importorskip("hydra")
+pytest.importorskip("matplotlib")
+pytest.importorskip("rich")
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURES = ("before_after.png", "convergence.png")
+
+
+@pytest.fixture(scope="module")
+def script():
+    """scripts/solve.py as a module: starting an interpreter for every case would take seconds each."""
+    spec = importlib.util.spec_from_file_location("solve_script", ROOT / "scripts" / "solve.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def attempt(script, folder, *options):
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        settings = hydra.compose("solve", list(options))
+    return script.attempt(settings, folder)
+
+
+def test_the_command_solves_a_made_up_ring_from_any_directory(tmp_path):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    options = ["synthetic.shape=ring", "synthetic.laps=2", "synthetic.per_lap=12"]
+    command = [sys.executable, str(ROOT / "scripts" / "solve.py"), "+experiment=pose_graph", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    (metrics,) = (tmp_path / "outputs" / "solve").rglob("metrics.json")
+    assert str(metrics.parent.relative_to(tmp_path)) in done.stdout.replace("\n", "")
+    assert "step   1" in done.stdout
+    figures = json.loads(metrics.read_text())
+    assert figures["converged"]
+    assert figures["final_position_error"] < figures["start_position_error"]
+    for name in ("solved.g2o", *PICTURES):
+        assert (metrics.parent / name).stat().st_size > 0
+        assert name in done.stdout
+
+
+def test_a_file_is_solved_to_the_minimum_that_dense_algebra_finds(tmp_path, script):
+    graph = sphere_graph(laps=3, per_lap=6).graph
+    path = write_g2o(tmp_path / "tiny.g2o.gz", graph)
+    assert attempt(script, tmp_path / "run", f"file={path}", "quiet=true") == 0
+    dense = mslsq.LevenbergMarquardt(linear_solver=mslsq.linear.Cholesky())
+    expected = mslsq.solve(graph.problem(), {"pose": graph.poses}, solver=dense)
+    figures = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert figures["final_cost"] == pytest.approx(float(expected.cost), rel=1e-10)
+    assert (figures["poses"], figures["edges"], figures["dimension"]) == (18, 29, 3)
+    solved = read_g2o(tmp_path / "run" / "solved.g2o")
+    again = mslsq.solve(solved.problem(), {"pose": solved.poses}, solver=mslsq.LevenbergMarquardt(max_steps=1))
+    assert float(again.history.cost[0]) == pytest.approx(figures["final_cost"], rel=1e-9)  # what it says is written
+
+
+def test_a_robust_loss_and_a_spanning_tree_are_taken(tmp_path, script):
+    path = write_g2o(tmp_path / "ring.g2o", ring_graph(laps=2, per_lap=8).graph)
+    options = (f"file={path}", "quiet=true")
+    assert attempt(script, tmp_path / "plain", *options) == 0
+    assert attempt(script, tmp_path / "robust", *options, "loss=cauchy", "init=spanning_tree") == 0
+    plain, robust = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("plain", "robust"))
+    assert robust["loss"] == "cauchy"
+    assert robust["final_cost"] < plain["final_cost"]  # a robust loss is below the square everywhere
+    assert robust["start_cost"] != plain["start_cost"]
+
+
+def small_scene() -> BundleAdjustment:
+    """Six cameras on an arc before thirty points, half a pixel of noise, started somewhat off."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(30, 3, generator=generator, dtype=torch.float64)
+    angle = torch.linspace(-0.5, 0.5, 6, dtype=torch.float64)
+    zero, one = torch.zeros_like(angle), torch.ones_like(angle)
+    # the cameras turn about y and look along −z at the points' middle, eight units away
+    columns = [zero, angle, zero, zero, zero, -8 * one, 500 * one, zero, zero]
+    cameras = torch.stack(columns, -1)
+    camera, point = torch.meshgrid(torch.arange(6), torch.arange(30), indexing="ij")
+    camera, point = camera.reshape(-1), point.reshape(-1)
+    exact = BundleAdjustment("scene", cameras, points, camera, point, torch.zeros(180, 2, dtype=torch.float64))
+    residual = exact.problem()["snavely_reprojection"].residual
+    pixels = torch.func.vmap(residual)(cameras[camera], points[point], exact.pixels)
+    pixels = pixels + 0.5 * torch.randn(180, 2, generator=generator, dtype=torch.float64)
+    off = points + 0.05 * torch.randn(30, 3, generator=generator, dtype=torch.float64)
+    return BundleAdjustment("scene", cameras, off, camera, point, pixels)
+
+
+def test_a_bundle_adjustment_is_solved_down_to_its_noise(tmp_path, script):
+    path = write_bal(tmp_path / "scene.txt.bz2", small_scene())
+    assert attempt(script, tmp_path, "+experiment=bundle_adjustment", f"file={path}", "quiet=true") == 0
+    figures = json.loads((tmp_path / "metrics.json").read_text())
+    # 360 residuals of 0.5 px, 144 unknowns of which 7 are gauge: 0.125 · 223 = 28 expected, its deviation 2.6
+    assert figures["start_cost"] > 500
+    assert 18 < figures["final_cost"] < 38
+    assert read_bal(tmp_path / "solved.txt").points.shape == (30, 3)
+    assert all((tmp_path / name).stat().st_size > 0 for name in PICTURES)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["file=nowhere.g2o"], 2, "no such file"),
+        (["file={folder}"], 2, "folder"),
+        (["file={bad}"], 2, "bad.g2o:2: expected VERTEX_SE2 id x y theta"),
+        (["file={lonely}"], 2, "no edges"),
+        (["file={indefinite}"], 2, "not positive definite"),
+        (["task=bundle_adjustment"], 2, "needs file="),
+        (["task=bundle_adjustment", "file={bad}"], 2, "cameras points observations"),
+        (["task=pose_grahp"], 2, "Did you mean 'pose_graph'?"),
+        (["+max_stpes=5"], 2, "Did you mean max_steps?"),
+        (["+synthetic.lap=5"], 2, "Did you mean synthetic.laps?"),
+        (["synthetic.shape=torus"], 2, "sphere, ring"),
+        (["synthetic.laps=0"], 2, "laps"),
+        (["synthetic.sigma_rotation=-1"], 2, "sigma_rotation"),
+        (["loss=hubre"], 2, "Did you mean 'huber'?"),
+        (["loss_scale=0"], 2, "loss_scale"),
+        (["init=chordl"], 2, "init"),
+        (["max_steps=0"], 2, "max_steps"),
+        (["ftol=-1"], 2, "ftol"),
+        (["threads=0"], 2, "threads"),
+        (["quiet=perhaps"], 2, "quiet"),
+        (["synthetic.laps=2", "synthetic.per_lap=5", "max_steps=1", "strict=true"], 3, ""),
+    ],
+)
+def test_what_makes_no_sense_ends_in_a_message_and_an_exit_code(tmp_path, script, capsys, options, code, says):
+    texts = {
+        "bad": "VERTEX_SE2 0 0 0 0\nVERTEX_SE2 1 0 0\n",
+        "lonely": "VERTEX_SE2 0 0 0 0\n",
+        "indefinite": "EDGE_SE2 0 1 1 0 0 1 0 0 -1 0 1\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.g2o").write_text(text)
+    names = {"folder": tmp_path} | {name: tmp_path / f"{name}.g2o" for name in texts}
+    assert attempt(script, tmp_path / "run", *(option.format(**names) for option in options)) == code
+    assert says in capsys.readouterr().err.replace("\n", " ")
