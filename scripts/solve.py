@@ -30,6 +30,7 @@ from mslsq.datasets.bal import read_bal, write_bal
 from mslsq.datasets.g2o import read_g2o, write_g2o
 from mslsq.datasets.pose_graph import PoseGraph
 from mslsq.datasets.synthetic_graphs import ring_graph, sphere_graph
+from mslsq.datasets.toro import read_toro
 from mslsq.plotting.convergence import plot_convergence
 from mslsq.plotting.views import Panel, plot_views
 from mslsq.replacing import write_text
@@ -171,7 +172,8 @@ def _plain(value: Any) -> Any:
 def graph_of(config: dict[str, Any]) -> tuple[PoseGraph, Any]:
     """The user's graph, or one that is made up, with its truth."""
     if config["file"]:
-        graph, truth = read_g2o(config["file"]), None
+        toro = ".graph" in Path(config["file"]).suffixes
+        graph, truth = (read_toro if toro else read_g2o)(config["file"]), None
     else:
         options = dict(config["synthetic"])
         made = SHAPES[options.pop("shape")](**options)

@@ -26,6 +26,7 @@ def plot_convergence(history: History, title: str, path: Path) -> Path:
             axis.plot(steps[rejected], values[rejected], "o", markersize=4, color=ACCENT, fillstyle="none")
         if bool((values > 0).all()):
             axis.set_yscale("log")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set(xlabel="step (hollow: rejected)", ylabel=name)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, fontsize=10)

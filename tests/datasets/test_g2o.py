@@ -76,11 +76,17 @@ def test_writing_and_reading_gives_the_graph_back(tmp_path, text):
         assert torch.equal(getattr(again, name), getattr(graph, name))
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+def test_a_write_that_fails_halfway_leaves_the_old_file(tmp_path, monkeypatch):
     path = written(tmp_path, PLANE)
     graph = read_g2o(path)
-    with pytest.raises(AttributeError):
-        write_g2o(path, graph.at(None))  # type: ignore[arg-type]
+
+    def full(temporary, target):
+        assert temporary.read_text().startswith("VERTEX_SE2 3 ")
+        raise OSError("no space left on the disk")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="no space"):
+        write_g2o(path, graph)
     assert path.read_text() == PLANE
     assert list(tmp_path.iterdir()) == [path]
 
