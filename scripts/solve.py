@@ -49,7 +49,11 @@ LOSSES: dict[str, Callable[[float], mslsq.RobustLoss] | None] = {
     "welsch": mslsq.Welsch,
 }
 SHAPES = {"sphere": sphere_graph, "ring": ring_graph}
-INITS = ("given", "spanning_tree")
+INITS = {
+    "given": lambda graph: graph,
+    "spanning_tree": PoseGraph.from_edges,
+    "chordal": PoseGraph.from_chords,
+}
 console = Console(soft_wrap=True, highlight=False)
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
@@ -180,7 +184,7 @@ def graph_of(config: dict[str, Any]) -> tuple[PoseGraph, Any]:
         graph, truth = made.graph, made.truth
     if not len(graph.measured):
         raise NonsenseError(f"{config['file']}: the graph has no edges, so there is nothing to solve.")
-    return (graph.from_edges() if config["init"] == "spanning_tree" else graph), truth
+    return INITS[config["init"]](graph), truth
 
 
 def run_pose_graph(config: dict[str, Any], folder: Path) -> int:

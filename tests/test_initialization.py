@@ -1,10 +1,11 @@
-"""Starts of pose graphs from a spanning tree of their edges."""
+"""Starts of pose graphs: from a spanning tree of their edges, and from two linear solves over all of them."""
 
 import pytest
 import torch
 
 import mslsq
-from mslsq.initialization import spanning_tree
+from mslsq.datasets.synthetic_graphs import ring_graph, sphere_graph
+from mslsq.initialization import chordal, spanning_tree
 
 
 @pytest.mark.parametrize("group", [mslsq.SE2, mslsq.SE3, mslsq.SO3, mslsq.Sim3])
@@ -59,3 +60,42 @@ def test_the_start_is_differentiable_in_the_measurements():
 def test_numbers_out_of_range_are_refused(second, count, root, says):
     with pytest.raises(ValueError, match=says):
         spanning_tree(torch.tensor([0]), torch.tensor([second]), mslsq.SE2.identity(1), count, root)
+
+
+@pytest.mark.parametrize("group", [mslsq.SE2, mslsq.SE3])
+def test_chordal_gives_the_truth_back_where_there_is_no_noise(group):
+    generator = torch.Generator().manual_seed(0)
+    truth = group.random(30, generator=generator, dtype=torch.float64)
+    # two parts: poses 0 to 19 and 20 to 29
+    i = torch.cat((torch.arange(19), torch.arange(20, 29), torch.randint(20, (40,), generator=generator)))
+    j = torch.cat((torch.arange(1, 20), torch.arange(21, 30), torch.randint(20, (40,), generator=generator)))
+    i, j = i[i != j], j[i != j]
+    poses = chordal(i, j, truth[i].between(truth[j]), 30, root=4)
+    for part, root in ((slice(0, 20), 4), (slice(20, 30), 20)):
+        expected = truth[root].inverse() @ truth[part]
+        assert float(expected.local(poses[part]).abs().max()) < 1e-9  # normal equations of 20 poses: condition 1e4
+
+
+@pytest.mark.parametrize("made", [ring_graph, sphere_graph])
+def test_chordal_starts_nearer_to_the_minimum_than_a_tree(made):
+    graph = made(laps=6, per_lap=16).graph
+    first = chordal(graph.first, graph.second, graph.measured, len(graph.ids), information=graph.information)
+    tree = graph.from_edges().poses
+    problem = graph.problem()
+    solver = mslsq.LevenbergMarquardt(max_steps=50)
+    costs = [
+        mslsq.solve(problem, {"pose": start}, solver=solver, adjoint=mslsq.Detached()).history.cost
+        for start in (graph.poses[0] @ first, tree)
+    ]
+    minimum = float(costs[1][costs[1].isfinite()][-1])
+    assert float(costs[0][0]) < 0.1 * float(costs[1][0])
+    assert float(costs[0][0]) < 3 * minimum
+    assert float(costs[0][costs[0].isfinite()][-1]) == pytest.approx(minimum, rel=1e-9)
+
+
+def test_chordal_refuses_other_groups_and_weights_that_are_not_positive():
+    i, j = torch.tensor([0]), torch.tensor([1])
+    with pytest.raises(TypeError, match="SE2 or SE3"):
+        chordal(i, j, mslsq.SO3.identity(1), 2)
+    with pytest.raises(ValueError, match="positive"):
+        chordal(i, j, mslsq.SE2.identity(1), 2, information=torch.zeros(1, 3, 3))

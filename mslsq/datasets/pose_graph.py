@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mslsq.initialization import spanning_tree
+from mslsq.initialization import chordal, spanning_tree
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import SE2, SE3
 from mslsq.problem import Between, Prior, Problem, Scale, SqrtInformation, Variable
@@ -46,6 +46,11 @@ class PoseGraph:
         """The same graph with poses from a spanning tree of its edges; the first pose stays where it is."""
         tree = spanning_tree(self.first, self.second, self.measured, len(self.ids))
         return self.at(self.poses[0].normalized() @ tree)
+
+    def from_chords(self) -> "PoseGraph":
+        """The same graph with poses from two linear solves (`chordal`); the first pose stays where it is."""
+        start = chordal(self.first, self.second, self.measured, len(self.ids), information=self.information)
+        return self.at(self.poses[0].normalized() @ start)
 
     def problem(self, loss: RobustLoss | None = None, anchor_sigma: float = 1e-6) -> Problem:
         """½ Σ |log(measured⁻¹ a⁻¹ b)|² in the information's norm, over the variable `"pose"`.
