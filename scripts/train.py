@@ -1,0 +1,157 @@
+"""Train networks end to end through a solve.
+
+    python scripts/train.py +experiment=learned_alignment               # features for alignment; ten minutes
+    python scripts/train.py +experiment=pose_graph_weights              # weights of a pose graph; under a minute
+    python scripts/train.py +experiment=learned_alignment resume=DIR    # go on after a kill
+
+Exit codes: 0 done; 1 training led nowhere (the loss is not finite); 2 the command makes no sense.
+"""
+
+import json
+import math
+import sys
+import time
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from training import pictures
+from training.learned_alignment import LearnedAlignment
+from training.loop import Schedule, train
+from training.pose_graph_weights import PoseGraphWeights
+
+from mslsq.alignment.rasters import write_text
+
+NOTHING_DONE, NO_SENSE = 1, 2
+TASKS = {"learned_alignment": LearnedAlignment, "pose_graph_weights": PoseGraphWeights}
+SHOWN = {"learned_alignment": "median_px_", "pose_graph_weights": "error"}
+"""Columns of the curve that are drawn beside the loss, by how they begin."""
+KNOWN = {
+    "": ("task", "seed", "threads", "steps", "minutes", "batch", "learning_rate", "checkpoint_every", "resume", "quiet",
+         *TASKS),
+    "learned_alignment": ("size", "model", "shift", "degrees", "noise", "strides", "channels", "width", "samples",
+                          "max_steps", "adjoint", "test_pairs", "intensity"),
+    "pose_graph_weights": ("poses", "closures", "outliers", "hidden", "test_graphs"),
+}  # fmt: skip
+WHOLE = {"seed": 0, "threads": 1, "steps": 1, "batch": 1, "checkpoint_every": 1}
+"""Whole numbers, and the least that makes sense."""
+console = Console(soft_wrap=True, highlight=False)
+errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+class NonsenseError(ValueError):
+    """The command line asks for something that makes no sense."""
+
+
+def check_names(config: dict[str, Any]) -> None:
+    """`+stps=3` is accepted by Hydra as something new; here it is a misspelling, with the nearest name."""
+    for section, known in KNOWN.items():
+        for name in config[section] if section else config:
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                where = f"{section}.{name}" if section else name
+                raise NonsenseError(f"there is no option {where}.{hint} Options: {', '.join(known)}.")
+
+
+def check_values(config: dict[str, Any]) -> None:
+    """What every experiment has."""
+    for name, least in WHOLE.items():
+        if isinstance(config[name], bool) or not isinstance(config[name], int) or config[name] < least:
+            raise NonsenseError(f"{name}={config[name]!r}; {name} is a whole number, {least} or more.")
+    for name in ("minutes", "learning_rate"):
+        if isinstance(config[name], bool) or not isinstance(config[name], (int, float)) or config[name] <= 0:
+            raise NonsenseError(f"{name}={config[name]!r}; {name} is a positive number.")
+    if not isinstance(config["quiet"], bool):
+        raise NonsenseError(f"quiet={config['quiet']!r}; quiet is true or false.")
+    if config["task"] not in TASKS:
+        near = get_close_matches(str(config["task"]), TASKS, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise NonsenseError(f"task={config['task']!r}; task is one of {', '.join(TASKS)}.{hint}")
+
+
+def run(config: dict[str, Any], folder: Path) -> int:
+    """The whole command; returns the exit code."""
+    check_names(config)
+    check_values(config)
+    torch.set_num_threads(config["threads"])
+    resume = config["resume"] is not None
+    folder = Path(config["resume"]) if resume else folder
+    name = config["task"]
+    schedule = Schedule(
+        config["steps"], config["batch"], config["learning_rate"], config["minutes"], config["checkpoint_every"]
+    )
+    options = {key: config[key] for key in ("task", "seed", "steps", "batch", "learning_rate")}
+    tested = ("test_pairs", "intensity", "test_graphs")
+    options |= {f"{name}.{key}": value for key, value in config[name].items() if key not in tested}
+    task = TASKS[name](config[name], schedule, config["seed"])
+    count = sum(parameter.numel() for parameter in task.module.parameters())
+    console.print(f"[bold]{name}[/]: {count} parameters, {schedule.steps} steps of {schedule.batch}")
+    rows: list[dict[str, float]] = []
+    seconds = cpu_seconds = 0.0
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        console=console, disable=config["quiet"],
+    )  # fmt: skip
+    with bar:
+        line = bar.add_task("training", total=schedule.steps)
+        for progress in train(task, schedule, config["seed"], folder, options, resume):
+            rows, seconds, cpu_seconds = progress.rows, progress.seconds, progress.cpu_seconds
+            recent = [row["loss"] for row in rows[-20:]]
+            bar.update(line, completed=progress.step, description=f"training, loss {sum(recent) / len(recent):.3f}")
+            if not config["quiet"] and not console.is_terminal and progress.step % schedule.checkpoint_every == 0:
+                console.print(f"  step {progress.step}/{schedule.steps}, loss {sum(recent) / len(recent):.4f}")
+    if not rows:
+        errors.print("[red]nothing to do:[/] the checkpoint is at its last step; more steps need a new run.")
+        return NOTHING_DONE
+    stopped = len(rows) < schedule.steps
+    if stopped:
+        errors.print(f"[yellow]stopped[/] after {config['minutes']:g} minutes, at step {len(rows)}.")
+    begin = time.perf_counter()
+    with console.status("testing", spinner="dots") as status:
+        figures, written = task.evaluate(folder, lambda line: status.update(line))
+    figures |= {"steps": len(rows), "stopped_early": stopped, "train_seconds": seconds}
+    figures |= {"train_cpu_seconds": cpu_seconds, "test_seconds": time.perf_counter() - begin}
+    figures |= {"final_loss": rows[-1]["loss"], "skipped_steps": int(sum(row["skipped"] for row in rows))}
+    columns = [column for column in rows[0] if column.startswith(SHOWN[name])]
+    written.append(pictures.curve(rows, columns, folder / "loss.png"))
+    written += [folder / "curve.csv", folder / "checkpoint.pt", folder / "metrics.json"]
+    write_text(written[-1], json.dumps(figures, indent=2) + "\n")
+    for key, value in figures.items():
+        if not isinstance(value, dict):
+            console.print(f"  {key:<28} {value:.4g}" if isinstance(value, float) else f"  {key:<28} {value}")
+    console.print(escape(f"{len(written)} files written to {folder}"))
+    for path in written:
+        console.print(f"  {path.name}")
+    if not math.isfinite(rows[-1]["loss"]):
+        errors.print("[red]the loss is not finite:[/] try a smaller learning_rate.")
+        return NOTHING_DONE
+    return 0
+
+
+def attempt(settings: DictConfig, folder: Path) -> int:
+    """`run`, with what makes no sense as a message and an exit code instead of a traceback."""
+    config: Any = OmegaConf.to_container(settings, resolve=True)
+    try:
+        return run(config, folder)
+    except (ValueError, OSError) as error:
+        errors.print("[red]error:[/]", escape(str(error)))
+        return NO_SENSE
+
+
+@hydra.main(version_base="1.3", config_path="../configs", config_name="train")
+def main(settings: DictConfig) -> None:
+    code = attempt(settings, Path(HydraConfig.get().runtime.output_dir))
+    if code:
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

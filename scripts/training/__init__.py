@@ -1,0 +1,1 @@
+"""What the experiments of `train.py` are made of: the loop, and one file per experiment."""
