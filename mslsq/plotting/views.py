@@ -53,7 +53,7 @@ def _draw(axis: Any, panel: Panel, plane: tuple[int, int]) -> None:
     if panel.points is not None:
         points = _flat(panel.points, plane)
         axis.plot(*points.T, ".", color="0.35", markersize=1)
-        # far points are the badly known ones: the Ladybug problem's span 2 in y from 5 to 95 %, 65 from 0.5 to 99.5 %
+        # far points are the badly known ones: the Ladybug problem's span 2 in y from 5 to 95 %, 61 from 0.5 to 99.5 %
         inner = _limits(points, 5, 95)
         low, high = np.minimum(low, inner[0]), np.maximum(high, inner[1])
     axis.plot(*poses.T, ".", color=ACCENT, markersize=2 if panel.points is None else 5)
