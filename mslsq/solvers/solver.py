@@ -83,8 +83,8 @@ class Solver:
             raise SolverOptionError(f"{name}: trace must be 'auto', 'always' or 'never', not {self.trace!r}.")
         if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
             raise SolverOptionError(
-                f"{name}: linear_solver must be 'auto' or an object such as mslsq.linear.Cholesky(), not "
-                f"{self.linear_solver!r}."
+                f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky() or "
+                f"mslsq.linear.QR(), not {self.linear_solver!r}."
             )
 
     @property
