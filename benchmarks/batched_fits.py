@@ -1,4 +1,4 @@
-"""A thousand curve fits at once, against optimistix under `jit(vmap)`, SciPy in a loop and, where it is installed, Theseus.
+"""A thousand curve fits at once, against optimistix under `jit(vmap)`, SciPy in a loop and, where installed, Theseus.
 
     python benchmarks/batched_fits.py             # 1024 problems, one thread and default threads: about six minutes
     python benchmarks/batched_fits.py --size 64   # fewer problems
@@ -212,13 +212,22 @@ def compare(case: str, size: int, repeats: int) -> None:
         cost, finite = found[name], np.isfinite(found[name])
         solved = finite & (cost <= best * (1 + 1e-6))
         rows.append(
-            [name, f"{solved.sum()} of {size}", int(answer.converged.sum()), int((answer.converged & ~solved).sum())]
-            + [int((~finite).sum()), f"{cost[finite].sum():.8f}", int(np.median(answer.steps)), int(answer.steps.max())]
-            + [*times[name], first[name]]
+            [
+                name,
+                f"{solved.sum()} of {size}",
+                int(answer.converged.sum()),
+                int((answer.converged & ~solved).sum()),
+                int((~finite).sum()),
+                f"{cost[finite].sum():.8f}",
+                int(np.median(answer.steps)),
+                int(answer.steps.max()),
+                *times[name],
+                first[name],
+            ]
         )
     header = ["", "solved", "claimed", "claimed wrongly", "not finite", "total cost of the finite"]
     header += ["median steps", "max steps", "CPU ms", "wall ms", "first call s"]
-    print_table(f"### {case} starts, {size} problems", header, rows + [row + ["-"] for row in failed])
+    print_table(f"### {case} starts, {size} problems", header, rows + [[*row, "-"] for row in failed])
 
 
 def gradients(size: int, repeats: int) -> None:
@@ -247,8 +256,13 @@ def gradients(size: int, repeats: int) -> None:
     found = {name: np.asarray(function()) for name, function in both.items()}
     alone, joint = interleaved(forward, repeats), interleaved(both, repeats)
     rows = [
-        [name, f"{np.linalg.norm(g):.7f}", f"{np.linalg.norm(g - truth) / np.linalg.norm(truth):.1e}"]
-        + [*alone[name], *joint[name]]
+        [
+            name,
+            f"{np.linalg.norm(g):.7f}",
+            f"{np.linalg.norm(g - truth) / np.linalg.norm(truth):.1e}",
+            *alone[name],
+            *joint[name],
+        ]
         for name, g in found.items()
     ]
     header = ["", "norm", "relative error", "forward CPU ms", "wall ms", "forward + backward CPU ms", "wall ms"]
