@@ -52,6 +52,7 @@ def test_the_code_of_a_page_runs(page, pristine, capsys):
         program = compiled(code, page, line)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", category=FutureWarning)  # PyTorch's own, of its pytrees
             warnings.filterwarnings("ignore", category=DeprecationWarning)
             exec(program, namespace)
 
