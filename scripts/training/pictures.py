@@ -57,8 +57,8 @@ def success(outcomes: dict[str, Tensor], kinds: Sequence[str], path: Path) -> Pa
         heights = [float(below[[kind == other for other in kinds]].float().mean()) for kind in names]
         right.bar(np.arange(len(names)) + 0.38 * number, heights, 0.36, color=COLOURS[name], label=name)
     right.set_xticks(np.arange(len(names)) + 0.19 * (len(shown) - 1), names)
-    right.set(ylim=(0, 1.01), title="below 1 px, by change")
-    right.legend(frameon=False, loc="lower right")
+    right.set(ylim=(0, 1.15), title="below 1 px, by change")
+    right.legend(frameon=False, loc="upper left", ncols=2)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     return save_figure(figure, path)

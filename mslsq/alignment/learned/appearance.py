@@ -54,7 +54,7 @@ def other_band(bands: Bands, random: np.random.Generator) -> tuple[Image, Image]
         image = bands[..., 0]
         return image, stretched(np.abs(image - scipy.ndimage.gaussian_filter(image, 3.0)) ** 0.5)
     one, two = random.choice(bands.shape[-1], 2, replace=False)
-    return bands[..., one], stretched(bands[..., two] - random.uniform(0.8, 1.2) * bands[..., one])
+    return bands[..., one], stretched(bands[..., two] - random.uniform(0.3, 0.7) * bands[..., one])
 
 
 def shadowed(image: Image, random: np.random.Generator) -> Image:
