@@ -9,17 +9,14 @@ strict=true).
 """
 
 import json
-import sys
 import time
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import hydra
 import torch
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
+from command_line import LEFT_OUT, NOTHING_DONE, NonsenseError, check_names, console, errors, exit_with
+from omegaconf import DictConfig
 from rich.markup import escape
 from rich.table import Table
 
@@ -30,30 +27,12 @@ from mslsq.alignment.scale_scene import figures_of, read_ratios, synthetic_ratio
 from mslsq.alignment.scale_sync import scale_sync
 from mslsq.alignment.scenes import Scene, scene_from_bundled, scene_from_files
 
-NOTHING_DONE, NO_SENSE, LEFT_OUT = 1, 2, 3
 OPTIONS = ("model", "value", "levels", "loss", "init", "min_overlap", "min_ncc", "min_detail", "prefilter", "max_steps")
 KNOWN = {
     "": ("task", "maps", "masks", "reference", *OPTIONS, "threads", "strict", "quiet", "bundled", "scale_sync"),
     "scale_sync": ("file", "maps", "size", "noise", "outliers", "missing", "seed"),
     "bundled": ("rasters", "count", "size", "model", "shift", "degrees", "noise", "seed"),
 }
-console = Console(soft_wrap=True, highlight=False)
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
-
-
-class NonsenseError(ValueError):
-    """The command line asks for something that makes no sense."""
-
-
-def check_names(config: dict[str, Any]) -> None:
-    """`+modle=affine` is accepted by Hydra as something new; here it is a misspelling, with the nearest name."""
-    for section, known in KNOWN.items():
-        for name in config[section] if section else config:
-            if name not in known:
-                near = get_close_matches(name, known, 1)
-                hint = f" Did you mean {near[0]}?" if near else ""
-                where = f"{section}.{name}" if section else name
-                raise NonsenseError(f"there is no option {where}.{hint} Options: {', '.join(known)}.")
 
 
 def check_flags(config: dict[str, Any]) -> None:
@@ -156,7 +135,7 @@ def table_of(items: list[Aligned]) -> Table:
 
 def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
-    check_names(config)
+    check_names(config, KNOWN)
     check_flags(config)
     torch.set_num_threads(config["threads"])
     if config["task"] not in TASKS:
@@ -225,21 +204,9 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
 TASKS = {"align": run_align, "scale_sync": run_scale_sync}
 
 
-def attempt(settings: DictConfig, folder: Path) -> int:
-    """`run`, with what makes no sense as a message and an exit code instead of a traceback."""
-    config: Any = OmegaConf.to_container(settings, resolve=True)
-    try:
-        return run(config, folder)
-    except (ValueError, OSError) as error:
-        errors.print("[red]error:[/]", escape(str(error)))
-        return NO_SENSE
-
-
 @hydra.main(version_base="1.3", config_path="../configs", config_name="align")
 def main(settings: DictConfig) -> None:
-    code = attempt(settings, Path(HydraConfig.get().runtime.output_dir))
-    if code:
-        sys.exit(code)
+    exit_with(run, settings)
 
 
 if __name__ == "__main__":

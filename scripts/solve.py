@@ -10,7 +10,6 @@ Exit codes: 0 done; 1 nothing was solved (the cost did not fall, or is not finit
 
 import json
 import math
-import sys
 import time
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -19,9 +18,8 @@ from typing import Any
 
 import hydra
 import torch
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
+from command_line import LEFT_OUT, NOTHING_DONE, NonsenseError, check_names, console, errors, exit_with
+from omegaconf import DictConfig
 from rich.markup import escape
 from torch import Tensor
 
@@ -35,7 +33,6 @@ from mslsq.plotting.convergence import plot_convergence
 from mslsq.plotting.views import Panel, plot_views
 from mslsq.replacing import write_text
 
-NOTHING_DONE, NO_SENSE, NOT_CONVERGED = 1, 2, 3
 OPTIONS = ("task", "file", "init", "loss", "loss_scale", "max_steps", "ftol", "threads", "strict", "quiet", "synthetic")
 KNOWN = {"": OPTIONS, "synthetic": ("shape", "laps", "per_lap", "sigma_translation", "sigma_rotation", "seed")}
 LOSSES: dict[str, Callable[[float], mslsq.RobustLoss] | None] = {
@@ -54,26 +51,6 @@ INITS = {
     "spanning_tree": PoseGraph.from_edges,
     "chordal": PoseGraph.from_chords,
 }
-console = Console(soft_wrap=True, highlight=False)
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
-
-
-class NonsenseError(ValueError):
-    """The command line asks for something that makes no sense."""
-
-
-def check_names(config: dict[str, Any]) -> None:
-    """`+max_stpes=5` is accepted by Hydra as something new; here it is a misspelling, with the nearest name."""
-    for section, known in KNOWN.items():
-        names = config[section] if section else config
-        if not isinstance(names, dict):
-            raise NonsenseError(f"{section}={names!r}; it has the options {', '.join(known)}.")
-        for name in names:
-            if name not in known:
-                near = get_close_matches(name, known, 1)
-                prefix = f"{section}." if section else ""
-                hint = f" Did you mean {prefix}{near[0]}?" if near else ""
-                raise NonsenseError(f"there is no option {prefix}{name}.{hint} Options: {', '.join(known)}.")
 
 
 def one_of(name: str, value: Any, known: Any) -> Any:
@@ -163,7 +140,7 @@ def finish(figures: dict[str, Any], written: list[Path], folder: Path, config: d
     if not math.isfinite(final) or (final >= start and not figures["converged"]):
         errors.print(f"[red]nothing was solved:[/] the cost was {start:.6g} and is {final:.6g}.")
         return NOTHING_DONE
-    return NOT_CONVERGED if config["strict"] and not figures["converged"] else 0
+    return LEFT_OUT if config["strict"] and not figures["converged"] else 0
 
 
 def _plain(value: Any) -> Any:
@@ -274,27 +251,15 @@ TASKS = {"pose_graph": run_pose_graph, "bundle_adjustment": run_bundle_adjustmen
 
 def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
-    check_names(config)
+    check_names(config, KNOWN)
     check_values(config)
     torch.set_num_threads(config["threads"])
     return TASKS[config["task"]](config, folder)
 
 
-def attempt(settings: DictConfig, folder: Path) -> int:
-    """`run`, with what makes no sense as a message and an exit code instead of a traceback."""
-    config: Any = OmegaConf.to_container(settings, resolve=True)
-    try:
-        return run(config, folder)
-    except (ValueError, OSError) as error:
-        errors.print("[red]error:[/]", escape(str(error)))
-        return NO_SENSE
-
-
 @hydra.main(version_base="1.3", config_path="../configs", config_name="solve")
 def main(settings: DictConfig) -> None:
-    code = attempt(settings, Path(HydraConfig.get().runtime.output_dir))
-    if code:
-        sys.exit(code)
+    exit_with(run, settings)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Exit codes: 0 done; 1 training led nowhere (the loss is not finite); 2 the comma
 
 import json
 import math
-import sys
 import time
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,9 +16,8 @@ from typing import Any
 
 import hydra
 import torch
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
+from command_line import NOTHING_DONE, NonsenseError, check_names, console, errors, exit_with
+from omegaconf import DictConfig
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from training import pictures
@@ -29,7 +27,6 @@ from training.pose_graph_weights import PoseGraphWeights
 
 from mslsq.alignment.rasters import write_text
 
-NOTHING_DONE, NO_SENSE = 1, 2
 TASKS = {"learned_alignment": LearnedAlignment, "pose_graph_weights": PoseGraphWeights}
 SHOWN = {"learned_alignment": "median_px_", "pose_graph_weights": "error"}
 """Columns of the curve that are drawn beside the loss, by how they begin."""
@@ -42,23 +39,6 @@ KNOWN = {
 }  # fmt: skip
 WHOLE = {"seed": 0, "threads": 1, "steps": 1, "batch": 1, "checkpoint_every": 1}
 """Whole numbers, and the least that makes sense."""
-console = Console(soft_wrap=True, highlight=False)
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
-
-
-class NonsenseError(ValueError):
-    """The command line asks for something that makes no sense."""
-
-
-def check_names(config: dict[str, Any]) -> None:
-    """`+stps=3` is accepted by Hydra as something new; here it is a misspelling, with the nearest name."""
-    for section, known in KNOWN.items():
-        for name in config[section] if section else config:
-            if name not in known:
-                near = get_close_matches(name, known, 1)
-                hint = f" Did you mean {near[0]}?" if near else ""
-                where = f"{section}.{name}" if section else name
-                raise NonsenseError(f"there is no option {where}.{hint} Options: {', '.join(known)}.")
 
 
 def check_values(config: dict[str, Any]) -> None:
@@ -79,7 +59,7 @@ def check_values(config: dict[str, Any]) -> None:
 
 def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
-    check_names(config)
+    check_names(config, KNOWN)
     check_values(config)
     torch.set_num_threads(config["threads"])
     resume = config["resume"] is not None
@@ -136,21 +116,9 @@ def run(config: dict[str, Any], folder: Path) -> int:
     return 0
 
 
-def attempt(settings: DictConfig, folder: Path) -> int:
-    """`run`, with what makes no sense as a message and an exit code instead of a traceback."""
-    config: Any = OmegaConf.to_container(settings, resolve=True)
-    try:
-        return run(config, folder)
-    except (ValueError, OSError) as error:
-        errors.print("[red]error:[/]", escape(str(error)))
-        return NO_SENSE
-
-
 @hydra.main(version_base="1.3", config_path="../configs", config_name="train")
 def main(settings: DictConfig) -> None:
-    code = attempt(settings, Path(HydraConfig.get().runtime.output_dir))
-    if code:
-        sys.exit(code)
+    exit_with(run, settings)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,9 @@ def test_what_makes_no_sense_ends_in_a_message_and_an_exit_code(tmp_path, crops,
     names = {"folder": crops} | {name: crops / f"{name}.png" for name in ("a", "b", "empty", "flat")}
     with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         settings = hydra.compose("align", ["quiet=true", *(option.format(**names) for option in options)])
-    assert script().attempt(settings, tmp_path) == code
+    from command_line import attempt
+
+    assert attempt(script().run, settings, tmp_path) == code
     assert says in capsys.readouterr().err.replace("\n", " ")
 
 

@@ -18,6 +18,7 @@ from mslsq.datasets.synthetic_graphs import ring_graph, sphere_graph
 hydra = pytest.importorskip("hydra")
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
+command_line = pytest.importorskip("command_line")
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ("before_after.png", "convergence.png")
@@ -37,7 +38,7 @@ def script():
 def attempt(script, folder, *options):
     with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         settings = hydra.compose("solve", list(options))
-    return script.attempt(settings, folder)
+    return command_line.attempt(script.run, settings, folder)
 
 
 def test_the_command_solves_a_made_up_ring_from_any_directory(tmp_path):

@@ -10,23 +10,23 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def train_script(monkeypatch):
+def train_script():
     """The module `train`, as Python finds it when the script is run."""
     pytest.importorskip("hydra")
     pytest.importorskip("imageio")
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     return importlib.import_module("train")
 
 
 @pytest.fixture
 def command(train_script):
     """`command(folder, *overrides)` runs the script with these options and returns its exit code."""
+    from command_line import attempt
     from hydra import compose, initialize_config_dir
 
     def call(folder, *overrides):
         with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
             settings = compose("train", overrides=[str(option) for option in overrides])
-        return train_script.attempt(settings, Path(folder))
+        return attempt(train_script.run, settings, Path(folder))
 
     yield call
     for name in [name for name in sys.modules if name == "training" or name.startswith("training.")]:
