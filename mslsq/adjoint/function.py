@@ -189,6 +189,7 @@ def _judged(
     graph = plan.recorded(f"hessian, {adjoint.factors}", policy, of_values, values, inputs)
     if exact:
         plan.recorded("gradient", policy, linearizer.gradient, values, inputs)
+        plan.recorded("cost", policy, linearizer.cost, values, inputs)
     with torch.no_grad(), TRANSFORM_LOCK:
         hessian = plan.run_eagerly(of_values, values, inputs) if graph is None else graph(values, inputs)
         minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"

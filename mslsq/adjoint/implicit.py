@@ -75,7 +75,7 @@ class Implicit(Adjoint):
                 # A problem without derivative must not move, whatever its gradient: not even by 0 · NaN.
                 gradient = torch.where(failed[:, None], 0, gradient)
                 x = linearizer.retract(x, -self._inverse(linearizer.linear_solver, attachment.answer.factor, gradient))
-            cost = linearizer.cost(x, prepared)
+            cost = attachment.cost(x, prepared)
         return attachment.with_value(x, cost, fill)
 
     def _inverse(self, linear: LinearSolver, factor: Tensor, vector: Tensor) -> Tensor:
