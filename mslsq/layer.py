@@ -1,5 +1,4 @@
-"""The solver as a layer of a network: an `nn.Module` around a problem, a solver and an adjoint, without state
-between calls."""
+"""The solver as a layer of a network: an `nn.Module` without state between calls."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,4 @@
-"""Direct loss minimisation: the gradient of a loss of the solution from two solutions of slightly different
-problems."""
+"""Direct loss minimisation: the gradient of a loss from two slightly perturbed solutions."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,4 @@
-"""The Hessian at a solution, factored for the adjoint: where it is positive definite, and what stands in where it is
-not."""
+"""The Hessian at a solution where a gauge is free: its pseudo-inverse, or a warning in words."""
 
 import warnings
 

@@ -1,5 +1,4 @@
-"""The solve as one `torch.autograd.Function`: zero derivative, and a `vmap` rule that folds a mapped axis into the
-batch.
+"""The solve as one `torch.autograd.Function`, whose `vmap` rule folds a mapped axis into the batch.
 
 Whatever transforms are active outside, the loop itself runs on plain tensors with an explicit batch axis: it may
 stop early, ask for values, replay graphs. Inputs that are not mapped stay shared by the whole batch, in memory too.

@@ -1,5 +1,4 @@
-"""One hypothesis about a pair of maps, and how it is judged on a level: correlation, detail, overlap, residual
-scale."""
+"""One hypothesis about a pair of maps, and how it is judged on a level."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

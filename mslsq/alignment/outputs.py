@@ -1,5 +1,4 @@
-"""What a run writes: transforms, aligned maps with their masks, mosaics, pictures, metrics. Every file whole or not at
-all."""
+"""What a run writes, every file whole or not at all."""
 
 import json
 import math

@@ -1,5 +1,4 @@
-"""One map onto one reference, coarse to fine: starts, growing freedom on the coarsest level, refinement down the
-pyramid.
+"""One map onto one reference, coarse to fine.
 
 Every minimisation is `mslsq.solve` of `objective.photometric_problem`; on the coarsest level all starts are one batch.
 What this file decides is what stands around a solve: which samples are valid (frozen within it), the loss's scale,

@@ -1,5 +1,4 @@
-"""A scale synchronisation to try: ratio maps with known truth over a real raster, or a user's file; and what is
-written."""
+"""A scale synchronisation to try, with known truth or from a user's file; and what is written."""
 
 from dataclasses import dataclass
 from pathlib import Path

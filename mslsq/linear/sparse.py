@@ -1,5 +1,4 @@
-"""Sparse Cholesky of block matrices as a linear solver: the kernels of `block_cholesky` behind two operators of
-PyTorch.
+"""Sparse Cholesky of block matrices as a linear solver, its kernels behind operators of PyTorch.
 
 The operators take the plan of the elimination as tensors, so a step that calls them can be recorded as a plain graph
 and replayed; they have no derivative of their own (the adjoint brings it).

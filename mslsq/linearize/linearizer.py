@@ -1,5 +1,4 @@
-"""The whole system as pure functions of (values, inputs): residuals, cost, linearization, exact gradient and
-Hessian."""
+"""The whole system as pure functions: residuals, cost, linearization, exact gradient and Hessian."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

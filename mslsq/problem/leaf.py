@@ -1,5 +1,4 @@
-"""A leaf of a pytree as one block: a tensor of any shape, or a batch of manifold elements, behind one flat storage
-vector."""
+"""A leaf of a pytree as one block behind a flat storage vector: a tensor, or a batch of elements."""
 
 from dataclasses import dataclass
 from typing import Any

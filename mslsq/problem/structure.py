@@ -1,5 +1,4 @@
-"""The block structure of a system: which column of which independent sub-problem every tangent entry of every block
-has.
+"""The block structure of a system: the column of every tangent entry of every block.
 
 Columns are numbered `component * size + place`. Blocks held fixed have no column; their entries get the number
 `num_columns`, a bin that assembly throws away. Where the blocks fall into several connected components (nothing

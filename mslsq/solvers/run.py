@@ -1,5 +1,4 @@
-"""The loop: steps until every problem of the batch has stopped, eagerly at first, from a recorded graph once that
-pays."""
+"""The loop: steps until every problem of the batch has stopped."""
 
 import dataclasses
 import warnings
