@@ -97,7 +97,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(command, tmp_path):
     ("options", "words"),
     [
         (["+stpes=3"], "no option stpes. Did you mean steps?"),
-        (["+learned_alignment.chanels=3"], "no option learned_alignment.chanels. Did you mean learned_alignment.channels?"),
+        (["+learned_alignment.chanels=3"], "Did you mean learned_alignment.channels?"),
         (["task=learned_aligment"], "Did you mean learned_alignment?"),
         (["steps=0"], "steps is a whole number, 1 or more"),
         (["learning_rate=-1"], "learning_rate is a positive number"),
