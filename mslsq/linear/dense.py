@@ -4,12 +4,17 @@ Both keep what they need of J between attempts with different damping: `Cholesky
 J = QR, which squares no condition number.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from mslsq.linear.block_cholesky import BlockStructure
 
 Matrix = Float[Tensor, "batch components size size"]
 Vector = Float[Tensor, "batch columns"]
@@ -23,6 +28,15 @@ class LinearSolver:
     def form(self) -> Literal["normal", "triangular", "sparse"]:
         """What `matrix` holds: JᵀJ, dense or by its blocks, or the triangle R of J = QR (and `rhs` Jᵀr, or Qᵀr)."""
         raise NotImplementedError
+
+    def bound(self, structure: "BlockStructure", kinds: Mapping[str, np.ndarray]) -> "LinearSolver":
+        """The solver for block-sparse matrices of this structure.
+
+        Args:
+            kinds: the matrix's blocks by the kind of variable they belong to: per name (count,) numbers of blocks, -1
+                for those that are held fixed.
+        """
+        return self
 
     def solve(self, matrix: Matrix, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
         """The step p, and whether the system of each entry could be solved."""

@@ -4,6 +4,7 @@ The operators take the plan of the elimination as tensors, so a step that calls 
 and replayed; they have no derivative of their own (the adjoint brings it).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -42,8 +43,7 @@ class SparseCholesky(LinearSolver):
     def form(self) -> Literal["normal", "triangular", "sparse"]:
         return "sparse"
 
-    def bound(self, structure: BlockStructure) -> "SparseCholesky":
-        """The solver for matrices of this structure."""
+    def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "SparseCholesky":
         return replace(self, structure=structure)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mslsq.linear import QR, LinearSolver, SparseCholesky
+from mslsq.linear import QR, LinearSolver
 from mslsq.linearize.blocks import BlockTerm, Values, block_term, first_block, writes_into_its_inputs
 from mslsq.linearize.capture import capture
 from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
@@ -120,7 +120,10 @@ def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Pla
 def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
     """The linear solver that the task's solver chooses for this structure, bound to its pattern where it is sparse."""
     linear = task.solver.chosen_linear_solver(plan.structure.size, plan.pattern is not None)
-    return linear.bound(plan.pattern.structure) if isinstance(linear, SparseCholesky) and plan.pattern else linear
+    if plan.pattern is None:
+        return linear
+    names = [unknown.name for unknown in task.system.unknowns]
+    return linear.bound(plan.pattern.structure, dict(zip(names, plan.pattern.blocks, strict=True)))
 
 
 def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Plan:

@@ -97,15 +97,15 @@ class Solver:
         """Should normal equations whose connected parts have this size be stored by their blocks?"""
         if self.linear_solver == "auto":
             return size > LARGEST_DENSE
-        return isinstance(self.linear_solver, SparseCholesky)
+        return self.linear_solver.form == "sparse"
 
     def chosen_linear_solver(self, size: int, sparse: bool) -> LinearSolver:
         """The linear solver for a system whose parts have this size."""
         if sparse:
-            return self.linear_solver if isinstance(self.linear_solver, SparseCholesky) else SparseCholesky()
+            return SparseCholesky() if self.linear_solver == "auto" else self.linear_solver
         if self.linear_solver == "auto":
             return UnrolledCholesky() if self.compile and size <= LARGEST else Cholesky()
-        if isinstance(self.linear_solver, SparseCholesky):
+        if self.linear_solver.form == "sparse":
             return Cholesky()  # not on this device: said in `verbose`
         return self.linear_solver
 
