@@ -18,7 +18,7 @@ from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status
-from mslsq.solvers.run import Task, planned, run
+from mslsq.solvers.run import Task, run
 from mslsq.solvers.step import LEVEL
 
 
@@ -106,7 +106,7 @@ class Solve(torch.autograd.Function):
         usable = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
         factor = outcome.cost.new_zeros(0)
         if call.adjoint is not None:
-            plan, linearizer, prepared = planned(call.task, values, inputs)
+            plan, linearizer, prepared = outcome.planned
             call.made.plan, call.made.method = plan, outcome.method
             factor, usable = _judged(call, linearizer, prepared, outcome.values, usable, outcome.status)
         history = outcome.history

@@ -59,10 +59,10 @@ class LinearSolver:
         eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
         finite = torch.isfinite(matrix).all(-1).all(-1)
         factor, info = torch.linalg.cholesky_ex(torch.where(finite[..., None, None], matrix, eye))
-        diagonal = factor.diagonal(dim1=-2, dim2=-1)
-        # A pivot² that is only rounding of what stood there before elimination: singular to working precision.
-        lengths = torch.linalg.vector_norm(factor, dim=-1)
-        regular = (diagonal**2 > torch.finfo(matrix.dtype).eps * matrix.shape[-1] * lengths**2).all(-1)
+        pivots = factor.diagonal(dim1=-2, dim2=-1) ** 2
+        # A pivot that is only rounding of what stood there before elimination: singular to working precision.
+        before = matrix.diagonal(dim1=-2, dim2=-1)
+        regular = (pivots > torch.finfo(matrix.dtype).eps * matrix.shape[-1] * before).all(-1)
         definite = (finite & (info == 0) & regular).all(-1)
         return torch.where(definite[:, None, None, None], factor, eye), definite
 

@@ -54,6 +54,8 @@ class Outcome:
     method's state before each, (batch, steps, ...). Empty unless asked for."""
     method: type
     """The NamedTuple of the method's state."""
+    planned: tuple[Plan, Linearizer, TermInputs]
+    """What the solve ran on."""
 
 
 def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory: bool = False) -> Outcome:
@@ -95,6 +97,7 @@ def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory:
             _history(records, state.num_steps, task.solver.max_steps),
             _trajectory(records[1:], methods) if keep_trajectory and methods else (),
             type(state.method),
+            (plan, linearizer, prepared),
         )
 
 
