@@ -1,7 +1,8 @@
 """Linear algebra on arrays: solvers of damped normal equations, batched. Nothing here has heard of a problem."""
 
 from mslsq.linear.dense import QR, Cholesky, LinearSolver
+from mslsq.linear.iterative import ConjugateGradient
 from mslsq.linear.sparse import SparseCholesky
 from mslsq.linear.unrolled import UnrolledCholesky
 
-__all__ = ["QR", "Cholesky", "LinearSolver", "SparseCholesky", "UnrolledCholesky"]
+__all__ = ["QR", "Cholesky", "ConjugateGradient", "LinearSolver", "SparseCholesky", "UnrolledCholesky"]

@@ -25,9 +25,19 @@ class LinearSolver:
     """Base of the linear solvers. `columns` are `components * size`: independent dense systems side by side."""
 
     @property
-    def form(self) -> Literal["normal", "triangular", "sparse"]:
-        """What `matrix` holds: JᵀJ, dense or by its blocks, or the triangle R of J = QR (and `rhs` Jᵀr, or Qᵀr)."""
+    def form(self) -> Literal["normal", "triangular", "sparse", "blocks"]:
+        """What `matrix` holds: JᵀJ, dense or by its blocks; the triangle R of J = QR (and `rhs` Jᵀr, or Qᵀr); or the
+        blocks of J itself."""
         raise NotImplementedError
+
+    @property
+    def is_inexact(self) -> bool:
+        """Does it solve only as accurately as `to_accuracy` asks, to save work far from the solution?"""
+        return False
+
+    def to_accuracy(self, accuracy: Float[Tensor, "batch"]) -> "LinearSolver":
+        """The solver whose steps have a relative residual of at most `accuracy`; direct ones are always exact."""
+        return self
 
     def bound(self, structure: "BlockStructure", kinds: Mapping[str, np.ndarray]) -> "LinearSolver":
         """The solver for block-sparse matrices of this structure.
@@ -49,6 +59,16 @@ class LinearSolver:
     def quadratic(self, matrix: Matrix, vector: Vector) -> Float[Tensor, "batch"]:
         """‖Jv‖²."""
         raise NotImplementedError
+
+    def product(self, matrix: Matrix, vector: Vector) -> Vector:
+        """A v for symmetric matrices in the form of normal equations, as `definite_factor` takes them."""
+        return (matrix @ vector.reshape(matrix.shape[:-1])[..., None])[..., 0].flatten(1)
+
+    def relative_residual(self, matrix: Matrix, solution: Vector, rhs: Vector) -> Float[Tensor, "batch"]:
+        """‖b − Ax‖ / ‖b‖ of a symmetric system, 0 for b = 0: how far a solution may be trusted."""
+        left = torch.linalg.vector_norm(rhs - self.product(matrix, solution), dim=-1)
+        length = torch.linalg.vector_norm(rhs, dim=-1)
+        return torch.where(length > 0, left / torch.where(length > 0, length, 1), left)
 
     def definite_factor(self, matrix: Matrix) -> tuple[Tensor, Bool[Tensor, "batch"]]:
         """A factor of symmetric matrices (in the form of normal equations), and which of them are positive definite.

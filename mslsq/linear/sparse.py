@@ -61,8 +61,11 @@ class SparseCholesky(LinearSolver):
         return matrix[:, torch.from_numpy(self._structure.diagonal_index)]
 
     def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
+        return (vector * self.product(matrix, vector)).sum(-1)
+
+    def product(self, matrix: Values, vector: Vector) -> Vector:
         arrays, numbers = packed(self._structure)
-        return (vector * _multiply(matrix, vector[..., None], arrays, numbers)[..., 0]).sum(-1)
+        return _multiply(matrix, vector[..., None], arrays, numbers)[..., 0]
 
     def definite_factor(self, matrix: Values) -> tuple[Tensor, Bool[Tensor, "batch"]]:
         arrays, numbers = packed(self._structure)
