@@ -2,7 +2,8 @@
 
 from mslsq.linear.dense import QR, Cholesky, LinearSolver
 from mslsq.linear.iterative import ConjugateGradient
+from mslsq.linear.schur import Schur
 from mslsq.linear.sparse import SparseCholesky
 from mslsq.linear.unrolled import UnrolledCholesky
 
-__all__ = ["QR", "Cholesky", "ConjugateGradient", "LinearSolver", "SparseCholesky", "UnrolledCholesky"]
+__all__ = ["QR", "Cholesky", "ConjugateGradient", "LinearSolver", "Schur", "SparseCholesky", "UnrolledCholesky"]

@@ -48,6 +48,10 @@ class LinearSolver:
         """
         return self
 
+    def summary(self) -> str:
+        """What it is, and what it has chosen, in a few words."""
+        return type(self).__name__
+
     def solve(self, matrix: Matrix, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
         """The step p, and whether the system of each entry could be solved."""
         raise NotImplementedError

@@ -131,7 +131,7 @@ def _structures(order, parent, wanted, blocks, start, neighbour):
 
 
 @njit(cache=True, nogil=True)
-def _time(width, below, model):
+def front_nanoseconds(width, below, model):
     """Nanoseconds of a front of `width` columns and `below` rows under them (fitted on one Zen 5 core)."""
     w = (width + TILE - 1) // TILE * TILE
     r = (below + TILE - 1) // TILE * TILE
@@ -173,8 +173,8 @@ def _supernodes(sizes, order, parent, blocks, scalars, model):
             c = head[s]
             while c >= 0:
                 under = scalars[last[c]]
-                gain = _time(width[c], under, model) + _time(width[s], below, model)
-                gain -= _time(width[c] + width[s], below, model)
+                gain = front_nanoseconds(width[c], under, model) + front_nanoseconds(width[s], below, model)
+                gain -= front_nanoseconds(width[c] + width[s], below, model)
                 if gain > best_gain:
                     best, best_gain, best_before = c, gain, before
                 before = c

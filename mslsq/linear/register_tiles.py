@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 TILE = 8  # columns of a tile, and what rows and columns of fronts are padded to
 
 # numba's own setting first: NUMBA_CPU_FEATURES compiles for another processor than this one
-_WIDE = "+avx512f" in (os.environ.get("NUMBA_CPU_FEATURES") or binding.get_host_cpu_features().flatten())
+WIDE = "+avx512f" in (os.environ.get("NUMBA_CPU_FEATURES") or binding.get_host_cpu_features().flatten())
 
 
 class _Writer:
@@ -94,7 +94,7 @@ def _tile(vectors, solve) -> Any:  # called inside compiled code without its fir
         target = [[w.at(C, w.times(j, ldc), v * TILE) for v in range(vectors)] for j in range(TILE)]
         tile = []
         # with 16 registers of half the width only half the columns fit
-        group = TILE if _WIDE else TILE // 2
+        group = TILE if WIDE else TILE // 2
         for g in range(0, TILE, group):
             offsets = [w.times(j, bj) for j in range(g, g + group)]
 
@@ -175,7 +175,7 @@ def _dots(typingctx, x, a, lda, y, b, z, c, rows):
 
 _subtract_eight_columns: Any = _columns
 _subtract_eight_dots: Any = _dots
-_TALL = 3 if _WIDE else 1
+_TALL = 3 if WIDE else 1
 _update_tall, _update_one = _tile(_TALL, False), _tile(1, False)
 _solve_tall, _solve_one = _tile(_TALL, True), _tile(1, True)
 

@@ -27,7 +27,7 @@ class Table:
         parts = (
             f"{structure.num_components} x {structure.size}" if structure.num_components > 1 else f"{structure.size}"
         )
-        print(f"{type(solver).__name__}, {type(linearizer.linear_solver).__name__} of {parts} unknowns")
+        print(f"{type(solver).__name__}, {linearizer.linear_solver.summary()} of {parts} unknowns")
         print(f"{'step':>5} {'cost':>15} {'gradient':>10} {'step':>10} {'damping':>10}  running")
 
     def row(self, info: StepInfo) -> None:

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.linear import Cholesky, LinearSolver, SparseCholesky, UnrolledCholesky
+from mslsq.linear import Cholesky, LinearSolver, UnrolledCholesky
+from mslsq.linear.choice import AutomaticSparse
 from mslsq.linear.unrolled import LARGEST
 from mslsq.linearize.linearizer import Linearization
 
@@ -45,8 +46,8 @@ class Solver:
         ftol: stop when an accepted step changes the cost by less than `ftol * cost` and the model agrees with it.
         gtol: stop when no entry of the gradient (in the tangent) exceeds `gtol`.
         xtol: stop when an accepted step is shorter than `xtol * (xtol + |x|)`.
-        linear_solver: `"auto"` (Cholesky, dense or sparse by size), `linear.Cholesky()`, `linear.SparseCholesky()` or
-            `linear.QR()`.
+        linear_solver: `"auto"` (Cholesky, dense or sparse by size, after a Schur complement where that is faster),
+            `linear.Cholesky()`, `linear.SparseCholesky()`, `linear.Schur()` or `linear.QR()`.
         compile: compile the step with `torch.compile`; slow the first time (about 20 s), fast after.
         early_stop: look after each step whether all problems are done. `False` takes exactly `max_steps` without
             asking the device (problems that are done do not move).
@@ -83,8 +84,8 @@ class Solver:
             raise SolverOptionError(f"{name}: trace must be 'auto', 'always' or 'never', not {self.trace!r}.")
         if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
             raise SolverOptionError(
-                f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky() or "
-                f"mslsq.linear.QR(), not {self.linear_solver!r}."
+                f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky(), "
+                f"mslsq.linear.Schur() or mslsq.linear.QR(), not {self.linear_solver!r}."
             )
 
     @property
@@ -102,7 +103,7 @@ class Solver:
     def chosen_linear_solver(self, size: int, sparse: bool) -> LinearSolver:
         """The linear solver for a system whose parts have this size."""
         if sparse:
-            return SparseCholesky() if self.linear_solver == "auto" else self.linear_solver
+            return AutomaticSparse() if self.linear_solver == "auto" else self.linear_solver
         if self.linear_solver == "auto":
             return UnrolledCholesky() if self.compile and size <= LARGEST else Cholesky()
         if self.linear_solver.form == "sparse":
