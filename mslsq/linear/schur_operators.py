@@ -94,6 +94,7 @@ def reduce_by_kernels(
     """The `Reduction` of A + diag(shift) and the right-hand side; an empty `shift` is none."""
     from mslsq.linear import schur_kernels
 
+    kernels: Any = schur_kernels
     batch, (_, count, size, work_size, eliminated) = len(values), numbers[:5]
     work, carried = values.new_zeros(batch, work_size, dtype=F64), values.new_zeros(batch, eliminated, dtype=F64)
     matrix = values.new_zeros(batch, size, dtype=F64)
@@ -105,17 +106,17 @@ def reduce_by_kernels(
     D = shift.contiguous().numpy() if shift.numel() else np.empty((batch, 0), A.dtype)
     for b in range(batch):
         W, C, M, R = work[b].numpy(), carried[b].numpy(), matrix[b].numpy(), reduced_rhs[b].numpy()
-        ok = all(schur_kernels.factor_pivots(A[b], D[b], B[b], W, C, *given, _sized(k)) for k, given in pivots)
+        ok = all(kernels.factor_pivots(A[b], D[b], B[b], W, C, *given, _sized(k)) for k, given in pivots)
         if not ok:
             W[:], C[:], R[:] = 0, 0, 0
             continue
         for (a, k, transposed), (source, *given) in edges:
             by_row, by_column = (1, k) if transposed else (a, 1)
-            schur_kernels.carry_over(A[b], W, C, R, source, by_row, by_column, *given, _sized(a), _sized(k))
+            kernels.carry_over(A[b], W, C, R, source, by_row, by_column, *given, _sized(a), _sized(k))
         if count:
-            schur_kernels.place_kept(A[b], D[b], M, *rest[1:])
+            kernels.place_kept(A[b], D[b], M, *rest[1:])
         for (a, k, c), (start, target, stride, left, right) in pairs:
-            schur_kernels.subtract_pairs(W, M, start, target, stride, left, right, _sized(a), _sized(k), _sized(c))
+            kernels.subtract_pairs(W, M, start, target, stride, left, right, _sized(a), _sized(k), _sized(c))
         regular[b] = True
     return work, carried, matrix, reduced_rhs, regular
 
