@@ -192,7 +192,7 @@ def _judged(
     with torch.no_grad(), TRANSFORM_LOCK:
         hessian = plan.run_eagerly(of_values, values, inputs) if graph is None else graph(values, inputs)
         minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
-        if minimum_norm and linearizer.linear_solver.form == "sparse":
+        if minimum_norm and linearizer.linear_solver.form in ("sparse", "blocks"):
             raise AdjointOptionError(
                 "Implicit(gauge='minimum_norm') needs the dense Hessian: solve with "
                 "linear_solver=mslsq.linear.Cholesky()."

@@ -93,7 +93,7 @@ class Truncated(Adjoint):
 
 
 def _refuse_sparse(linear: LinearSolver) -> None:
-    if linear.form == "sparse":
+    if linear.form in ("sparse", "blocks"):
         raise AdjointOptionError(
             "Unrolled() and Truncated() differentiate the linear solver, which the sparse one does not support: use "
             "Implicit(), or solve with linear_solver=mslsq.linear.Cholesky()."

@@ -69,6 +69,8 @@ class Linearizer:
         """Cost, gradient and normal equations (or triangle) at a point."""
         if self.linear_solver.form == "triangular":
             return self._triangular(values, inputs)
+        if self.linear_solver.form == "blocks":
+            return self._unassembled(values, inputs)
         costs, gradients, matrices = [], [], []
         for assembly, given in zip(self.assemblies, inputs, strict=True):
             for part in chunks(assembly, given):
@@ -91,6 +93,18 @@ class Linearizer:
         triangle, rhs = triangular_form(torch.cat(jacobians, 1), torch.cat(residuals, 1))
         return Linearization(_sum(costs), _sum(gradients), triangle, rhs)
 
+    def _unassembled(self, values: Values, inputs: TermInputs) -> Linearization:
+        """The blocks of J̃ as they are, one term after the other."""
+        costs, gradients, blocks = [], [], []
+        for assembly, given in zip(self.assemblies, inputs, strict=True):
+            rho, residual, jacobian = self._rescaled(assembly.block, values, given)
+            costs.append(self._summed(assembly.block, rho))
+            gradients.append(assembly.gradient(jacobian, residual))
+            blocks.append(_flat_blocks(assembly, jacobian))
+        gradient = _sum(gradients)
+        matrix = torch.cat(blocks, 1) if len(blocks) > 1 else blocks[0]
+        return Linearization(_sum(costs), gradient, matrix, gradient)
+
     def gradient(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch columns"]:
         """The exact gradient of the cost in the tangent at `values`, differentiable to any order."""
         gradients = [
@@ -106,6 +120,8 @@ class Linearizer:
     ) -> Float[Tensor, "batch components size size"]:
         """The exact Hessian of the cost in the tangent at `values`, or without second derivatives of the residuals
         (J̃ᵀJ̃)."""
+        if self.linear_solver.form == "blocks":
+            return self._hessian_blocks(values, inputs, exact)
         if exact:
             matrix = _sum(
                 [
@@ -126,6 +142,20 @@ class Linearizer:
                 ]
             )
         return self._padded(matrix)
+
+    def _hessian_blocks(self, values: Values, inputs: TermInputs, exact: bool) -> Float[Tensor, "batch values"]:
+        """The Hessians of all blocks, one term after the other; of blocks that share their variables the sum."""
+        parts = []
+        for assembly, given in zip(self.assemblies, inputs, strict=True):
+            block = assembly.block
+            if exact:
+                own = block.over_lanes(block.hessian_of_block, values, given)
+            else:
+                jacobian = self._rescaled(block, values, given)[2]
+                own = torch.stack([(jacobian * jacobian[:, :, a, None]).sum(1) for a in range(jacobian.shape[2])], 1)
+            own = own.sum(-1, keepdim=True) if block.shares_variables else own
+            parts.append(_flat_blocks(assembly, own))
+        return torch.cat(parts, 1)
 
     def _padded(self, matrix: Tensor) -> Tensor:
         """A one on the diagonal for the columns that pad a component to the common size keeps them out of
@@ -194,6 +224,11 @@ def _batch_first(assembly: Assembly, blockwise: Tensor) -> Tensor:
     if assembly.block.lanes_are_batch:
         return blockwise[0].movedim(-1, 0)
     return blockwise.sum(-1) if assembly.reduces else blockwise
+
+
+def _flat_blocks(assembly: Assembly, blocks: Tensor) -> Float[Tensor, "batch values"]:
+    """(outer, a, b, lanes) in one row per problem, the lanes last."""
+    return blocks[0].movedim(-1, 0).flatten(1) if assembly.block.lanes_are_batch else blocks.flatten(1)
 
 
 def _sum(parts: list[Tensor]) -> Tensor:

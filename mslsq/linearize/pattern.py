@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mslsq.linear.block_cholesky import BlockStructure, analyze
+from mslsq.linear.block_rows import BlockRows, TermBlocks
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System, Term
 
@@ -43,15 +44,7 @@ class Placement:
 
 def pattern_of(system: System, structure: Structure) -> Pattern:
     """The block pairs that terms couple, analysed for elimination. `structure` has one component."""
-    sizes: list[np.ndarray] = []
-    blocks: list[np.ndarray] = []
-    start = 0
-    for unknown in system.unknowns:
-        free = np.ones(unknown.count, bool) if unknown.free is None else unknown.free.cpu().numpy().astype(bool)
-        number = np.where(free, start + np.cumsum(free) - 1, -1)
-        blocks.append(number)
-        sizes.append(np.full(int(free.sum()), unknown.space.tangent_dim))
-        start += int(free.sum())
+    sizes, blocks = _free_blocks(system)
     rows: list[np.ndarray] = []
     cols: list[np.ndarray] = []
     for term in system.terms:
@@ -62,11 +55,47 @@ def pattern_of(system: System, structure: Structure) -> Pattern:
                 rows.append(joint[one][both])
                 cols.append(joint[other][both])
     row, col = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in (rows, cols))
-    return Pattern(analyze(np.concatenate(sizes), row, col), tuple(blocks))
+    return Pattern(analyze(sizes, row, col), tuple(blocks))
 
 
-def placement_of(term: Term, lanes_are_batch: bool, structure: Structure, pattern: Pattern | None) -> Placement:
-    """The placement of one term."""
+def block_rows_of(system: System, structure: Structure, heights: tuple[int, ...]) -> BlockRows:
+    """Where the blocks of every term stand, for normal equations that are never formed. `structure` has one component.
+
+    Args:
+        heights: rows of a block of each term.
+    """
+    sizes, blocks = _free_blocks(system)
+    terms = []
+    for term, rows in zip(system.terms, heights, strict=True):
+        lanes, slots, columns, start = term.num_blocks, [], [], 0
+        for position, slot in enumerate(term.slots):
+            own = structure.columns[slot.unknown].cpu().numpy()
+            index = slot.index if isinstance(slot.index, int) else slot.index.cpu().numpy()
+            columns.append(np.broadcast_to(own[index].reshape(-1, own.shape[1]).T, (own.shape[1], lanes)))
+            slots.append((start, own.shape[1], _numbers(term, position, blocks)))
+            start += own.shape[1]
+        shared = lanes > 1 and all(isinstance(slot.index, int) for slot in term.slots)
+        terms.append(TermBlocks(rows, np.concatenate(columns), tuple(slots), shared))
+    return BlockRows(sizes, tuple(terms))
+
+
+def _free_blocks(system: System) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The sizes of the free blocks, and per unknown (count,) the number of each of its blocks, -1 where fixed."""
+    sizes: list[np.ndarray] = []
+    blocks: list[np.ndarray] = []
+    start = 0
+    for unknown in system.unknowns:
+        free = np.ones(unknown.count, bool) if unknown.free is None else unknown.free.cpu().numpy().astype(bool)
+        blocks.append(np.where(free, start + np.cumsum(free) - 1, -1))
+        sizes.append(np.full(int(free.sum()), unknown.space.tangent_dim))
+        start += int(free.sum())
+    return np.concatenate(sizes), blocks
+
+
+def placement_of(
+    term: Term, lanes_are_batch: bool, structure: Structure, pattern: Pattern | None, forms_matrix: bool = True
+) -> Placement:
+    """The placement of one term; of its gradient alone where no normal equations are formed."""
     parts = []
     for slot in term.slots:
         index = [slot.index] if isinstance(slot.index, int) else slot.index
@@ -80,7 +109,9 @@ def placement_of(term: Term, lanes_are_batch: bool, structure: Structure, patter
         and (lanes_are_batch or shared)
         and columns[:, 0].tolist() == list(range(structure.num_columns))
     )
-    if pattern is None:
+    if not forms_matrix:
+        matrix, size = columns.new_zeros(0), 0
+    elif pattern is None:
         matrix, size = _dense_places(columns, structure), structure.num_components * structure.size**2
     else:
         matrix, size = _sparse_places(term, lanes, structure, pattern), pattern.structure.num_values

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
+from mslsq.linear.block_rows import BlockRows
 from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.replay import merge_repeated, straight_line
 from mslsq.problem.structure import Structure
@@ -135,6 +136,8 @@ class Plan:
     """Per term, where its blocks go."""
     sizes: tuple[tuple[int, int], ...]
     """Per term: rows of the residual of one block, and how many are complex."""
+    rows: BlockRows | None = None
+    """Where the blocks of every term stand, if normal equations are never formed."""
     captured: dict[int, Callable[..., Any]] = field(default_factory=dict)
     """By term: its residual rewritten out-of-place, where the user's cannot be mapped."""
     graphs: dict[str, Recorded] = field(default_factory=dict)

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mslsq.linear import QR, LinearSolver
+from mslsq.linear import QR, ConjugateGradient, LinearSolver
 from mslsq.linearize.blocks import BlockTerm, Values, block_term, first_block, writes_into_its_inputs
 from mslsq.linearize.capture import capture
 from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
-from mslsq.linearize.pattern import pattern_of, placement_of
+from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan, PlanCache, global_key, tensor_key
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import structure_of
@@ -123,6 +123,8 @@ def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Pla
 def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
     """The linear solver that the task's solver chooses for this structure, bound to its pattern where it is sparse."""
     linear = task.solver.chosen_linear_solver(plan.structure.size, plan.pattern is not None)
+    if plan.rows is not None and isinstance(linear, ConjugateGradient):
+        return linear.bound_to_rows(plan.rows)
     if plan.pattern is None:
         return linear
     names = [unknown.name for unknown in task.system.unknowns]
@@ -131,14 +133,23 @@ def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
 
 def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Plan:
     """Structure, pattern and placements of a system: dense, a batch of small dense parts, or block-sparse."""
+    sizes = tuple((block.rows, block.pairs) for block in blocks)
+    if task.solver.is_matrix_free:
+        structure = structure_of(task.system, device, split=False)
+        rows = block_rows_of(task.system, structure, tuple(block.rows for block in blocks))
+        placements = tuple(
+            placement_of(block.term, block.lanes_are_batch, structure, None, forms_matrix=False) for block in blocks
+        )
+        return Plan(structure, None, placements, sizes, rows=rows)
     # The triangle of QR is of the whole Jacobian: parts that nothing couples stay together.
     structure = structure_of(task.system, device, split=not isinstance(task.solver.linear_solver, QR))
     pattern = None
-    if task.solver.wants_sparse(structure.size) and device.type == "cpu":
+    anywhere = isinstance(task.solver.linear_solver, ConjugateGradient)
+    if task.solver.wants_sparse(structure.size) and (anywhere or device.type == "cpu"):
         structure = structure_of(task.system, device, split=False)
         pattern = pattern_of(task.system, structure)
     placements = tuple(placement_of(block.term, block.lanes_are_batch, structure, pattern) for block in blocks)
-    return Plan(structure, pattern, placements, tuple((block.rows, block.pairs) for block in blocks))
+    return Plan(structure, pattern, placements, sizes)
 
 
 def stale_plan(

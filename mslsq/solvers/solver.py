@@ -100,6 +100,11 @@ class Solver:
             return size > LARGEST_DENSE
         return self.linear_solver.form == "sparse"
 
+    @property
+    def is_matrix_free(self) -> bool:
+        """Are normal equations never formed?"""
+        return self.linear_solver != "auto" and self.linear_solver.form == "blocks"
+
     def chosen_linear_solver(self, size: int, sparse: bool) -> LinearSolver:
         """The linear solver for a system whose parts have this size."""
         if sparse:
