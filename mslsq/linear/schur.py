@@ -12,7 +12,9 @@ from torch import Tensor
 
 from mslsq.linear.block_cholesky import BlockStructure
 from mslsq.linear.dense import Cholesky, LinearSolver, Vector
+from mslsq.linear.iterative import ConjugateGradient
 from mslsq.linear.schur_operators import (
+    F64,
     Packed,
     Reduction,
     back_by_kernels,
@@ -45,8 +47,8 @@ class Schur(LinearSolver):
         eliminate: the kind of variable to eliminate, or several: names. By default the one, or the several that do
             not touch each other, that leave the fewest unknowns.
         reduced: how the reduced system is solved: `"dense"` (LAPACK), `"sparse"` (block-sparse Cholesky),
-            `"iterative"` (conjugate gradients, preconditioned by its diagonal blocks), or `"auto"`, by size and
-            density.
+            `"iterative"` (conjugate gradients preconditioned by its diagonal blocks, stopped as early as a step
+            allows), or `"auto"`, by size and density.
 
     Raises:
         EliminationError (a ValueError): when it is bound to a problem: blocks that are to be eliminated are in one cost
@@ -59,6 +61,8 @@ class Schur(LinearSolver):
     reduced: Reduced = "auto"
     plan: SchurPlan | None = field(default=None, compare=False, repr=False)
     """The elimination of the structure that it is bound to; set by the engine."""
+    accuracy: Tensor | None = field(default=None, compare=False, repr=False)
+    """(batch,) the relative residual of an iterative solve; set by the engine."""
 
     def __post_init__(self) -> None:
         if self.reduced not in ("auto", "dense", "sparse", "iterative"):
@@ -72,6 +76,13 @@ class Schur(LinearSolver):
     @property
     def form(self) -> Literal["normal", "triangular", "sparse"]:
         return "sparse"
+
+    @property
+    def is_inexact(self) -> bool:
+        return self.plan is not None and self.chosen == "iterative"
+
+    def to_accuracy(self, accuracy: Float[Tensor, "batch"]) -> "Schur":
+        return replace(self, accuracy=accuracy)
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "Schur":
         known = structure.__dict__.setdefault("_schur", {})
@@ -137,7 +148,11 @@ class Schur(LinearSolver):
         if self.chosen == "dense":
             step, solved = Cholesky().solve(matrix.reshape(-1, 1, n, n), reduction.rhs, None)
         else:
-            step, solved = SparseCholesky(structure=self.elimination.reduced).solve(matrix, reduction.rhs, None)
+            iterative = self.chosen == "iterative"
+            reduced = self.elimination.reduced
+            inner = ConjugateGradient(structure=reduced) if iterative else SparseCholesky(structure=reduced)
+            inner = inner if self.accuracy is None else inner.to_accuracy(self.accuracy.to(F64))
+            step, solved = inner.solve(matrix, reduction.rhs, None)
         return -step, solved
 
     def squared_column_norms(self, matrix: Values) -> Vector:
@@ -145,6 +160,9 @@ class Schur(LinearSolver):
 
     def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
         return SparseCholesky(structure=self.elimination.structure).quadratic(matrix, vector)
+
+    def product(self, matrix: Values, vector: Vector) -> Vector:
+        return SparseCholesky(structure=self.elimination.structure).product(matrix, vector)
 
     def definite_factor(self, matrix: Values) -> tuple[Tensor, Bool[Tensor, "batch"]]:
         return SparseCholesky(structure=self.elimination.structure).definite_factor(matrix)
@@ -172,12 +190,15 @@ class Schur(LinearSolver):
     def _small(self) -> bool:
         return unrollable(self.elimination)
 
-    @cached_property
+    @property
     def _packed(self) -> Packed:
-        return packed(self.elimination, self.chosen == "dense")
+        made = self.elimination.made
+        if self.chosen not in made:
+            made[self.chosen] = packed(self.elimination, self.chosen == "dense")
+        return made[self.chosen]
 
     def _tensors(self, device: torch.device) -> SchurTensors:
-        made = self.__dict__.setdefault("_by_device", {})
-        if device not in made:
-            made[device] = SchurTensors(self.elimination, self.chosen == "dense", device)
-        return made[device]
+        made = self.elimination.made
+        if (self.chosen, device) not in made:
+            made[self.chosen, device] = SchurTensors(self.elimination, self.chosen == "dense", device)
+        return made[self.chosen, device]

@@ -11,8 +11,9 @@ eliminated ones follow: y = L⁻ᵀ(L⁻¹c − Yᵀx).
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -101,6 +102,8 @@ class SchurPlan:
     """Numbers of the stored blocks of the reduced structure."""
     work_size: int
     """Numbers of Y and L together, eight of padding at the end."""
+    made: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """What operators have made of the plan, kept for their next call."""
 
     @property
     def num_reduced(self) -> int:

@@ -76,8 +76,13 @@ def by_tensors(solver: Schur) -> Schur:
     return solver
 
 
+def tight(solver: Schur, batch: int) -> Schur:
+    """The same solver; where it iterates, until nothing is left to gain."""
+    return solver.to_accuracy(torch.full((batch,), 1e-13, dtype=torch.float64)) if solver.is_inexact else solver
+
+
 @pytest.mark.parametrize("tensors", [False, True])
-@pytest.mark.parametrize("reduced", ["dense", "sparse"])
+@pytest.mark.parametrize("reduced", ["dense", "sparse", "iterative"])
 @pytest.mark.parametrize("cameras_first", [True, False])
 @pytest.mark.parametrize("sizes", [(9, 3, 2), (6, 3, 1), (3, 2, 2), (1, 1, 1), (7, 5, 9)])
 def test_it_solves_what_dense_cholesky_solves(sizes, cameras_first, reduced, tensors):
@@ -86,7 +91,7 @@ def test_it_solves_what_dense_cholesky_solves(sizes, cameras_first, reduced, ten
     rhs, damping = bundle.rhs(2), torch.rand(2, bundle.structure.num_unknowns, dtype=torch.float64)
     solver = Schur(reduced=reduced).bound(bundle.structure, bundle.kinds)
     assert set(solver.elimination.names) == {"point", "other"}
-    solver = by_tensors(solver) if tensors else solver
+    solver = tight(by_tensors(solver) if tensors else solver, 2)
     for shift in (None, damping):
         step, solved = solver.solve(values, rhs, shift)
         assert bool(solved.all())
@@ -295,6 +300,13 @@ def test_derivatives_through_a_solve_equal_those_of_dense_cholesky():
     torch.testing.assert_close(hessian(schur)(point), hessian(dense)(point), rtol=1e-7, atol=1e-8)
     points = torch.stack((point, 0.5 * point))
     torch.testing.assert_close(vmap(grad(schur))(points)[0], grad(schur)(point), rtol=1e-8, atol=1e-9)
+
+
+def test_an_iterative_reduced_solve_reaches_the_same_minimum():
+    point = torch.tensor([0.2, -0.1], dtype=torch.float64)
+    iterative, dense = survey(Schur("landmark", reduced="iterative")), survey(mslsq.linear.Cholesky())
+    torch.testing.assert_close(iterative(point), dense(point), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(grad(iterative)(point), grad(dense)(point), rtol=1e-7, atol=1e-8)
 
 
 def test_a_recorded_step_takes_the_same_steps(shared_data):
