@@ -23,6 +23,7 @@ from mslsq import pytree
 from mslsq.linear.block_rows import BlockRows
 from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.replay import merge_repeated, straight_line
+from mslsq.linearize.small_products import write_out_small_products
 from mslsq.problem.structure import Structure
 
 TRANSFORM_LOCK = threading.RLock()
@@ -30,9 +31,10 @@ TRANSFORM_LOCK = threading.RLock()
 and threaded tracing raises. Everything that traces or differentiates forward holds this lock; replaying a graph
 needs none."""
 
-TRACE_SECONDS = 0.3
-"""What recording a step costs, about. It is paid once as much has been spent on running the step without (so never
-for a few steps)."""
+TRACE_SECONDS, TRACE_CALLS = 0.3, 100
+"""What recording a step costs, in seconds of a small problem and in calls of any: a millisecond or two per operation of
+the graph, of which each replay saves four microseconds. It is paid once as much has been spent on running the step
+without: never for a few steps, however long they take (3 s for sphere2500, whose nine steps take 0.4)."""
 
 
 class Recorded:
@@ -110,7 +112,9 @@ class Compiled:
 
     def _copy(self) -> torch.fx.GraphModule:
         """The compiler changes the graph that it is given."""
-        return torch.fx.GraphModule(self._graph, copy.deepcopy(self._graph.graph))
+        graph = copy.deepcopy(self._graph.graph)
+        write_out_small_products(graph)
+        return torch.fx.GraphModule(self._graph, graph)
 
 
 class NoCompilerWarning(UserWarning):
@@ -142,10 +146,12 @@ class Plan:
     """By term: its residual rewritten out-of-place, where the user's cannot be mapped."""
     graphs: dict[str, Recorded] = field(default_factory=dict)
     eager_seconds: float = 0.0
+    eager_calls: int = 0
 
     def worth_recording(self, policy: str) -> bool:
         """Record now? As soon as the steps run without a graph have cost as much as recording will."""
-        return policy == "always" or (policy == "auto" and self.eager_seconds >= TRACE_SECONDS)
+        spent = self.eager_seconds >= TRACE_SECONDS and self.eager_calls >= TRACE_CALLS
+        return policy == "always" or (policy == "auto" and spent)
 
     def recorded(self, name: str, policy: str, function: Callable[..., Any], *example: Any) -> Recorded | None:
         """The graph of that name, recorded now if that pays; None where it does not, or is not wanted."""
@@ -163,6 +169,7 @@ class Plan:
             start = time.perf_counter()
             output = function(*args)
             self.eager_seconds += time.perf_counter() - start
+            self.eager_calls += 1
         return output
 
 

@@ -82,6 +82,11 @@ class Diagonal(Weight):
         return jacobian * value[:, None]
 
 
+SMALL_PRODUCT = 400
+"""From that many multiplications PyTorch's batched product of matrices whose batch axis is not first in memory calls
+BLAS once for every matrix: 25 ms instead of 2 for the Jacobians of 4949 SE(3) factors."""
+
+
 class SqrtInformation(Weight):
     """A matrix U with UᵀU the information (inverse covariance) of the residual: (rows, rows) shared, or (blocks,
     rows, rows).
@@ -107,7 +112,12 @@ class SqrtInformation(Weight):
 
     @classmethod
     def whiten_jacobian(cls, jacobian: Tensor, value: Tensor) -> Tensor:
-        return value @ jacobian
+        rows, columns = jacobian.shape
+        widest = (SMALL_PRODUCT - 1) // rows**2
+        if widest == 0 or columns <= widest:
+            return value @ jacobian
+        width = -(-columns // -(-columns // widest))  # pieces of one width, as few as will do
+        return torch.cat([value @ part for part in jacobian.split(width, -1)], -1)
 
 
 def weight_of(weight: Weight | float | Tensor | None, cost: str) -> Weight | None:

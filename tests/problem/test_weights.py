@@ -79,3 +79,11 @@ def test_a_weight_of_a_wrong_kind_is_an_error(make, words):
         make()
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(6, 12), (6, 11), (3, 100), (19, 4), (24, 7)])
+def test_a_wide_jacobian_is_whitened_in_pieces_as_in_one(rows, columns):
+    factor = torch.randn(rows, rows, dtype=torch.float64)
+    jacobian = torch.randn(rows, columns, dtype=torch.float64)
+    whitened = mslsq.SqrtInformation.whiten_jacobian(jacobian, factor)
+    torch.testing.assert_close(whitened, factor @ jacobian, rtol=1e-13, atol=1e-13)
