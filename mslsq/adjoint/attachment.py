@@ -1,6 +1,5 @@
 """What an adjoint is given: the answer of a solve, and the system at the level of whoever differentiates."""
 
-import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from mslsq.adjoint.function import Answer, Call
 from mslsq.adjoint.levels import belongs_to, constant, transforms_are_active
-from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
 from mslsq.linearize.trace import Recorded
 from mslsq.problem.system import Inputs
@@ -109,13 +108,9 @@ def attachment_of(call: Call, start: Values, inputs: tuple[Inputs, ...], answer:
     plan = call.made.plan
     assert plan is not None  # the solve has just been run
     task = call.task
-    blocks = []
-    for number, (term, batched, size) in enumerate(zip(task.system.terms, task.batched, plan.sizes, strict=True)):
-        if number in plan.captured:
-            term = dataclasses.replace(term, residual=plan.captured[number])
-        blocks.append(BlockTerm(term, task.system, task.batch, batched, *size))
+    blocks = plan.blocks(task.system, task.batch, task.batched)
     linear = linear_solver_of(task, plan)
-    linearizer = linearizer_of(task.system, plan.structure, tuple(blocks), plan.placements, linear)
+    linearizer = linearizer_of(task.system, plan.structure, blocks, plan.placements, linear)
     return Attachment(call, linearizer, start, inputs, answer)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from mslsq.linear.unrolled import LARGEST
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.pattern import Placement
+from mslsq.linearize.robust import robustified
 from mslsq.problem.structure import Structure
 
 
@@ -35,6 +36,14 @@ class Assembly:
         return self.block.lanes_are_batch or self.block.shares_variables
 
     # ---- normal equations
+
+    def robustified(
+        self, residual: Tensor, jacobian: Tensor, inputs: dict[str, Tensor]
+    ) -> tuple[Float[Tensor, "outer groups lanes"], Tensor, Tensor]:
+        """Loss, residual and Jacobian as plain least squares sees them."""
+        rho, residual, rescaled = robustified(self.block, residual, jacobian, inputs)
+        assert rescaled is not None  # a Jacobian was given
+        return rho, residual, rescaled
 
     def gradient(
         self, jacobian: Float[Tensor, "outer rows tangent lanes"], residual: Float[Tensor, "outer rows lanes"]

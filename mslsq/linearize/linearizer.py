@@ -11,6 +11,7 @@ from mslsq.linear import LinearSolver
 from mslsq.linear.dense import triangular_form
 from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.compressed import CompressedAssembly, CompressedPlacement, CompressedTerm
 from mslsq.linearize.pattern import Placement
 from mslsq.linearize.robust import robustified
 from mslsq.problem.structure import Structure
@@ -37,7 +38,7 @@ class Linearizer:
 
     system: System
     structure: Structure
-    assemblies: tuple[Assembly, ...]
+    assemblies: tuple[Assembly | CompressedAssembly, ...]
     linear_solver: LinearSolver
 
     @property
@@ -74,7 +75,7 @@ class Linearizer:
         costs, gradients, matrices = [], [], []
         for assembly, given in zip(self.assemblies, inputs, strict=True):
             for part in chunks(assembly, given):
-                rho, residual, jacobian = self._rescaled(assembly.block, values, part)
+                rho, residual, jacobian = self._rescaled(assembly, values, part)
                 costs.append(self._summed(assembly.block, rho))
                 gradients.append(assembly.gradient(jacobian, residual))
                 matrices.append(assembly.hessian(jacobian))
@@ -85,9 +86,10 @@ class Linearizer:
     def _triangular(self, values: Values, inputs: TermInputs) -> Linearization:
         costs, gradients, jacobians, residuals = [], [], [], []
         for assembly, given in zip(self.assemblies, inputs, strict=True):
-            rho, residual, jacobian = self._rescaled(assembly.block, values, given)
+            rho, residual, jacobian = self._rescaled(assembly, values, given)
             costs.append(self._summed(assembly.block, rho))
             gradients.append(assembly.gradient(jacobian, residual))
+            assert isinstance(assembly, Assembly)  # a compressed Jacobian is for normal equations
             jacobians.append(assembly.dense_jacobian(jacobian))
             residuals.append(residual[0].T if assembly.block.lanes_are_batch else residual.flatten(1))
         triangle, rhs = triangular_form(torch.cat(jacobians, 1), torch.cat(residuals, 1))
@@ -97,7 +99,7 @@ class Linearizer:
         """The blocks of J̃ as they are, one term after the other."""
         costs, gradients, blocks = [], [], []
         for assembly, given in zip(self.assemblies, inputs, strict=True):
-            rho, residual, jacobian = self._rescaled(assembly.block, values, given)
+            rho, residual, jacobian = self._rescaled(assembly, values, given)
             costs.append(self._summed(assembly.block, rho))
             gradients.append(assembly.gradient(jacobian, residual))
             blocks.append(_flat_blocks(assembly, jacobian))
@@ -136,7 +138,7 @@ class Linearizer:
         else:
             matrix = _sum(
                 [
-                    assembly.hessian(self._rescaled(assembly.block, values, part)[2])
+                    assembly.hessian(self._rescaled(assembly, values, part)[2])
                     for assembly, given in zip(self.assemblies, inputs, strict=True)
                     for part in chunks(assembly, given)
                 ]
@@ -151,7 +153,7 @@ class Linearizer:
             if exact:
                 own = block.over_lanes(block.hessian_of_block, values, given)
             else:
-                jacobian = self._rescaled(block, values, given)[2]
+                jacobian = self._rescaled(assembly, values, given)[2]
                 own = torch.stack([(jacobian * jacobian[:, :, a, None]).sum(1) for a in range(jacobian.shape[2])], 1)
             own = own.sum(-1, keepdim=True) if block.shares_variables else own
             parts.append(_flat_blocks(assembly, own))
@@ -177,12 +179,12 @@ class Linearizer:
             for unknown, x, piece in zip(self.system.unknowns, values, pieces, strict=True)
         )
 
-    def _rescaled(self, block: BlockTerm, values: Values, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def _rescaled(
+        self, assembly: Assembly | CompressedAssembly, values: Values, inputs: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Loss, residual and Jacobian as plain least squares sees them."""
-        residual, jacobian = block.over_lanes(block.linearization_of_block, values, inputs)
-        rho, residual, rescaled = robustified(block, residual, jacobian, inputs)
-        assert rescaled is not None  # a Jacobian was given
-        return rho, residual, rescaled
+        residual, jacobian = assembly.block.over_lanes(assembly.block.linearization_of_block, values, inputs)
+        return assembly.robustified(residual, jacobian, inputs)
 
     @staticmethod
     def _summed(block: BlockTerm, rho: Float[Tensor, "outer groups lanes"]) -> Float[Tensor, "batch"]:
@@ -190,7 +192,7 @@ class Linearizer:
         return 0.5 * (rho[0].sum(0) if block.lanes_are_batch else rho.sum((1, 2)))
 
 
-def chunks(assembly: Assembly, inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+def chunks(assembly: Assembly | CompressedAssembly, inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     """The inputs in pieces of so many lanes, where the cost bounds its memory and its blocks add up to one small
     matrix."""
     term = assembly.block.term
@@ -206,27 +208,36 @@ def linearizer_of(
     system: System,
     structure: Structure,
     blocks: tuple[BlockTerm, ...],
-    placements: tuple[Placement, ...],
+    placements: tuple[Placement | CompressedPlacement, ...],
     linear_solver: LinearSolver,
     fused: bool = False,
 ) -> Linearizer:
     """Put together the plans of all terms."""
     sparse = linear_solver.form == "sparse"
     assemblies = tuple(
-        Assembly(block, structure, placement, sparse, fused)
+        _assembly(block, structure, placement, sparse, fused)
         for block, placement in zip(blocks, placements, strict=True)
     )
     return Linearizer(system, structure, assemblies, linear_solver)
 
 
-def _batch_first(assembly: Assembly, blockwise: Tensor) -> Tensor:
+def _assembly(
+    block: BlockTerm, structure: Structure, placement: Placement | CompressedPlacement, sparse: bool, fused: bool
+) -> Assembly | CompressedAssembly:
+    if isinstance(placement, CompressedPlacement):
+        assert isinstance(block, CompressedTerm)  # both come from one plan
+        return CompressedAssembly(block, structure, placement)
+    return Assembly(block, structure, placement, sparse, fused)
+
+
+def _batch_first(assembly: Assembly | CompressedAssembly, blockwise: Tensor) -> Tensor:
     """(outer, ..., lanes) with the lanes as batch, or added up where all blocks share their variables."""
     if assembly.block.lanes_are_batch:
         return blockwise[0].movedim(-1, 0)
     return blockwise.sum(-1) if assembly.reduces else blockwise
 
 
-def _flat_blocks(assembly: Assembly, blocks: Tensor) -> Float[Tensor, "batch values"]:
+def _flat_blocks(assembly: Assembly | CompressedAssembly, blocks: Tensor) -> Float[Tensor, "batch values"]:
     """(outer, a, b, lanes) in one row per problem, the lanes last."""
     return blocks[0].movedim(-1, 0).flatten(1) if assembly.block.lanes_are_batch else blocks.flatten(1)
 

@@ -28,18 +28,26 @@ def robustified(
     squared = squared_norms(residual, block.pairs, block.term.elementwise_loss or block.term.loss is None)
     if block.term.loss is None:
         return squared, residual, jacobian
-    rho, slope, curvature = block.term.loss.derivatives(squared, block.loss_parameters_by_lane(inputs))
-    # 1 - α of Triggs: the share of the slope that is left along r. ρ' = 0 (Tukey's outliers): the block has no say
-    # at all.
-    positive = slope > 0
-    kept = torch.where(positive, 1 + 2 * squared * curvature / torch.where(positive, slope, 1), 1)
-    kept = kept.clamp(min=CURVATURE_FLOOR, max=1).sqrt()
-    root = slope.clamp(min=0).sqrt()
+    rho, root, kept = correction(block, squared, inputs)
     if not block.term.elementwise_loss:
         return rho, residual * (root / kept), _rescaled(residual, jacobian, squared, root, kept)
     if block.pairs == 0:
         return rho, residual * (root / kept), None if jacobian is None else jacobian * (root * kept)[:, :, None]
     return rho, *_mixed(block.pairs, residual, jacobian, squared, root, kept)
+
+
+def correction(
+    block: BlockTerm, squared: Float[Tensor, "outer groups lanes"], inputs: Inputs
+) -> tuple[
+    Float[Tensor, "outer groups lanes"], Float[Tensor, "outer groups lanes"], Float[Tensor, "outer groups lanes"]
+]:
+    """The loss of squared norms, √ρ', and √(1 − α) of Triggs: the share of that which is left along r."""
+    assert block.term.loss is not None  # whoever asks has looked
+    rho, slope, curvature = block.term.loss.derivatives(squared, block.loss_parameters_by_lane(inputs))
+    # ρ' = 0 (Tukey's outliers): the block has no say at all.
+    positive = slope > 0
+    kept = torch.where(positive, 1 + 2 * squared * curvature / torch.where(positive, slope, 1), 1)
+    return rho, slope.clamp(min=0).sqrt(), kept.clamp(min=CURVATURE_FLOOR, max=1).sqrt()
 
 
 def _rescaled(

@@ -6,6 +6,7 @@ transforms themselves (pytorch #151196), takes the plain graph.
 """
 
 import copy
+import dataclasses
 import shutil
 import threading
 import time
@@ -21,10 +22,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
 from mslsq.linear.block_rows import BlockRows
+from mslsq.linearize.blocks import BlockTerm
+from mslsq.linearize.compressed import CompressedPlacement, CompressedPlan, CompressedTerm
 from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.replay import merge_repeated, straight_line
 from mslsq.linearize.small_products import write_out_small_products
 from mslsq.problem.structure import Structure
+from mslsq.problem.system import System
 
 TRANSFORM_LOCK = threading.RLock()
 """Forward-mode levels are global to the process in PyTorch: a fifth of concurrent `jacfwd` calls are silently wrong,
@@ -136,7 +140,7 @@ class Plan:
     structure: Structure
     pattern: Pattern | None
     """Of block-sparse normal equations; None where they are dense."""
-    placements: tuple[Placement, ...]
+    placements: tuple[Placement | CompressedPlacement, ...]
     """Per term, where its blocks go."""
     sizes: tuple[tuple[int, int], ...]
     """Per term: rows of the residual of one block, and how many are complex."""
@@ -144,8 +148,22 @@ class Plan:
     """Where the blocks of every term stand, if normal equations are never formed."""
     captured: dict[int, Callable[..., Any]] = field(default_factory=dict)
     """By term: its residual rewritten out-of-place, where the user's cannot be mapped."""
+    compressed: CompressedPlan | None = None
+    """Of a system that is one big residual, if its sparsity is made use of."""
     graphs: dict[str, Recorded] = field(default_factory=dict)
     eager_seconds: float = 0.0
+
+    def blocks(self, system: System, batch: int, batched: tuple[frozenset[str], ...]) -> tuple[BlockTerm, ...]:
+        """The terms of a system for this plan, ready to be mapped, their residuals as captured."""
+        found = []
+        for number, (term, own, size) in enumerate(zip(system.terms, batched, self.sizes, strict=True)):
+            if number in self.captured:
+                term = dataclasses.replace(term, residual=self.captured[number])
+            if self.compressed is not None:
+                found.append(CompressedTerm(term, system, batch, own, *size, plan=self.compressed))
+            else:
+                found.append(BlockTerm(term, system, batch, own, *size))
+        return tuple(found)
     eager_calls: int = 0
 
     def worth_recording(self, policy: str) -> bool:

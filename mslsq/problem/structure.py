@@ -51,7 +51,7 @@ def structure_of(system: System, device: torch.device | None = None, split: bool
         np.add.at(sizes, label[mask], d)
     if len(sizes) < 2 or len(sizes) * int(sizes.max()) ** 2 >= total**2:
         return _single(tangents, free, device)
-    return _batched(tangents, free, labels, sizes, device)
+    return numbered_by_component(tangents, free, labels, sizes, device)
 
 
 def _single(tangents: list[int], free: list[np.ndarray], device: torch.device | None) -> Structure:
@@ -67,7 +67,7 @@ def _single(tangents: list[int], free: list[np.ndarray], device: torch.device | 
     return Structure(1, total, tuple(columns), all(mask.all() for mask in free), None)
 
 
-def _batched(
+def numbered_by_component(
     tangents: list[int],
     free: list[np.ndarray],
     labels: list[np.ndarray],

@@ -4,7 +4,6 @@ import dataclasses
 import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System, residual_vector
 from mslsq.solution import History, Status
+from mslsq.solvers.compressing import compressed_plan
 from mslsq.solvers.report import StepInfo, Table
 from mslsq.solvers.runner import Runner
 from mslsq.solvers.solver import MethodState, Solver
@@ -107,13 +107,12 @@ def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Pla
     plan = task.cache.get(key)
     if plan is None:
         blocks = _measured(task, values, inputs)
-        plan = _made(task, blocks, values[0].device)
-        _capture_where_needed(task, plan, blocks, values, inputs)
+        plan = compressed_plan(task.system, task.solver, blocks, values, inputs)
+        if plan is None:
+            plan = _made(task, blocks, values[0].device)
+            _capture_where_needed(task, plan, blocks, values, inputs)
         task.cache.put(key, plan)
-    blocks = tuple(
-        BlockTerm(_captured(task.system, plan, number), task.system, task.batch, batched, *size)
-        for number, (batched, size) in enumerate(zip(task.batched, plan.sizes, strict=True))
-    )
+    blocks = plan.blocks(task.system, task.batch, task.batched)
     linearizer = linearizer_of(
         task.system, plan.structure, blocks, plan.placements, linear_solver_of(task, plan), fused=task.solver.compile
     )
@@ -175,7 +174,11 @@ def stale_plan(
         with TRANSFORM_LOCK:
             now = linearizer.residuals(values, prepared)
         pairs.extend(zip(replayed, now, strict=True))
-    return torch.stack([_differ(old, new) for old, new in pairs]).any() if pairs else None
+    differ = [_differ(old, new) for old, new in pairs]
+    if plan.compressed is not None:
+        pinned = plan.compressed.differs(inputs[0])
+        differ += [] if pinned is None else [pinned]
+    return torch.stack(differ).any() if differ else None
 
 
 def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[BlockTerm, ...]:
@@ -218,13 +221,6 @@ def _failure(block: BlockTerm, values: Values, given: Inputs) -> Exception | Non
     except Exception as error:
         return error
     return None
-
-
-def _captured(system: System, plan: Plan, number: int) -> Any:
-    term = system.terms[number]
-    if number not in plan.captured:
-        return term
-    return dataclasses.replace(term, residual=plan.captured[number])
 
 
 def _key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable:

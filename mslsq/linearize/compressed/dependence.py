@@ -1,0 +1,118 @@
+"""Element sparsity of a residual: which unknowns each of its entries depends on, read off its graph.
+
+The graph of one problem is followed once, node by node, with the set of unknowns behind every entry of every tensor
+(`rules`). Nothing is guessed from numbers, so the pattern holds wherever the residual is evaluated; where it hangs on
+the values of an input (the index tensor of an edge list), that input is `pinned`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mslsq import pytree
+from mslsq.linearize.compressed.rules import Rulebook, Tracked
+from mslsq.linearize.compressed.sets import Sets, empty, singletons
+
+
+@dataclass(frozen=True, eq=False)
+class Dependence:
+    """Row i of `sets` holds the columns where row i of the Jacobian may be non-zero."""
+
+    sets: Sets
+    pinned: frozenset[str]
+    """The inputs whose values the pattern hangs on."""
+
+
+def dependence_of(
+    function: Callable[[Tensor, tuple[Tensor, ...], Mapping[str, Tensor]], Tensor],
+    columns: int,
+    storages: tuple[Tensor, ...],
+    inputs: Mapping[str, Tensor],
+    batched: frozenset[str] = frozenset(),
+) -> Dependence:
+    """The sparsity of ∂ function(δ, storages, inputs) / ∂δ at δ = 0, for every value of `storages` and of the inputs.
+
+    Args:
+        function: out-of-place (see `capture`), returns a real vector.
+        columns: the length of δ.
+        batched: inputs that differ between the problems of a batch; the pattern holds for all of them.
+
+    Raises:
+        TooDenseError: the pattern has too many entries to be worth anything.
+    """
+    delta = storages[0].new_zeros(columns)
+    flat, structure = pytree.flatten((delta, storages, dict(inputs)))
+    distinct = [leaf.detach().clone() for leaf in flat]
+    with torch.no_grad():
+        graph = make_fx(lambda *leaves: function(*pytree.unflatten(list(leaves), structure)))(*distinct)
+    graph.graph.eliminate_dead_code()
+    names = ["x"] * (1 + len(storages)) + [f"input {name}" for name in _sorted_like(structure, flat, inputs)]
+    starts = [Tracked(tensor, None, frozenset([name])) for tensor, name in zip(distinct, names, strict=True)]
+    starts[0].sets = singletons(columns, 0, columns)
+    book = Rulebook(frozenset(["x", *(f"input {name}" for name in batched)]), columns)
+    with torch.no_grad():
+        result = _followed(graph, starts, book)
+    sets = result.sets if result.sets is not None else empty(result.value.numel(), columns)
+    return Dependence(csr_array(sets), frozenset(name.removeprefix("input ") for name in book.pinned))
+
+
+def _sorted_like(structure: pytree.Structure, flat: list[Tensor], inputs: Mapping[str, Tensor]) -> list[str]:
+    """The names of the inputs in the order of the leaves."""
+    numbered = pytree.unflatten(list(range(len(flat))), structure)[2]
+    return sorted(inputs, key=lambda name: numbered[name])
+
+
+def _followed(graph: fx.GraphModule, starts: list[Tracked], book: Rulebook) -> Tracked:
+    """Every node in order; what is not needed any more is dropped."""
+    known: dict[fx.Node, Any] = {}
+    left = {node: len(node.users) for node in graph.graph.nodes}
+    given = iter(starts)
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            known[node] = next(given)
+        elif node.op == "get_attr":
+            known[node] = Tracked(_attribute(graph, str(node.target)))
+        elif node.op == "output":
+            return pytree.leaves(fx.map_arg(node.args[0], lambda used: known[used]))[0]
+        elif not isinstance(node.target, torch._ops.OpOverload):
+            args = fx.map_arg(node.args, lambda used: known[used])
+            known[node] = node.target(*args)  # pyright: ignore[reportCallIssue]  (getitem of several outputs)
+        else:
+            known[node] = _evaluated(node, known, book)
+        for used in node.all_input_nodes:
+            left[used] -= 1
+            if not left[used]:
+                del known[used]
+    raise AssertionError("a graph ends with its output")
+
+
+def _evaluated(node: fx.Node, known: dict[fx.Node, Any], book: Rulebook) -> Any:
+    """The output of one operation: numbers (an index may be computed), sets, sources."""
+    args: Any = fx.map_arg(node.args, lambda used: known[used])
+    kwargs: Any = fx.map_arg(node.kwargs, lambda used: known[used])
+
+    def value(leaf: Any) -> Any:
+        return leaf.value if isinstance(leaf, Tracked) else leaf
+
+    values, named = pytree.map_leaves(value, (args, kwargs))
+    result = node.target(*values, **named)  # pyright: ignore[reportCallIssue]
+    leaves, structure = pytree.flatten(result)
+    outputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    sources = frozenset[str]().union(
+        *(leaf.sources for leaf in pytree.leaves((args, kwargs)) if isinstance(leaf, Tracked))
+    )
+    sets = iter(book.sets_of(node.target, args, kwargs, outputs))
+    tracked = [Tracked(leaf, next(sets), sources) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    return pytree.unflatten(tracked, structure)
+
+
+def _attribute(graph: fx.GraphModule, name: str) -> Tensor:
+    value: Any = graph
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value

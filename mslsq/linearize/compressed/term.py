@@ -1,0 +1,76 @@
+"""One big residual as a term: entries of its Jacobian and Hessian, by one derivative per colour."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mslsq import pytree
+from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.compressed.plan import CompressedPlan
+from mslsq.linearize.rewrites import make_transformable
+from mslsq.problem.system import Inputs
+
+
+@dataclass(frozen=True, eq=False)
+class CompressedTerm(BlockTerm):
+    """A term of a single block, the problems of the batch as lanes, that knows its sparsity."""
+
+    plan: CompressedPlan
+
+    def over_lanes(self, function: Callable[..., Any], values: Values, inputs: dict[str, Tensor]) -> Any:
+        if self.batch > 1:
+            return super().over_lanes(function, values, inputs)
+        # A single problem needs no `vmap`: a last axis of one entry would cost copies in every operation.
+        storages = tuple(values[slot.unknown][0, 0] for slot in self.term.slots)
+        given = {name: tensor[..., 0] if name in self.batched else tensor for name, tensor in inputs.items()}
+        output = function(storages, given)
+        return tuple(t[None, ..., None] for t in output) if isinstance(output, tuple) else output[None, ..., None]
+
+    def linearization_of_block(
+        self, storages: tuple[Tensor, ...], inputs: Inputs
+    ) -> tuple[Float[Tensor, "rows"], Float[Tensor, "entries"]]:
+        """The residual and the entries of its Jacobian, row by row."""
+        if self.plan.recorded is not None:
+            return self.plan.recorded(storages, inputs)
+        function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
+        return self.plan.jacobian.jacobian(function, at, self.batch)
+
+    def hessian_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "entries"]:
+        """The entries of the lower triangle of the exact Hessian.
+
+        Its pattern is that of JᵀJ: the second derivatives of one entry of the residual couple the unknowns that this
+        entry depends on.
+        """
+        function, at = self._in_tangent(lambda moved: self.cost_of_block(moved, inputs), storages)
+        return self.plan.hessian.hessian(function, at, self.batch)
+
+
+def recorded_linearization(
+    block: CompressedTerm, storages: tuple[Tensor, ...], inputs: Inputs
+) -> Callable[[tuple[Tensor, ...], Inputs], tuple[Tensor, Tensor]]:
+    """`linearization_of_block` as a plain graph: the transforms are done with once and for all.
+
+    Recording a step that holds them takes a second for 56 slices; a step that holds this graph a tenth of that, and
+    need not be recorded at all.
+    """
+    flat, structure = pytree.flatten((storages, dict(inputs)))
+
+    def linearization(*leaves: Tensor) -> list[Tensor]:
+        return list(block.linearization_of_block(*pytree.unflatten(list(leaves), structure)))
+
+    with torch.no_grad():
+        graph = make_transformable(make_fx(linearization)(*(leaf.detach().clone() for leaf in flat)))
+    for node in graph.graph.nodes:
+        node.meta.clear()  # a fake tensor each, with a mode of its own: 25 MB for 500 nodes
+    names = list(inputs)
+
+    def replayed(storages: tuple[Tensor, ...], inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        residual, entries = graph.forward(*storages, *(inputs[name] for name in names))
+        return residual, entries
+
+    return replayed

@@ -1,0 +1,158 @@
+"""When one big residual is worth compressing, and the plan for it: components, block-sparse, or dense."""
+
+import dataclasses
+import os
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mslsq.linear.block_cholesky import analyze
+from mslsq.linearize.blocks import BlockTerm, Values, first_block
+from mslsq.linearize.capture import CaptureError, capture
+from mslsq.linearize.compressed import (
+    CompressedPlan,
+    CompressedTerm,
+    TooDenseError,
+    compressed_placement_of,
+    compressed_plan_of,
+    dependence_of,
+    recorded_linearization,
+)
+from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
+from mslsq.linearize.pattern import Pattern
+from mslsq.linearize.trace import TRANSFORM_LOCK, Plan
+from mslsq.problem.errors import ProblemError
+from mslsq.problem.structure import SMALL, Structure, numbered_by_component
+from mslsq.problem.system import Inputs, System
+from mslsq.solvers.solver import LARGEST_DENSE, Solver
+
+WORTH_LOOKING = 1_000_000
+"""Numbers in the dense Jacobian from which its sparsity is looked for (or more than LARGEST_DENSE columns): looking
+takes some 50 ms, as long as a dozen steps with such a Jacobian."""
+FEWER = 4
+"""Compressing pays where so many times fewer derivatives are taken than there are columns."""
+DENSITY = 0.3
+"""Above that share of non-zeros JᵀJ is factored as a dense matrix."""
+
+
+def compressed_plan(
+    system: System, solver: Solver, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]
+) -> Plan | None:
+    """The plan that makes use of the sparsity of one big residual; None where there is none to make use of.
+
+    Raises:
+        ProblemError: the sparsity is of no use, and the dense Jacobian would not fit into memory.
+    """
+    if not _is_one_big_residual(system, blocks, solver):
+        return None
+    block, storages = blocks[0], first_block(blocks[0].term, blocks[0].batched, values, inputs[0])
+    try:
+        with TRANSFORM_LOCK:
+            captured = capture(
+                block.term.residual, (block.values_of_block(storages[0]), storages[1]), name=block.term.name
+            )
+            if captured.graph is None:
+                raise TooDenseError("it holds a torch.autograd.Function, which no graph can look into")
+            block = dataclasses.replace(block, term=dataclasses.replace(block.term, residual=captured))
+            compressed = _compressed(block, values, inputs[0])
+        columns = compressed.columns
+        if compressed.jacobian.colors * FEWER > columns:
+            raise TooDenseError(f"it takes {compressed.jacobian.colors:,} derivatives for {columns:,} unknowns")
+        with TRANSFORM_LOCK:
+            term = CompressedTerm(block.term, system, block.batch, block.batched, block.rows, block.pairs, compressed)
+            compressed = dataclasses.replace(compressed, recorded=recorded_linearization(term, *storages))
+        plan = _placed(system, solver, block, compressed)
+    except (CaptureError, TooDenseError) as reason:
+        _check_dense_fits(blocks[0], values[0], reason)
+        return None
+    plan.captured[0] = captured
+    advice = inplace_advice(captured.in_place, block.term.name)
+    if advice:
+        warnings.warn(advice, InPlaceResidualWarning, stacklevel=2)
+    return plan
+
+
+def _is_one_big_residual(system: System, blocks: tuple[BlockTerm, ...], solver: Solver) -> bool:
+    """One block of one term, on all unknowns, large, without Jacobian of its own, for normal equations."""
+    if len(blocks) != 1:
+        return False
+    block, term = blocks[0], blocks[0].term
+    columns = sum(block.tangents)
+    linear = solver.linear_solver
+    return (
+        term.num_blocks == 1
+        and term.jacobians is None
+        and (term.loss is None or term.elementwise_loss)
+        and all(unknown.count == 1 and unknown.free is None for unknown in system.unknowns)
+        and [slot.unknown for slot in term.slots] == list(range(len(system.unknowns)))
+        and (columns > LARGEST_DENSE or (columns > SMALL and columns * block.rows >= WORTH_LOOKING))
+        and (linear == "auto" or linear.form in ("normal", "sparse"))
+    )
+
+
+def _compressed(block: BlockTerm, values: Values, inputs: Inputs) -> CompressedPlan:
+    """The pattern of the residual, coloured."""
+    storages, first = first_block(block.term, block.batched, values, inputs)
+
+    def moved(delta: Tensor, storages: tuple[Tensor, ...], inputs: Inputs) -> Tensor:
+        return block.residual_of_block(block._retracted(storages, delta), inputs)
+
+    varying = block.batched if block.batch > 1 else frozenset[str]()
+    dependence = dependence_of(moved, sum(block.tangents), storages, first, varying)
+    return compressed_plan_of(dependence, block.pairs, inputs, storages[0].device, storages[0].dtype)
+
+
+def _placed(system: System, solver: Solver, block: BlockTerm, compressed: CompressedPlan) -> Plan:
+    """Small dense systems where components are small, block-sparse where they are large, dense where all is full."""
+    labels, sizes = compressed.components()
+    tangents, device, n = block.tangents, compressed.device, compressed.columns
+    largest, total = int(sizes.max()), int((sizes.astype(np.int64) ** 2).sum())
+    padded = len(sizes) * largest**2
+    split = len(sizes) > 1 and padded <= max(4 * total, 10_000)
+    structure, pattern = _numbered(labels if split else np.zeros(n, np.int64), tangents, device), None
+    full = compressed.gram.nnz > DENSITY * n * n and solver.linear_solver == "auto"
+    if solver.wants_sparse(structure.size) and not (full and not split) and device.type == "cpu":
+        structure = _numbered(np.zeros(n, np.int64), tangents, device)
+        ends = np.cumsum([0, *tangents])
+        pieces = tuple(np.arange(start, stop) for start, stop in pairwise(ends))
+        pattern = Pattern(analyze(np.ones(n, np.int64), *compressed.lower), pieces)
+    elif not _fits(structure.num_components * structure.size**2 * 4, block, compressed.dtype):
+        raise TooDenseError(
+            f"its normal equations are {structure.num_components} dense systems of {structure.size:,} unknowns"
+        )
+    columns = torch.cat([part.reshape(-1) for part in structure.columns])
+    placement = compressed_placement_of(compressed, columns, structure, pattern)
+    return Plan(structure, pattern, (placement,), ((block.rows, block.pairs),), compressed=compressed)
+
+
+def _numbered(labels: np.ndarray, tangents: list[int], device: torch.device) -> Structure:
+    """The structure whose connected parts are these, entry by entry of the joint tangent."""
+    structure = numbered_by_component([1], [np.ones(len(labels), bool)], [labels], np.bincount(labels), device)
+    pieces = structure.columns[0].reshape(-1).split(tangents)
+    natural = structure.num_components == 1
+    return dataclasses.replace(structure, columns=tuple(piece[None] for piece in pieces), natural=natural)
+
+
+def _check_dense_fits(block: BlockTerm, start: Tensor, reason: Exception) -> None:
+    """An error that says what to do where the dense Jacobian would not fit."""
+    columns = sum(block.tangents)
+    if _fits(3 * block.rows * columns + 2 * columns**2, block, start.dtype):
+        return
+    raise ProblemError(
+        f"The residual of {block.term.name!r} has {block.rows:,} entries of {columns:,} unknowns: its dense Jacobian "
+        f"does not fit into memory, and its sparsity is of no use: {reason}. Write sums over all unknowns as many "
+        "small terms (one per unknown or per neighbouring pair), or state the problem as cost functions over blocks: "
+        "mslsq.solve(mslsq.Problem(...))."
+    ) from reason
+
+
+def _fits(numbers: int, block: BlockTerm, dtype: torch.dtype) -> bool:
+    """Do so many numbers per problem fit into half the machine's memory?"""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not on this system: nobody is refused
+        return True
+    return numbers * block.batch * dtype.itemsize <= memory // 2
