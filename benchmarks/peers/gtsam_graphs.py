@@ -109,3 +109,35 @@ def bundle_adjustment(path: Path) -> Graph:
     data = gtsam.SfmData.FromBalFile(str(path))
     factors = data.generalSfmFactors(gtsam.noiseModel.Unit.Create(2))
     return Graph(factors, gtsam.initialCamerasAndPointsEstimate(data))
+
+
+def adjust(graph: Graph, steps: int) -> tuple[Any, list[float]]:
+    """So many steps of GTSAM's Levenberg-Marquardt for structure from motion, with its Ceres-like damping and a Schur
+    complement; the values and the errors that GTSAM sees after each."""
+    import gtsam
+
+    params = gtsam.SfmLevenbergMarquardtParams.ceresDefaults()
+    params.setEliminationMode(gtsam.SfmEliminationMode.Schur)
+    optimizer = gtsam.SfmLevenbergMarquardtOptimizer(graph.factors, graph.start, params)
+    errors = [optimizer.error()]
+    for _ in range(steps):
+        optimizer.iterate()
+        errors.append(optimizer.error())
+    return optimizer.values(), errors
+
+
+def cameras_and_points(values: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Values of a bundle adjustment as BAL has them: cameras (w, t, f, k1, k2) that look along −z, points."""
+    import gtsam
+
+    keys = list(map(int, values.keys()))
+    first_point = gtsam.symbol("p", 0)
+    cameras = []
+    for key in sorted(k for k in keys if k < first_point):
+        camera = values.atPinholeCameraCal3Bundler(key)
+        pose, lens = camera.pose(), camera.calibration()
+        turn = np.diag([1.0, -1.0, -1.0]) @ pose.rotation().matrix().T  # world to a camera that looks along −z
+        w = gtsam.Rot3.Logmap(gtsam.Rot3(turn))
+        cameras.append([*w, *(-turn @ pose.translation()), lens.fx(), lens.k1(), lens.k2()])
+    points = [values.atPoint3(key) for key in sorted(k for k in keys if k >= first_point)]
+    return np.array(cameras), np.array(points)
