@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mslsq.linear.unrolled import LARGEST
 from mslsq.linearize.blocks import BlockTerm
+from mslsq.linearize.normal_products import normal_gradient, normal_matrix
 from mslsq.linearize.pattern import Placement
 from mslsq.linearize.robust import robustified
 from mslsq.problem.structure import Structure
@@ -49,6 +50,8 @@ class Assembly:
         self, jacobian: Float[Tensor, "outer rows tangent lanes"], residual: Float[Tensor, "outer rows lanes"]
     ) -> Float[Tensor, "batch columns"]:
         """Jᵀr, in the columns of the system."""
+        if self.placement.normal is not None:
+            return normal_gradient(jacobian, residual, self.placement.normal.arrays, self.placement.normal.numbers)
         if self.block.lanes_are_batch:
             return self.place_vector((jacobian[0] * residual[0, :, None]).sum(0).T)
         if self.reduces:
@@ -58,7 +61,9 @@ class Assembly:
     def hessian(
         self, jacobian: Float[Tensor, "outer rows tangent lanes"]
     ) -> Float[Tensor, "batch components size size"]:
-        """JᵀJ, as a batch of dense matrices, one per component."""
+        """JᵀJ, as a batch of dense matrices, one per component, or by its blocks."""
+        if self.placement.normal is not None:
+            return normal_matrix(jacobian, self.placement.normal.arrays, self.placement.normal.numbers)
         if self.block.lanes_are_batch:
             j = jacobian[0]
             if self.fused and j.shape[1] <= LARGEST:

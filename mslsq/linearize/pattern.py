@@ -3,7 +3,9 @@
 Worked out once per structure; a step only multiplies and adds.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from mslsq.linear.block_cholesky import BlockStructure, analyze
 from mslsq.linear.block_rows import BlockRows, TermBlocks
+from mslsq.linearize.normal_products import NormalPlan, normal_plan
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System, Term
 
@@ -36,10 +39,16 @@ class Placement:
     """The column of every entry of the joint tangent of a block; one lane where all blocks share their variables."""
     vector: Int[Tensor, "entries"]
     """The column of every entry of (tangent, lanes)."""
-    matrix: Int[Tensor, "entries"]
-    """The place of every entry of (tangent, tangent, lanes)."""
     matrix_size: int
     """Numbers in one matrix, without the bin."""
+    places: Callable[[], Int[Tensor, "a b lanes"]]
+    normal: NormalPlan | None = None
+    """Where kernels put JᵀJ and Jᵀr; None where there are none for it."""
+
+    @cached_property
+    def matrix(self) -> Int[Tensor, "entries"]:
+        """The place of every entry of (tangent, tangent, lanes)."""
+        return self.places().to(self.columns.device).reshape(-1)
 
 
 def pattern_of(system: System, structure: Structure) -> Pattern:
@@ -109,13 +118,19 @@ def placement_of(
         and (lanes_are_batch or shared)
         and columns[:, 0].tolist() == list(range(structure.num_columns))
     )
+    vector = columns.reshape(-1)
     if not forms_matrix:
-        matrix, size = columns.new_zeros(0), 0
-    elif pattern is None:
-        matrix, size = _dense_places(columns, structure), structure.num_components * structure.size**2
-    else:
-        matrix, size = _sparse_places(term, lanes, structure, pattern), pattern.structure.num_values
-    return Placement(whole, columns, columns.reshape(-1), matrix.to(columns.device).reshape(-1), size)
+        return Placement(whole, columns, vector, 0, lambda: columns.new_zeros(0))
+    if pattern is None:
+        size = structure.num_components * structure.size**2
+        return Placement(whole, columns, vector, size, lambda: _dense_places(columns, structure))
+    tangents = [structure.columns[slot.unknown].shape[1] for slot in term.slots]
+    joint = [_numbers(term, position, pattern.blocks, lanes) for position in range(len(term.slots))]
+    stored, normal = pattern.structure, None
+    if columns.device.type == "cpu" and not lanes_are_batch and not shared:
+        sizes = (stored.num_values, stored.num_unknowns)
+        normal = normal_plan(tangents, joint, stored.starts, lambda i, j: stored.offset_of(i, j)[0], *sizes)
+    return Placement(whole, columns, vector, stored.num_values, lambda: _sparse_places(tangents, joint, stored), normal)
 
 
 def _dense_places(columns: Int[Tensor, "tangent lanes"], structure: Structure) -> Int[Tensor, "a b lanes"]:
@@ -125,17 +140,17 @@ def _dense_places(columns: Int[Tensor, "tangent lanes"], structure: Structure) -
     return torch.where((row < n) & (column < n), place, n * size)
 
 
-def _sparse_places(term: Term, lanes: int, structure: Structure, pattern: Pattern) -> Int[Tensor, "a b lanes"]:
+def _sparse_places(
+    tangents: list[int], joint: list[Int[np.ndarray, "lanes"]], structure: BlockStructure
+) -> Int[Tensor, "a b lanes"]:
     """Entry (a, b) of a block pair (i, j) goes to the stored lower triangle; that of the mirrored pair is dropped."""
-    tangents = [structure.columns[slot.unknown].shape[1] for slot in term.slots]
-    joint = [_numbers(term, position, pattern.blocks, lanes) for position in range(len(term.slots))]
-    dropped = pattern.structure.num_values
+    dropped = structure.num_values
     rows = []
     for i, height in zip(joint, tangents, strict=True):
         row = []
         for j, width in zip(joint, tangents, strict=True):
             kept = (i >= 0) & (j >= 0) & (i >= j)
-            offset, _ = pattern.structure.offset_of(np.where(kept, i, 0), np.where(kept, j, 0))
+            offset, _ = structure.offset_of(np.where(kept, i, 0), np.where(kept, j, 0))
             within = np.arange(height)[:, None] * width + np.arange(width)
             row.append(np.where(kept, offset + within[:, :, None], dropped))
         rows.append(np.concatenate(row, 1))

@@ -1,0 +1,109 @@
+"""JᵀJ and Jᵀr of one term in block-sparse normal equations, on the CPU: only blocks that are stored, each made once.
+
+In PyTorch's own operations the same takes a product of all variables of a block with each other, both triangles, and an
+`index_add` over every entry of it: 70 ms instead of 4 for the 31,843 observations of BAL 49-7776. The operators get
+their plan as tensors, so a step that calls them can be recorded; they have no derivative.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class NormalPlan:
+    """Where the products of a term's blocks go."""
+
+    arrays: list[Tensor]
+    """For every pair of variables lanes and offsets of blocks, for every variable lanes and first columns."""
+    numbers: list[int]
+    """Sizes of matrix and gradient, numbers of pairs and variables, then (first, second, height, width) of pairs and
+    (first, height) of variables in the joint tangent."""
+
+
+def normal_plan(
+    tangents: list[int],
+    joint: list[Int[np.ndarray, "lanes"]],
+    starts: Int[np.ndarray, "blocks"],
+    offsets: Any,
+    num_values: int,
+    num_columns: int,
+) -> NormalPlan:
+    """The plan of a term.
+
+    Args:
+        tangents: the dimension of each of its variables.
+        joint: for each the number of the block in every lane, -1 where it is held fixed.
+        starts: the first column of every block.
+        offsets: (i, j) with i >= j to the place of a stored block.
+    """
+    first = np.concatenate((np.zeros(1, np.int64), np.cumsum(tangents)))
+    pairs: list[tuple[int, int, int, int]] = []
+    variables: list[tuple[int, int]] = []
+    arrays: list[np.ndarray] = []
+    for p, i in enumerate(joint):
+        for q, j in enumerate(joint):
+            lanes = np.flatnonzero((i >= 0) & (j >= 0) & (i >= j))
+            if len(lanes):
+                pairs.append((int(first[p]), int(first[q]), tangents[p], tangents[q]))
+                arrays += [lanes, offsets(i[lanes], j[lanes])]
+    for p, i in enumerate(joint):
+        lanes = np.flatnonzero(i >= 0)
+        variables.append((int(first[p]), tangents[p]))
+        arrays += [lanes, starts[i[lanes]]]
+    numbers = [num_values, num_columns, len(pairs), len(variables)]
+    numbers += [number for group in (*pairs, *variables) for number in group]
+    return NormalPlan([torch.from_numpy(np.ascontiguousarray(a, np.int64)) for a in arrays], numbers)
+
+
+@torch.library.custom_op("mslsq::normal_matrix", mutates_args=())
+def normal_matrix(jacobian: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
+    """The stored blocks (batch, values) of JᵀJ, of J (batch, rows, tangent, lanes); on the diagonal both triangles."""
+    from mslsq.linearize import normal_kernels
+
+    kernel: Any = normal_kernels.add_products
+    values = jacobian.new_zeros(len(jacobian), numbers[0])
+    rows = _sized(jacobian.shape[1])
+    for b in range(len(jacobian)):
+        block, out = jacobian[b].numpy(), values[b].numpy()
+        for k in range(numbers[2]):
+            first, second, height, width = numbers[4 + 4 * k : 8 + 4 * k]
+            lanes, offsets = arrays[2 * k].numpy(), arrays[2 * k + 1].numpy()
+            kernel(block, out, lanes, offsets, first, second, rows, _sized(height), _sized(width))
+    return values
+
+
+@torch.library.custom_op("mslsq::normal_gradient", mutates_args=())
+def normal_gradient(jacobian: Tensor, residual: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
+    """Jᵀr (batch, columns) for r (batch, rows, lanes)."""
+    from mslsq.linearize import normal_kernels
+
+    kernel: Any = normal_kernels.add_gradient
+    gradient = jacobian.new_zeros(len(jacobian), numbers[1])
+    rows, pairs = _sized(jacobian.shape[1]), numbers[2]
+    for b in range(len(jacobian)):
+        block, right, out = jacobian[b].numpy(), residual[b].numpy(), gradient[b].numpy()
+        for k in range(numbers[3]):
+            first, height = numbers[4 + 4 * pairs + 2 * k : 6 + 4 * pairs + 2 * k]
+            lanes, columns = arrays[2 * (pairs + k)].numpy(), arrays[2 * (pairs + k) + 1].numpy()
+            kernel(block, right, out, lanes, columns, first, rows, _sized(height))
+    return gradient
+
+
+@normal_matrix.register_fake
+def _(jacobian: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
+    return jacobian.new_empty(len(jacobian), numbers[0])
+
+
+@normal_gradient.register_fake
+def _(jacobian: Tensor, residual: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
+    return jacobian.new_empty(len(jacobian), numbers[1])
+
+
+def _sized(count: int) -> tuple[int, ...]:
+    """A size as the kernels take it."""
+    return (0,) * count

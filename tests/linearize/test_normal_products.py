@@ -1,0 +1,56 @@
+"""Normal equations by kernels: the same numbers as by PyTorch's own operations, whatever is coupled or held fixed."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import mslsq
+from mslsq.linearize.assembly import Assembly
+from mslsq.linearize.blocks import BlockTerm
+from mslsq.linearize.pattern import pattern_of, placement_of
+from mslsq.manifolds import space_of
+from mslsq.problem.structure import structure_of
+from mslsq.problem.system import Slot, System, Term, Unknown
+
+
+def system_of(slots: list[tuple[int, torch.Tensor]], free: list[torch.Tensor | None]) -> System:
+    """Three blocks of dimension 3 and five of dimension 2, coupled by one term; its residual is never called."""
+    spaces = space_of(mslsq.Euclidean(3)), space_of(mslsq.Euclidean(2))
+    counts = (3, 5)
+    unknowns = tuple(
+        Unknown(name, space, count, mask) for name, space, count, mask in zip("ab", spaces, counts, free, strict=True)
+    )
+    term = Term("term", tuple(Slot(k, i) for k, i in slots), len(slots[0][1]), residual=lambda *_: None)
+    return System(unknowns, (term,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("lanes_last", [True, False])
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0), (1, 0, 1)])
+def test_kernels_and_tensors_give_the_same_matrix(order, fixed, lanes_last, dtype):
+    """Both orders of the variables, one kind twice, the same block twice in a lane, blocks held fixed."""
+    lanes, counts = 17, (3, 5)
+    generator = torch.Generator().manual_seed(0)
+    slots = [(k, torch.randint(counts[k], (lanes,), generator=generator)) for k in order]
+    held = [torch.tensor([True, False, True]), torch.tensor([False, True, True, True, True])]
+    system = system_of(slots, [*held] if fixed else [None, None])
+    structure = structure_of(system, split=False)
+    pattern = pattern_of(system, structure)
+    placement = placement_of(system.terms[0], False, structure, pattern)
+    block = BlockTerm(system.terms[0], system, 2, frozenset(), 4, 0)
+    by_kernels = Assembly(block, structure, placement, sparse=True)
+    assert placement.normal is not None
+    by_tensors = dataclasses.replace(by_kernels, placement=dataclasses.replace(placement, normal=None))
+    jacobian = torch.randn(2, 4, sum((3, 2)[k] for k in order), lanes, generator=generator, dtype=dtype)
+    if not lanes_last:
+        jacobian = jacobian.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
+    residual = torch.randn(2, 4, lanes, generator=generator, dtype=dtype)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(
+        by_kernels.hessian(jacobian), by_tensors.hessian(jacobian), rtol=tolerance, atol=tolerance
+    )
+    torch.testing.assert_close(
+        by_kernels.gradient(jacobian, residual), by_tensors.gradient(jacobian, residual), rtol=tolerance, atol=tolerance
+    )
