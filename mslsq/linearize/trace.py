@@ -150,6 +150,8 @@ class Plan:
     """By term: its residual rewritten out-of-place, where the user's cannot be mapped."""
     compressed: CompressedPlan | None = None
     """Of a system that is one big residual, if its sparsity is made use of."""
+    note: str = ""
+    """What was found while planning, for who wants to know (`verbose`)."""
     graphs: dict[str, Recorded] = field(default_factory=dict)
     eager_seconds: float = 0.0
 

@@ -19,7 +19,9 @@ from mslsq.linearize.compressed import (
     compressed_placement_of,
     compressed_plan_of,
     dependence_of,
+    pattern_holds,
     recorded_linearization,
+    reverse_compression_of,
 )
 from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.linearize.pattern import Pattern
@@ -40,39 +42,33 @@ DENSITY = 0.3
 
 def compressed_plan(
     system: System, solver: Solver, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]
-) -> Plan | None:
-    """The plan that makes use of the sparsity of one big residual; None where there is none to make use of.
+) -> tuple[Plan | None, str]:
+    """The plan that makes use of the sparsity of one big residual, or None; and in words what was found.
 
     Raises:
         ProblemError: the sparsity is of no use, and the dense Jacobian would not fit into memory.
     """
     if not _is_one_big_residual(system, blocks, solver):
-        return None
-    block, storages = blocks[0], first_block(blocks[0].term, blocks[0].batched, values, inputs[0])
+        return None, ""
+    block, (storages, first) = blocks[0], first_block(blocks[0].term, blocks[0].batched, values, inputs[0])
     try:
-        with TRANSFORM_LOCK:
-            captured = capture(
-                block.term.residual, (block.values_of_block(storages[0]), storages[1]), name=block.term.name
-            )
+        with TRANSFORM_LOCK, torch.no_grad():
+            captured = capture(block.term.residual, (block.values_of_block(storages), first), name=block.term.name)
             if captured.graph is None:
                 raise TooDenseError("it holds a torch.autograd.Function, which no graph can look into")
+            for node in captured.graph.graph.nodes:
+                node.meta.clear()  # a fake tensor each: 15 MB for 56 slices
             block = dataclasses.replace(block, term=dataclasses.replace(block.term, residual=captured))
-            compressed = _compressed(block, values, inputs[0])
-        columns = compressed.columns
-        if compressed.jacobian.colors * FEWER > columns:
-            raise TooDenseError(f"it takes {compressed.jacobian.colors:,} derivatives for {columns:,} unknowns")
-        with TRANSFORM_LOCK:
-            term = CompressedTerm(block.term, system, block.batch, block.batched, block.rows, block.pairs, compressed)
-            compressed = dataclasses.replace(compressed, recorded=recorded_linearization(term, *storages))
-        plan = _placed(system, solver, block, compressed)
+            compressed = _recorded(block, _compressed(block, storages, first, inputs[0]), storages, first)
+            plan = _placed(system, solver, block, compressed)
     except (CaptureError, TooDenseError) as reason:
         _check_dense_fits(blocks[0], values[0], reason)
-        return None
+        return None, f"no use is made of the sparsity of {block.term.name!r}: {reason}"
     plan.captured[0] = captured
     advice = inplace_advice(captured.in_place, block.term.name)
     if advice:
         warnings.warn(advice, InPlaceResidualWarning, stacklevel=2)
-    return plan
+    return plan, compressed.summary()
 
 
 def _is_one_big_residual(system: System, blocks: tuple[BlockTerm, ...], solver: Solver) -> bool:
@@ -93,9 +89,8 @@ def _is_one_big_residual(system: System, blocks: tuple[BlockTerm, ...], solver: 
     )
 
 
-def _compressed(block: BlockTerm, values: Values, inputs: Inputs) -> CompressedPlan:
+def _compressed(block: BlockTerm, storages: tuple[Tensor, ...], first: Inputs, inputs: Inputs) -> CompressedPlan:
     """The pattern of the residual, coloured."""
-    storages, first = first_block(block.term, block.batched, values, inputs)
 
     def moved(delta: Tensor, storages: tuple[Tensor, ...], inputs: Inputs) -> Tensor:
         return block.residual_of_block(block._retracted(storages, delta), inputs)
@@ -103,6 +98,38 @@ def _compressed(block: BlockTerm, values: Values, inputs: Inputs) -> CompressedP
     varying = block.batched if block.batch > 1 else frozenset[str]()
     dependence = dependence_of(moved, sum(block.tangents), storages, first, varying)
     return compressed_plan_of(dependence, block.pairs, inputs, storages[0].device, storages[0].dtype)
+
+
+def _recorded(
+    block: BlockTerm, compressed: CompressedPlan, storages: tuple[Tensor, ...], first: Inputs
+) -> CompressedPlan:
+    """The same with its linearization recorded, in reverse mode where an operation does not know the other, and
+    checked."""
+
+    def recorded(compressed: CompressedPlan) -> CompressedPlan:
+        if compressed.jacobian.colors * FEWER > compressed.columns:
+            raise TooDenseError(
+                f"it takes {compressed.jacobian.colors:,} derivatives for {compressed.columns:,} unknowns"
+            )
+        function = recorded_linearization(_term(block, compressed), storages, first)
+        return dataclasses.replace(compressed, recorded=function)
+
+    try:
+        compressed = recorded(compressed)
+    except NotImplementedError as reason:
+        reverse = reverse_compression_of(compressed.sets, compressed.device, compressed.dtype)
+        if reverse is None or not compressed.jacobian.forward:
+            raise TooDenseError(f"an operation has no derivative in forward mode ({reason})") from reason
+        compressed = recorded(dataclasses.replace(compressed, jacobian=reverse))
+    if not pattern_holds(_term(block, compressed), storages, first):
+        raise TooDenseError("the derivatives found by its sparsity are not those of reverse mode")
+    return compressed
+
+
+def _term(block: BlockTerm, compressed: CompressedPlan) -> CompressedTerm:
+    return CompressedTerm(
+        block.term, block.system, block.batch, block.batched, block.rows, block.pairs, plan=compressed
+    )
 
 
 def _placed(system: System, solver: Solver, block: BlockTerm, compressed: CompressedPlan) -> Plan:

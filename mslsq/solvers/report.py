@@ -22,12 +22,14 @@ class StepInfo(NamedTuple):
 class Table:
     """One line per step: of a single problem its figures, of a batch the medians and how many are still running."""
 
-    def __init__(self, solver: Any, linearizer: Any):
+    def __init__(self, solver: Any, linearizer: Any, note: str = ""):
         structure = linearizer.structure
         parts = (
             f"{structure.num_components} x {structure.size}" if structure.num_components > 1 else f"{structure.size}"
         )
         print(f"{type(solver).__name__}, {linearizer.linear_solver.summary()} of {parts} unknowns")
+        if note:
+            print(note[0].upper() + note[1:])
         print(f"{'step':>5} {'cost':>15} {'gradient':>10} {'step':>10} {'damping':>10}  running")
 
     def row(self, info: StepInfo) -> None:

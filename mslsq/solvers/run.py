@@ -71,7 +71,7 @@ def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory:
         runner = Runner(plan, step, task.solver, prepared)
         state, record = runner.start(values)
         records, methods = [record], []
-        table = Table(task.solver, linearizer) if task.solver.verbose else None
+        table = Table(task.solver, linearizer, plan.note) if task.solver.verbose else None
         for number in range(task.solver.max_steps + 1):
             if _told_to_stop(task.solver, table, number, records[-1], state) or number == task.solver.max_steps:
                 break
@@ -107,10 +107,11 @@ def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Pla
     plan = task.cache.get(key)
     if plan is None:
         blocks = _measured(task, values, inputs)
-        plan = compressed_plan(task.system, task.solver, blocks, values, inputs)
+        plan, note = compressed_plan(task.system, task.solver, blocks, values, inputs)
         if plan is None:
             plan = _made(task, blocks, values[0].device)
             _capture_where_needed(task, plan, blocks, values, inputs)
+        plan.note = note
         task.cache.put(key, plan)
     blocks = plan.blocks(task.system, task.batch, task.batched)
     linearizer = linearizer_of(

@@ -68,22 +68,27 @@ class Compression:
 
 def compression_of(sets: Sets, device: torch.device, dtype: torch.dtype) -> Compression:
     """Colours of the columns, or of the rows where that takes fewer (a sum over many unknowns beside sparse rows)."""
-    rows, columns = sets.shape
-    row = np.repeat(np.arange(rows), np.diff(sets.indptr))
-    by_column = colored(neighbours(sets))
-    count = int(by_column.max(initial=-1)) + 1
-    longest = int(np.bincount(sets.indices, minlength=1).max(initial=0))  # no fewer colours of rows than that
-    forward = True
-    colors = by_column
-    if longest + REVERSE < count and (np.bincount(sets.indices).astype(float) ** 2).sum() < MOST_NEIGHBOURS:
-        by_row = colored(neighbours(csr_array(sets.T)))
-        if int(by_row.max(initial=-1)) + 1 + REVERSE < count:
-            forward, colors = False, by_row
-    if forward:
-        places = colors[sets.indices] * rows + row
-    else:
-        places = colors[row] * columns + sets.indices
-    return Compression(_seeds(colors, device, dtype), _tensor(places, device), forward)
+    forward = _by_columns(sets, device, dtype)
+    heights = np.bincount(sets.indices, minlength=1)  # no fewer colours of rows than the largest
+    if int(heights.max()) + REVERSE >= forward.colors:
+        return forward
+    reverse = reverse_compression_of(sets, device, dtype)
+    return forward if reverse is None or reverse.colors + REVERSE >= forward.colors else reverse
+
+
+def reverse_compression_of(sets: Sets, device: torch.device, dtype: torch.dtype) -> Compression | None:
+    """Colours of the rows; None where there are too many pairs of rows that share a column."""
+    if (np.bincount(sets.indices).astype(float) ** 2).sum() > MOST_NEIGHBOURS:
+        return None
+    colors = colored(neighbours(csr_array(sets.T)))
+    places = np.repeat(colors, np.diff(sets.indptr)) * sets.shape[1] + sets.indices
+    return Compression(_seeds(colors, device, dtype), _tensor(places, device), False)
+
+
+def _by_columns(sets: Sets, device: torch.device, dtype: torch.dtype) -> Compression:
+    colors = colored(neighbours(sets))
+    row = np.repeat(np.arange(sets.shape[0]), np.diff(sets.indptr))
+    return Compression(_seeds(colors, device, dtype), _tensor(colors[sets.indices] * sets.shape[0] + row, device), True)
 
 
 def symmetric_compression_of(sets: Sets, device: torch.device, dtype: torch.dtype) -> Compression:

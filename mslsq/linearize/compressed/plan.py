@@ -98,6 +98,14 @@ class CompressedPlan:
         order = np.argsort(target, kind="stable")  # sums in one place of memory after the other
         return self._tensor(first[order]), self._tensor(second[order]), self._tensor(target[order])
 
+    def summary(self) -> str:
+        """In words."""
+        mode = "forward" if self.jacobian.forward else "reverse"
+        return (
+            f"one residual of {self.rows:,} x {self.columns:,} with {self.sets.nnz:,} non-zeros in the Jacobian, from "
+            f"{self.jacobian.colors} derivatives ({mode} mode)"
+        )
+
     def components(self) -> tuple[np.ndarray, np.ndarray]:
         """The connected part of every column, and the sizes of the parts."""
         _, labels = connected_components(self.gram, directed=False)

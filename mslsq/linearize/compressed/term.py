@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.func import vjp
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
@@ -48,6 +49,26 @@ class CompressedTerm(BlockTerm):
         """
         function, at = self._in_tangent(lambda moved: self.cost_of_block(moved, inputs), storages)
         return self.plan.hessian.hessian(function, at, self.batch)
+
+
+def pattern_holds(block: CompressedTerm, storages: tuple[Tensor, ...], inputs: Inputs) -> bool:
+    """Do the entries give the product Jᵀu that reverse mode gives, for a random u?
+
+    Who finds a pattern that lacks an entry should not solve with it, whatever the reason: a wrong rule, a derivative
+    that forward mode does not know (custom operators without one give zeros).
+    """
+    plan = block.plan
+    function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
+    residual, entries = block.linearization_of_block(storages, inputs)
+    u = torch.randn(len(residual), generator=torch.Generator().manual_seed(0), dtype=residual.dtype).to(residual.device)
+    pair: Any = vjp(function, at)
+    (expected,) = pair[1](u)
+    products = entries * u.index_select(0, plan.entry_rows)
+    found = torch.zeros_like(expected).index_add(0, plan.entry_columns, products)
+    size = torch.zeros_like(expected).index_add(0, plan.entry_columns, products.abs())
+    # Rounding of a sum of products; where numbers are not finite nothing can be told.
+    allowed = 1e6 * torch.finfo(expected.dtype).eps * (size + size.mean())
+    return bool((((found - expected).abs() <= allowed) | ~torch.isfinite(expected) | ~torch.isfinite(found)).all())
 
 
 def recorded_linearization(
