@@ -1,7 +1,9 @@
 """A solve inside a `torch.compile`d model: a clean graph break, outside of everything Dynamo traces."""
 
+import functools
+import sys
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -17,7 +19,21 @@ REASON = (
 def outside_compiled_regions(function: F) -> F:
     """The function, which Dynamo does not look into.
 
+    Dynamo takes two seconds to import, and whoever compiles has imported it: until then this is the function itself.
     Traced, the front doors would end in dozens of graphs and lose the derivative of `autograd.Function`s inside
     `torch.func` (pytorch #192985).
     """
-    return cast(F, torch.compiler.disable(function, reason=REASON))
+    disabled: list[Callable[..., object]] = []
+
+    @functools.wraps(function)
+    def outside(*args: Any, **options: Any) -> object:
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **options)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function, reason=REASON))
+        return disabled[0](*args, **options)
+
+    # What `torch.compiler.disable` tells Dynamo about a function, without importing it.
+    cast(Any, outside)._torchdynamo_disable = True
+    cast(Any, outside)._torchdynamo_disable_msg = REASON
+    return cast(F, outside)

@@ -10,8 +10,6 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from mslsq.problem.system import System
@@ -100,6 +98,9 @@ def numbered_by_component(
 
 def components_of(system: System, free: list[np.ndarray]) -> list[np.ndarray]:
     """For each unknown the component of each of its blocks (-1 where it is fixed)."""
+    from scipy.sparse import coo_array  # takes longer to import than a small problem to solve
+    from scipy.sparse.csgraph import connected_components
+
     starts = np.cumsum([0, *(len(mask) for mask in free)])
     is_free = np.concatenate(free)
     rows, cols = [], []
