@@ -19,6 +19,7 @@ from mslsq.linear.block_rows import BlockRows, HessianBlocks, JacobianBlocks
 from mslsq.linear.conjugate_gradients import conjugate_gradients
 from mslsq.linear.dense import LinearSolver, Vector
 from mslsq.linear.operators import Formed, Operator, Reduced
+from mslsq.linear.registration import registered
 from mslsq.linear.sparse import SparseCholesky
 
 OPERATORS: dict[str, type[Operator]] = {
@@ -283,7 +284,7 @@ def chosen_blocks(
     return max(apart.values(), key=lambda mask: int(structure.block_sizes[mask].sum()))
 
 
-@torch.library.custom_op("mslsq::conjugate_gradients", mutates_args=())
+@registered("conjugate_gradients")
 def _iterate(
     values: Tensor,
     rhs: Tensor,
@@ -322,7 +323,7 @@ def _(
     )
 
 
-@torch.library.custom_op("mslsq::operator_product", mutates_args=())
+@registered("operator_product")
 def _multiply(values: Tensor, vector: Tensor, plan: list[Tensor], sizes: list[int], kind: str) -> Tensor:
     """A x."""
     return OPERATORS[kind].product(values, vector, plan, sizes)

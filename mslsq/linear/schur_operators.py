@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mslsq.linear.registration import registered
 from mslsq.linear.schur_plan import SchurPlan
 
 F64 = torch.float64
@@ -87,7 +88,7 @@ def unrollable(plan: SchurPlan) -> bool:
     return all(a * k * -(-b // 8) <= LARGEST_UNROLLED for a, k, b in sizes)
 
 
-@torch.library.custom_op("mslsq::schur_reduce", mutates_args=())
+@registered("schur_reduce")
 def reduce_by_kernels(
     values: Tensor, shift: Tensor, rhs: Tensor, arrays: list[Tensor], numbers: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -121,7 +122,7 @@ def reduce_by_kernels(
     return work, carried, matrix, reduced_rhs, regular
 
 
-@torch.library.custom_op("mslsq::schur_back", mutates_args=())
+@registered("schur_back")
 def back_by_kernels(work: Tensor, carried: Tensor, kept: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     """All unknowns from the kept ones."""
     from mslsq.linear import schur_kernels

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mslsq.linear.block_cholesky import BlockStructure, predicted_nanoseconds
 from mslsq.linear.dense import LinearSolver, Vector
+from mslsq.linear.registration import registered
 
 TRIANGULAR = 4
 """How many arrays the triangular solves read."""
@@ -82,7 +83,7 @@ class SparseCholesky(LinearSolver):
         return SparseInverse.apply(self._structure, factor, rhs[..., None])[..., 0]
 
 
-@torch.library.custom_op("mslsq::block_cholesky_factor", mutates_args=())
+@registered("block_cholesky_factor")
 def _factor(values: Tensor, shift: Tensor, arrays: list[Tensor], numbers: list[int]) -> tuple[Tensor, Tensor]:
     """Factors of A_b + diag(shift_b), an empty `shift` being none, and which entries of the batch could be factored."""
     from mslsq.linear import multifrontal
@@ -97,7 +98,7 @@ def _factor(values: Tensor, shift: Tensor, arrays: list[Tensor], numbers: list[i
     return factor, solved
 
 
-@torch.library.custom_op("mslsq::block_cholesky_solve", mutates_args=())
+@registered("block_cholesky_solve")
 def _solve(factor: Tensor, usable: Tensor, rhs: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     """A⁻¹ rhs for (batch, columns, k); NaN where not usable."""
     from mslsq.linear import multifrontal
@@ -118,7 +119,7 @@ def _solve(factor: Tensor, usable: Tensor, rhs: Tensor, arrays: list[Tensor], nu
     return solved
 
 
-@torch.library.custom_op("mslsq::block_multiply", mutates_args=())
+@registered("block_multiply")
 def _multiply(values: Tensor, vectors: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     """A x for (batch, columns, k)."""
     from mslsq.linear import multifrontal
