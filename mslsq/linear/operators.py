@@ -157,6 +157,7 @@ class Reduced(Operator):
     def __init__(self, values: Matrices, damping: Tensor | None, plan: list[Tensor], sizes: list[int], jacobi: bool):
         self._values = values
         self._below, self._diagonal, self._coupling, self._kept, self._gone, self._back = plan[: self.HEAD]
+        self._back_coupling = transposed(self._coupling)
         kept_damping, gone_damping = (None if damping is None else damping[:, c] for c in (self._kept, self._gone))
         self._damping = kept_damping
         num_kept, num_gone = sizes
@@ -183,7 +184,7 @@ class Reduced(Operator):
 
     def _across(self, x: Vectors) -> Vectors:
         """Eᵀ x."""
-        return product(self._values, x, transposed(self._coupling), len(self._gone))
+        return product(self._values, x, self._back_coupling, len(self._gone))
 
     def _through(self, z: Vectors) -> Vectors:
         """E z."""

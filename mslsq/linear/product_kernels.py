@@ -6,6 +6,9 @@ See `block_products` for the tables.
 import numpy as np
 from numba import njit
 
+WIDTH = 64
+"""Lanes that are taken together."""
+
 
 @njit(cache=True, nogil=True)
 def symmetric(values, x, y, below, diagonal):
@@ -52,25 +55,35 @@ def rectangular(values, x, y, table):
 
 @njit(cache=True, nogil=True)
 def normal(values, start, rows, columns, x, y):
-    """y += JᵀJ x from blocks (rows, tangent, lanes) of J on these columns (tangent, lanes), flat from `start` on."""
+    """y += JᵀJ x from blocks (rows, tangent, lanes) of J on these columns (tangent, lanes), flat from `start` on.
+
+    `WIDTH` lanes at a time, so that the loops inside are along memory.
+    """
     repeat = max(x.shape[0] // max(values.shape[0], 1), 1)
     tangent, lanes = columns.shape
-    own = np.empty(tangent, x.dtype)
-    back = np.empty(tangent, x.dtype)
+    own, back = np.empty((tangent, WIDTH), x.dtype), np.empty((tangent, WIDTH), x.dtype)
+    image = np.empty(WIDTH, x.dtype)
     for b in range(x.shape[0]):
         v, p, q = values[b // repeat], x[b], y[b]
-        for lane in range(lanes):
+        for first in range(0, lanes, WIDTH):
+            have = min(WIDTH, lanes - first)
             for t in range(tangent):
-                own[t] = p[columns[t, lane]]
-                back[t] = 0
+                for k in range(have):
+                    own[t, k] = p[columns[t, first + k]]
+                    back[t, k] = 0
             for r in range(rows):
-                image, at = own[0] * 0, start + r * tangent * lanes + lane
+                image[:] = 0
                 for t in range(tangent):
-                    image += v[at + t * lanes] * own[t]
+                    line, mine = v[start + (r * tangent + t) * lanes + first :], own[t]
+                    for k in range(have):
+                        image[k] += line[k] * mine[k]
                 for t in range(tangent):
-                    back[t] += v[at + t * lanes] * image
+                    line, mine = v[start + (r * tangent + t) * lanes + first :], back[t]
+                    for k in range(have):
+                        mine[k] += line[k] * image[k]
             for t in range(tangent):
-                q[columns[t, lane]] += back[t]
+                for k in range(have):
+                    q[columns[t, first + k]] += back[t, k]
 
 
 @njit(cache=True, nogil=True)
@@ -78,14 +91,19 @@ def by_lanes(values, start, columns, x, y):
     """y += H x from blocks (tangent, tangent, lanes) of H on these columns (tangent, lanes), flat from `start` on."""
     repeat = max(x.shape[0] // max(values.shape[0], 1), 1)
     tangent, lanes = columns.shape
-    own = np.empty(tangent, x.dtype)
+    own, image = np.empty((tangent, WIDTH), x.dtype), np.empty(WIDTH, x.dtype)
     for b in range(x.shape[0]):
         v, p, q = values[b // repeat], x[b], y[b]
-        for lane in range(lanes):
+        for first in range(0, lanes, WIDTH):
+            have = min(WIDTH, lanes - first)
             for t in range(tangent):
-                own[t] = p[columns[t, lane]]
+                for k in range(have):
+                    own[t, k] = p[columns[t, first + k]]
             for r in range(tangent):
-                image, at = own[0] * 0, start + r * tangent * lanes + lane
+                image[:] = 0
                 for t in range(tangent):
-                    image += v[at + t * lanes] * own[t]
-                q[columns[r, lane]] += image
+                    line, mine = v[start + (r * tangent + t) * lanes + first :], own[t]
+                    for k in range(have):
+                        image[k] += line[k] * mine[k]
+                for k in range(have):
+                    q[columns[r, first + k]] += image[k]
