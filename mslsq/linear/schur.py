@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.linear.block_cholesky import BlockStructure
+from mslsq.linear.block_products import symmetric_plan, symmetric_product
 from mslsq.linear.dense import Cholesky, LinearSolver, Vector
 from mslsq.linear.iterative import ConjugateGradient
 from mslsq.linear.schur_operators import (
@@ -109,13 +110,16 @@ class Schur(LinearSolver):
 
     @cached_property
     def chosen(self) -> Literal["dense", "sparse", "iterative"]:
-        """How the reduced system is solved."""
+        """How the reduced system is solved on a CPU; elsewhere dense for sparse."""
         if self.reduced != "auto":
             return self.reduced
         reduced, n = self.elimination.reduced, self.elimination.num_reduced
         if reduced is None or n <= SMALL_REDUCED:
             return "dense"
         return "dense" if n**3 / 3 <= SPARSE_FLOPS * reduced.flops else "sparse"
+
+    def _chosen_for(self, tensor: Tensor) -> Literal["dense", "sparse", "iterative"]:
+        return "dense" if self.chosen == "sparse" and not self._has_kernels(tensor) else self.chosen
 
     def summary(self) -> str:
         plan = self.elimination
@@ -145,10 +149,11 @@ class Schur(LinearSolver):
         n, matrix = self.elimination.num_reduced, reduction.matrix
         if n == 0:
             return reduction.rhs, reduction.regular
-        if self.chosen == "dense":
+        chosen = self._chosen_for(matrix)
+        if chosen == "dense":
             step, solved = Cholesky().solve(matrix.reshape(-1, 1, n, n), reduction.rhs, None)
         else:
-            iterative = self.chosen == "iterative"
+            iterative = chosen == "iterative"
             reduced = self.elimination.reduced
             inner = ConjugateGradient(structure=reduced) if iterative else SparseCholesky(structure=reduced)
             inner = inner if self.accuracy is None else inner.to_accuracy(self.accuracy.to(F64))
@@ -159,46 +164,81 @@ class Schur(LinearSolver):
         return matrix[:, torch.from_numpy(self.elimination.structure.diagonal_index).to(matrix.device)]
 
     def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
-        return SparseCholesky(structure=self.elimination.structure).quadratic(matrix, vector)
+        return (vector * self.product(matrix, vector)).sum(-1)
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
-        return SparseCholesky(structure=self.elimination.structure).product(matrix, vector)
+        if self._has_kernels(matrix):
+            return self._direct.product(matrix, vector)
+        return symmetric_product(matrix, vector, *self._symmetric_tables(matrix.device))
 
     def definite_factor(self, matrix: Values) -> tuple[Tensor, Bool[Tensor, "batch"]]:
-        return SparseCholesky(structure=self.elimination.structure).definite_factor(matrix)
+        if self._has_kernels(matrix):
+            return self._direct.definite_factor(matrix)
+        n = self.elimination.num_reduced
+        none = matrix.new_zeros(len(matrix), self.elimination.structure.num_unknowns)
+        reduction = self._tensors(matrix.device, dense=True).reduce(matrix, None, none)
+        eye = torch.eye(n, dtype=F64, device=matrix.device)
+        reduced = reduction.matrix.reshape(-1, n, n)
+        finite = torch.isfinite(reduced).all(-1).all(-1)
+        triangle, info = torch.linalg.cholesky_ex(torch.where(finite[:, None, None], reduced, eye))
+        definite = reduction.regular & finite & (info == 0)
+        triangle = torch.where(definite[:, None, None], triangle, eye)
+        work = torch.where(definite[:, None], reduction.work, 0)
+        return torch.cat((work, triangle.flatten(1)), 1), definite
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
-        return SparseCholesky(structure=self.elimination.structure).solve_factored(factor, rhs)
+        if self._has_kernels(factor):
+            return self._direct.solve_factored(factor, rhs)
+        n, tensors = self.elimination.num_reduced, self._tensors(factor.device, dense=True)
+        work, triangle = factor.split((self.elimination.work_size, n * n), 1)
+        carried, kept = tensors.carry(work, rhs.to(F64))
+        kept = torch.cholesky_solve(kept[..., None], triangle.reshape(-1, n, n))[..., 0]
+        return tensors.back(work, carried, kept).to(rhs.dtype)
+
+    @property
+    def _direct(self) -> SparseCholesky:
+        return SparseCholesky(structure=self.elimination.structure)
 
     # ---- the two halves, by kernels or by tensors
 
     def _reduce(self, matrix: Values, rhs: Vector, damping: Vector | None) -> Reduction:
+        dense = self._chosen_for(matrix) == "dense"
         if self._by_kernels(matrix):
             shift = matrix.new_zeros(0) if damping is None else damping
-            return Reduction(*reduce_by_kernels(matrix, shift, rhs, *self._packed))
-        return self._tensors(matrix.device).reduce(matrix, damping, rhs)
+            return Reduction(*reduce_by_kernels(matrix, shift, rhs, *self._packed(dense)))
+        return self._tensors(matrix.device, dense).reduce(matrix, damping, rhs)
 
     def _back(self, work: Tensor, carried: Tensor, kept: Tensor) -> Tensor:
+        dense = self._chosen_for(work) == "dense"
         if self._by_kernels(work):
-            return back_by_kernels(work, carried, kept, *self._packed)
-        return self._tensors(work.device).back(work, carried, kept)
+            return back_by_kernels(work, carried, kept, *self._packed(dense))
+        return self._tensors(work.device, dense).back(work, carried, kept)
 
     def _by_kernels(self, tensor: Tensor) -> bool:
-        return tensor.device.type == "cpu" and self._small
+        return self._has_kernels(tensor) and self._small
+
+    def _has_kernels(self, tensor: Tensor) -> bool:
+        return tensor.device.type == "cpu"
 
     @cached_property
     def _small(self) -> bool:
         return unrollable(self.elimination)
 
-    @property
-    def _packed(self) -> Packed:
+    def _packed(self, dense: bool) -> Packed:
         made = self.elimination.made
-        if self.chosen not in made:
-            made[self.chosen] = packed(self.elimination, self.chosen == "dense")
-        return made[self.chosen]
+        if ("packed", dense) not in made:
+            made["packed", dense] = packed(self.elimination, dense)
+        return made["packed", dense]
 
-    def _tensors(self, device: torch.device) -> SchurTensors:
+    def _tensors(self, device: torch.device, dense: bool) -> SchurTensors:
         made = self.elimination.made
-        if (self.chosen, device) not in made:
-            made[self.chosen, device] = SchurTensors(self.elimination, self.chosen == "dense", device)
-        return made[self.chosen, device]
+        if ("tensors", dense, device) not in made:
+            made["tensors", dense, device] = SchurTensors(self.elimination, dense, device)
+        return made["tensors", dense, device]
+
+    def _symmetric_tables(self, device: torch.device) -> list[Tensor]:
+        made = self.elimination.made
+        if ("tables", device) not in made:
+            tables = symmetric_plan(self.elimination.structure)
+            made["tables", device] = [torch.from_numpy(table).to(device) for table in tables]
+        return made["tables", device]

@@ -112,11 +112,10 @@ class SchurTensors:
 
     def reduce(self, values: Tensor, shift: Tensor | None, rhs: Tensor) -> Reduction:
         """The first half: see `schur_operators.reduce_by_kernels`."""
-        values, rhs = values.to(F64), rhs.to(F64)
-        batch = len(values)
-        work, carried = values.new_zeros(batch, self.plan.work_size), values.new_zeros(batch, self.plan.num_eliminated)
-        regular = torch.ones(batch, dtype=torch.bool, device=values.device)
-        triangles, rights = [], []
+        values = values.to(F64)
+        work = values.new_zeros(len(values), self.plan.work_size)
+        regular = torch.ones(len(values), dtype=torch.bool, device=values.device)
+        triangles = []
         for p in self.pivots:
             block = values[:, p.source]
             if shift is not None:
@@ -126,19 +125,15 @@ class SchurTensors:
             triangle, info = torch.linalg.cholesky_ex(torch.where(finite[..., None, None], block, eye))
             good = finite & (info == 0)
             regular = regular & good.all(-1)
-            triangle = torch.where(good[..., None, None], triangle, eye)
-            right = torch.linalg.solve_triangular(triangle, rhs[:, p.column][..., None], upper=False)[..., 0]
-            triangles.append(triangle)
-            rights.append(right)
-            work = _put(work, p.triangle, _inverted_diagonal(triangle))
-            carried = _put(carried, p.right, right)
-        reduced_rhs = rhs[:, self.kept_unknowns]
+            triangles.append(torch.where(good[..., None, None], triangle, eye))
+            work = _put(work, p.triangle, _inverted_diagonal(triangles[-1]))
         for e in self.edges:
-            triangle, right = triangles[e.group][:, e.pivot], rights[e.group][:, e.pivot]
-            carried_over = torch.linalg.solve_triangular(triangle, values[:, e.source], upper=False)
-            work = _put(work, e.target, carried_over)
-            reduced_rhs = _add(reduced_rhs, e.column, -(carried_over * right[..., None]).sum(-2))
-        matrix = values.new_zeros(batch, self.matrix_size)
+            block = values[:, e.source]
+            work = _put(
+                work, e.target, torch.linalg.solve_triangular(triangles[e.group][:, e.pivot], block, upper=False)
+            )
+        carried, reduced_rhs = self.carry(work, rhs.to(F64))
+        matrix = values.new_zeros(len(values), self.matrix_size)
         matrix = matrix.index_add(1, self.kept_target, values[:, self.kept_source])
         if shift is not None:
             matrix = matrix.index_add(1, self.diagonal, shift[:, self.kept_unknowns].to(F64))
@@ -147,6 +142,18 @@ class SchurTensors:
         alive = regular[:, None]
         work, carried, matrix, reduced_rhs = (torch.where(alive, x, 0) for x in (work, carried, matrix, reduced_rhs))
         return Reduction(work, carried, matrix, reduced_rhs, regular)
+
+    def carry(self, work: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
+        """L⁻¹c and b − Y L⁻¹c of a right-hand side."""
+        carried = rhs.new_zeros(len(rhs), self.plan.num_eliminated)
+        for p in self.pivots:
+            triangle = _inverted_diagonal(work[:, p.triangle].tril())
+            own = torch.linalg.solve_triangular(triangle, rhs[:, p.column][..., None], upper=False)
+            carried = _put(carried, p.right, own[..., 0])
+        kept = rhs[:, self.kept_unknowns]
+        for e in self.edges:
+            kept = _add(kept, e.column, -(work[:, e.target] * carried[:, e.right][..., None]).sum(-2))
+        return carried, kept
 
     def back(self, work: Tensor, carried: Tensor, kept: Tensor) -> Tensor:
         """The second half: all unknowns from the kept ones."""

@@ -70,10 +70,11 @@ def solved_densely(dense: torch.Tensor, rhs: torch.Tensor, damping: torch.Tensor
     return -torch.cholesky_solve(rhs[..., None], torch.linalg.cholesky(dense))[..., 0]
 
 
-def by_tensors(solver: Schur) -> Schur:
-    """The same solver in PyTorch's own operations, as on a device."""
-    solver.__dict__["_small"] = False
-    return solver
+class OnDevice(Schur):
+    """The solver as it works where there are no kernels."""
+
+    def _has_kernels(self, tensor: torch.Tensor) -> bool:
+        return False
 
 
 def tight(solver: Schur, batch: int) -> Schur:
@@ -89,9 +90,9 @@ def test_it_solves_what_dense_cholesky_solves(sizes, cameras_first, reduced, ten
     bundle = Bundle(cameras=5, points=12, extra=4, sizes=sizes, cameras_first=cameras_first)
     values, dense = bundle.values(batch=2)
     rhs, damping = bundle.rhs(2), torch.rand(2, bundle.structure.num_unknowns, dtype=torch.float64)
-    solver = Schur(reduced=reduced).bound(bundle.structure, bundle.kinds)
+    kind = OnDevice if tensors else Schur
+    solver = tight(kind(reduced=reduced).bound(bundle.structure, bundle.kinds), 2)
     assert set(solver.elimination.names) == {"point", "other"}
-    solver = tight(by_tensors(solver) if tensors else solver, 2)
     for shift in (None, damping):
         step, solved = solver.solve(values, rhs, shift)
         assert bool(solved.all())
@@ -117,7 +118,7 @@ def test_any_structure_is_solved(cameras, points, extra, seen, chords, cameras_f
     expected = solved_densely(dense, rhs, None)
     torch.testing.assert_close(solver.solve(values, rhs, None)[0], expected, rtol=1e-10, atol=1e-10)
     work, carried, matrix, reduced_rhs, _ = solver._reduce(values, rhs, None)
-    tensors = solver._tensors(CPU)
+    tensors = solver._tensors(CPU, dense=True)
     again = tensors.reduce(values, None, rhs)
     for ours, theirs in zip((carried, reduced_rhs), (again.carried, again.rhs), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
@@ -137,11 +138,28 @@ def test_a_singular_entry_does_not_disturb_its_batch_mates(where, tensors):
     block = bundle.kinds["point" if where == "a point" else "camera"][1]
     diagonal = structure.diagonal_index[structure.starts[block]]
     values[1, diagonal] = torch.nan if where == "nan" else -5.0
-    solver = Schur(eliminate="point").bound(structure, bundle.kinds)
-    step, solved = (by_tensors(solver) if tensors else solver).solve(values, rhs, None)
+    solver = (OnDevice if tensors else Schur)(eliminate="point").bound(structure, bundle.kinds)
+    step, solved = solver.solve(values, rhs, None)
     assert solved.tolist() == [True, False, True]
     good = [0, 2]
     torch.testing.assert_close(step[good], solved_densely(dense[good], rhs[good], None), rtol=1e-10, atol=1e-10)
+
+
+def test_a_factor_without_kernels_solves_and_says_what_is_definite():
+    bundle = Bundle(sizes=(4, 3, 2), extra=3)
+    values, dense = bundle.values(batch=3)
+    structure = bundle.structure
+    values[1, structure.diagonal_index[0]] = -1.0
+    rhs = bundle.rhs(3)
+    solver = OnDevice().bound(structure, bundle.kinds)
+    factor, definite = solver.definite_factor(values)
+    assert definite.tolist() == [True, False, True]
+    good = [0, 2]
+    solved = solver.solve_factored(factor, rhs)
+    assert bool(torch.isfinite(solved).all())
+    torch.testing.assert_close(solved[good], -solved_densely(dense[good], rhs[good], None), rtol=1e-10, atol=1e-10)
+    product = (dense[good] @ rhs[good][..., None])[..., 0]
+    torch.testing.assert_close(solver.product(values, rhs)[good], product, rtol=1e-12, atol=1e-12)
 
 
 def test_float32_in_is_float32_out_and_summed_in_float64():
@@ -289,8 +307,9 @@ def survey(linear: mslsq.linear.LinearSolver):
     return function
 
 
-def test_derivatives_through_a_solve_equal_those_of_dense_cholesky():
-    schur, dense = survey(Schur("landmark")), survey(mslsq.linear.Cholesky())
+@pytest.mark.parametrize("solver", [Schur, OnDevice])
+def test_derivatives_through_a_solve_equal_those_of_dense_cholesky(solver):
+    schur, dense = survey(solver("landmark")), survey(mslsq.linear.Cholesky())
     point = torch.tensor([0.2, -0.1], dtype=torch.float64)
     h = 1e-5
     basis = h * torch.eye(2, dtype=torch.float64)
