@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from mslsq.linear.registration import registered
+
 
 @dataclass(frozen=True, eq=False)
 class NormalPlan:
@@ -60,7 +62,7 @@ def normal_plan(
     return NormalPlan([torch.from_numpy(np.ascontiguousarray(a, np.int64)) for a in arrays], numbers)
 
 
-@torch.library.custom_op("mslsq::normal_matrix", mutates_args=())
+@registered("normal_matrix")
 def normal_matrix(jacobian: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     """The stored blocks (batch, values) of JᵀJ, of J (batch, rows, tangent, lanes); on the diagonal both triangles."""
     from mslsq.linearize import normal_kernels
@@ -77,7 +79,7 @@ def normal_matrix(jacobian: Tensor, arrays: list[Tensor], numbers: list[int]) ->
     return values
 
 
-@torch.library.custom_op("mslsq::normal_gradient", mutates_args=())
+@registered("normal_gradient")
 def normal_gradient(jacobian: Tensor, residual: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     """Jᵀr (batch, columns) for r (batch, rows, lanes)."""
     from mslsq.linearize import normal_kernels

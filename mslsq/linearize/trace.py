@@ -166,6 +166,7 @@ class Plan:
             else:
                 found.append(BlockTerm(term, system, batch, own, *size))
         return tuple(found)
+
     eager_calls: int = 0
 
     def worth_recording(self, policy: str) -> bool:
