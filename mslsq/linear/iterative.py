@@ -87,6 +87,8 @@ class ConjugateGradient(LinearSolver):
     rows: BlockRows | None = field(default=None, compare=False, repr=False)
     """The blocks it is bound to, where it is matrix-free; set by the engine."""
     eliminated: np.ndarray | None = field(default=None, compare=False, repr=False)
+    reason: str = field(default="", compare=False, repr=False)
+    """Why it was chosen, where it was not asked for."""
     accuracy: Tensor | None = field(default=None, compare=False, repr=False)
     """(batch,) the relative residual of the present step; set by the engine."""
 
@@ -124,6 +126,11 @@ class ConjugateGradient(LinearSolver):
 
     def to_accuracy(self, accuracy: Float[Tensor, "batch"]) -> "ConjugateGradient":
         return replace(self, accuracy=accuracy)
+
+    def summary(self) -> str:
+        how = "matrix-free, " if self.matrix_free else ""
+        why = f"; {self.reason}" if self.reason else ""
+        return f"ConjugateGradient ({how}{self.preconditioner}{why})"
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "ConjugateGradient":
         eliminated = None

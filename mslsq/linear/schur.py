@@ -126,6 +126,13 @@ class Schur(LinearSolver):
         names = " and ".join(repr(name) for name in plan.names)
         return f"Schur (without {len(plan.eliminated)} blocks of {names}: {plan.num_reduced} unknowns, {self.chosen})"
 
+    @property
+    def factor_size(self) -> int:
+        """How many numbers a factor holds, that of the reduced system included."""
+        plan = self.elimination
+        own = plan.num_reduced**2 if self.chosen != "sparse" or plan.reduced is None else plan.reduced.factor_size
+        return plan.work_size + own
+
     @cached_property
     def nanoseconds(self) -> float:
         """An estimate of one solve on one core, to compare with other solvers."""

@@ -54,6 +54,11 @@ class SparseCholesky(LinearSolver):
             raise RuntimeError("SparseCholesky has no structure yet: it is bound by the solver that uses it.")
         return self.structure
 
+    @property
+    def factor_size(self) -> int:
+        """How many numbers a factor holds."""
+        return self._structure.factor_size
+
     @cached_property
     def nanoseconds(self) -> float:
         """An estimate of one solve on one core, to compare with other solvers."""
