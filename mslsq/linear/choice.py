@@ -1,4 +1,4 @@
-"""Which sparse solver is the fastest for a structure: a general factorisation, or a Schur complement first."""
+"""Which sparse solver is the fastest for a structure: a general factorisation, a Schur complement first, or none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,36 +8,68 @@ import numpy as np
 
 from mslsq.linear.block_cholesky import BlockStructure
 from mslsq.linear.dense import LinearSolver
+from mslsq.linear.iterative import ConjugateGradient
 from mslsq.linear.schur import Schur
 from mslsq.linear.schur_plan import independent_kinds
 from mslsq.linear.sparse import SparseCholesky
+
+LARGEST_FACTOR = 5e8
+"""Numbers in a factor (4 GB in float64) above which none is made unless it is asked for."""
+
+SLOWEST_FACTOR = 60e9
+"""Nanoseconds of one factorisation from which conjugate gradients are considered..."""
+
+FASTER = 10.0
+"""... if they are so many times faster..."""
+
+ITERATIONS = 300
+"""... at that many iterations a step, of 3 ns per number of the matrix each (sphere2500: 0.65 ms, 268,164 numbers)."""
 
 
 @dataclass(frozen=True)
 class AutomaticSparse(LinearSolver):
     """Becomes `SparseCholesky` or `Schur` when it is bound to a structure: what `linear_solver="auto"` takes for large
-    systems."""
+    systems.
+
+    Args:
+        on_cpu: elsewhere there is no sparse Cholesky, and `Schur` is taken wherever it makes the system much smaller.
+    """
+
+    on_cpu: bool = True
 
     @property
     def form(self) -> Literal["normal", "triangular", "sparse"]:
         return "sparse"
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> LinearSolver:
-        chosen = structure.__dict__.get("_chosen")
-        if chosen is None:
-            chosen = structure.__dict__["_chosen"] = fastest_sparse(structure, kinds)
-        return chosen
+        chosen = structure.__dict__.setdefault("_chosen", {})
+        if self.on_cpu not in chosen:
+            choose = fastest_sparse if self.on_cpu else eliminating
+            chosen[self.on_cpu] = choose(structure, kinds) or SparseCholesky().bound(structure, kinds)
+        return chosen[self.on_cpu]
 
 
 def fastest_sparse(structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> LinearSolver:
-    """The solver that takes the least time by estimate, bound to the structure.
+    """The solver that takes the least time on a CPU by estimate, bound to the structure.
 
-    A kind is worth the look when it holds at least half of the unknowns: what is left must be small.
+    Conjugate gradients only where a factorisation is out of the question: they take hundreds of iterations on a pose
+    graph of 2500 poses, and do not always get there.
     """
-    general = SparseCholesky().bound(structure, kinds)
+    general, schur = SparseCholesky().bound(structure, kinds), eliminating(structure, kinds)
+    direct: SparseCholesky | Schur = general
+    if schur is not None and schur.nanoseconds < general.nanoseconds:
+        direct = schur
+    stored = direct.factor_size
+    slow = direct.nanoseconds > max(SLOWEST_FACTOR, FASTER * ITERATIONS * 3 * structure.num_values)
+    if stored <= LARGEST_FACTOR and not slow:
+        return direct
+    why = f"a factor would hold {stored:.1e} numbers and take {direct.nanoseconds * 1e-9:.0f} s"
+    preconditioner = "block_jacobi" if schur is None else "schur_jacobi"
+    return ConjugateGradient(preconditioner, reason=why).bound(structure, kinds)
+
+
+def eliminating(structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> Schur | None:
+    """A Schur complement of this structure, where at least half of the unknowns can be eliminated by kind."""
     names = independent_kinds(structure, kinds)
     unknowns = sum(int(structure.block_sizes[kinds[n][kinds[n] >= 0]].sum()) for n in names)
-    if 2 * unknowns < structure.num_unknowns:
-        return general
-    eliminating = Schur().bound(structure, kinds)
-    return eliminating if eliminating.nanoseconds < general.nanoseconds else general
+    return Schur().bound(structure, kinds) if 2 * unknowns >= structure.num_unknowns else None

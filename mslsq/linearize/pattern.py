@@ -27,6 +27,10 @@ class Pattern:
     blocks: tuple[np.ndarray, ...]
     """Per unknown (count,): the number of its block, -1 where it is held fixed."""
 
+    def kinds(self, system: System) -> dict[str, np.ndarray]:
+        """The same by the unknowns' names."""
+        return {unknown.name: blocks for unknown, blocks in zip(system.unknowns, self.blocks, strict=True)}
+
 
 @dataclass(frozen=True, eq=False)
 class Placement:

@@ -122,13 +122,13 @@ def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Pla
 
 def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
     """The linear solver that the task's solver chooses for this structure, bound to its pattern where it is sparse."""
-    linear = task.solver.chosen_linear_solver(plan.structure.size, plan.pattern is not None)
+    on_cpu = plan.structure.columns[0].device.type == "cpu"
+    linear = task.solver.chosen_linear_solver(plan.structure.size, plan.pattern is not None, on_cpu)
     if plan.rows is not None and isinstance(linear, ConjugateGradient):
         return linear.bound_to_rows(plan.rows)
     if plan.pattern is None:
         return linear
-    names = [unknown.name for unknown in task.system.unknowns]
-    return linear.bound(plan.pattern.structure, dict(zip(names, plan.pattern.blocks, strict=True)))
+    return linear.bound(plan.pattern.structure, plan.pattern.kinds(task.system))
 
 
 def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Plan:
@@ -144,10 +144,13 @@ def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Pl
     # The triangle of QR is of the whole Jacobian: parts that nothing couples stay together.
     structure = structure_of(task.system, device, split=not isinstance(task.solver.linear_solver, QR))
     pattern = None
-    anywhere = isinstance(task.solver.linear_solver, ConjugateGradient)
-    if task.solver.wants_sparse(structure.size) and (anywhere or device.type == "cpu"):
-        structure = structure_of(task.system, device, split=False)
-        pattern = pattern_of(task.system, structure)
+    if task.solver.wants_sparse(structure.size):
+        whole = structure_of(task.system, device, split=False)
+        pattern = pattern_of(task.system, whole)
+        if device.type == "cpu" or task.solver.is_sparse_anywhere(pattern.structure, pattern.kinds(task.system)):
+            structure = whole
+        else:
+            pattern = None
     placements = tuple(placement_of(block.term, block.lanes_are_batch, structure, pattern) for block in blocks)
     return Plan(structure, pattern, placements, sizes)
 

@@ -1,15 +1,17 @@
 """What all solvers share: options, and the three questions the loop asks of a method."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.linear import Cholesky, LinearSolver, UnrolledCholesky
-from mslsq.linear.choice import AutomaticSparse
+from mslsq.linear import Cholesky, ConjugateGradient, LinearSolver, Schur, UnrolledCholesky
+from mslsq.linear.block_cholesky import BlockStructure
+from mslsq.linear.choice import AutomaticSparse, eliminating
 from mslsq.linear.unrolled import LARGEST
 from mslsq.linearize.linearizer import Linearization
 
@@ -105,10 +107,16 @@ class Solver:
         """Are normal equations never formed?"""
         return self.linear_solver != "auto" and self.linear_solver.form == "blocks"
 
-    def chosen_linear_solver(self, size: int, sparse: bool) -> LinearSolver:
+    def is_sparse_anywhere(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> bool:
+        """Can block-sparse normal equations of this structure be solved without the kernels of a CPU?"""
+        if self.linear_solver == "auto":
+            return eliminating(structure, kinds) is not None
+        return isinstance(self.linear_solver, (ConjugateGradient, Schur))
+
+    def chosen_linear_solver(self, size: int, sparse: bool, on_cpu: bool = True) -> LinearSolver:
         """The linear solver for a system whose parts have this size."""
         if sparse:
-            return AutomaticSparse() if self.linear_solver == "auto" else self.linear_solver
+            return AutomaticSparse(on_cpu) if self.linear_solver == "auto" else self.linear_solver
         if self.linear_solver == "auto":
             return UnrolledCholesky() if self.compile and size <= LARGEST else Cholesky()
         if self.linear_solver.form == "sparse":
