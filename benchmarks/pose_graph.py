@@ -318,7 +318,7 @@ def main() -> int:
         code = 0 if options.fresh else in_own_processes(__file__, sys.argv[1:], options.threads)
         limit_threads(1)
         print_table(
-            "### A new process on one core: import, read, build, solve, with default options",
+            "### A new process with one thread: import, read, build, solve, with default options",
             ["graph", "", "cost", "CPU ms", "wall ms"],
             [row for name in options.graphs for row in fresh(name, 3)],
         )

@@ -141,3 +141,13 @@ def cameras_and_points(values: Any) -> tuple[np.ndarray, np.ndarray]:
         cameras.append([*w, *(-turn @ pose.translation()), lens.fx(), lens.k1(), lens.k2()])
     points = [values.atPoint3(key) for key in sorted(k for k in keys if k >= first_point)]
     return np.array(cameras), np.array(points)
+
+
+def so_many_steps(graph: Graph, steps: int) -> float:
+    """GTSAM's error after so many steps of Levenberg-Marquardt."""
+    import gtsam
+
+    optimizer = gtsam.LevenbergMarquardtOptimizer(graph.factors, graph.start, gtsam.LevenbergMarquardtParams())
+    for _ in range(steps):
+        optimizer.iterate()
+    return optimizer.error()

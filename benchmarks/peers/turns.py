@@ -69,12 +69,9 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_
 
 
 def limit_threads(threads: int) -> None:
-    """No more cores than this, for this process and what it starts, whatever its libraries think (GTSAM's pool of
-    threads asks for the cores, not for a variable). Call it before PyTorch is imported in earnest."""
+    """As many threads for all libraries; call it before anything is computed. (GTSAM's wheel has one thread only.)"""
     for name in THREADS:
         os.environ[name] = str(threads)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import torch
 
     torch.set_num_threads(threads)
