@@ -114,7 +114,8 @@ def test_any_structure_is_solved(cameras, points, extra, seen, chords, cameras_f
     bundle = Bundle(cameras, points, extra, (3, 2, 1), seed, seen, chords, cameras_first)
     values, dense = bundle.values()
     rhs = bundle.rhs()
-    solver = Schur(eliminate=("point", "other") if extra else "point").bound(bundle.structure, bundle.kinds)
+    names = ("point", "other") if extra else "point"
+    solver = Schur(names, reduced="dense").bound(bundle.structure, bundle.kinds)
     expected = solved_densely(dense, rhs, None)
     torch.testing.assert_close(solver.solve(values, rhs, None)[0], expected, rtol=1e-10, atol=1e-10)
     work, carried, matrix, reduced_rhs, _ = solver._reduce(values, rhs, None)
@@ -276,7 +277,7 @@ def test_what_was_chosen_is_said(shared_data, capsys):
     values = {"camera": scene.cameras, "point": scene.points}
     solver = mslsq.LevenbergMarquardt(linear_solver=Schur("point"), max_steps=1, verbose=True)
     mslsq.solve(scene.problem(), values, solver=solver)
-    assert "Schur (without 7 blocks of 'point': 27 unknowns, dense)" in capsys.readouterr().out
+    assert "Schur (without 7 blocks of 'point': 27 unknowns, sparse)" in capsys.readouterr().out
 
 
 @mslsq.cost
