@@ -167,6 +167,13 @@ def _functions(cost: CostFunction, collected: Collected) -> dict[str, Any]:
             return tuple(module.jacobians(*values, **module.data_arguments(inputs)))
 
         functions["jacobians"] = jacobians
+    if cost.curvature is not None:
+
+        def curvature(cotangent: Any, values: tuple[Any, ...], inputs: Inputs) -> Tensor:
+            module = collected.rebuild({name: inputs[name] for name in collected.tensors})
+            return module.curvature(cotangent, *values, **module.data_arguments(inputs))
+
+        functions["curvature"] = curvature
     if cost.weight is not None:
         kind = type(cost.weight)
         functions["whiten"] = lambda vector, inputs: kind.whiten(vector, inputs["weight.value"])

@@ -230,7 +230,8 @@ def test_a_network_in_bfloat16_around_a_solve_in_float32():
 
 @pytest.mark.slow
 def test_threads_share_a_layer():
-    module = layer()
+    # At the minimum to rounding: a gradient from recorded graphs is one chord step less exact than an eager one.
+    module = layer(solver=mslsq.LevenbergMarquardt(ftol=0.0, gtol=1e-13, xtol=1e-15))
     data = [{"learned": {"step": steps(seed=seed)}} for seed in range(6)]
 
     def solved(number: int) -> tuple[torch.Tensor, torch.Tensor]:

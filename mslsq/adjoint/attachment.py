@@ -1,5 +1,6 @@
 """What an adjoint is given: the answer of a solve, and the system at the level of whoever differentiates."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -48,19 +49,32 @@ class Attachment:
     def gradient(self, values: Values, inputs: TermInputs) -> Tensor:
         """The exact gradient of the cost, from a recorded graph where there is one: a third of the time for 1024
         fits."""
-        graph = self._graph("gradient")
+        graph = self._graph("gradient") if self.is_recorded else None
         return (self.linearizer.gradient if graph is None else graph.differentiable)(values, inputs)
 
     def cost(self, values: Values, inputs: TermInputs) -> Tensor:
         """The cost, likewise."""
-        graph = self._graph("cost")
+        graph = self._graph("cost") if self.is_recorded else None
         return (self.linearizer.cost if graph is None else graph.differentiable)(values, inputs)
+
+    @cached_property
+    def is_recorded(self) -> bool:
+        """Was everything that derivatives need recorded, and before any transform began?"""
+        return not transforms_are_active() and all(self._graph(name) is not None for name in ("gradient", "cost"))
 
     def _graph(self, name: str) -> Recorded | None:
         plan = self.call.made.plan
-        if plan is None or self.call.task.solver.trace == "never" or transforms_are_active():
+        if plan is None or self.call.task.solver.trace == "never":
             return None
         return plan.graphs.get(name)
+
+    def recorded(self, name: str, function: Callable[..., Any], *example: Any) -> Recorded | None:
+        """The graph of that name among those of the plan, recorded (and compiled) as the solver says."""
+        plan, solver = self.call.made.plan, self.call.task.solver
+        if plan is None:
+            return None
+        policy = "always" if solver.compile else solver.trace
+        return plan.recorded(name, policy, function, *example, compiled=solver.compile)
 
     def prepared(self, fill: float) -> TermInputs:
         """The inputs as `guarded`, in the layout of the lanes."""

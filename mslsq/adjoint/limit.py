@@ -52,6 +52,8 @@ class Limited(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
         _check(ctx.taken + 1, ctx.order)
+        if not torch.is_grad_enabled():
+            return gradient, None, None  # nobody will differentiate that
         return _Derivative.apply(gradient, x, ctx.taken + 1, ctx.order), None, None
 
 

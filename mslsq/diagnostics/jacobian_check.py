@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jacfwd
+from torch.func import hessian, jacfwd
 
 from mslsq import pytree
 from mslsq.diagnostics.ridders import central_differences
@@ -18,7 +18,7 @@ from mslsq.manifolds.space import Space
 from mslsq.problem import CostFunction, Problem
 from mslsq.problem.errors import ProblemError, ShapeError
 from mslsq.problem.leaf import leaf_space
-from mslsq.problem.system import Term, residual_vector
+from mslsq.problem.system import Term, residual_like, residual_vector
 from mslsq.problem_system import stated
 
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-2}
@@ -40,7 +40,7 @@ class JacobianCheck:
     name: str
     """Of the cost or residual."""
     source: str
-    """Whose Jacobian it is: "jacobians" (or "jac") as written by the user, or "autodiff"."""
+    """Whose Jacobian it is: "jacobians" (or "jac") as written by the user, or "autodiff"; or the user's "curvature"."""
     variable: str
     block: int
     row: int
@@ -66,6 +66,13 @@ class JacobianCheck:
             if self.source != "autodiff"
             else "The residual is not smooth there, or hides a dependence (detach, rounding) from differentiation."
         )
+        if self.source == "curvature":
+            return (
+                f"{self.name}: curvature is wrong in block {self.block}, row {self.row}, column {self.column} of "
+                f"{self.variable}: it says {self.given:.8g}, nested autodiff says {self.expected:.8g} (relative error "
+                f"{self.worst_error:.1e}, {self.tolerance:.0e} allowed). Its symmetric part must be Σ cotangentᵢ "
+                "∇²residualᵢ of the residual before its weight, in the joint tangent of all variables."
+            )
         return (
             f"{self.name}: the Jacobian by {self.source} is wrong in block {self.block}, with respect to "
             f"{self.variable}, row {self.row}, column {self.column}: it says {self.given:.8g}, finite differences say "
@@ -97,8 +104,8 @@ def check_jacobian(
         rtol: relative error allowed; 1e-5 in float64, 2e-2 in float32.
 
     Returns:
-        The worst entry of the hand-written Jacobian, if there is one, and of automatic differentiation: `check.ok`,
-        `print(check)`.
+        The worst entry of the hand-written Jacobian, if there is one, of automatic differentiation, and of a
+        hand-written `curvature`: `check.ok`, `print(check)`.
 
     >>> assert mslsq.check_jacobian(cost, {"pose": poses}), "jacobians() is wrong"
     """
@@ -136,7 +143,66 @@ def _check_cost(cost: CostFunction, values: Any, data: Any, blocks: Any, rtol: f
             rtol,
         )
         checks.append(replace(check, block=block, num_blocks=len(chosen)))
+        if term.curvature is not None:
+            own = [spaces[slot.unknown] for slot in term.slots]
+            names = [repr(reference.variable.name)[1:-1] for reference in cost.references]
+            bent = _check_curvature(term, own, names, storages, inputs, rtol)
+            checks.append(replace(bent, block=block, num_blocks=len(chosen)))
     return _worst(checks)
+
+
+def _check_curvature(
+    term: Term,
+    spaces: list[Space],
+    variables: list[str],
+    storages: list[Tensor],
+    inputs: Mapping[str, Tensor],
+    rtol: float | None,
+) -> JacobianCheck:
+    """Of one block: Σ wᵢ ∇²rᵢ by `curvature`, against nested autodiff of wᵀr, for a w of many signs. (Autodiff itself
+    is compared with finite differences beside this.)"""
+    sizes = [space.tangent_dim for space in spaces]
+
+    def output(delta: Float[Tensor, "tangent"]) -> Any:
+        moved = [s.wrap(s.retract(x, d)) for s, x, d in zip(spaces, storages, delta.split(sizes), strict=True)]
+        return term.residual(tuple(moved), inputs)
+
+    zero = storages[0].new_zeros(sum(sizes))
+    with torch.no_grad():
+        at = output(zero)
+        rows = len(residual_vector(at)[0])
+        weights = torch.cos(1.0 + torch.arange(rows, dtype=zero.dtype, device=zero.device))
+    with TRANSFORM_LOCK:
+        expected = hessian(lambda delta: (residual_vector(output(delta))[0].to(zero.dtype) * weights).sum())(zero)
+        assert term.curvature is not None  # whoever asks has looked
+        values = tuple(s.wrap(x) for s, x in zip(spaces, storages, strict=True))
+        found = term.curvature(residual_like(at, weights), values, inputs).detach()
+    tolerance = TOLERANCES.get(zero.dtype, 2e-2) if rtol is None else rtol
+    if found.shape != expected.shape:
+        raise ShapeError(
+            f"{term.name}: curvature returned {tuple(found.shape)}; expected {tuple(expected.shape)}, a matrix in the "
+            "joint tangent of all variables."
+        )
+    found = 0.5 * (found + found.mT)
+    errors = _relative_errors(found, expected.detach(), torch.zeros_like(found))
+    row, column = divmod(int(errors.argmax()), errors.shape[1])
+    worst = float(errors[row, column])
+    labels = [(name, number) for name, size in zip(variables, sizes, strict=True) for number in range(size)]
+    variable, own = labels[column]
+    return JacobianCheck(
+        worst <= tolerance,
+        worst,
+        tolerance,
+        term.name,
+        "curvature",
+        variable,
+        0,
+        row,
+        own,
+        float(found[row, column]),
+        float(expected[row, column]),
+        1,
+    )
 
 
 def _jacobians_of(term: Term, inputs: Mapping[str, Tensor]) -> Callable[[list[Any]], list[Tensor]] | None:

@@ -14,11 +14,11 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import hessian, jacfwd, jacrev, vmap
+from torch.func import jacfwd, jacrev, vjp, vmap
 
 from mslsq import pytree
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
-from mslsq.problem.system import Inputs, System, Term, residual_vector
+from mslsq.problem.system import Inputs, System, Term, residual_like, residual_vector
 
 Values = tuple[Float[Tensor, "batch count storage"], ...]
 """The storage of every unknown."""
@@ -201,7 +201,9 @@ class BlockTerm:
 
     def cost_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, ""]:
         """½ρ(‖r‖²) of one block, or ½Σρ(r²) where the loss acts on each entry."""
-        residual = self.residual_of_block(storages, inputs)
+        return self._cost_of_residual(self.residual_of_block(storages, inputs), inputs)
+
+    def _cost_of_residual(self, residual: Float[Tensor, "rows"], inputs: Inputs) -> Float[Tensor, ""]:
         squared = squared_norms(
             residual[None, :, None], self.pairs, self.term.elementwise_loss or self.term.loss is None
         )
@@ -209,14 +211,61 @@ class BlockTerm:
 
     def gradient_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "tangent"]:
         """The gradient of the block's cost in the joint tangent of its variables."""
-        function, at = self._in_tangent(lambda moved: self.cost_of_block(moved, inputs), storages)
-        return jacrev(function)(at)
+        field, at = self._gradient_field(storages, inputs)
+        return field(at)
 
     def hessian_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "tangent tangent"]:
         """The exact Hessian of the block's cost in the joint tangent of its variables, second derivatives of the
         residual included."""
-        function, at = self._in_tangent(lambda moved: self.cost_of_block(moved, inputs), storages)
-        return hessian(function)(at)
+        field, at = self._gradient_field(storages, inputs)
+        return jacfwd(field)(at)
+
+    def curvature_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "tangent tangent"]:
+        """Σᵢ rᵢ ∇²rᵢ of the weighted residual: what the Hessian of ½‖r‖² has beyond JᵀJ."""
+        if self.term.curvature is None:
+            function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
+            # The cotangent is a constant, so that no tangent of r itself is computed: half of the work.
+            residual = self.residual_of_block(storages, inputs)
+            return jacfwd(lambda z: vjp(function, z)[1](residual)[0])(at)
+        values = self.values_of_block(storages)
+        output = self.term.residual(values, inputs)
+        vector = residual_vector(output)[0].to(storages[0].dtype)
+        if self.term.whiten is not None:
+            # rᵀ∇²r of the whitened residual W r is (WᵀW r)ᵀ∇²r.
+            whiten = self.term.whiten
+            whitened, pull = vjp(lambda v: whiten(v, inputs), vector)
+            vector = pull(whitened)[0]
+        matrix = self._checked_curvature(self.term.curvature(residual_like(output, vector), values, inputs))
+        return 0.5 * (matrix + matrix.mT)
+
+    def _checked_curvature(self, matrix: Tensor) -> Tensor:
+        size = sum(self.tangents)
+        if tuple(matrix.shape) != (size, size):
+            raise ShapeError(
+                f"Cost {self.term.name!r}: the curvature of a block has shape {tuple(matrix.shape)}; expected "
+                f"{(size, size)}, a matrix in the joint tangent of its variables."
+            )
+        return matrix
+
+    def _gradient_field(
+        self, storages: tuple[Tensor, ...], inputs: Inputs
+    ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        """The gradient of the block's cost as a function of a joint tangent vector, and where to take it."""
+        function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
+
+        def field(z: Tensor) -> Tensor:
+            # From the residual back, not from the cost: no graph keeps the cost itself alive.
+            residual, pull = vjp(function, z)
+            return pull(self._slope(residual, inputs))[0]
+
+        return field, at
+
+    def _slope(self, residual: Float[Tensor, "rows"], inputs: Inputs) -> Float[Tensor, "rows"]:
+        """The derivative of the block's cost in its residual."""
+        if self.term.loss is None:
+            return residual
+        one = torch.ones((), dtype=residual.dtype, device=residual.device)
+        return vjp(lambda r: self._cost_of_residual(r, inputs), residual)[1](one)[0]
 
     def rho(self, squared: Tensor, inputs: Inputs) -> Tensor:
         """The loss of squared norms, or the squared norms themselves."""

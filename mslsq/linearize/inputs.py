@@ -94,7 +94,9 @@ def collect_values(values: tuple[Any, ...]) -> Collected:
     return collected(values, ("__call__", "forward"))
 
 
-def collect_module(module: nn.Module, methods: tuple[str, ...] = ("forward", "residual", "jacobians")) -> Collected:
+def collect_module(
+    module: nn.Module, methods: tuple[str, ...] = ("forward", "residual", "jacobians", "curvature")
+) -> Collected:
     """`collect` for a module of which `methods` are called: `rebuild(tensors)` returns a module around other tensors.
 
     Parameters and buffers are named as in `state_dict`; tensors in plain attributes are collected as well.

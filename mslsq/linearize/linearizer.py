@@ -1,11 +1,13 @@
 """The whole system as pure functions: residuals, cost, linearization, exact gradient and Hessian."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
+from torch.func import jvp
 
 from mslsq.linear import LinearSolver
 from mslsq.linear.dense import triangular_form
@@ -125,25 +127,45 @@ class Linearizer:
         if self.linear_solver.form == "blocks":
             return self._hessian_blocks(values, inputs, exact)
         if exact:
-            matrix = _sum(
-                [
-                    assembly.place_matrix(
-                        _batch_first(
-                            assembly, assembly.block.over_lanes(assembly.block.hessian_of_block, values, given)
-                        )
-                    )
-                    for assembly, given in zip(self.assemblies, inputs, strict=True)
-                ]
+            return self._padded(
+                _sum([self._hessian(one, values, given) for one, given in zip(self.assemblies, inputs, strict=True)])
             )
-        else:
-            matrix = _sum(
-                [
-                    assembly.hessian(self._rescaled(assembly, values, part)[2])
-                    for assembly, given in zip(self.assemblies, inputs, strict=True)
-                    for part in chunks(assembly, given)
-                ]
-            )
+        matrix = _sum(
+            [
+                assembly.hessian(self._rescaled(assembly, values, part)[2])
+                for assembly, given in zip(self.assemblies, inputs, strict=True)
+                for part in chunks(assembly, given)
+            ]
+        )
         return self._padded(matrix)
+
+    def _hessian(self, assembly: Assembly | CompressedAssembly, values: Values, given: dict[str, Tensor]) -> Tensor:
+        """The exact Hessian of one term, placed."""
+        block = assembly.block
+        if block.term.curvature is None or block.term.loss is not None or isinstance(assembly, CompressedAssembly):
+            return assembly.place_matrix(_batch_first(assembly, self._blockwise_hessian(block, values, given)))
+        _, jacobian = block.over_lanes(block.linearization_of_block, values, given)
+        curvature = block.over_lanes(block.curvature_of_block, values, given)
+        return assembly.hessian(jacobian) + assembly.place_matrix(_batch_first(assembly, curvature))
+
+    @staticmethod
+    def _blockwise_hessian(
+        block: BlockTerm, values: Values, given: dict[str, Tensor]
+    ) -> Float[Tensor, "outer tangent tangent lanes"]:
+        """The exact Hessians of all blocks: through all of the cost, or by its parts where the term knows its own
+        curvature: for ½ρ(s), ρ'(JᵀJ + Σ r ∇²r) + 2ρ'' (Jᵀr)(Jᵀr)ᵀ."""
+        term = block.term
+        if term.curvature is None or (term.elementwise_loss and term.loss is not None):
+            return block.over_lanes(block.hessian_of_block, values, given)
+        residual, jacobian = block.over_lanes(block.linearization_of_block, values, given)
+        plain = einsum(jacobian, jacobian, "o rows a lanes, o rows b lanes -> o a b lanes")
+        plain = plain + block.over_lanes(block.curvature_of_block, values, given)
+        if term.loss is None:
+            return plain
+        squared = (residual * residual).sum(1, keepdim=True)
+        _, slope, bend = term.loss.derivatives(squared, block.loss_parameters_by_lane(given))
+        gradient = (jacobian * residual[:, :, None]).sum(1)
+        return slope[:, :, None] * plain + 2 * bend[:, :, None] * gradient[:, :, None] * gradient[:, None]
 
     def _hessian_blocks(self, values: Values, inputs: TermInputs, exact: bool) -> Float[Tensor, "batch values"]:
         """The Hessians of all blocks, one term after the other; of blocks that share their variables the sum."""
@@ -151,13 +173,52 @@ class Linearizer:
         for assembly, given in zip(self.assemblies, inputs, strict=True):
             block = assembly.block
             if exact:
-                own = block.over_lanes(block.hessian_of_block, values, given)
+                own = self._blockwise_hessian(block, values, given)
             else:
                 jacobian = self._rescaled(assembly, values, given)[2]
                 own = torch.stack([(jacobian * jacobian[:, :, a, None]).sum(1) for a in range(jacobian.shape[2])], 1)
             own = own.sum(-1, keepdim=True) if block.shares_variables else own
             parts.append(_flat_blocks(assembly, own))
         return torch.cat(parts, 1)
+
+    @property
+    def normal_equations_are_exact(self) -> bool:
+        """Is the matrix of a linearization JᵀJ itself: no loss in it, and no Jacobian that a user vouches for alone?"""
+        return self.linear_solver.form in ("normal", "sparse") and all(
+            isinstance(assembly, Assembly)
+            and assembly.block.term.loss is None
+            and (assembly.block.term.jacobians is None or assembly.block.term.curvature is not None)
+            for assembly in self.assemblies
+        )
+
+    def curvature(self, values: Values, inputs: TermInputs, normal: Tensor) -> Tensor:
+        """The exact Hessian from the normal equations JᵀJ of the same point: they lack Σ r ∇²r."""
+        parts = [
+            assembly.place_matrix(
+                _batch_first(assembly, assembly.block.over_lanes(assembly.block.curvature_of_block, values, given))
+            )
+            for assembly, given in zip(self.assemblies, inputs, strict=True)
+        ]
+        return _sum([normal, *parts])
+
+    def slope(self, values: Values, inputs: TermInputs, move: Float[Tensor, "batch columns"]) -> Float[Tensor, "batch"]:
+        """The derivative of the cost along a tangent vector, differentiable in the inputs."""
+
+        def residuals(delta: Tensor) -> tuple[Tensor, ...]:
+            return self.residuals(self.retract(values, delta), inputs)
+
+        pair: Any = jvp(residuals, (torch.zeros_like(move),), (move,))
+        slopes = []
+        for block, given, residual, tangent in zip(self.blocks, inputs, *pair, strict=True):
+            if block.term.loss is None:
+                slopes.append(self._summed(block, 2 * (residual * tangent)))
+                continue
+
+            def rho(r: Tensor, block: BlockTerm = block, given: dict[str, Tensor] = given) -> Tensor:
+                return robustified(block, r, None, given)[0]
+
+            slopes.append(self._summed(block, jvp(rho, (residual,), (tangent,))[1]))
+        return _sum(slopes)
 
     def _padded(self, matrix: Tensor) -> Tensor:
         """A one on the diagonal for the columns that pad a component to the common size keeps them out of

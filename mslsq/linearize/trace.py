@@ -144,16 +144,17 @@ class Plan:
     """Per term, where its blocks go."""
     sizes: tuple[tuple[int, int], ...]
     """Per term: rows of the residual of one block, and how many are complex."""
-    rows: BlockRows | None = None
-    """Where the blocks of every term stand, if normal equations are never formed."""
     captured: dict[int, Callable[..., Any]] = field(default_factory=dict)
     """By term: its residual rewritten out-of-place, where the user's cannot be mapped."""
+    rows: BlockRows | None = None
+    """Where the blocks of every term stand, if normal equations are never formed."""
     compressed: CompressedPlan | None = None
     """Of a system that is one big residual, if its sparsity is made use of."""
     note: str = ""
     """What was found while planning, for who wants to know (`verbose`)."""
     graphs: dict[str, Recorded] = field(default_factory=dict)
     eager_seconds: float = 0.0
+    eager_calls: int = 0
 
     def blocks(self, system: System, batch: int, batched: tuple[frozenset[str], ...]) -> tuple[BlockTerm, ...]:
         """The terms of a system for this plan, ready to be mapped, their residuals as captured."""
@@ -167,21 +168,24 @@ class Plan:
                 found.append(BlockTerm(term, system, batch, own, *size))
         return tuple(found)
 
-    eager_calls: int = 0
-
     def worth_recording(self, policy: str) -> bool:
         """Record now? As soon as the steps run without a graph have cost as much as recording will."""
         spent = self.eager_seconds >= TRACE_SECONDS and self.eager_calls >= TRACE_CALLS
         return policy == "always" or (policy == "auto" and spent)
 
-    def recorded(self, name: str, policy: str, function: Callable[..., Any], *example: Any) -> Recorded | None:
+    def recorded(
+        self, name: str, policy: str, function: Callable[..., Any], *example: Any, compiled: bool = False
+    ) -> Recorded | None:
         """The graph of that name, recorded now if that pays; None where it does not, or is not wanted."""
         if policy == "never":
             return None  # though another solver may have recorded it
         if name not in self.graphs and self.worth_recording(policy):
             with TRANSFORM_LOCK:
                 if name not in self.graphs:  # another thread may have been faster
-                    self.graphs[name] = Recorded(function, example)
+                    graph = Recorded(function, example)
+                    if compiled:
+                        graph.compile(quiet=True)  # a missing compiler has been said by the step
+                    self.graphs[name] = graph
         return self.graphs.get(name)
 
     def run_eagerly(self, function: Callable[..., Any], *args: Any) -> Any:

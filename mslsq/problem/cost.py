@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mslsq import pytree
 from mslsq.losses import RobustLoss
+from mslsq.problem.curvature import curvature_from_jacobians
 from mslsq.problem.errors import ProblemError, ShapeError, unknown_name
 from mslsq.problem.variable import Blocks, Variable, blocks_of
 from mslsq.problem.weights import Weight, weight_of
@@ -60,6 +62,12 @@ class CostFunction(nn.Module):
     variable, with respect to the tangent of `retract`. `mslsq.check_jacobian` compares it with automatic
     differentiation.
 
+    `curvature(self, cotangent, *variables, **data)` may be written beside them: Σᵢ cotangentᵢ ∇²residualᵢ, a matrix in
+    the joint tangent of all variables, up to an antisymmetric part (its symmetric part is taken). `cotangent` has the
+    form of the residual; the weight and the loss are applied outside. It makes derivatives through a solve cheaper,
+    not the solve. Where `jacobians` are exact and all variables are Euclidean or in Lie groups,
+    `curvature = mslsq.CostFunction.curvature_from_jacobians` is enough.
+
     >>> class Between(mslsq.CostFunction):
     ...     def residual(self, a: mslsq.SE3, b: mslsq.SE3, measured: mslsq.SE3):
     ...         return (measured.inverse() @ (a.inverse() @ b)).log()
@@ -68,6 +76,8 @@ class CostFunction(nn.Module):
 
     jacobians: Callable[..., tuple[Tensor, ...]] | None = None
     """The Jacobians of one block, where the subclass writes them; None for automatic differentiation."""
+    curvature: Callable[..., Tensor] | None = None
+    """The second derivatives of one block, where the subclass writes them; None for automatic differentiation."""
     chunk: int | None = None
     """Linearize at most that many blocks at a time where all blocks share their variables; bounds memory."""
 
@@ -102,6 +112,8 @@ class CostFunction(nn.Module):
         super().__init_subclass__(**options)
         if "residual" in vars(cls) and "jacobians" not in vars(cls):
             cls.jacobians = None  # those of the base belong to another residual
+        if {"residual", "jacobians"} & set(vars(cls)) and "curvature" not in vars(cls):
+            cls.curvature = None
 
     def residual(self, *variables: Any, **data: Any) -> Any:
         """The residual of one block; to be written by the subclass."""
@@ -110,6 +122,22 @@ class CostFunction(nn.Module):
     def forward(self, *variables: Any, **data: Any) -> Any:
         """The residual of one block, as for any module."""
         return self.residual(*variables, **data)
+
+    def curvature_from_jacobians(
+        self, cotangent: Any, *variables: Any, **data: Any
+    ) -> Float[Tensor, "tangent tangent"]:
+        """A `curvature` for costs whose `jacobians` are exact: the derivative of Jᵀ·cotangent along each tangent
+        direction.
+
+        One forward pass through the Jacobians in place of two nested ones through the residual. Its symmetric part is
+        Σ cotangentᵢ ∇²residualᵢ where the retraction is the exponential of a group (or addition).
+
+        >>> class Range(mslsq.CostFunction):
+        ...     curvature = mslsq.CostFunction.curvature_from_jacobians
+        ...     def residual(self, p, beacon, measured): ...
+        ...     def jacobians(self, p, beacon, measured): ...
+        """
+        return curvature_from_jacobians(self, cotangent, variables, data)
 
     def data_arguments(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """The keyword arguments of `residual`, from the tensors by name."""

@@ -16,6 +16,7 @@ from torch.func import jacfwd
 from mslsq.manifolds import LieGroup, space_of_value
 from mslsq.manifolds.space import ManifoldSpace, ProductSpace, Space
 from mslsq.problem.cost import CostFunction
+from mslsq.problem.curvature import COADJOINT, curvature_of_local, inverse_jacobian_derivatives
 from mslsq.problem.errors import ProblemError
 
 
@@ -44,6 +45,11 @@ class Prior(CostFunction):
         space = space_of_value(target)
         return (_jacobian_at_end(space, space.unwrap(target), space.unwrap(x)),)
 
+    def curvature(self, cotangent: Tensor, x: Any, target: Any) -> Float[Tensor, "tangent tangent"]:
+        space = space_of_value(target)
+        n = space.tangent_dim
+        return _curvature_of_local(space, space.unwrap(target), space.unwrap(x), cotangent)[n:, n:]
+
 
 class Difference(CostFunction):
     """The step from one variable to another is measured: the residual is `a.local(b) − measured`.
@@ -70,6 +76,12 @@ class Difference(CostFunction):
         space = space_of_value(a)
         start, end = space.unwrap(a), space.unwrap(b)
         return _jacobian_at_start(space, start, end), _jacobian_at_end(space, start, end)
+
+    def curvature(
+        self, cotangent: Tensor, a: Any, b: Any, measured: Float[Tensor, "tangent"] | None = None
+    ) -> Float[Tensor, "both both"]:
+        space = space_of_value(a)
+        return _curvature_of_local(space, space.unwrap(a), space.unwrap(b), cotangent)
 
 
 class Between(CostFunction):
@@ -117,6 +129,17 @@ class Between(CostFunction):
             group.right_jacobian_inverse(error),
         )
 
+    def curvature(self, cotangent: Tensor, a: Any, b: Any, measured: Any) -> Float[Tensor, "both both"]:
+        """Both Jacobians depend on a and b through e alone: the derivative of Jᵀw in e, times J."""
+        group = type(measured)
+        if group not in COADJOINT:
+            return self.curvature_from_jacobians(cotangent, a, b, measured=measured)
+        error = self.residual(a, b, measured)
+        jacobian = torch.cat(self.jacobians(a, b, measured), -1)
+        of_right, of_left = inverse_jacobian_derivatives(group, error, cotangent)
+        turned = measured.normalized().inverse().adjoint().mT
+        return torch.cat((-(turned @ (of_left @ jacobian)), of_right @ jacobian), -2)
+
 
 def _has_closed_form(space: Space) -> bool:
     """Does the manifold know the Jacobians of its exponential?"""
@@ -147,6 +170,24 @@ def _jacobian_at_start(space: Space, start: Tensor, end: Tensor) -> Float[Tensor
         group: Any = space.manifold
         return -group.left_jacobian_inverse(space.local(start, end))
     return jacfwd(lambda delta: space.local(space.retract(start, delta), end))(_zero(space, start))
+
+
+def _curvature_of_local(space: Space, start: Tensor, end: Tensor, cotangent: Tensor) -> Float[Tensor, "both both"]:
+    """Σ cotangentᵢ ∇² local(start, end)ᵢ in the joint tangent of start and end; the parts of a product do not mix."""
+    if not isinstance(space, ProductSpace):
+        return curvature_of_local(space, start, end, cotangent)
+    storage, tangent = ([getattr(part, size) for _, part in space.parts] for size in ("storage_dim", "tangent_dim"))
+    pieces = zip(space.parts, start.split(storage, -1), end.split(storage, -1), cotangent.split(tangent), strict=True)
+    n, before, total = space.tangent_dim, 0, 0.0
+    for (_, part), x, y, w in pieces:
+        matrix, size = _curvature_of_local(part, x, y, w), part.tangent_dim
+        after = n - before - size
+        # Into the places of this part in the start's half of the joint tangent, and in the end's.
+        rows = torch.nn.functional.pad(matrix.unflatten(0, (2, size)).unflatten(-1, (2, size)), (before, after))
+        rows = torch.nn.functional.pad(rows.movedim(1, -1), (before, after)).movedim(-1, 1)
+        total = total + rows.flatten(2).flatten(0, 1)
+        before += size
+    return total
 
 
 def _blockwise(jacobian: Any, space: ProductSpace, start: Tensor, end: Tensor) -> Float[Tensor, "tangent tangent"]:

@@ -39,6 +39,8 @@ class Reprojection(CostFunction):
     >>> Reprojection(pose[i], point[j], pixel=uv, focal=K[0], principal_point=K[1], loss=mslsq.Huber(1.0))
     """
 
+    curvature = CostFunction.curvature_from_jacobians
+
     def residual(
         self,
         pose: SE3,
@@ -93,6 +95,8 @@ class SnavelyReprojection(CostFunction):
     >>> point = mslsq.Variable("point", mslsq.Euclidean(3), count=7776)
     >>> SnavelyReprojection(camera[i], point[j], pixel=uv)
     """
+
+    curvature = CostFunction.curvature_from_jacobians
 
     def residual(self, camera: Float[Tensor, "9"], point: Float[Tensor, "3"], pixel: Pixel) -> Pixel:
         seen = SO3.exp(camera[:3]).act(point) + camera[3:6]

@@ -53,6 +53,9 @@ class Term:
     num_blocks: int
     residual: Callable[[tuple[Any, ...], Inputs], Any]
     jacobians: Callable[[tuple[Any, ...], Inputs], tuple[Tensor, ...]] | None = None
+    curvature: Callable[[Any, tuple[Any, ...], Inputs], Tensor] | None = None
+    """`curvature(w, values, inputs)` of one block: Σᵢ wᵢ ∇²rᵢ in the joint tangent, up to an antisymmetric part, for w
+    of the residual's own form. Where it is given, `jacobians` are exact."""
     whiten: Callable[[Tensor, Inputs], Tensor] | None = None
     whiten_jacobian: Callable[[Tensor, Inputs], Tensor] | None = None
     loss: RobustLoss | None = None
@@ -90,3 +93,19 @@ def residual_vector(output: Any) -> tuple[Tensor, int]:
     pairs = [torch.stack((leaf.real, leaf.imag), -1).reshape(-1) for leaf in leaves if leaf.is_complex()]
     reals = [leaf.reshape(-1) for leaf in leaves if not leaf.is_complex()]
     return torch.cat(pairs + reals), sum(len(pair) for pair in pairs) // 2
+
+
+def residual_like(output: Any, vector: Tensor) -> Any:
+    """A vector as made by `residual_vector`, in the form of a residual of one block."""
+    leaves, structure = pytree.flatten(output)
+    complex_first = [leaf for leaf in leaves if leaf.is_complex()] + [leaf for leaf in leaves if not leaf.is_complex()]
+    pieces = iter(vector.split([leaf.numel() * (2 if leaf.is_complex() else 1) for leaf in complex_first]))
+    found = {id(leaf): next(pieces) for leaf in complex_first}
+    result = []
+    for leaf in leaves:
+        piece = found[id(leaf)]
+        if leaf.is_complex():
+            pair = piece.reshape(-1, 2)
+            piece = torch.complex(pair[:, 0], pair[:, 1])
+        result.append(piece.reshape(leaf.shape))
+    return pytree.unflatten(result, structure)

@@ -56,6 +56,8 @@ class Outcome:
     """The NamedTuple of the method's state."""
     planned: tuple[Plan, Linearizer, TermInputs]
     """What the solve ran on."""
+    matrix: Tensor
+    """Of the last linearization, that of `values`: the normal equations, or a triangle."""
 
 
 def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory: bool = False) -> Outcome:
@@ -98,6 +100,7 @@ def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory:
             _trajectory(records[1:], methods) if keep_trajectory and methods else (),
             type(state.method),
             (plan, linearizer, prepared),
+            state.model.matrix,
         )
 
 

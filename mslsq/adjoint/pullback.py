@@ -1,0 +1,138 @@
+"""Plain `backward()` through an answer: one system with the Hessian's factor, and one recorded product.
+
+The first derivative of a minimum needs no chord step: with v = −H⁻¹g for the cotangent g of the solution (in the
+tangent), the gradient in the data d is
+
+    gᵀ dx*/dd = vᵀ ∂F/∂d = ∂/∂d [D_v cost(x*, d)],
+
+the gradient of one directional derivative of the cost. So nothing is computed before backward comes, and then nothing
+but that: 0.8 ms for 1024 fits, where two chord steps and their backward take 2.9. Whoever differentiates that
+gradient again (`create_graph=True`) gets the chord steps after all, from the same recorded graphs.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mslsq.adjoint.levels import backward_may_come, transforms_are_active
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.linearizer import Linearizer
+from mslsq.linearize.trace import Recorded
+from mslsq.problem.system import Inputs
+
+if TYPE_CHECKING:
+    from mslsq.adjoint.attachment import Attachment
+    from mslsq.adjoint.implicit import Implicit
+
+
+def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> tuple[Values, Tensor] | None:
+    """Values and cost whose derivative waits for `backward`; None where it must be attached at once.
+
+    That is under a transform, where something failed, where the start is data (fixed blocks), and where nothing is
+    recorded: a function of the user's that is only called in the backward pass may have changed by then.
+    """
+    if transforms_are_active() or not attachment.nothing_failed or not attachment.is_recorded:
+        return None
+    if adjoint.hessian == "gauss_newton" and adjoint.order > 1:
+        return None  # further chord steps improve on its first derivative
+    unknowns = attachment.call.task.system.unknowns
+    if any(u.free is not None and backward_may_come(x) for u, x in zip(unknowns, attachment.start, strict=True)):
+        return None
+    flat = [tensor for given in attachment.inputs for tensor in given.values()]
+    wanted = tuple(tensor.requires_grad for tensor in flat)
+    graphs = _graphs(attachment, wanted) if any(wanted) else None
+    if graphs is None:
+        return None
+    *values, cost = Pullback.apply(adjoint, attachment, graphs, *flat)
+    return tuple(values), cost
+
+
+class Pullback(torch.autograd.Function):
+    """Values and cost of an answer, as a function of all inputs; reverse mode, on plain tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, adjoint: "Implicit", attachment: "Attachment", graphs: Any, *flat: Tensor) -> Any:
+        ctx.adjoint, ctx.attachment, ctx.graphs = adjoint, attachment, graphs
+        ctx.save_for_backward(*flat)
+        ctx.set_materialize_grads(False)
+        # Copies: who writes into the solution must not change what the derivative is taken at.
+        return (*[x.clone() for x in attachment.answer.values], attachment.answer.cost.clone())
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        *of_values, of_cost = cotangents
+        inputs = _by_name(ctx.attachment, ctx.saved_tensors)
+        if of_cost is not None or torch.is_grad_enabled() or transforms_are_active():
+            wanted = ctx.needs_input_grad[3:]
+            return None, None, None, *_through_chord_steps(ctx.adjoint, ctx.attachment, inputs, wanted, cotangents)
+        answer, linear = ctx.attachment.answer, ctx.attachment.linearizer.linear_solver
+        through_retraction, to_inputs = ctx.graphs
+        towards = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(answer.values, of_values, strict=True))
+        gradient = through_retraction(answer.values, towards)
+        move = -ctx.adjoint.inverse(linear, answer.factor, gradient)
+        found = iter(to_inputs(answer.values, inputs, move))
+        return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in ctx.saved_tensors)
+
+
+def _graphs(attachment: "Attachment", wanted: tuple[bool, ...]) -> tuple[Recorded, Recorded] | None:
+    """The recorded pullbacks: of the retraction to tangents, and of the gradient to the wanted inputs."""
+    linearizer, values = attachment.linearizer, attachment.answer.values
+    columns = values[0].new_zeros(len(values[0]), linearizer.structure.num_columns)
+
+    def through_retraction(values: Values, towards: Values) -> Tensor:
+        pull: Any = torch.func.vjp(lambda delta: linearizer.retract(values, delta), torch.zeros_like(columns))[1]
+        return pull(towards)[0]
+
+    def to_inputs(values: Values, inputs: tuple[Inputs, ...], move: Tensor) -> tuple[Tensor, ...]:
+        return _gradient_along(linearizer, values, inputs, move, wanted)
+
+    numbers = ", ".join(str(number) for number, flag in enumerate(wanted) if flag)
+    first = attachment.recorded("pullback through the retraction", through_retraction, values, values)
+    second = attachment.recorded(f"pullback to inputs {numbers}", to_inputs, values, attachment.inputs, columns)
+    return None if first is None or second is None else (first, second)
+
+
+def _gradient_along(
+    linearizer: Linearizer, values: Values, inputs: tuple[Inputs, ...], move: Tensor, wanted: tuple[bool, ...]
+) -> tuple[Tensor, ...]:
+    """∂/∂d [D_v cost(x, d)] for the wanted tensors among the inputs."""
+    flat = [tensor for given in inputs for tensor in given.values()]
+
+    def slope(*moved: Tensor) -> Tensor:
+        rest = iter(moved)
+        tensors = iter([next(rest) if flag else tensor for flag, tensor in zip(wanted, flat, strict=True)])
+        prepared = linearizer.prepare(tuple({name: next(tensors) for name in given} for given in inputs))
+        return linearizer.slope(values, prepared, move)
+
+    pull: Any = torch.func.vjp(slope, *[tensor for flag, tensor in zip(wanted, flat, strict=True) if flag])[1]
+    # Not `grad` of the sum, whose graph would compute the slope itself.
+    return pull(move.new_ones(len(move)))
+
+
+def _through_chord_steps(
+    adjoint: "Implicit",
+    attachment: "Attachment",
+    inputs: tuple[dict[str, Tensor], ...],
+    wanted: tuple[bool, ...],
+    cotangents: tuple[Tensor | None, ...],
+) -> list[Tensor | None]:
+    """The same gradients, as functions of inputs and cotangents that can be differentiated `order − 1` times."""
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Each tensor a node of its own: one that stands in two places has two gradients.
+        own = tuple({name: tensor.view_as(tensor) for name, tensor in given.items()} for given in inputs)
+        values, cost = adjoint.chord_steps(attachment, attachment.answer.values, attachment.linearizer.prepare(own))
+        flat = [tensor for given in own for tensor in given.values()]
+        sources = [tensor for tensor, flag in zip(flat, wanted, strict=True) if flag]
+        reached = [(out, g) for out, g in zip((*values, cost), cotangents, strict=True) if g is not None]
+        outputs = [out for out, _ in reached if out.requires_grad]
+        given = [g for out, g in reached if out.requires_grad]
+        gradients = torch.autograd.grad(outputs, sources, given, create_graph=create_graph, allow_unused=True)
+    found = iter(gradients)
+    return [next(found) if flag else None for flag in wanted]
+
+
+def _by_name(attachment: "Attachment", flat: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], ...]:
+    rest = iter(flat)
+    return tuple({name: next(rest) for name in given} for given in attachment.inputs)
