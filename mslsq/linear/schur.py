@@ -64,6 +64,8 @@ class Schur(LinearSolver):
     """The elimination of the structure that it is bound to; set by the engine."""
     accuracy: Tensor | None = field(default=None, compare=False, repr=False)
     """(batch,) the relative residual of an iterative solve; set by the engine."""
+    reason: str = field(default="", compare=False, repr=False, kw_only=True)
+    """Why it was chosen, where nobody asked for it."""
 
     def __post_init__(self) -> None:
         if self.reduced not in ("auto", "dense", "sparse", "iterative"):
@@ -127,7 +129,10 @@ class Schur(LinearSolver):
     def summary(self) -> str:
         plan = self.elimination
         names = " and ".join(repr(name) for name in plan.names)
-        return f"Schur (without {len(plan.eliminated)} blocks of {names}: {plan.num_reduced} unknowns, {self.chosen})"
+        why = f"; {self.reason}" if self.reason else ""
+        return (
+            f"Schur (without {len(plan.eliminated)} blocks of {names}: {plan.num_reduced} unknowns, {self.chosen}{why})"
+        )
 
     @property
     def factor_size(self) -> int:

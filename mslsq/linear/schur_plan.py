@@ -25,6 +25,10 @@ MOST_KINDS = 12
 """Up to that many kinds all 2^n subsets are looked at; of more, kinds are taken greedily, the largest first."""
 
 
+PADDING = 8
+"""Numbers at the end of Y and L that vectors of the kernels read beyond the last block."""
+
+
 class EliminationError(ValueError):
     """The blocks that were named cannot be eliminated, or none can."""
 
@@ -101,7 +105,7 @@ class SchurPlan:
     kept_target: Int[ndarray, "kept_pairs"]
     """Numbers of the stored blocks of the reduced structure."""
     work_size: int
-    """Numbers of Y and L together, eight of padding at the end."""
+    """Numbers of Y and L together, and padding."""
     made: dict[Any, Any] = field(default_factory=dict, repr=False)
     """What operators have made of the plan, kept for their next call."""
 
@@ -273,7 +277,7 @@ def schur_plan(
         tuple(pairs),
         offsets[inside],
         kept_target,
-        int(triangles[-1]) + 8,
+        int(triangles[-1]) + PADDING,
     )
 
 
