@@ -27,6 +27,12 @@ def transforms_are_active() -> bool:
     return bool(_functorch.get_interpreter_stack())
 
 
+def is_batched_by_autograd(tensor: Tensor) -> bool:
+    """Is this one of many cotangents of `torch.autograd.grad(..., is_grads_batched=True)`? It has a `vmap` of its
+    own."""
+    return _functorch.is_legacy_batchedtensor(tensor)
+
+
 def count_transforms(tensors: Iterable[Tensor]) -> int:
     """How many nested derivatives `torch.func` is taking of these tensors."""
     return len(frozenset().union(*(_levels(tensor)[1] for tensor in tensors)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mslsq.adjoint.levels import backward_may_come, transforms_are_active
+from mslsq.adjoint.levels import backward_may_come, is_batched_by_autograd, transforms_are_active
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.trace import Recorded
@@ -63,7 +63,8 @@ class Pullback(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         *of_values, of_cost = cotangents
         inputs = _by_name(ctx.attachment, ctx.saved_tensors)
-        if of_cost is not None or torch.is_grad_enabled() or transforms_are_active():
+        batched = any(g is not None and is_batched_by_autograd(g) for g in cotangents)
+        if of_cost is not None or batched or torch.is_grad_enabled() or transforms_are_active():
             wanted = ctx.needs_input_grad[3:]
             return None, None, None, *_through_chord_steps(ctx.adjoint, ctx.attachment, inputs, wanted, cotangents)
         answer, linear = ctx.attachment.answer, ctx.attachment.linearizer.linear_solver

@@ -233,8 +233,8 @@ class BlockTerm:
         if self.term.whiten is not None:
             # rᵀ∇²r of the whitened residual W r is (WᵀW r)ᵀ∇²r.
             whiten = self.term.whiten
-            whitened, pull = vjp(lambda v: whiten(v, inputs), vector)
-            vector = pull(whitened)[0]
+            pair: Any = vjp(lambda v: whiten(v, inputs), vector)
+            vector = pair[1](pair[0])[0]
         matrix = self._checked_curvature(self.term.curvature(residual_like(output, vector), values, inputs))
         return 0.5 * (matrix + matrix.mT)
 
@@ -255,8 +255,8 @@ class BlockTerm:
 
         def field(z: Tensor) -> Tensor:
             # From the residual back, not from the cost: no graph keeps the cost itself alive.
-            residual, pull = vjp(function, z)
-            return pull(self._slope(residual, inputs))[0]
+            pair: Any = vjp(function, z)
+            return pair[1](self._slope(pair[0], inputs))[0]
 
         return field, at
 

@@ -178,7 +178,8 @@ def _curvature_of_local(space: Space, start: Tensor, end: Tensor, cotangent: Ten
         return curvature_of_local(space, start, end, cotangent)
     storage, tangent = ([getattr(part, size) for _, part in space.parts] for size in ("storage_dim", "tangent_dim"))
     pieces = zip(space.parts, start.split(storage, -1), end.split(storage, -1), cotangent.split(tangent), strict=True)
-    n, before, total = space.tangent_dim, 0, 0.0
+    n, before = space.tangent_dim, 0
+    total = end.new_zeros(2 * n, 2 * n)
     for (_, part), x, y, w in pieces:
         matrix, size = _curvature_of_local(part, x, y, w), part.tangent_dim
         after = n - before - size
