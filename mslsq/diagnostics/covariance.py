@@ -9,10 +9,15 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.diagnostics.located import Located, located, machine_epsilon
+from mslsq.diagnostics.marginals import marginals
 from mslsq.manifolds import Manifold
 from mslsq.problem import Problem, Shared
 from mslsq.problem.errors import unknown_name
 from mslsq.solution import Solution
+
+NOT_FINITE = (
+    "covariance: the normal equations are not finite at this solution. See mslsq.explain(problem, solution.value)."
+)
 
 
 class SingularCovarianceError(ValueError):
@@ -32,7 +37,8 @@ def covariance(
     weights known but for a factor, multiply by the reduced chi-square, 2 · cost / (rows − columns). Robust losses enter
     as they do in the solver. The covariance is that of the tangent of `retract`, in its order.
 
-    The normal equations are factorised densely: some thousand columns, not more.
+    Large problems are factorised by blocks, and only the blocks asked for are computed (Takahashi's recursion), never
+    the inverse.
 
     Args:
         solution: what `mslsq.solve` returned for this problem, of one problem or of a batch.
@@ -84,6 +90,8 @@ def _chosen(problem: Problem, name: str, index: Any) -> tuple[Tensor, bool]:
 def _blocks(point: Located, name: str, blocks: Tensor) -> Float[Tensor, "batch blocks tangent tangent"]:
     """Diagonal blocks of (JᵀJ)⁻¹."""
     matrix = point.linearization().matrix
+    if point.pattern is not None:
+        return _sparse_blocks(point, matrix, name, blocks)
     batch, size = len(matrix), matrix.shape[-1]
     factor, scale, regular = _factorised(point, matrix)
     columns = point.columns(name)[blocks.to(matrix.device)]
@@ -97,6 +105,18 @@ def _blocks(point: Located, name: str, blocks: Tensor) -> Float[Tensor, "batch b
     result = (half.mT @ half) / (deviation[..., :, None] * deviation[..., None, :])
     result = torch.where(free[:, None, None], result, 0)
     return torch.where(regular[:, None, None, None], result, torch.nan)
+
+
+def _sparse_blocks(
+    point: Located, matrix: Tensor, name: str, blocks: Tensor
+) -> Float[Tensor, "batch blocks tangent tangent"]:
+    """The same from block-sparse normal equations."""
+    result, regular, (missing, column) = marginals(point, matrix, name, blocks)
+    if bool(regular.any()):
+        return result
+    if missing == 0:
+        raise SingularCovarianceError(NOT_FINITE)
+    raise SingularCovarianceError(_undetermined(point, column, missing))
 
 
 def _factorised(point: Located, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,22 +140,26 @@ def _factorised(point: Located, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
 def _words(point: Located, usable: Tensor, info: Tensor, sound: Tensor) -> str:
     if not bool(usable.all()):
-        return (
-            "covariance: the normal equations are not finite at this solution. "
-            "See mslsq.explain(problem, solution.value)."
-        )
+        return NOT_FINITE
     size = point.structure.size
     failed = torch.where(info > 0, info - 1, torch.where(sound.all(-1), size, (~sound).to(torch.int8).argmax(-1)))
     component = int((failed < size).to(torch.int8).argmax())
-    column = component * size + int(failed[component])
+    return _undetermined(point, component * size + int(failed[component]), int((~sound).sum()))
+
+
+def _undetermined(point: Located, column: int, missing: int) -> str:
     where = "a variable"
     for name in point.problem.variables:
         found = (point.columns(name) == column).nonzero()
         if len(found):
             where = f"{name}[{int(found[0, 0])}], entry {int(found[0, 1])} of its tangent"
+    rank = (
+        f"about {missing} of {point.structure.num_columns} directions are free" if missing > 1 else "it has no inverse"
+    )
     return (
-        f"covariance: JᵀJ is singular, so the covariance is infinite: {where}, is not determined (given those before "
-        "it). Hold a gauge by variable.fixed([0]) or a Prior; mslsq.explain(problem, solution.value) says what is free."
+        f"covariance: JᵀJ is singular ({rank}), so the covariance is infinite: {where}, is not determined (given those "
+        "before it). Hold a gauge by variable.fixed([0]) or a Prior; mslsq.explain(problem, solution.value) says what "
+        "is free."
     )
 
 

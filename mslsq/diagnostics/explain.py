@@ -55,7 +55,7 @@ def explain(
     3 directions of gauge freedom: the whole may be shifted (2) and turned (1) without any effect; hold a block,
     pose.fixed([0]), or add a Prior.
     """
-    point = located(problem, values, data)
+    point = located(problem, values, data, dense=True)
     parts = parts_of(point)
     lines = [_size_in_words(point)]
     result: dict[str, Any] = {

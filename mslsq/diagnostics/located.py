@@ -8,7 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.linear import Cholesky
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
+from mslsq.linearize.pattern import Pattern
 from mslsq.linearize.trace import TRANSFORM_LOCK
 from mslsq.problem import Problem
 from mslsq.problem.structure import Structure
@@ -25,6 +27,8 @@ class Located:
     problem: Problem
     stated: StatedProblem
     structure: Structure
+    pattern: Pattern | None
+    """Of block-sparse normal equations; None where they are dense."""
     linearizer: Linearizer
     inputs: TermInputs
 
@@ -51,16 +55,20 @@ class Located:
         return self.structure.columns[list(self.problem.variables).index(name)]
 
 
-def located(problem: Problem, values: Mapping[str, Any], data: Any = None, in_dims: Any = None) -> Located:
-    """The problem at these values; arguments as for `mslsq.solve`."""
+def located(
+    problem: Problem, values: Mapping[str, Any], data: Any = None, in_dims: Any = None, dense: bool = False
+) -> Located:
+    """The problem at these values; arguments as for `mslsq.solve`. `dense` asks for dense normal equations of any
+    size."""
     if not isinstance(problem, Problem):
         raise TypeError(f"expected a mslsq.Problem, not {type(problem).__name__}.")
     statement = stated(problem, values, data, in_dims)
     # Levenberg–Marquardt's default asks the linearizer for normal equations, by connected components where there are
-    # many.
-    task = Task(statement.system, LevenbergMarquardt(), statement.size or 1, statement.batched, plans_of(problem))
+    # many, block-sparse where they are large.
+    solver = LevenbergMarquardt(linear_solver=Cholesky()) if dense else LevenbergMarquardt()
+    task = Task(statement.system, solver, statement.size or 1, statement.batched, plans_of(problem))
     plan, linearizer, inputs = planned(task, statement.values, statement.inputs)
-    return Located(problem, statement, plan.structure, linearizer, inputs)
+    return Located(problem, statement, plan.structure, plan.pattern, linearizer, inputs)
 
 
 def machine_epsilon(like: Tensor) -> float:

@@ -71,6 +71,17 @@ class BlockStructure:
         within = np.arange(self.num_unknowns) - np.repeat(self.starts[:-1], self.block_sizes)
         return np.repeat(own, self.block_sizes) + within * (sizes + 1)
 
+    @cached_property
+    def places(self) -> tuple[Int[ndarray, "values"], Int[ndarray, "values"]]:
+        """The row and the column of A that every number of the values belongs to."""
+        heights, widths = self.block_sizes[self.rows], self.block_sizes[self.cols]
+        counts = heights * widths
+        within = np.arange(self.num_values) - np.repeat(self.offsets, counts)
+        width = np.repeat(widths, counts)
+        return np.repeat(self.starts[self.rows], counts) + within // width, np.repeat(
+            self.starts[self.cols], counts
+        ) + within % width
+
     def offset_of(self, i: Any, j: Any) -> tuple[Int[ndarray, "..."], Bool[ndarray, "..."]]:
         """Where block (i, j) begins in the values, and whether it lies there transposed, as block (j, i).
 

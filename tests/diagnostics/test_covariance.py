@@ -5,7 +5,9 @@ import torch
 from torch import Tensor
 
 import mslsq
+from mslsq.datasets.synthetic_graphs import ring_graph
 from mslsq.diagnostics import SingularCovarianceError
+from mslsq.diagnostics.located import located
 
 D = torch.float64
 
@@ -87,6 +89,52 @@ def test_a_batch_has_a_covariance_per_entry_and_a_singular_one_is_nan() -> None:
     found = mslsq.covariance(problem, solution, "x", data=data)
     torch.testing.assert_close(found[0], torch.diag(weights[0] ** -2))
     torch.testing.assert_close(found[2], torch.diag(weights[2] ** -2))
+    assert bool(found[1].isnan().all())
+
+
+def ring(anchored: bool = True) -> tuple[mslsq.Problem, mslsq.Solution]:
+    """A pose graph of 120 poses, 357 free columns: enough for the block-sparse path."""
+    graph = ring_graph(laps=4, per_lap=30).graph
+    pose = mslsq.Variable("pose", mslsq.SE2, 120)
+    weight = mslsq.SqrtInformation.from_information(graph.information)
+    between = mslsq.Between(pose[graph.first], pose[graph.second], measured=graph.measured, weight=weight)
+    problem = mslsq.Problem(between, pose.fixed([5])) if anchored else mslsq.Problem(between)
+    return problem, mslsq.solve(problem, {"pose": graph.poses}, adjoint=mslsq.Detached())
+
+
+def test_a_large_graph_has_the_blocks_of_its_dense_inverse() -> None:
+    problem, solution = ring()
+    point = located(problem, solution.value, dense=True)
+    inverse = torch.linalg.inv(point.linearization().matrix[0, 0])
+    found = mslsq.covariance(problem, solution, "pose")
+    columns = point.columns("pose")
+    for block in range(120):
+        if block != 5:
+            own = inverse[columns[block][:, None], columns[block]]
+            torch.testing.assert_close(found[block], own, rtol=1e-9, atol=0)
+    assert bool((found[5] == 0).all())
+    torch.testing.assert_close(mslsq.covariance(problem, solution, "pose", [3, 7, 3]), found[[3, 7, 3]], rtol=0, atol=0)
+    torch.testing.assert_close(mslsq.covariance(problem, solution, "pose", 119), found[119], rtol=0, atol=0)
+
+
+def test_the_free_gauge_of_a_large_graph_is_counted() -> None:
+    problem, solution = ring(anchored=False)
+    with pytest.raises(SingularCovarianceError, match="3 of 360 directions are free"):
+        mslsq.covariance(problem, solution, "pose")
+
+
+def test_a_singular_entry_of_a_batch_of_large_graphs_is_nan_alone() -> None:
+    problem, solution = ring()
+    cost = problem["between"]
+    factor = cost.weight.value
+    weights = torch.stack([factor, 0 * factor, 2 * factor])
+    start = {"pose": solution.value["pose"]}
+    data = {"between": {"weight": weights}}
+    batch = mslsq.solve(problem, start, data, in_dims=(None, 0), adjoint=mslsq.Detached())
+    found = mslsq.covariance(problem, batch, "pose", [0, 60], data=data)
+    alone = mslsq.covariance(problem, solution, "pose", [0, 60])
+    torch.testing.assert_close(found[0], alone, rtol=1e-8, atol=0)
+    torch.testing.assert_close(found[2], alone / 4, rtol=1e-8, atol=0)
     assert bool(found[1].isnan().all())
 
 

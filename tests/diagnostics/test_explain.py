@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import mslsq
+from mslsq.datasets.synthetic_graphs import ring_graph
 
 D = torch.float64
 
@@ -127,3 +128,12 @@ def test_bad_scale_is_mentioned_and_does_not_change_the_rank() -> None:
     assert said.rank == 3
     assert "Badly scaled" in said
     assert "x[0], entry 2" in said
+
+
+def test_a_problem_too_large_for_dense_solvers_is_explained() -> None:
+    """More than 300 columns: its solver stores normal equations by blocks, the rank needs them dense."""
+    graph = ring_graph(laps=4, per_lap=30).graph
+    pose = mslsq.Variable("pose", mslsq.SE2, 120)
+    problem = mslsq.Problem(mslsq.Between(pose[graph.first], pose[graph.second], measured=graph.measured))
+    found = mslsq.explain(problem, {"pose": graph.poses})
+    assert (found.num_columns, found.rank, found.gauge_freedoms) == (360, 357, 3)

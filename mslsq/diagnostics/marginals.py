@@ -1,0 +1,76 @@
+"""Blocks of (JᵀJ)⁻¹ of a large problem, from the sparse factor, and what is missing where there is none."""
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mslsq.diagnostics.located import Located, machine_epsilon
+from mslsq.linear.block_cholesky import BlockStructure, Factor, factor, matvec, solve
+from mslsq.linear.selected_inverse import diagonal_blocks, squared_pivots
+
+SHIFT = 1e-10
+"""Added to the unit diagonal of a singular matrix to solve with it all the same."""
+
+MOST_FREE = 16
+"""Free directions that are counted at most."""
+
+
+def marginals(
+    point: Located, matrix: Float[Tensor, "batch values"], name: str, blocks: Int[Tensor, "blocks"]
+) -> tuple[Float[Tensor, "batch blocks tangent tangent"], Bool[Tensor, "batch"], tuple[int, int]]:
+    """The blocks, which entries of the batch are regular (the others are NaN), and for the first that is not the
+    number of directions that are free and a column that moves in them."""
+    assert point.pattern is not None  # only large problems come here
+    structure = point.pattern.structure
+    own = point.pattern.blocks[list(point.problem.variables).index(name)][blocks.cpu().numpy()]
+    values = matrix.detach().cpu().numpy().astype(np.float64)
+    diagonal = values[:, structure.diagonal_index]
+    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1))
+    rows, columns = structure.places
+    scaled = values / (scale[:, rows] * scale[:, columns])
+    factored = factor(structure, scaled)
+    lowest = _lowest(matrix, structure)
+    sound = squared_pivots(factored) > lowest
+    factored.ok[:] = factored.ok & (diagonal > 0).all(1) & sound.all(1)
+    result = _blocks(factored, own, structure, scale, int(point.columns(name).shape[1]))
+    missing = (0, 0) if factored.ok.all() else _missing(structure, scaled[~factored.ok][0], lowest)
+    found = torch.from_numpy(result).to(matrix), torch.from_numpy(factored.ok.copy()).to(matrix.device)
+    return *found, missing
+
+
+def _blocks(factored: Factor, own: np.ndarray, structure: BlockStructure, scale: np.ndarray, size: int) -> np.ndarray:
+    """Marginal covariances; zero for the blocks that are held fixed."""
+    result = np.zeros((len(scale), len(own), size, size))
+    free = np.flatnonzero(own >= 0)
+    if len(free):
+        for number, block in diagonal_blocks(factored, own[free]):
+            deviation = scale[:, structure.starts[own[free[number]]] + np.arange(size)[None]].reshape(-1, size)
+            result[:, free[number]] = block / (deviation[:, :, None] * deviation[:, None, :])
+    result[~factored.ok] = np.nan
+    return result
+
+
+def _lowest(matrix: Tensor, structure: BlockStructure) -> float:
+    """With a unit diagonal a squared pivot below this is rounding of what the columns before it explain."""
+    return machine_epsilon(matrix) * max(int(structure.block_sizes.max()), 10) * 100
+
+
+def _missing(structure: BlockStructure, scaled: np.ndarray, lowest: float) -> tuple[int, int]:
+    """How many directions a singular matrix leaves free (up to `MOST_FREE`), and the unknown that moves most in them.
+
+    Inverse iteration on a block of random vectors finds the eigenvectors of the smallest eigenvalues.
+    """
+    if not np.isfinite(scaled).all():
+        return 0, 0
+    count = min(MOST_FREE, structure.num_unknowns)
+    shifted = factor(structure, scaled[None], np.full((1, structure.num_unknowns), max(SHIFT, 10 * lowest)))
+    if not shifted.ok[0]:
+        return 0, 0
+    vectors = np.random.default_rng(0).normal(size=(structure.num_unknowns, count))
+    for _ in range(3):
+        vectors = np.linalg.qr(solve(shifted, vectors[None])[0])[0]
+    small = vectors.T @ matvec(structure, scaled[None], vectors[None])[0]
+    eigenvalues, turned = np.linalg.eigh((small + small.T) / 2)
+    free = vectors @ turned[:, eigenvalues < lowest]
+    return max(free.shape[1], 1), int((free**2).sum(1).argmax())
