@@ -16,6 +16,7 @@ from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.solution import Status
+from mslsq.solvers.forcing import first_accuracy, next_accuracy
 from mslsq.solvers.solver import MethodState, Proposal, Solver, quotient
 
 SUFFICIENT = 1e-4
@@ -44,10 +45,12 @@ class State(NamedTuple):
     status: Int[Tensor, "batch"]
     num_steps: Int[Tensor, "batch"]
     num_evaluations: Int[Tensor, "batch"]
+    accuracy: Float[Tensor, "batch"]
+    """The relative residual asked of the next linear solve; moves only where that iterates."""
 
     def flat(self) -> list[Tensor]:
         """The tensors in the order of the pytree, at a tenth of its cost."""
-        return [*self.values, *self.model, *self.method, self.status, self.num_steps, self.num_evaluations]
+        return [*self.values, *self.model, *self.method, self.status, *self[-3:]]
 
     def like(self, tensors: list[Tensor]) -> "State":
         """The state of these tensors, in the order of `flat`."""
@@ -104,7 +107,8 @@ class Step:
         status = torch.where(gradient_norm <= self.solver.gtol, int(Status.GRADIENT_TOLERANCE), int(Status.RUNNING))
         status = torch.where(finite, status, int(Status.NON_FINITE))
         zeros = torch.zeros_like(status)
-        state = State(values, model, method, status, zeros, torch.ones_like(status))
+        accuracy = first_accuracy(model.cost)
+        state = State(values, model, method, status, zeros, torch.ones_like(status), accuracy)
         return state, Record(
             model.cost,
             gradient_norm,
@@ -116,7 +120,7 @@ class Step:
     def __call__(self, state: State, inputs: TermInputs) -> tuple[State, Record]:
         """The state after one more step of every problem that is still running."""
         running = state.status == Status.RUNNING
-        proposal = self.solver.propose(state.model, state.method, self.linear)
+        proposal = self.solver.propose(state.model, state.method, self.linear.to_accuracy(state.accuracy))
         values = self.linearizer.retract(state.values, torch.nan_to_num(proposal.step, posinf=0.0, neginf=0.0))
         # The trial point is linearized at once: in a batch somebody accepts nearly always, and the residual comes
         # with the Jacobian.
@@ -138,8 +142,17 @@ class Step:
             torch.where(running, judged, state.status),
             state.num_steps + count,
             state.num_evaluations + count,
+            self._next_accuracy(state, kept, verdict.accepted),
         )
         return after, Record(kept.cost, gradient_norm, step_norm, self.solver.damping(method), verdict.accepted)
+
+    def _next_accuracy(self, state: State, kept: Linearization, accepted: Tensor) -> Float[Tensor, "batch"]:
+        if not self.linear.is_inexact:
+            return state.accuracy
+        squared = self.linear.squared_column_norms(state.model.matrix)
+        squared = torch.where(squared > 0, squared, 1)
+        before, after = ((model.gradient**2 / squared).sum(-1) for model in (state.model, kept))
+        return next_accuracy(state.accuracy, before, after, accepted)
 
     def _compare(self, state: State, model: Linearization, proposal: Proposal, running: Tensor) -> Verdict:
         """Is the trial point better?"""

@@ -277,6 +277,19 @@ def test_options_that_make_no_sense_are_refused(options, words):
         ConjugateGradient(**options)
 
 
+def test_it_is_chosen_where_a_factor_is_too_large_and_verbose_says_so(monkeypatch, capsys):
+    monkeypatch.setattr("mslsq.linear.choice.LARGEST_FACTOR", 1000)
+    count = 200
+    x = mslsq.Variable("x", mslsq.Euclidean(2), count=count)
+    index = torch.arange(count - 1)
+    steps = torch.ones(count - 1, 2, dtype=F64)
+    problem = mslsq.Problem(mslsq.Difference(x[index], x[index + 1], measured=steps), x.fixed([0]))
+    solver = mslsq.LevenbergMarquardt(verbose=True)
+    solution = mslsq.solve(problem, {"x": torch.zeros(count, 2, dtype=F64)}, solver=solver)
+    assert "ConjugateGradient (block_jacobi; a factor would hold" in capsys.readouterr().out
+    torch.testing.assert_close(solution.value["x"][:, 0], torch.arange(count, dtype=F64), rtol=0, atol=1e-4)
+
+
 def test_what_cannot_be_eliminated_is_said():
     structure = analyze(np.array([2, 2, 2]), np.array([1, 2]), np.array([0, 1]))
     kinds = {"pose": np.array([0, 1]), "point": np.array([2])}
