@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.linear.backends.analysis import BACKENDS, analysis_of, solve_with_backend
 from mslsq.linear.block_cholesky import BlockStructure, predicted_nanoseconds
 from mslsq.linear.dense import LinearSolver, Vector
 from mslsq.linear.registration import registered
@@ -30,23 +31,32 @@ class SparseCholesky(LinearSolver):
     """Cholesky of the normal equations by blocks: analysed once per structure, refactored each step, batches together.
 
     Args:
-        backend: `"auto"` and `"mslsq"` are the library's own multifrontal kernels (numba, CPU).
+        backend: `"auto"` and `"mslsq"` are the library's own multifrontal kernels (numba, CPU), which are the fastest
+            of these where measured (`benchmarks/sparse_cholesky.py`). `"pardiso"` (pip install pypardiso) and
+            `"cholmod"` (scikit-sparse below 0.5, or kvxopt) solve the steps where they are installed, in float64, the
+            entries of a batch one by one; derivatives use the library's own kernels all the same.
     """
 
-    backend: Literal["auto", "mslsq"] = "auto"
+    backend: Literal["auto", "mslsq", "pardiso", "cholmod"] = "auto"
     structure: BlockStructure | None = field(default=None, compare=False, repr=False)
     """The structure it is bound to; set by the engine."""
 
     def __post_init__(self) -> None:
-        if self.backend not in ("auto", "mslsq"):
-            raise ValueError(f"SparseCholesky: backend must be 'auto' or 'mslsq', not {self.backend!r}.")
+        if self.backend not in ("auto", "mslsq", *BACKENDS):
+            known = ", ".join(map(repr, ("auto", "mslsq", *BACKENDS)))
+            raise ValueError(f"SparseCholesky: backend must be one of {known}, not {self.backend!r}.")
 
     @property
     def form(self) -> Literal["normal", "triangular", "sparse"]:
         return "sparse"
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "SparseCholesky":
+        if self.backend in BACKENDS:
+            analysis_of(structure, self.backend)  # a missing library is said before anything is computed
         return replace(self, structure=structure)
+
+    def summary(self) -> str:
+        return f"SparseCholesky ({'mslsq' if self.backend == 'auto' else self.backend})"
 
     @property
     def _structure(self) -> BlockStructure:
@@ -65,6 +75,10 @@ class SparseCholesky(LinearSolver):
         return predicted_nanoseconds(self._structure)
 
     def solve(self, matrix: Values, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
+        if self.backend in BACKENDS:
+            shift = matrix.new_zeros(0) if damping is None else damping
+            solution, solved = solve_with_backend(matrix, shift, rhs, analysis_of(self._structure, self.backend).handle)
+            return -solution, solved
         arrays, numbers = packed(self._structure)
         factor, solved = _factor(matrix, matrix.new_zeros(0) if damping is None else damping, arrays, numbers)
         return -_solve(factor, solved, rhs[..., None], arrays, numbers)[..., 0], solved

@@ -116,7 +116,7 @@ def test_large_systems_are_sparse_by_themselves(capsys):
     )
     start = torch.zeros(count, 2, dtype=torch.float64)
     solution = mslsq.solve(problem, {"x": start}, solver=mslsq.LevenbergMarquardt(verbose=True))
-    assert "SparseCholesky of 398" in capsys.readouterr().out
+    assert "SparseCholesky (mslsq) of 398" in capsys.readouterr().out
     torch.testing.assert_close(solution.value["x"][:, 0], torch.arange(count, dtype=torch.float64))
 
 
