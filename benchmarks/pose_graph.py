@@ -178,15 +178,18 @@ def contestants(graph: PoseGraph, threads: int, compiled: bool, program: ceres.C
     return them
 
 
-def measured(graph: PoseGraph, threads: int, repeats: int, compiled: bool) -> dict[str, tuple[float, Taken]]:
-    """Cost and times of everybody on one graph."""
+def measured(
+    graph: PoseGraph, threads: int, repeats: int, compiled: bool, only: tuple[str, ...] = ()
+) -> dict[str, tuple[float, Taken]]:
+    """Cost and times of everybody on one graph, or of those whose names are in `only`."""
     try:
         program = ceres.Ceres("ceres_pose_graph", ceres_text(graph))
     except ceres.CeresError as error:
         print(f"without Ceres: {error}", flush=True)
         program = None
     try:
-        taken = take_turns(contestants(graph, threads, compiled, program), repeats)
+        them = contestants(graph, threads, compiled, program)
+        taken = take_turns({name: turn for name, turn in them.items() if not only or name in only}, repeats)
     finally:
         if program is not None:
             program.close()

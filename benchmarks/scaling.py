@@ -71,7 +71,7 @@ def solver_of(name: str) -> mslsq.LevenbergMarquardt:
 
 def measure(edges: int, linear: str) -> dict[str, float]:
     """One size, in this process."""
-    small = spiral(200)
+    small = spiral(1479)
     mslsq.solve(small.problem(), {"pose": small.poses}, solver=solver_of(linear))  # kernels and imports
     graph = spiral(edges)
     before = peak()

@@ -1,4 +1,5 @@
-"""The library's block-sparse Cholesky beside SciPy's splu and, where installed, MKL PARDISO (pip install pypardiso).
+"""The library's block-sparse Cholesky beside SciPy's splu and, where installed, MKL PARDISO (pip install pypardiso) and
+CHOLMOD (pip install kvxopt, GPL): the backends of `SparseCholesky`.
 
     OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 python benchmarks/sparse_cholesky.py --g2o ../shared/data/g2o --output table.md
 
@@ -11,6 +12,7 @@ import gzip
 import platform
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ import scipy
 import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
+from mslsq.linear.backends import lower_triangle
 from mslsq.linear.block_cholesky import BlockStructure, analyze, factor, solve
 
 Graph = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -113,9 +116,10 @@ def own(graph: Graph, batch: int, dtype: type, runs: int) -> dict[str, str]:
 
 
 def peers(graph: Graph, runs: int) -> list[dict[str, str]]:
-    """SciPy, and PARDISO where it can be imported, on the first matrix of the batch."""
+    """SciPy, and the backends that can be imported, on the first matrix of the batch."""
     structure = analyze(*graph)
-    matrix = to_scipy(structure, normal_equations(structure, graph, 1)[0])
+    values = normal_equations(structure, graph, 1)[0]
+    matrix = to_scipy(structure, values)
     rhs = np.random.default_rng(1).standard_normal((structure.num_unknowns, 8))
     scale = abs(matrix).sum(1).max()
     rows = []
@@ -138,20 +142,15 @@ def peers(graph: Graph, runs: int) -> list[dict[str, str]]:
 
     factored = lu()
     row("SciPy splu, MMD, symmetric", "in factor", lu, factored.solve)
-    try:
-        from pypardiso import PyPardisoSolver
-    except ImportError:
-        return rows
-    pardiso = PyPardisoSolver(mtype=2)
-    upper = sp.csr_matrix(sp.triu(matrix))
-
-    def phase(number: int, b: np.ndarray) -> np.ndarray:
-        pardiso.set_phase(number)
-        return pardiso._call_pardiso(upper, np.asfortranarray(b))
-
-    analysis = milliseconds(lambda: phase(11, rhs[:, :1]), 3)
-    phase(22, rhs[:, :1])
-    row("MKL PARDISO", f"{analysis:.1f}", lambda: phase(22, rhs[:, :1]), lambda b: phase(33, b))
+    lower, place = lower_triangle(structure)
+    for backend, name in (("pardiso", "MKL PARDISO"), ("cholmod", "CHOLMOD")):
+        factorization = import_module(f"mslsq.linear.backends.{backend}").Factorization
+        try:
+            foreign = factorization(lower)
+        except ImportError:
+            continue
+        analysis = milliseconds(lambda made=factorization: made(lower), 3)
+        row(name, f"{analysis:.1f}", lambda own=foreign: own.factor(values[place]), foreign.solve)
     return rows
 
 

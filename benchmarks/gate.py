@@ -1,0 +1,154 @@
+"""Fails where steps, costs or relative times of the sparse benchmarks have become worse than the committed baseline.
+
+    python benchmarks/gate.py                    # measure (about three minutes) and compare with baseline.json
+    python benchmarks/gate.py --update           # measure, and make that the baseline
+    python benchmarks/gate.py --measured FILE    # compare what was measured before
+
+Times are compared as ratios to a peer that solved the same problem in the same run (GTSAM for pose graphs, Ceres for
+bundle adjustment), one thread, processor time, so that another machine, or a busy one, does not fail. A ratio whose
+peer is not installed is left out, and said.
+
+Exit codes: 0 as good as the baseline; 1 a regression; 2 nothing could be compared.
+"""
+
+import argparse
+import json
+import platform
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+BASELINE = Path(__file__).resolve().parent / "baseline.json"
+
+Metrics = dict[str, dict[str, float]]
+"""By name of the measurement, what was measured: `steps`, `cost`, `ratio`."""
+
+TOLERANCES = {
+    "steps": 1.0,  # more: rounding can move a stop by one
+    "cost": 1e-6,  # relatively more: the optima are known to 1e-9
+    "cost_float32": 2e-4,  # relatively more: ten runs with other roundings spread by 1e-4
+    "ratio": 0.35,  # relatively more: medians of five differ by up to 20 % between runs on a busy machine
+}
+"""How much worse than the baseline is still as good as it."""
+
+
+class Finding(NamedTuple):
+    """One number beside its baseline."""
+
+    name: str
+    kind: str
+    now: float | None
+    before: float
+    limit: float
+
+    @property
+    def failed(self) -> bool:
+        """Is it worse than its limit, NaN, or gone? (Of a ratio the peer may be gone: that is no failure.)"""
+        if self.now is None:
+            return self.kind != "ratio"
+        return not self.now <= self.limit
+
+    def __str__(self) -> str:
+        now = "not measured" if self.now is None else f"{self.now:.9g}"
+        verdict = "WORSE" if self.failed else "left out" if self.now is None else "ok"
+        return f"{verdict:8} {self.name}, {self.kind}: {now} (baseline {self.before:.9g}, limit {self.limit:.9g})"
+
+
+def compare(now: Metrics, before: Metrics, tolerances: dict[str, float] = TOLERANCES) -> list[Finding]:
+    """Every number of the baseline beside what was measured now. What is new in `now` has nothing to be compared
+    with."""
+    findings = []
+    for name, numbers in before.items():
+        for kind, value in numbers.items():
+            allowed = tolerances[kind]
+            limit = value + allowed if kind == "steps" else value * (1 + allowed)
+            findings.append(Finding(name, kind, now.get(name, {}).get(kind), value, limit))
+    return findings
+
+
+def measure(repeats: int = 5) -> Metrics:
+    """Everything that the baseline holds, with one thread."""
+    from peers.turns import limit_threads
+
+    limit_threads(1)
+    return {**_pose_graphs(repeats), **_bundle_adjustment(min(repeats, 3)), **_scaling()}
+
+
+def _pose_graphs(repeats: int) -> Metrics:
+    import pose_graph
+
+    metrics: Metrics = {}
+    only = ("mslsq LM, new", "mslsq LM, again", "mslsq LM, again, ftol 1e-6", "mslsq GN, again, ftol 1e-6", "GTSAM LM")
+    for name in pose_graph.GRAPHS:
+        found = pose_graph.measured(pose_graph.read(name), 1, repeats, compiled=False, only=only)
+        peer = found["GTSAM LM"][1].cpu if "GTSAM LM" in found else None
+        for who, (cost, turn) in found.items():
+            if who.startswith("mslsq"):
+                numbers = {"steps": float(turn.last.steps), "cost": cost}
+                metrics[f"pose_graph/{name}/{who}"] = numbers | ({} if peer is None else {"ratio": turn.cpu / peer})
+    return metrics
+
+
+def _bundle_adjustment(repeats: int) -> Metrics:
+    import bundle_adjustment
+
+    peer = "Ceres DENSE_SCHUR"
+    only = ("mslsq, new", "mslsq, again", "mslsq, again, float32", peer)
+    _, found = bundle_adjustment.measured(1, repeats, compiled=False, only=only)
+    metrics: Metrics = {}
+    for who, (cost, turn) in found.items():
+        if who != peer:
+            numbers = {"cost_float32" if who.endswith("float32") else "cost": cost}
+            ratio = {"ratio": turn.cpu / found[peer][1].cpu} if peer in found else {}
+            metrics[f"bundle_adjustment/49-7776/{who}"] = numbers | ratio
+    return metrics
+
+
+def _scaling() -> Metrics:
+    """Is a step still linear in the number of edges, and building cheap beside a step?"""
+    import scaling
+
+    small, large = (scaling.in_own_process(edges, "auto") for edges in (1479, 100_000))
+    if small is None or large is None:
+        return {}
+    per_edge = [found["step"] / found["edges"] for found in (small, large)]
+    return {
+        "scaling/step per edge, 100,000 edges to 1,479": {"ratio": per_edge[1] / per_edge[0]},
+        "scaling/building to a step, 100,000 edges": {"ratio": large["build"] / large["step"]},
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--update", action="store_true", help="make what is measured the baseline")
+    parser.add_argument("--measured", type=Path, help="a file of an earlier --output")
+    parser.add_argument("--output", type=Path, help="write what was measured there")
+    parser.add_argument("--baseline", type=Path, default=BASELINE)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    if options.measured:
+        now: dict[str, Any] = json.loads(options.measured.read_text())
+    else:
+        about = {"date": str(date.today()), "python": platform.python_version(), "machine": platform.machine()}
+        now = {"about": about, "metrics": measure(options.repeats)}
+    for path in [options.output] * (options.output is not None) + [options.baseline] * options.update:
+        path.write_text(json.dumps(now, indent=2) + "\n")
+    if options.update:
+        print(f"{len(now['metrics'])} measurements are the baseline now: {options.baseline}")
+        return 0
+    if not options.baseline.exists():
+        print(f"no baseline in {options.baseline}: make one with --update", file=sys.stderr)
+        return 2
+    findings = compare(now["metrics"], json.loads(options.baseline.read_text())["metrics"])
+    for finding in findings:
+        print(finding)
+    failed = sum(finding.failed for finding in findings)
+    print(f"{failed} of {len(findings)} worse than the baseline")
+    if not findings:
+        return 2
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
