@@ -27,7 +27,7 @@ Metrics = dict[str, dict[str, float]]
 TOLERANCES = {
     "steps": 1.0,  # more: rounding can move a stop by one
     "cost": 1e-6,  # relatively more: the optima are known to 1e-9
-    "cost_float32": 2e-4,  # relatively more: ten runs with other roundings spread by 1e-4
+    "cost_float32": 5e-4,  # relatively more: rounding in other orders moved it by 2e-4
     "ratio": 0.35,  # relatively more: medians of five differ by up to 20 % between runs on a busy machine
 }
 """How much worse than the baseline is still as good as it."""
