@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mslsq.linear.block_cholesky import analyze
 from mslsq.linearize.blocks import BlockTerm, Values, first_block
-from mslsq.linearize.capture import CaptureError, capture
+from mslsq.linearize.capture import capture
 from mslsq.linearize.compressed import (
     CompressedPlan,
     CompressedTerm,
@@ -61,7 +61,8 @@ def compressed_plan(
             block = dataclasses.replace(block, term=dataclasses.replace(block.term, residual=captured))
             compressed = _recorded(block, _compressed(block, storages, first, inputs[0]), storages, first)
             plan = _placed(system, solver, block, compressed)
-    except (CaptureError, TooDenseError) as reason:
+    except Exception as reason:
+        # Whatever goes wrong while looking: the dense path asks for nothing but derivatives, and says what it lacks.
         _check_dense_fits(blocks[0], values[0], reason)
         return None, f"no use is made of the sparsity of {block.term.name!r}: {reason}"
     plan.captured[0] = captured
@@ -96,7 +97,10 @@ def _compressed(block: BlockTerm, storages: tuple[Tensor, ...], first: Inputs, i
         return block.residual_of_block(block._retracted(storages, delta), inputs)
 
     varying = block.batched if block.batch > 1 else frozenset[str]()
-    dependence = dependence_of(moved, sum(block.tangents), storages, first, varying)
+    columns = sum(block.tangents)
+    # No intermediate pattern fuller than what would be of use in the end: a network is given up after some layers.
+    largest = max(WORTH_LOOKING, block.rows * columns // FEWER)
+    dependence = dependence_of(moved, columns, storages, first, varying, largest)
     return compressed_plan_of(dependence, block.pairs, inputs, storages[0].device, storages[0].dtype)
 
 

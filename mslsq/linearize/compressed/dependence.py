@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
 from mslsq.linearize.compressed.rules import Rulebook, Tracked
-from mslsq.linearize.compressed.sets import Sets, empty, singletons
+from mslsq.linearize.compressed.sets import LARGEST, Sets, empty, singletons
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,7 @@ def dependence_of(
     storages: tuple[Tensor, ...],
     inputs: Mapping[str, Tensor],
     batched: frozenset[str] = frozenset(),
+    largest: int | None = None,
 ) -> Dependence:
     """The sparsity of ∂ function(δ, storages, inputs) / ∂δ at δ = 0, for every value of `storages` and of the inputs.
 
@@ -41,6 +42,7 @@ def dependence_of(
         function: out-of-place (see `capture`), returns a real vector.
         columns: the length of δ.
         batched: inputs that differ between the problems of a batch; the pattern holds for all of them.
+        largest: entries of any pattern, those of intermediate tensors included, beyond which nobody is interested.
 
     Raises:
         TooDenseError: the pattern has too many entries to be worth anything.
@@ -54,7 +56,8 @@ def dependence_of(
     names = ["x"] * (1 + len(storages)) + [f"input {name}" for name in _sorted_like(structure, flat, inputs)]
     starts = [Tracked(tensor, None, frozenset([name])) for tensor, name in zip(distinct, names, strict=True)]
     starts[0].sets = singletons(columns, 0, columns)
-    book = Rulebook(frozenset(["x", *(f"input {name}" for name in batched)]), columns)
+    varying = frozenset(["x", *(f"input {name}" for name in batched)])
+    book = Rulebook(varying, columns, LARGEST if largest is None else min(largest, LARGEST))
     with torch.no_grad():
         result = _followed(graph, starts, book)
     sets = result.sets if result.sets is not None else empty(result.value.numel(), columns)

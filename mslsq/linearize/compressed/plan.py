@@ -113,7 +113,11 @@ class CompressedPlan:
 
     def differs(self, inputs: Mapping[str, Tensor]) -> Tensor | None:
         """Have inputs changed that the pattern hangs on? None where there are none."""
-        found = [(inputs[name] != before).any() for name, before in self.pinned.items()]
+        found = [
+            # Two numbers that are not numbers are no difference.
+            ((inputs[name] != before) & ~((inputs[name] != inputs[name]) & (before != before))).any()
+            for name, before in self.pinned.items()
+        ]
         return torch.stack(found).any() if found else None
 
     def _tensor(self, array: np.ndarray) -> Tensor:

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array, eye_array, kron
 from torch import Tensor
 
 from mslsq import pytree
-from mslsq.linearize.compressed.sets import Sets, product, stacked, take, union, united
+from mslsq.linearize.compressed.sets import Sets, TooDenseError, product, stacked, take, union, united
 
 aten = torch.ops.aten
 
@@ -38,6 +38,8 @@ class Rulebook:
     varying: frozenset[str]
     """Inputs whose values differ from call to call, or between the problems of a batch: nothing may hang on them."""
     columns: int
+    largest: int
+    """Entries of one pattern beyond which the search is given up."""
     pinned: set[str] = field(default_factory=set)
 
     def sets_of(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Tensor]) -> list[Any]:
@@ -46,7 +48,10 @@ class Rulebook:
         if all(one.sets is None for one in tracked) or target in CONSTANT:
             return [None] * len(outputs)
         call = _Call(target, args, kwargs, tracked, outputs, self)
-        found = _rule(target)(call) or everything(call)
+        found = _found(call) or everything(call)
+        for sets in found:
+            if sets.nnz > self.largest:
+                raise TooDenseError(f"after {target} {sets.shape[0]:,} numbers depend on {sets.nnz:,} unknowns in sum")
         return [
             sets if output.is_floating_point() or output.is_complex() else None
             for sets, output in zip(found, outputs, strict=True)
@@ -98,6 +103,15 @@ class _Call:
 Found = list[Any] | None
 """One set matrix per output; None where the rule does not apply."""
 Rule = Callable[[_Call], Found]
+
+
+def _found(call: _Call) -> Found:
+    try:
+        return _rule(call.target)(call)
+    except TooDenseError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError):
+        return None  # called in a way that the rule does not know: caution costs time, not the answer
 
 
 def everything(call: _Call) -> list[Any]:

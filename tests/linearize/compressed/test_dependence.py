@@ -157,7 +157,7 @@ OPERATIONS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=5))
 def test_no_entry_is_missing_whatever_is_composed(operations):
     def residual(x):
@@ -167,3 +167,14 @@ def test_no_entry_is_missing_whatever_is_composed(operations):
 
     found, dense = patterns(residual, n=9)
     assert not (dense & ~found).any()
+
+
+def test_a_search_that_leads_nowhere_is_given_up():
+    with pytest.raises(TooDenseError, match="mm"):
+        dependence_of(
+            lambda delta, storages, given: (FULL @ (storages[0] + delta)[:, None]).reshape(-1),
+            20,
+            (torch.rand(20, dtype=F64),),
+            {},
+            largest=300,
+        )

@@ -75,6 +75,18 @@ def waves(x, data):
     return {"phasors": z - data, "products": z[1:] * z[:-1] - 1, "lengths": 0.1 * (x[0] ** 2 + x[1] ** 2)}
 
 
+LENGTHS = [8, 9, 10, 11, 12]
+
+
+def chains(x, data):
+    """Chains that do not touch each other; the second to last unknown of each hangs on nothing but its neighbours."""
+    parts = x.split(LENGTHS)
+    return [
+        torch.cat([part.diff().sinh() for part in parts]) - 0.1 * data,
+        torch.cat([part[::2] for part in parts]) - 1,
+    ]
+
+
 def with_gain(x, data):
     """One unknown that every entry depends on."""
     return {"data": x["gain"] * x["curve"] - data, "smooth": x["curve"].diff(), "gain": x["gain"] - 1}
@@ -105,6 +117,7 @@ def dense_of(residual):
 
 CASES = {
     "components": (maps, lambda: torch.ones(4 * 30, dtype=F64), lambda: (random(6, 30) + 0.5,)),
+    "unequal parts": (chains, lambda: torch.ones(50, dtype=F64), lambda: (random(45) + 0.5,)),
     "a grid": (membrane, lambda: torch.zeros(9, 8, dtype=F64), lambda: (random(9, 8) + 0.5,)),
     "one for all": (
         with_gain,
@@ -184,6 +197,22 @@ def test_the_answer_is_that_of_a_batch_over_the_cells():
     # Stopping by the cost, to 1e-12 of it, leaves 1e-6 of the unknowns.
     assert torch.allclose(whole.value.reshape(4, 30).T, cells.value, rtol=0, atol=1e-5)
     assert torch.allclose(whole.cost, cells.cost.sum(), rtol=1e-12, atol=0)
+
+
+def test_parts_of_unequal_size_are_padded():
+    mslsq.least_squares(chains, torch.ones(50, dtype=F64), (random(45),))
+    structure = plan_of(chains).structure
+    assert (structure.num_components, structure.size) == (5, 12)
+    assert int(structure.padding.sum()) == 5 * 12 - 50
+
+
+def test_an_unknown_that_nothing_depends_on_stays_where_it_is():
+    def residual(x):
+        return torch.cat([x[:50].exp() - 2, x[:50].diff()])
+
+    solution = mslsq.least_squares(residual, torch.full((60,), 0.3, dtype=F64))
+    assert bool(solution.converged)
+    assert torch.equal(solution.value[50:], torch.full((10,), 0.3, dtype=F64))
 
 
 def test_poses_move_on_their_manifold():
@@ -379,6 +408,29 @@ def test_jacobians_of_a_batch_are_those_of_the_dense_path(both):
     several = torch.stack([data, data * 1.05])
     found = torch.func.vmap(torch.func.jacrev(sparse))(several)
     assert torch.allclose(found[1], torch.func.jacfwd(dense)(several[1]), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("adjoint", [mslsq.Unrolled(), mslsq.DirectLossMinimization()])
+def test_other_adjoints_see_the_same(adjoint):
+    """With components small enough for dense systems: `Unrolled` differentiates the linear solver."""
+    start, data = torch.ones(4 * 30, dtype=F64), random(6, 30) + 0.5
+
+    def gradient(**how):
+        given = data.clone().requires_grad_()
+        mslsq.least_squares(maps, start, (given,), adjoint=adjoint, **how).value.square().sum().backward()
+        return given.grad
+
+    assert torch.allclose(gradient(), gradient(jac=torch.func.jacfwd(maps)), rtol=1e-5, atol=1e-6)
+
+
+def test_a_part_held_constant_has_no_derivative():
+    def residual(x):
+        return torch.cat([x * x.detach() - 2, x.diff()])
+
+    start = torch.linspace(1, 2, 60, dtype=F64)
+    found = mslsq.least_squares(residual, start, solver=mslsq.GaussNewton(max_steps=1))
+    dense = mslsq.least_squares(residual, start, jac=torch.func.jacrev(residual), solver=mslsq.GaussNewton(max_steps=1))
+    assert torch.allclose(found.value, dense.value, rtol=1e-12, atol=0)
 
 
 def test_second_derivatives_are_those_of_the_dense_path(both):
