@@ -88,6 +88,9 @@ class Solution:
     gradient_norm: Float[Tensor, "*batch"]
     differentiable: Bool[Tensor, "*batch"]
     history: History
+    adjoint_residual: Float[Tensor, "*batch"]
+    """How well the linear system behind derivatives was solved: a relative residual; NaN where nobody differentiates,
+    or where there is no such system."""
 
     @property
     def converged(self) -> Bool[Tensor, "*batch"]:

@@ -6,7 +6,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.linear.iterative import UnconvergedAdjointWarning
+
 Matrix = Float[Tensor, "batch components size size"]
+
+
+TRUSTED = 1e-3
+"""Largest relative residual of the adjoint's linear system with which a derivative is given at all. Direct solvers come
+to 1e-12 and less, unless the Hessian is singular to working precision; iterative ones refuse far earlier themselves."""
 
 
 class NotDifferentiableWarning(UserWarning):
@@ -36,5 +43,18 @@ def warn_about_gauge(num_singular: int, num_problems: int) -> None:
         "function of the data and its derivatives are NaN (or zero). Usually a gauge is free: hold a block with "
         "variable.fixed(index), add a Prior, or ask for Implicit(gauge='minimum_norm').",
         NotDifferentiableWarning,
+        stacklevel=3,
+    )
+
+
+def warn_about_residual(worst: float, num_unsolved: int, num_problems: int) -> None:
+    """Say in words why problems with a definite Hessian have no derivative."""
+    which = "the problem" if num_problems == 1 else f"{num_unsolved} of {num_problems} problems"
+    warnings.warn(
+        f"The linear system of the derivative was solved to a relative residual of {worst:.1e} only, so derivatives of "
+        f"{which} are NaN (or zero); `solution.adjoint_residual` has the figures. The Hessian is singular to working "
+        "precision (scale the variables, add a Prior), or the linear solver did not converge (try mslsq.linear."
+        "SparseCholesky()).",
+        UnconvergedAdjointWarning,
         stacklevel=3,
     )

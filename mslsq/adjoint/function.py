@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
-from mslsq.adjoint.factor import pseudo_inverse_factor, warn_about_gauge
+from mslsq.adjoint.factor import TRUSTED, pseudo_inverse_factor, warn_about_gauge, warn_about_residual
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.linearizer import Linearizer, TermInputs
+from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status
@@ -33,6 +33,7 @@ class Answer(NamedTuple):
     num_evaluations: Tensor
     gradient_norm: Tensor
     differentiable: Tensor
+    adjoint_residual: Tensor
     factor: Tensor
     """(batch, components, size, size) of the Hessian, as the adjoint wants it; the identity where there is none,
     empty if not wanted."""
@@ -105,11 +106,10 @@ class Solve(torch.autograd.Function):
         outcome = run(call.task, values, inputs, keep_trajectory=keep)
         status = outcome.status
         usable = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
-        factor = outcome.cost.new_zeros(0)
+        factor, residual = outcome.cost.new_zeros(0), torch.full_like(outcome.cost, torch.nan)
         if call.adjoint is not None:
-            plan, linearizer, prepared = outcome.planned
-            call.made.plan, call.made.method = plan, outcome.method
-            factor, usable = _judged(call, linearizer, prepared, outcome, usable)
+            call.made.plan, call.made.method = outcome.planned[0], outcome.method
+            factor, usable, residual = _judged(call, outcome, usable, residual)
         history = outcome.history
         return (
             *outcome.values,
@@ -119,6 +119,7 @@ class Solve(torch.autograd.Function):
             outcome.num_evaluations,
             outcome.gradient_norm,
             usable,
+            residual,
             factor,
             history.cost,
             history.gradient_norm,
@@ -166,25 +167,24 @@ class Solve(torch.autograd.Function):
 def answer_of(call: Call, output: tuple[Tensor, ...]) -> Answer:
     """The flat output by name."""
     count = len(call.task.system.unknowns)
-    figures, history, trajectory = output[count : count + 7], output[count + 7 : count + 12], output[count + 12 :]
+    figures, history, trajectory = output[count : count + 8], output[count + 8 : count + 13], output[count + 13 :]
     return Answer(output[:count], *figures, history=tuple(history), trajectory=tuple(trajectory))
 
 
-def _judged(
-    call: Call, linearizer: Linearizer, inputs: TermInputs, outcome: Outcome, converged: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The factor that the adjoint wants, and which problems are differentiable."""
-    adjoint, plan, values, status = call.adjoint, call.made.plan, outcome.values, outcome.status
-    assert adjoint is not None and plan is not None  # whoever asks has set them
+def _judged(call: Call, outcome: Outcome, converged: Tensor, unknown: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The factor that the adjoint wants, which problems are differentiable, and how well systems with it are solved."""
+    adjoint, values, status = call.adjoint, outcome.values, outcome.status
+    plan, linearizer, inputs = outcome.planned
+    assert adjoint is not None  # whoever asks has set it
     if adjoint.factors is None:
         # Derivatives of the iteration itself: they exist wherever its numbers are finite.
         finite = torch.stack([torch.isfinite(x).all(-1).all(-1) for x in values]).all(0)
-        return values[0].new_zeros(0), finite & (status != Status.NON_FINITE)
+        return values[0].new_zeros(0), finite & (status != Status.NON_FINITE), unknown
     policy = "always" if call.task.solver.compile else call.task.solver.trace
     plan.recorded("gradient", policy, linearizer.gradient, values, inputs)
     plan.recorded("cost", policy, linearizer.cost, values, inputs)
     with torch.no_grad(), TRANSFORM_LOCK:
-        hessian = _hessian(call, linearizer, inputs, outcome, policy)
+        hessian = _hessian(call, outcome, policy)
         minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
         if minimum_norm and linearizer.linear_solver.form in ("sparse", "blocks"):
             raise AdjointOptionError(
@@ -202,17 +202,32 @@ def _judged(
             decrement = 0.5 * (gradient * linearizer.linear_solver.solve_factored(factor, gradient)).sum(-1)
             told = LEVEL * torch.finfo(decrement.dtype).eps * linearizer.cost(values, inputs)
             converged = converged | (stalled & (decrement <= told))
-    singular = int((converged & ~definite).sum())
-    if singular:
-        warn_about_gauge(singular, len(definite))
-    return factor, converged & definite
+        residual = unknown if minimum_norm else _residual_of_a_system(linearizer, hessian, factor)
+        residual = torch.where(definite, residual, torch.nan)
+    singular, unsolved = converged & ~definite, converged & definite & ~(residual <= TRUSTED)
+    if bool(singular.any()):
+        warn_about_gauge(int(singular.sum()), len(definite))
+    if not minimum_norm and bool(unsolved.any()):
+        warn_about_residual(float(residual[unsolved].max()), int(unsolved.sum()), len(definite))
+        definite = definite & ~unsolved
+    return factor, converged & definite, residual
 
 
-def _hessian(call: Call, linearizer: Linearizer, inputs: TermInputs, outcome: Outcome, policy: str) -> Tensor:
+def _residual_of_a_system(linearizer: Linearizer, hessian: Tensor, factor: Tensor) -> Tensor:
+    """How well the adjoint's linear systems are solved: the relative residual for a right-hand side in which every
+    unknown has a part, H u with cosines for u."""
+    linear, columns = linearizer.linear_solver, linearizer.structure.num_columns
+    u = torch.arange(1.0, columns + 1, dtype=hessian.dtype, device=hessian.device).cos()
+    rhs = linear.product(hessian, u.expand(len(hessian), -1))
+    return linear.relative_residual(hessian, linear.solve_factored(factor, rhs), rhs)
+
+
+def _hessian(call: Call, outcome: Outcome, policy: str) -> Tensor:
     """The Hessian that the adjoint wants, from a recorded graph where that pays, and from the normal equations that
     the solve has left of its last point where they are a part of it: a third of the work for 1024 fits."""
-    assert call.adjoint is not None and call.made.plan is not None  # whoever asks has set them
-    plan, exact = call.made.plan, call.adjoint.factors == "exact"
+    assert call.adjoint is not None  # whoever asks has set it
+    plan, linearizer, inputs = outcome.planned
+    exact = call.adjoint.factors == "exact"
     if not exact and linearizer.linear_solver.form in ("normal", "sparse"):
         return outcome.matrix
     at = (outcome.values, inputs)

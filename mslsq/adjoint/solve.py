@@ -85,6 +85,7 @@ def solve_system(
         answer.gradient_norm,
         answer.differentiable,
         History(*answer.history),
+        answer.adjoint_residual,
     )
 
 

@@ -72,7 +72,7 @@ class LinearSolver:
         """‖b − Ax‖ / ‖b‖ of a symmetric system, 0 for b = 0: how far a solution may be trusted."""
         left = torch.linalg.vector_norm(rhs - self.product(matrix, solution), dim=-1)
         length = torch.linalg.vector_norm(rhs, dim=-1)
-        return torch.where(length > 0, left / torch.where(length > 0, length, 1), left)
+        return left / torch.where(length > 0, length, 1)
 
     def definite_factor(self, matrix: Matrix) -> tuple[Tensor, Bool[Tensor, "batch"]]:
         """A factor of symmetric matrices (in the form of normal equations), and which of them are positive definite.
