@@ -176,7 +176,10 @@ class Schur(LinearSolver):
         return -step, solved
 
     def squared_column_norms(self, matrix: Values) -> Vector:
-        return matrix[:, torch.from_numpy(self.elimination.structure.diagonal_index).to(matrix.device)]
+        made, device = self.elimination.made, matrix.device
+        if ("diagonal", device) not in made:
+            made["diagonal", device] = torch.from_numpy(self.elimination.structure.diagonal_index).to(device)
+        return matrix.gather(1, made["diagonal", device].expand(len(matrix), -1))
 
     def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
         return (vector * self.product(matrix, vector)).sum(-1)

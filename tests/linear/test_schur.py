@@ -300,24 +300,53 @@ def test_large_bundles_are_eliminated_by_themselves(capsys):
     assert "a solve by estimate" in said
 
 
-def survey(linear: mslsq.linear.LinearSolver):
-    """Landmarks seen from poses on a ring, the first pose held; a sum of the solution as a function of the data."""
+def seen_from_poses() -> tuple[mslsq.Problem, dict, torch.Tensor, torch.Generator]:
+    """Landmarks seen from poses, the first pose held: problem, start, what was seen."""
     generator = torch.Generator().manual_seed(1)
     truth = mslsq.SE2.random(5, generator=generator, dtype=torch.float64)
     places = torch.randn(6, 2, generator=generator, dtype=torch.float64)
     who, what = torch.arange(5).repeat_interleave(6), torch.arange(6).repeat(5)
     seen = truth[who].inverse().act(places[what])
     seen = seen + 0.05 * torch.randn(30, 2, generator=generator, dtype=torch.float64)
-    direction = torch.randn(30, 2, generator=generator, dtype=torch.float64)
     pose = mslsq.Variable("pose", mslsq.SE2, count=5)
     landmark = mslsq.Variable("landmark", mslsq.Euclidean(2), count=6)
     problem = mslsq.Problem(sighting(pose[who], landmark[what], seen=seen), pose.fixed([0]))
+    return problem, {"pose": truth, "landmark": places}, seen, generator
+
+
+@pytest.mark.parametrize("method", [mslsq.LevenbergMarquardt, mslsq.GaussNewton, mslsq.Dogleg])
+def test_every_method_takes_the_steps_of_dense_cholesky(method):
+    problem, start, _, _ = seen_from_poses()
+    start = {**start, "landmark": start["landmark"] + 0.2}
+    dense, schur = (
+        mslsq.solve(problem, start, solver=method(linear_solver=linear, max_steps=3)).history.cost
+        for linear in (mslsq.linear.Cholesky(), Schur())
+    )
+    torch.testing.assert_close(schur, dense, rtol=1e-10, atol=0, equal_nan=True)
+
+
+def test_a_nan_problem_does_not_disturb_its_batch_mates():
+    problem, start, seen, _ = seen_from_poses()
+    data = torch.stack([seen, seen * torch.nan, seen + 0.01])
+    solver = mslsq.LevenbergMarquardt(linear_solver=Schur())
+    in_dims = (None, {"sighting": {"seen": 0}})
+    batch = mslsq.solve(problem, start, {"sighting": {"seen": data}}, in_dims=in_dims, solver=solver)
+    assert mslsq.Status(int(batch.status[1])) is mslsq.Status.NON_FINITE
+    for k in (0, 2):
+        single = mslsq.solve(problem, start, {"sighting": {"seen": data[k]}}, solver=solver)
+        torch.testing.assert_close(batch.value["landmark"][k], single.value["landmark"], rtol=1e-9, atol=1e-9)
+
+
+def survey(linear: mslsq.linear.LinearSolver):
+    """A sum of the solution as a function of the data."""
+    problem, start, seen, generator = seen_from_poses()
+    direction = torch.randn(30, 2, generator=generator, dtype=torch.float64)
     solver = mslsq.LevenbergMarquardt(linear_solver=linear, ftol=0, xtol=1e-15, gtol=1e-13, max_steps=60)
     weights = torch.randn(6, 2, generator=generator, dtype=torch.float64)
 
     def function(a: torch.Tensor) -> torch.Tensor:
         data = {"sighting": {"seen": seen + a[0] * direction + a[1] * direction.flip(0) ** 2}}
-        solution = mslsq.solve(problem, {"pose": truth, "landmark": places}, data, solver=solver)
+        solution = mslsq.solve(problem, start, data, solver=solver)
         return (solution.value["landmark"] * weights).sum()
 
     return function
