@@ -10,7 +10,16 @@ from mslsq.linear.backends.analysis import (
     BackendMissingError,
     Lower,
     NotPositiveDefiniteError,
+    lower_triangle,
     solve_with_backend,
 )
 
-__all__ = ["BACKENDS", "Analysis", "BackendMissingError", "Lower", "NotPositiveDefiniteError", "solve_with_backend"]
+__all__ = [
+    "BACKENDS",
+    "Analysis",
+    "BackendMissingError",
+    "Lower",
+    "NotPositiveDefiniteError",
+    "lower_triangle",
+    "solve_with_backend",
+]

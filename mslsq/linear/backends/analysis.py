@@ -48,7 +48,7 @@ class Backend(Protocol):
         """Factor the matrix with these entries; NotPositiveDefiniteError where it has no factor."""
         ...
 
-    def solve(self, rhs: Float[ndarray, "size"]) -> Float[ndarray, "size"]:
+    def solve(self, rhs: Float[ndarray, "size k"]) -> Float[ndarray, "size k"]:
         """With the last factor."""
         ...
 
@@ -57,15 +57,11 @@ class Analysis:
     """One structure in one backend. Its methods hold a lock: the libraries keep one factor per analysis."""
 
     def __init__(self, structure: BlockStructure, backend: str):
-        place, row, column = lower_entries(structure)
-        order = np.lexsort((row, column))
-        self._place, row, column = place[order], row[order], column[order]
-        size = structure.num_unknowns
-        indptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.bincount(column, minlength=size))))
-        self._diagonal = np.flatnonzero(row == column)
+        lower, self._place = lower_triangle(structure)
+        self._diagonal = lower.indptr[:-1]  # the first of every column
         module = importlib.import_module(f"mslsq.linear.backends.{backend}")
         try:
-            self._factorization: Backend = module.Factorization(Lower(size, indptr, row))
+            self._factorization: Backend = module.Factorization(lower)
         except ImportError as error:
             raise BackendMissingError(
                 f"SparseCholesky(backend={backend!r}) needs {BACKENDS[backend]}, which is not installed: pip install "
@@ -87,7 +83,7 @@ class Analysis:
         with self._lock:
             try:
                 self._factorization.factor(entries)
-                solution = self._factorization.solve(rhs.astype(np.float64))
+                solution = self._factorization.solve(rhs.astype(np.float64)[:, None])[:, 0]
             except NotPositiveDefiniteError:
                 return None
         return solution if np.isfinite(solution).all() else None
@@ -113,18 +109,20 @@ def analysis_of(structure: BlockStructure, backend: str) -> Analysis:
         return made[backend]
 
 
-def lower_entries(
-    structure: BlockStructure,
-) -> tuple[Int[ndarray, "entries"], Int[ndarray, "entries"], Int[ndarray, "entries"]]:
-    """The place in the values, the row and the column of every entry of the lower triangle."""
+def lower_triangle(structure: BlockStructure) -> tuple[Lower, Int[ndarray, "entries"]]:
+    """The lower triangle entry by entry, and the place of each in the values."""
     heights, widths = structure.block_sizes[structure.rows], structure.block_sizes[structure.cols]
     sizes = heights * widths
     block = np.repeat(np.arange(len(sizes)), sizes)
     within = np.arange(sizes.sum()) - (np.cumsum(sizes) - sizes)[block]
     row = structure.starts[structure.rows[block]] + within // widths[block]
     column = structure.starts[structure.cols[block]] + within % widths[block]
-    lower = row >= column
-    return (structure.offsets[block] + within)[lower], row[lower], column[lower]
+    place = structure.offsets[block] + within
+    order = np.lexsort((row, column))
+    order = order[row[order] >= column[order]]
+    size = structure.num_unknowns
+    counts = np.bincount(column[order], minlength=size)
+    return Lower(size, np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))), row[order]), place[order]
 
 
 @registered("foreign_cholesky_solve")

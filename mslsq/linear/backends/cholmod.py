@@ -25,7 +25,7 @@ class Factorization:
     def factor(self, entries: Float[ndarray, "entries"]) -> None:
         self._own.factor(entries)
 
-    def solve(self, rhs: Float[ndarray, "size"]) -> Float[ndarray, "size"]:
+    def solve(self, rhs: Float[ndarray, "size k"]) -> Float[ndarray, "size k"]:
         return self._own.solve(rhs)
 
 
@@ -50,7 +50,7 @@ class ByScikitSparse:
         except self._error as error:
             raise NotPositiveDefiniteError(str(error)) from error
 
-    def solve(self, rhs: Float[ndarray, "size"]) -> Float[ndarray, "size"]:
+    def solve(self, rhs: Float[ndarray, "size k"]) -> Float[ndarray, "size k"]:
         return self._factor.solve_A(rhs)
 
 
@@ -75,7 +75,7 @@ class ByKvxopt:
         except (ArithmeticError, ValueError) as error:
             raise NotPositiveDefiniteError(str(error)) from error
 
-    def solve(self, rhs: Float[ndarray, "size"]) -> Float[ndarray, "size"]:
+    def solve(self, rhs: Float[ndarray, "size k"]) -> Float[ndarray, "size k"]:
         solution = self._to_matrix(rhs)
         self._cholmod.solve(self._symbolic, solution)
-        return np.array(solution)[:, 0]
+        return np.array(solution)

@@ -37,8 +37,8 @@ class Factorization:
         except self._error as error:
             raise NotPositiveDefiniteError(str(error)) from error
 
-    def solve(self, rhs: Float[ndarray, "size"]) -> Float[ndarray, "size"]:
-        return self._call(SOLVE, np.ascontiguousarray(rhs))
+    def solve(self, rhs: Float[ndarray, "size k"]) -> Float[ndarray, "size k"]:
+        return self._call(SOLVE, np.asfortranarray(rhs))
 
     def _call(self, phase: int, rhs: ndarray) -> ndarray:
         # pypardiso's public calls analyse anew for every matrix, and compare all its numbers to find out.
