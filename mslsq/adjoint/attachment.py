@@ -12,7 +12,7 @@ from torch import Tensor
 from mslsq.adjoint.function import Answer, Call
 from mslsq.adjoint.levels import belongs_to, constant, transforms_are_active
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
+from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs, linearizer_of
 from mslsq.linearize.trace import Recorded
 from mslsq.problem.system import Inputs
 from mslsq.solvers.run import linear_solver_of
@@ -56,6 +56,15 @@ class Attachment:
         """The cost, likewise."""
         graph = self._graph("cost") if self.is_recorded else None
         return (self.linearizer.cost if graph is None else graph.differentiable)(values, inputs)
+
+    def linearization(self, linearizer: Linearizer, inputs: TermInputs) -> Callable[..., Linearization]:
+        """`linearizer.linearize`, from a recorded graph where that pays and no transform is running: a quarter of the
+        time for 1024 fits."""
+        if transforms_are_active():
+            return linearizer.linearize
+        name = f"linearization, {type(linearizer.linear_solver).__name__}"
+        graph = self.recorded(name, linearizer.linearize, self.answer.values, inputs)
+        return linearizer.linearize if graph is None else graph.differentiable
 
     @cached_property
     def is_recorded(self) -> bool:

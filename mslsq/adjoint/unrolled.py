@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,22 +28,29 @@ class Unrolled(Adjoint):
     optimiser) they are what training wants.
 
     Cost: one linearization and one factorisation per accepted step, in memory too, unless `checkpoint` recomputes
-    them in the backward pass (reverse mode only). A problem that met numbers that are not finite has NaN derivatives.
+    them in the backward pass (reverse mode only). A problem that met numbers that are not finite has NaN derivatives,
+    or zero ones (`failed="zero"`).
     """
 
     keeps_trajectory: ClassVar[bool] = True
     differentiates_start: ClassVar[bool] = True
     checkpoint: bool = False
+    failed: Literal["nan", "zero"] = "nan"
+
+    def __post_init__(self) -> None:
+        _check_failed("Unrolled", self.failed)
 
     def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
-        linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(torch.nan)
+        fill = torch.nan if self.failed == "nan" else 0.0
+        linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(fill)
         _refuse_sparse(linearizer.linear_solver)
         solver = attachment.call.task.solver
+        linearize = attachment.linearization(linearizer, prepared)
         x = attachment.start
 
         def again(x: Values, number: int) -> Values:
             accepted, *method = (column[:, number] for column in attachment.answer.trajectory)
-            model = _guarded(linearizer.linearize(x, prepared), accepted, linearizer.linear_solver)
+            model = _guarded(linearize(x, prepared), accepted, linearizer.linear_solver)
             state = attachment.call.method_state(method)
             step = solver.propose(model, state, linearizer.linear_solver).step
             return _moved(linearizer, x, step, accepted)
@@ -54,7 +61,7 @@ class Unrolled(Adjoint):
             for number in range(count):
                 x = _checkpointed(again, x, number) if recompute else again(x, number)
             cost = linearizer.cost(x, prepared)
-        return attachment.with_value(x, cost, torch.nan)
+        return attachment.with_value(x, cost, fill)
 
 
 @dataclass(frozen=True)
@@ -64,32 +71,41 @@ class Truncated(Adjoint):
     With k steps the derivative is off by the k-th power of the rate at which Gauss–Newton converges there (0.01 to
     0.5 for moderate residuals, 0 for none), so it needs no second derivatives beyond those of one linearization, and
     is exact in the limit. It is wrong where Gauss–Newton diverges (large residuals, strong curvature); use
-    `Implicit` there.
+    `Implicit` there. A problem that has not converged has NaN derivatives, or zero ones (`failed="zero"`).
 
     Cost: `steps` linearizations and factorisations, in memory too.
     """
 
     steps: int = 5
+    failed: Literal["nan", "zero"] = "nan"
 
     def __post_init__(self) -> None:
         if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 1:
             raise AdjointOptionError(f"Truncated: steps must be a positive integer, not {self.steps!r}.")
+        _check_failed("Truncated", self.failed)
 
     @property
     def factors(self) -> str | None:
         return "gauss_newton"  # for its verdict: a singular JᵀJ has no step
 
     def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
-        linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(torch.nan)
+        fill = torch.nan if self.failed == "nan" else 0.0
+        linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(fill)
         _refuse_sparse(linearizer.linear_solver)
         x, usable = attachment.solution(), attachment.answer.differentiable
+        linearize = attachment.linearization(linearizer, prepared)
         with TRANSFORM_LOCK:
             for _ in range(self.steps):
-                model = _guarded(linearizer.linearize(x, prepared), usable, linearizer.linear_solver)
+                model = _guarded(linearize(x, prepared), usable, linearizer.linear_solver)
                 step, _solved = linearizer.linear_solver.solve(model.matrix, model.rhs, None)
                 x = _moved(linearizer, x, step, usable)
             cost = linearizer.cost(x, prepared)
-        return attachment.with_value(x, cost, torch.nan)
+        return attachment.with_value(x, cost, fill)
+
+
+def _check_failed(name: str, failed: str) -> None:
+    if failed not in ("nan", "zero"):
+        raise AdjointOptionError(f"{name}: failed must be one of ('nan', 'zero'), not {failed!r}.")
 
 
 def _refuse_sparse(linear: LinearSolver) -> None:

@@ -1,5 +1,6 @@
 """Every strategy against an independent derivative: what is exact, what is biased by how much, what fails in words."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -152,6 +153,20 @@ def test_unrolled_is_the_derivative_of_the_iterate_also_in_the_start(solver):
     assert float(in_start.abs().max()) > 1e-6  # it does depend on the start
 
 
+@pytest.mark.parametrize("adjoint", [mslsq.Unrolled(), mslsq.Unrolled(checkpoint=True), mslsq.Truncated(3)], ids=repr)
+def test_steps_taken_again_from_a_recorded_graph_have_the_same_derivatives(adjoint):
+    gradients = []
+    for trace in ("never", "always"):
+        y = measurements(0.1).requires_grad_()
+        solver = dataclasses.replace(LM, trace=trace)
+        value = fit(y, adjoint, solver)
+        (first,) = torch.autograd.grad(value.sum(), y, create_graph=not getattr(adjoint, "checkpoint", False))
+        second = torch.autograd.grad(first.sum(), y)[0] if first.requires_grad else first
+        gradients.append((first.detach(), second))
+    for eager, recorded in zip(*gradients, strict=True):
+        assert torch.allclose(recorded, eager, rtol=1e-9, atol=1e-12)
+
+
 def test_unrolled_tends_to_the_implicit_derivative_once_converged():
     """The damping is held constant, and has no influence at the minimum."""
     y = measurements(0.1)
@@ -223,6 +238,8 @@ def test_the_value_is_the_solvers_own_whatever_the_adjoint(adjoint):
         (lambda: mslsq.Implicit(order=0), "order must be a positive integer"),
         (lambda: mslsq.Implicit(hessian="exakt"), "hessian must be one of"),
         (lambda: mslsq.Truncated(0), "steps must be a positive integer"),
+        (lambda: mslsq.Truncated(failed="none"), "failed must be one of"),
+        (lambda: mslsq.Unrolled(failed=None), "failed must be one of"),
         (lambda: mslsq.DirectLossMinimization(-1.0), "epsilon must be a positive number"),
     ],
 )
@@ -327,6 +344,19 @@ def test_an_unconverged_solve_has_no_implicit_derivative():
     assert unrolled.differentiable
     (gradient,) = torch.autograd.grad(unrolled.value.sum(), y)
     assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("failed", ["nan", "zero"])
+@pytest.mark.parametrize("kind", [mslsq.Truncated, mslsq.Unrolled])
+def test_steps_of_a_failed_entry_have_the_derivative_that_was_asked_for(kind, failed):
+    y, start = batch_with_failures()
+    y.requires_grad_()
+    value = mslsq.least_squares(
+        decay, start, (T, y), in_dims=(0, None, 0), solver=mslsq.GaussNewton(**TIGHT), adjoint=kind(failed=failed)
+    ).value
+    torch.nan_to_num(value).sum().backward()
+    assert torch.isfinite(y.grad[GOOD]).all()
+    assert torch.isnan(y.grad[NAN]).all() if failed == "nan" else not y.grad[NAN].any()
 
 
 @pytest.mark.parametrize("failed", ["nan", "zero"])
