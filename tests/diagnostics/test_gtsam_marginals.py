@@ -38,9 +38,10 @@ def marginals(graph: PoseGraph, at: mslsq.SE2 | mslsq.SE3, keys: list[int]) -> n
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("laps", [4, 20], ids=["dense", "sparse"])
 @pytest.mark.parametrize("kind", ["sphere", "ring"])
-def test_blocks_are_those_of_gtsam(kind: str) -> None:
-    made = sphere_graph(laps=4, per_lap=10) if kind == "sphere" else ring_graph(laps=2, per_lap=40)
+def test_blocks_are_those_of_gtsam(kind: str, laps: int) -> None:
+    made = sphere_graph(laps=laps, per_lap=10) if kind == "sphere" else ring_graph(laps=laps, per_lap=20)
     graph = made.graph
     problem = graph.problem(anchor_sigma=ANCHOR)
     solution = mslsq.solve(problem, {"pose": graph.poses})
@@ -48,5 +49,7 @@ def test_blocks_are_those_of_gtsam(kind: str) -> None:
     keys = [0, 3, 7, 31, len(graph.ids) - 1]
     found = mslsq.covariance(problem, solution, "pose", keys).numpy()
     expected = marginals(graph, solution.value["pose"], keys)
+    # Residuals are not zero, so this needs the Jacobians of both to be exact; GTSAM's factors are of JᵀJ as ours are,
+    # and its condition, 1e6, times 1e-16 is what the two may differ by.
     scale = np.abs(expected).max(axis=(1, 2), keepdims=True)
     np.testing.assert_allclose(found / scale, expected / scale, rtol=0, atol=1e-8)
