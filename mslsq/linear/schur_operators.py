@@ -101,26 +101,25 @@ def reduce_by_kernels(
     work, carried = values.new_empty(batch, work_size, dtype=F64), values.new_empty(batch, eliminated, dtype=F64)
     work[:, -PADDING:] = 0
     matrix = values.new_zeros(batch, size, dtype=F64)
-    regular = torch.zeros(batch, dtype=torch.bool)
+    regular = torch.ones(batch, dtype=torch.bool)
     plan = [array.numpy() for array in arrays]
     pivots, edges, pairs, rest = _groups(plan, numbers)
     reduced_rhs = rhs[:, torch.from_numpy(rest[0])].to(F64)
     A, B = values.contiguous().numpy(), rhs.contiguous().numpy()
     D = shift.contiguous().numpy() if shift.numel() else np.empty((batch, 0), A.dtype)
-    for b in range(batch):
-        W, C, M, R = work[b].numpy(), carried[b].numpy(), matrix[b].numpy(), reduced_rhs[b].numpy()
-        ok = all(kernels.factor_pivots(A[b], D[b], B[b], W, C, *given, _sized(k)) for k, given in pivots)
-        if not ok:
-            W[:], C[:], R[:] = 0, 0, 0
-            continue
-        for (a, k, transposed), (source, *given) in edges:
-            by_row, by_column = (1, k) if transposed else (a, 1)
-            kernels.carry_over(A[b], W, C, R, source, by_row, by_column, *given, _sized(a), _sized(k))
-        if count:
-            kernels.place_kept(A[b], D[b], M, *rest[1:])
-        for (a, k, c), (start, target, stride, left, right) in pairs:
-            kernels.subtract_pairs(W, M, start, target, stride, left, right, _sized(a), _sized(k), _sized(c))
-        regular[b] = True
+    W, C, M, R, ok = (x.numpy() for x in (work, carried, matrix, reduced_rhs, regular))
+    for k, given in pivots:
+        kernels.factor_pivots(A, D, B, W, C, ok, *given, _sized(k))
+    for (a, k, transposed), given in edges:
+        by_row, by_column = (1, k) if transposed else (a, 1)
+        kernels.carry_over(A, W, C, R, ok, by_row, by_column, *given, _sized(a), _sized(k))
+    if count:
+        kernels.place_kept(A, D, M, *rest[1:])
+    for (a, k, c), given in pairs:
+        kernels.subtract_pairs(W, M, ok, *given, _sized(a), _sized(k), _sized(c))
+    if not ok.all():
+        for part in (W, C, M, R):
+            part[~ok] = 0
     return work, carried, matrix, reduced_rhs, regular
 
 
@@ -129,17 +128,17 @@ def back_by_kernels(work: Tensor, carried: Tensor, kept: Tensor, arrays: list[Te
     """All unknowns from the kept ones."""
     from mslsq.linear import schur_kernels
 
+    kernels: Any = schur_kernels
     plan = [array.numpy() for array in arrays]
     pivots, edges, _, rest = _groups(plan, numbers)
-    carried, kept = carried.clone(), kept.contiguous()
+    carried, kept = carried.clone(memory_format=torch.contiguous_format), kept.contiguous()
     solution = kept.new_empty(len(kept), numbers[0])
     solution[:, torch.from_numpy(rest[0])] = kept
-    for b in range(len(kept)):
-        W, C, X, S = work[b].numpy(), carried[b].numpy(), kept[b].numpy(), solution[b].numpy()
-        for (a, k, _), (_, _, right, column, target) in edges:
-            schur_kernels.carry_back(W, X, C, right, column, target, _sized(a), _sized(k))
-        for k, (_, column, triangle, right) in pivots:
-            schur_kernels.solve_pivots(W, C, S, column, triangle, right, _sized(k))
+    W, C, X, S = (x.numpy() for x in (work.contiguous(), carried, kept, solution))
+    for (a, k, _), (_, _, right, column, target) in edges:
+        kernels.carry_back(W, X, C, right, column, target, _sized(a), _sized(k))
+    for k, (_, column, triangle, right) in pivots:
+        kernels.solve_pivots(W, C, S, column, triangle, right, _sized(k))
     return solution
 
 

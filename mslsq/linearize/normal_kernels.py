@@ -10,32 +10,36 @@ from numba import njit
 
 @njit(cache=True, nogil=True)
 def add_products(jacobian, values, lanes, offsets, first, second, rows, height, width):
-    """values[offset + a width + b] += Σ_r J[r, first + a] J[r, second + b], J (rows, tangent, lanes)."""
+    """values[offset + a width + b] += Σ_r J[r, first + a] J[r, second + b], J (batch, rows, tangent, lanes)."""
     count, h, w = len(rows), len(height), len(width)
     left, right = np.empty(count * h, values.dtype), np.empty(count * w, values.dtype)
-    for e in range(lanes.size):
-        lane, at = lanes[e], offsets[e]
-        for r in range(count):
+    for n in range(values.shape[0]):
+        J, A = jacobian[n], values[n]
+        for e in range(lanes.size):
+            lane, at = lanes[e], offsets[e]
+            for r in range(count):
+                for a in range(h):
+                    left[r * h + a] = J[r, first + a, lane]
+                for b in range(w):
+                    right[r * w + b] = J[r, second + b, lane]
             for a in range(h):
-                left[r * h + a] = jacobian[r, first + a, lane]
-            for b in range(w):
-                right[r * w + b] = jacobian[r, second + b, lane]
-        for a in range(h):
-            for b in range(w):
-                value = values[at + a * w + b]
-                for r in range(count):
-                    value += left[r * h + a] * right[r * w + b]
-                values[at + a * w + b] = value
+                for b in range(w):
+                    value = A[at + a * w + b]
+                    for r in range(count):
+                        value += left[r * h + a] * right[r * w + b]
+                    A[at + a * w + b] = value
 
 
 @njit(cache=True, nogil=True)
 def add_gradient(jacobian, residual, gradient, lanes, columns, first, rows, height):
-    """gradient[column + a] += Σ_r J[r, first + a] r[r], J (rows, tangent, lanes)."""
+    """gradient[column + a] += Σ_r J[r, first + a] r[r], J (batch, rows, tangent, lanes)."""
     count, h = len(rows), len(height)
-    for e in range(lanes.size):
-        lane, at = lanes[e], columns[e]
-        for a in range(h):
-            value = gradient[at + a]
-            for r in range(count):
-                value += jacobian[r, first + a, lane] * residual[r, lane]
-            gradient[at + a] = value
+    for n in range(gradient.shape[0]):
+        J, R, g = jacobian[n], residual[n], gradient[n]
+        for e in range(lanes.size):
+            lane, at = lanes[e], columns[e]
+            for a in range(h):
+                value = g[at + a]
+                for r in range(count):
+                    value += J[r, first + a, lane] * R[r, lane]
+                g[at + a] = value

@@ -70,12 +70,11 @@ def normal_matrix(jacobian: Tensor, arrays: list[Tensor], numbers: list[int]) ->
     kernel: Any = normal_kernels.add_products
     values = jacobian.new_zeros(len(jacobian), numbers[0])
     rows = _sized(jacobian.shape[1])
-    for b in range(len(jacobian)):
-        block, out = jacobian[b].numpy(), values[b].numpy()
-        for k in range(numbers[2]):
-            first, second, height, width = numbers[4 + 4 * k : 8 + 4 * k]
-            lanes, offsets = arrays[2 * k].numpy(), arrays[2 * k + 1].numpy()
-            kernel(block, out, lanes, offsets, first, second, rows, _sized(height), _sized(width))
+    block, out = jacobian.numpy(), values.numpy()
+    for k in range(numbers[2]):
+        first, second, height, width = numbers[4 + 4 * k : 8 + 4 * k]
+        lanes, offsets = arrays[2 * k].numpy(), arrays[2 * k + 1].numpy()
+        kernel(block, out, lanes, offsets, first, second, rows, _sized(height), _sized(width))
     return values
 
 
@@ -87,12 +86,11 @@ def normal_gradient(jacobian: Tensor, residual: Tensor, arrays: list[Tensor], nu
     kernel: Any = normal_kernels.add_gradient
     gradient = jacobian.new_zeros(len(jacobian), numbers[1])
     rows, pairs = _sized(jacobian.shape[1]), numbers[2]
-    for b in range(len(jacobian)):
-        block, right, out = jacobian[b].numpy(), residual[b].numpy(), gradient[b].numpy()
-        for k in range(numbers[3]):
-            first, height = numbers[4 + 4 * pairs + 2 * k : 6 + 4 * pairs + 2 * k]
-            lanes, columns = arrays[2 * (pairs + k)].numpy(), arrays[2 * (pairs + k) + 1].numpy()
-            kernel(block, right, out, lanes, columns, first, rows, _sized(height))
+    block, right, out = jacobian.numpy(), residual.numpy(), gradient.numpy()
+    for k in range(numbers[3]):
+        first, height = numbers[4 + 4 * pairs + 2 * k : 6 + 4 * pairs + 2 * k]
+        lanes, columns = arrays[2 * (pairs + k)].numpy(), arrays[2 * (pairs + k) + 1].numpy()
+        kernel(block, right, out, lanes, columns, first, rows, _sized(height))
     return gradient
 
 
