@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from mslsq.adjoint import Adjoint, Implicit
+from mslsq.exporting import exported_solve, is_being_exported
 from mslsq.problem import Problem
 from mslsq.solution import Solution
 from mslsq.solve import solve
@@ -45,6 +46,8 @@ class LeastSquaresLayer(nn.Module):
         in_dims: Any = None,
     ) -> Solution:
         """As `mslsq.solve(problem, values, data, in_dims=in_dims)`."""
+        if is_being_exported():
+            return exported_solve(self.problem, values, data, in_dims, self.solver)
         return solve(self.problem, values, data, in_dims=in_dims, solver=self.solver, adjoint=self.adjoint)
 
     def extra_repr(self) -> str:

@@ -6,14 +6,31 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 F = TypeVar("F", bound=Callable[..., object])
 
 REASON = (
     "a least-squares solve runs outside compiled regions: its loop stops early and its derivatives are attached by "
     "rules that Dynamo drops. Without fullgraph=True it is one graph break; LevenbergMarquardt(compile=True) compiles "
-    "the steps themselves."
+    "the steps themselves. To export one with a fixed number of steps: torch.export.export(..., strict=False) of a "
+    "LeastSquaresLayer, or mslsq.interop.export."
 )
+
+
+class NotExportableError(RuntimeError):
+    """A solve cannot be exported as it is; the message says why and what to change."""
+
+
+def refuse_fake_tensors(tensor: Tensor) -> None:
+    """A solve that `torch.export` runs on fake tensors ends in an error of its own about symbols: say it in words."""
+    if torch.compiler.is_exporting() and isinstance(tensor, FakeTensor):
+        raise NotExportableError(
+            "torch.export is running a solve on tensors without numbers, but a solve reads some when it plans its "
+            "structure. Put it into a LeastSquaresLayer with solver=LevenbergMarquardt(max_steps=k, early_stop=False), "
+            "or export the module with mslsq.interop.export(module, args)."
+        )
 
 
 def outside_compiled_regions(function: F) -> F:

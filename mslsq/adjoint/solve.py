@@ -6,6 +6,7 @@ import torch
 
 from mslsq.adjoint.adjoint import Adjoint, DerivativeOrderError
 from mslsq.adjoint.attachment import attachment_of
+from mslsq.adjoint.compiling import refuse_fake_tensors
 from mslsq.adjoint.function import Call, Solve, answer_of
 from mslsq.adjoint.implicit import Implicit
 from mslsq.adjoint.levels import backward_may_come, constant, count_transforms, has_plain_tangent
@@ -39,6 +40,7 @@ def solve_system(
     adjoint = Implicit() if adjoint is None else adjoint
     checked_option("solver", solver, Solver)
     checked_option("adjoint", adjoint, Adjoint)
+    refuse_fake_tensors(values[0])
     device = values[0].device.type
     if torch.is_autocast_enabled(device):
         # A network around the solve may use lower precision, the solve keeps the dtype of its start: a matrix product

@@ -85,3 +85,70 @@ def test_a_model_with_a_layer_inside_exports_whole():
 def test_a_solver_that_stops_early_is_refused_in_words():
     with pytest.raises(ExportError, match=r"layer 'layer' has early_stop=True.*early_stop=False"):
         export(Model(mslsq.LevenbergMarquardt()), (torch.ones(4, dtype=F64),))
+
+
+# ---- torch.export.export itself --------------------------------------------------------------------------
+
+
+def test_torch_export_takes_a_layer_as_it_is():
+    problem, start, measured = ring()
+    layer = mslsq.LeastSquaresLayer(problem, FIXED)
+    program = torch.export.export(layer, ({"pose": start}, {"between": {"measured": measured}}))
+    assert {str(n.target).partition(".")[0] for n in program.graph.nodes if n.op == "call_function"} <= {
+        "aten",
+        "<built-in function getitem>",
+    }
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    for runs in (program, torch.export.load(file)):
+        given = ({"pose": start}, {"between": {"measured": other(measured)}})
+        found, expected = runs.module()(*given), layer(*given)
+        assert torch.allclose(found.value["pose"], expected.value["pose"], rtol=1e-12, atol=1e-14)
+        assert torch.equal(found.status, expected.status)
+
+
+@pytest.mark.slow
+def test_torch_export_takes_a_model_with_a_layer_inside_and_keeps_its_parameters():
+    torch.manual_seed(0)
+    model = Model()
+    program = torch.export.export(model, (torch.ones(4, dtype=F64),))
+    z = torch.randn(4, dtype=F64)
+    assert torch.allclose(program.module()(z), model(z), rtol=1e-10, atol=1e-13)
+    assert "network.weight" in program.state_dict
+
+
+class Learnt(mslsq.CostFunction):
+    """A residual without Jacobians of its own, with a parameter, and a weight and a loss that have some too."""
+
+    def __init__(self, *variables, **data):
+        super().__init__(*variables, **data)
+        self.rate = nn.Parameter(torch.tensor(0.7, dtype=F64))
+
+    def residual(self, p, t, y):
+        return (p[0] * torch.exp(self.rate * p[1] * t) - y)[None]
+
+
+def test_torch_export_takes_autodiff_losses_and_parameters_too():
+    t = torch.linspace(0, 1, 6, dtype=F64)
+    p = mslsq.Variable("p", mslsq.Euclidean(2))
+    cost = Learnt(p, t=t, y=2 * torch.exp(-t), loss=mslsq.Huber(0.3), weight=mslsq.Scale(nn.Parameter(t.new_ones(()))))
+    layer = mslsq.LeastSquaresLayer(mslsq.Problem(cost), mslsq.LevenbergMarquardt(max_steps=6, early_stop=False))
+    given = ({"p": torch.tensor([1.0, -1.0], dtype=F64)}, {"learnt": {"y": 3 * torch.exp(-0.5 * t)}})
+    program = torch.export.export(layer, given)
+    assert torch.allclose(program.module()(*given).value["p"], layer(*given).value["p"], rtol=1e-9)
+    assert layer(*given).value["p"].requires_grad  # exporting has changed nothing
+
+
+def test_torch_export_of_what_it_cannot_take_names_the_way_that_works():
+    problem, start, measured = ring()
+    given = ({"pose": start}, {"between": {"measured": measured}})
+    with pytest.raises(Exception, match=r"early_stop=True.*mslsq\.interop\.export"):
+        torch.export.export(mslsq.LeastSquaresLayer(problem), given)
+
+    class Bare(nn.Module):
+        def forward(self, values, data):
+            return mslsq.solve(problem, values, data, solver=FIXED).value["pose"]
+
+    with pytest.raises(Exception, match=r"LeastSquaresLayer.*mslsq\.interop\.export"):
+        torch.export.export(Bare(), given)
