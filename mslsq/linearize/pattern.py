@@ -56,7 +56,7 @@ class Placement:
 
 
 def pattern_of(system: System, structure: Structure) -> Pattern:
-    """The block pairs that terms couple, analysed for elimination. `structure` has one component."""
+    """The block pairs that terms couple; eliminated when somebody asks. `structure` has one component."""
     sizes, blocks = _free_blocks(system)
     rows: list[np.ndarray] = []
     cols: list[np.ndarray] = []
@@ -68,7 +68,7 @@ def pattern_of(system: System, structure: Structure) -> Pattern:
                 rows.append(joint[one][both])
                 cols.append(joint[other][both])
     row, col = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in (rows, cols))
-    return Pattern(analyze(sizes, row, col), tuple(blocks))
+    return Pattern(analyze(sizes, row, col, eliminate=False), tuple(blocks))
 
 
 def block_rows_of(system: System, structure: Structure, heights: tuple[int, ...]) -> BlockRows:
