@@ -49,7 +49,8 @@ class Solver:
         gtol: stop when no entry of the gradient (in the tangent) exceeds `gtol`.
         xtol: stop when an accepted step is shorter than `xtol * (xtol + |x|)`.
         linear_solver: `"auto"` (Cholesky, dense or sparse by size, after a Schur complement where that is faster),
-            `linear.Cholesky()`, `linear.SparseCholesky()`, `linear.Schur()` or `linear.QR()`.
+            `linear.Cholesky()`, `linear.SparseCholesky()`, `linear.Schur()`, `linear.ConjugateGradient()` or
+            `linear.QR()`.
         compile: compile the step with `torch.compile`; slow the first time (about 20 s), fast after.
         early_stop: look after each step whether all problems are done. `False` takes exactly `max_steps` without
             asking the device (problems that are done do not move).
@@ -87,7 +88,7 @@ class Solver:
         if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
             raise SolverOptionError(
                 f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky(), "
-                f"mslsq.linear.Schur() or mslsq.linear.QR(), not {self.linear_solver!r}."
+                f"mslsq.linear.Schur(), mslsq.linear.ConjugateGradient() or mslsq.linear.QR(), not {self.linear_solver!r}."
             )
 
     @property
