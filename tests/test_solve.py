@@ -640,3 +640,38 @@ def test_a_senseless_option_is_an_error(option, words):
 def test_a_misspelt_option_is_an_error():
     with pytest.raises(TypeError, match="max_step"):
         mslsq.LevenbergMarquardt(max_step=3)  # type: ignore[call-arg]
+
+
+def test_a_large_problem_pays_no_jacobian_for_a_rejection_after_a_rejection():
+    """40 chained scalars, dense or by blocks: the same steps; by blocks a run of rejections costs one Jacobian."""
+    counted = []
+
+    class Steep(mslsq.CostFunction):
+        def residual(self, a, b):
+            return torch.cat((torch.exp(3 * a) - 2, b - a))
+
+        def jacobians(self, a, b):
+            counted.append(1)
+            one, zero = torch.ones_like(a), torch.zeros_like(a)
+            return torch.stack((3 * torch.exp(3 * a), -one)), torch.stack((zero, one))
+
+    x = mslsq.Variable("x", mslsq.Euclidean(1), 40)
+    problem = mslsq.Problem(Steep(x[torch.arange(39)], x[torch.arange(1, 40)]))
+    start = {"x": torch.full((40, 1), -2.0, dtype=torch.float64)}
+
+    def solve(linear):
+        counted.clear()
+        solver = mslsq.LevenbergMarquardt(linear_solver=linear, initial_damping=1e-8, max_steps=60, trace="never")
+        solution = mslsq.solve(problem, start, solver=solver, adjoint=mslsq.Detached())
+        return solution, len(counted)
+
+    dense, of_dense = solve(mslsq.linear.Cholesky())
+    sparse, of_sparse = solve(mslsq.linear.SparseCholesky())
+    assert bool(sparse.converged)
+    steps = int(dense.num_steps)
+    assert torch.equal(sparse.history.accepted[: steps + 1], dense.history.accepted[: steps + 1])
+    torch.testing.assert_close(sparse.cost, dense.cost, rtol=1e-10, atol=1e-25)
+    accepted = dense.history.accepted[1 : steps + 1]
+    saved = int((~accepted[1:] & ~accepted[:-1]).sum())
+    assert saved >= 3
+    assert of_sparse == of_dense - saved

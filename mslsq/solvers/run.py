@@ -23,7 +23,7 @@ from mslsq.solvers.compressing import compressed_plan
 from mslsq.solvers.report import StepInfo, Table
 from mslsq.solvers.runner import Runner
 from mslsq.solvers.solver import MethodState, Solver
-from mslsq.solvers.step import Record, State, Step
+from mslsq.solvers.step import Record, State
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +69,7 @@ def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory:
         if task.solver.early_stop and stale is not None and bool(stale):
             task.cache.drop(_key(task, values, inputs))
             plan, linearizer, prepared = planned(task, values, inputs)
-        step = Step(task.solver, linearizer)
-        runner = Runner(plan, step, task.solver, prepared)
+        runner = Runner(plan, linearizer, task.solver, prepared)
         state, record = runner.start(values)
         records, methods = [record], []
         table = Table(task.solver, linearizer, plan.note) if task.solver.verbose else None

@@ -5,35 +5,50 @@ from typing import Any
 
 from mslsq import pytree
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.linearizer import TermInputs
+from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan, Recorded
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.step import Record, State, Step
 
 
 class Runner:
-    """Start and step for one solve. The inputs are the same at every step, so they are taken apart once."""
+    """Start and step for one solve. The inputs are the same at every step, so they are taken apart once.
 
-    def __init__(self, plan: Plan, step: Step, solver: Solver, inputs: TermInputs):
-        self._plan, self._step, self._solver = plan, step, solver
+    The step of a small problem is one graph. Of a large one only the linearization is: nearly all of the time goes
+    there and to the factorisation, it takes half as long to record or compile, and after a rejected step the cost of
+    the next trial can be looked at before a Jacobian is paid for.
+    """
+
+    def __init__(self, plan: Plan, linearizer: Linearizer, solver: Solver, inputs: TermInputs):
+        self._plan, self._solver, self._linearizer = plan, solver, linearizer
         self._policy = "always" if solver.compile else solver.trace
         self._inputs, self._flat_inputs = inputs, pytree.leaves(inputs)
+        self._is_large = plan.pattern is not None or plan.rows is not None
+        self._step = Step(solver, linearizer, self._linearized if self._is_large else linearizer.linearize)
+        self._wary = False
 
     def start(self, values: Values) -> tuple[State, Record]:
         """The state at these values."""
-        graph = self._graph("start", self._step.start, values)
+        graph = None if self._is_large else self._graph("start", self._step.start, values)
         if graph is None:
             return self._plan.run_eagerly(self._step.start, values, self._inputs)
         return graph(values, self._inputs)
 
     def step(self, state: State) -> tuple[State, Record]:
         """The state after one more step. Gradients must be off."""
-        graph = self._graph("step", self._step, state)
+        graph = None if self._is_large else self._graph("step", self._step, state)
         if graph is None:
-            return self._plan.run_eagerly(self._step, state, self._inputs)
+            after, record = self._plan.run_eagerly(self._step, state, self._inputs, self._wary)
+            # Rejections come in runs: a damping that was too small is raised several times.
+            self._wary = self._is_large and self._solver.early_stop and not bool(record.accepted.any())
+            return after, record
         output = graph.flat([*state.flat(), *self._flat_inputs])
         split = len(output) - len(Record._fields)
         return state.like(output[:split]), Record(*output[split:])
+
+    def _linearized(self, values: Values, inputs: TermInputs) -> Linearization:
+        graph = self._graph("linearize", self._linearizer.linearize, values)
+        return self._linearizer.linearize(values, inputs) if graph is None else graph(values, inputs)
 
     def _graph(self, name: str, function: Callable[..., Any], at: Values | State) -> Recorded | None:
         """The recorded graph, recorded now if that pays; None where it does not, or is not wanted."""
@@ -52,6 +67,6 @@ class Runner:
                     graph.compile(quiet=bool(self._plan.graphs))  # a missing compiler is said once per plan
                 if "residuals" not in self._plan.graphs:
                     values = at.values if isinstance(at, State) else at
-                    self._plan.graphs["residuals"] = Recorded(self._step.linearizer.residuals, (values, self._inputs))
+                    self._plan.graphs["residuals"] = Recorded(self._linearizer.residuals, (values, self._inputs))
                 self._plan.graphs[name] = graph
             return self._plan.graphs[name]

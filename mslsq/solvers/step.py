@@ -5,6 +5,7 @@ stopped does not move; one that is singular or not finite never touches its neig
 entries of the batch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -93,6 +94,8 @@ class Step:
 
     solver: Solver
     linearizer: Linearizer
+    linearize: Callable[[Values, TermInputs], Linearization]
+    """The linearizer's, or a graph of it."""
 
     @property
     def linear(self) -> LinearSolver:
@@ -100,7 +103,7 @@ class Step:
 
     def start(self, values: Values, inputs: TermInputs) -> tuple[State, Record]:
         """The state at the start, already judged: a start may be a minimum, or not finite."""
-        model = self.linearizer.linearize(values, inputs)
+        model = self.linearize(values, inputs)
         method = self.solver.start(model, self.linear)
         finite = torch.isfinite(model.cost) & torch.isfinite(model.gradient).all(-1)
         gradient_norm = _largest(model.gradient)
@@ -117,14 +120,15 @@ class Step:
             torch.zeros_like(finite),
         )
 
-    def __call__(self, state: State, inputs: TermInputs) -> tuple[State, Record]:
-        """The state after one more step of every problem that is still running."""
+    def __call__(self, state: State, inputs: TermInputs, wary: bool = False) -> tuple[State, Record]:
+        """The state after one more step of every problem that is still running.
+
+        `wary` looks at the cost of the trial points first, and linearizes there only if somebody may accept.
+        """
         running = state.status == Status.RUNNING
         proposal = self.solver.propose(state.model, state.method, self.linear.to_accuracy(state.accuracy))
         values = self.linearizer.retract(state.values, torch.nan_to_num(proposal.step, posinf=0.0, neginf=0.0))
-        # The trial point is linearized at once: in a batch somebody accepts nearly always, and the residual comes
-        # with the Jacobian.
-        model = self.linearizer.linearize(values, inputs)
+        model = self._trial(state, values, inputs, proposal) if wary else self.linearize(values, inputs)
         verdict = self._compare(state, model, proposal, running)
         kept = Linearization(
             *(_select(verdict.accepted, new, old) for new, old in zip(model, state.model, strict=True))
@@ -154,20 +158,25 @@ class Step:
         before, after = ((model.gradient**2 / squared).sum(-1) for model in (state.model, kept))
         return next_accuracy(state.accuracy, before, after, accepted)
 
+    def _trial(self, state: State, values: Values, inputs: TermInputs, proposal: Proposal) -> Linearization:
+        """The model at the trial points; where all are worse, the old one with the new cost will do to reject them."""
+        cost = self.linearizer.cost(values, inputs)
+        _, level, descends = _by_cost(state, cost, proposal)
+        if bool((torch.isfinite(cost) & (level | descends)).any()):
+            return self.linearize(values, inputs)
+        return state.model._replace(cost=cost)
+
     def _compare(self, state: State, model: Linearization, proposal: Proposal, running: Tensor) -> Verdict:
         """Is the trial point better?"""
-        decrease = state.model.cost - model.cost
+        decrease, level, descends = _by_cost(state, model.cost, proposal)
         finite = (
             torch.isfinite(model.cost) & torch.isfinite(model.gradient).all(-1) & torch.isfinite(proposal.predicted)
         )
-        rounding = LEVEL * torch.finfo(model.cost.dtype).eps * state.model.cost
-        level = (decrease.abs() <= rounding) & (proposal.predicted <= rounding)
         # Where the cost cannot tell, its gradient decides: this is where the last five digits of a regression come
         # from.
         before = self.linear.squared_column_norms(state.model.matrix)
         after = self.linear.squared_column_norms(model.matrix)
         better = ((model.gradient**2 - state.model.gradient**2) / torch.where(before > 0, before, 1)).sum(-1) < 0
-        descends = (decrease > SUFFICIENT * proposal.predicted) & (proposal.predicted > 0)
         sound = finite & (after >= COLLAPSE**2 * before).all(-1)
         accepted = running & sound & torch.where(level, better, descends)
         gain = torch.where(level, 1.0, quotient(decrease, proposal.predicted)).to(decrease.dtype)
@@ -214,6 +223,15 @@ class Step:
         ):
             status = torch.where(condition, value, status)
         return status
+
+
+def _by_cost(state: State, cost: Float[Tensor, "batch"], proposal: Proposal) -> tuple[Tensor, Tensor, Tensor]:
+    """The decrease of the cost, whether it is too small to tell, and whether it is a success."""
+    decrease = state.model.cost - cost
+    rounding = LEVEL * torch.finfo(cost.dtype).eps * state.model.cost
+    level = (decrease.abs() <= rounding) & (proposal.predicted <= rounding)
+    descends = (decrease > SUFFICIENT * proposal.predicted) & (proposal.predicted > 0)
+    return decrease, level, descends
 
 
 def _select(mask: Bool[Tensor, "batch"], new: Tensor, old: Tensor) -> Tensor:
