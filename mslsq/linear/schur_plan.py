@@ -286,10 +286,15 @@ def _starts(counts: Int[ndarray, "parts"]) -> Int[ndarray, "parts+1"]:
 
 
 def _combinations(*columns: ndarray) -> list[tuple[int, ...]]:
-    """The different rows of a table."""
+    """The different rows of a table of sizes, in order."""
     if not len(columns[0]):
         return []
-    return [tuple(int(x) for x in row) for row in np.unique(np.stack(columns, 1), axis=0)]
+    bases = [int(column.max()) + 1 for column in columns]
+    code = np.zeros(len(columns[0]), np.int64)
+    for column, base in zip(columns, bases, strict=True):
+        code = code * base + column
+    # One number per row: sorting rows as such takes 90 ms for the 123,086 pairs of BAL 49-7776.
+    return [tuple(int(x) for x in np.unravel_index(number, bases)) for number in np.unique(code)]
 
 
 def _pairs_within(group: Int[ndarray, "edges"], count: int) -> tuple[Int[ndarray, "pairs"], Int[ndarray, "pairs"]]:

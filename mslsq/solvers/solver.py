@@ -88,7 +88,8 @@ class Solver:
         if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
             raise SolverOptionError(
                 f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky(), "
-                f"mslsq.linear.Schur(), mslsq.linear.ConjugateGradient() or mslsq.linear.QR(), not {self.linear_solver!r}."
+                "mslsq.linear.Schur(), mslsq.linear.ConjugateGradient() or mslsq.linear.QR(), not "
+                f"{self.linear_solver!r}."
             )
 
     @property
