@@ -33,7 +33,10 @@ from mslsq.plotting.convergence import plot_convergence
 from mslsq.plotting.views import Panel, plot_views
 from mslsq.replacing import write_text
 
-OPTIONS = ("task", "file", "init", "loss", "loss_scale", "max_steps", "ftol", "threads", "strict", "quiet", "synthetic")
+OPTIONS = (
+    *("task", "file", "init", "loss", "loss_scale", "max_steps", "ftol", "linear_solver", "initial_damping", "dtype"),
+    *("compile", "threads", "strict", "quiet", "synthetic"),
+)
 KNOWN = {"": OPTIONS, "synthetic": ("shape", "laps", "per_lap", "sigma_translation", "sigma_rotation", "seed")}
 LOSSES: dict[str, Callable[[float], mslsq.RobustLoss] | None] = {
     "l2": None,
@@ -45,6 +48,15 @@ LOSSES: dict[str, Callable[[float], mslsq.RobustLoss] | None] = {
     "geman_mcclure": mslsq.GemanMcClure,
     "welsch": mslsq.Welsch,
 }
+LINEAR_SOLVERS = {
+    "auto": None,
+    "cholesky": mslsq.linear.Cholesky,
+    "sparse_cholesky": mslsq.linear.SparseCholesky,
+    "schur": mslsq.linear.Schur,
+    "conjugate_gradient": mslsq.linear.ConjugateGradient,
+    "qr": mslsq.linear.QR,
+}
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 SHAPES = {"sphere": sphere_graph, "ring": ring_graph}
 INITS = {
     "given": lambda graph: graph,
@@ -65,6 +77,8 @@ def check_values(config: dict[str, Any]) -> None:
     one_of("task", config["task"], TASKS)
     one_of("loss", config["loss"], LOSSES)
     one_of("init", config["init"], INITS)
+    one_of("linear_solver", config["linear_solver"], LINEAR_SOLVERS)
+    one_of("dtype", config["dtype"], DTYPES)
     one_of("synthetic.shape", config["synthetic"].get("shape"), SHAPES)
     for name, value, least in (
         ("threads", config["threads"], 1),
@@ -73,12 +87,14 @@ def check_values(config: dict[str, Any]) -> None:
     ):
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise NonsenseError(f"{name}={value!r}; {name} is a whole number, {least} or more.")
-    for name in ("strict", "quiet"):
+    for name in ("strict", "quiet", "compile"):
         if not isinstance(config[name], bool):
             raise NonsenseError(f"{name}={config[name]!r}; {name} is true or false.")
-    scale = config["loss_scale"]
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < math.inf:
-        raise NonsenseError(f"loss_scale={scale!r}; loss_scale is a positive number.")
+    for name, value in (("loss_scale", config["loss_scale"]), ("initial_damping", config["initial_damping"])):
+        if value is None and name == "initial_damping":
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise NonsenseError(f"{name}={value!r}; {name} is a positive number.")
 
 
 def loss_of(config: dict[str, Any]) -> mslsq.RobustLoss | None:
@@ -100,9 +116,14 @@ def solve(
     problem: mslsq.Problem, start: dict[str, Any], config: dict[str, Any]
 ) -> tuple[mslsq.Solution, dict[str, Any]]:
     """The solution of one problem, and its figures."""
+    dtype, linear_solver = DTYPES[config["dtype"]], LINEAR_SOLVERS[config["linear_solver"]]
+    problem, start = problem.to(dtype), {name: value.to(dtype) for name, value in start.items()}
     solver = mslsq.LevenbergMarquardt(
         max_steps=config["max_steps"],
         ftol=config["ftol"],
+        initial_damping=config["initial_damping"],
+        linear_solver="auto" if linear_solver is None else linear_solver(),
+        compile=config["compile"],
         callback=None if config["quiet"] else show_step,
     )
     wall, cpu = time.perf_counter(), time.process_time()
@@ -117,6 +138,8 @@ def solve(
         "converged": bool(solution.converged),
         "gradient_norm": float(solution.gradient_norm),
         "loss": config["loss"],
+        "linear_solver": config["linear_solver"],
+        "dtype": config["dtype"],
         "seconds": wall,
         "cpu_seconds": cpu,
         "costs": costs,

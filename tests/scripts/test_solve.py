@@ -114,9 +114,33 @@ def test_a_bundle_adjustment_is_solved_down_to_its_noise(tmp_path, script):
     assert all((tmp_path / name).stat().st_size > 0 for name in PICTURES)
 
 
+@pytest.mark.parametrize("linear", ["cholesky", "sparse_cholesky", "schur", "conjugate_gradient"])
+def test_every_linear_solver_finds_the_same_bundle_adjustment(tmp_path, script, linear):
+    path = write_bal(tmp_path / "scene.txt", small_scene())
+    costs = {}
+    for name in ("auto", linear):
+        options = (f"file={path}", "quiet=true", "max_steps=300", f"linear_solver={name}")
+        assert attempt(script, tmp_path / name, "+experiment=bundle_adjustment", *options) == 0
+        costs[name] = json.loads((tmp_path / name / "metrics.json").read_text())["final_cost"]
+    assert costs[linear] == pytest.approx(costs["auto"], rel=1e-6)
+
+
+def test_single_precision_is_an_option(tmp_path, script):
+    options = ("synthetic.shape=ring", "synthetic.laps=2", "synthetic.per_lap=20", "quiet=true")
+    costs = {}
+    for dtype in ("float64", "float32"):
+        assert attempt(script, tmp_path / dtype, *options, f"dtype={dtype}") == 0
+        costs[dtype] = json.loads((tmp_path / dtype / "metrics.json").read_text())["final_cost"]
+    assert costs["float32"] == pytest.approx(costs["float64"], rel=1e-3)
+    assert costs["float32"] != costs["float64"]
+
+
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
+        (["linear_solver=shur"], 2, "Did you mean 'schur'?"),
+        (["dtype=half"], 2, "float64, float32"),
+        (["initial_damping=0"], 2, "initial_damping"),
         (["file=nowhere.g2o"], 2, "no such file"),
         (["file={folder}"], 2, "folder"),
         (["file={bad}"], 2, "bad.g2o:2: expected VERTEX_SE2 id x y theta"),
