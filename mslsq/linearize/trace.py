@@ -63,6 +63,8 @@ class Recorded:
         graph.recompile()
         self.graph = graph
         self._call: Callable[..., Any] = straight_line(graph.graph, graph)
+        for node in graph.graph.nodes:
+            node.meta.pop("val", None)  # a fake tensor with a mode of its own: 25 MB for 500 nodes
 
     def compile(self, quiet: bool = False) -> None:
         """Compile the graph, on its first call. Without a C++ compiler, says so (unless `quiet`) and goes on "

@@ -3,6 +3,11 @@
 The dense path is taken where a Jacobian is given; here it is that of automatic differentiation.
 """
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -443,3 +448,29 @@ def test_second_derivatives_are_those_of_the_dense_path(both):
 
     found, expected = second(sparse), second(dense)
     assert torch.allclose(found, expected, rtol=1e-6, atol=1e-8 * float(expected.abs().max()))
+
+
+# ---- what it costs
+
+
+def outcome_of(program):
+    """What a fresh process prints."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_compiled_kernels_are_not_loaded_before_somebody_needs_them():
+    assert "numba" not in outcome_of("import mslsq, sys; print([name for name in sys.modules if name == 'numba'])")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is counted in other units elsewhere")
+def test_the_in_place_bug_is_solved_in_less_than_400_megabytes():
+    """8 maps of 256 cells, 14,592 residuals of 2,048 unknowns; a dense Jacobian alone is 239 MB, a solve 1.2 GB."""
+    benchmark = Path(__file__).parents[3] / "benchmarks" / "one_big_residual.py"
+    command = [sys.executable, str(benchmark), "--measure", "maps in_place"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["peak MB"] < 400
+    assert figures["derivatives"] == 8
