@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mslsq.linear.unrolled import LARGEST
 from mslsq.linearize.blocks import BlockTerm
-from mslsq.linearize.normal_products import normal_gradient, normal_matrix
+from mslsq.linearize.normal_products import normal_gradient, normal_matrix, normal_matrix_by_tensors
 from mslsq.linearize.pattern import Placement
 from mslsq.linearize.robust import robustified
 from mslsq.problem.structure import Structure
@@ -50,8 +50,9 @@ class Assembly:
         self, jacobian: Float[Tensor, "outer rows tangent lanes"], residual: Float[Tensor, "outer rows lanes"]
     ) -> Float[Tensor, "batch columns"]:
         """Jᵀr, in the columns of the system."""
-        if self.placement.normal is not None:
-            return normal_gradient(jacobian, residual, self.placement.normal.arrays, self.placement.normal.numbers)
+        normal = self.placement.normal
+        if normal is not None and jacobian.device.type == "cpu":
+            return normal_gradient(jacobian, residual, normal.arrays, normal.numbers)
         if self.block.lanes_are_batch:
             return self.place_vector((jacobian[0] * residual[0, :, None]).sum(0).T)
         if self.reduces:
@@ -62,8 +63,11 @@ class Assembly:
         self, jacobian: Float[Tensor, "outer rows tangent lanes"]
     ) -> Float[Tensor, "batch components size size"]:
         """JᵀJ, as a batch of dense matrices, one per component, or by its blocks."""
-        if self.placement.normal is not None:
-            return normal_matrix(jacobian, self.placement.normal.arrays, self.placement.normal.numbers)
+        normal = self.placement.normal
+        if normal is not None and jacobian.device.type == "cpu":
+            return normal_matrix(jacobian, normal.arrays, normal.numbers)
+        if normal is not None:
+            return normal_matrix_by_tensors(jacobian, normal)
         if self.block.lanes_are_batch:
             j = jacobian[0]
             if self.fused and j.shape[1] <= LARGEST:

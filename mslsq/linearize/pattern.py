@@ -47,7 +47,7 @@ class Placement:
     """Numbers in one matrix, without the bin."""
     places: Callable[[], Int[Tensor, "a b lanes"]]
     normal: NormalPlan | None = None
-    """Where kernels put JᵀJ and Jᵀr; None where there are none for it."""
+    """Where JᵀJ and Jᵀr of block-sparse normal equations go, block by block; None where all blocks add up to one."""
 
     @cached_property
     def matrix(self) -> Int[Tensor, "entries"]:
@@ -131,9 +131,11 @@ def placement_of(
     tangents = [structure.columns[slot.unknown].shape[1] for slot in term.slots]
     joint = [_numbers(term, position, pattern.blocks, lanes) for position in range(len(term.slots))]
     stored, normal = pattern.structure, None
-    if columns.device.type == "cpu" and not lanes_are_batch and not shared:
+    if not lanes_are_batch and not shared:
         sizes = (stored.num_values, stored.num_unknowns)
-        normal = normal_plan(tangents, joint, stored.starts, lambda i, j: stored.offset_of(i, j)[0], *sizes)
+        normal = normal_plan(
+            tangents, joint, stored.starts, lambda i, j: stored.offset_of(i, j)[0], *sizes, columns.device
+        )
     return Placement(whole, columns, vector, stored.num_values, lambda: _sparse_places(tangents, joint, stored), normal)
 
 

@@ -8,6 +8,7 @@ import torch
 import mslsq
 from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm
+from mslsq.linearize.normal_products import normal_matrix_by_tensors
 from mslsq.linearize.pattern import pattern_of, placement_of
 from mslsq.manifolds import space_of
 from mslsq.problem.structure import structure_of
@@ -51,6 +52,8 @@ def test_kernels_and_tensors_give_the_same_matrix(order, fixed, lanes_last, dtyp
     torch.testing.assert_close(
         by_kernels.hessian(jacobian), by_tensors.hessian(jacobian), rtol=tolerance, atol=tolerance
     )
+    on_devices = normal_matrix_by_tensors(jacobian, placement.normal)
+    torch.testing.assert_close(on_devices, by_kernels.hessian(jacobian), rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(
         by_kernels.gradient(jacobian, residual), by_tensors.gradient(jacobian, residual), rtol=tolerance, atol=tolerance
     )
