@@ -11,6 +11,7 @@ import torch
 from torch.func import hessian, jacfwd, jacrev, vmap
 
 import mslsq
+from mslsq.datasets.bal import read_bal
 from mslsq.linear.block_cholesky import analyze
 from mslsq.linear.block_products import (
     product,
@@ -143,6 +144,23 @@ def test_derivatives_are_those_of_a_direct_solver(options):
         torch.testing.assert_close(transform(iterated)(POINT), transform(direct)(POINT), rtol=1e-9, atol=1e-10)
     points = torch.stack([POINT, 0.5 * POINT])
     torch.testing.assert_close(vmap(jacrev(iterated))(points), vmap(jacrev(direct))(points), rtol=1e-9, atol=1e-10)
+
+
+def test_a_solution_tells_how_well_its_adjoint_was_solved():
+    problem, start, measured = ring()
+    solver = mslsq.LevenbergMarquardt(linear_solver=ConjugateGradient(matrix_free=True))
+    data = {"between": {"measured": measured.clone().requires_grad_()}}
+    solution = mslsq.solve(problem, {"pose": start}, data, solver=solver)
+    assert bool(solution.differentiable)
+    assert float(solution.adjoint_residual.detach()) < 1e-9
+
+
+@pytest.mark.slow
+def test_a_real_bundle_adjustment_comes_as_far_as_ceres_in_thirty_steps(shared_data):
+    scene = read_bal(shared_data / "bal" / "problem-49-7776-pre.txt.bz2")
+    solver = mslsq.LevenbergMarquardt(max_steps=30, linear_solver=ConjugateGradient("schur_jacobi"))
+    solution = mslsq.solve(scene.problem(), {"camera": scene.cameras, "point": scene.points}, solver=solver)
+    assert float(solution.cost) <= 13344.4  # Ceres' DENSE_SCHUR after thirty steps
 
 
 def test_a_hessian_that_is_not_definite_has_no_derivative():
