@@ -40,6 +40,10 @@ def least_squares(
 ) -> Any:
     """Minimise ½Σρ(|residual(x, *args)|²) over x.
 
+    Of a large residual (more than 300 unknowns) the sparsity is found from its graph and made use of: a few derivatives
+    give the whole Jacobian, parts that nothing couples are solved as a batch, large ones by sparse Cholesky. The
+    solver's `verbose=True` says what was found.
+
     Args:
         residual: `residual(x, *args)` returns a tensor or a pytree of tensors, real or complex (a complex entry
             counts |r|²). Written for one problem, without a batch axis. Tensors it holds in closures, modules or

@@ -228,6 +228,28 @@ def test_poses_move_on_their_manifold():
     assert plan_of(chain).compressed.jacobian.colors <= 18
 
 
+def test_a_leaf_whose_entries_do_not_touch_each_other_is_eliminated_first():
+    """Two factors of a matrix of which some entries are known: a Schur complement by the leaves of x0."""
+    i, j = torch.randint(0, 5, (300,), generator=torch.Generator().manual_seed(0)), torch.arange(300) % 60
+
+    def factors(x, known):
+        return {"fit": x["a"][i] * x["b"][j] - known, "gauge": x["a"][:1] - 1, "prior": 0.1 * (x["b"] - 1)}
+
+    start = {"a": torch.ones(5, dtype=F64), "b": torch.ones(60, dtype=F64)}
+
+    def gradient(linear):
+        known = (random(300) + 0.5).requires_grad_()
+        solver = mslsq.LevenbergMarquardt(linear_solver=linear)
+        solution = mslsq.least_squares(factors, start, (known,), solver=solver)
+        (found,) = torch.autograd.grad(solution.value["a"].square().sum(), known)
+        return solution, found
+
+    schur, of_schur = gradient(mslsq.linear.Schur(eliminate="x0[1]"))
+    dense, of_dense = gradient(mslsq.linear.Cholesky())
+    assert_same_steps(schur, dense, rtol=1e-10)
+    assert torch.allclose(of_schur, of_dense, rtol=1e-7, atol=1e-10)
+
+
 def test_a_batch_shares_one_plan():
     ratios = random(3, 6, 30) + 0.5
     start = torch.ones(4 * 30, dtype=F64)
