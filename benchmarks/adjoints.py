@@ -1,12 +1,14 @@
 """What derivatives through a solve cost: on a thousand curve fits against optimistix, and on SE(3) pose graphs.
 
-    python benchmarks/adjoints.py                       # one thread and default threads: about five minutes
+    python benchmarks/adjoints.py                       # one thread and default threads: about ten minutes
     python benchmarks/adjoints.py --size 64 --poses 200
 
-The cost of an adjoint is counted as (solve that will be differentiated + backward − solve that will not). The fits
-are the well-posed ones of `batched_fits.py`, the gradient is that of the sum of all solutions in the data; its truth
-comes from the exact implicit gradient, checked against finite differences on a few entries. Theseus takes part where
-it is installed. The pose graphs are helices of SE(3) poses with a loop closure at every second pose.
+The cost of an adjoint is counted as (solve that will be differentiated + backward − solve that will not), the median
+of that sum over turns; "steps" is that in steps of the forward solve. The fits are the well-posed ones of
+`batched_fits.py`, the gradient is that of the sum of all solutions in the data; its truth comes from the exact implicit
+gradient, which the tests check against finite differences. The pose graphs are helices of SE(3) poses with a loop
+closure at every second pose. Theseus takes part with its four backward modes where it is installed (theseus-ai and
+scikit-sparse < 0.5 with numpy < 2).
 """
 
 import argparse
@@ -24,7 +26,6 @@ import mslsq
 
 ADJOINTS = {
     "Implicit()": mslsq.Implicit(),
-    "Implicit(order=1)": mslsq.Implicit(order=1),
     "Implicit(gauss_newton)": mslsq.Implicit(hessian="gauss_newton", order=1),
     "Unrolled()": mslsq.Unrolled(),
     "Truncated(5)": mslsq.Truncated(5),
@@ -33,8 +34,10 @@ ADJOINTS = {
 
 
 def parts(call: Callable[[bool], tuple[Any, Callable[[], Any]]], repeats: int) -> list[float]:
-    """CPU milliseconds of: solve alone, solve that will be differentiated, backward; medians of interleaved turns."""
-    samples: list[tuple[float, float, float]] = []
+    """CPU milliseconds of: solve alone, solve that will be differentiated, backward, and what the derivative costs in
+    all; medians of interleaved turns. The last is the median of the turns' own differences: two solves of 25 ms differ
+    by a millisecond for no reason."""
+    samples: list[tuple[float, ...]] = []
     for _ in range(repeats + 1):
         times = []
         begin = time.process_time()
@@ -46,22 +49,25 @@ def parts(call: Callable[[bool], tuple[Any, Callable[[], Any]]], repeats: int) -
         begin = time.process_time()
         backward()
         times.append(1e3 * (time.process_time() - begin))
-        samples.append((times[0], times[1], times[2]))
+        samples.append((*times, times[1] + times[2] - times[0]))
     return [statistics.median(column) for column in zip(*samples[1:], strict=True)]
 
 
 def fit_rows(problem: Fits, repeats: int) -> list[list[Any]]:
     """A row per adjoint, for the batch of fits."""
-    solver = mslsq.LevenbergMarquardt(max_steps=200, trace="always")
     gradient: dict[str, torch.Tensor] = {}
     rows = []
-    for name, adjoint in ADJOINTS.items():
+    for name, adjoint, solver in contestants():
+        steps: list[int] = []
 
-        def call(differentiated: bool, adjoint: Any = adjoint, name: str = name) -> tuple[Any, Callable[[], Any]]:
+        def call(
+            differentiated: bool, adjoint: Any = adjoint, name: str = name, solver: Any = solver, steps: Any = steps
+        ) -> tuple[Any, Callable[[], Any]]:
             y = problem.y.clone().requires_grad_(differentiated)
             solution = mslsq.least_squares(
                 residual, problem.start, (problem.t, y), in_dims=(None, None, 0), solver=solver, adjoint=adjoint
             )
+            steps[:] = [int(solution.num_steps.max())]
 
             def backward() -> None:
                 solution.value.sum().backward()
@@ -70,14 +76,45 @@ def fit_rows(problem: Fits, repeats: int) -> list[list[Any]]:
 
             return solution, backward
 
-        plain, wanted, back = parts(call, repeats)
-        error = gradient[name] - gradient["Implicit()"]
-        relative = float(error.norm() / gradient["Implicit()"].norm())
-        norm = float(gradient[name].norm())
-        rows.append(
-            [name, plain, wanted + back - plain, (wanted + back - plain) / plain, f"{norm:.7f}", f"{relative:.1e}"]
-        )
-    return [*rows, *optimistix_rows(problem, repeats, gradient["Implicit()"])]
+        # What costs two milliseconds beside a solve of twenty-five needs more turns to be seen.
+        plain, _, _, extra = parts(call, repeats if extra_is_large(adjoint) else 10 * repeats)
+        rows.append([name, plain, extra, extra / plain * steps[0], *errors(gradient[name], gradient["Implicit()"])])
+    truth = gradient["Implicit()"]
+    return [*rows, *theseus_fit_rows(problem, repeats, truth), *optimistix_rows(problem, repeats, truth)]
+
+
+def contestants() -> list[tuple[str, mslsq.Adjoint, mslsq.LevenbergMarquardt]]:
+    """Every adjoint with recorded graphs, and the default one compiled."""
+    replayed = mslsq.LevenbergMarquardt(max_steps=200, trace="always")
+    compiled = mslsq.LevenbergMarquardt(max_steps=200, compile=True)
+    return [
+        *((name, adjoint, replayed) for name, adjoint in ADJOINTS.items()),
+        ("Implicit(), compile=True", ADJOINTS["Implicit()"], compiled),
+    ]
+
+
+def extra_is_large(adjoint: mslsq.Adjoint) -> bool:
+    return not isinstance(adjoint, mslsq.Implicit)
+
+
+def errors(gradient: torch.Tensor, truth: torch.Tensor) -> list[str]:
+    """The norm of a gradient, and how far it is from the exact one."""
+    return [f"{float(gradient.norm()):.7f}", f"{float((gradient - truth).norm() / truth.norm()):.1e}"]
+
+
+def theseus_fit_rows(problem: Fits, repeats: int, truth: torch.Tensor) -> list[list[Any]]:
+    """The same for Theseus' four backward modes, where it is installed."""
+    try:
+        from peers import theseus_layers
+    except ImportError:
+        return []
+    rows, gradient = [], {}
+    for mode in theseus_layers.MODES:
+        call = theseus_layers.fits(problem.t, problem.y, problem.start, mode, gradient)
+        plain, _, _, extra = parts(call, repeats)
+        steps = extra / plain * theseus_layers.STEPS
+        rows.append([f"Theseus LM, {mode}", plain, extra, steps, *errors(gradient[mode], truth)])
+    return rows
 
 
 def optimistix_rows(problem: Fits, repeats: int, truth: torch.Tensor) -> list[list[Any]]:
@@ -110,14 +147,18 @@ def optimistix_rows(problem: Fits, repeats: int, truth: torch.Tensor) -> list[li
             found[:] = [both(y).block_until_ready()]
         return None, lambda: None
 
-    plain, wanted, back = parts(call, repeats)
-    error = float((torch.tensor(found[0].tolist(), dtype=torch.float64) - truth).norm() / truth.norm())
-    extra = wanted + back - plain
-    norm = float(jnp.linalg.norm(found[0]))
-    return [["optimistix LM, implicit", plain, extra, extra / plain, f"{norm:.7f}", f"{error:.1e}"]]
+    plain, _, _, extra = parts(call, repeats)
+    gradient = torch.tensor(found[0].tolist(), dtype=torch.float64)
+    return [["optimistix LM, implicit", plain, extra, "", *errors(gradient, truth)]]
 
 
-def helix(count: int) -> tuple[mslsq.Problem, mslsq.SE3, torch.Tensor]:
+class WithoutCurvature(mslsq.Between):
+    """`Between` whose second derivatives come from autodiff."""
+
+    curvature = None
+
+
+def helix(count: int, kind: type[mslsq.Between] = mslsq.Between) -> tuple[mslsq.Problem, mslsq.SE3, torch.Tensor]:
     """A helix of poses, odometry along it and a loop closure from every second pose to the turn above."""
     generator = torch.Generator().manual_seed(0)
     t = 0.2 * torch.arange(count, dtype=torch.float64)
@@ -129,36 +170,50 @@ def helix(count: int) -> tuple[mslsq.Problem, mslsq.SE3, torch.Tensor]:
     noise = 0.02 * torch.randn(len(i), 6, generator=generator, dtype=torch.float64)
     measured = (truth[i].inverse() @ truth[j]).retract(noise)
     pose = mslsq.Variable("pose", mslsq.SE3, count=count)
-    problem = mslsq.Problem(mslsq.Between(pose[i], pose[j], measured=measured, weight=10.0), pose.fixed([0]))
+    problem = mslsq.Problem(kind(pose[i], pose[j], measured=measured, weight=10.0, name="between"), pose.fixed([0]))
     start = truth.retract(0.05 * torch.randn(count, 6, generator=generator, dtype=torch.float64))
     return problem, start, measured.storage
 
 
 def graph_rows(poses: list[int], repeats: int) -> list[list[Any]]:
-    """A row per pose graph, for the implicit adjoint through the sparse solver."""
+    """A row per pose graph and adjoint: with `Between`'s own second derivatives, with those of autodiff, and Theseus'
+    four modes, where it is installed."""
     rows = []
     solver = mslsq.LevenbergMarquardt(max_steps=30, ftol=1e-10, trace="always")
     for count in poses:
-        problem, start, measured = helix(count)
-        for name in ("Implicit()", "Implicit(order=1)"):
+        for name, kind in (("Implicit()", mslsq.Between), ("Implicit(), autodiff", WithoutCurvature)):
+            problem, start, measured = helix(count, kind)
             steps: list[int] = []
 
             def call(
                 differentiated: bool,
-                name: str = name,
                 stated: Any = (problem, start, measured),
                 steps: list[int] = steps,
             ) -> Any:
                 problem, start, measured = stated
                 data = {"between": {"measured": measured.clone().requires_grad_(differentiated)}}
-                solution = mslsq.solve(problem, {"pose": start}, data, solver=solver, adjoint=ADJOINTS[name])
+                solution = mslsq.solve(problem, {"pose": start}, data, solver=solver)
                 steps[:] = [int(solution.num_steps)]
                 return solution, lambda: solution.value["pose"].storage.sum().backward()
 
-            plain, wanted, back = parts(call, repeats)
-            rows.append(
-                [count, problem["between"].num_blocks, name, steps[0], plain, plain / steps[0], wanted - plain, back]
-            )
+            turns = parts(call, repeats)
+            rows.append([count, problem["between"].num_blocks, name, steps[0], *turns])
+        rows.extend(theseus_graph_rows(count, repeats))
+    return rows
+
+
+def theseus_graph_rows(count: int, repeats: int) -> list[list[Any]]:
+    try:
+        from peers import theseus_layers
+    except ImportError:
+        return []
+    problem, start, measured = helix(count)
+    edges, rows = problem["between"].references, []
+    for mode in theseus_layers.MODES:
+        indices = (torch.as_tensor(edges[0].index), torch.as_tensor(edges[1].index))
+        call = theseus_layers.graph(indices, mslsq.SE3(measured), start, mode, 15)
+        turns = parts(call, repeats if count <= 200 else 1)
+        rows.append([count, problem["between"].num_blocks, f"Theseus LM, {mode}", 15, *turns])
     return rows
 
 
@@ -170,16 +225,16 @@ def main() -> int:
     parser.add_argument("--here", action="store_true", help="in this process, with its thread setting")
     options = parser.parse_args()
     if not options.here:
-        print_machine(["torch", "jax", "optimistix", "theseus-ai"])
+        print_machine(["torch", "jax", "optimistix", "theseus-ai", "scikit-sparse"])
         return for_each_thread_setting(__file__, sys.argv[1:])
     print_table(
         f"{options.size} fits, gradient of the sum of all solutions with respect to the data",
-        ["adjoint", "solve CPU ms", "extra CPU ms", "extra / solve", "norm", "relative to exact"],
+        ["adjoint", "solve CPU ms", "extra CPU ms", "steps", "norm", "relative to exact"],
         fit_rows(fits("well-posed", options.size), options.repeats),
     )
     print_table(
         "SE(3) pose graphs, gradient with respect to all measurements",
-        ["poses", "edges", "adjoint", "steps", "solve CPU ms", "per step", "extra forward CPU ms", "backward CPU ms"],
+        ["poses", "edges", "adjoint", "steps", "solve CPU ms", "solve to differentiate", "backward", "extra CPU ms"],
         graph_rows(options.poses, options.repeats),
     )
     return 0

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mslsq import pytree
 from mslsq.adjoint.compiling import NotExportableError
-from mslsq.problem import Problem
+from mslsq.problem import Problem, Shared
 from mslsq.solution import Solution
 from mslsq.solve import solve
 from mslsq.solvers import Solver
@@ -48,8 +48,9 @@ def exported_solve(problem: Problem, values: Any, data: Any, in_dims: Any, solve
             )
     stated = _Stated(problem, dataclasses.replace(solver, trace="never"), in_dims)
     state = {**dict(problem.named_parameters()), **dict(problem.named_buffers())}
-    leaves, structure = pytree.flatten((values, data))
-    tensors = [*(tensor for tensor in state.values()), *leaves]
+    plain = pytree.map_leaves(lambda leaf: leaf.value if isinstance(leaf, Shared) else leaf, (values, data or {}))
+    leaves, structure = pytree.flatten(plain)
+    tensors = [*state.values(), *leaves]
     found: dict[str, Any] = {}
 
     def flat(*given: Tensor) -> list[Tensor]:
