@@ -86,7 +86,7 @@ def _is_one_big_residual(system: System, blocks: tuple[BlockTerm, ...], solver: 
         and all(unknown.count == 1 and unknown.free is None for unknown in system.unknowns)
         and [slot.unknown for slot in term.slots] == list(range(len(system.unknowns)))
         and (columns > LARGEST_DENSE or (columns > SMALL and columns * block.rows >= WORTH_LOOKING))
-        and (linear == "auto" or linear.form in ("normal", "sparse"))
+        and (linear == "auto" or linear.form != "triangular")
     )
 
 

@@ -124,10 +124,10 @@ def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Pla
 
 def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
     """The linear solver that the task's solver chooses for this structure, bound to its pattern where it is sparse."""
+    if plan.rows is not None and isinstance(task.solver.linear_solver, ConjugateGradient):
+        return task.solver.linear_solver.bound_to_rows(plan.rows)
     on_cpu = plan.structure.columns[0].device.type == "cpu"
     linear = task.solver.chosen_linear_solver(plan.structure.size, plan.pattern is not None, on_cpu)
-    if plan.rows is not None and isinstance(linear, ConjugateGradient):
-        return linear.bound_to_rows(plan.rows)
     if plan.pattern is None:
         return linear
     return linear.bound(plan.pattern.structure, plan.pattern.kinds(task.system))

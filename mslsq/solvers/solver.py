@@ -1,7 +1,7 @@
 """What all solvers share: options, and the three questions the loop asks of a method."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -102,7 +102,7 @@ class Solver:
         """Should normal equations whose connected parts have this size be stored by their blocks?"""
         if self.linear_solver == "auto":
             return size > LARGEST_DENSE
-        return self.linear_solver.form == "sparse"
+        return self.linear_solver.form in ("sparse", "blocks")
 
     @property
     def is_matrix_free(self) -> bool:
@@ -118,10 +118,13 @@ class Solver:
     def chosen_linear_solver(self, size: int, sparse: bool, on_cpu: bool = True) -> LinearSolver:
         """The linear solver for a system whose parts have this size."""
         if sparse:
+            if isinstance(self.linear_solver, ConjugateGradient):
+                # One big residual is compressed to normal equations: it has no blocks to multiply by.
+                return replace(self.linear_solver, matrix_free=False)
             return AutomaticSparse(on_cpu) if self.linear_solver == "auto" else self.linear_solver
         if self.linear_solver == "auto":
             return UnrolledCholesky() if self.compile and size <= LARGEST else Cholesky()
-        if self.linear_solver.form == "sparse":
+        if self.linear_solver.form in ("sparse", "blocks"):
             return Cholesky()  # not on this device: said in `verbose`
         return self.linear_solver
 

@@ -102,6 +102,23 @@ def test_many_samples_of_one_model_without_normal_equations():
     torch.testing.assert_close(rates, torch.tensor([0.5, 1.0, 1.5], dtype=F64), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("matrix_free", [False, True])
+def test_one_big_residual_is_compressed_first(matrix_free):
+    """A chain of 400 unknowns in one vector: never a dense Jacobian."""
+    t = torch.linspace(0, 1, 400, dtype=F64).sin()
+
+    def smooth(x, t):
+        return torch.cat((x - t, 3 * (x[1:] - x[:-1])))
+
+    linear = ConjugateGradient(matrix_free=matrix_free)
+    start = torch.zeros(400, dtype=F64)
+    iterated, direct = (
+        mslsq.least_squares(smooth, start, args=(t,), solver=mslsq.LevenbergMarquardt(linear_solver=chosen))
+        for chosen in (linear, mslsq.linear.Cholesky())
+    )
+    torch.testing.assert_close(iterated.value, direct.value, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("options", [{}, {"matrix_free": True}])
 def test_a_nan_problem_does_not_disturb_its_batch_mates(options):
     problem, start, measured = ring()
