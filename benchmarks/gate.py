@@ -28,7 +28,7 @@ TOLERANCES = {
     "steps": 1.0,  # more: rounding can move a stop by one
     "cost": 1e-6,  # relatively more: the optima are known to 1e-9
     "cost_float32": 5e-4,  # relatively more: rounding in other orders moved it by 2e-4
-    "ratio": 0.35,  # relatively more: medians of five differ by up to 20 % between runs on a busy machine
+    "ratio": 0.5,  # relatively more: two runs among ten other processes differed by up to 39 %
 }
 """How much worse than the baseline is still as good as it."""
 
