@@ -1,8 +1,8 @@
 """Element sparsity of a residual: which unknowns each of its entries depends on, read off its graph.
 
 The graph of one problem is followed once, node by node, with the set of unknowns behind every entry of every tensor
-(`rules`). Nothing is guessed from numbers, so the pattern holds wherever the residual is evaluated; where it hangs on
-the values of an input (the index tensor of an edge list), that input is `pinned`.
+(`rulebook`). Nothing is guessed from numbers, so the pattern holds wherever the residual is evaluated; where it hangs
+on the values of an input (the index tensor of an edge list), that input is `pinned`.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,8 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
-from mslsq.linearize.compressed.rules import Rulebook, Tracked
+from mslsq.linearize.compressed.operation import Pins, Tracked
+from mslsq.linearize.compressed.rulebook import Rulebook
 from mslsq.linearize.compressed.sets import LARGEST, Sets, empty, singletons
 
 
@@ -56,12 +57,12 @@ def dependence_of(
     names = ["x"] * (1 + len(storages)) + [f"input {name}" for name in _sorted_like(structure, flat, inputs)]
     starts = [Tracked(tensor, None, frozenset([name])) for tensor, name in zip(distinct, names, strict=True)]
     starts[0].sets = singletons(columns, 0, columns)
-    varying = frozenset(["x", *(f"input {name}" for name in batched)])
-    book = Rulebook(varying, columns, LARGEST if largest is None else min(largest, LARGEST))
+    pins = Pins(frozenset(["x", *(f"input {name}" for name in batched)]))
+    book = Rulebook(pins, columns, LARGEST if largest is None else min(largest, LARGEST))
     with torch.no_grad():
         result = _followed(graph, starts, book)
     sets = result.sets if result.sets is not None else empty(result.value.numel(), columns)
-    return Dependence(csr_array(sets), frozenset(name.removeprefix("input ") for name in book.pinned))
+    return Dependence(csr_array(sets), frozenset(name.removeprefix("input ") for name in pins.pinned))
 
 
 def _sorted_like(structure: pytree.Structure, flat: list[Tensor], inputs: Mapping[str, Tensor]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What each operation of a graph makes of the sets of its inputs: the rules by which dependence is propagated.
+"""What an operation makes of the sets of its inputs: the rules by which dependence is propagated.
 
 A rule may name too many unknowns, never too few: what is not known depends on everything its inputs depend on.
 Operations that only move entries are run on the numbers of the entries instead of the entries themselves, so they need
@@ -6,7 +6,6 @@ no rule of their own, whatever their arguments.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,106 +14,17 @@ from scipy.sparse import csr_array, eye_array, kron
 from torch import Tensor
 
 from mslsq import pytree
-from mslsq.linearize.compressed.sets import Sets, TooDenseError, product, stacked, take, union, united
+from mslsq.linearize.compressed.operation import Operation, Tracked
+from mslsq.linearize.compressed.sets import Sets, product, stacked, take, union, united
 
 aten = torch.ops.aten
 
-
-@dataclass(eq=False)
-class Tracked:
-    """A tensor while a graph is followed."""
-
-    value: Tensor
-    sets: Sets | None = None
-    """One set per entry, in row-major order; None where no entry has a derivative."""
-    sources: frozenset[str] = frozenset()
-    """The inputs that the numbers come from, derivative or not."""
-
-
-@dataclass
-class Rulebook:
-    """Applies rules; remembers which inputs decided a pattern by their values (indices, zeros of a matrix)."""
-
-    varying: frozenset[str]
-    """Inputs whose values differ from call to call, or between the problems of a batch: nothing may hang on them."""
-    columns: int
-    largest: int
-    """Entries of one pattern beyond which the search is given up."""
-    pinned: set[str] = field(default_factory=set)
-
-    def sets_of(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Tensor]) -> list[Any]:
-        """The sets of every output of an operation (None for one without derivative)."""
-        tracked = [leaf for leaf in pytree.leaves((args, kwargs)) if isinstance(leaf, Tracked)]
-        if all(one.sets is None for one in tracked) or target in CONSTANT:
-            return [None] * len(outputs)
-        call = _Call(target, args, kwargs, tracked, outputs, self)
-        found = _found(call) or everything(call)
-        for sets in found:
-            if sets.nnz > self.largest:
-                raise TooDenseError(f"after {target} {sets.shape[0]:,} numbers depend on {sets.nnz:,} unknowns in sum")
-        return [
-            sets if output.is_floating_point() or output.is_complex() else None
-            for sets, output in zip(found, outputs, strict=True)
-        ]
-
-
-@dataclass
-class _Call:
-    """One operation with everything about it."""
-
-    target: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    tracked: list[Tracked]
-    outputs: list[Tensor]
-    book: Rulebook
-
-    def argument(self, name: str, default: Any = None) -> Any:
-        """An argument by its name in the schema."""
-        for number, entry in enumerate(self.target._schema.arguments):
-            if entry.name == name:
-                return self.args[number] if number < len(self.args) else self.kwargs.get(name, entry.default_value)
-        return default
-
-    def without_filling(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments, with zero for a number that the operation writes into free places."""
-        args, kwargs = list(self.args), dict(self.kwargs)
-        for number, entry in enumerate(self.target._schema.arguments):
-            if entry.name == "value" and not isinstance(self.argument("value"), Tracked):
-                if number < len(args):
-                    args[number] = 0
-                elif not entry.kwarg_only:
-                    kwargs["value"] = 0
-        return tuple(args), kwargs
-
-    def sets(self, one: Tracked) -> Sets:
-        """The sets of an input, empty ones for a constant."""
-        return one.sets if one.sets is not None else csr_array((one.value.numel(), self.book.columns), dtype=bool)
-
-    def pin(self, *decisive: Tracked) -> bool:
-        """May the pattern hang on these values? Then the inputs they come from are remembered."""
-        sources = frozenset[str]().union(*(one.sources for one in decisive))
-        if sources & self.book.varying:
-            return False
-        self.book.pinned |= sources
-        return True
-
-
 Found = list[Any] | None
 """One set matrix per output; None where the rule does not apply."""
-Rule = Callable[[_Call], Found]
+Rule = Callable[[Operation], Found]
 
 
-def _found(call: _Call) -> Found:
-    try:
-        return _rule(call.target)(call)
-    except TooDenseError:
-        raise
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError):
-        return None  # called in a way that the rule does not know: caution costs time, not the answer
-
-
-def everything(call: _Call) -> list[Any]:
+def everything(call: Operation) -> list[Any]:
     """Every entry of every output depends on all that any entry of any input depends on."""
     joint = None
     for one in call.tracked:
@@ -125,7 +35,7 @@ def everything(call: _Call) -> list[Any]:
     return [take(joint, np.zeros(output.numel(), np.int64)) for output in call.outputs]
 
 
-def moved(call: _Call) -> Found:
+def moved(call: Operation) -> Found:
     """Entries are moved, repeated, dropped: the operation itself says where to, run on their numbers."""
     floating = [one for one in call.tracked if one.value.is_floating_point() or one.value.is_complex()]
     indices = [one for one in call.tracked if one not in floating]
@@ -148,7 +58,7 @@ def moved(call: _Call) -> Found:
     return [take(joint, _integers(places) - 1) for places in result]
 
 
-def elementwise(call: _Call) -> Found:
+def elementwise(call: Operation) -> Found:
     """Each entry depends on the entries that are broadcast with it."""
     return [
         _broadcast([(call.sets(one), one.value.shape) for one in call.tracked if one.sets is not None], output.shape)
@@ -156,7 +66,7 @@ def elementwise(call: _Call) -> Found:
     ]
 
 
-def reduced(call: _Call) -> Found:
+def reduced(call: Operation) -> Found:
     """Sums, norms, extrema over some axes."""
     one = call.tracked[0]
     dims = _dims(call.argument("dim"), one.value.ndim)
@@ -166,7 +76,7 @@ def reduced(call: _Call) -> Found:
     return [sets for _ in call.outputs]
 
 
-def mixed(call: _Call) -> Found:
+def mixed(call: Operation) -> Found:
     """Every entry depends on all along some axes: softmax, cumulative sums, sorting, cross products."""
     dims = _dims(call.argument("dim"), max(one.value.ndim for one in call.tracked))
     parts = [_united_over(one, dims, call) for one in call.tracked if one.sets is not None]
@@ -175,7 +85,7 @@ def mixed(call: _Call) -> Found:
     return [_broadcast(parts, output.shape) for output in call.outputs]
 
 
-def matrices(call: _Call) -> Found:
+def matrices(call: Operation) -> Found:
     """Factorisations and solves: each matrix of a batch for itself."""
     parts = []
     for one in call.tracked:
@@ -194,7 +104,7 @@ def matrices(call: _Call) -> Found:
     return found
 
 
-def multiplied(call: _Call) -> Found:
+def multiplied(call: Operation) -> Found:
     """Matrix products: entry (i, j) depends on row i of one factor and column j of the other."""
     names = [entry.name for entry in call.target._schema.arguments if str(entry.type) == "Tensor"]
     factors = [call.argument(name) for name in names]
@@ -217,7 +127,7 @@ def multiplied(call: _Call) -> Found:
     return [_broadcast(parts, output.shape)]
 
 
-def accumulated(call: _Call) -> Found:
+def accumulated(call: Operation) -> Found:
     """`index_add`, `scatter_add`: entries of a source are added to places of another tensor."""
     into, index = call.args[0], call.argument("index") or call.argument("indices")
     source = call.argument("source") or call.argument("src") or call.argument("values")
@@ -240,24 +150,24 @@ def accumulated(call: _Call) -> Found:
     return [added if into.sets is None else union(into.sets, added)]
 
 
-def put(call: _Call) -> Found:
+def put(call: Operation) -> Found:
     """`index_put` replaces, or adds up."""
     return accumulated(call) if call.argument("accumulate") else moved(call)
 
 
-def paired(call: _Call) -> Found:
+def paired(call: Operation) -> Found:
     """A complex entry as two real ones."""
     sets = call.sets(call.tracked[0])
     return [take(sets, np.repeat(np.arange(sets.shape[0]), 2))]
 
 
-def joined(call: _Call) -> Found:
+def joined(call: Operation) -> Found:
     """Two real entries as a complex one."""
     sets = call.sets(call.tracked[0])
     return [united(sets, np.arange(sets.shape[0]) // 2, sets.shape[0] // 2)]
 
 
-def convolved(call: _Call) -> Found:
+def convolved(call: Operation) -> Found:
     """A convolution with constant weights: each place depends on the places under the kernel, in all channels."""
     image, weight = call.args[0], call.args[1]
     stride, padding, dilation, transposed = call.args[3:7]
@@ -283,7 +193,7 @@ def convolved(call: _Call) -> Found:
     return [_broadcast([(sets, (batch, 1, *output.shape[2:]))], output.shape)]
 
 
-def sampled(call: _Call) -> Found:
+def sampled(call: Operation) -> Found:
     """`grid_sample` of a constant image: each place depends on its own two coordinates."""
     image, grid = call.args[:2]
     if image.sets is not None:
@@ -309,7 +219,7 @@ def _broadcast(parts: Sequence[tuple[Sets, Sequence[int]]], shape: Sequence[int]
     return joint
 
 
-def _united_over(one: Tracked, dims: Sequence[int], call: _Call) -> tuple[Sets, tuple[int, ...]]:
+def _united_over(one: Tracked, dims: Sequence[int], call: Operation) -> tuple[Sets, tuple[int, ...]]:
     """The union along some axes, and the shape with ones in their place."""
     shape = list(one.value.shape)
     if not shape:
@@ -323,7 +233,7 @@ def _united_over(one: Tracked, dims: Sequence[int], call: _Call) -> tuple[Sets, 
     return united(call.sets(one), _integers(groups), count), tuple(shape)
 
 
-def _constant_factor(call: _Call, left: Tracked, right: Tracked) -> Sets | None:
+def _constant_factor(call: Operation, left: Tracked, right: Tracked) -> Sets | None:
     """The product with a constant matrix, where that is mostly zeros: a difference operator, an incidence matrix."""
     if (left.sets is not None and right.sets is not None) or left.value.ndim > 2 or right.value.ndim > 2:
         return None
@@ -353,81 +263,3 @@ def _dims(given: Any, ndim: int) -> tuple[int, ...]:
 
 def _integers(tensor: Tensor) -> np.ndarray:
     return tensor.reshape(-1).to(torch.int64).cpu().numpy()
-
-
-def _overloads(*names: str) -> set[Any]:
-    """All overloads of operations, those that this PyTorch has."""
-    found = set()
-    for name in names:
-        packet = getattr(aten, name, None)
-        if packet is not None:
-            found.update(getattr(packet, overload) for overload in packet.overloads())
-    return found
-
-
-CONSTANT = _overloads(
-    *("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"),
-    *("sign", "sgn", "floor", "ceil", "round", "trunc", "heaviside", "argmax", "argmin", "floor_divide"),
-)
-"""Operations whose result has no derivative, whatever its inputs."""
-
-_BY_RULE: dict[Rule, set[Any]] = {
-    elementwise: _overloads(
-        *("complex", "polar", "real", "imag", "_to_copy", "to", "resolve_conj", "resolve_neg", "_conj"),
-        *(
-            "conj_physical",
-            "detach",
-            "alias",
-            "lift_fresh",
-            "lift_fresh_copy",
-            "_neg_view",
-            "clone",
-            "copy",
-            "prelu",
-            "_prelu_kernel",
-        ),
-    ),
-    moved: _overloads(
-        *("cat", "stack", "index_select", "gather", "take", "embedding", "repeat", "flip", "roll", "tril", "triu"),
-        *("diag_embed", "constant_pad_nd", "slice_scatter", "select_scatter", "diagonal_scatter", "_unsafe_view"),
-        *("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d", "im2col", "rot90"),
-        *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "repeat_interleave", "_reshape_alias"),
-    )
-    | {aten.index.Tensor, aten.scatter.src, aten.scatter.value, aten._unsafe_index.Tensor, aten.index_fill.int_Scalar},
-    put: {aten.index_put.default, aten._unsafe_index_put.default},
-    accumulated: {aten.index_add.default, aten.scatter_add.default},
-    reduced: _overloads(
-        *("sum", "mean", "amax", "amin", "max", "min", "prod", "logsumexp", "linalg_vector_norm", "norm", "var"),
-        *("std", "var_mean", "std_mean", "median", "nansum", "mode"),
-    )
-    - {aten.max.other, aten.min.other},
-    mixed: _overloads(
-        *("_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "sort", "topk", "linalg_cross"),
-        *("cummax", "cummin", "_fft_r2c", "_fft_c2c", "_fft_c2r"),
-    ),
-    matrices: _overloads(
-        *("linalg_cholesky_ex", "linalg_inv_ex", "linalg_eigh", "_linalg_eigh", "_linalg_svd", "linalg_qr"),
-        *("cholesky_solve", "linalg_solve_triangular", "cholesky_inverse", "linalg_matrix_exp"),
-    ),
-    multiplied: {
-        *(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, aten.addmm.default),
-        *(aten.baddbmm.default, aten.addmv.default, aten.vdot.default),
-    },
-    paired: {aten.view_as_real.default},
-    joined: {aten.view_as_complex.default},
-    convolved: {aten.convolution.default},
-    sampled: {aten.grid_sampler_2d.default, aten.grid_sampler_3d.default},
-}
-_RULES: dict[Any, Rule] = {target: rule for rule, targets in _BY_RULE.items() for target in targets}
-REINTERPRETING = _overloads("as_strided") | {aten.view.dtype}
-"""Views of memory, not of entries."""
-
-
-def _rule(target: Any) -> Rule:
-    if target in _RULES:
-        return _RULES[target]
-    if not isinstance(target, torch._ops.OpOverload) or target in REINTERPRETING:
-        return everything
-    if torch.Tag.pointwise in target.tags:
-        return elementwise
-    return moved if target.is_view else everything

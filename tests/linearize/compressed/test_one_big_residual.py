@@ -374,11 +374,12 @@ def test_a_dense_jacobian_beyond_memory_is_an_error_that_says_what_to_do(monkeyp
 
 def test_a_wrong_pattern_is_found_out(monkeypatch):
     """Whatever a rule has got wrong, the derivatives are compared with reverse mode before anybody solves with them."""
-    from mslsq.linearize.compressed import rules
+    from mslsq.linearize.compressed import rulebook
+    from mslsq.linearize.compressed.sets import take
 
     nothing = np.full(60, -1)
     monkeypatch.setitem(
-        rules._RULES, torch.ops.aten.sinh.default, lambda call: [rules.take(call.tracked[0].sets, nothing)]
+        rulebook._RULES, torch.ops.aten.sinh.default, lambda operation: [take(operation.tracked[0].sets, nothing)]
     )
 
     def residual(x):
