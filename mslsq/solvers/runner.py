@@ -24,7 +24,8 @@ class Runner:
         self._policy = "always" if solver.compile else solver.trace
         self._inputs, self._flat_inputs = inputs, pytree.leaves(inputs)
         self._is_large = plan.pattern is not None or plan.rows is not None
-        self._step = Step(solver, linearizer, self._linearized if self._is_large else linearizer.linearize)
+        linearize = self._linearized if self._is_large else linearizer.linearize
+        self._step = Step(solver, linearizer, linearize, asks=self._is_large and solver.early_stop)
         self._wary = False
 
     def start(self, values: Values) -> tuple[State, Record]:
@@ -40,7 +41,7 @@ class Runner:
         if graph is None:
             after, record = self._plan.run_eagerly(self._step, state, self._inputs, self._wary)
             # Rejections come in runs: a damping that was too small is raised several times.
-            self._wary = self._is_large and self._solver.early_stop and not bool(record.accepted.any())
+            self._wary = self._step.asks and not bool(record.accepted.any())
             return after, record
         output = graph.flat([*state.flat(), *self._flat_inputs])
         split = len(output) - len(Record._fields)
