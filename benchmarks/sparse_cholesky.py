@@ -21,8 +21,9 @@ import scipy
 import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
-from mslsq.linear.backends import lower_triangle
-from mslsq.linear.block_cholesky import BlockStructure, analyze, factor, solve
+from mslsq.linear.block_structure import BlockStructure, analyze
+from mslsq.linear.sparse.backends import lower_triangle
+from mslsq.linear.sparse.block_cholesky import factor, solve
 
 Graph = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -145,7 +146,7 @@ def peers(graph: Graph, runs: int) -> list[dict[str, str]]:
     row("SciPy splu, MMD, symmetric", "in factor", lu, factored.solve)
     lower, place = lower_triangle(structure)
     for backend, name in (("pardiso", "MKL PARDISO"), ("cholmod", "CHOLMOD")):
-        factorization = import_module(f"mslsq.linear.backends.{backend}").Factorization
+        factorization = import_module(f"mslsq.linear.sparse.backends.{backend}").Factorization
         try:
             foreign = factorization(lower)
         except ImportError:

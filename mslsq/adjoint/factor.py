@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.linear.iterative import UnconvergedAdjointWarning
+from mslsq.linear.iterative.solver import UnconvergedAdjointWarning
 
 Matrix = Float[Tensor, "batch components size size"]
 

@@ -6,7 +6,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq.diagnostics.located import Located, machine_epsilon
-from mslsq.linear.block_cholesky import BlockStructure, Factor, factor, matvec, solve
+from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.sparse.block_cholesky import Factor, factor, matvec, solve
 
 SHIFT = 1e-10
 """Added to the unit diagonal of a singular matrix to solve with it all the same."""
@@ -20,7 +21,7 @@ def marginals(
 ) -> tuple[Float[Tensor, "batch blocks tangent tangent"], Bool[Tensor, "batch"], tuple[int, int]]:
     """The blocks, which entries of the batch are regular (the others are NaN), and for the first that is not the
     number of directions that are free and a column that moves in them."""
-    from mslsq.linear.selected_inverse import squared_pivots  # loads numba: 50 MB, half a second
+    from mslsq.linear.sparse.selected_inverse import squared_pivots  # loads numba: 50 MB, half a second
 
     assert point.pattern is not None  # only large problems come here
     structure = point.pattern.structure
@@ -42,7 +43,7 @@ def marginals(
 
 def _blocks(factored: Factor, own: np.ndarray, structure: BlockStructure, scale: np.ndarray, size: int) -> np.ndarray:
     """Marginal covariances; zero for the blocks that are held fixed."""
-    from mslsq.linear.selected_inverse import diagonal_blocks
+    from mslsq.linear.sparse.selected_inverse import diagonal_blocks
 
     result = np.zeros((len(scale), len(own), size, size))
     free = np.flatnonzero(own >= 0)

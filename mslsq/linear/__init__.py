@@ -1,7 +1,8 @@
 """Linear algebra on arrays: solvers of damped normal equations, batched. Nothing here has heard of a problem."""
 
-from mslsq.linear.dense import QR, Cholesky, LinearSolver
+from mslsq.linear.dense import QR, Cholesky
 from mslsq.linear.iterative import ConjugateGradient
+from mslsq.linear.linear_solver import LinearSolver
 from mslsq.linear.schur import Schur
 from mslsq.linear.sparse import SparseCholesky
 from mslsq.linear.unrolled import UnrolledCholesky

@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 
-from mslsq.linear.block_cholesky import BlockStructure
-from mslsq.linear.dense import LinearSolver
+from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.iterative import ConjugateGradient
+from mslsq.linear.linear_solver import LinearSolver
 from mslsq.linear.schur import Schur
-from mslsq.linear.schur_plan import independent_kinds
+from mslsq.linear.schur.plan import independent_kinds
 from mslsq.linear.sparse import SparseCholesky
 
 LARGEST_FACTOR = 5e8

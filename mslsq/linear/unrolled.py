@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from mslsq.linear.dense import Cholesky, Matrix, Vector
+from mslsq.linear.dense import Cholesky
+from mslsq.linear.linear_solver import Matrix, Vector
 
 LARGEST = 6
 """Up to this size writing out pays: the number of operations grows with its cube."""

@@ -14,7 +14,7 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mslsq.linear.registration import registered
+from mslsq.linear.torch_operators import registered
 
 
 @dataclass(frozen=True, eq=False)

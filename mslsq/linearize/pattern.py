@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mslsq.linear.block_cholesky import BlockStructure, analyze
-from mslsq.linear.block_rows import BlockRows, TermBlocks
+from mslsq.linear.block_structure import BlockStructure, analyze
+from mslsq.linear.iterative.block_rows import BlockRows, TermBlocks
 from mslsq.linearize.normal_products import NormalPlan, normal_plan
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System, Term

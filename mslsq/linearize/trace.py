@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
-from mslsq.linear.block_rows import BlockRows
+from mslsq.linear.iterative.block_rows import BlockRows
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.compressed import CompressedPlacement, CompressedPlan, CompressedTerm
 from mslsq.linearize.pattern import Pattern, Placement

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mslsq.linear.block_cholesky import analyze
+from mslsq.linear.block_structure import analyze
 from mslsq.linearize.blocks import BlockTerm, Values, first_block
 from mslsq.linearize.capture import capture
 from mslsq.linearize.compressed import (

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.linear import Cholesky, ConjugateGradient, LinearSolver, Schur, UnrolledCholesky
-from mslsq.linear.block_cholesky import BlockStructure
+from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.choice import AutomaticSparse, eliminating
 from mslsq.linear.unrolled import LARGEST
 from mslsq.linearize.linearizer import Linearization
