@@ -155,7 +155,7 @@ def optimistix_rows(problem: Fits, repeats: int, truth: torch.Tensor) -> list[li
 class WithoutCurvature(mslsq.Between):
     """`Between` whose second derivatives come from autodiff."""
 
-    curvature = None
+    curvature = None  # pyright: ignore[reportAssignmentType]
 
 
 def helix(count: int, kind: type[mslsq.Between] = mslsq.Between) -> tuple[mslsq.Problem, mslsq.SE3, torch.Tensor]:

@@ -5,6 +5,7 @@ stop early, ask for values, replay graphs. Inputs that are not mapped stay share
 Derivatives are attached afterwards by an adjoint (`attachment`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -183,17 +184,13 @@ def _judged(call: Call, outcome: Outcome, converged: Tensor, unknown: Tensor) ->
     policy = "always" if call.task.solver.compile else call.task.solver.trace
     plan.recorded("gradient", policy, linearizer.gradient, values, inputs)
     plan.recorded("cost", policy, linearizer.cost, values, inputs)
-    with torch.no_grad(), TRANSFORM_LOCK:
-        hessian = _hessian(call, outcome, policy)
-        minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
-        if minimum_norm and linearizer.linear_solver.form in ("sparse", "blocks"):
-            raise AdjointOptionError(
-                "Implicit(gauge='minimum_norm') needs the dense Hessian: solve with "
-                "linear_solver=mslsq.linear.Cholesky()."
-            )
-        factor, definite = (
-            pseudo_inverse_factor(hessian) if minimum_norm else linearizer.linear_solver.definite_factor(hessian)
+    minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
+    if minimum_norm and linearizer.linear_solver.form in ("sparse", "blocks"):
+        raise AdjointOptionError(
+            "Implicit(gauge='minimum_norm') needs the dense Hessian: solve with linear_solver=mslsq.linear.Cholesky()."
         )
+    with torch.no_grad(), TRANSFORM_LOCK:
+        factor, definite, residual = _factored(call, outcome, policy, minimum_norm)
         stalled = status == Status.STALLED
         if bool((stalled & definite).any()):
             # Tolerances below what the dtype resolves end in STALLED. Where a Newton step from here promises nothing
@@ -202,8 +199,6 @@ def _judged(call: Call, outcome: Outcome, converged: Tensor, unknown: Tensor) ->
             decrement = 0.5 * (gradient * linearizer.linear_solver.solve_factored(factor, gradient)).sum(-1)
             told = LEVEL * torch.finfo(decrement.dtype).eps * linearizer.cost(values, inputs)
             converged = converged | (stalled & (decrement <= told))
-        residual = unknown if minimum_norm else _residual_of_a_system(linearizer, hessian, factor)
-        residual = torch.where(definite, residual, torch.nan)
     singular, unsolved = converged & ~definite, converged & definite & ~(residual <= TRUSTED)
     if bool(singular.any()):
         warn_about_gauge(int(singular.sum()), len(definite))
@@ -211,6 +206,29 @@ def _judged(call: Call, outcome: Outcome, converged: Tensor, unknown: Tensor) ->
         warn_about_residual(float(residual[unsolved].max()), int(unsolved.sum()), len(definite))
         definite = definite & ~unsolved
     return factor, converged & definite, residual
+
+
+def _factored(call: Call, outcome: Outcome, policy: str, minimum_norm: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """A factor of the Hessian (of its pseudo-inverse), which are definite, and the residual of a system with them."""
+    plan, linearizer, _ = outcome.planned
+    name, hessian, at = _hessian(call, outcome)
+
+    def factored(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if minimum_norm:
+            factor, definite = pseudo_inverse_factor(matrix)
+            return factor, definite, torch.full_like(outcome.cost, torch.nan)
+        factor, definite = linearizer.linear_solver.definite_factor(matrix)
+        residual = _residual_of_a_system(linearizer, matrix, factor)
+        return factor, definite, torch.where(definite, residual, torch.nan)
+
+    # Dense factors are a part of what is recorded; sparse and iterative solvers do as they like.
+    whole = linearizer.linear_solver.form in ("normal", "triangular") and not minimum_norm
+    compiled = call.task.solver.compile
+    if whole:
+        both = plan.recorded(f"factored {name}", policy, lambda *at: factored(hessian(*at)), *at, compiled=compiled)
+        return factored(plan.run_eagerly(hessian, *at)) if both is None else both(*at)
+    graph = plan.recorded(name, policy, hessian, *at, compiled=compiled)
+    return factored(plan.run_eagerly(hessian, *at) if graph is None else graph(*at))
 
 
 def _residual_of_a_system(linearizer: Linearizer, hessian: Tensor, factor: Tensor) -> Tensor:
@@ -222,17 +240,15 @@ def _residual_of_a_system(linearizer: Linearizer, hessian: Tensor, factor: Tenso
     return linear.relative_residual(hessian, linear.solve_factored(factor, rhs), rhs)
 
 
-def _hessian(call: Call, outcome: Outcome, policy: str) -> Tensor:
-    """The Hessian that the adjoint wants, from a recorded graph where that pays, and from the normal equations that
-    the solve has left of its last point where they are a part of it: a third of the work for 1024 fits."""
+def _hessian(call: Call, outcome: Outcome) -> tuple[str, Callable[..., Tensor], tuple[Any, ...]]:
+    """The Hessian that the adjoint wants: its name, a function, and what to call it with. Where the normal equations
+    that the solve has left of its last point are a part of it they are taken: a third of the work for 1024 fits."""
     assert call.adjoint is not None  # whoever asks has set it
-    plan, linearizer, inputs = outcome.planned
+    _, linearizer, inputs = outcome.planned
     exact = call.adjoint.factors == "exact"
     if not exact and linearizer.linear_solver.form in ("normal", "sparse"):
-        return outcome.matrix
-    at = (outcome.values, inputs)
-    name, function = f"hessian, {call.adjoint.factors}", partial(linearizer.hessian, exact=exact)
+        return "normal equations", lambda normal: normal, (outcome.matrix,)
     if linearizer.normal_equations_are_exact:
-        at, name, function = (*at, outcome.matrix), "curvature", linearizer.curvature
-    graph = plan.recorded(name, policy, function, *at, compiled=call.task.solver.compile)
-    return plan.run_eagerly(function, *at) if graph is None else graph(*at)
+        return "curvature", linearizer.curvature, (outcome.values, inputs, outcome.matrix)
+    hessian = partial(linearizer.hessian, exact=exact)
+    return f"hessian, {call.adjoint.factors}", hessian, (outcome.values, inputs)
