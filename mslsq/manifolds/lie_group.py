@@ -99,3 +99,14 @@ def hat(w: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
     x, y, z = w.unbind(-1)
     o = torch.zeros_like(x)
     return torch.stack([o, -z, y, z, o, -x, -y, x, o], -1).unflatten(-1, (3, 3))
+
+
+def outer(a: Float[Tensor, "*batch 3"], b: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
+    """a bᵀ."""
+    return a[..., :, None] * b[..., None, :]
+
+
+def hat_squared(w: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
+    """[w]² = w wᵀ - |w|² I, without a product of matrices: those of 3 × 3 are what PyTorch is slowest at."""
+    eye = torch.eye(3, dtype=w.dtype, device=w.device)
+    return outer(w, w) - dot(w, w)[..., None] * eye

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mslsq.manifolds import quaternion
 from mslsq.manifolds.base import _batch
-from mslsq.manifolds.lie_group import LieGroup, cross, dot, hat, normalized
+from mslsq.manifolds.lie_group import LieGroup, cross, dot, hat, hat_squared, normalized, outer
 from mslsq.manifolds.series import half_angle, higher_remainders, sine_remainder
 from mslsq.manifolds.so3 import SO3
 
@@ -143,14 +143,21 @@ def _coupling(tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 3 3"]
 
     P/2 + c3 (FP + PF + FPF) + c4 (FFP + PFF - 3 FPF) + (c4 - 3 c5)/2 (FPFF + FFPF),
     c3 = (θ - sin θ)/θ³, c4 = (1/2 - (1 - cos θ)/θ²)/θ², c5 = (1/6 - c3)/θ².
+
+    With d = φ·ρ, FP + PF = ρφᵀ + φρᵀ - 2dI, FPF = -dF, FFP + PFF = -θ²P - dF and FPFF + FFPF = -2dFF, so that
+
+    Q = [(1/2 - c4 θ²)ρ + (2c4 - c3) d φ] + c3 (ρφᵀ + φρᵀ - 2dI) - (c4 - 3 c5) d FF
+
+    takes no product of matrices.
     """
-    p, f = hat(tangent[..., :3]), hat(tangent[..., 3:])
-    phi = tangent[..., 3:]
-    c3, c4, c5 = (c[..., None] for c in higher_remainders(half_angle(0.25 * dot(phi, phi))))
-    fp, pf, ff = f @ p, p @ f, f @ f
-    fpf = fp @ f
-    middle = c3 * (fp + pf + fpf) + c4 * (f @ fp + pf @ f - 3.0 * fpf)
-    return 0.5 * p + middle + (0.5 * (c4 - 3.0 * c5)) * (fpf @ f + ff @ pf)
+    rho, phi = tangent[..., :3], tangent[..., 3:]
+    theta2, d = dot(phi, phi), dot(phi, rho)
+    c3, c4, c5 = higher_remainders(half_angle(0.25 * theta2))
+    skew = hat((0.5 - c4 * theta2) * rho + ((2.0 * c4 - c3) * d) * phi)
+    mixed = outer(rho, c3 * phi)
+    square = (d * (c4 - 3.0 * c5))[..., None] * hat_squared(phi)
+    eye = torch.eye(3, dtype=tangent.dtype, device=tangent.device)
+    return skew + mixed + mixed.mT - (2.0 * (c3 * d))[..., None] * eye - square
 
 
 def _blocks(diagonal: Tensor, corner: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mslsq.manifolds import quaternion
 from mslsq.manifolds.base import _batch
-from mslsq.manifolds.lie_group import LieGroup, dot, hat, normalized
+from mslsq.manifolds.lie_group import LieGroup, dot, hat, hat_squared, normalized
 from mslsq.manifolds.series import cotangent_remainder, half_angle, sine_remainder
 
 
@@ -85,8 +85,7 @@ class SO3(LieGroup):
         """J with exp(x + dx) ≈ exp(J dx) exp(x): I + (1 - cos θ)/θ² [x] + (θ - sin θ)/θ³ [x]²."""
         half = half_angle(0.25 * dot(tangent, tangent))
         first, second = 0.5 * (half.sinc * half.sinc), sine_remainder(half)
-        skew = hat(tangent)
-        return _eye(tangent) + first[..., None] * skew + second[..., None] * (skew @ skew)
+        return _eye(tangent) + hat(first * tangent) + second[..., None] * hat_squared(tangent)
 
     @classmethod
     def right_jacobian(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
@@ -96,9 +95,8 @@ class SO3(LieGroup):
     @classmethod
     def left_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
         """The inverse of `left_jacobian`, for angles below 2 pi: I - [x]/2 + (1 - (θ/2) cot(θ/2))/θ² [x]²."""
-        skew = hat(tangent)
         second = 0.25 * cotangent_remainder(half_angle(0.25 * dot(tangent, tangent)))
-        return _eye(tangent) - 0.5 * skew + second[..., None] * (skew @ skew)
+        return _eye(tangent) + hat(-0.5 * tangent) + second[..., None] * hat_squared(tangent)
 
     @classmethod
     def right_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:

@@ -94,7 +94,7 @@ class Between(CostFunction):
         weight: for instance `mslsq.SqrtInformation.from_information(...)`, in the tangent's order (translation,
             rotation).
 
-    With e the residual the Jacobians are −J_l⁻¹(e) Ad(measured⁻¹) and J_r⁻¹(e), in closed form for SO2, SE2, SO3, SE3
+    With e the residual the Jacobians are −J_r⁻¹(e) Ad(b⁻¹ a) and J_r⁻¹(e), in closed form for SO2, SE2, SO3, SE3
     and from automatic differentiation for Sim2, Sim3.
 
     >>> Between(pose[i], pose[j], measured=T_ij, loss=mslsq.Huber(1.0))
@@ -123,11 +123,9 @@ class Between(CostFunction):
             seen = a.between(b)
             moved_start = jacfwd(lambda d: measured.between(a.retract(d).between(b)).log())(_zero(space, a.storage))
             return moved_start, _jacobian_at_end(space, measured.storage, seen.storage)
-        error = self.residual(a, b, measured)
-        return (
-            -(group.left_jacobian_inverse(error) @ measured.inverse().adjoint()),
-            group.right_jacobian_inverse(error),
-        )
+        at_end = group.right_jacobian_inverse(self.residual(a, b, measured))
+        # J_l⁻¹(e) Ad(measured⁻¹), with exp(e) = measured⁻¹ a⁻¹ b and J_l(e) = Ad(exp e) J_r(e)
+        return -(at_end @ b.between(a).adjoint()), at_end
 
     def curvature(self, cotangent: Tensor, a: Any, b: Any, measured: Any) -> Float[Tensor, "both both"]:
         """Both Jacobians depend on a and b through e alone: the derivative of Jᵀw in e, times J."""
