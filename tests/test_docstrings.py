@@ -13,6 +13,7 @@ import mslsq
 from mslsq.alignment import align
 
 PUBLIC = {name: getattr(mslsq, name) for name in mslsq.__all__ if callable(getattr(mslsq, name))} | {"align": align}
+PUBLIC |= {f"linear.{name}": getattr(mslsq.linear, name) for name in mslsq.linear.__all__}
 EXAMPLES = {name: doctest.DocTestParser().get_examples(inspect.getdoc(what) or "") for name, what in PUBLIC.items()}
 MAIN = [
     "least_squares",

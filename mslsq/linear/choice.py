@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 
 from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.independent_kinds import blocks_of, independent_kinds
 from mslsq.linear.iterative import ConjugateGradient
 from mslsq.linear.linear_solver import LinearSolver
 from mslsq.linear.schur import Schur
-from mslsq.linear.schur.plan import independent_kinds
 from mslsq.linear.sparse import SparseCholesky
 
 LARGEST_FACTOR = 5e8
@@ -72,5 +72,5 @@ def fastest_sparse(structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -
 def eliminating(structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> Schur | None:
     """A Schur complement of this structure, where at least half of the unknowns can be eliminated by kind."""
     names = independent_kinds(structure, kinds)
-    unknowns = sum(int(structure.block_sizes[kinds[n][kinds[n] >= 0]].sum()) for n in names)
+    unknowns = int(structure.block_sizes[blocks_of(structure, kinds, names)].sum())
     return Schur().bound(structure, kinds) if 2 * unknowns >= structure.num_unknowns else None

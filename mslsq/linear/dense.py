@@ -16,8 +16,15 @@ from mslsq.linear.linear_solver import LinearSolver, Matrix, Vector
 
 @dataclass(frozen=True)
 class Cholesky(LinearSolver):
-    """Cholesky factorisation of the normal equations: fastest, resolves steps while the scaled condition of J stays
-    below 1e8."""
+    """Cholesky factorisation of the normal equations, dense, by LAPACK: fastest, resolves steps while the scaled
+    condition of J stays below 1e8 in float64 (3e3 in float32).
+
+    Any device; float64 and float32, each in itself. Independent parts of a problem are a batch of small systems. An
+    entry that is not positive definite is not solved and harms no other; nothing is raised.
+
+    >>> solver = mslsq.LevenbergMarquardt(linear_solver=mslsq.linear.Cholesky())
+    >>> solution = mslsq.solve(problem, {"pose": T0}, solver=solver)
+    """
 
     @property
     def form(self) -> Literal["normal", "triangular"]:
@@ -40,8 +47,16 @@ class Cholesky(LinearSolver):
 
 @dataclass(frozen=True)
 class QR(LinearSolver):
-    """Orthogonal factorisation of J: several times the cost of Cholesky, and accurate up to a condition of J near
-    1e16."""
+    """Orthogonal factorisation of J, dense, by LAPACK: several times the cost of Cholesky, and accurate up to a
+    condition of J near 1e16 in float64 (1e7 in float32).
+
+    Damping is so many rows more, [R; √d] (J. J. Moré, "The Levenberg–Marquardt algorithm: implementation and theory",
+    1978). Any device; float64 and float32, each in itself. An entry of deficient rank is not solved and harms no
+    other; nothing is raised.
+
+    >>> solver = mslsq.LevenbergMarquardt(linear_solver=mslsq.linear.QR())
+    >>> solution = mslsq.solve(problem, {"pose": T0}, solver=solver)
+    """
 
     @property
     def form(self) -> Literal["normal", "triangular"]:

@@ -17,7 +17,19 @@ Vector = Float[Tensor, "batch columns"]
 
 @dataclass(frozen=True)
 class LinearSolver:
-    """Base of the linear solvers. `columns` are `components * size`: independent dense systems side by side."""
+    """Base of the linear solvers: what the loop asks for steps, and the adjoint for derivatives.
+
+    A solver is data, a frozen dataclass; its methods are functions of tensors with the batch first, and an entry that
+    cannot be solved harms no other. `matrix` is what a linearization keeps between attempts with different damping, and
+    what it holds is said by `form`: where that is dense, (batch, components, size, size), independent systems side by
+    side, and `columns` are `components * size`; where it is by blocks, flat (batch, values). Results have the dtype and
+    the device of the right-hand side.
+
+    >>> matrix, rhs = torch.tensor([[[[4.0, 1.0], [1.0, 3.0]]]]), torch.tensor([[1.0, 2.0]])
+    >>> step, solved = mslsq.linear.Cholesky().solve(matrix, rhs, None)
+    >>> step, solved
+    (tensor([[-0.0909, -0.6364]]), tensor([True]))
+    """
 
     @property
     def form(self) -> Literal["normal", "triangular", "sparse", "blocks"]:
@@ -48,7 +60,13 @@ class LinearSolver:
         return type(self).__name__
 
     def solve(self, matrix: Matrix, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
-        """The step p, and whether the system of each entry could be solved."""
+        """The step p, (JᵀJ + diag(damping)) p = −Jᵀr, and whether the system of each entry could be solved.
+
+        Args:
+            matrix: in the solver's form.
+            rhs: (batch, columns) Jᵀr; Qᵀr where the form is triangular.
+            damping: (batch, columns), not negative; None for none.
+        """
         raise NotImplementedError
 
     def squared_column_norms(self, matrix: Matrix) -> Vector:

@@ -14,7 +14,7 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mslsq.linear.torch_operators import registered
+from mslsq.linear.torch_operators import registered, sized
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +71,12 @@ def normal_matrix(jacobian: Tensor, arrays: list[Tensor], numbers: list[int]) ->
 
     kernel: Any = normal_kernels.add_products
     values = jacobian.new_zeros(len(jacobian), numbers[0])
-    rows = _sized(jacobian.shape[1])
+    rows = sized(jacobian.shape[1])
     block, out = jacobian.numpy(), values.numpy()
     for k in range(numbers[2]):
         first, second, height, width = numbers[4 + 4 * k : 8 + 4 * k]
         lanes, offsets = arrays[2 * k].numpy(), arrays[2 * k + 1].numpy()
-        kernel(block, out, lanes, offsets, first, second, rows, _sized(height), _sized(width))
+        kernel(block, out, lanes, offsets, first, second, rows, sized(height), sized(width))
     return values
 
 
@@ -87,12 +87,12 @@ def normal_gradient(jacobian: Tensor, residual: Tensor, arrays: list[Tensor], nu
 
     kernel: Any = normal_kernels.add_gradient
     gradient = jacobian.new_zeros(len(jacobian), numbers[1])
-    rows, pairs = _sized(jacobian.shape[1]), numbers[2]
+    rows, pairs = sized(jacobian.shape[1]), numbers[2]
     block, right, out = jacobian.numpy(), residual.numpy(), gradient.numpy()
     for k in range(numbers[3]):
         first, height = numbers[4 + 4 * pairs + 2 * k : 6 + 4 * pairs + 2 * k]
         lanes, columns = arrays[2 * (pairs + k)].numpy(), arrays[2 * (pairs + k) + 1].numpy()
-        kernel(block, right, out, lanes, columns, first, rows, _sized(height))
+        kernel(block, right, out, lanes, columns, first, rows, sized(height))
     return gradient
 
 
@@ -120,8 +120,3 @@ def normal_matrix_by_tensors(
         within = torch.arange(height * width, device=jacobian.device)
         values = values.index_add(1, (offsets[:, None] + within).reshape(-1), products.flatten(1))
     return values
-
-
-def _sized(count: int) -> tuple[int, ...]:
-    """A size as the kernels take it."""
-    return (0,) * count

@@ -6,37 +6,31 @@ column j. Vectors are (entries, columns), the entries a multiple of the batch: k
 """
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.block_structure import BlockStructure
 
 Matrices = Float[Tensor, "batch values"]
 Vectors = Float[Tensor, "entries columns"]
 Table = Int[Tensor, "blocks 7"]
+AnyTable = TypeVar("AnyTable", Tensor, np.ndarray)
 
 
-def symmetric_plan(structure: "BlockStructure") -> tuple[np.ndarray, np.ndarray]:
-    """The tables of `symmetric_product`: of the blocks below the diagonal, and of the lower triangles on it."""
+def block_table(structure: BlockStructure, starts: Int[np.ndarray, "blocks"]) -> Int[np.ndarray, "pairs 7"]:
+    """The table of the stored blocks, for a vector in which the unknowns of each block begin at `starts`."""
     heights, widths = structure.block_sizes[structure.rows], structure.block_sizes[structure.cols]
-    table = np.stack(
-        (
-            structure.starts[structure.rows],
-            structure.starts[structure.cols],
-            heights,
-            widths,
-            structure.offsets,
-            widths,
-            np.ones_like(widths),
-        ),
-        1,
-    )
-    own = structure.rows == structure.cols
+    first = starts[structure.rows], starts[structure.cols]
+    return np.stack((*first, heights, widths, structure.offsets, widths, np.ones_like(widths)), 1)
+
+
+def symmetric_plan(structure: BlockStructure) -> tuple[np.ndarray, np.ndarray]:
+    """The tables of `symmetric_product`: of the blocks below the diagonal, and of the lower triangles on it."""
+    table, own = block_table(structure, structure.starts), structure.rows == structure.cols
     return table[~own], table[own]
 
 
@@ -58,7 +52,7 @@ def product(values: Matrices, x: Vectors, table: Table, height: int) -> Vectors:
     return product_anywhere(values, x, table, height)
 
 
-def transposed(table: Table) -> Table:
+def transposed(table: AnyTable) -> AnyTable:
     """The table of Bᵀ."""
     return table[:, [1, 0, 3, 2, 4, 6, 5]]
 

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mslsq.linear.iterative.block_inverse import BlockInverse
-from mslsq.linear.iterative.operators import Matrices, Operator, Vectors, damped
+from mslsq.linear.iterative.linear_operators import Matrices, Operator, Vectors, damped
 
 
 @dataclass(frozen=True, eq=False)

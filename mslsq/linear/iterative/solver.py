@@ -1,13 +1,9 @@
-"""Conjugate gradients as a linear solver: inexact steps of large problems, and exact solves for the adjoint.
-
-The iteration stands behind one operator of PyTorch, so that a step which calls it can be recorded as a plain graph; how
-many iterations are made is decided inside, anew at each replay.
-"""
+"""Conjugate gradients as a linear solver: inexact steps of large problems, and exact solves for the adjoint."""
 
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,33 +11,19 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure
-from mslsq.linear.iterative.block_rows import BlockRows, HessianBlocks, JacobianBlocks
-from mslsq.linear.iterative.conjugate_gradients import conjugate_gradients
-from mslsq.linear.iterative.operators import Formed, Operator, Reduced
+from mslsq.linear.constant_inverse import ConstantInverse
+from mslsq.linear.independent_kinds import EliminationError, blocks_of, kinds_to_eliminate
+from mslsq.linear.iterative.accurate import Accurate, random_rhs, solve_accurately
+from mslsq.linear.iterative.block_rows import BlockRows
+from mslsq.linear.iterative.implicit_schur import ImplicitSchur
+from mslsq.linear.iterative.linear_operators import Formed, Vectors
+from mslsq.linear.iterative.torch_operators import OPERATORS, iterate, multiply
 from mslsq.linear.linear_solver import LinearSolver, Vector
 from mslsq.linear.sparse import SparseCholesky
-from mslsq.linear.torch_operators import registered
-
-OPERATORS: dict[str, type[Operator]] = {
-    "formed": Formed,
-    "reduced": Reduced,
-    "jacobian": JacobianBlocks,
-    "hessian": HessianBlocks,
-}
 
 LARGEST_DIRECT = 2e8
 """Up to that many numbers in the factor (1.6 GB) derivatives are solved by sparse Cholesky, on a CPU: it proves the
 Hessian positive definite, and does not depend on its condition."""
-
-EXACT = {torch.float64: 1e-12, torch.float32: 1e-6}
-"""Relative residual that a solve for derivatives aims at."""
-
-ENOUGH = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""Relative residual, recomputed from the matrix, above which such a solve counts as failed: what recurrences lose to
-rounding in badly conditioned systems is within it."""
-
-ROUNDS = 4
-"""How often a solve for derivatives is begun anew from its own true residual."""
 
 Values = Float[Tensor, "batch values"]
 
@@ -57,7 +39,8 @@ class ConjugateGradient(LinearSolver):
     Memory is linear in the blocks of the problem, where a factorisation fills in. Steps are inexact: far from the
     solution a relative residual of `tolerance` is enough, near it the residual falls with the square of the gradient
     (S. C. Eisenstat & H. F. Walker, "Choosing the forcing terms in an inexact Newton method", 1996, choice 2).
-    Residuals are measured in the norm of the preconditioner, which depends on no units.
+    Residuals are measured in the norm of the preconditioner, which depends on no units. Any device; float64 and
+    float32, each in itself. Each entry of a batch stops by itself, and one whose numbers are not finite fails alone.
 
     Derivatives through the solve are exact all the same: the Hessian is factored by sparse Cholesky where its factor
     fits, or else solved to a relative residual of 1e-12, and where that fails the derivative is NaN, with a warning.
@@ -73,6 +56,14 @@ class ConjugateGradient(LinearSolver):
         forcing: `"adaptive"` as above, or `"constant"`: every step to `tolerance`.
         eliminate: with `"schur_jacobi"`, the name of the variable to eliminate; found by itself otherwise.
         derivatives: `"auto"`, `"direct"` or `"iterative"`, how the Hessian of the adjoint is solved.
+
+    Raises:
+        ValueError: options that make no sense, or not together.
+        EliminationError (a ValueError): when `"schur_jacobi"` is bound to a problem: the blocks that are to be
+            eliminated touch each other, or are all there is; there is no such variable. The message says which.
+
+    >>> solver = mslsq.LevenbergMarquardt(linear_solver=mslsq.linear.ConjugateGradient(tolerance=0.01))
+    >>> solution = mslsq.solve(problem, {"pose": T0}, solver=solver)
     """
 
     preconditioner: Literal["block_jacobi", "jacobi", "schur_jacobi"] = "block_jacobi"
@@ -135,16 +126,26 @@ class ConjugateGradient(LinearSolver):
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "ConjugateGradient":
         eliminated = None
         if self.preconditioner == "schur_jacobi":
-            eliminated = chosen_blocks(structure, kinds, self.eliminate)
+            eliminated = self._eliminated(structure, kinds)
         return replace(self, structure=structure, eliminated=eliminated)
+
+    def _eliminated(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> Bool[np.ndarray, "blocks"]:
+        """The blocks that `"schur_jacobi"` eliminates."""
+        solver, instead = "ConjugateGradient", "take preconditioner='block_jacobi'"
+        names = kinds_to_eliminate(self.eliminate, structure, kinds, solver=solver, instead=instead, at_most=1)
+        chosen = blocks_of(structure, kinds, names)
+        if chosen.all() or not chosen.any():
+            what = "is all there is" if chosen.all() else "is held fixed as a whole"
+            raise EliminationError(f"{solver}(eliminate={names[0]!r}): {names[0]!r} {what}: {instead}.")
+        return chosen
 
     def bound_to_rows(self, rows: BlockRows) -> "ConjugateGradient":
         return replace(self, rows=rows)
 
     def solve(self, matrix: Values, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
-        kind = "jacobian" if self.matrix_free else "reduced" if self.eliminated is not None else "formed"
+        kind = "jacobian" if self.matrix_free else "implicit_schur" if self.eliminated is not None else "formed"
         plan, sizes = self._plan(kind, matrix.device)
-        x, solved, _ = _iterate(
+        x, solved, _ = iterate(
             matrix,
             rhs,
             matrix.new_zeros(0) if damping is None else damping,
@@ -165,11 +166,11 @@ class ConjugateGradient(LinearSolver):
 
     def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
         kind = "jacobian" if self.matrix_free else "formed"
-        return (vector * _multiply(matrix, vector, *self._plan(kind, matrix.device), kind)).sum(-1)
+        return (vector * multiply(matrix, vector, *self._plan(kind, matrix.device), kind)).sum(-1)
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
         kind = "hessian" if self.matrix_free else "formed"
-        return _multiply(matrix, vector, *self._plan(kind, matrix.device), kind)
+        return multiply(matrix, vector, *self._plan(kind, matrix.device), kind)
 
     # ---- for the adjoint
 
@@ -179,56 +180,38 @@ class ConjugateGradient(LinearSolver):
         if self._solves_directly(matrix):
             return self._direct.definite_factor(matrix)
         finite = torch.isfinite(matrix).all(-1)
-        generator = torch.Generator().manual_seed(0)
-        columns = self.rows.num_columns if self.rows is not None else self._structure.num_unknowns
-        probe = torch.randn(columns, generator=generator, dtype=matrix.dtype).to(matrix.device)
-        safe = torch.where(finite[:, None], matrix, 0)
-        _, residual, definite = self._exact(safe, probe.expand(len(matrix), -1))
-        converged = residual <= ENOUGH[matrix.dtype]
-        unconverged = finite & definite & ~converged
+        probe = random_rhs(self._num_columns, matrix)
+        tried = self._solve_accurately(torch.where(finite[:, None], matrix, 0), probe)
+        unconverged = finite & tried.definite & ~tried.converged
         if bool(unconverged.any()):
             warnings.warn(
                 f"ConjugateGradient: the Hessian at the solution was solved to a relative residual of "
-                f"{float(residual[unconverged].max()):.1e} only, in {self._most_iterations(columns)} iterations, so "
-                f"derivatives of {int(unconverged.sum())} of {len(matrix)} problems are NaN (or zero). Try "
-                "derivatives='direct', a better preconditioner, or linear_solver=mslsq.linear.SparseCholesky().",
+                f"{float(tried.residual[unconverged].max()):.1e} only, in {self._most_iterations(self._num_columns)} "
+                f"iterations, so derivatives of {int(unconverged.sum())} of {len(matrix)} problems are NaN (or zero). "
+                "Try derivatives='direct', a better preconditioner, or linear_solver=mslsq.linear.SparseCholesky().",
                 UnconvergedAdjointWarning,
                 stacklevel=2,
             )
-        usable = finite & definite & converged
+        usable = finite & tried.definite & tried.converged
         return torch.where(usable[:, None], matrix, 0), usable
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         if self._solves_directly(factor):
             return self._direct.solve_factored(factor, rhs)
-        return IterativeInverse.apply(self, factor, rhs[:, None])[:, 0]
+        return ConstantInverse.apply(self._solved, factor, rhs[..., None])[..., 0]
 
-    def _exact(self, matrix: Values, rhs: Vector) -> tuple[Vector, Float[Tensor, "entries"], Bool[Tensor, "entries"]]:
-        """A⁻¹ rhs, its true relative residual, and whether A looks positive definite; several right-hand sides per
-        matrix."""
+    def _solved(self, matrix: Values, rhs: Float[Tensor, "batch columns k"]) -> Float[Tensor, "batch columns k"]:
+        """A⁻¹ rhs, NaN where the residual stays too large."""
+        # A zero matrix stands for one that is not positive definite; what is solved with it is not used.
+        usable = (matrix != 0).any(-1)
+        tried = self._solve_accurately(matrix, rhs.mT.flatten(0, 1))
+        x = torch.where(tried.converged[:, None], tried.solution, torch.nan).reshape(rhs.mT.shape).mT
+        return torch.where(usable[:, None, None], x, 0)
+
+    def _solve_accurately(self, matrix: Values, rhs: Vectors) -> Accurate:
         kind = "hessian" if self.matrix_free else "formed"
         operator = OPERATORS[kind](matrix, None, *self._plan(kind, matrix.device), False)
-        repeat = len(rhs) // max(len(matrix), 1)
-        iterations = self._most_iterations(rhs.shape[1])
-        length = (rhs * operator.precondition(rhs)).sum(-1)
-        length = torch.where(length > 0, length, 1)
-        x, left = torch.zeros_like(rhs), rhs
-        definite = operator.definite.repeat_interleave(repeat)
-        residual = torch.full_like(length, torch.inf)
-        for _ in range(ROUNDS):
-            # A new round aims below the first by as much as is left.
-            tolerance = (EXACT[rhs.dtype] / residual.clamp(max=1)).clamp(max=0.1)
-            result = conjugate_gradients(operator.multiply, left, operator.precondition, tolerance, iterations)
-            definite = definite & result.definite
-            moved = x + result.solution
-            left_after = rhs - operator.multiply(moved)
-            after = ((left_after * operator.precondition(left_after)).sum(-1).clamp(min=0) / length).sqrt()
-            better = after < residual
-            x, left = torch.where(better[:, None], moved, x), torch.where(better[:, None], left_after, left)
-            residual = torch.where(better, after, residual)
-            if bool(((residual <= EXACT[rhs.dtype]) | ~better).all()):
-                break
-        return x, residual, definite
+        return solve_accurately(operator, rhs, self._most_iterations(rhs.shape[1]))
 
     def _most_iterations(self, columns: int) -> int:
         return max(self.max_iterations, min(2 * columns, 20_000))
@@ -237,6 +220,10 @@ class ConjugateGradient(LinearSolver):
         if self.derivatives != "auto" or self.matrix_free or matrix.device.type != "cpu":
             return self.derivatives == "direct"
         return self._structure.factor_size <= LARGEST_DIRECT
+
+    @property
+    def _num_columns(self) -> int:
+        return self.rows.num_columns if self.rows is not None else self._structure.num_unknowns
 
     @property
     def _direct(self) -> SparseCholesky:
@@ -257,131 +244,10 @@ class ConjugateGradient(LinearSolver):
         if key not in cached:
             if isinstance(home, BlockRows):
                 arrays, sizes = home.plan(hessian=kind == "hessian")
-            elif kind == "reduced":
+            elif kind == "implicit_schur":
                 assert self.eliminated is not None
-                arrays, sizes = Reduced.plan(home, self.eliminated)
+                arrays, sizes = ImplicitSchur.plan(home, self.eliminated)
             else:
                 arrays, sizes = Formed.plan(home)
             cached[key] = [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays], sizes
         return cached[key]
-
-
-def chosen_blocks(
-    structure: BlockStructure, kinds: Mapping[str, np.ndarray], name: str | None
-) -> Bool[np.ndarray, "blocks"]:
-    """The blocks to eliminate: those of the named kind, or of the kind with most columns whose blocks do not touch
-    each other."""
-    apart = {}
-    for kind, numbers in kinds.items():
-        mask = np.zeros(len(structure.block_sizes), bool)
-        mask[numbers[numbers >= 0]] = True
-        touching = mask[structure.rows] & mask[structure.cols] & (structure.rows != structure.cols)
-        if not touching.any() and mask.any() and not mask.all():
-            apart[kind] = mask
-    if name is not None and name in apart:
-        return apart[name]
-    if name is not None:
-        why = "its blocks touch each other, or are all there is" if name in kinds else "there is no such variable"
-        raise ValueError(f"ConjugateGradient: eliminate={name!r}: {why}. Variables: {', '.join(kinds)}.")
-    if not apart:
-        raise ValueError(
-            "ConjugateGradient: 'schur_jacobi' needs a kind of variable whose blocks do not touch each other, and "
-            f"there is none among {', '.join(kinds)}: take preconditioner='block_jacobi'."
-        )
-    return max(apart.values(), key=lambda mask: int(structure.block_sizes[mask].sum()))
-
-
-@registered("conjugate_gradients")
-def _iterate(
-    values: Tensor,
-    rhs: Tensor,
-    damping: Tensor,
-    accuracy: Tensor,
-    plan: list[Tensor],
-    sizes: list[int],
-    kind: str,
-    jacobi: bool,
-    tolerance: float,
-    max_iterations: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(A + diag(damping))⁻¹ rhs to an accuracy per entry (an empty one: `tolerance` for all), which entries have moved
-    at all, and how many iterations each took."""
-    operator = OPERATORS[kind](values, damping if damping.numel() else None, plan, sizes, jacobi)
-    result = conjugate_gradients(
-        operator.multiply,
-        operator.reduced(rhs),
-        operator.precondition,
-        accuracy.clamp(max=tolerance) if accuracy.numel() else tolerance,
-        max_iterations,
-    )
-    x = operator.expanded(result.solution, rhs)
-    solved = torch.isfinite(x).all(-1) & operator.definite & (result.converged | (result.iterations > 0))
-    return x, solved, result.iterations
-
-
-@_iterate.register_fake
-def _(
-    values: Tensor, rhs: Tensor, damping: Tensor, accuracy: Tensor, plan: Any, sizes: Any, kind: Any, *_: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        torch.empty_like(rhs, memory_format=torch.contiguous_format),
-        rhs.new_empty(len(rhs), dtype=torch.bool),
-        rhs.new_empty(len(rhs), dtype=torch.int64),
-    )
-
-
-@registered("operator_product")
-def _multiply(values: Tensor, vector: Tensor, plan: list[Tensor], sizes: list[int], kind: str) -> Tensor:
-    """A x."""
-    return OPERATORS[kind].product(values, vector, plan, sizes)
-
-
-@_multiply.register_fake
-def _(values: Tensor, vector: Tensor, plan: Any, sizes: Any, kind: Any) -> Tensor:
-    return torch.empty_like(vector, memory_format=torch.contiguous_format)
-
-
-class IterativeInverse(torch.autograd.Function):
-    """A⁻¹ applied to right-hand sides (batch, k, columns) for a constant symmetric A; linear, so its derivative is
-    itself. NaN where the residual stays too large."""
-
-    @staticmethod
-    def forward(solver: ConjugateGradient, matrix: Tensor, rhs: Tensor) -> Tensor:
-        # A zero matrix stands for one that is not positive definite; what is solved with it is not used.
-        usable = (matrix != 0).any(-1)
-        x, residual, _ = solver._exact(matrix, rhs.flatten(0, 1))
-        good = (residual <= ENOUGH[rhs.dtype]).reshape(rhs.shape[:2])
-        x = torch.where(good[..., None], x.reshape(rhs.shape), torch.nan)
-        return torch.where(usable[:, None, None], x, 0)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.solver, matrix, _ = inputs
-        ctx.save_for_backward(matrix)
-        ctx.save_for_forward(matrix)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
-        (matrix,) = ctx.saved_tensors
-        return None, None, IterativeInverse.apply(ctx.solver, matrix, gradient)
-
-    @staticmethod
-    def jvp(ctx: Any, _solver: None, _matrix: Any, tangent: Tensor) -> Tensor:
-        (matrix,) = ctx.saved_tensors
-        return IterativeInverse.apply(ctx.solver, matrix, tangent)
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], solver: ConjugateGradient, matrix: Tensor, rhs: Tensor
-    ) -> tuple[Tensor, int]:
-        _, matrix_dim, rhs_dim = in_dims
-        size = info.batch_size
-        if matrix_dim is None:
-            # One matrix, more right-hand sides.
-            rhs = rhs.movedim(rhs_dim, 1)
-            solved = IterativeInverse.apply(solver, matrix, rhs.flatten(1, 2))
-            return solved.unflatten(1, rhs.shape[1:3]), 1
-        matrix = matrix.movedim(matrix_dim, 0)
-        rhs = rhs.expand(size, *rhs.shape) if rhs_dim is None else rhs.movedim(rhs_dim, 0)
-        solved = IterativeInverse.apply(solver, matrix.flatten(0, 1), rhs.flatten(0, 1))
-        return solved.unflatten(0, (size, -1)), 0

@@ -1,4 +1,4 @@
-"""What to eliminate first, and where every number of the elimination comes from and goes to, once per structure.
+"""Where every number of the elimination comes from and goes to, once per structure.
 
 Blocks that do not touch each other (the points of a bundle adjustment) have a block-diagonal part V of the matrix
 
@@ -9,10 +9,8 @@ which is factored block by block, V = L Lᵀ. With Y = W L⁻ᵀ the kept unknow
 eliminated ones follow: y = L⁻ᵀ(L⁻¹c − Yᵀx).
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -20,17 +18,10 @@ from jaxtyping import Int
 from numpy import ndarray
 
 from mslsq.linear.block_structure import BlockStructure, analyze
-
-MOST_KINDS = 12
-"""Up to that many kinds all 2^n subsets are looked at; of more, kinds are taken greedily, the largest first."""
-
+from mslsq.linear.independent_kinds import blocks_of
 
 PADDING = 8
 """Numbers at the end of Y and L that vectors of the kernels read beyond the last block."""
-
-
-class EliminationError(ValueError):
-    """The blocks that were named cannot be eliminated, or none can."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,85 +111,12 @@ class SchurPlan:
         return self.structure.num_unknowns - self.num_reduced
 
 
-def independent_kinds(structure: BlockStructure, kinds: Mapping[str, Int[ndarray, "count"]]) -> tuple[str, ...]:
-    """The kinds of variables to eliminate: no two of their blocks touch, and the fewest unknowns are left; () for none.
-
-    At least one block is left to the reduced system.
-    """
-    owner = _owners(structure, kinds)
-    names = list(kinds)
-    coupled = np.zeros((len(names), len(names)), bool)
-    apart = (structure.rows != structure.cols) & (owner[structure.rows] >= 0) & (owner[structure.cols] >= 0)
-    coupled[owner[structure.rows[apart]], owner[structure.cols[apart]]] = True
-    coupled |= coupled.T
-    weights = np.bincount(owner[owner >= 0], structure.block_sizes[owner >= 0], minlength=len(names))
-    whole = structure.num_unknowns
-    able = [k for k in range(len(names)) if not coupled[k, k] and 0 < weights[k] < whole]
-    able.sort(key=lambda k: -weights[k])
-    best: tuple[int, ...] = ()
-    if len(able) > MOST_KINDS:
-        for k in able:
-            if not coupled[k, list(best)].any() and weights[[*best, k]].sum() < whole:
-                best = (*best, k)
-    else:
-        for count in range(1, len(able) + 1):
-            for chosen in combinations(able, count):
-                if coupled[np.ix_(chosen, chosen)].any() or weights[list(chosen)].sum() >= whole:
-                    continue
-                if weights[list(chosen)].sum() > weights[list(best)].sum():
-                    best = chosen
-    return tuple(names[k] for k in best)
-
-
-def checked_names(
-    structure: BlockStructure, kinds: Mapping[str, Int[ndarray, "count"]], names: tuple[str, ...]
-) -> tuple[str, ...]:
-    """The names, if their blocks can be eliminated together; EliminationError says which two blocks touch."""
-    for name in names:
-        if name not in kinds:
-            near = difflib.get_close_matches(name, list(kinds), 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise EliminationError(
-                f"Schur(eliminate={name!r}): no variable of that name among {', '.join(map(repr, kinds))}{hint}"
-            )
-    owner = _owners(structure, kinds)
-    order = list(kinds)
-    chosen = np.isin(owner, [order.index(name) for name in names])
-    bad = np.flatnonzero((structure.rows != structure.cols) & chosen[structure.rows] & chosen[structure.cols])
-    if len(bad):
-        one, other = (_told(kinds, int(ends[bad[0]])) for ends in (structure.cols, structure.rows))
-        raise EliminationError(
-            f"Schur(eliminate={names[0] if len(names) == 1 else names!r}): {one} and {other} are in one cost function, "
-            "and blocks that touch cannot be eliminated block by block. Eliminate a kind whose blocks never meet in a "
-            "cost function, or use SparseCholesky(), which finds an order by itself."
-        )
-    return names
-
-
-def _owners(structure: BlockStructure, kinds: Mapping[str, Int[ndarray, "count"]]) -> Int[ndarray, "blocks"]:
-    """The kind of every block."""
-    owner = np.full(len(structure.block_sizes), -1)
-    for k, blocks in enumerate(kinds.values()):
-        owner[blocks[blocks >= 0]] = k
-    return owner
-
-
-def _told(kinds: Mapping[str, Int[ndarray, "count"]], block: int) -> str:
-    for name, blocks in kinds.items():
-        at = np.flatnonzero(blocks == block)
-        if len(at):
-            return f"{name}[{at[0]}]"
-    return f"block {block}"
-
-
 def schur_plan(
     structure: BlockStructure, kinds: Mapping[str, Int[ndarray, "count"]], names: tuple[str, ...]
 ) -> SchurPlan:
     """Plan the elimination of all blocks of these kinds, which do not touch each other."""
     rows, cols, sizes, offsets = structure.rows, structure.cols, structure.block_sizes, structure.offsets
-    gone = np.zeros(len(sizes), bool)
-    for name in names:
-        gone[kinds[name][kinds[name] >= 0]] = True
+    gone = blocks_of(structure, kinds, names)
     eliminated, kept = np.flatnonzero(gone), np.flatnonzero(~gone)
     number = np.where(gone, np.cumsum(gone), np.cumsum(~gone)) - 1  # of every block among its own
     starts = structure.starts

@@ -12,10 +12,13 @@ from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure, predicted_nanoseconds
 from mslsq.linear.dense import Cholesky
+from mslsq.linear.independent_kinds import kinds_to_eliminate
 from mslsq.linear.iterative import ConjugateGradient
 from mslsq.linear.iterative.block_products import symmetric_plan, symmetric_product
 from mslsq.linear.linear_solver import LinearSolver, Vector
-from mslsq.linear.schur.operators import (
+from mslsq.linear.schur.plan import SchurPlan, schur_plan
+from mslsq.linear.schur.tensors import SchurTensors
+from mslsq.linear.schur.torch_operators import (
     F64,
     Packed,
     Reduction,
@@ -24,8 +27,6 @@ from mslsq.linear.schur.operators import (
     reduce_by_kernels,
     unrollable,
 )
-from mslsq.linear.schur.plan import EliminationError, SchurPlan, checked_names, independent_kinds, schur_plan
-from mslsq.linear.schur.tensors import SchurTensors
 from mslsq.linear.sparse.solver import SparseCholesky, Values
 
 Reduced = Literal["auto", "dense", "sparse", "iterative"]
@@ -43,7 +44,10 @@ class Schur(LinearSolver):
 
     For a bundle adjustment: the 7776 points of BAL's Ladybug 49 are eliminated, and 441 unknowns of cameras are left;
     5 ms on one core instead of the 90 of a general sparse factorisation. float64 inside, float32 and float64 outside,
-    batches of one structure; an entry that is not positive definite is not solved and harms no other.
+    batches of one structure, any device; an entry that is not positive definite is not solved and harms no other.
+
+    The elimination of D. C. Brown, "The bundle adjustment: progress and prospects", 1976; see B. Triggs et al.,
+    "Bundle adjustment: a modern synthesis", 2000, section 6.1. The formulas stand in `schur.plan`.
 
     Args:
         eliminate: the kind of variable to eliminate, or several: names. By default the one, or the several that do
@@ -53,10 +57,14 @@ class Schur(LinearSolver):
             allows), or `"auto"`, by size and density.
 
     Raises:
+        ValueError: an option that makes no sense.
         EliminationError (a ValueError): when it is bound to a problem: blocks that are to be eliminated are in one cost
             function; nothing can be eliminated; no such name. The message says which.
 
     >>> solver = mslsq.LevenbergMarquardt(linear_solver=mslsq.linear.Schur(eliminate="point"))
+    >>> mslsq.linear.Schur(reduced="cholesky")
+    Traceback (most recent call last):
+    ValueError: Schur: reduced must be 'auto', 'dense', 'sparse' or 'iterative', not 'cholesky'.
     """
 
     eliminate: str | tuple[str, ...] | None = None
@@ -91,16 +99,8 @@ class Schur(LinearSolver):
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "Schur":
         known = structure.__dict__.setdefault("_schur", {})
         if self not in known:
-            if self.eliminate is None:
-                names = independent_kinds(structure, kinds)
-                if not names:
-                    raise EliminationError(
-                        f"Schur(): none of {', '.join(map(repr, kinds))} can be eliminated: of every kind some blocks "
-                        "are in one cost function with each other, or nothing would be left. Use SparseCholesky()."
-                    )
-            else:
-                names = (self.eliminate,) if isinstance(self.eliminate, str) else self.eliminate
-                names = checked_names(structure, kinds, names)
+            instead = "use SparseCholesky(), which finds an order by itself"
+            names = kinds_to_eliminate(self.eliminate, structure, kinds, solver="Schur", instead=instead)
             known[self] = replace(self, plan=schur_plan(structure, kinds, names))
         return known[self]
 

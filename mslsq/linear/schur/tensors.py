@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mslsq.linear.schur.operators import F64, Reduction, reduced_places
 from mslsq.linear.schur.plan import SchurPlan
+from mslsq.linear.schur.torch_operators import F64, Reduction, reduced_places
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class SchurTensors:
         self.diagonal = on_device(diagonal)
 
     def reduce(self, values: Tensor, shift: Tensor | None, rhs: Tensor) -> Reduction:
-        """The first half: see `schur.operators.reduce_by_kernels`."""
+        """The first half: see `schur.torch_operators.reduce_by_kernels`."""
         values = values.to(F64)
         work = values.new_zeros(len(values), self.plan.work_size)
         regular = torch.ones(len(values), dtype=torch.bool, device=values.device)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq.linear.schur.plan import PADDING, SchurPlan
-from mslsq.linear.torch_operators import registered
+from mslsq.linear.torch_operators import registered, sized
 
 F64 = torch.float64
 
@@ -109,14 +109,14 @@ def reduce_by_kernels(
     D = shift.contiguous().numpy() if shift.numel() else np.empty((batch, 0), A.dtype)
     W, C, M, R, ok = (x.numpy() for x in (work, carried, matrix, reduced_rhs, regular))
     for k, given in pivots:
-        compiled.factor_pivots(A, D, B, W, C, ok, *given, _sized(k))
+        compiled.factor_pivots(A, D, B, W, C, ok, *given, sized(k))
     for (a, k, transposed), given in edges:
         by_row, by_column = (1, k) if transposed else (a, 1)
-        compiled.carry_over(A, W, C, R, ok, by_row, by_column, *given, _sized(a), _sized(k))
+        compiled.carry_over(A, W, C, R, ok, by_row, by_column, *given, sized(a), sized(k))
     if count:
         compiled.place_kept(A, D, M, *rest[1:])
     for (a, k, c), given in pairs:
-        compiled.subtract_pairs(W, M, ok, *given, _sized(a), _sized(k), _sized(c))
+        compiled.subtract_pairs(W, M, ok, *given, sized(a), sized(k), sized(c))
     if not ok.all():
         for part in (W, C, M, R):
             part[~ok] = 0
@@ -136,9 +136,9 @@ def back_by_kernels(work: Tensor, carried: Tensor, kept: Tensor, arrays: list[Te
     solution[:, torch.from_numpy(rest[0])] = kept
     W, C, X, S = (x.numpy() for x in (work.contiguous(), carried, kept, solution))
     for (a, k, _), (_, _, right, column, target) in edges:
-        compiled.carry_back(W, X, C, right, column, target, _sized(a), _sized(k))
+        compiled.carry_back(W, X, C, right, column, target, sized(a), sized(k))
     for k, (_, column, triangle, right) in pivots:
-        compiled.solve_pivots(W, C, S, column, triangle, right, _sized(k))
+        compiled.solve_pivots(W, C, S, column, triangle, right, sized(k))
     return solution
 
 
@@ -155,11 +155,6 @@ def _(
 @back_by_kernels.register_fake
 def _(work: Tensor, carried: Tensor, kept: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     return kept.new_empty(len(kept), numbers[0])
-
-
-def _sized(count: int) -> tuple[int, ...]:
-    """A size as the kernels take it."""
-    return (0,) * count
 
 
 def _groups(plan: list[np.ndarray], numbers: list[int]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:

@@ -2,6 +2,7 @@
 derivatives."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch.func import hessian, jacfwd, jacrev, vmap
 import mslsq
 from mslsq.datasets.bal import read_bal
 from mslsq.linear.block_structure import analyze
+from mslsq.linear.independent_kinds import EliminationError
 from mslsq.linear.iterative.block_products import (
     product,
     product_anywhere,
@@ -20,7 +22,7 @@ from mslsq.linear.iterative.block_products import (
     transposed,
 )
 from mslsq.linear.iterative.block_rows import added_normal, added_symmetric
-from mslsq.linear.iterative.solver import UnconvergedAdjointWarning, chosen_blocks
+from mslsq.linear.iterative.solver import UnconvergedAdjointWarning
 from tests.linear.sparse.test_solver import POINT, graph_function, ring, with_landmarks
 
 ConjugateGradient = mslsq.linear.ConjugateGradient
@@ -323,11 +325,18 @@ def test_it_is_chosen_where_a_factor_is_too_large_and_verbose_says_so(monkeypatc
 
 def test_what_cannot_be_eliminated_is_said():
     structure = analyze(np.array([2, 2, 2]), np.array([1, 2]), np.array([0, 1]))
-    kinds = {"pose": np.array([0, 1]), "point": np.array([2])}
-    assert chosen_blocks(structure, kinds, None).tolist() == [False, False, True]
-    with pytest.raises(ValueError, match="touch each other"):
-        chosen_blocks(structure, kinds, "pose")
-    with pytest.raises(ValueError, match="no such variable"):
-        chosen_blocks(structure, kinds, "landmark")
-    with pytest.raises(ValueError, match="take preconditioner='block_jacobi'"):
-        chosen_blocks(structure, {"pose": np.array([0, 1, 2])}, None)
+    kinds = {"pose": np.array([0, 1]), "point": np.array([2]), "held": np.array([-1])}
+    linear = ConjugateGradient("schur_jacobi")
+    assert linear.bound(structure, kinds).eliminated.tolist() == [False, False, True]
+    for name, words in (
+        ("pose", r"pose\[0\] and pose\[1\].*block_jacobi"),
+        ("landmark", "no variable of that name"),
+        ("held", "held fixed"),
+    ):
+        with pytest.raises(EliminationError, match=words):
+            replace(linear, eliminate=name).bound(structure, kinds)
+    with pytest.raises(EliminationError, match="Take preconditioner='block_jacobi'"):
+        linear.bound(structure, {"pose": np.array([0, 1, 2])})
+    apart = analyze(np.array([2, 2]), np.array([], int), np.array([], int))
+    with pytest.raises(EliminationError, match="all there is"):
+        replace(linear, eliminate="point").bound(apart, {"point": np.array([0, 1])})

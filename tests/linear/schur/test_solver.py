@@ -12,7 +12,7 @@ from mslsq.datasets.bal import read_bal
 from mslsq.linear import Schur, SparseCholesky
 from mslsq.linear.block_structure import BlockStructure, analyze
 from mslsq.linear.choice import fastest_sparse
-from mslsq.linear.schur.plan import EliminationError, independent_kinds
+from mslsq.linear.independent_kinds import EliminationError, independent_kinds
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,74 @@
+"""A solve by conjugate gradients, and a product with a matrix, as operators of PyTorch.
+
+One operator stands for a whole iteration, so a step that calls it can be recorded as a plain graph; how many iterations
+are made is decided inside, anew at each replay. It has no derivative of its own (the adjoint brings it).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mslsq.linear.iterative.block_rows import HessianBlocks, JacobianBlocks
+from mslsq.linear.iterative.conjugate_gradients import conjugate_gradients
+from mslsq.linear.iterative.implicit_schur import ImplicitSchur
+from mslsq.linear.iterative.linear_operators import Formed, Operator
+from mslsq.linear.torch_operators import registered
+
+OPERATORS: dict[str, type[Operator]] = {
+    "formed": Formed,
+    "implicit_schur": ImplicitSchur,
+    "jacobian": JacobianBlocks,
+    "hessian": HessianBlocks,
+}
+"""What may be multiplied by: a recorded graph holds tensors, numbers and such names."""
+
+
+@registered("conjugate_gradients")
+def iterate(
+    values: Tensor,
+    rhs: Tensor,
+    damping: Tensor,
+    accuracy: Tensor,
+    plan: list[Tensor],
+    sizes: list[int],
+    kind: str,
+    jacobi: bool,
+    tolerance: float,
+    max_iterations: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(A + diag(damping))⁻¹ rhs to an accuracy per entry (an empty one: `tolerance` for all), which entries have moved
+    at all, and how many iterations each took."""
+    operator = OPERATORS[kind](values, damping if damping.numel() else None, plan, sizes, jacobi)
+    result = conjugate_gradients(
+        operator.multiply,
+        operator.reduced(rhs),
+        operator.precondition,
+        accuracy.clamp(max=tolerance) if accuracy.numel() else tolerance,
+        max_iterations,
+    )
+    x = operator.expanded(result.solution, rhs)
+    solved = torch.isfinite(x).all(-1) & operator.definite & (result.converged | (result.iterations > 0))
+    return x, solved, result.iterations
+
+
+@iterate.register_fake
+def _(
+    values: Tensor, rhs: Tensor, damping: Tensor, accuracy: Tensor, plan: Any, sizes: Any, kind: Any, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        torch.empty_like(rhs, memory_format=torch.contiguous_format),
+        rhs.new_empty(len(rhs), dtype=torch.bool),
+        rhs.new_empty(len(rhs), dtype=torch.int64),
+    )
+
+
+@registered("operator_product")
+def multiply(values: Tensor, vector: Tensor, plan: list[Tensor], sizes: list[int], kind: str) -> Tensor:
+    """A x."""
+    return OPERATORS[kind].product(values, vector, plan, sizes)
+
+
+@multiply.register_fake
+def _(values: Tensor, vector: Tensor, plan: Any, sizes: Any, kind: Any) -> Tensor:
+    return torch.empty_like(vector, memory_format=torch.contiguous_format)

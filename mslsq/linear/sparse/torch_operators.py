@@ -1,0 +1,96 @@
+"""Factoring, solving and multiplying block-sparse matrices as operators of PyTorch.
+
+The operators take the plan of the elimination as tensors, so a step that calls them can be recorded as a plain graph
+and replayed; they have no derivative of their own (the adjoint brings it). They run on the CPU, in the dtype of the
+values.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.torch_operators import registered
+
+TRIANGULAR = 4
+"""How many arrays the triangular solves read."""
+
+
+@registered("block_cholesky_factor")
+def factor(values: Tensor, shift: Tensor, arrays: list[Tensor], numbers: list[int]) -> tuple[Tensor, Tensor]:
+    """Factors of A_b + diag(shift_b), an empty `shift` being none, and which entries of the batch could be factored."""
+    from mslsq.linear.sparse import multifrontal
+
+    size, stack, _, count = numbers
+    batch = len(values)
+    plan = [array.numpy() for array in arrays[:count]]
+    moved = shift.contiguous().numpy() if shift.numel() else np.empty((batch, 0), values.numpy().dtype)
+    factors = values.new_empty(batch, size)
+    solved = torch.zeros(batch, dtype=torch.bool)
+    multifrontal.factor(values.contiguous().numpy(), moved, factors.numpy(), solved.numpy(), 0, batch, stack, *plan)
+    return factors, solved
+
+
+@registered("block_cholesky_solve")
+def solve(factor: Tensor, usable: Tensor, rhs: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
+    """A⁻¹ rhs for (batch, columns, k); NaN where not usable."""
+    from mslsq.linear.sparse import multifrontal
+
+    _, _, tallest, count = numbers
+    plan = [array.numpy() for array in arrays[count : count + TRIANGULAR]]
+    solved = torch.empty_like(rhs, memory_format=torch.contiguous_format)
+    multifrontal.solve(
+        factor.contiguous().numpy(),
+        usable.contiguous().numpy(),
+        rhs.contiguous().numpy(),
+        solved.numpy(),
+        0,
+        len(rhs),
+        tallest,
+        *plan,
+    )
+    return solved
+
+
+@registered("block_multiply")
+def multiply(values: Tensor, vectors: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
+    """A x for (batch, columns, k)."""
+    from mslsq.linear.sparse import multifrontal
+
+    plan = [array.numpy() for array in arrays[numbers[3] + TRIANGULAR :]]
+    product = torch.zeros_like(vectors, memory_format=torch.contiguous_format)
+    multifrontal.multiply(values.contiguous().numpy(), vectors.contiguous().numpy(), product.numpy(), *plan)
+    return product
+
+
+@factor.register_fake
+def _(values: Tensor, shift: Tensor, arrays: list[Tensor], numbers: list[int]) -> tuple[Tensor, Tensor]:
+    return values.new_empty(len(values), numbers[0]), values.new_empty(len(values), dtype=torch.bool)
+
+
+@solve.register_fake
+def _(factor: Tensor, usable: Tensor, rhs: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
+    return torch.empty_like(rhs, memory_format=torch.contiguous_format)
+
+
+@multiply.register_fake
+def _(values: Tensor, vectors: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
+    return torch.empty_like(vectors, memory_format=torch.contiguous_format)
+
+
+def packed(structure: BlockStructure) -> tuple[list[Tensor], list[int]]:
+    """The plan of an elimination as tensors (sharing memory) and integers; made once per structure."""
+    cached = structure.__dict__.get("_packed")
+    if cached is None:
+        arrays = (
+            *structure._numeric,
+            *structure._triangular,
+            structure.starts,
+            structure.rows,
+            structure.cols,
+            structure.offsets,
+        )
+        numbers = [structure.factor_size, structure._stack, structure._tallest, len(structure._numeric)]
+        cached = ([torch.from_numpy(array) for array in arrays], numbers)
+        structure.__dict__["_packed"] = cached
+    return cached
