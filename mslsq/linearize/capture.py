@@ -103,11 +103,12 @@ def capture(function: Callable[..., Any], example: tuple[Any, ...], *, name: str
 
     try:
         graph = make_fx(guarded)(*(private(leaf) for leaf in leaves))
+        graph = make_transformable(graph, [private(leaf) for leaf in leaves])
     except Exception as error:
         if "custom_function_call" in str(error) and not recorder.mutates:
             return Captured(function, None, None, ())
         raise explain(error, name) from error
-    return Captured(function, make_transformable(graph), (structure, output), tuple(recorder.lines))
+    return Captured(function, graph, (structure, output), tuple(recorder.lines))
 
 
 def private(leaf: Any) -> Any:

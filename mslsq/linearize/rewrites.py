@@ -6,10 +6,13 @@ default dtype).
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq.linearize import factorizations
 
@@ -64,8 +67,17 @@ DROPPED = (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.alias_cop
 MOST_STRETCHES = 512
 
 
-def make_transformable(module: fx.GraphModule) -> fx.GraphModule:
-    """Rewrite the graph in place so that `vmap`, `jacfwd`, `jacrev` and nestings are right; returns the module."""
+def make_transformable(module: fx.GraphModule, example: Sequence[Any]) -> fx.GraphModule:
+    """Rewrite the graph so that `vmap`, `jacfwd`, `jacrev` and nestings are right.
+
+    Raises:
+        RuntimeError: it writes into tensors in a way that cannot be undone.
+    """
+    if any(writes_into_a_view(node) for node in module.graph.nodes):
+        # A kernel that is made of others (padding="circular") writes out of sight of the first `functionalize`.
+        forward = module.forward
+        with torch.no_grad():
+            module = make_fx(functionalize(lambda *flat: forward(*flat), remove="mutations_and_views"))(*example)
     for node in list(module.graph.nodes):
         if node.op == "call_function":
             rewrite(node)
@@ -77,7 +89,11 @@ def make_transformable(module: fx.GraphModule) -> fx.GraphModule:
 
 def rewrite(node: fx.Node) -> None:
     target = node.target
-    if target is aten.copy_.default:
+    if target is aten.copy_.default and into_fresh(node):
+        copied(node)
+    elif writes_into_a_view(node):
+        raise RuntimeError(f"{target} writes into a tensor and has no out-of-place form here")
+    elif target is aten.copy_.default:
         # What is left of a write into an input: functionalize hands it back. A residual gets its inputs by value.
         replace(node, node.args[0])
     elif target in DROPPED:
@@ -101,6 +117,20 @@ def rewrite(node: fx.Node) -> None:
             node.target = getattr(getattr(aten, name.removesuffix("_copy")), target._overloadname)
         elif not node.all_input_nodes:
             fixed_dtype(node)
+
+
+def into_fresh(node: fx.Node) -> bool:
+    """Is it a copy into zeros made for it? A tangent gets the layout of its primal so: losing it loses a derivative."""
+    into = cast(fx.Node, node.args[0])
+    return into.target is aten._new_zeros_with_same_feature_meta.default and len(into.users) == 1
+
+
+def writes_into_a_view(node: fx.Node) -> bool:
+    """Does it write into the result of another operation, of which others may see a part?"""
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+        return False
+    into = node.args[0] if node.args else None
+    return isinstance(into, fx.Node) and into.op == "call_function" and not into_fresh(node)
 
 
 def replace(node: fx.Node, by: Any) -> None:

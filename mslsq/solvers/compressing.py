@@ -3,7 +3,9 @@
 import dataclasses
 import os
 import warnings
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from mslsq.linear.block_structure import analyze
 from mslsq.linearize.blocks import BlockTerm, Values, first_block
-from mslsq.linearize.capture import capture
+from mslsq.linearize.capture import Captured, capture
 from mslsq.linearize.compressed import (
     CompressedPlan,
     CompressedTerm,
@@ -28,7 +30,7 @@ from mslsq.linearize.pattern import Pattern
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import SMALL, Structure, numbered_by_component
-from mslsq.problem.system import Inputs, System
+from mslsq.problem.system import Inputs, System, residual_vector
 from mslsq.solvers.solver import LARGEST_DENSE, Solver
 
 WORTH_LOOKING = 1_000_000
@@ -56,6 +58,7 @@ def compressed_plan(
             captured = capture(block.term.residual, (block.values_of_block(storages), first), name=block.term.name)
             if captured.graph is None:
                 raise TooDenseError("it holds a torch.autograd.Function, which no graph can look into")
+            _check_capture(block, captured, storages, first)
             for node in captured.graph.graph.nodes:
                 node.meta.clear()  # a fake tensor each: 15 MB for 56 slices
             block = dataclasses.replace(block, term=dataclasses.replace(block.term, residual=captured))
@@ -70,6 +73,21 @@ def compressed_plan(
     if advice:
         warnings.warn(advice, InPlaceResidualWarning, stacklevel=2)
     return plan, compressed.summary()
+
+
+def _check_capture(block: BlockTerm, captured: Captured, storages: tuple[Tensor, ...], first: Inputs) -> None:
+    """The graph must give what the user's function gives: what else it got wrong nobody would notice."""
+
+    def of(residual: Callable[..., Any]) -> Tensor:
+        copies = tuple(x.clone() for x in storages)  # in-place residuals may write into their inputs
+        given = {name: tensor.clone() for name, tensor in first.items()}
+        return residual_vector(residual(block.values_of_block(copies), given))[0]
+
+    found, expected = of(captured), of(block.term.residual)
+    scale = float(torch.where(torch.isfinite(expected), expected, 0).abs().amax()) if len(expected) else 0.0
+    # Rounding is far below; a graph that is wrong is wrong by far.
+    if not torch.allclose(found, expected, rtol=1e-4, atol=1e-4 * scale, equal_nan=True):
+        raise TooDenseError("its graph does not give the same numbers as itself")
 
 
 def _is_one_big_residual(system: System, blocks: tuple[BlockTerm, ...], solver: Solver) -> bool:

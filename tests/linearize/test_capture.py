@@ -754,3 +754,16 @@ def test_there_is_no_advice_for_out_of_place_code_nor_for_pytorchs_own_writes():
     norm = torch.nn.BatchNorm1d(4).double()
     captured = capture(lambda v: norm(torch.stack([v, v * 2])).cumsum(0), (batch()[0],), name="clean")
     assert inplace_advice(captured.in_place, "clean") == ""
+
+
+def test_writes_of_kernels_that_are_made_of_others_are_kept():
+    # `padding_mode="circular"` fills an empty tensor below `functionalize`; the graph returned it unfilled.
+    def padded(v):
+        return torch.nn.functional.pad(v[None, None], (2, 1), mode="circular")[0, 0] * v[0]
+
+    v = batch()[0]
+    captured = capture(padded, (v,), name="circular")
+    torch.testing.assert_close(captured(v), padded(v))
+    torch.testing.assert_close(jacfwd(captured)(v), jacrev(padded)(v))
+    torch.testing.assert_close(jacfwd(jacfwd(captured))(v), jacrev(jacrev(padded))(v))
+    torch.testing.assert_close(vmap(jacrev(captured))(batch()), torch.stack([jacrev(padded)(v) for v in batch()]))

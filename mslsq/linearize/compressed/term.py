@@ -85,7 +85,8 @@ def recorded_linearization(
         return list(block.linearization_of_block(*pytree.unflatten(list(leaves), structure)))
 
     with torch.no_grad():
-        graph = make_transformable(make_fx(linearization)(*(leaf.detach().clone() for leaf in flat)))
+        distinct = [leaf.detach().clone() for leaf in flat]
+        graph = make_transformable(make_fx(linearization)(*distinct), distinct)
     for node in graph.graph.nodes:
         node.meta.clear()  # a fake tensor each, with a mode of its own: 25 MB for 500 nodes
     names = list(inputs)

@@ -372,6 +372,37 @@ def test_a_dense_jacobian_beyond_memory_is_an_error_that_says_what_to_do(monkeyp
         mslsq.least_squares(residual, random(60))
 
 
+def test_a_derivative_that_vanishes_at_the_start_is_not_lost():
+    # The tangent of z² is copied into the layout of z²; the recorded graph left the copy out, and at the start, where
+    # the derivative is zero, the comparison with reverse mode sees no difference.
+    def residual(x, data):
+        z = torch.complex(x[::2], x[1::2])
+        return z**2 + z - data
+
+    data = torch.complex(random(10), random(10, seed=1))
+    found = mslsq.least_squares(residual, torch.zeros(20, dtype=F64), (data,))
+    assert plan_of(residual)
+    dense = mslsq.LevenbergMarquardt(linear_solver=mslsq.linear.QR())
+    expected = mslsq.least_squares(residual, torch.zeros(20, dtype=F64), (data,), solver=dense)
+    assert torch.equal(found.num_steps, expected.num_steps)
+    # The residual falls to zero, where costs are rounding.
+    torch.testing.assert_close(found.history.cost, expected.history.cost, rtol=1e-8, atol=1e-20, equal_nan=True)
+
+
+def test_a_capture_that_is_not_the_residual_is_not_solved_with(monkeypatch):
+    import mslsq.solvers.compressing as compressing
+
+    def wrong(function, example, *, name):
+        captured = capture(function, example, name=name)
+        captured.graph.forward = lambda *leaves: [torch.zeros_like(leaf) for leaf in leaves[:1]]
+        return captured
+
+    capture = compressing.capture
+    monkeypatch.setattr(compressing, "capture", wrong)
+    found = mslsq.least_squares(lambda x: x - torch.arange(20.0, dtype=F64), torch.ones(20, dtype=F64))
+    torch.testing.assert_close(found.value, torch.arange(20.0, dtype=F64))
+
+
 def test_a_wrong_pattern_is_found_out(monkeypatch):
     """Whatever a rule has got wrong, the derivatives are compared with reverse mode before anybody solves with them."""
     from mslsq.linearize.compressed import rulebook
