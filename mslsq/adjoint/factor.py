@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.linear.iterative.solver import UnconvergedAdjointWarning
-
 Matrix = Float[Tensor, "batch components size size"]
 
 
@@ -18,6 +16,10 @@ to 1e-12 and less, unless the Hessian is singular to working precision; iterativ
 
 class NotDifferentiableWarning(UserWarning):
     """A solve converged, but its solution is not a differentiable function of the data."""
+
+
+class UnconvergedAdjointWarning(UserWarning):
+    """The linear system of a derivative was not solved accurately enough; the derivative is NaN (or zero)."""
 
 
 def pseudo_inverse_factor(hessian: Matrix) -> tuple[Matrix, Bool[Tensor, "batch"]]:
@@ -53,8 +55,8 @@ def warn_about_residual(worst: float, num_unsolved: int, num_problems: int) -> N
     warnings.warn(
         f"The linear system of the derivative was solved to a relative residual of {worst:.1e} only, so derivatives of "
         f"{which} are NaN (or zero); `solution.adjoint_residual` has the figures. The Hessian is singular to working "
-        "precision (scale the variables, add a Prior), or the linear solver did not converge (try mslsq.linear."
-        "SparseCholesky()).",
+        "precision (hold a block with variable.fixed(index), scale the variables, add a Prior), or the linear solver "
+        "did not converge (try mslsq.linear.SparseCholesky(), or ConjugateGradient(derivatives='direct')).",
         UnconvergedAdjointWarning,
         stacklevel=3,
     )

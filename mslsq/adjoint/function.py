@@ -199,7 +199,9 @@ def _judged(call: Call, outcome: Outcome, converged: Tensor, unknown: Tensor) ->
             decrement = 0.5 * (gradient * linearizer.linear_solver.solve_factored(factor, gradient)).sum(-1)
             told = LEVEL * torch.finfo(decrement.dtype).eps * linearizer.cost(values, inputs)
             converged = converged | (stalled & (decrement <= told))
-    singular, unsolved = converged & ~definite, converged & definite & ~(residual <= TRUSTED)
+    # A solver that gave up before it could tell says how far it came: that is not a gauge.
+    singular = converged & ~definite & residual.isnan()
+    unsolved = converged & ~singular & ~(definite & (residual <= TRUSTED))
     if bool(singular.any()):
         warn_about_gauge(int(singular.sum()), len(definite))
     if not minimum_norm and bool(unsolved.any()):
@@ -217,9 +219,9 @@ def _factored(call: Call, outcome: Outcome, policy: str, minimum_norm: bool) -> 
         if minimum_norm:
             factor, definite = pseudo_inverse_factor(matrix)
             return factor, definite, torch.full_like(outcome.cost, torch.nan)
-        factor, definite = linearizer.linear_solver.definite_factor(matrix)
+        factor, definite, undecided = linearizer.linear_solver.definite_factor(matrix)
         residual = _residual_of_a_system(linearizer, matrix, factor)
-        return factor, definite, torch.where(definite, residual, torch.nan)
+        return factor, definite, torch.where(definite, residual, torch.nan if undecided is None else undecided)
 
     # Dense factors are a part of what is recorded; sparse and iterative solvers do as they like.
     whole = linearizer.linear_solver.form in ("normal", "triangular") and not minimum_norm

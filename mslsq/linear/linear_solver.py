@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,16 @@ from mslsq.linear.block_structure import BlockStructure
 
 Matrix = Float[Tensor, "batch components size size"]
 Vector = Float[Tensor, "batch columns"]
+
+
+class DefiniteFactor(NamedTuple):
+    """Factors of a batch of symmetric matrices, for `solve_factored`."""
+
+    factor: Tensor
+    definite: Bool[Tensor, "batch"]
+    """Which matrices are positive definite. What stands in for the factors of the others is harmless to solve with."""
+    undecided: Float[Tensor, "batch"] | None = None
+    """Of iterative solvers: at which relative residual they gave up before they could tell; NaN where they could."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ class LinearSolver:
         length = torch.linalg.vector_norm(rhs, dim=-1)
         return left / torch.where(length > 0, length, 1)
 
-    def definite_factor(self, matrix: Matrix) -> tuple[Tensor, Bool[Tensor, "batch"]]:
+    def definite_factor(self, matrix: Matrix) -> DefiniteFactor:
         """A factor of symmetric matrices (in the form of normal equations), and which of them are positive definite.
 
         What stands in for the others is harmless to solve with, before anything is solved: a factor that is replaced
@@ -101,7 +111,7 @@ class LinearSolver:
         before = matrix.diagonal(dim1=-2, dim2=-1)
         regular = (pivots > torch.finfo(matrix.dtype).eps * matrix.shape[-1] * before).all(-1)
         definite = (finite & (info == 0) & regular).all(-1)
-        return torch.where(definite[:, None, None, None], factor, eye), definite
+        return DefiniteFactor(torch.where(definite[:, None, None, None], factor, eye), definite)
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         """A⁻¹ rhs, differentiable to any order in `rhs` (the factor is a constant)."""

@@ -8,7 +8,7 @@ import torch
 from torch.func import jacfwd, jacrev, vmap
 
 import mslsq
-from mslsq.linear.iterative.solver import UnconvergedAdjointWarning
+from mslsq.adjoint.factor import UnconvergedAdjointWarning
 from tests.adjoint import test_transforms as matrix
 
 F64 = torch.float64
@@ -76,6 +76,24 @@ def test_an_unconverged_system_gives_a_warning_and_no_derivative(failed):
     with pytest.warns(UnconvergedAdjointWarning):
         forward = jacfwd(lambda y: fit(y, Sloppy(), mslsq.Implicit(failed=failed)).value)(matrix.Y)
     assert torch.isnan(forward).all() if failed == "nan" else not forward.any()
+
+
+def test_a_solver_that_gives_up_gets_one_warning_with_its_figure(monkeypatch):
+    """One iteration a round cannot tell whether the Hessian is definite: nothing is said about gauges."""
+    linear = mslsq.linear.ConjugateGradient(derivatives="iterative")
+    monkeypatch.setattr(mslsq.linear.ConjugateGradient, "_most_iterations", lambda self, columns: 1)
+    start = {"pose": mslsq.SE2.exp(torch.zeros(5, 3, dtype=F64))}
+    measured = matrix.SE2_MEASURED.storage.clone().requires_grad_()
+    solver = mslsq.LevenbergMarquardt(linear_solver=linear)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        solution = mslsq.solve(matrix.SE2_LOOP, start, {"between": {"measured": measured}}, solver=solver)
+    assert [type(warning.message) for warning in caught] == [UnconvergedAdjointWarning]
+    assert solution.converged
+    assert not solution.differentiable
+    assert 1e-9 < float(solution.adjoint_residual) < torch.inf
+    solution.value["pose"].storage.sum().backward()
+    assert torch.isnan(measured.grad).all()
 
 
 def test_a_nearly_converged_system_is_taken_with_its_figure():

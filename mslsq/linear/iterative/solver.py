@@ -1,6 +1,5 @@
 """Conjugate gradients as a linear solver: inexact steps of large problems, and exact solves for the adjoint."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -18,7 +17,7 @@ from mslsq.linear.iterative.block_rows import BlockRows
 from mslsq.linear.iterative.implicit_schur import ImplicitSchur
 from mslsq.linear.iterative.linear_operators import Formed, Vectors
 from mslsq.linear.iterative.torch_operators import OPERATORS, iterate, multiply
-from mslsq.linear.linear_solver import LinearSolver, Vector
+from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Vector
 from mslsq.linear.sparse import SparseCholesky
 
 LARGEST_DIRECT = 2e8
@@ -26,10 +25,6 @@ LARGEST_DIRECT = 2e8
 Hessian positive definite, and does not depend on its condition."""
 
 Values = Float[Tensor, "batch values"]
-
-
-class UnconvergedAdjointWarning(UserWarning):
-    """The linear system of a derivative was not solved accurately enough; the derivative is NaN."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +169,7 @@ class ConjugateGradient(LinearSolver):
 
     # ---- for the adjoint
 
-    def definite_factor(self, matrix: Values) -> tuple[Tensor, Bool[Tensor, "batch"]]:
+    def definite_factor(self, matrix: Values) -> DefiniteFactor:
         """The matrix itself, and where it is positive definite as far as conjugate gradients with a random right-hand
         side can tell: they converge, and meet every direction on the way. Sparse Cholesky's, where that is used."""
         if self._solves_directly(matrix):
@@ -182,18 +177,10 @@ class ConjugateGradient(LinearSolver):
         finite = torch.isfinite(matrix).all(-1)
         probe = random_rhs(self._num_columns, matrix)
         tried = self._solve_accurately(torch.where(finite[:, None], matrix, 0), probe)
-        unconverged = finite & tried.definite & ~tried.converged
-        if bool(unconverged.any()):
-            warnings.warn(
-                f"ConjugateGradient: the Hessian at the solution was solved to a relative residual of "
-                f"{float(tried.residual[unconverged].max()):.1e} only, in {self._most_iterations(self._num_columns)} "
-                f"iterations, so derivatives of {int(unconverged.sum())} of {len(matrix)} problems are NaN (or zero). "
-                "Try derivatives='direct', a better preconditioner, or linear_solver=mslsq.linear.SparseCholesky().",
-                UnconvergedAdjointWarning,
-                stacklevel=2,
-            )
-        usable = finite & tried.definite & tried.converged
-        return torch.where(usable[:, None], matrix, 0), usable
+        looked_definite = finite & tried.definite
+        usable = looked_definite & tried.converged
+        undecided = torch.where(looked_definite & ~tried.converged, tried.residual, torch.nan)
+        return DefiniteFactor(torch.where(usable[:, None], matrix, 0), usable, undecided)
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         if self._solves_directly(factor):

@@ -15,7 +15,7 @@ from mslsq.linear.dense import Cholesky
 from mslsq.linear.independent_kinds import kinds_to_eliminate
 from mslsq.linear.iterative import ConjugateGradient
 from mslsq.linear.iterative.block_products import symmetric_plan, symmetric_product
-from mslsq.linear.linear_solver import LinearSolver, Vector
+from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Vector
 from mslsq.linear.schur.plan import SchurPlan, schur_plan
 from mslsq.linear.schur.tensors import SchurTensors
 from mslsq.linear.schur.torch_operators import (
@@ -190,7 +190,7 @@ class Schur(LinearSolver):
             return self._direct.product(matrix, vector)
         return symmetric_product(matrix, vector, *self._symmetric_tables(matrix.device))
 
-    def definite_factor(self, matrix: Values) -> tuple[Tensor, Bool[Tensor, "batch"]]:
+    def definite_factor(self, matrix: Values) -> DefiniteFactor:
         if self._has_kernels(matrix):
             return self._direct.definite_factor(matrix)
         n = self.elimination.num_reduced
@@ -203,7 +203,7 @@ class Schur(LinearSolver):
         definite = reduction.regular & finite & (info == 0)
         triangle = torch.where(definite[:, None, None], triangle, eye)
         work = torch.where(definite[:, None], reduction.work, 0)
-        return torch.cat((work, triangle.flatten(1)), 1), definite
+        return DefiniteFactor(torch.cat((work, triangle.flatten(1)), 1), definite)
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         if self._has_kernels(factor):

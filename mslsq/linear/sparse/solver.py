@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure, predicted_nanoseconds
 from mslsq.linear.constant_inverse import ConstantInverse
-from mslsq.linear.linear_solver import LinearSolver, Vector
+from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Vector
 from mslsq.linear.sparse.backends.analysis import BACKENDS, analysis_of, solve_with_backend
 from mslsq.linear.sparse.torch_operators import factor, multiply, packed, solve
 
@@ -100,10 +100,10 @@ class SparseCholesky(LinearSolver):
         arrays, numbers = packed(self._structure)
         return multiply(matrix, vector[..., None], arrays, numbers)[..., 0]
 
-    def definite_factor(self, matrix: Values) -> tuple[Tensor, Bool[Tensor, "batch"]]:
+    def definite_factor(self, matrix: Values) -> DefiniteFactor:
         arrays, numbers = packed(self._structure)
         factors, definite = factor(matrix, matrix.new_zeros(0), arrays, numbers)
-        return torch.where(definite[:, None], factors, 0), definite
+        return DefiniteFactor(torch.where(definite[:, None], factors, 0), definite)
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         return ConstantInverse.apply(partial(_solved, self._structure), factor, rhs[..., None])[..., 0]

@@ -152,7 +152,7 @@ def test_a_factor_without_kernels_solves_and_says_what_is_definite():
     values[1, structure.diagonal_index[0]] = -1.0
     rhs = bundle.rhs(3)
     solver = OnDevice().bound(structure, bundle.kinds)
-    factor, definite = solver.definite_factor(values)
+    factor, definite, _ = solver.definite_factor(values)
     assert definite.tolist() == [True, False, True]
     good = [0, 2]
     solved = solver.solve_factored(factor, rhs)
