@@ -78,12 +78,13 @@ class Attachment:
         return plan.graphs.get(name)
 
     def recorded(self, name: str, function: Callable[..., Any], *example: Any) -> Recorded | None:
-        """The graph of that name among those of the plan, recorded (and compiled) as the solver says."""
+        """The graph of that name among those of the plan, recorded as the solver says, compiled where it is small."""
         plan, solver = self.call.made.plan, self.call.task.solver
         if plan is None:
             return None
-        policy = "always" if solver.compile else solver.trace
-        return plan.recorded(name, policy, function, *example, compiled=solver.compile)
+        compiled = solver.compile and not plan.is_large
+        policy = "always" if compiled else solver.trace
+        return plan.recorded(name, policy, function, *example, compiled=compiled)
 
     def prepared(self, fill: float) -> TermInputs:
         """The inputs as `guarded`, in the layout of the lanes."""

@@ -181,7 +181,9 @@ def _judged(call: Call, outcome: Outcome, converged: Tensor, unknown: Tensor) ->
         # Derivatives of the iteration itself: they exist wherever its numbers are finite.
         finite = torch.stack([torch.isfinite(x).all(-1).all(-1) for x in values]).all(0)
         return values[0].new_zeros(0), finite & (status != Status.NON_FINITE), unknown
-    policy = "always" if call.task.solver.compile else call.task.solver.trace
+    # The Hessian of a large problem would take minutes to compile, for one call per solve.
+    compiled = call.task.solver.compile and not plan.is_large
+    policy = "always" if compiled else call.task.solver.trace
     plan.recorded("gradient", policy, linearizer.gradient, values, inputs)
     plan.recorded("cost", policy, linearizer.cost, values, inputs)
     minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
@@ -190,7 +192,7 @@ def _judged(call: Call, outcome: Outcome, converged: Tensor, unknown: Tensor) ->
             "Implicit(gauge='minimum_norm') needs the dense Hessian: solve with linear_solver=mslsq.linear.Cholesky()."
         )
     with torch.no_grad(), TRANSFORM_LOCK:
-        factor, definite, residual = _factored(call, outcome, policy, minimum_norm)
+        factor, definite, residual = _factored(call, outcome, policy, compiled, minimum_norm)
         stalled = status == Status.STALLED
         if bool((stalled & definite).any()):
             # Tolerances below what the dtype resolves end in STALLED. Where a Newton step from here promises nothing
@@ -210,7 +212,9 @@ def _judged(call: Call, outcome: Outcome, converged: Tensor, unknown: Tensor) ->
     return factor, converged & definite, residual
 
 
-def _factored(call: Call, outcome: Outcome, policy: str, minimum_norm: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _factored(
+    call: Call, outcome: Outcome, policy: str, compiled: bool, minimum_norm: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """A factor of the Hessian (of its pseudo-inverse), which are definite, and the residual of a system with them."""
     plan, linearizer, _ = outcome.planned
     name, hessian, at = _hessian(call, outcome)
@@ -225,7 +229,6 @@ def _factored(call: Call, outcome: Outcome, policy: str, minimum_norm: bool) -> 
 
     # Dense factors are a part of what is recorded; sparse and iterative solvers do as they like.
     whole = linearizer.linear_solver.form in ("normal", "triangular") and not minimum_norm
-    compiled = call.task.solver.compile
     if whole:
         both = plan.recorded(f"factored {name}", policy, lambda *at: factored(hessian(*at)), *at, compiled=compiled)
         return factored(plan.run_eagerly(hessian, *at)) if both is None else both(*at)

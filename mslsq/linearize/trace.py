@@ -158,6 +158,11 @@ class Plan:
     eager_seconds: float = 0.0
     eager_calls: int = 0
 
+    @property
+    def is_large(self) -> bool:
+        """Are the normal equations too large to be dense? Then it is single functions that are recorded, not steps."""
+        return self.pattern is not None or self.rows is not None
+
     def blocks(self, system: System, batch: int, batched: tuple[frozenset[str], ...]) -> tuple[BlockTerm, ...]:
         """The terms of a system for this plan, ready to be mapped, their residuals as captured."""
         found = []

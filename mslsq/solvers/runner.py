@@ -23,21 +23,20 @@ class Runner:
         self._plan, self._solver, self._linearizer = plan, solver, linearizer
         self._policy = "always" if solver.compile else solver.trace
         self._inputs, self._flat_inputs = inputs, pytree.leaves(inputs)
-        self._is_large = plan.pattern is not None or plan.rows is not None
-        linearize = self._linearized if self._is_large else linearizer.linearize
-        self._step = Step(solver, linearizer, linearize, asks=self._is_large and solver.early_stop)
+        linearize = self._linearized if plan.is_large else linearizer.linearize
+        self._step = Step(solver, linearizer, linearize, asks=plan.is_large and solver.early_stop)
         self._wary = False
 
     def start(self, values: Values) -> tuple[State, Record]:
         """The state at these values."""
-        graph = None if self._is_large else self._graph("start", self._step.start, values)
+        graph = None if self._plan.is_large else self._graph("start", self._step.start, values)
         if graph is None:
             return self._plan.run_eagerly(self._step.start, values, self._inputs)
         return graph(values, self._inputs)
 
     def step(self, state: State) -> tuple[State, Record]:
         """The state after one more step. Gradients must be off."""
-        graph = None if self._is_large else self._graph("step", self._step, state)
+        graph = None if self._plan.is_large else self._graph("step", self._step, state)
         if graph is None:
             after, record = self._plan.run_eagerly(self._step, state, self._inputs, self._wary)
             # Rejections come in runs: a damping that was too small is raised several times.
