@@ -22,7 +22,7 @@ from mslsq.linearize.trace import PlanCache, Recorded
 from mslsq.problem.leaf import leaf_space
 from mslsq.problem.system import Slot, System, Term, Unknown
 from mslsq.problem_system import stated
-from mslsq.solvers.run import Task, planned
+from mslsq.solvers.planning import Task, planned
 
 F64 = torch.float64
 

@@ -15,7 +15,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs, linearizer_of
 from mslsq.linearize.trace import Recorded
 from mslsq.problem.system import Inputs
-from mslsq.solvers.run import linear_solver_of
+from mslsq.solvers.planning import linear_solver_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,8 @@ from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status
-from mslsq.solvers.run import Outcome, Task, run
+from mslsq.solvers.planning import Task
+from mslsq.solvers.run import Outcome, run
 from mslsq.solvers.step import LEVEL
 
 

@@ -16,7 +16,7 @@ from mslsq.linearize.trace import PlanCache
 from mslsq.problem.system import Inputs, System
 from mslsq.solution import History, Solution
 from mslsq.solvers import LevenbergMarquardt, Solver
-from mslsq.solvers.run import Task
+from mslsq.solvers.planning import Task
 
 
 def solve_system(

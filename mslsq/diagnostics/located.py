@@ -17,7 +17,7 @@ from mslsq.problem.structure import Structure
 from mslsq.problem_system import StatedProblem, stated
 from mslsq.solve import plans_of
 from mslsq.solvers import LevenbergMarquardt
-from mslsq.solvers.run import Task, planned
+from mslsq.solvers.planning import Task, planned
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from torch import Tensor
 from mslsq.linear.dense import Cholesky
 from mslsq.linear.linear_solver import Matrix, Vector
 
-LARGEST = 6
+LARGEST_UNROLLED = 6
 """Up to this size writing out pays: the number of operations grows with its cube."""
 
 

@@ -11,7 +11,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.linear.unrolled import LARGEST
+from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.normal_products import normal_gradient, normal_matrix, normal_matrix_by_tensors
 from mslsq.linearize.pattern import Placement
@@ -70,7 +70,7 @@ class Assembly:
             return normal_matrix_by_tensors(jacobian, normal)
         if self.block.lanes_are_batch:
             j = jacobian[0]
-            if self.fused and j.shape[1] <= LARGEST:
+            if self.fused and j.shape[1] <= LARGEST_UNROLLED:
                 return self.place_matrix(_gram(j).permute(2, 0, 1))
             return self.place_matrix(einsum(j, j, "rows a lanes, rows b lanes -> lanes a b"))
         if self.reduces:

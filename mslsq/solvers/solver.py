@@ -12,7 +12,7 @@ from torch import Tensor
 from mslsq.linear import Cholesky, ConjugateGradient, LinearSolver, Schur, UnrolledCholesky
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.choice import AutomaticSparse, eliminating
-from mslsq.linear.unrolled import LARGEST
+from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.linearizer import Linearization
 
 LARGEST_DENSE = 300
@@ -123,7 +123,7 @@ class Solver:
                 return replace(self.linear_solver, matrix_free=False)
             return AutomaticSparse(on_cpu) if self.linear_solver == "auto" else self.linear_solver
         if self.linear_solver == "auto":
-            return UnrolledCholesky() if self.compile and size <= LARGEST else Cholesky()
+            return UnrolledCholesky() if self.compile and size <= LARGEST_UNROLLED else Cholesky()
         if self.linear_solver.form in ("sparse", "blocks"):
             return Cholesky()  # not on this device: said in `verbose`
         return self.linear_solver

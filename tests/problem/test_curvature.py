@@ -150,7 +150,7 @@ def hessian_of(problem, values, monkeypatch=None, form="normal"):
     """The exact Hessian at a point that is no minimum, as the adjoint would factor it."""
     from mslsq.linearize.trace import PlanCache
     from mslsq.problem_system import stated
-    from mslsq.solvers.run import Task, planned
+    from mslsq.solvers.planning import Task, planned
 
     linear = mslsq.linear.Cholesky() if form == "normal" else mslsq.linear.SparseCholesky()
     statement = stated(problem, values, None)

@@ -17,7 +17,7 @@ from mslsq.linear.torch_operators import registered, sized
 
 F64 = torch.float64
 
-LARGEST_UNROLLED = 4096
+MOST_UNROLLED_PRODUCTS = 4096
 """Up to that many multiplications of vectors of eight in a product of small blocks kernels with the sizes built in are
 compiled."""
 
@@ -85,7 +85,7 @@ def unrollable(plan: SchurPlan) -> bool:
     """Are all blocks small enough for kernels with the sizes built in?"""
     sizes = [(pairs.height, pairs.size, pairs.width) for pairs in plan.pairs]
     sizes += [(edges.kept_size, edges.size, 1) for edges in plan.edges]
-    return all(a * k * -(-b // 8) <= LARGEST_UNROLLED for a, k, b in sizes)
+    return all(a * k * -(-b // 8) <= MOST_UNROLLED_PRODUCTS for a, k, b in sizes)
 
 
 @registered("schur_reduce")
