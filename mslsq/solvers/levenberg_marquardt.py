@@ -29,7 +29,7 @@ SMALL_DAMPING, LARGE_DAMPING = 1e-2, 3e-5
 """The first damping of systems up to `LARGEST_DENSE` columns, and of larger ones. Of 1024 exponential fits whose start
 is far from the solution 390 fall into a worse minimum at 1e-3, none at 1e-2; well-posed ones take 6.7 steps instead of
 5. In a large graph the softest modes are shorter than the columns by the size of the graph, and damping relative to
-columns holds them still: M3500 takes 16 steps at 1e-4, 11 at 3e-5. Below that the first steps of Ladybug 49-7776 fail."""
+columns holds them still: M3500 takes 16 steps at 1e-4, 11 at 3e-5. Below it the first steps of Ladybug fail."""
 
 
 class Damping(NamedTuple):
