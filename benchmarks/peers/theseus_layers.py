@@ -77,6 +77,6 @@ def graph(
             options |= {"backward_mode": mode, "backward_num_iterations": 5}
         with torch.set_grad_enabled(differentiated):
             values, _ = layer.forward(inputs, optimizer_kwargs=options)
-        return values, lambda: sum(values[name].sum() for name in starts).backward()
+        return values, lambda: torch.stack([values[name].sum() for name in starts]).sum().backward()
 
     return call
