@@ -80,6 +80,8 @@ def check_values(config: dict[str, Any]) -> None:
     one_of("linear_solver", config["linear_solver"], LINEAR_SOLVERS)
     one_of("dtype", config["dtype"], DTYPES)
     one_of("synthetic.shape", config["synthetic"].get("shape"), SHAPES)
+    if config["file"] is not None and not isinstance(config["file"], str):
+        raise NonsenseError(f"file={config['file']!r}; file is a path; for a file of such a name write ./name.")
     for name, value, least in (
         ("threads", config["threads"], 1),
         ("max_steps", config["max_steps"], 1),

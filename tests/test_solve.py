@@ -144,11 +144,25 @@ def test_fixed_blocks_stay_exactly_where_they_are():
     assert not torch.allclose(solution.value["pose"].storage[1], start.storage[1])
 
 
-def test_everything_fixed_is_already_solved():
+@pytest.mark.parametrize(
+    "linear",
+    [
+        mslsq.linear.Cholesky(),
+        mslsq.linear.SparseCholesky(),
+        mslsq.linear.Schur(),
+        mslsq.linear.ConjugateGradient(),
+        mslsq.linear.ConjugateGradient(matrix_free=True),
+        mslsq.linear.QR(),
+    ],
+    ids=repr,
+)
+def test_everything_fixed_is_already_solved(linear):
     x = mslsq.Variable("x", mslsq.Euclidean(2), count=2)
     problem = mslsq.Problem(Pull(x, towards=torch.ones(2, 2, dtype=F64)), x.fixed())
-    solution = mslsq.solve(problem, {"x": torch.zeros(2, 2, dtype=F64)})
+    solver = mslsq.LevenbergMarquardt(linear_solver=linear)
+    solution = mslsq.solve(problem, {"x": torch.zeros(2, 2, dtype=F64)}, solver=solver)
     assert bool(solution.converged) and float(solution.cost) == 2.0
+    assert torch.equal(mslsq.covariance(problem, solution, "x"), torch.zeros(2, 2, 2, dtype=F64))
     assert torch.equal(solution.value["x"], torch.zeros(2, 2, dtype=F64))
 
 

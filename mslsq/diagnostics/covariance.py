@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.diagnostics.located import Located, located, machine_epsilon
-from mslsq.diagnostics.marginals import marginals
+from mslsq.diagnostics.marginals import MOST_FREE, marginals
 from mslsq.manifolds import Manifold
 from mslsq.problem import Problem, Shared
 from mslsq.problem.errors import unknown_name
@@ -96,6 +96,8 @@ def _blocks(point: Located, name: str, blocks: Tensor) -> Float[Tensor, "batch b
     factor, scale, regular = _factorised(point, matrix)
     columns = point.columns(name)[blocks.to(matrix.device)]
     free = columns[:, 0] < point.structure.num_columns
+    if not point.structure.num_columns:  # all is held fixed
+        return matrix.new_zeros(batch, *columns.shape, columns.shape[1])
     columns = torch.where(free[:, None], columns, 0)
     # Σ_bb = (L⁻¹ E)ᵀ (L⁻¹ E), E the columns of the identity that belong to the block.
     component, place = (columns // max(size, 1))[:, 0], columns % max(size, 1)
@@ -153,9 +155,9 @@ def _undetermined(point: Located, column: int, missing: int) -> str:
         found = (point.columns(name) == column).nonzero()
         if len(found):
             where = f"{name}[{int(found[0, 0])}], entry {int(found[0, 1])} of its tangent"
-    rank = (
-        f"about {missing} of {point.structure.num_columns} directions are free" if missing > 1 else "it has no inverse"
-    )
+    counted = "at least" if missing >= MOST_FREE and point.pattern is not None else "about"
+    free = f"{counted} {missing} of {point.structure.num_columns} directions are free"
+    rank = free if missing > 1 else "it has no inverse"
     return (
         f"covariance: JᵀJ is singular ({rank}), so the covariance is infinite: {where}, is not determined (given those "
         "before it). Hold a gauge by variable.fixed([0]) or a Prior; mslsq.explain(problem, solution.value) says what "

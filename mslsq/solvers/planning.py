@@ -67,15 +67,15 @@ def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
 def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Plan:
     """Structure, pattern and placements of a system: dense, a batch of small dense parts, or block-sparse."""
     sizes = tuple((block.rows, block.pairs) for block in blocks)
-    if task.solver.is_matrix_free:
-        structure = structure_of(task.system, device, split=False)
+    # The triangle of QR is of the whole Jacobian: parts that nothing couples stay together.
+    split = not task.solver.is_matrix_free and not isinstance(task.solver.linear_solver, QR)
+    structure = structure_of(task.system, device, split)
+    if task.solver.is_matrix_free and structure.size > 0:
         rows = block_rows_of(task.system, structure, tuple(block.rows for block in blocks))
         placements = tuple(
             placement_of(block.term, block.lanes_are_batch, structure, None, forms_matrix=False) for block in blocks
         )
         return Plan(structure, None, placements, sizes, rows=rows)
-    # The triangle of QR is of the whole Jacobian: parts that nothing couples stay together.
-    structure = structure_of(task.system, device, split=not isinstance(task.solver.linear_solver, QR))
     pattern = None
     if task.solver.wants_sparse(structure.size):
         whole = structure_of(task.system, device, split=False)

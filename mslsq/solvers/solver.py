@@ -102,7 +102,7 @@ class Solver:
         """Should normal equations whose connected parts have this size be stored by their blocks?"""
         if self.linear_solver == "auto":
             return size > LARGEST_DENSE
-        return self.linear_solver.form in ("sparse", "blocks")
+        return size > 0 and self.linear_solver.form in ("sparse", "blocks")  # where all is held fixed: no blocks
 
     @property
     def is_matrix_free(self) -> bool:

@@ -111,6 +111,7 @@ EDGE_SE2 11 12 2 0 0 1 0 0 1 0 1
         ("VERTEX_SE2 0 0 0\n", 1, "VERTEX_SE2 id x y theta"),
         ("VERTEX_SE2 0 0 0 0\nVERTEX_SE2 0 1 0 0\n", 2, "in line 1 too"),
         ("VERTEX_SE2 zero 0 0 0\n", 1, "whole numbers"),
+        ("VERTEX_SE2 9223372036854775808 0 0 0\n", 1, "below 2**63"),
         ("VERTEX_SE2 0 0 nan 0\n", 1, "finite"),
         ("VERTEX_SE2 0 0 1,5 0\n", 1, "1,5"),
         ("VERTEX_XY 0 0 0\n", 1, "VERTEX_XY"),

@@ -123,6 +123,16 @@ def test_the_free_gauge_of_a_large_graph_is_counted() -> None:
         mslsq.covariance(problem, solution, "pose")
 
 
+def test_more_free_directions_than_are_counted_are_not_given_a_number() -> None:
+    x = mslsq.Variable("x", mslsq.Euclidean(3), count=150)
+    problem = mslsq.Problem(mslsq.Prior(x[torch.arange(120)], target=torch.zeros(120, 3, dtype=D)))
+    chain = mslsq.Difference(x[torch.arange(119)], x[torch.arange(1, 120)], measured=torch.zeros(119, 3, dtype=D))
+    problem = mslsq.Problem(*problem, chain)
+    solution = mslsq.solve(problem, {"x": torch.zeros(150, 3, dtype=D)})
+    with pytest.raises(SingularCovarianceError, match="at least 16 of 450 directions are free"):  # 90
+        mslsq.covariance(problem, solution, "x", 3)
+
+
 def test_a_singular_entry_of_a_batch_of_large_graphs_is_nan_alone() -> None:
     problem, solution = ring()
     cost = problem["between"]

@@ -143,6 +143,8 @@ def test_single_precision_is_an_option(tmp_path, script):
         (["initial_damping=0"], 2, "initial_damping"),
         (["file=nowhere.g2o"], 2, "no such file"),
         (["file={folder}"], 2, "folder"),
+        (["file=5"], 2, "file is a path"),
+        (["file=true"], 2, "file is a path"),
         (["file={bad}"], 2, "bad.g2o:2: expected VERTEX_SE2 id x y theta"),
         (["file={lonely}"], 2, "no edges"),
         (["file={indefinite}"], 2, "not positive definite"),

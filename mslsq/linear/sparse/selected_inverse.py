@@ -65,7 +65,7 @@ def squared_pivots(factored: Factor) -> Float[ndarray, "batch unknowns"]:
     within = np.arange(widths.sum()) - np.repeat(np.cumsum(widths) - widths, widths)
     at = np.repeat(fronts[:, PANEL], widths) + within * (np.repeat(fronts[:, LD], widths) + 1)
     unknown = scalar[np.repeat(fronts[:, FIRST], widths) + within]
-    with np.errstate(divide="ignore"):  # an entry that could not be factored
+    with np.errstate(divide="ignore", over="ignore"):  # an entry that could not be factored
         found[:, unknown] = factored.entries[:, at].astype(np.float64) ** -2  # of the diagonal the inverse is stored
     return found
 
