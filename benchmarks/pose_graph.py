@@ -168,6 +168,7 @@ def contestants(graph: PoseGraph, threads: int, compiled: bool, program: ceres.C
     if compiled:
         fast = mslsq.LevenbergMarquardt(ftol=1e-6, compile=True)
         them["mslsq LM compiled, ftol 1e-6"] = own(graph, fast)
+        them["mslsq GN compiled, ftol 1e-6"] = own(graph, mslsq.GaussNewton(ftol=1e-6, compile=True))
         them["mslsq LM autodiff compiled, ftol 1e-6"] = own(graph, fast, autodiff_problem)
     if gtsam_graphs.INSTALLED:
         them["GTSAM LM"] = gtsam_turn(graph, "LM")
