@@ -5,9 +5,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.sparse import coo_matrix, csr_array, diags_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
-from scipy.sparse.linalg import splu
 from torch import Tensor
 
 from mslsq.manifolds import SE2, SE3
@@ -145,8 +142,10 @@ def _checked(first: Tensor, second: Tensor, measured: int, count: int, root: int
     return i, j
 
 
-def _blocks(rows: np.ndarray, columns: np.ndarray, blocks: np.ndarray, count: int) -> csr_array:
+def _blocks(rows: np.ndarray, columns: np.ndarray, blocks: np.ndarray, count: int) -> Any:
     """A sparse matrix of one block per block row."""
+    from scipy.sparse import csr_array  # takes longer to import than all of mslsq, and few make starts
+
     size = blocks.shape[-1]
     across = np.arange(size)
     at_row = np.broadcast_to(rows[:, None, None] * size + across[:, None], blocks.shape)
@@ -155,10 +154,11 @@ def _blocks(rows: np.ndarray, columns: np.ndarray, blocks: np.ndarray, count: in
     return csr_array(entries, shape=(size * len(rows), size * count))
 
 
-def _least_squares(
-    matrix: csr_array, rhs: np.ndarray, weight: np.ndarray, start: np.ndarray, held: np.ndarray
-) -> np.ndarray:
+def _least_squares(matrix: Any, rhs: np.ndarray, weight: np.ndarray, start: np.ndarray, held: np.ndarray) -> np.ndarray:
     """The minimiser of Σ weight |matrix x − rhs|² whose rows `held` are those of the start."""
+    from scipy.sparse import diags_array
+    from scipy.sparse.linalg import splu
+
     free = np.flatnonzero(~held)
     if not len(free):
         return start
@@ -192,6 +192,9 @@ def _nearest_rotations(matrices: Float[Tensor, "poses dim dim"]) -> Float[Tensor
 
 def _tree(i: np.ndarray, j: np.ndarray, count: int, root: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Parent, edge (-1 of a root, which is its own parent) and whether the edge leads away from the parent."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import breadth_first_order, connected_components
+
     # one edge per pair of poses, the first in the list: an odometry edge where closures repeat it
     pair = np.minimum(i, j) * count + np.maximum(i, j)
     pairs, edge_of_pair = np.unique(pair, return_index=True)

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
-from scipy.sparse import csr_array
 
-from mslsq.linearize.compressed.sets import Sets
+from mslsq.linearize.compressed.sets import Sets, csr
 
 INTERPRETED = 200_000
 """Up to so many neighbours the loop runs as plain Python, in a fifth of a second: numba takes that long to load, and
@@ -33,8 +32,8 @@ def colored(graph: Sets) -> Int[ndarray, "vertices"]:
 
 def neighbours(sets: Sets) -> Sets:
     """The graph of columns that share a row."""
-    other = csr_array(sets.T)
-    graph = csr_array(other @ sets)
+    other = csr(sets.T)
+    graph = csr(other @ sets)
     graph.sort_indices()
     return graph
 

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.sparse import csr_array
 from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
 
 from mslsq.linearize.compressed.coloring import colored, neighbours
-from mslsq.linearize.compressed.sets import Sets
+from mslsq.linearize.compressed.sets import Sets, csr
 
 AT_ONCE = 16_000_000
 """Numbers of one intermediate tensor under `vmap` over colours, at most; more colours are taken in several goes."""
@@ -80,7 +79,7 @@ def reverse_compression_of(sets: Sets, device: torch.device, dtype: torch.dtype)
     """Colours of the rows; None where there are too many pairs of rows that share a column."""
     if (np.bincount(sets.indices).astype(float) ** 2).sum() > MOST_NEIGHBOURS:
         return None
-    colors = colored(neighbours(csr_array(sets.T)))
+    colors = colored(neighbours(csr(sets.T)))
     places = np.repeat(colors, np.diff(sets.indptr)) * sets.shape[1] + sets.indices
     return Compression(_seeds(colors, device, dtype), _tensor(places, device), False)
 
@@ -101,7 +100,7 @@ def symmetric_compression_of(sets: Sets, device: torch.device, dtype: torch.dtyp
     hubs = degrees > max(HUB, 8 * np.median(degrees))
     n = sets.shape[0]
     rest = np.flatnonzero(~hubs)
-    inner = csr_array(csr_array(sets[rest])[:, rest])
+    inner = csr(csr(sets[rest])[:, rest])
     inner.sort_indices()
     colors = np.empty(n, np.int64)
     colors[rest] = colored(neighbours(inner))

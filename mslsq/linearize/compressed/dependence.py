@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
 from mslsq.linearize.compressed.operation import Pins, Tracked
 from mslsq.linearize.compressed.rulebook import Rulebook
-from mslsq.linearize.compressed.sets import LARGEST, Sets, empty, singletons
+from mslsq.linearize.compressed.sets import LARGEST, Sets, csr, empty, singletons
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +61,7 @@ def dependence_of(
     with torch.no_grad():
         result = _followed(graph, starts, book)
     sets = result.sets if result.sets is not None else empty(result.value.numel(), columns)
-    return Dependence(csr_array(sets), frozenset(name.removeprefix("input ") for name in pins.pinned))
+    return Dependence(csr(sets), frozenset(name.removeprefix("input ") for name in pins.pinned))
 
 
 def _sorted_like(structure: pytree.Structure, flat: list[Tensor], inputs: Mapping[str, Tensor]) -> list[str]:

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from scipy.sparse import csr_array
 from torch import Tensor
 
-from mslsq.linearize.compressed.sets import Sets
+from mslsq.linearize.compressed.sets import Sets, csr
 
 
 @dataclass(eq=False)
@@ -62,7 +61,7 @@ class Operation:
 
     def sets(self, one: Tracked) -> Sets:
         """The sets of an input, empty ones for a constant."""
-        return one.sets if one.sets is not None else csr_array((one.value.numel(), self.columns), dtype=bool)
+        return one.sets if one.sets is not None else csr((one.value.numel(), self.columns), dtype=bool)
 
     def pin(self, *decisive: Tracked) -> bool:
         """May the pattern hang on these values? Then the inputs they come from are remembered."""

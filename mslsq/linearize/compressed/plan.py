@@ -7,14 +7,12 @@ from functools import cached_property
 import numpy as np
 import torch
 from jaxtyping import Int
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from mslsq.linearize.compressed.coloring import neighbours
 from mslsq.linearize.compressed.compression import Compression, compression_of, symmetric_compression_of
 from mslsq.linearize.compressed.dependence import Dependence
-from mslsq.linearize.compressed.sets import Sets, TooDenseError, union, united
+from mslsq.linearize.compressed.sets import Sets, TooDenseError, csr, union, united
 
 MOST_PRODUCTS = 20_000_000
 """Products in JᵀJ, at most: with the indices of their plan half a gigabyte."""
@@ -108,6 +106,8 @@ class CompressedPlan:
 
     def components(self) -> tuple[np.ndarray, np.ndarray]:
         """The connected part of every column, and the sizes of the parts."""
+        from scipy.sparse.csgraph import connected_components  # see `csr`
+
         _, labels = connected_components(self.gram, directed=False)
         return labels, np.bincount(labels)
 
@@ -138,7 +138,7 @@ def compressed_plan_of(
         own = np.arange(sets.shape[0])
         groups = np.where(own < 2 * pairs, own // 2, own - pairs)
         joint = united(sets, groups, sets.shape[0] - pairs)
-        sets = union(sets, csr_array(joint[groups]))
+        sets = union(sets, csr(joint[groups]))
         sets.sort_indices()
     lengths = np.diff(sets.indptr).astype(np.int64)
     if int((lengths * (lengths + 1) // 2).sum()) > MOST_PRODUCTS:
@@ -146,7 +146,7 @@ def compressed_plan_of(
             f"row {int(lengths.argmax())} of the residual depends on {int(lengths.max()):,} unknowns, which couples "
             "all of them"
         )
-    everywhere = csr_array(
+    everywhere = csr(
         (np.ones(sets.shape[1], bool), np.arange(sets.shape[1]), np.arange(sets.shape[1] + 1)),
         shape=(sets.shape[1],) * 2,
     )

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array, eye_array, kron
 from torch import Tensor
 
 from mslsq import pytree
 from mslsq.linearize.compressed.operation import Operation, Tracked
-from mslsq.linearize.compressed.sets import Sets, product, stacked, take, union, united
+from mslsq.linearize.compressed.sets import Sets, csr, product, stacked, take, union, united
 
 aten = torch.ops.aten
 
@@ -245,13 +244,15 @@ def _constant_factor(call: Operation, left: Tracked, right: Tracked) -> Sets | N
         return None
     if constant is right:
         nonzero = nonzero.T
-    table = csr_array(nonzero.cpu().numpy())
+    from scipy.sparse import eye_array, kron  # see `csr`
+
+    table = csr(nonzero.cpu().numpy())
     sets = call.sets(other)
     if other.value.ndim == 1:
         return product(table, sets)
     if constant is left:  # (AB)_ij over k: rows (k, j) of B
-        return product(csr_array(kron(table, eye_array(other.value.shape[1], dtype=bool))), sets)
-    return product(csr_array(kron(eye_array(other.value.shape[0], dtype=bool), table)), sets)
+        return product(csr(kron(table, eye_array(other.value.shape[1], dtype=bool))), sets)
+    return product(csr(kron(eye_array(other.value.shape[0], dtype=bool), table)), sets)
 
 
 def _dims(given: Any, ndim: int) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 from numpy import ndarray
-from scipy.sparse import csr_array
 
 Sets = Any
 """A `csr_array` (entries of a tensor, unknowns) of bool; indices of every row sorted, none twice. (SciPy's stubs do not
@@ -14,6 +13,14 @@ know its shape.)"""
 LARGEST = 30_000_000
 """Numbers in one pattern, at most: 120 MB of indices. A Jacobian with more is not worth compressing, or has an
 operation in it whose sparsity is not known."""
+
+
+def csr(*args: Any, **options: Any) -> Any:
+    """SciPy's `csr_array`. Its sparse matrices take longer to import than all of mslsq, 130 ms to 60, so only who has
+    one big residual waits for them."""
+    from scipy.sparse import csr_array
+
+    return csr_array(*args, **options)
 
 
 class TooDenseError(ValueError):
@@ -47,20 +54,20 @@ def union(one: Sets, other: Sets) -> Sets:
     if one is other:
         return one
     _check(one.nnz + other.nnz)
-    return csr_array(one + other)
+    return csr(one + other)
 
 
 def united(sets: Sets, groups: Int[ndarray, "entries"], count: int) -> Sets:
     """One set per group of rows: the union of its members. A group of -1 is none."""
     members = np.flatnonzero(groups >= 0)
-    table = csr_array((np.ones(len(members), bool), (groups[members], members)), shape=(count, sets.shape[0]))
+    table = csr((np.ones(len(members), bool), (groups[members], members)), shape=(count, sets.shape[0]))
     return product(table, sets)
 
 
 def product(table: Bool[Any, "rows entries"], sets: Sets) -> Sets:
     """Row i of the result is the union of the sets in row i of the table."""
     _check(int(np.diff(sets.indptr)[table.indices].sum()))
-    result = csr_array(table @ sets)
+    result = csr(table @ sets)
     result.sort_indices()
     return result
 
@@ -75,7 +82,7 @@ def stacked(parts: list[Sets]) -> Sets:
 
 
 def _made(indices: ndarray, indptr: ndarray, columns: int) -> Sets:
-    return csr_array((np.ones(len(indices), bool), indices, indptr), shape=(len(indptr) - 1, columns))
+    return csr((np.ones(len(indices), bool), indices, indptr), shape=(len(indptr) - 1, columns))
 
 
 def _check(total: int) -> None:
