@@ -98,9 +98,6 @@ def numbered_by_component(
 
 def components_of(system: System, free: list[np.ndarray]) -> list[np.ndarray]:
     """For each unknown the component of each of its blocks (-1 where it is fixed)."""
-    from scipy.sparse import coo_array  # takes longer to import than a small problem to solve
-    from scipy.sparse.csgraph import connected_components
-
     starts = np.cumsum([0, *(len(mask) for mask in free)])
     is_free = np.concatenate(free)
     rows, cols = [], []
@@ -118,9 +115,27 @@ def components_of(system: System, free: list[np.ndarray]) -> list[np.ndarray]:
             cols.append(node[link])
             chain = np.where(usable, node, chain)
     row, col = np.concatenate(rows or [np.zeros(0, int)]), np.concatenate(cols or [np.zeros(0, int)])
-    graph = coo_array((np.ones(len(row), np.int8), (row, col)), shape=(len(is_free), len(is_free)))
-    _, label = connected_components(graph, directed=False)
-    label = np.where(is_free, label, -1)
+    label = np.where(is_free, least_connected(len(is_free), row, col), -1)
     _, dense = np.unique(label[is_free], return_inverse=True)
     label[is_free] = dense
     return [label[start:stop] for start, stop in pairwise(starts)]
+
+
+def least_connected(count: int, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The least node that each of `count` nodes is connected to by the links (one, other).
+
+    All links at once: of two trees that a link joins, the root of the greater is hung under the lesser one, then every
+    node under its root (Shiloach and Vishkin, "An O(log n) parallel connectivity algorithm", 1982). A round leaves at
+    most half of the trees of a component: 0.2 ms for 4949 links. SciPy has the same, and takes 130 ms to import.
+    """
+    root = np.arange(count)
+    while True:
+        a, b = root[one], root[other]
+        joins = a != b
+        if not joins.any():
+            return root
+        one, other, a, b = one[joins], other[joins], a[joins], b[joins]
+        np.minimum.at(root, np.maximum(a, b), np.minimum(a, b))
+        above = root[root]
+        while (above != root).any():
+            root, above = above, above[above]

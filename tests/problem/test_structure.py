@@ -1,10 +1,13 @@
 """Columns of a system: each free entry has its own, connected blocks share a component, fixed ones have none."""
 
+import numpy as np
 import pytest
+import scipy.sparse
+import scipy.sparse.csgraph
 import torch
 
 import mslsq
-from mslsq.problem.structure import SMALL, Structure, structure_of
+from mslsq.problem.structure import SMALL, Structure, least_connected, structure_of
 from mslsq.problem_system import stated
 
 F64 = torch.float64
@@ -84,3 +87,16 @@ def test_components_of_very_different_sizes_are_not_padded_at_a_loss():
     alone = mslsq.cost(lambda x: x)
     plan = structure(mslsq.Problem(chain(x, torch.arange(49), torch.arange(49) + 1), alone(x, name="alone")))
     assert plan.num_components == 1 and plan.size == 500
+
+
+@pytest.mark.parametrize("links", [0, 40, 90, 99, 300])
+def test_connected_nodes_are_those_that_scipy_finds(links):
+    rng = np.random.default_rng(links)
+    one, other = rng.integers(0, 100, links), rng.integers(0, 100, links)
+    if links == 99:  # a path in no order: the most rounds
+        order = rng.permutation(100)
+        one, other = order[:-1], order[1:]
+    graph = scipy.sparse.coo_array((np.ones(links), (one, other)), shape=(100, 100))
+    _, part = scipy.sparse.csgraph.connected_components(graph, directed=False)
+    least = [np.flatnonzero(part == p).min() for p in part]
+    assert least_connected(100, one, other).tolist() == least
