@@ -134,7 +134,7 @@ def attachment_of(call: Call, start: Values, inputs: tuple[Inputs, ...], answer:
     task = call.task
     blocks = plan.blocks(task.system, task.batch, task.batched)
     linear = linear_solver_of(task, plan)
-    linearizer = linearizer_of(task.system, plan.structure, blocks, plan.placements, linear)
+    linearizer = linearizer_of(task.system, plan.structure, blocks, plan.placements, linear, differentiable=True)
     return Attachment(call, linearizer, start, inputs, answer)
 
 

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment, per_entry
 from mslsq.adjoint.levels import transforms_are_active
+from mslsq.adjoint.linear_steps import differentiable, harmless
 from mslsq.linear import Cholesky, LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer
@@ -43,16 +44,15 @@ class Unrolled(Adjoint):
     def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
         fill = torch.nan if self.failed == "nan" else 0.0
         linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(fill)
-        _refuse_sparse(linearizer.linear_solver)
         solver = attachment.call.task.solver
         linearize = attachment.linearization(linearizer, prepared)
         x = attachment.start
 
         def again(x: Values, number: int) -> Values:
-            accepted, *method = (column[:, number] for column in attachment.answer.trajectory)
-            model = _guarded(linearize(x, prepared), accepted, linearizer.linear_solver)
-            state = attachment.call.method_state(method)
-            step = solver.propose(model, state, linearizer.linear_solver).step
+            accepted, accuracy, *method = (column[:, number] for column in attachment.answer.trajectory)
+            linear = linearizer.linear_solver.to_accuracy(accuracy)
+            model = _guarded(linearize(x, prepared), accepted, linear)
+            step = solver.propose(model, attachment.call.method_state(method), linear).step
             return _moved(linearizer, x, step, accepted)
 
         count = attachment.answer.trajectory[0].shape[1] if attachment.answer.trajectory else 0
@@ -91,7 +91,6 @@ class Truncated(Adjoint):
     def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
         fill = torch.nan if self.failed == "nan" else 0.0
         linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(fill)
-        _refuse_sparse(linearizer.linear_solver)
         x, usable = attachment.solution(), attachment.answer.differentiable
         linearize = attachment.linearization(linearizer, prepared)
         with TRANSFORM_LOCK:
@@ -106,14 +105,6 @@ class Truncated(Adjoint):
 def _check_failed(name: str, failed: str) -> None:
     if failed not in ("nan", "zero"):
         raise AdjointOptionError(f"{name}: failed must be one of ('nan', 'zero'), not {failed!r}.")
-
-
-def _refuse_sparse(linear: LinearSolver) -> None:
-    if linear.form in ("sparse", "blocks"):
-        raise AdjointOptionError(
-            "Unrolled() and Truncated() differentiate the linear solver, which the sparse one does not support: use "
-            "Implicit(), or solve with linear_solver=mslsq.linear.Cholesky()."
-        )
 
 
 def _checkpointed(again: Callable[[Values, int], Values], x: Values, number: int) -> Values:
@@ -132,19 +123,19 @@ def _checkpointed(again: Callable[[Values, int], Values], x: Values, number: int
 
 def _differentiable(linearizer: Linearizer) -> Linearizer:
     """With normal equations in place of QR, whose derivative would need Q: they give the same step."""
-    if linearizer.linear_solver.form != "triangular":
-        return linearizer
-    return dataclasses.replace(linearizer, linear_solver=Cholesky())
+    linear = linearizer.linear_solver
+    return dataclasses.replace(
+        linearizer, linear_solver=Cholesky() if linear.form == "triangular" else differentiable(linear)
+    )
 
 
 def _guarded(model: Linearization, usable: Tensor, linear: LinearSolver) -> Linearization:
     """The model, and for problems that take no step one that is harmless to solve: a NaN behind a mask is still a
     NaN gradient."""
-    eye = torch.eye(model.matrix.shape[-1], dtype=model.matrix.dtype, device=model.matrix.device)
     return Linearization(
         model.cost,
         torch.where(usable[:, None], model.gradient, 0),
-        torch.where(per_entry(usable, model.matrix), model.matrix, eye),
+        torch.where(per_entry(usable, model.matrix), model.matrix, harmless(linear, model.matrix)),
         torch.where(usable[:, None], model.rhs, 0),
     )
 

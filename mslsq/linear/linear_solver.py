@@ -113,6 +113,10 @@ class LinearSolver:
         definite = (finite & (info == 0) & regular).all(-1)
         return DefiniteFactor(torch.where(definite[:, None, None, None], factor, eye), definite)
 
+    def factor_of_step(self, matrix: Matrix) -> DefiniteFactor:
+        """The same of the damped matrix of a step that has been taken, so that nobody need prove it definite."""
+        return self.definite_factor(matrix)
+
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         """A⁻¹ rhs, differentiable to any order in `rhs` (the factor is a constant)."""
         solved = torch.cholesky_solve(rhs.reshape(factor.shape[:-1])[..., None], factor)

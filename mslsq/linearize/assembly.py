@@ -30,6 +30,9 @@ class Assembly:
     """Are the normal equations stored by their non-zero blocks?"""
     fused: bool = False
     """Write products as elementwise ones, which a compiler fuses with what made them, and not as calls of BLAS?"""
+    differentiable: bool = False
+    """Keep to operations that PyTorch differentiates? The kernels for block-sparse normal equations have no
+    derivative."""
 
     @property
     def reduces(self) -> bool:
@@ -51,7 +54,7 @@ class Assembly:
     ) -> Float[Tensor, "batch columns"]:
         """Jᵀr, in the columns of the system."""
         normal = self.placement.normal
-        if normal is not None and jacobian.device.type == "cpu":
+        if normal is not None and self._by_kernels(jacobian):
             return normal_gradient(jacobian, residual, normal.arrays, normal.numbers)
         if self.block.lanes_are_batch:
             return self.place_vector((jacobian[0] * residual[0, :, None]).sum(0).T)
@@ -64,7 +67,7 @@ class Assembly:
     ) -> Float[Tensor, "batch components size size"]:
         """JᵀJ, as a batch of dense matrices, one per component, or by its blocks."""
         normal = self.placement.normal
-        if normal is not None and jacobian.device.type == "cpu":
+        if normal is not None and self._by_kernels(jacobian):
             return normal_matrix(jacobian, normal.arrays, normal.numbers)
         if normal is not None:
             return normal_matrix_by_tensors(jacobian, normal)
@@ -76,6 +79,9 @@ class Assembly:
         if self.reduces:
             return self.place_matrix(einsum(jacobian, jacobian, "o rows a lanes, o rows b lanes -> o a b"))
         return self.place_matrix(einsum(jacobian, jacobian, "o rows a lanes, o rows b lanes -> o a b lanes"))
+
+    def _by_kernels(self, jacobian: Tensor) -> bool:
+        return jacobian.device.type == "cpu" and not self.differentiable
 
     def dense_jacobian(
         self, jacobian: Float[Tensor, "outer rows tangent lanes"]

@@ -272,23 +272,29 @@ def linearizer_of(
     placements: tuple[Placement | CompressedPlacement, ...],
     linear_solver: LinearSolver,
     fused: bool = False,
+    differentiable: bool = False,
 ) -> Linearizer:
-    """Put together the plans of all terms."""
+    """Put together the plans of all terms; `differentiable` where linearizations are to carry derivatives."""
     sparse = linear_solver.form == "sparse"
     assemblies = tuple(
-        _assembly(block, structure, placement, sparse, fused)
+        _assembly(block, structure, placement, sparse, fused, differentiable)
         for block, placement in zip(blocks, placements, strict=True)
     )
     return Linearizer(system, structure, assemblies, linear_solver)
 
 
 def _assembly(
-    block: BlockTerm, structure: Structure, placement: Placement | CompressedPlacement, sparse: bool, fused: bool
+    block: BlockTerm,
+    structure: Structure,
+    placement: Placement | CompressedPlacement,
+    sparse: bool,
+    fused: bool,
+    differentiable: bool,
 ) -> Assembly | CompressedAssembly:
     if isinstance(placement, CompressedPlacement):
         assert isinstance(block, CompressedTerm)  # both come from one plan
         return CompressedAssembly(block, structure, placement)
-    return Assembly(block, structure, placement, sparse, fused)
+    return Assembly(block, structure, placement, sparse, fused, differentiable)
 
 
 def _batch_first(assembly: Assembly | CompressedAssembly, blockwise: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from mslsq.solution import History, Status
 from mslsq.solvers.planning import Task, plan_key, planned, stale_plan
 from mslsq.solvers.report import StepInfo, Table
 from mslsq.solvers.runner import Runner
-from mslsq.solvers.solver import MethodState, Solver
+from mslsq.solvers.solver import Solver
 from mslsq.solvers.step import Record, State
 
 
@@ -29,8 +29,8 @@ class Outcome:
     gradient_norm: Tensor
     history: History
     trajectory: tuple[Tensor, ...]
-    """What the solver's steps can be taken again from: which were accepted (batch, steps), and the tensors of the
-    method's state before each, (batch, steps, ...). Empty unless asked for."""
+    """What the solver's steps can be taken again from: which were accepted (batch, steps), how accurately their systems
+    were solved, and the tensors of the method's state before each, (batch, steps, ...). Empty unless asked for."""
     method: type
     """The NamedTuple of the method's state."""
     planned: tuple[Plan, Linearizer, TermInputs]
@@ -57,7 +57,7 @@ def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory:
                 break
             if task.solver.early_stop and not bool((state.status == Status.RUNNING).any()):
                 break
-            methods.append(state.method)
+            methods.append((state.accuracy, *state.method))
             state, record = runner.step(state)
             records.append(record)
         status = torch.where(state.status == Status.RUNNING, int(Status.MAX_STEPS), state.status)
@@ -108,7 +108,7 @@ def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> Histor
     return History(*columns)
 
 
-def _trajectory(records: list[Record], methods: list[MethodState]) -> tuple[Tensor, ...]:
+def _trajectory(records: list[Record], methods: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """The steps that somebody accepted, stacked."""
     accepted = torch.stack([record.accepted for record in records], 1)
     useful = accepted.any(0)

@@ -182,6 +182,12 @@ class ConjugateGradient(LinearSolver):
         undecided = torch.where(looked_definite & ~tried.converged, tried.residual, torch.nan)
         return DefiniteFactor(torch.where(usable[:, None], matrix, 0), usable, undecided)
 
+    def factor_of_step(self, matrix: Values) -> DefiniteFactor:
+        if self._solves_directly(matrix):
+            return self._direct.definite_factor(matrix)
+        finite = torch.isfinite(matrix).all(-1)
+        return DefiniteFactor(torch.where(finite[:, None], matrix, 0), finite)
+
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         if self._solves_directly(factor):
             return self._direct.solve_factored(factor, rhs)
@@ -189,11 +195,17 @@ class ConjugateGradient(LinearSolver):
 
     def _solved(self, matrix: Values, rhs: Float[Tensor, "batch columns k"]) -> Float[Tensor, "batch columns k"]:
         """A⁻¹ rhs, NaN where the residual stays too large."""
-        # A zero matrix stands for one that is not positive definite; what is solved with it is not used.
-        usable = (matrix != 0).any(-1)
         tried = self._solve_accurately(matrix, rhs.mT.flatten(0, 1))
-        x = torch.where(tried.converged[:, None], tried.solution, torch.nan).reshape(rhs.mT.shape).mT
-        return torch.where(usable[:, None, None], x, 0)
+        return _trusted(tried, matrix, rhs)
+
+    def solve_damped(
+        self, jacobian: Values, damping: Vector, rhs: Float[Tensor, "batch columns k"]
+    ) -> Float[Tensor, "batch columns k"]:
+        """(JᵀJ + diag(damping))⁻¹ rhs from the blocks of J, as accurately as for derivatives; NaN where the residual
+        stays too large."""
+        operator = OPERATORS["jacobian"](jacobian, damping, *self._plan("jacobian", jacobian.device), False)
+        tried = solve_accurately(operator, rhs.mT.flatten(0, 1), self._most_iterations(rhs.shape[1]))
+        return _trusted(tried, jacobian, rhs)
 
     def _solve_accurately(self, matrix: Values, rhs: Vectors) -> Accurate:
         kind = "hessian" if self.matrix_free else "formed"
@@ -238,3 +250,12 @@ class ConjugateGradient(LinearSolver):
                 arrays, sizes = Formed.plan(home)
             cached[key] = [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays], sizes
         return cached[key]
+
+
+def _trusted(
+    tried: Accurate, matrix: Values, rhs: Float[Tensor, "batch columns k"]
+) -> Float[Tensor, "batch columns k"]:
+    """The solutions that converged, NaN for others. A zero matrix stands for one that is not positive definite; what
+    is solved with it is not used."""
+    x = torch.where(tried.converged[:, None], tried.solution, torch.nan).reshape(rhs.mT.shape).mT
+    return torch.where((matrix != 0).any(-1)[:, None, None], x, 0)

@@ -161,15 +161,6 @@ def test_second_derivatives_agree_with_differences_of_first_ones(outer, inner):
     torch.testing.assert_close(outer(inner(sparse))(POINT), differences, rtol=1e-5, atol=1e-6)
 
 
-def test_adjoints_that_differentiate_the_linear_solver_say_so():
-    problem, start, measured = ring()
-    data = {"between": {"measured": measured.clone().requires_grad_()}}
-    solver = mslsq.LevenbergMarquardt(linear_solver=SPARSE)
-    for adjoint in (mslsq.Unrolled(), mslsq.Truncated(3)):
-        with pytest.raises(ValueError, match=r"linear_solver=mslsq\.linear\.Cholesky"):
-            mslsq.solve(problem, {"pose": start}, data, solver=solver, adjoint=adjoint)
-
-
 def test_an_unknown_backend_is_an_error():
     with pytest.raises(ValueError, match="backend"):
         mslsq.linear.SparseCholesky(backend="cholmd")

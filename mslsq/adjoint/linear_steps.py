@@ -1,0 +1,91 @@
+"""Any linear solver as one whose steps carry derivatives: solved by its kernels, differentiated by solving again."""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.adjoint.levels import constant
+from mslsq.linear import ConjugateGradient, LinearSolver
+from mslsq.linear.differentiable_inverse import DifferentiableInverse, Opaque
+from mslsq.linear.linear_solver import Vector
+from mslsq.linear.symmetric_systems import DampedSystem, system_of
+
+Numbers = Float[Tensor, "batch values"]
+
+
+@dataclass(frozen=True)
+class DifferentiableSteps(LinearSolver):
+    """A solver of block-sparse systems, as a differentiable function of their numbers, under any transform.
+
+    Where the solver iterates, its steps are what it found, and the residual that it left is held constant, as the
+    damping is.
+    """
+
+    own: LinearSolver
+    accuracy: Tensor | None = field(default=None, compare=False, repr=False)
+    """(batch,) how accurately a step was solved by a solver that iterates; None for exactly."""
+
+    @property
+    def form(self) -> Literal["normal", "triangular", "sparse", "blocks"]:
+        return self.own.form
+
+    @property
+    def is_inexact(self) -> bool:
+        return self.own.is_inexact
+
+    def to_accuracy(self, accuracy: Float[Tensor, "batch"]) -> "DifferentiableSteps":
+        iterates = self.own.is_inexact or isinstance(self.own, ConjugateGradient)
+        return replace(self, accuracy=accuracy) if iterates else self
+
+    @cached_property
+    def system(self) -> DampedSystem:
+        return system_of(self.own)
+
+    def solve(self, matrix: Numbers, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
+        values = self.system.damped(matrix, damping)
+        factor, solved = Opaque.apply(self._factored, constant(values))
+        if self.accuracy is None:
+            (known,) = Opaque.apply(self._solution, factor, constant(rhs))
+        else:
+            given = (self.accuracy, matrix, rhs) if damping is None else (self.accuracy, matrix, rhs, damping)
+            known, solved = Opaque.apply(self._own_solution, *map(constant, given))
+        x = DifferentiableInverse.apply(self.system, values, factor, rhs[..., None], known[..., None])
+        return -x[..., 0], solved
+
+    def quadratic(self, matrix: Numbers, vector: Vector) -> Float[Tensor, "batch"]:
+        return (vector * self.product(matrix, vector)).sum(-1)
+
+    def product(self, matrix: Numbers, vector: Vector) -> Vector:
+        return self.system.product(matrix, vector)
+
+    # ---- on plain tensors
+
+    def _factored(self, values: Numbers) -> tuple[Tensor, Tensor]:
+        factor, solved, _ = self.system.factor(values)
+        return factor, solved
+
+    def _solution(self, factor: Tensor, rhs: Vector) -> tuple[Tensor]:
+        # A solve that did not converge must not spoil the value; its derivative, another such solve, is NaN.
+        return (torch.nan_to_num(self.system.solve(factor, rhs[..., None])[..., 0], nan=0.0),)
+
+    def _own_solution(
+        self, accuracy: Tensor, matrix: Numbers, rhs: Vector, damping: Vector | None = None
+    ) -> tuple[Tensor, Tensor]:
+        step, solved = self.own.to_accuracy(accuracy).solve(matrix, rhs, damping)
+        return -step, solved
+
+
+def differentiable(linear: LinearSolver) -> LinearSolver:
+    """The solver itself where it is made of operations that PyTorch differentiates."""
+    return DifferentiableSteps(linear) if linear.form in ("sparse", "blocks") else linear
+
+
+def harmless(linear: LinearSolver, matrix: Tensor) -> Tensor:
+    """What may stand in for matrices whose right-hand side is zero; broadcasts with them."""
+    if isinstance(linear, DifferentiableSteps):
+        return linear.system.harmless(matrix)
+    return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)

@@ -1,0 +1,183 @@
+"""Damped normal equations as `DifferentiableInverse` sees them: products that are differentiable, solves that are not.
+
+The products are operations of PyTorch, with memory linear in the number of blocks: the kernels that solve have no
+derivative.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.differentiable_inverse import SymmetricSystem, Values, Vectors
+from mslsq.linear.iterative import ConjugateGradient
+from mslsq.linear.iterative.block_rows import BlockRows, Term, terms
+from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Vector
+from mslsq.linear.schur import Schur
+from mslsq.linear.sparse import SparseCholesky
+
+
+class DampedSystem(SymmetricSystem):
+    """A + diag(damping) for the matrices of a linear solver."""
+
+    def damped(self, matrix: Tensor, damping: Vector | None) -> Values:
+        """The numbers of the system, from a matrix in the solver's form."""
+        raise NotImplementedError
+
+    def factor(self, values: Values) -> DefiniteFactor:
+        """What to solve with, without derivative; plain tensors."""
+        raise NotImplementedError
+
+    def harmless(self, matrix: Tensor) -> Tensor:
+        """What may stand in for a matrix whose right-hand side is zero; broadcasts with a batch of them."""
+        raise NotImplementedError
+
+    def product(self, matrix: Tensor, vector: Vector) -> Vector:
+        """JᵀJ v without damping."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSystem(DampedSystem):
+    """By the stored blocks of `BlockStructure`; the damping is added to the diagonal."""
+
+    structure: BlockStructure
+    linear: LinearSolver
+    """Who factors and solves."""
+
+    def damped(self, matrix: Values, damping: Vector | None) -> Values:
+        if damping is None:
+            return matrix
+        return matrix.index_add(1, self._places(matrix.device)[2], damping)
+
+    def harmless(self, matrix: Values) -> Tensor:
+        ones = matrix.new_zeros(matrix.shape[1])
+        diagonal = self._places(matrix.device)[2]
+        return ones.index_fill(0, diagonal, 1.0)
+
+    def factor(self, values: Values) -> DefiniteFactor:
+        return self.linear.factor_of_step(values)
+
+    def solve(self, factor: Tensor, rhs: Vectors) -> Vectors:
+        return _each(partial(self.linear.solve_factored, factor), rhs)
+
+    def product(self, matrix: Values, vector: Vector) -> Vector:
+        return self.tangent(matrix, matrix, vector[..., None])[..., 0]
+
+    def tangent(self, values: Values, direction: Values, x: Vectors) -> Vectors:
+        rows, columns, _, read, twice = self._places(x.device)
+        y = x.new_zeros(x.shape)
+        y = y.index_add(1, rows, torch.where(read, direction, 0)[..., None] * x.index_select(1, columns))
+        return y.index_add(1, columns, torch.where(twice, direction, 0)[..., None] * x.index_select(1, rows))
+
+    def cotangent(self, values: Values, u: Vectors, x: Vectors) -> Values:
+        rows, columns, _, read, twice = self._places(x.device)
+        own = (u.index_select(1, rows) * x.index_select(1, columns)).sum(-1)
+        mirrored = (u.index_select(1, columns) * x.index_select(1, rows)).sum(-1)
+        return torch.where(read, own, 0) + torch.where(twice, mirrored, 0)
+
+    def _places(self, device: torch.device) -> tuple[Int[Tensor, "values"], ...]:
+        """Row and column of every stored number, where the diagonal is stored, and which numbers are read (in diagonal
+        blocks the lower triangle), and which stand for their mirror image too; made once per structure."""
+        made = self.structure.__dict__.setdefault("_places_on", {})
+        if device not in made:
+            arrays = (*self.structure.places, self.structure.diagonal_index)
+            rows, columns, diagonal = (torch.from_numpy(array).to(device) for array in arrays)
+            made[device] = rows, columns, diagonal, rows >= columns, rows > columns
+        return made[device]
+
+
+@dataclass(frozen=True, eq=False)
+class UnformedSystem(DampedSystem):
+    """JᵀJ + diag(damping) that is never formed; the numbers are those of J by blocks, then the damping."""
+
+    rows: BlockRows
+    linear: ConjugateGradient
+
+    def damped(self, matrix: Values, damping: Vector | None) -> Values:
+        if damping is None:
+            damping = matrix.new_zeros(len(matrix), self.rows.num_columns)
+        return torch.cat((matrix, damping), 1)
+
+    def harmless(self, matrix: Values) -> Tensor:
+        return matrix.new_zeros(())
+
+    def factor(self, values: Values) -> DefiniteFactor:
+        finite = torch.isfinite(values).all(-1)
+        return DefiniteFactor(torch.where(finite[:, None], values, 0), finite)
+
+    def solve(self, factor: Tensor, rhs: Vectors) -> Vectors:
+        jacobian, damping = self._split(factor)
+        return self.linear.solve_damped(jacobian, damping, rhs)
+
+    def product(self, matrix: Values, vector: Vector) -> Vector:
+        none = matrix.new_zeros(len(matrix), self.rows.num_columns)
+        values = torch.cat((matrix, none), 1)
+        return 0.5 * self.tangent(values, values, vector[..., None])[..., 0]
+
+    def tangent(self, values: Values, direction: Values, x: Vectors) -> Vectors:
+        (jacobian, _), (moved, damping) = self._split(values), self._split(direction)
+        y = torch.nn.functional.pad(damping[..., None] * x, (0, 0, 0, 1))
+        for at, along in zip(self._terms(jacobian), self._terms(moved), strict=True):
+            columns = at.columns.reshape(-1)
+            local = _local(at, x)
+            back = _transposed(along, _images(at, local)) + _transposed(at, _images(along, local))
+            y = y.index_add(1, columns, back.flatten(1, 2))
+        return y[:, :-1]
+
+    def cotangent(self, values: Values, u: Vectors, x: Vectors) -> Values:
+        jacobian, _ = self._split(values)
+        parts = []
+        for term in self._terms(jacobian):
+            left, right = _local(term, u), _local(term, x)
+            own = torch.einsum("brlk,btlk->brtl", _images(term, right), left)
+            own = own + torch.einsum("brlk,btlk->brtl", _images(term, left), right)
+            parts.append(own.flatten(1))
+        return torch.cat((*parts, (u * x).sum(-1)), 1)
+
+    def _split(self, values: Values) -> tuple[Tensor, Tensor]:
+        columns = self.rows.num_columns
+        return values[:, : values.shape[1] - columns], values[:, values.shape[1] - columns :]
+
+    def _terms(self, jacobian: Values) -> list[Term]:
+        made = self.rows.__dict__.setdefault("_terms_on", {})
+        if jacobian.device not in made:
+            arrays, sizes = self.rows.plan(hessian=False)
+            made[jacobian.device] = [torch.from_numpy(array).to(jacobian.device) for array in arrays], sizes
+        return list(terms(jacobian, *made[jacobian.device]))
+
+
+def system_of(linear: LinearSolver) -> DampedSystem:
+    """The system that a linear solver, bound to its structure, solves."""
+    if isinstance(linear, ConjugateGradient) and linear.rows is not None:
+        return UnformedSystem(linear.rows, linear)
+    structure = linear.elimination.structure if isinstance(linear, Schur) else None
+    if isinstance(linear, (SparseCholesky, ConjugateGradient)):
+        structure = linear.structure
+    if structure is None:
+        raise TypeError(f"{type(linear).__name__} is not a linear solver of block-sparse systems bound to a structure.")
+    return StoredSystem(structure, linear)
+
+
+def _each(solve: "partial[Tensor]", rhs: Vectors) -> Vectors:
+    """Solutions for (batch, columns, k) of something that solves for (batch, columns)."""
+    if rhs.shape[2] == 1:
+        return solve(rhs[..., 0])[..., None]
+    return torch.func.vmap(solve, in_dims=2, out_dims=2)(rhs)
+
+
+def _local(term: Term, x: Vectors) -> Float[Tensor, "batch tangent lanes k"]:
+    """The entries of x that the blocks of a term stand on; zero for those held fixed."""
+    padded = torch.nn.functional.pad(x, (0, 0, 0, 1))
+    return padded.index_select(1, term.columns.reshape(-1)).unflatten(1, term.columns.shape)
+
+
+def _images(term: Term, local: Tensor) -> Float[Tensor, "batch rows lanes k"]:
+    return torch.einsum("brtl,btlk->brlk", term.matrix, local)
+
+
+def _transposed(term: Term, images: Tensor) -> Float[Tensor, "batch tangent lanes k"]:
+    return torch.einsum("brtl,brlk->btlk", term.matrix, images)
