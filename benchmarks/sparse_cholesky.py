@@ -1,5 +1,5 @@
-"""The library's block-sparse Cholesky beside SciPy's splu and, where installed, MKL PARDISO (pip install pypardiso) and
-CHOLMOD (pip install kvxopt, GPL): the backends of `SparseCholesky`.
+"""The library's block-sparse Cholesky beside the backends of `SparseCholesky`: SuperLU (SciPy) and, where installed,
+MKL PARDISO (pip install pypardiso), CHOLMOD (pip install scikit-sparse or kvxopt, GPL) and MUMPS (python-mumps).
 
     OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 python benchmarks/sparse_cholesky.py --g2o ../shared/data/g2o --output table.md
 
@@ -24,6 +24,8 @@ from scipy.sparse.linalg import splu
 from mslsq.linear.block_structure import BlockStructure, analyze
 from mslsq.linear.sparse.backends import lower_triangle
 from mslsq.linear.sparse.block_cholesky import factor, solve
+
+PEERS = {"superlu": "SuperLU, ordered once", "pardiso": "MKL PARDISO", "cholmod": "CHOLMOD", "mumps": "MUMPS"}
 
 Graph = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -145,7 +147,7 @@ def peers(graph: Graph, runs: int) -> list[dict[str, str]]:
     factored = lu()
     row("SciPy splu, MMD, symmetric", "in factor", lu, factored.solve)
     lower, place = lower_triangle(structure)
-    for backend, name in (("pardiso", "MKL PARDISO"), ("cholmod", "CHOLMOD")):
+    for backend, name in PEERS.items():
         factorization = import_module(f"mslsq.linear.sparse.backends.{backend}").Factorization
         try:
             foreign = factorization(lower)

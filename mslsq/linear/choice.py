@@ -32,7 +32,7 @@ class AutomaticSparse(LinearSolver):
     systems.
 
     Args:
-        on_cpu: elsewhere there is no sparse Cholesky, and `Schur` is taken wherever it makes the system much smaller.
+        on_cpu: elsewhere `Schur` is taken wherever it makes the system much smaller, and cuDSS where not.
     """
 
     on_cpu: bool = True
@@ -45,7 +45,8 @@ class AutomaticSparse(LinearSolver):
         chosen = structure.__dict__.setdefault("_chosen", {})
         if self.on_cpu not in chosen:
             choose = fastest_sparse if self.on_cpu else eliminating
-            chosen[self.on_cpu] = choose(structure, kinds) or SparseCholesky().bound(structure, kinds)
+            general = SparseCholesky("auto" if self.on_cpu else "cudss")
+            chosen[self.on_cpu] = choose(structure, kinds) or general.bound(structure, kinds)
         return chosen[self.on_cpu]
 
 

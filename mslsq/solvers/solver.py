@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.linear import Cholesky, ConjugateGradient, LinearSolver, Schur, UnrolledCholesky
+from mslsq.linear import Cholesky, ConjugateGradient, LinearSolver, Schur, SparseCholesky, UnrolledCholesky
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.choice import AutomaticSparse, eliminating
 from mslsq.linear.unrolled import LARGEST_UNROLLED
@@ -112,7 +112,9 @@ class Solver:
     def is_sparse_anywhere(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> bool:
         """Can block-sparse normal equations of this structure be solved without the kernels of a CPU?"""
         if self.linear_solver == "auto":
-            return eliminating(structure, kinds) is not None
+            return eliminating(structure, kinds) is not None or SparseCholesky().on_cuda() is not None
+        if isinstance(self.linear_solver, SparseCholesky):
+            return self.linear_solver.on_cuda() is not None
         return isinstance(self.linear_solver, (ConjugateGradient, Schur))
 
     def chosen_linear_solver(self, size: int, sparse: bool, on_cpu: bool = True) -> LinearSolver:
@@ -121,6 +123,8 @@ class Solver:
             if isinstance(self.linear_solver, ConjugateGradient):
                 # One big residual is compressed to normal equations: it has no blocks to multiply by.
                 return replace(self.linear_solver, matrix_free=False)
+            if isinstance(self.linear_solver, SparseCholesky) and not on_cpu:
+                return self.linear_solver.on_cuda() or self.linear_solver
             return AutomaticSparse(on_cpu) if self.linear_solver == "auto" else self.linear_solver
         if self.linear_solver == "auto":
             return UnrolledCholesky() if self.compile and size <= LARGEST_UNROLLED else Cholesky()

@@ -14,10 +14,16 @@ from mslsq.linear.block_structure import BlockStructure, predicted_nanoseconds
 from mslsq.linear.constant_inverse import ConstantInverse
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Vector
 from mslsq.linear.sparse.backends.analysis import BACKENDS, analysis_of, solve_with_backend
+from mslsq.linear.sparse.backends.cudss import is_installed, require_cudss
+from mslsq.linear.sparse.tensor_product import symmetric_product
 from mslsq.linear.sparse.torch_operators import factor, multiply, packed, solve
 
 Values = Float[Tensor, "batch values"]
 """The stored blocks of a matrix, in the order of its `BlockStructure`."""
+
+
+WITHOUT_KERNELS = ("superlu", "cudss")
+"""Backends for where the library's own kernels are not: nothing that they are asked for is done by those."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +32,18 @@ class SparseCholesky(LinearSolver):
 
     Multifrontal, on supernodes in a fill-reducing order (I. S. Duff & J. K. Reid, "The multifrontal solution of
     indefinite sparse symmetric linear equations", 1983; J. W. H. Liu, "The multifrontal method for sparse matrix
-    solution", 1992). On CPUs, float64 and float32, each in itself; on other devices `Cholesky()` stands in. An entry
-    that is not positive definite is not solved and harms no other.
+    solution", 1992). On CPUs, float64 and float32, each in itself. On CUDA by cuDSS where that is installed; else
+    `Cholesky()` stands in, as on any other device. An entry that is not positive definite is not solved and harms no
+    other.
 
     Args:
-        backend: `"auto"` and `"mslsq"` are the library's own multifrontal kernels (numba, CPU), which are the fastest
-            of these where measured (`benchmarks/sparse_cholesky.py`). `"pardiso"` (pip install pypardiso) and
-            `"cholmod"` (scikit-sparse below 0.5, or kvxopt) solve the steps where they are installed, in float64, the
-            entries of a batch one by one; derivatives use the library's own kernels all the same.
+        backend: `"auto"` is the fastest: on CPUs `"mslsq"`, the library's own multifrontal kernels, which take less
+            time than the others wherever it was measured (`benchmarks/sparse_cholesky.py`); on CUDA `"cudss"`
+            (nvmath-python, never run so far). Others take the steps where they are installed and asked for, in
+            float64, the entries of a batch one by one: `"pardiso"` (pip install pypardiso), `"cholmod"` (scikit-sparse
+            or kvxopt), `"mumps"` (python-mumps), `"superlu"` (SciPy's, always there). With `"superlu"` and `"cudss"`
+            derivatives use the same library, which factors anew for each of their systems; with the others they use
+            the library's own kernels.
 
     Raises:
         ValueError: no such backend.
@@ -44,7 +54,7 @@ class SparseCholesky(LinearSolver):
     >>> solution = mslsq.solve(problem, {"pose": T0}, solver=solver)
     """
 
-    backend: Literal["auto", "mslsq", "pardiso", "cholmod"] = "auto"
+    backend: Literal["auto", "mslsq", "pardiso", "cholmod", "mumps", "cudss", "superlu"] = "auto"
     structure: BlockStructure | None = field(default=None, compare=False, repr=False)
     """The structure it is bound to; set by the engine."""
 
@@ -58,9 +68,17 @@ class SparseCholesky(LinearSolver):
         return "sparse"
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "SparseCholesky":
-        if self.backend in BACKENDS:
+        if self.backend == "cudss":
+            require_cudss()
+        elif self.backend in BACKENDS:
             analysis_of(structure, self.backend)  # a missing library is said before anything is computed
         return replace(self, structure=structure)
+
+    def on_cuda(self) -> "SparseCholesky | None":
+        """What solves on a CUDA device: cuDSS, None where it is not to be had."""
+        if self.backend == "cudss":
+            return self
+        return replace(self, backend="cudss") if self.backend == "auto" and is_installed() else None
 
     def summary(self) -> str:
         return f"SparseCholesky ({'mslsq' if self.backend == 'auto' else self.backend})"
@@ -83,35 +101,54 @@ class SparseCholesky(LinearSolver):
 
     def solve(self, matrix: Values, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
         if self.backend in BACKENDS:
-            shift = matrix.new_zeros(0) if damping is None else damping
-            solution, solved = solve_with_backend(matrix, shift, rhs, analysis_of(self._structure, self.backend).handle)
-            return -solution, solved
+            solution, solved = _solved_by(self._structure, self.backend, matrix, damping, rhs[..., None])
+            return -solution[..., 0], solved
         arrays, numbers = packed(self._structure)
         factors, solved = factor(matrix, matrix.new_zeros(0) if damping is None else damping, arrays, numbers)
         return -solve(factors, solved, rhs[..., None], arrays, numbers)[..., 0], solved
 
     def squared_column_norms(self, matrix: Values) -> Vector:
-        return matrix[:, torch.from_numpy(self._structure.diagonal_index)]
+        return matrix[:, torch.from_numpy(self._structure.diagonal_index).to(matrix.device)]
 
     def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
         return (vector * self.product(matrix, vector)).sum(-1)
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
+        if self.backend in WITHOUT_KERNELS:
+            return symmetric_product(self._structure, matrix, vector)
         arrays, numbers = packed(self._structure)
         return multiply(matrix, vector[..., None], arrays, numbers)[..., 0]
 
     def definite_factor(self, matrix: Values) -> DefiniteFactor:
+        if self.backend in WITHOUT_KERNELS:
+            # These libraries keep their factors to themselves: what is handed on is the matrix, to be factored again.
+            none = matrix.new_zeros(len(matrix), self._structure.num_unknowns, 1)
+            _, definite = _solved_by(self._structure, self.backend, matrix, None, none)
+            return DefiniteFactor(torch.where(definite[:, None], matrix, 0), definite)
         arrays, numbers = packed(self._structure)
         factors, definite = factor(matrix, matrix.new_zeros(0), arrays, numbers)
         return DefiniteFactor(torch.where(definite[:, None], factors, 0), definite)
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
-        return ConstantInverse.apply(partial(_solved, self._structure), factor, rhs[..., None])[..., 0]
+        solve = partial(_solved, self._structure, self.backend)
+        return ConstantInverse.apply(solve, factor, rhs[..., None])[..., 0]
 
 
 def _solved(
-    structure: BlockStructure, factors: Float[Tensor, "batch factor"], rhs: Float[Tensor, "batch columns k"]
+    structure: BlockStructure,
+    backend: str,
+    factors: Float[Tensor, "batch factor"],
+    rhs: Float[Tensor, "batch columns k"],
 ) -> Float[Tensor, "batch columns k"]:
     # A zero factor stands for a matrix that has none; what is solved with it is not used.
+    if backend in WITHOUT_KERNELS:
+        return torch.nan_to_num(_solved_by(structure, backend, factors, None, rhs)[0])
     usable = (factors != 0).any(-1)
     return torch.nan_to_num(solve(factors, usable, rhs, *packed(structure)))
+
+
+def _solved_by(
+    structure: BlockStructure, backend: str, matrix: Values, damping: Vector | None, rhs: Tensor
+) -> tuple[Float[Tensor, "batch columns k"], Bool[Tensor, "batch"]]:
+    analysis = analysis_of(structure, backend, matrix.device)
+    return solve_with_backend(matrix, matrix.new_zeros(0) if damping is None else damping, rhs, analysis.handle)

@@ -1,8 +1,10 @@
 """Other libraries' Cholesky factorisations: the same steps as the library's own kernels, failures marked, never
 raised."""
 
+import gc
 import importlib.util
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,23 +13,21 @@ from torch.func import jacrev
 
 import mslsq
 from mslsq.linear.block_structure import analyze
-from mslsq.linear.sparse.backends import BackendMissingError
+from mslsq.linear.sparse.backends import BACKENDS, BackendMissingError, NotPositiveDefiniteError, lower_triangle
 
 F64 = torch.float64
 
 
-def installed(backend: str) -> bool:
-    modules = {"pardiso": ["pypardiso"], "cholmod": ["sksparse", "kvxopt"]}[backend]
-    return any(importlib.util.find_spec(module) for module in modules)
+MODULES = {"pardiso": ["pypardiso"], "cholmod": ["sksparse", "kvxopt"], "mumps": ["mumps"], "superlu": ["scipy"]}
 
 
-each = pytest.mark.parametrize(
-    "backend",
-    [
-        pytest.param(name, marks=pytest.mark.skipif(not installed(name), reason=f"the library for {name} is missing"))
-        for name in ("pardiso", "cholmod")
-    ],
-)
+def of(backend: str):
+    there = any(importlib.util.find_spec(module) for module in MODULES[backend])
+    install = pytest.mark.skipif(not there, reason=f"not installed: pip install {BACKENDS[backend]}")
+    return pytest.param(backend, marks=install)
+
+
+each = pytest.mark.parametrize("backend", [of(backend) for backend in MODULES])
 
 
 def systems(batch: int = 4) -> tuple:
@@ -66,6 +66,93 @@ def test_entries_without_a_factor_are_marked_again_and_again(backend):
         step, solved = other.solve(broken, rhs, damping)
         assert solved.tolist() == [True, False, False, True]
         assert torch.equal(step[[0, 3]], clean[[0, 3]]) and torch.isnan(step[1:3]).all()
+
+
+def chain(count: int, seed: int) -> tuple:
+    """A factorisation's arguments: the lower triangle of a random definite band matrix, its entries, and all of it."""
+    structure = analyze(np.full(count, 2), np.arange(1, count), np.arange(count - 1))
+    lower, place = lower_triangle(structure)
+    values = 0.2 * np.random.default_rng(seed).standard_normal(structure.num_values)
+    values[structure.diagonal_index] = 3.0
+    whole = np.zeros((lower.size, lower.size))
+    whole[lower.rows, np.repeat(np.arange(lower.size), np.diff(lower.indptr))] = values[place]
+    return lower, values[place], whole + np.tril(whole, -1).T
+
+
+def factorization(backend: str):
+    return importlib.import_module(f"mslsq.linear.sparse.backends.{backend}").Factorization
+
+
+@each
+def test_several_factors_live_side_by_side_and_take_many_right_hand_sides(backend):
+    problems = [chain(count, seed) for seed, count in enumerate((1, 2, 40, 9))]
+    alive = [factorization(backend)(lower) for lower, _, _ in problems]
+    for own, (_, entries, _) in zip(alive, problems, strict=True):
+        own.factor(entries)
+    rng = np.random.default_rng(9)
+    for k in (1, 3):
+        for own, (lower, _, whole) in zip(alive, problems, strict=True):
+            rhs = rng.standard_normal((lower.size, k))
+            before = rhs.copy()
+            np.testing.assert_allclose(own.solve(rhs), np.linalg.solve(whole, rhs), rtol=1e-11, atol=1e-12)
+            np.testing.assert_array_equal(rhs, before)
+
+
+@each
+def test_threads_factor_different_structures_at_the_same_time(backend):
+    problems = [chain(30 + seed, seed) for seed in range(3)]
+
+    def work(problem) -> float:
+        lower, entries, whole = problem
+        worst = 0.0
+        for _ in range(3):
+            own = factorization(backend)(lower)
+            own.factor(entries)
+            rhs = np.ones((lower.size, 1))
+            worst = max(worst, float(np.abs(whole @ own.solve(rhs) - rhs).max()))
+            del own
+            gc.collect(0)
+        return worst
+
+    with ThreadPoolExecutor(3) as pool:
+        assert max(pool.map(work, problems)) < 1e-12  # of matrices whose condition is below 10
+
+
+@each
+@pytest.mark.parametrize("pivot", [-1e-3, 0.0])
+def test_an_indefinite_matrix_has_no_factor(backend, pivot):
+    lower, entries, _ = chain(5, 0)
+    diagonal = np.zeros_like(entries)
+    diagonal[lower.indptr[:-1]] = 1.0
+    diagonal[lower.indptr[6]] = pivot
+    own = factorization(backend)(lower)
+    with pytest.raises(NotPositiveDefiniteError):
+        own.factor(diagonal)
+    # One that is not alone on the diagonal: A - 10 I has only negative eigenvalues.
+    with pytest.raises(NotPositiveDefiniteError):
+        own.factor(np.where(diagonal != 0, entries - 10.0, entries))
+    own.factor(entries)
+
+
+def test_superlu_answers_everything_without_our_kernels(monkeypatch):
+    structure, values, damping, rhs = systems()
+    values[2, structure.diagonal_index[4]] = -3.0
+    own = mslsq.linear.SparseCholesky().bound(structure, {})
+    factor, definite = own.definite_factor(values)[:2]
+    expected = own.product(values, rhs), own.solve_factored(factor, rhs), own.solve(values, rhs, damping)[0]
+
+    def absent(*_):
+        raise AssertionError("a kernel was called")
+
+    for name in ("factor", "solve", "multiply", "packed"):
+        monkeypatch.setattr(f"mslsq.linear.sparse.solver.{name}", absent)
+    other = mslsq.linear.SparseCholesky("superlu").bound(structure, {})
+    factor, found = other.definite_factor(values)[:2]
+    assert found.tolist() == definite.tolist() == [True, True, False, True]
+    results = other.product(values, rhs), other.solve_factored(factor, rhs), other.solve(values, rhs, damping)[0]
+    assert torch.isfinite(results[1]).all()  # of the indefinite one too: its part of the gradient is multiplied by zero
+    for result, wanted in zip(results, expected, strict=True):
+        torch.testing.assert_close(result[definite], wanted[definite], rtol=1e-12, atol=1e-12)
 
 
 @mslsq.cost

@@ -5,7 +5,7 @@ import itertools
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,8 +16,17 @@ from torch import Tensor
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.torch_operators import registered
 
-BACKENDS = {"pardiso": "pypardiso", "cholmod": "scikit-sparse<0.5 (or kvxopt, whose build of CHOLMOD is GPL)"}
+BACKENDS = {
+    "pardiso": "pypardiso",
+    "cholmod": "scikit-sparse (or kvxopt; both with the GPL part of CHOLMOD)",
+    "mumps": "python-mumps (with MUMPS itself beside it, e.g. Debian's libmumps-seq-dev)",
+    "cudss": "nvmath-python[cu13] (or [cu12])",
+    "superlu": "scipy",
+}
 """The backends, and what to install for each."""
+
+
+CPU = torch.device("cpu")
 
 
 class BackendMissingError(ImportError):
@@ -38,7 +47,7 @@ class Lower:
 
 
 class Backend(Protocol):
-    """What a file of this folder defines as `Factorization`."""
+    """What a file of this folder defines as `Factorization`; that of cuDSS is given a device too, and tensors."""
 
     def __init__(self, lower: Lower) -> None:
         """The symbolic analysis."""
@@ -56,37 +65,50 @@ class Backend(Protocol):
 class Analysis:
     """One structure in one backend. Its methods hold a lock: the libraries keep one factor per analysis."""
 
-    def __init__(self, structure: BlockStructure, backend: str):
-        lower, self._place = lower_triangle(structure)
-        self._diagonal = lower.indptr[:-1]  # the first of every column
+    def __init__(self, structure: BlockStructure, backend: str, device: torch.device):
+        lower, place = lower_triangle(structure)
+        self._place = torch.from_numpy(place).to(device)
+        self._diagonal = torch.from_numpy(lower.indptr[:-1]).to(device)  # the first of every column
+        self._on_device = backend == "cudss"
         module = importlib.import_module(f"mslsq.linear.sparse.backends.{backend}")
         try:
-            self._factorization: Backend = module.Factorization(lower)
+            given = (lower, device) if self._on_device else (lower,)
+            self._factorization: Any = module.Factorization(*given)
         except ImportError as error:
-            raise BackendMissingError(
-                f"SparseCholesky(backend={backend!r}) needs {BACKENDS[backend]}, which is not installed: pip install "
-                "it, or take backend='auto', the library's own kernels."
-            ) from error
+            raise missing(backend) from error
         self._lock = threading.Lock()
         self.handle = next(_HANDLES)
         _ANALYSES[self.handle] = self
 
     def solve(
-        self, values: Float[ndarray, "values"], shift: Float[ndarray, "size"] | None, rhs: Float[ndarray, "size"]
-    ) -> Float[ndarray, "size"] | None:
+        self, values: Float[Tensor, "values"], shift: Float[Tensor, "size"] | None, rhs: Float[Tensor, "size k"]
+    ) -> Float[Tensor, "size k"] | None:
         """(A + diag(shift))⁻¹ rhs in float64, None where that is not positive definite."""
-        entries = values[self._place].astype(np.float64, copy=False)
+        entries = values[self._place].to(torch.float64)
         if shift is not None:
             entries[self._diagonal] += shift
-        if not np.isfinite(entries).all():
+        if not torch.isfinite(entries).all():
             return None
+        rhs = rhs.to(torch.float64)
         with self._lock:
             try:
-                self._factorization.factor(entries)
-                solution = self._factorization.solve(rhs.astype(np.float64)[:, None])[:, 0]
+                if self._on_device:
+                    self._factorization.factor(entries)
+                    solution = self._factorization.solve(rhs)
+                else:
+                    self._factorization.factor(entries.numpy())
+                    solution = torch.from_numpy(self._factorization.solve(rhs.numpy()))
             except NotPositiveDefiniteError:
                 return None
-        return solution if np.isfinite(solution).all() else None
+        return solution if torch.isfinite(solution).all() else None
+
+
+def missing(backend: str) -> BackendMissingError:
+    """The error that says what to install."""
+    return BackendMissingError(
+        f"SparseCholesky(backend={backend!r}) needs {BACKENDS[backend]}, which is not installed: pip install "
+        "it, or take backend='auto', the library's own kernels."
+    )
 
 
 # A recorded graph holds numbers and tensors, no objects: it names an analysis by its number. Whoever owns the structure
@@ -96,7 +118,7 @@ _HANDLES = itertools.count()
 _MAKING = threading.Lock()
 
 
-def analysis_of(structure: BlockStructure, backend: str) -> Analysis:
+def analysis_of(structure: BlockStructure, backend: str, device: torch.device = CPU) -> Analysis:
     """The analysis of a structure by a backend; made once.
 
     Raises:
@@ -104,9 +126,9 @@ def analysis_of(structure: BlockStructure, backend: str) -> Analysis:
     """
     with _MAKING:
         made = structure.__dict__.setdefault("_analyses", {})
-        if backend not in made:
-            made[backend] = Analysis(structure, backend)
-        return made[backend]
+        if (backend, device) not in made:
+            made[backend, device] = Analysis(structure, backend, device)
+        return made[backend, device]
 
 
 def lower_triangle(structure: BlockStructure) -> tuple[Lower, Int[ndarray, "entries"]]:
@@ -127,17 +149,19 @@ def lower_triangle(structure: BlockStructure) -> tuple[Lower, Int[ndarray, "entr
 
 @registered("foreign_cholesky_solve")
 def solve_with_backend(values: Tensor, shift: Tensor, rhs: Tensor, handle: int) -> tuple[Tensor, Tensor]:
-    """(A + diag(shift))⁻¹ rhs for every entry of a batch, one after the other, and which could be solved."""
+    """(A + diag(shift))⁻¹ rhs for (batch, columns, k), one entry of the batch after the other, and which could be
+    solved; the others are NaN."""
     analysis = _ANALYSES[handle]
-    solution, solved = torch.full_like(rhs, torch.nan), torch.zeros(len(rhs), dtype=torch.bool)
+    solution = torch.full_like(rhs, torch.nan, memory_format=torch.contiguous_format)
+    solved = torch.zeros(len(rhs), dtype=torch.bool, device=rhs.device)
     for entry in range(len(rhs)):
-        own_shift = shift[entry].numpy() if shift.numel() else None
-        found = analysis.solve(values[entry].numpy(), own_shift, rhs[entry].numpy())
+        found = analysis.solve(values[entry], shift[entry] if shift.numel() else None, rhs[entry])
         if found is not None:
-            solution[entry], solved[entry] = torch.from_numpy(found), True
+            solution[entry], solved[entry] = found, True
     return solution, solved
 
 
 @solve_with_backend.register_fake
 def _(values: Tensor, shift: Tensor, rhs: Tensor, handle: int) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(rhs), rhs.new_empty(len(rhs), dtype=torch.bool)
+    solution = torch.empty_like(rhs, memory_format=torch.contiguous_format)
+    return solution, rhs.new_empty(len(rhs), dtype=torch.bool)
