@@ -161,6 +161,8 @@ def _functions(cost: CostFunction, collected: Collected) -> dict[str, Any]:
 
     functions: dict[str, Any] = {"residual": residual}
     if cost.jacobians is not None:
+        weight_broadcasts = cost.weight is None or cost.weight.broadcasts
+        functions["broadcasts"] = cost.broadcasts is not None and weight_broadcasts and cost.broadcasts()
 
         def jacobians(values: tuple[Any, ...], inputs: Inputs) -> tuple[Tensor, ...]:
             module = collected.rebuild({name: inputs[name] for name in collected.tensors})

@@ -41,7 +41,7 @@ class Located:
         """Per cost, the weighted Jacobian blocks."""
         with TRANSFORM_LOCK:
             return tuple(
-                block.over_lanes(block.linearization_of_block, self.stated.values, given)[1]
+                block.linearizations(self.stated.values, given)[1]
                 for block, given in zip(self.linearizer.blocks, self.inputs, strict=True)
             )
 

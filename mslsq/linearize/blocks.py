@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev, vjp, vmap
 
 from mslsq import pytree
+from mslsq.manifolds.components import cat_matrices
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.problem.system import Inputs, System, Term, residual_like, residual_vector
 
@@ -112,14 +113,32 @@ class BlockTerm:
             gathered.append(x if self._maps_batch else x[0])
         return tuple(gathered), tuple(dims)
 
-    def over_lanes(self, function: Callable[..., Any], values: Values, inputs: dict[str, Tensor]) -> Any:
+    def residuals(self, values: Values, inputs: dict[str, Tensor]) -> Float[Tensor, "outer rows lanes"]:
+        """The weighted residuals of all blocks."""
+        return self.over_lanes(self.residual_of_block, values, inputs, at_once=self.term.broadcasts)
+
+    def linearizations(
+        self, values: Values, inputs: dict[str, Tensor]
+    ) -> tuple[Float[Tensor, "outer rows lanes"], Float[Tensor, "outer rows tangent lanes"]]:
+        """The weighted residuals of all blocks and their Jacobians."""
+        return self.over_lanes(self.linearization_of_block, values, inputs, at_once=self.term.broadcasts)
+
+    def over_lanes(
+        self, function: Callable[..., Any], values: Values, inputs: dict[str, Tensor], at_once: bool = False
+    ) -> Any:
         """`function(storages, inputs)` of one block, for all lanes and the whole batch; outputs are (outer, ...,
-        lanes)."""
+        lanes). `at_once` for a function that takes the lanes as a leading axis."""
         storages, storage_dims = self.gather(values)
         input_lanes, input_batch = self._input_dims(inputs)
+
+        def all_at_once(storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> Any:
+            leading = [s if dim is None else s.movedim(-1, 0) for s, dim in zip(storages, storage_dims, strict=True)]
+            given = {name: t if input_lanes[name] is None else t.movedim(-1, 0) for name, t in inputs.items()}
+            return function(tuple(leading), given)
+
         # Not out_dims=-1, which fails in torch 2.13 for an output that does not depend on the lanes (a constant
         # Jacobian).
-        over_first = vmap(function, in_dims=(storage_dims, input_lanes))
+        over_first = all_at_once if at_once else vmap(function, in_dims=(storage_dims, input_lanes))
 
         def mapped(storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> Any:
             output = over_first(storages, inputs)
@@ -133,8 +152,9 @@ class BlockTerm:
     # ---- functions of one block
 
     def residual_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "rows"]:
-        """The weighted residual of one block, as a real vector."""
-        vector, _ = residual_vector(self.term.residual(self.values_of_block(storages), inputs))
+        """The weighted residual of one block, as a real vector; of many where the term broadcasts."""
+        output = self.term.residual(self.values_of_block(storages), inputs)
+        vector = output if self.term.broadcasts else residual_vector(output)[0]
         vector = vector.to(storages[0].dtype)  # only ever widens: `block_term` refuses the other way
         return vector if self.term.whiten is None else self.term.whiten(vector, inputs)
 
@@ -164,13 +184,18 @@ class BlockTerm:
     def linearization_of_block(
         self, storages: tuple[Tensor, ...], inputs: Inputs
     ) -> tuple[Float[Tensor, "rows"], Float[Tensor, "rows tangent"]]:
-        """The weighted residual of one block and its Jacobian in the joint tangent of its variables."""
+        """The weighted residual of one block and its Jacobian in the joint tangent of its variables; of many where
+        the term broadcasts."""
         if self.term.jacobians is not None:
-            values = self.values_of_block(storages)
-            jacobian = torch.cat(self._checked_jacobians(self.term.jacobians(values, inputs), storages[0]), -1)
+            residual = self.residual_of_block(storages, inputs)
+            given = self.term.jacobians(self.values_of_block(storages), inputs)
+            if self.term.broadcasts:
+                jacobian = cat_matrices([part.expand(*residual.shape[:-1], -1, -1) for part in given], -1)
+            else:
+                jacobian = torch.cat(self._checked_jacobians(given, storages[0]), -1)
             if self.term.whiten_jacobian is not None:
                 jacobian = self.term.whiten_jacobian(jacobian, inputs)
-            return self.residual_of_block(storages, inputs), jacobian
+            return residual, jacobian
 
         def twice(z: Tensor) -> tuple[Tensor, Tensor]:
             residual = function(z)

@@ -53,17 +53,12 @@ class Linearizer:
 
     def residuals(self, values: Values, inputs: TermInputs) -> tuple[Float[Tensor, "outer rows lanes"], ...]:
         """The weighted residuals of every term, before any loss."""
-        return tuple(
-            block.over_lanes(block.residual_of_block, values, given)
-            for block, given in zip(self.blocks, inputs, strict=True)
-        )
+        return tuple(block.residuals(values, given) for block, given in zip(self.blocks, inputs, strict=True))
 
     def cost(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch"]:
         """½Σρ."""
         costs = [
-            self._summed(
-                block, robustified(block, block.over_lanes(block.residual_of_block, values, given), None, given)[0]
-            )
+            self._summed(block, robustified(block, block.residuals(values, given), None, given)[0])
             for block, given in zip(self.blocks, inputs, strict=True)
         ]
         return torch.stack(costs).sum(0) if len(costs) > 1 else costs[0]
@@ -144,7 +139,7 @@ class Linearizer:
         block = assembly.block
         if block.term.curvature is None or block.term.loss is not None or isinstance(assembly, CompressedAssembly):
             return assembly.place_matrix(_batch_first(assembly, self._blockwise_hessian(block, values, given)))
-        _, jacobian = block.over_lanes(block.linearization_of_block, values, given)
+        _, jacobian = block.linearizations(values, given)
         curvature = block.over_lanes(block.curvature_of_block, values, given)
         return assembly.hessian(jacobian) + assembly.place_matrix(_batch_first(assembly, curvature))
 
@@ -157,7 +152,7 @@ class Linearizer:
         term = block.term
         if term.curvature is None or (term.elementwise_loss and term.loss is not None):
             return block.over_lanes(block.hessian_of_block, values, given)
-        residual, jacobian = block.over_lanes(block.linearization_of_block, values, given)
+        residual, jacobian = block.linearizations(values, given)
         plain = einsum(jacobian, jacobian, "o rows a lanes, o rows b lanes -> o a b lanes")
         plain = plain + block.over_lanes(block.curvature_of_block, values, given)
         if term.loss is None:
@@ -244,7 +239,7 @@ class Linearizer:
         self, assembly: Assembly | CompressedAssembly, values: Values, inputs: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Loss, residual and Jacobian as plain least squares sees them."""
-        residual, jacobian = assembly.block.over_lanes(assembly.block.linearization_of_block, values, inputs)
+        residual, jacobian = assembly.block.linearizations(values, inputs)
         return assembly.robustified(residual, jacobian, inputs)
 
     @staticmethod

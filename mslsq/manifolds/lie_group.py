@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.manifolds.base import Manifold, ManifoldError, _batch
+from mslsq.manifolds.components import stack
 
 
 class LieGroup(Manifold):
@@ -77,13 +78,6 @@ class LieGroup(Manifold):
         return cls._wrap(storage.repeat(*_batch(batch_shape), 1))
 
 
-def cross(a: Float[Tensor, "*batch 3"], b: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
-    """The cross product with broadcasting batches (`torch.linalg.cross` wants equal numbers of dimensions)."""
-    if a.ndim != b.ndim:
-        a, b = torch.broadcast_tensors(a, b)
-    return torch.linalg.cross(a, b, dim=-1)
-
-
 def dot(a: Float[Tensor, "*batch n"], b: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
     """The inner product along the last axis, which is kept."""
     return (a * b).sum(-1, keepdim=True)
@@ -98,7 +92,7 @@ def hat(w: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
     """The skew matrix of w: `hat(w) @ p == cross(w, p)`."""
     x, y, z = w.unbind(-1)
     o = torch.zeros_like(x)
-    return torch.stack([o, -z, y, z, o, -x, -y, x, o], -1).unflatten(-1, (3, 3))
+    return stack([o, -z, y, z, o, -x, -y, x, o], like=w).unflatten(-1, (3, 3))
 
 
 def outer(a: Float[Tensor, "*batch 3"], b: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.manifolds.components import cat
 from mslsq.manifolds.lie_group import normalized
 from mslsq.manifolds.series import THRESHOLD, sine_tail
 
@@ -13,12 +14,12 @@ Scalar = Float[Tensor, "*batch 1"]
 
 def product(a: Complex, b: Complex) -> Complex:
     """The product of two complex numbers; with |a| = 1: the point b turned by the angle of a."""
-    return a[..., :1] * b + a[..., 1:] * torch.cat([-b[..., 1:], b[..., :1]], -1)
+    return a[..., :1] * b + a[..., 1:] * cat([-b[..., 1:], b[..., :1]])
 
 
 def conjugate(z: Complex) -> Complex:
     """The inverse of a rotation."""
-    return torch.cat([z[..., :1], -z[..., 1:]], -1)
+    return cat([z[..., :1], -z[..., 1:]])
 
 
 def angle(z: Complex) -> Scalar:

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.manifolds.lie_group import cross, dot, normalized
+from mslsq.manifolds.components import cat, cross, stack
+from mslsq.manifolds.lie_group import dot, normalized
 from mslsq.manifolds.series import angle_ratios
 
 Quaternion = Float[Tensor, "*batch 4"]
@@ -18,12 +19,12 @@ Vector = Float[Tensor, "*batch 3"]
 def product(a: Quaternion, b: Quaternion) -> Quaternion:
     """The product ab, normalised: first the rotation b, then a."""
     av, aw, bv, bw = a[..., :3], a[..., 3:], b[..., :3], b[..., 3:]
-    return normalized(torch.cat([torch.addcmul(aw * bv, bw, av) + cross(av, bv), aw * bw - dot(av, bv)], -1))
+    return normalized(cat([torch.addcmul(aw * bv, bw, av) + cross(av, bv), aw * bw - dot(av, bv)]))
 
 
 def conjugate(q: Quaternion) -> Quaternion:
     """The inverse of a unit quaternion."""
-    return torch.cat([-q[..., :3], q[..., 3:]], -1)
+    return cat([-q[..., :3], q[..., 3:]])
 
 
 def rotate(q: Quaternion, p: Vector) -> Vector:
@@ -50,7 +51,7 @@ def matrix(q: Quaternion) -> Float[Tensor, "*batch 3 3"]:
         2.0 * (xy + wz), 1.0 - 2.0 * (xx + zz), 2.0 * (yz - wx),
         2.0 * (xz - wy), 2.0 * (yz + wx), 1.0 - 2.0 * (xx + yy),
     ]  # fmt: skip
-    return torch.stack(entries, -1).unflatten(-1, (3, 3))
+    return stack(entries, like=q).unflatten(-1, (3, 3))
 
 
 def from_matrix(m: Float[Tensor, "*batch 3 3"]) -> Quaternion:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mslsq.manifolds import planar
 from mslsq.manifolds.base import _batch
+from mslsq.manifolds.components import cat, stack
 from mslsq.manifolds.lie_group import LieGroup, normalized
 from mslsq.manifolds.series import half_angle, sine_remainder
 from mslsq.manifolds.so2 import SO2
@@ -58,11 +59,11 @@ class SE2(LieGroup):
     def between(self, other: Self) -> Self:
         z = planar.conjugate(self.storage[..., 2:])
         offset = planar.product(z, other.storage[..., :2] - self.storage[..., :2])
-        return self._wrap(torch.cat([offset, normalized(planar.product(z, other.storage[..., 2:]))], -1))
+        return self._wrap(cat([offset, normalized(planar.product(z, other.storage[..., 2:]))]))
 
     def inverse(self) -> Self:
         z = planar.conjugate(self.storage[..., 2:])
-        return self._wrap(torch.cat([-planar.product(z, self.storage[..., :2]), z], -1))
+        return self._wrap(cat([-planar.product(z, self.storage[..., :2]), z]))
 
     def act(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
         return self.storage[..., :2] + planar.product(self.storage[..., 2:], points)
@@ -72,27 +73,27 @@ class SE2(LieGroup):
         # V = sin(x)/x R(x) with x = θ/2: the chord of an arc of angle θ points along the middle of the arc
         x = 0.5 * tangent[..., 2:]
         cosine, sine, sinc = planar.half(x)
-        chord = sinc * planar.product(torch.cat([cosine, sine], -1), tangent[..., :2])
+        chord = sinc * planar.product(cat([cosine, sine], like=tangent), tangent[..., :2])
         angle = tangent[..., 2:]
-        return cls._wrap(torch.cat([chord, angle.cos(), angle.sin()], -1))
+        return cls._wrap(cat([chord, angle.cos(), angle.sin()]))
 
     def log(self) -> Float[Tensor, "*batch 3"]:
         angle = planar.angle(self.storage[..., 2:])
         x = 0.5 * angle
         # V⁻¹ = x cot x - i x, as a complex number
         cosine, _, sinc = planar.half(x)
-        inverse = torch.cat([cosine / sinc, -x], -1)
-        return torch.cat([planar.product(inverse, self.storage[..., :2]), angle], -1)
+        inverse = cat([cosine / sinc, -x], like=self.storage)
+        return cat([planar.product(inverse, self.storage[..., :2]), angle])
 
     def adjoint(self) -> Float[Tensor, "*batch 3 3"]:
         x, y, c, s = self.storage.unbind(-1)
         o = torch.zeros_like(c)
-        return torch.stack([c, -s, y, s, c, -x, o, o, o + 1.0], -1).unflatten(-1, (3, 3))
+        return stack([c, -s, y, s, c, -x, o, o, o + 1.0], like=self.storage).unflatten(-1, (3, 3))
 
     def matrix(self) -> Float[Tensor, "*batch 3 3"]:
         x, y, c, s = self.storage.unbind(-1)
         o = torch.zeros_like(c)
-        return torch.stack([c, -s, x, s, c, y, o, o, o + 1.0], -1).unflatten(-1, (3, 3))
+        return stack([c, -s, x, s, c, y, o, o, o + 1.0], like=self.storage).unflatten(-1, (3, 3))
 
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
@@ -106,8 +107,8 @@ class SE2(LieGroup):
         x = 0.5 * tangent[..., 2:]
         parts = half_angle(x * x)
         flat = 0.5 * parts.sinc * parts.sinc
-        v = torch.cat([parts.sinc * parts.cosine, 2.0 * x * flat], -1)
-        return _upper(v, planar.product(torch.cat([2.0 * x * sine_remainder(parts), -flat], -1), tangent[..., :2]))
+        v = cat([parts.sinc * parts.cosine, 2.0 * x * flat], like=tangent)
+        return _upper(v, planar.product(cat([2.0 * x * sine_remainder(parts), -flat], like=tangent), tangent[..., :2]))
 
     @classmethod
     def right_jacobian(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
@@ -119,8 +120,8 @@ class SE2(LieGroup):
         """The inverse of `left_jacobian`, for angles below 2 pi: [[V⁻¹, -V⁻¹ v], [0, 1]]."""
         x = 0.5 * tangent[..., 2:]
         parts = half_angle(x * x)
-        inverse = torch.cat([parts.cosine / parts.sinc, -x], -1)
-        v = torch.cat([2.0 * x * sine_remainder(parts), -0.5 * parts.sinc * parts.sinc], -1)
+        inverse = cat([parts.cosine / parts.sinc, -x], like=tangent)
+        v = cat([2.0 * x * sine_remainder(parts), -0.5 * parts.sinc * parts.sinc], like=tangent)
         return _upper(inverse, -planar.product(inverse, planar.product(v, tangent[..., :2])))
 
     @classmethod
@@ -130,7 +131,7 @@ class SE2(LieGroup):
 
     def normalized(self) -> Self:
         """The same motions with cos² + sin² = 1, for storage read from files of few digits."""
-        return self._wrap(torch.cat([self.storage[..., :2], normalized(self.storage[..., 2:])], -1))
+        return self._wrap(cat([self.storage[..., :2], normalized(self.storage[..., 2:])]))
 
     @classmethod
     def random(
@@ -150,4 +151,4 @@ def _upper(block: Tensor, column: Tensor) -> Tensor:
     """The matrix [[block, column], [0, 1]] of a complex number (as a 2 x 2 matrix) and a vector."""
     (a, b), (x, y) = block.unbind(-1), column.unbind(-1)
     o = torch.zeros_like(a)
-    return torch.stack([a, -b, x, b, a, y, o, o, o + 1.0], -1).unflatten(-1, (3, 3))
+    return stack([a, -b, x, b, a, y, o, o, o + 1.0], like=block).unflatten(-1, (3, 3))

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mslsq.manifolds import quaternion
 from mslsq.manifolds.base import _batch
-from mslsq.manifolds.lie_group import LieGroup, cross, dot, hat, hat_squared, normalized, outer
+from mslsq.manifolds.components import cat, cat_matrices, cross, matmul
+from mslsq.manifolds.lie_group import LieGroup, dot, hat, hat_squared, normalized, outer
 from mslsq.manifolds.series import half_angle, higher_remainders, sine_remainder
 from mslsq.manifolds.so3 import SO3
 
@@ -50,16 +51,16 @@ class SE3(LieGroup):
     def compose(self, other: Self) -> Self:
         q = self.storage[..., 3:]
         moved = self.storage[..., :3] + quaternion.rotate(q, other.storage[..., :3])
-        return self._wrap(torch.cat([moved, quaternion.product(q, other.storage[..., 3:])], -1))
+        return self._wrap(cat([moved, quaternion.product(q, other.storage[..., 3:])]))
 
     def between(self, other: Self) -> Self:
         q = quaternion.conjugate(self.storage[..., 3:])
         offset = other.storage[..., :3] - self.storage[..., :3]
-        return self._wrap(torch.cat([quaternion.rotate(q, offset), quaternion.product(q, other.storage[..., 3:])], -1))
+        return self._wrap(cat([quaternion.rotate(q, offset), quaternion.product(q, other.storage[..., 3:])]))
 
     def inverse(self) -> Self:
         q = quaternion.conjugate(self.storage[..., 3:])
-        return self._wrap(torch.cat([-quaternion.rotate(q, self.storage[..., :3]), q], -1))
+        return self._wrap(cat([-quaternion.rotate(q, self.storage[..., :3]), q]))
 
     def act(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
         return self.storage[..., :3] + quaternion.rotate(self.storage[..., 3:], points)
@@ -73,7 +74,7 @@ class SE3(LieGroup):
         # V rho = rho + (1 - cos θ)/θ² φ × rho + (θ - sin θ)/θ³ φ × (φ × rho), V the left Jacobian of SO(3)
         turn = cross(phi, rho)
         translation = rho + (0.5 * sinc * sinc) * turn + sine_remainder(parts) * cross(phi, turn)
-        return cls._wrap(torch.cat([translation, sinc * half, parts.cosine], -1))
+        return cls._wrap(cat([translation, sinc * half, parts.cosine]))
 
     def log(self) -> Float[Tensor, "*batch 6"]:
         phi, remainder = quaternion.logarithm(self.storage[..., 3:])
@@ -81,11 +82,11 @@ class SE3(LieGroup):
         # V⁻¹ t = t - φ/2 × t + (1 - x cot x)/x² φ/2 × (φ/2 × t), x = θ/2
         half = 0.5 * phi
         turn = cross(half, translation)
-        return torch.cat([translation - turn + remainder * cross(half, turn), phi], -1)
+        return cat([translation - turn + remainder * cross(half, turn), phi])
 
     def adjoint(self) -> Float[Tensor, "*batch 6 6"]:
         rotation = quaternion.matrix(self.storage[..., 3:])
-        return _blocks(rotation, hat(self.storage[..., :3]) @ rotation)
+        return _blocks(rotation, matmul(hat(self.storage[..., :3]), rotation))
 
     def matrix(self) -> Float[Tensor, "*batch 4 4"]:
         top = torch.cat([quaternion.matrix(self.storage[..., 3:]), self.storage[..., :3, None]], -1)
@@ -112,7 +113,7 @@ class SE3(LieGroup):
     def left_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
         """The inverse of `left_jacobian`, for angles below 2 pi: [[J⁻¹, -J⁻¹ Q J⁻¹], [0, J⁻¹]]."""
         inverse = SO3.left_jacobian_inverse(tangent[..., 3:])
-        return _blocks(inverse, -(inverse @ _coupling(tangent) @ inverse))
+        return _blocks(inverse, -matmul(matmul(inverse, _coupling(tangent)), inverse))
 
     @classmethod
     def right_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
@@ -121,7 +122,7 @@ class SE3(LieGroup):
 
     def normalized(self) -> Self:
         """The same motions with quaternions of norm one, for storage read from files of few digits."""
-        return self._wrap(torch.cat([self.storage[..., :3], normalized(self.storage[..., 3:])], -1))
+        return self._wrap(cat([self.storage[..., :3], normalized(self.storage[..., 3:])]))
 
     @classmethod
     def random(
@@ -162,6 +163,6 @@ def _coupling(tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 3 3"]
 
 def _blocks(diagonal: Tensor, corner: Tensor) -> Tensor:
     """The block matrix [[diagonal, corner], [0, diagonal]]."""
-    top = torch.cat([diagonal, corner], -1)
-    bottom = torch.cat([torch.zeros_like(diagonal), diagonal], -1)
-    return torch.cat([top, bottom], -2)
+    top = cat_matrices([diagonal, corner], -1)
+    bottom = cat_matrices([torch.zeros_like(diagonal), diagonal], -1)
+    return cat_matrices([top, bottom], -2)

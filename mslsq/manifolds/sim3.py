@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mslsq.manifolds import quaternion
 from mslsq.manifolds.base import _batch
-from mslsq.manifolds.lie_group import LieGroup, cross, dot, hat, normalized
+from mslsq.manifolds.components import cross
+from mslsq.manifolds.lie_group import LieGroup, dot, hat, normalized
 from mslsq.manifolds.series import half_angle
 from mslsq.manifolds.similarity import inverse_coefficients, translation_coefficients
 from mslsq.manifolds.so3 import SO3

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mslsq.manifolds import planar
 from mslsq.manifolds.base import _batch
+from mslsq.manifolds.components import stack
 from mslsq.manifolds.lie_group import LieGroup, normalized
 
 
@@ -51,7 +52,7 @@ class SO2(LieGroup):
 
     def matrix(self) -> Float[Tensor, "*batch 2 2"]:
         c, s = self.storage.unbind(-1)
-        return torch.stack([c, -s, s, c], -1).unflatten(-1, (2, 2))
+        return stack([c, -s, s, c], like=self.storage).unflatten(-1, (2, 2))
 
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 2 2"]) -> Self:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mslsq.manifolds import quaternion
 from mslsq.manifolds.base import _batch
+from mslsq.manifolds.components import cat
 from mslsq.manifolds.lie_group import LieGroup, dot, hat, hat_squared, normalized
 from mslsq.manifolds.series import cotangent_remainder, half_angle, sine_remainder
 
@@ -44,7 +45,7 @@ class SO3(LieGroup):
     def exp(cls, tangent: Float[Tensor, "*batch 3"]) -> Self:
         half = 0.5 * tangent
         parts = half_angle(dot(half, half))
-        return cls._wrap(torch.cat([parts.sinc * half, parts.cosine], -1))
+        return cls._wrap(cat([parts.sinc * half, parts.cosine]))
 
     def log(self) -> Float[Tensor, "*batch 3"]:
         return quaternion.logarithm(self.storage)[0]

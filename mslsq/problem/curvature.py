@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev
 
 from mslsq.manifolds import SE2, SE3, SO2, SO3, LieGroup, space_of_value
-from mslsq.manifolds.lie_group import cross, dot
+from mslsq.manifolds.components import cross
+from mslsq.manifolds.lie_group import dot
 from mslsq.manifolds.space import ManifoldSpace, ProductSpace, Space
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.system import residual_vector

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.func import jacfwd
 
 from mslsq.manifolds import LieGroup, space_of_value
-from mslsq.manifolds.space import ManifoldSpace, ProductSpace, Space
+from mslsq.manifolds.components import matmul
+from mslsq.manifolds.space import EuclideanSpace, ManifoldSpace, ProductSpace, Space
 from mslsq.problem.cost import CostFunction
 from mslsq.problem.curvature import COADJOINT, curvature_of_local, inverse_jacobian_derivatives
 from mslsq.problem.errors import ProblemError
@@ -44,6 +45,9 @@ class Prior(CostFunction):
     def jacobians(self, x: Any, target: Any) -> tuple[Float[Tensor, "tangent tangent"]]:
         space = space_of_value(target)
         return (_jacobian_at_end(space, space.unwrap(target), space.unwrap(x)),)
+
+    def broadcasts(self) -> bool:
+        return _closed_for_all(self)
 
     def curvature(self, cotangent: Tensor, x: Any, target: Any) -> Float[Tensor, "tangent tangent"]:
         space = space_of_value(target)
@@ -76,6 +80,9 @@ class Difference(CostFunction):
         space = space_of_value(a)
         start, end = space.unwrap(a), space.unwrap(b)
         return _jacobian_at_start(space, start, end), _jacobian_at_end(space, start, end)
+
+    def broadcasts(self) -> bool:
+        return _closed_for_all(self)
 
     def curvature(
         self, cotangent: Tensor, a: Any, b: Any, measured: Float[Tensor, "tangent"] | None = None
@@ -123,9 +130,13 @@ class Between(CostFunction):
             seen = a.between(b)
             moved_start = jacfwd(lambda d: measured.between(a.retract(d).between(b)).log())(_zero(space, a.storage))
             return moved_start, _jacobian_at_end(space, measured.storage, seen.storage)
-        at_end = group.right_jacobian_inverse(self.residual(a, b, measured))
+        seen = a.between(b)
+        at_end = group.right_jacobian_inverse(measured.between(seen).log())
         # J_l⁻¹(e) Ad(measured⁻¹), with exp(e) = measured⁻¹ a⁻¹ b and J_l(e) = Ad(exp e) J_r(e)
-        return -(at_end @ b.between(a).adjoint()), at_end
+        return -matmul(at_end, seen.inverse().adjoint()), at_end
+
+    def broadcasts(self) -> bool:
+        return _closed_for_all(self)
 
     def curvature(self, cotangent: Tensor, a: Any, b: Any, measured: Any) -> Float[Tensor, "both both"]:
         """Both Jacobians depend on a and b through e alone: the derivative of Jᵀw in e, times J."""
@@ -137,6 +148,12 @@ class Between(CostFunction):
         of_right, of_left = inverse_jacobian_derivatives(group, error, cotangent)
         turned = measured.normalized().inverse().adjoint().mT
         return torch.cat((-(turned @ (of_left @ jacobian)), of_right @ jacobian), -2)
+
+
+def _closed_for_all(cost: CostFunction) -> bool:
+    """Are the Jacobians of this cost those in closed form, which are written for any leading axes?"""
+    spaces = [reference.variable.space for reference in cost.references]
+    return all(_has_closed_form(space) or isinstance(space, EuclideanSpace) for space in spaces)
 
 
 def _has_closed_form(space: Space) -> bool:

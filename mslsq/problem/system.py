@@ -56,6 +56,9 @@ class Term:
     curvature: Callable[[Any, tuple[Any, ...], Inputs], Tensor] | None = None
     """`curvature(w, values, inputs)` of one block: Σᵢ wᵢ ∇²rᵢ in the joint tangent, up to an antisymmetric part, for w
     of the residual's own form. Where it is given, `jacobians` are exact."""
+    broadcasts: bool = False
+    """May everything above and the weight be called with a leading axis of blocks, the residual a tensor of real rows?
+    (Not `curvature`.)"""
     whiten: Callable[[Tensor, Inputs], Tensor] | None = None
     whiten_jacobian: Callable[[Tensor, Inputs], Tensor] | None = None
     loss: RobustLoss | None = None

@@ -1,11 +1,12 @@
 """Weights: how a residual is whitened. Each is shared by all blocks or has one entry per block, by its rank."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from mslsq.manifolds.components import matmul
 from mslsq.problem.errors import ProblemError, ShapeError
 
 
@@ -15,6 +16,13 @@ class Weight(nn.Module):
 
     block_rank: ClassVar[int]
     """Number of axes of the weight of one block; one axis more means one weight per block."""
+    broadcasts: ClassVar[bool] = False
+    """May `whiten` and `whiten_jacobian` be given many blocks at once, as a leading axis?"""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if {"whiten", "whiten_jacobian"} & set(vars(cls)) and "broadcasts" not in vars(cls):
+            cls.broadcasts = False  # what is written for one block may not
 
     def __init__(self, value: Tensor | float):
         super().__init__()
@@ -58,20 +66,22 @@ class Scale(Weight):
     """One factor for all entries of the residual: () shared, or (blocks,)."""
 
     block_rank = 0
+    broadcasts = True
 
     @classmethod
     def whiten(cls, residual: Tensor, value: Tensor) -> Tensor:
-        return residual * value
+        return residual * value[..., None]
 
     @classmethod
     def whiten_jacobian(cls, jacobian: Tensor, value: Tensor) -> Tensor:
-        return jacobian * value
+        return jacobian * value[..., None, None]
 
 
 class Diagonal(Weight):
     """One factor per entry of the residual, 1/sigma: (rows,) shared, or (blocks, rows)."""
 
     block_rank = 1
+    broadcasts = True
 
     @classmethod
     def whiten(cls, residual: Tensor, value: Tensor) -> Tensor:
@@ -79,7 +89,7 @@ class Diagonal(Weight):
 
     @classmethod
     def whiten_jacobian(cls, jacobian: Tensor, value: Tensor) -> Tensor:
-        return jacobian * value[:, None]
+        return jacobian * value[..., :, None]
 
 
 SMALL_PRODUCT = 400
@@ -96,6 +106,7 @@ class SqrtInformation(Weight):
     """
 
     block_rank = 2
+    broadcasts = True
 
     @classmethod
     def from_information(cls, information: Float[Tensor, "*blocks rows rows"]) -> "SqrtInformation":
@@ -108,10 +119,14 @@ class SqrtInformation(Weight):
 
     @classmethod
     def whiten(cls, residual: Tensor, value: Tensor) -> Tensor:
+        if residual.ndim > 1:
+            return matmul(value, residual[..., None])[..., 0]
         return (value * residual).sum(-1)
 
     @classmethod
     def whiten_jacobian(cls, jacobian: Tensor, value: Tensor) -> Tensor:
+        if jacobian.ndim > 2:
+            return matmul(value, jacobian)
         rows, columns = jacobian.shape
         widest = (SMALL_PRODUCT - 1) // rows**2
         if widest == 0 or columns <= widest:

@@ -154,7 +154,7 @@ def _failure(block: BlockTerm, values: Values, given: Inputs) -> Exception | Non
     """The exception that the linearization under `vmap` ends with, if any."""
     try:
         with TRANSFORM_LOCK:
-            block.over_lanes(block.linearization_of_block, values, block.prepare(given))
+            block.linearizations(values, block.prepare(given))
     except Exception as error:
         return error
     return None

@@ -23,7 +23,9 @@ class CompressedTerm(BlockTerm):
 
     plan: CompressedPlan
 
-    def over_lanes(self, function: Callable[..., Any], values: Values, inputs: dict[str, Tensor]) -> Any:
+    def over_lanes(
+        self, function: Callable[..., Any], values: Values, inputs: dict[str, Tensor], at_once: bool = False
+    ) -> Any:
         if self.batch > 1:
             return super().over_lanes(function, values, inputs)
         # A single problem needs no `vmap`: a last axis of one entry would cost copies in every operation.
