@@ -211,7 +211,7 @@ def main() -> int:
     parser.add_argument("--here", type=int, help="in this process, with this many threads")
     options = parser.parse_args()
     if options.here is None:
-        print_machine(["torch", "numba", "gtsam"])
+        print_machine(["torch", "gtsam"])
         return in_own_processes(__file__, sys.argv[1:], options.threads)
     limit_threads(options.here)
     compare(options.here, options.repeats, not options.no_compile)

@@ -53,7 +53,7 @@ def main() -> int:
         print(json.dumps(measured(options.measure, options.repeats)))
         return 0
     print("# One big residual\n\n`benchmarks/one_big_residual.py`, one thread.", end=" ")
-    print_machine(["torch", "numpy", "scipy", "numba"])
+    print_machine(["torch", "numpy", "scipy"])
     rows = []
     for title, problem in PROBLEMS.items():
         if options.quick and problem not in QUICK:

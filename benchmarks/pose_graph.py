@@ -294,7 +294,8 @@ def fresh(name: str, repeats: int) -> list[list[Any]]:
         empty, warm = [], []
         for number in range(repeats):
             caches = {
-                "NUMBA_CACHE_DIR": f"{folder}/numba{number}",
+                "MSLSQ_CACHE_DIR": f"{folder}/mslsq{number}",
+                "PYTHONPYCACHEPREFIX": f"{folder}/bytecode{number}",
                 "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor{number}",
             }
             empty.append(fresh_process(FRESH["mslsq"], [str(path)], caches))
@@ -318,7 +319,7 @@ def main() -> int:
     parser.add_argument("--here", type=int, help="in this process, with this many threads")
     options = parser.parse_args()
     if options.here is None:
-        print_machine(["torch", "numba", "gtsam"])
+        print_machine(["torch", "gtsam"])
         code = 0 if options.fresh else in_own_processes(__file__, sys.argv[1:], options.threads)
         limit_threads(1)
         print_table(

@@ -202,7 +202,7 @@ def main() -> int:
     if options.one is not None:
         print(json.dumps(measure(options.one, options.linear)))
         return 0
-    print_machine(["torch", "numba", "gtsam"])
+    print_machine(["torch", "gtsam"])
     table(options.edges)
     print_table(
         f"### {options.graphs} graphs of 100 poses, {STEPS} steps each, one thread",

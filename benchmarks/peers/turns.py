@@ -65,7 +65,7 @@ def take_turns(contestants: dict[str, Callable[[], Turn]], repeats: int) -> dict
     return taken
 
 
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def limit_threads(threads: int) -> None:

@@ -21,7 +21,7 @@ def marginals(
 ) -> tuple[Float[Tensor, "batch blocks tangent tangent"], Bool[Tensor, "batch"], tuple[int, int]]:
     """The blocks, which entries of the batch are regular (the others are NaN), and for the first that is not the
     number of directions that are free and a column that moves in them."""
-    from mslsq.linear.sparse.selected_inverse import squared_pivots  # loads numba: 50 MB, half a second
+    from mslsq.linear.sparse.selected_inverse import squared_pivots  # loads scipy.linalg
 
     assert point.pattern is not None  # only large problems come here
     structure = point.pattern.structure

@@ -32,8 +32,3 @@ class Registered:
 def registered(name: str) -> Callable[[Callable[..., Any]], Registered]:
     """Decorator: the function becomes the operator of that name; its annotations are the schema."""
     return lambda function: Registered(name, function)
-
-
-def sized(count: int) -> tuple[int, ...]:
-    """A size as kernels take it that are compiled for each size: the length of a tuple is known to the compiler."""
-    return (0,) * count

@@ -14,7 +14,11 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mslsq.linear.torch_operators import registered, sized
+from mslsq.kernels import Kernel
+from mslsq.linear.torch_operators import registered
+
+_matrix = Kernel("normal_matrix", "nSnnnnTnnllnnnnn")
+_gradient = Kernel("normal_gradient", "nSnnnnSnnnTnnllnnn")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,32 +71,26 @@ def normal_plan(
 @registered("normal_matrix")
 def normal_matrix(jacobian: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     """The stored blocks (batch, values) of JᵀJ, of J (batch, rows, tangent, lanes); on the diagonal both triangles."""
-    from mslsq.linearize import normal_kernels
-
-    kernel: Any = normal_kernels.add_products
     values = jacobian.new_zeros(len(jacobian), numbers[0])
-    rows = sized(jacobian.shape[1])
-    block, out = jacobian.numpy(), values.numpy()
+    rows = jacobian.shape[1]
     for k in range(numbers[2]):
         first, second, height, width = numbers[4 + 4 * k : 8 + 4 * k]
-        lanes, offsets = arrays[2 * k].numpy(), arrays[2 * k + 1].numpy()
-        kernel(block, out, lanes, offsets, first, second, rows, sized(height), sized(width))
+        lanes, offsets = arrays[2 * k], arrays[2 * k + 1]
+        sizes = len(lanes), lanes, offsets, first, second, rows, height, width
+        _matrix(len(jacobian), jacobian, *jacobian.stride(), values, numbers[0], *sizes)
     return values
 
 
 @registered("normal_gradient")
 def normal_gradient(jacobian: Tensor, residual: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     """Jᵀr (batch, columns) for r (batch, rows, lanes)."""
-    from mslsq.linearize import normal_kernels
-
-    kernel: Any = normal_kernels.add_gradient
     gradient = jacobian.new_zeros(len(jacobian), numbers[1])
-    rows, pairs = sized(jacobian.shape[1]), numbers[2]
-    block, right, out = jacobian.numpy(), residual.numpy(), gradient.numpy()
+    rows, pairs = jacobian.shape[1], numbers[2]
+    given = jacobian, *jacobian.stride(), residual, *residual.stride()
     for k in range(numbers[3]):
         first, height = numbers[4 + 4 * pairs + 2 * k : 6 + 4 * pairs + 2 * k]
-        lanes, columns = arrays[2 * (pairs + k)].numpy(), arrays[2 * (pairs + k) + 1].numpy()
-        kernel(block, right, out, lanes, columns, first, rows, sized(height))
+        lanes, columns = arrays[2 * (pairs + k)], arrays[2 * (pairs + k) + 1]
+        _gradient(len(jacobian), *given, gradient, numbers[1], len(lanes), lanes, columns, first, rows, height)
     return gradient
 
 

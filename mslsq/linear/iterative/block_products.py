@@ -5,15 +5,18 @@ t) per block: entry (r, c) of the h × w block is `values[at + r s + c t]`, its 
 column j. Vectors are (entries, columns), the entries a multiple of the batch: k vectors for each matrix in turn.
 """
 
-from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mslsq.kernels import Kernel
 from mslsq.linear.block_structure import BlockStructure
+
+_symmetric = Kernel("symmetric_product", "nnnTnTTnlnl")
+_rectangular = Kernel("block_product", "nnnnTnTTnl")
 
 Matrices = Float[Tensor, "batch values"]
 Vectors = Float[Tensor, "entries columns"]
@@ -38,7 +41,9 @@ def symmetric_product(values: Matrices, x: Vectors, below: Table, diagonal: Tabl
     """A x."""
     if x.device.type == "cpu":
         y = torch.zeros_like(x, memory_format=torch.contiguous_format)
-        _kernels()[0](*_arrays(values, x, y, below, diagonal))
+        v, below, diagonal = values.contiguous(), below.contiguous(), diagonal.contiguous()
+        tables = len(below), below, len(diagonal), diagonal
+        _symmetric(len(x), repeats(v, x), x.shape[1], v, v.shape[1], x.contiguous(), y, *tables)
         return y
     return symmetric_product_anywhere(values, x, below, diagonal)
 
@@ -47,7 +52,9 @@ def product(values: Matrices, x: Vectors, table: Table, height: int) -> Vectors:
     """B x, of `height` rows."""
     if x.device.type == "cpu":
         y = x.new_zeros(len(x), height)
-        _kernels()[1](*_arrays(values, x, y, table))
+        v = values.contiguous()
+        sizes = len(x), repeats(v, x), x.shape[1], height
+        _rectangular(*sizes, v, v.shape[1], x.contiguous(), y, len(table), table.contiguous())
         return y
     return product_anywhere(values, x, table, height)
 
@@ -93,13 +100,6 @@ def _added(values: Matrices, x: Vectors, place: Tensor, row: Tensor, column: Ten
     return x.new_zeros(len(x), height).index_add(1, row, terms.flatten(0, 1))
 
 
-def _arrays(values: Tensor, x: Tensor, y: Tensor, *tables: Tensor) -> list[np.ndarray]:
-    return [t.numpy() for t in (values.contiguous(), x.contiguous(), y, *(table.contiguous() for table in tables))]
-
-
-@cache
-def _kernels() -> tuple[Any, Any]:
-    """The compiled kernels; numba is imported when the first product is taken."""
-    from mslsq.linear.iterative import product_kernels
-
-    return product_kernels.symmetric, product_kernels.rectangular
+def repeats(values: Matrices, x: Vectors) -> int:
+    """How many vectors there are for each matrix."""
+    return max(len(x) // max(len(values), 1), 1)

@@ -7,17 +7,22 @@ one after the other in a flat (batch, values). Memory is linear in the number of
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mslsq.kernels import Kernel
 from mslsq.linear.iterative.block_inverse import BlockInverse
+from mslsq.linear.iterative.block_products import repeats
 from mslsq.linear.iterative.linear_operators import Matrices, Operator, Vectors, damped
+
+_by_jacobian = Kernel("jacobian_product", "nnnTnnnnnlTT")
+_by_hessian = Kernel("hessian_product", "nnnTnnnnlTT")
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +153,8 @@ class JacobianBlocks(Operator):
     def _added(y: Vectors, values: Matrices, term: "Term", x: Vectors) -> Vectors:
         """y + JᵀJx of one term."""
         if x.device.type == "cpu":
-            arrays = (term.columns.numpy(), x.numpy(), y.numpy())
-            _kernels()[0](values.numpy(), term.start, term.matrix.shape[1], *arrays)
+            sizes = values.shape[1], term.start, term.matrix.shape[1], *term.columns.shape
+            _by_jacobian(len(x), repeats(values, x), x.shape[1], values, *sizes, term.columns.contiguous(), x, y)
             return y
         return added_normal(y, term.matrix, term.columns, x)
 
@@ -164,7 +169,8 @@ class HessianBlocks(JacobianBlocks):
     @staticmethod
     def _added(y: Vectors, values: Matrices, term: "Term", x: Vectors) -> Vectors:
         if x.device.type == "cpu":
-            _kernels()[1](values.numpy(), term.start, term.columns.numpy(), x.numpy(), y.numpy())
+            sizes = values.shape[1], term.start, *term.columns.shape
+            _by_hessian(len(x), repeats(values, x), x.shape[1], values, *sizes, term.columns.contiguous(), x, y)
             return y
         return added_symmetric(y, term.matrix, term.columns, x)
 
@@ -210,10 +216,3 @@ def added_symmetric(y: Vectors, matrix: Tensor, columns: Tensor, x: Vectors) -> 
 def _gathered(matrix: Tensor, columns: Tensor, x: Vectors) -> Float[Tensor, "batch repeat tangent lanes"]:
     columns = columns.expand(-1, matrix.shape[3])
     return x[:, columns].unflatten(0, (len(matrix), len(x) // max(len(matrix), 1)))
-
-
-@cache
-def _kernels() -> tuple[Any, Any]:
-    from mslsq.linear.iterative import product_kernels
-
-    return product_kernels.normal, product_kernels.by_lanes

@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mslsq.linear.schur import kernels
 from mslsq.linear.schur.plan import PADDING, SchurPlan
-from mslsq.linear.torch_operators import registered, sized
+from mslsq.linear.torch_operators import registered
 
 F64 = torch.float64
 
@@ -93,52 +94,43 @@ def reduce_by_kernels(
     values: Tensor, shift: Tensor, rhs: Tensor, arrays: list[Tensor], numbers: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The `Reduction` of A + diag(shift) and the right-hand side; an empty `shift` is none."""
-    from mslsq.linear.schur import kernels
-
-    compiled: Any = kernels
     batch, (_, count, size, work_size, eliminated) = len(values), numbers[:5]
     # What kernels write need not be zero before: Y is seven megabytes for BAL 49-7776.
     work, carried = values.new_empty(batch, work_size, dtype=F64), values.new_empty(batch, eliminated, dtype=F64)
     work[:, -PADDING:] = 0
     matrix = values.new_zeros(batch, size, dtype=F64)
     regular = torch.ones(batch, dtype=torch.bool)
-    plan = [array.numpy() for array in arrays]
-    pivots, edges, pairs, rest = _groups(plan, numbers)
-    reduced_rhs = rhs[:, torch.from_numpy(rest[0])].to(F64)
-    A, B = values.contiguous().numpy(), rhs.contiguous().numpy()
-    D = shift.contiguous().numpy() if shift.numel() else np.empty((batch, 0), A.dtype)
-    W, C, M, R, ok = (x.numpy() for x in (work, carried, matrix, reduced_rhs, regular))
+    pivots, edges, pairs, rest = _groups(arrays, numbers)
+    reduced_rhs = rhs[:, rest[0]].to(F64)
+    values, rhs = values.contiguous(), rhs.contiguous()
+    shift = shift.contiguous() if shift.numel() else values.new_empty(batch, 0)
     for k, given in pivots:
-        compiled.factor_pivots(A, D, B, W, C, ok, *given, sized(k))
+        kernels.factor_pivots(values, shift, rhs, work, carried, regular, given, k)
     for (a, k, transposed), given in edges:
         by_row, by_column = (1, k) if transposed else (a, 1)
-        compiled.carry_over(A, W, C, R, ok, by_row, by_column, *given, sized(a), sized(k))
+        kernels.carry_over(values, work, carried, reduced_rhs, regular, by_row, by_column, given, a, k)
     if count:
-        compiled.place_kept(A, D, M, *rest[1:])
+        kernels.place_kept(values, shift, matrix, rest[1:])
     for (a, k, c), given in pairs:
-        compiled.subtract_pairs(W, M, ok, *given, sized(a), sized(k), sized(c))
-    if not ok.all():
-        for part in (W, C, M, R):
-            part[~ok] = 0
+        kernels.subtract_pairs(work, matrix, regular, given, a, k, c)
+    if not regular.all():
+        for part in (work, carried, matrix, reduced_rhs):
+            part[~regular] = 0
     return work, carried, matrix, reduced_rhs, regular
 
 
 @registered("schur_back")
 def back_by_kernels(work: Tensor, carried: Tensor, kept: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     """All unknowns from the kept ones."""
-    from mslsq.linear.schur import kernels
-
-    compiled: Any = kernels
-    plan = [array.numpy() for array in arrays]
-    pivots, edges, _, rest = _groups(plan, numbers)
+    pivots, edges, _, rest = _groups(arrays, numbers)
     carried, kept = carried.clone(memory_format=torch.contiguous_format), kept.contiguous()
     solution = kept.new_empty(len(kept), numbers[0])
-    solution[:, torch.from_numpy(rest[0])] = kept
-    W, C, X, S = (x.numpy() for x in (work.contiguous(), carried, kept, solution))
+    solution[:, rest[0]] = kept
+    work = work.contiguous()
     for (a, k, _), (_, _, right, column, target) in edges:
-        compiled.carry_back(W, X, C, right, column, target, sized(a), sized(k))
+        kernels.carry_back(work, kept, carried, right, column, target, a, k)
     for k, (_, column, triangle, right) in pivots:
-        compiled.solve_pivots(W, C, S, column, triangle, right, sized(k))
+        kernels.solve_pivots(work, carried, solution, column, triangle, right, k)
     return solution
 
 
@@ -157,11 +149,11 @@ def _(work: Tensor, carried: Tensor, kept: Tensor, arrays: list[Tensor], numbers
     return kept.new_empty(len(kept), numbers[0])
 
 
-def _groups(plan: list[np.ndarray], numbers: list[int]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+def _groups(plan: list[Tensor], numbers: list[int]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
     """The arrays of every group with its sizes, and those of the kept blocks."""
     arrays, sizes = iter(plan), iter(numbers[5:])
 
-    def take(count: int) -> list[np.ndarray]:
+    def take(count: int) -> list[Tensor]:
         return [next(arrays) for _ in range(count)]
 
     pivots = [(next(sizes), take(4)) for _ in range(next(sizes))]

@@ -11,8 +11,8 @@
 >>> solve(factored, np.ones((1, 4, 1)))[0, :, 0].round(3).tolist()
 [0.2, 0.2, 0.2, 0.2]
 
-Arrays are NumPy's; `tensor.detach().numpy()` and `torch.from_numpy` share memory with them. The kernels are compiled by
-numba at their first call on a machine and kept on disk afterwards; importing this module costs nothing.
+Arrays are NumPy's; `tensor.detach().numpy()` and `torch.from_numpy` share memory with them. The kernels are C++,
+compiled when the package is installed (`mslsq.kernels`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.sparse import multifrontal
 
 Values = Float[ndarray, "batch values"]
 Vectors = Float[ndarray, "batch unknowns rhs"]
@@ -54,8 +55,6 @@ def factor(
     batch; one matrix is always one thread's work. `out` is an earlier factor of the same structure, batch and
     dtype whose memory is overwritten (fresh pages cost as much as a tenth of the work).
     """
-    from mslsq.linear.sparse import multifrontal
-
     values = _checked("values", values, (structure.num_values,))
     shift = np.empty((len(values), 0), values.dtype)
     if diagonal_shift is not None:
@@ -71,7 +70,7 @@ def factor(
         entries = np.empty((len(values), structure.factor_size), values.dtype)
     ok = np.zeros(len(values), np.bool_)
     _share(
-        lambda a, b: multifrontal.factor(values, shift, entries, ok, a, b, structure._stack, *structure._numeric),
+        lambda a, b: multifrontal.factor(values, shift, entries, ok, a, b, structure._stack, structure._numeric),
         len(values),
         threads,
     )
@@ -80,14 +79,12 @@ def factor(
 
 def solve(factored: Factor, rhs: Vectors, threads: int = 1) -> Vectors:
     """A⁻¹ rhs for every batch entry, any number of right-hand sides; NaN where `ok` is False."""
-    from mslsq.linear.sparse import multifrontal
-
     structure = factored.structure
     rhs = _checked("rhs", rhs, (structure.num_unknowns, None), like=factored.entries)
     out = np.empty_like(rhs)
     _share(
         lambda a, b: multifrontal.solve(
-            factored.entries, factored.ok, rhs, out, a, b, structure._tallest, *structure._triangular
+            factored.entries, factored.ok, rhs, out, a, b, structure._tallest, structure._triangular
         ),
         len(rhs),
         threads,
@@ -102,8 +99,6 @@ def diagonal(structure: BlockStructure, values: Values) -> Float[ndarray, "batch
 
 def matvec(structure: BlockStructure, values: Values, x: Vectors) -> Vectors:
     """A x for every batch entry."""
-    from mslsq.linear.sparse import multifrontal
-
     values = _checked("values", values, (structure.num_values,))
     x = _checked("x", x, (structure.num_unknowns, None), like=values)
     y = np.zeros_like(x)

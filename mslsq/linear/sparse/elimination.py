@@ -6,13 +6,34 @@ front's time (arithmetic on padded tiles, traffic of the update matrix, a consta
 cheaper than two.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
+from jaxtyping import Int
+from numpy import ndarray
 
-from mslsq.linear.sparse.multifrontal import BELOW, FIRST, LD, PADDED, PADDED_BELOW, PANEL, UPDATE, UPDATE_LD, WIDTH
-from mslsq.linear.sparse.register_tiles import TILE
+from mslsq.kernels import Kernel
+from mslsq.linear.sparse.multifrontal import (
+    BELOW,
+    FIRST,
+    LD,
+    PADDED,
+    PADDED_BELOW,
+    PANEL,
+    TILE,
+    UPDATE,
+    UPDATE_LD,
+    WIDTH,
+)
+
+_elimination_tree = Kernel("elimination_tree", "nilii")
+_postorder = Kernel("postorder", "nii")
+_column_counts = Kernel("column_counts", "nliilill")
+_column_structures = Kernel("column_structures", "nii?llii")
+_merge = Kernel("supernodes", "nliilldiiil")
+_update_stacks = Kernel("update_stacks", "nllll")
+_fronts_nanoseconds = Kernel("fronts_nanoseconds", "nlldd")
 
 
 def adjacency(n, rows, columns):
@@ -28,223 +49,62 @@ def _starts(counts):
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
 
 
-@njit(cache=True, nogil=True)
-def _tree(order, start, neighbour):
-    """Parents (in elimination numbering) of Liu's elimination tree, by paths compressed to the ancestor."""
-    n = order.size
-    place = np.empty(n, np.int32)
-    for k in range(n):
-        place[order[k]] = k
-    parent = np.full(n, -1, np.int32)
-    ancestor = np.full(n, -1, np.int32)
-    for i in range(n):
-        for e in range(start[order[i]], start[order[i] + 1]):
-            k = place[neighbour[e]]
-            while k != -1 and k < i:
-                following = ancestor[k]
-                ancestor[k] = i
-                if following == -1:
-                    parent[k] = i
-                k = following
+def _tree(order: ndarray, start: ndarray, neighbour: ndarray) -> Int[ndarray, "n"]:
+    """Parents (in elimination numbering) of Liu's elimination tree."""
+    parent = np.empty(order.size, np.int32)
+    _elimination_tree(order.size, order, start, neighbour, parent)
     return parent
 
 
-@njit(cache=True, nogil=True)
-def _postorder(parent):
+def _postordered(parent: ndarray) -> Int[ndarray, "n"]:
     """A postorder of the forest: position -> node."""
-    n = parent.size
-    head = np.full(n, -1, np.int32)
-    sibling = np.full(n, -1, np.int32)
-    for i in range(n - 1, -1, -1):
-        if parent[i] >= 0:
-            sibling[i] = head[parent[i]]
-            head[parent[i]] = i
-    order = np.empty(n, np.int32)
-    stack = np.empty(n, np.int32)
-    k = 0
-    for root in range(n):
-        if parent[root] >= 0:
-            continue
-        top = 0
-        stack[0] = root
-        while top >= 0:
-            i = stack[top]
-            if head[i] >= 0:
-                top += 1
-                stack[top] = head[i]
-                head[i] = sibling[head[i]]
-            else:
-                order[k] = i
-                k += 1
-                top -= 1
+    order = np.empty(parent.size, np.int32)
+    _postorder(parent.size, np.ascontiguousarray(parent, np.int32), order)
     return order
 
 
-@njit(cache=True, nogil=True)
-def _counts(sizes, order, parent, start, neighbour):
-    """Blocks and scalars below the diagonal of every column of the factor: each row walks its subtree once."""
-    n = order.size
-    place = np.empty(n, np.int32)
-    for k in range(n):
-        place[order[k]] = k
-    mark = np.full(n, -1, np.int32)
-    blocks = np.zeros(n, np.int64)
-    scalars = np.zeros(n, np.int64)
-    for i in range(n):
-        mark[i] = i
-        for e in range(start[order[i]], start[order[i] + 1]):
-            k = place[neighbour[e]]
-            if k < i:
-                while mark[k] != i:
-                    mark[k] = i
-                    blocks[k] += 1
-                    scalars[k] += sizes[order[i]]
-                    k = parent[k]
+def _counts(
+    sizes: ndarray, order: ndarray, parent: ndarray, start: ndarray, neighbour: ndarray
+) -> tuple[Int[ndarray, "n"], Int[ndarray, "n"]]:
+    """Blocks and scalars below the diagonal of every column of the factor."""
+    blocks, scalars = np.empty(order.size, np.int64), np.empty(order.size, np.int64)
+    _column_counts(order.size, sizes, order, parent, start, neighbour, blocks, scalars)
     return blocks, scalars
 
 
-@njit(cache=True, nogil=True)
-def _structures(order, parent, wanted, blocks, start, neighbour):
+def _structures(
+    order: ndarray, parent: ndarray, wanted: ndarray, blocks: ndarray, start: ndarray, neighbour: ndarray
+) -> tuple[Int[ndarray, "n+1"], Int[ndarray, "rows"]]:
     """Row blocks below the diagonal, ascending, of the wanted columns."""
-    n = order.size
-    place = np.empty(n, np.int32)
-    for k in range(n):
-        place[order[k]] = k
-    begin = np.zeros(n + 1, np.int64)
-    for k in range(n):
-        begin[k + 1] = begin[k] + (blocks[k] if wanted[k] else 0)
-    at = begin[:n].copy()
-    rows = np.empty(begin[n], np.int32)
-    mark = np.full(n, -1, np.int32)
-    for i in range(n):
-        mark[i] = i
-        for e in range(start[order[i]], start[order[i] + 1]):
-            k = place[neighbour[e]]
-            if k < i:
-                while mark[k] != i:
-                    mark[k] = i
-                    if wanted[k]:
-                        rows[at[k]] = i
-                        at[k] += 1
-                    k = parent[k]
+    begin = _starts(np.where(wanted, blocks, 0))
+    rows = np.empty(begin[-1], np.int32)
+    _column_structures(order.size, order, parent, wanted, begin, start, neighbour, rows)
     return begin, rows
 
 
-@njit(cache=True, nogil=True)
-def front_nanoseconds(width, below, model):
-    """Nanoseconds of a front of `width` columns and `below` rows under them (fitted on one Zen 5 core)."""
-    w = (width + TILE - 1) // TILE * TILE
-    r = (below + TILE - 1) // TILE * TILE
-    arithmetic = w * w * w / 3.0 + 1.0 * w * w * r + 1.0 * width * r * r
-    return model[0] + model[1] * w + model[2] * arithmetic + model[3] * w * (w + r) + model[4] * r * r
+def _supernodes(
+    sizes: ndarray, order: ndarray, parent: ndarray, blocks: ndarray, scalars: ndarray, model: Sequence[float]
+) -> tuple[ndarray, ndarray, ndarray]:
+    """The supernode of every column; the topmost column and (in a postorder) the parent of every supernode."""
+    of, tops, parents = (np.empty(order.size, np.int32) for _ in range(3))
+    count = np.empty(1, np.int64)
+    _merge(order.size, sizes, order, parent, blocks, scalars, np.array(model), of, tops, parents, count)
+    return of, tops[: count[0]], parents[: count[0]]
 
 
-@njit(cache=True, nogil=True)
-def _supernodes(sizes, order, parent, blocks, scalars, model):
-    """The supernode of every column, and (in a postorder) the parents, first merging equal columns, then cheap ones."""
-    n = order.size
-    of = np.empty(n, np.int32)
-    count = 0
-    for j in range(n):
-        if j > 0 and parent[j - 1] == j and blocks[j - 1] == blocks[j] + 1:
-            of[j] = count - 1
-        else:
-            of[j] = count
-            count += 1
-    width = np.zeros(count, np.int64)
-    last = np.zeros(count, np.int32)
-    for j in range(n):
-        width[of[j]] += sizes[order[j]]
-        last[of[j]] = j
-    head = np.full(count, -1, np.int32)
-    sibling = np.full(count, -1, np.int32)
-    into = np.full(count, -1, np.int32)
-    up = np.full(count, -1, np.int32)
-    for s in range(count):
-        below = scalars[last[s]]
-        # largest update matrix first: it saves most
-        changed = True
-        while changed:
-            changed = False
-            best = -1
-            best_gain = 0.0
-            before = -1
-            best_before = -1
-            c = head[s]
-            while c >= 0:
-                under = scalars[last[c]]
-                gain = front_nanoseconds(width[c], under, model) + front_nanoseconds(width[s], below, model)
-                gain -= front_nanoseconds(width[c] + width[s], below, model)
-                if gain > best_gain:
-                    best, best_gain, best_before = c, gain, before
-                before = c
-                c = sibling[c]
-            if best >= 0:
-                changed = True
-                into[best] = s
-                width[s] += width[best]
-                if best_before >= 0:
-                    sibling[best_before] = sibling[best]
-                else:
-                    head[s] = sibling[best]
-        p = parent[last[s]]
-        if p >= 0:
-            up[s] = of[p]
-            sibling[s] = head[of[p]]
-            head[of[p]] = s
-    for s in range(count - 1, -1, -1):  # merged into the topmost
-        if into[s] >= 0 and into[into[s]] >= 0:
-            into[s] = into[into[s]]
-    # number the survivors
-    number = np.full(count, -1, np.int32)
-    survivors = 0
-    for s in range(count):
-        if into[s] < 0:
-            number[s] = survivors
-            survivors += 1
-    tops = np.empty(survivors, np.int32)
-    parents = np.full(survivors, -1, np.int32)
-    for s in range(count):
-        if into[s] < 0:
-            tops[number[s]] = last[s]
-            if up[s] >= 0:
-                q = up[s]
-                parents[number[s]] = number[into[q]] if into[q] >= 0 else number[q]
-    for j in range(n):
-        s = of[j]
-        of[j] = number[into[s]] if into[s] >= 0 else number[s]
-    return of, tops, parents
+def _stacks(up: Int[ndarray, "fronts"], needs: Int[ndarray, "fronts"]) -> tuple[Int[ndarray, "fronts"], int]:
+    """Where the update matrices lie, on two stacks one behind the other, and the room for both."""
+    place, room = np.empty(up.size, np.int64), np.empty(1, np.int64)
+    _update_stacks(up.size, up, needs, place, room)
+    return place, int(room[0])
 
 
-@njit(cache=True, nogil=True)
-def _stacks(up, needs):
-    """Where the update matrices lie, on two stacks one behind the other, and the room for both.
-
-    Fronts of even depth push onto one, fronts of odd depth onto the other: a front's children lie on top of one stack
-    while its own update matrix goes onto the other, and nothing is ever moved.
-    """
-    count = up.size
-    odd = np.zeros(count, np.bool_)
-    for k in range(count - 1, -1, -1):
-        if up[k] >= 0:
-            odd[k] = not odd[up[k]]
-    first_child = np.full(count, -1, np.int64)
-    place = np.zeros(count, np.int64)
-    top = np.zeros(2, np.int64)
-    peak = np.zeros(2, np.int64)
-    for k in range(count):
-        own = int(odd[k])
-        place[k] = top[own]
-        top[own] += needs[k]
-        peak[own] = max(peak[own], top[own])
-        if first_child[k] >= 0:
-            top[1 - own] = place[first_child[k]]
-        if up[k] >= 0 and first_child[up[k]] < 0:
-            first_child[up[k]] = k
-    for k in range(count):
-        if odd[k]:
-            place[k] += peak[0]
-    return place, peak[0] + peak[1]
+def fronts_nanoseconds(fronts: Int[ndarray, "fronts 9"], model: Sequence[float]) -> float:
+    """The time of one factorisation on one core, by the model that also merges supernodes."""
+    total = np.empty(1)
+    width, below = (np.ascontiguousarray(fronts[:, column]) for column in (WIDTH, BELOW))
+    _fronts_nanoseconds(len(fronts), width, below, np.array(model), total)
+    return float(total[0])
 
 
 def _padded(count):
@@ -282,9 +142,9 @@ def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
     """
     n = sizes.size
     parent = _tree(order, start, neighbour)
-    post = _postorder(parent)
+    post = _postordered(parent)
     order, parent, place = order[post], parent[post], _inverse(post)
-    parent = np.where(parent >= 0, place[parent], parent)
+    parent = np.where(parent >= 0, place[parent], parent).astype(np.int32)
     blocks, scalars = _counts(sizes, order, parent, start, neighbour)
     front, tops, parents = _supernodes(sizes, order, parent, blocks, scalars, model)
     wanted = np.zeros(n, np.bool_)
@@ -292,7 +152,7 @@ def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
     begin, below_blocks = _structures(order, parent, wanted, blocks, start, neighbour)
 
     # the final numbering: fronts in a postorder of their tree, blocks inside a front in elimination order
-    sequence = _postorder(parents)
+    sequence = _postordered(parents)
     rank = _inverse(sequence)
     tops, up = tops[sequence], parents[sequence].astype(np.int64)
     up = np.where(up >= 0, rank[up], up)

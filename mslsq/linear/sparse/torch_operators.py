@@ -5,11 +5,11 @@ and replayed; they have no derivative of their own (the adjoint brings it). They
 values.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.sparse import multifrontal
 from mslsq.linear.torch_operators import registered
 
 TRIANGULAR = 4
@@ -19,47 +19,31 @@ TRIANGULAR = 4
 @registered("block_cholesky_factor")
 def factor(values: Tensor, shift: Tensor, arrays: list[Tensor], numbers: list[int]) -> tuple[Tensor, Tensor]:
     """Factors of A_b + diag(shift_b), an empty `shift` being none, and which entries of the batch could be factored."""
-    from mslsq.linear.sparse import multifrontal
-
     size, stack, _, count = numbers
     batch = len(values)
-    plan = [array.numpy() for array in arrays[:count]]
-    moved = shift.contiguous().numpy() if shift.numel() else np.empty((batch, 0), values.numpy().dtype)
+    moved = shift.contiguous() if shift.numel() else values.new_empty(batch, 0)
     factors = values.new_empty(batch, size)
     solved = torch.zeros(batch, dtype=torch.bool)
-    multifrontal.factor(values.contiguous().numpy(), moved, factors.numpy(), solved.numpy(), 0, batch, stack, *plan)
+    multifrontal.factor(values.contiguous(), moved, factors, solved, 0, batch, stack, arrays[:count])
     return factors, solved
 
 
 @registered("block_cholesky_solve")
 def solve(factor: Tensor, usable: Tensor, rhs: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     """A⁻¹ rhs for (batch, columns, k); NaN where not usable."""
-    from mslsq.linear.sparse import multifrontal
-
     _, _, tallest, count = numbers
-    plan = [array.numpy() for array in arrays[count : count + TRIANGULAR]]
+    plan = arrays[count : count + TRIANGULAR]
     solved = torch.empty_like(rhs, memory_format=torch.contiguous_format)
-    multifrontal.solve(
-        factor.contiguous().numpy(),
-        usable.contiguous().numpy(),
-        rhs.contiguous().numpy(),
-        solved.numpy(),
-        0,
-        len(rhs),
-        tallest,
-        *plan,
-    )
+    multifrontal.solve(factor.contiguous(), usable.contiguous(), rhs.contiguous(), solved, 0, len(rhs), tallest, plan)
     return solved
 
 
 @registered("block_multiply")
 def multiply(values: Tensor, vectors: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     """A x for (batch, columns, k)."""
-    from mslsq.linear.sparse import multifrontal
-
-    plan = [array.numpy() for array in arrays[numbers[3] + TRIANGULAR :]]
+    first, rows, columns, offsets = arrays[numbers[3] + TRIANGULAR :]
     product = torch.zeros_like(vectors, memory_format=torch.contiguous_format)
-    multifrontal.multiply(values.contiguous().numpy(), vectors.contiguous().numpy(), product.numpy(), *plan)
+    multifrontal.multiply(values.contiguous(), vectors.contiguous(), product, first, rows, columns, offsets)
     return product
 
 

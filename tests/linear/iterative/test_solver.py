@@ -21,7 +21,7 @@ from mslsq.linear.iterative.block_products import (
     symmetric_product_anywhere,
     transposed,
 )
-from mslsq.linear.iterative.block_rows import added_normal, added_symmetric
+from mslsq.linear.iterative.block_rows import HessianBlocks, JacobianBlocks, Term, added_normal, added_symmetric
 from tests.linear.sparse.test_solver import POINT, graph_function, ring, with_landmarks
 
 ConjugateGradient = mslsq.linear.ConjugateGradient
@@ -244,8 +244,6 @@ def test_every_kernel_agrees_with_pytorch_and_with_the_dense_matrix():
 
 
 def test_products_from_blocks_agree_on_every_device_form():
-    from mslsq.linear.iterative import product_kernels
-
     generator = torch.Generator().manual_seed(1)
     lanes, rows, tangent, n = 150, 2, 5, 20  # more lanes than the kernels take together
     jacobian = torch.randn(2, rows, tangent, lanes, generator=generator, dtype=F64)
@@ -255,9 +253,8 @@ def test_products_from_blocks_agree_on_every_device_form():
     anywhere = added_normal(torch.zeros_like(x), jacobian, columns, x)
     torch.testing.assert_close(added_symmetric(torch.zeros_like(x), gram, columns, x), anywhere)
     by_kernels = [torch.zeros_like(x), torch.zeros_like(x)]
-    arrays = (columns.numpy(), x.numpy())
-    product_kernels.normal(jacobian.flatten(1).numpy(), 0, rows, *arrays, by_kernels[0].numpy())
-    product_kernels.by_lanes(gram.flatten(1).numpy(), 0, *arrays, by_kernels[1].numpy())
+    for form, matrix, out in zip((JacobianBlocks, HessianBlocks), (jacobian, gram), by_kernels, strict=True):
+        form._added(out, matrix.flatten(1), Term(0, matrix, columns, []), x)
     torch.testing.assert_close(by_kernels[0], anywhere)
     torch.testing.assert_close(by_kernels[1], anywhere)
 

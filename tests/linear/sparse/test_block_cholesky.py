@@ -1,14 +1,11 @@
 """The block-sparse Cholesky against NumPy's dense algebra, and by residuals where dense is too large."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from mslsq.linear.block_structure import BlockStructure, analyze
 from mslsq.linear.sparse.block_cholesky import diagonal, factor, matvec, solve
-from mslsq.linear.sparse.minimum_degree import minimum_degree
+from mslsq.linear.sparse.fill_reducing import fill_reducing_order
 
 
 def to_dense(structure: BlockStructure, values: np.ndarray) -> np.ndarray:
@@ -203,7 +200,7 @@ def test_a_large_grid_is_solved_to_rounding(side, size, columns):
     assert np.abs(matvec(structure, values, x) - rhs).max() <= 1e-12
 
 
-def test_the_order_fills_about_as_little_as_multiple_minimum_degree():
+def test_the_order_fills_less_than_multiple_minimum_degree():
     import scipy.sparse as sp
     from scipy.sparse.linalg import splu
 
@@ -213,13 +210,19 @@ def test_the_order_fills_about_as_little_as_multiple_minimum_degree():
     pattern = sp.coo_matrix((np.full(pairs.sum(), -1.0), (structure.rows[pairs], structure.cols[pairs])), (n, n))
     graph = (pattern + pattern.T).tocsr()
     start, neighbour = graph.indptr.astype(np.int64), graph.indices.astype(np.int32)
-    order = minimum_degree(np.ones(n, np.int64), start, neighbour)
+    order = fill_reducing_order(np.ones(n, np.int64), start, neighbour)
     assert sorted(order) == list(range(n))
     matrix = (graph + 5 * sp.eye(n)).tocsc()
     options = {"SymmetricMode": True}
     ours = splu(matrix[order][:, order].tocsc(), permc_spec="NATURAL", diag_pivot_thresh=0, options=options).L.nnz
     theirs = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options=options).L.nnz
-    assert ours <= 1.15 * theirs  # ours bounds degrees, theirs knows them: 10 % on this grid
+    assert ours <= theirs  # theirs knows the degrees that ours bounds, ours tries several numberings
+    shuffled = np.random.default_rng(0).permutation(n)
+    graph = graph[shuffled][:, shuffled].tocsr()
+    order = fill_reducing_order(np.ones(n, np.int64), graph.indptr.astype(np.int64), graph.indices.astype(np.int32))
+    matrix = matrix[shuffled][:, shuffled]
+    again = splu(matrix[order][:, order].tocsc(), permc_spec="NATURAL", diag_pivot_thresh=0, options=options).L.nnz
+    assert again <= 1.1 * ours  # however the vertices are numbered
 
 
 def test_a_hundred_thousand_blocks_are_analysed_without_overflow():
@@ -245,8 +248,3 @@ def test_wrong_shapes_and_types_are_named():
         solve(factored, np.zeros((1, 4, 1), np.float32))
     with pytest.raises(ValueError, match="batch of 1"):
         solve(factored, np.zeros((2, 4, 1)))
-
-
-def test_importing_the_package_does_not_import_numba():
-    code = "import sys, mslsq, mslsq.linear.sparse.block_cholesky; assert 'numba' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)

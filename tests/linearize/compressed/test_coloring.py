@@ -44,20 +44,12 @@ def test_no_row_has_two_columns_of_a_colour(seed):
         assert len(set(own)) == len(own)
 
 
-def test_both_ways_of_running_give_the_same(monkeypatch):
-    graph = neighbours(sparse(80, 60, 0.05, 7))
-    first = colored(graph)
-    monkeypatch.setattr("mslsq.linearize.compressed.coloring.INTERPRETED", 0)
-    assert np.array_equal(first, colored(graph))
-
-
 def test_a_grid_takes_two_colours():
     assert compression_of(grid(20), CPU, torch.float64).colors == 2
 
 
 def test_a_hundred_thousand_columns_take_less_than_a_second():
     sets = grid(317)
-    colored(neighbours(sets))  # numba compiles once
     start = time.process_time()
     compression_of(sets, CPU, torch.float64)
     assert time.process_time() - start < 0.8

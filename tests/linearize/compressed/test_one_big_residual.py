@@ -507,17 +507,6 @@ def test_second_derivatives_are_those_of_the_dense_path(both):
 # ---- what it costs
 
 
-def outcome_of(program):
-    """What a fresh process prints."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_compiled_kernels_are_not_loaded_before_somebody_needs_them():
-    assert "numba" not in outcome_of("import mslsq, sys; print([name for name in sys.modules if name == 'numba'])")
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is counted in other units elsewhere")
 def test_the_in_place_bug_is_solved_in_less_than_400_megabytes():

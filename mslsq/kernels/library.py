@@ -1,0 +1,130 @@
+"""The compiled kernels, loaded when the first of them is called, and how Python hands arrays to them.
+
+The library comes with the package. Where it is missing (an installation from source without a compiler) or was made
+from other sources (an edited checkout), it is compiled once into the user's cache; where that cannot be done either,
+`KernelsMissingError` says what to do, and `available()` is False.
+"""
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mslsq.kernels.build import NAME, CompilerError, build, sources_hash
+
+REAL = {torch.float64: "f64", np.dtype(np.float64): "f64", torch.float32: "f32", np.dtype(np.float32): "f32"}
+"""The types that kernels are compiled for, and how their names say so."""
+
+ARRAYS = {
+    "d": (torch.float64, np.dtype(np.float64)),
+    "l": (torch.int64, np.dtype(np.int64)),
+    "i": (torch.int32, np.dtype(np.int32)),
+    "?": (torch.bool, np.dtype(np.bool_)),
+}
+
+
+class KernelsMissingError(RuntimeError):
+    """The compiled kernels are missing and could not be compiled."""
+
+
+class Kernel:
+    """A function of the library, by its name and a letter for each argument.
+
+    `n` an integer; arrays: `T` of the real type that the kernel is called for, `S` the same with strides of its own,
+    `d` float64, `l` int64, `i` int32, `?` bool. Arrays are NumPy's or PyTorch's on the CPU, and contiguous but for `S`;
+    the kernel reads and writes their memory, and sees no size but those it is given.
+
+    >>> import numpy as np
+    >>> parent, order = np.array([2, 2, -1], np.int32), np.empty(3, np.int32)
+    >>> Kernel("postorder", "nii")(3, parent, order)
+    >>> order
+    array([0, 1, 2], dtype=int32)
+    """
+
+    def __init__(self, name: str, arguments: str):
+        self.name, self.arguments = name, arguments
+        self._real = next((k for k, kind in enumerate(arguments) if kind in "TS"), None)
+        self._functions: dict[Any, Any] = {}
+
+    def __call__(self, *arguments: Any) -> None:
+        real = None if self._real is None else arguments[self._real].dtype
+        function = self._functions.get(real) or self._bound(real)
+        function(*[_passed(*pair, real) for pair in zip(self.arguments, arguments, strict=True)])
+
+    def _bound(self, real: Any) -> Any:
+        type_name = "any" if real is None else REAL.get(real)
+        if type_name is None:
+            raise TypeError(f"{self.name}: expected float64 or float32, got {real}")
+        library, target = _library()
+        function = getattr(library, f"mslsq_{self.name}_{type_name}_{target}")
+        function.restype = None
+        function.argtypes = [ctypes.c_int64 if kind == "n" else ctypes.c_void_p for kind in self.arguments]
+        self._functions[real] = function
+        return function
+
+
+def available() -> bool:
+    """Can the kernels be called? Compiles them where they are missing; only the first call takes any time."""
+    try:
+        _library()
+    except KernelsMissingError:
+        return False
+    return True
+
+
+def _passed(kind: str, argument: Any, real: Any) -> int:
+    """What C gets: the number, or the address of an array that is as the kernel expects it."""
+    if kind == "n":
+        return argument
+    expected = ARRAYS.get(kind)
+    if argument.dtype not in expected if expected else argument.dtype != real:
+        raise TypeError(f"a kernel got an array of {argument.dtype} for '{kind}', called for {real}")
+    if isinstance(argument, torch.Tensor):
+        if argument.device.type != "cpu" or not (kind == "S" or argument.is_contiguous()):
+            raise ValueError("a kernel got a tensor that is not contiguous in the CPU's memory")
+        return argument.data_ptr()
+    if not (kind == "S" or argument.flags.c_contiguous):
+        raise ValueError("a kernel got an array that is not contiguous")
+    return argument.ctypes.data
+
+
+@functools.cache
+def _library() -> tuple[ctypes.CDLL, str]:
+    """The library, and the instruction set it is used with."""
+    wanted = sources_hash()
+    packaged, own = Path(__file__).with_name(NAME), _cache() / wanted / NAME
+    for path in (packaged, own):
+        if path.exists():
+            library = _loaded(path)
+            if library.mslsq_sources() == wanted.encode():
+                return library, _target(library)
+    try:
+        build(own)
+    except (CompilerError, OSError) as error:
+        raise KernelsMissingError(
+            f"mslsq has no compiled kernels, which large sparse problems need on the CPU, and {error}\n"
+            "Install a C++ compiler, or a wheel of mslsq that brings them. Dense solvers work without."
+        ) from error
+    library = _loaded(own)
+    return library, _target(library)
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    library.mslsq_sources.restype = library.mslsq_target.restype = ctypes.c_char_p
+    return library
+
+
+def _target(library: ctypes.CDLL) -> str:
+    """The instruction set: `$MSLSQ_TARGET` (baseline, avx2, avx512), else the best that the processor has."""
+    return os.environ.get("MSLSQ_TARGET") or library.mslsq_target().decode()
+
+
+def _cache() -> Path:
+    """Where libraries compiled on demand are kept."""
+    named = os.environ.get("MSLSQ_CACHE_DIR")
+    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mslsq"

@@ -1,0 +1,236 @@
+// Multifrontal Cholesky factorisation and triangular solves on a plan made once (Duff and Reid 1983; Liu 1992).
+//
+// Every supernode is a dense front: a panel of its own columns, stored by columns inside the factor, and the square
+// update matrix that it leaves to its parent, on a stack. Assemble A's entries and the children's update matrices,
+// factor the panel, subtract the panel's outer product. Rows and columns are padded to eight: padded rows are zero,
+// padded columns have a unit pivot. The plan is made by mslsq/linear/sparse/elimination.py.
+
+#include <memory>
+
+#include "export.h"
+#include "tiles.h"
+
+namespace mslsq {
+namespace MSLSQ_TARGET {
+namespace {
+
+// A row of the table of fronts, as `elimination.plan` writes it.
+struct Front {
+    i64 width, padded, below, padded_below, ld, panel, update, update_ld, first;
+};
+
+// A block of A: its place, its strides by row and by column, its size, its place in the factor.
+struct Entry {
+    i64 source, by_row, by_column, height, width, target;
+};
+
+// Consecutive rows of a front inside its parent.
+struct Run {
+    i64 first, position, count;
+};
+
+template <class T>
+void add(T* to, const T* from, i64 count) {
+    for (i64 i = 0; i < count; i++) to[i] += from[i];
+}
+
+// The children's update matrices, into the panel F and the update matrix U of their parent (lower triangles).
+template <class T>
+void assemble(const Front& front, const Front& child, const Run* runs, i64 count, T* F, T* U) {
+    const T* source = U + child.update;
+    for (i64 r = 0; r < count; r++) {
+        const Run run = runs[r];
+        const bool inside = run.position < front.padded;
+        T* target = inside ? F + front.panel + run.position * front.ld + run.position
+                           : U + front.update + (run.position - front.padded) * (front.update_ld + 1);
+        const i64 ld = inside ? front.ld : front.update_ld;
+        for (i64 j = 0; j < run.count; j++, target += ld) {
+            const T* column = source + (run.first + j) * child.update_ld;
+            for (i64 i = j; i < run.count; i++) target[i] += column[run.first + i];
+            for (i64 q = r + 1; q < count; q++)
+                add(target + (runs[q].position - run.position), column + runs[q].first, runs[q].count);
+        }
+    }
+}
+
+template <class T>
+bool factor_one(const T* A, const T* shift, T* F, T* U, i64 count, const Front* fronts, const i64* entry_start,
+                const Entry* entries, const i64* child_start, const i64* children, const i64* run_start,
+                const Run* runs, const i64* scalar) {
+    T inverse[TILE];
+    for (i64 s = 0; s < count; s++) {
+        const Front f = fronts[s];
+        T* panel = F + f.panel;
+        T* update = U + f.update;
+        std::memset(panel, 0, sizeof(T) * f.ld * f.padded);
+        std::memset(update, 0, sizeof(T) * f.update_ld * f.padded_below);
+        for (i64 e = entry_start[s]; e < entry_start[s + 1]; e++) {
+            const Entry& a = entries[e];
+            for (i64 j = 0; j < a.width; j++) {
+                T* to = F + a.target + j * f.ld;
+                const T* from = A + a.source + j * a.by_column;
+                for (i64 i = 0; i < a.height; i++) to[i] = from[i * a.by_row];
+            }
+        }
+        if (shift)
+            for (i64 j = 0; j < f.width; j++) panel[j * f.ld + j] += shift[scalar[f.first + j]];
+        for (i64 j = f.width; j < f.padded; j++) panel[j * f.ld + j] = 1;
+        for (i64 k = child_start[s]; k < child_start[s + 1]; k++) {
+            const i64 c = children[k];
+            assemble(f, fronts[c], runs + run_start[c], run_start[c + 1] - run_start[c], F, U);
+        }
+        const i64 rows = f.padded + f.padded_below;
+        for (i64 j = 0; j < f.padded; j += TILE) {
+            T* at = panel + j * f.ld + j;
+            tile<T, 1, false>(panel + j, f.ld, panel + j, f.ld, 1, at, f.ld, j, nullptr, 0, nullptr);
+            if (!factor_diagonal(at, f.ld, inverse)) return false;
+            subtract_product_and_solve(panel + j + TILE, f.ld, panel + j, at + TILE, rows - j - TILE, j, at, inverse);
+        }
+        for (i64 j = 0; j < f.padded_below; j += TILE) {
+            const T* left = panel + f.padded + j;
+            subtract_product(left, f.ld, left, f.ld, 1, update + j * f.update_ld + j, f.update_ld, f.padded_below - j,
+                             f.width);
+        }
+    }
+    return true;
+}
+
+template <class T>
+void factor(const T* values, i64 num_values, const T* shift, i64 num_unknowns, T* L, i64 factor_size, bool* ok,
+            i64 begin, i64 end, i64 stack, i64 count, const i64* fronts, const i64* entry_start, const i64* entries,
+            const i64* child_start, const i64* children, const i64* run_start, const i64* runs, const i64* scalar) {
+    const std::unique_ptr<T[]> U(new T[stack]);
+    for (i64 b = begin; b < end; b++)
+        ok[b] = factor_one(values + b * num_values, num_unknowns ? shift + b * num_unknowns : nullptr,
+                           L + b * factor_size, U.get(), count, reinterpret_cast<const Front*>(fronts), entry_start,
+                           reinterpret_cast<const Entry*>(entries), child_start, children, run_start,
+                           reinterpret_cast<const Run*>(runs), scalar);
+}
+
+// L L^T x = b, x in the padded elimination order, eight columns of L at a time; t is as tall as the tallest front.
+template <class T>
+void solve_one(const T* F, T* x, T* t, i64 count, const Front* fronts, const i64* row_start, const i32* rows) {
+    for (i64 s = 0; s < count; s++) {
+        const Front f = fronts[s];
+        const i64 height = f.padded + f.padded_below;
+        std::memcpy(t, x + f.first, sizeof(T) * f.padded);
+        std::memset(t + f.padded, 0, sizeof(T) * f.padded_below);
+        for (i64 j = 0; j < f.padded; j += TILE) {
+            const T* at = F + f.panel + j * f.ld + j;
+            for (int q = 0; q < TILE; q++) {
+                const T value = t[j + q] * at[q * f.ld + q];
+                t[j + q] = value;
+                for (int i = q + 1; i < TILE; i++) t[j + i] -= at[q * f.ld + i] * value;
+            }
+            subtract_eight_columns(at + TILE, f.ld, t + j, t + j + TILE, height - j - TILE);
+        }
+        std::memcpy(x + f.first, t, sizeof(T) * f.padded);
+        const i32* row = rows + row_start[s];
+        for (i64 i = 0; i < f.below; i++) x[row[i]] += t[f.padded + i];
+    }
+    for (i64 s = count - 1; s >= 0; s--) {
+        const Front f = fronts[s];
+        const i32* row = rows + row_start[s];
+        std::memcpy(t, x + f.first, sizeof(T) * f.padded);
+        for (i64 i = 0; i < f.padded_below; i++) t[f.padded + i] = x[row[i]];
+        for (i64 j = f.padded - TILE; j >= 0; j -= TILE) {
+            const T* at = F + f.panel + j * f.ld + j;
+            subtract_eight_dots(at + TILE, f.ld, t + j + TILE, t + j, f.padded + f.padded_below - j - TILE);
+            for (int q = TILE - 1; q >= 0; q--) {
+                T value = t[j + q];
+                for (int i = q + 1; i < TILE; i++) value -= at[q * f.ld + i] * t[j + i];
+                t[j + q] = value * at[q * f.ld + q];
+            }
+        }
+        std::memcpy(x + f.first, t, sizeof(T) * f.padded);
+    }
+}
+
+// The same for eight right-hand sides, x (padded order, 8): the factor is read once for all.
+template <class T>
+void solve_eight(const T* F, T* x, T* t, i64 count, const Front* fronts, const i64* row_start, const i32* rows) {
+    for (i64 s = 0; s < count; s++) {
+        const Front f = fronts[s];
+        T* own = x + f.first * TILE;
+        for (i64 j = 0; j < f.width; j++) {
+            const T* column = F + f.panel + j * f.ld;
+            const vec<T> value = load(own + j * TILE) * column[j];
+            store(own + j * TILE, value);
+            for (i64 i = j + 1; i < f.width; i++) store(own + i * TILE, load(own + i * TILE) - value * column[i]);
+        }
+        std::memset(t, 0, sizeof(T) * f.padded_below * TILE);
+        subtract_product(F + f.panel + f.padded, f.ld, own, TILE, 1, t, f.padded_below, f.padded_below, f.width);
+        const i32* row = rows + row_start[s];
+        for (i64 i = 0; i < f.below; i++)
+            for (int k = 0; k < TILE; k++) x[row[i] * i64{TILE} + k] += t[k * f.padded_below + i];
+    }
+    for (i64 s = count - 1; s >= 0; s--) {
+        const Front f = fronts[s];
+        T* own = x + f.first * TILE;
+        const i32* row = rows + row_start[s];
+        for (i64 i = 0; i < f.below; i++) store(t + i * TILE, load(x + row[i] * i64{TILE}));
+        for (i64 j = 0; j < f.padded; j += TILE)
+            tile<T, 1, false>(t, TILE, F + f.panel + f.padded + j * f.ld, 1, f.ld, own + j * TILE, TILE, f.below, nullptr,
+                              0, nullptr);
+        for (i64 j = f.width - 1; j >= 0; j--) {
+            const T* column = F + f.panel + j * f.ld;
+            vec<T> value = load(own + j * TILE);
+            for (i64 i = j + 1; i < f.width; i++) value -= load(own + i * TILE) * column[i];
+            store(own + j * TILE, value * column[j]);
+        }
+    }
+}
+
+template <class T>
+void solve(const T* L, i64 factor_size, const bool* ok, const T* rhs, T* out, i64 begin, i64 end, i64 unknowns,
+           i64 columns, i64 tallest, i64 count, const i64* fronts, const i64* row_start, const i32* rows,
+           const i64* scalar, i64 places) {
+    const Front* table = reinterpret_cast<const Front*>(fronts);
+    const i64 lanes = columns < 3 ? 1 : TILE;  // up to two go one by one: reading the factor costs all the time
+    const std::unique_ptr<T[]> x(new T[places * lanes]()), t(new T[tallest * lanes]);
+    for (i64 b = begin; b < end; b++) {
+        const T* right = rhs + b * unknowns * columns;
+        T* left = out + b * unknowns * columns;
+        if (!ok[b]) {
+            for (i64 i = 0; i < unknowns * columns; i++) left[i] = std::numeric_limits<T>::quiet_NaN();
+            continue;
+        }
+        for (i64 c = 0; c < columns; c += lanes) {
+            const i64 have = lanes < columns - c ? lanes : columns - c;
+            for (i64 i = 0; i < places; i++)
+                for (i64 k = 0; k < have; k++)
+                    x[i * lanes + k] = scalar[i] >= 0 ? right[scalar[i] * columns + c + k] : 0;
+            if (lanes == 1)
+                solve_one(L + b * factor_size, x.get(), t.get(), count, table, row_start, rows);
+            else
+                solve_eight(L + b * factor_size, x.get(), t.get(), count, table, row_start, rows);
+            for (i64 i = 0; i < places; i++)
+                if (scalar[i] >= 0)
+                    for (i64 k = 0; k < have; k++) left[scalar[i] * columns + c + k] = x[i * lanes + k];
+        }
+    }
+}
+
+}  // namespace
+
+#define MSLSQ_DEFINE(T, type)                                                                                          \
+    MSLSQ_EXPORT(multifrontal_factor, type)                                                                            \
+    (const T* values, i64 num_values, const T* shift, i64 num_unknowns, T* L, i64 factor_size, bool* ok, i64 begin,    \
+     i64 end, i64 stack, i64 count, const i64* fronts, const i64* entry_start, const i64* entries,                     \
+     const i64* child_start, const i64* children, const i64* run_start, const i64* runs, const i64* scalar) {          \
+        factor<T>(values, num_values, shift, num_unknowns, L, factor_size, ok, begin, end, stack, count, fronts,       \
+                  entry_start, entries, child_start, children, run_start, runs, scalar);                               \
+    }                                                                                                                  \
+    MSLSQ_EXPORT(multifrontal_solve, type)                                                                             \
+    (const T* L, i64 factor_size, const bool* ok, const T* rhs, T* out, i64 begin, i64 end, i64 unknowns, i64 columns, \
+     i64 tallest, i64 count, const i64* fronts, const i64* row_start, const i32* rows, const i64* scalar,              \
+     i64 places) {                                                                                                     \
+        solve<T>(L, factor_size, ok, rhs, out, begin, end, unknowns, columns, tallest, count, fronts, row_start, rows, \
+                 scalar, places);                                                                                      \
+    }
+
+MSLSQ_DEFINE(double, f64)
+MSLSQ_DEFINE(float, f32)
+
+}  // namespace MSLSQ_TARGET
+}  // namespace mslsq

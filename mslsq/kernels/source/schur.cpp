@@ -1,0 +1,254 @@
+// The elimination of small blocks: factor them, carry them over to the kept blocks, and back again.
+//
+// All work is in float64, whatever the matrix is: in float32 the difference U - Y Y^T loses what the points leave of the
+// cameras. Every array has the batch first; entries that are not `regular` are left alone. The plan is made by
+// mslsq/linear/schur/plan.py, which names the parts: V = L L^T, Y = W L^-T.
+
+#include <vector>
+
+#include "export.h"
+#include "sizes.h"
+
+namespace mslsq {
+namespace MSLSQ_TARGET {
+namespace {
+
+template <class T, class K>
+bool factor_pivot(const T* V, const T* shift, const T* rhs, double* L, double* carried, K k) {
+    for (i64 j = 0; j < k; j++)
+        for (i64 i = j; i < k; i++) {
+            double value = V[i * k + j];
+            if (i == j && shift) value += shift[j];
+            for (i64 q = 0; q < j; q++) value -= L[i * k + q] * L[j * k + q];
+            if (i == j) {
+                if (!(value > 0 && value <= std::numeric_limits<double>::max())) return false;
+                L[j * k + j] = 1 / std::sqrt(value);  // of the diagonal only its inverse is ever used
+            } else {
+                L[i * k + j] = value * L[j * k + j];
+            }
+        }
+    for (i64 j = 0; j < k; j++) {
+        double value = rhs[j];
+        for (i64 q = 0; q < j; q++) value -= L[j * k + q] * carried[q];
+        carried[j] = value * L[j * k + j];
+    }
+    return true;
+}
+
+// V + shift = L L^T and L^-1 c of every eliminated block; not `regular` with a pivot that is not positive.
+template <class T>
+void factor_pivots(i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, const T* rhs, i64 unknowns,
+                   double* work, i64 work_size, double* carried, i64 eliminated, bool* regular, i64 count,
+                   const i64* source, const i64* column, const i64* triangle, const i64* right, i64 depth) {
+    with_size<1, 2, 3, 4, 6>(depth, [&](auto k) {
+        for (i64 b = 0; b < batch; b++)
+            for (i64 p = 0; p < count && regular[b]; p++)
+                regular[b] = factor_pivot(values + b * num_values + source[p],
+                                          shifts ? shift + b * shifts + column[p] : nullptr,
+                                          rhs + b * unknowns + column[p], work + b * work_size + triangle[p],
+                                          carried + b * eliminated + right[p], k);
+    });
+}
+
+// Y^T = L^-1 W^T of every edge, and b - Y L^-1 c. Entry (j, r) of W^T is at source + j by_row + r by_column.
+template <class T>
+void carry_over(i64 batch, const T* values, i64 num_values, double* work, i64 work_size, const double* carried,
+                i64 eliminated, double* reduced_rhs, i64 reduced, const bool* regular, i64 by_row, i64 by_column,
+                i64 count, const i64* source, const i64* triangle, const i64* right, const i64* column,
+                const i64* target, i64 rows, i64 depth) {
+    with_size<2, 3>(depth, [&](auto k) {
+        with_size<3, 6, 9>(rows, [&](auto a) {
+            for (i64 b = 0; b < batch; b++) {
+                if (!regular[b]) continue;
+                const T* A = values + b * num_values;
+                double* W = work + b * work_size;
+                for (i64 e = 0; e < count; e++) {
+                    const double *L = W + triangle[e], *c = carried + b * eliminated + right[e];
+                    double *Y = W + target[e], *R = reduced_rhs + b * reduced + column[e];
+                    for (i64 j = 0; j < k; j++) {
+                        for (i64 r = 0; r < a; r++) {
+                            double value = A[source[e] + j * by_row + r * by_column];
+                            for (i64 q = 0; q < j; q++) value -= L[j * k + q] * Y[q * a + r];
+                            Y[j * a + r] = value * L[j * k + j];
+                        }
+                    }
+                    for (i64 r = 0; r < a; r++) {
+                        double value = 0;
+                        for (i64 j = 0; j < k; j++) value += Y[j * a + r] * c[j];
+                        R[r] -= value;
+                    }
+                }
+            }
+        });
+    });
+}
+
+// The blocks of U, with the damping on their diagonal (`row`: the first unknown of a block's rows).
+template <class T>
+void place_kept(i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, double* matrix, i64 size,
+                i64 count, const i64* source, const i64* target, const i64* stride, const i64* row, const i64* height,
+                const i64* width, const bool* is_diagonal) {
+    for (i64 b = 0; b < batch; b++)
+        for (i64 e = 0; e < count; e++) {
+            const T* from = values + b * num_values + source[e];
+            double* to = matrix + b * size + target[e];
+            for (i64 i = 0; i < height[e]; i++) {
+                for (i64 j = 0; j < width[e]; j++) to[i * stride[e] + j] += from[i * width[e] + j];
+                if (is_diagonal[e] && shifts) to[i * stride[e] + i] += shift[b * shifts + row[e] + i];
+            }
+        }
+}
+
+constexpr int MOST_ROWS = WIDE ? 12 : 3;  // of 16 columns each, held in registers
+
+// total (ROWS, 8 PIECES) = sum over pairs of Y_left^T Y_right, from factors (depth, rows) and (depth, columns) that begin
+// at `left` of Wl and `right` of Wr. Up to seven numbers beyond a factor are read.
+template <int ROWS, int PIECES>
+void sum_of_products(const double* Wl, const double* Wr, const i64* left, const i64* right, i64 first, i64 last, i64 rows,
+                     i64 depth, i64 columns, double* total, i64 stride) {
+    vec<double> sums[ROWS][PIECES] = {};
+    for (i64 e = first; e < last; e++) {
+        const double *one = Wl + left[e], *other = Wr + right[e];
+        for (i64 k = 0; k < depth; k++, one += rows, other += columns) {
+            vec<double> factor[PIECES];
+#pragma GCC unroll 2
+            for (int m = 0; m < PIECES; m++) factor[m] = load(other + m * TILE);
+#pragma GCC unroll 12
+            for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
+                for (int m = 0; m < PIECES; m++) sums[r][m] += factor[m] * one[r];
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
+        for (int m = 0; m < PIECES; m++) store(total + r * stride + m * TILE, sums[r][m]);
+}
+
+template <int PIECES>
+void sum_of_rows(i64 here, const double* Wl, const double* Wr, const i64* left, const i64* right, i64 first, i64 last,
+                 i64 rows, i64 depth, i64 columns, double* total, i64 stride) {
+#define MSLSQ_ROWS(R)                                                                                              \
+    case R:                                                                                                        \
+        return sum_of_products<(R <= MOST_ROWS ? R : 1), PIECES>(Wl, Wr, left, right, first, last, rows,     \
+                                                                 depth, columns, total, stride);
+    switch (here) {
+        MSLSQ_ROWS(1) MSLSQ_ROWS(2) MSLSQ_ROWS(3) MSLSQ_ROWS(4) MSLSQ_ROWS(5) MSLSQ_ROWS(6)
+        MSLSQ_ROWS(7) MSLSQ_ROWS(8) MSLSQ_ROWS(9) MSLSQ_ROWS(10) MSLSQ_ROWS(11) MSLSQ_ROWS(12)
+    }
+#undef MSLSQ_ROWS
+}
+
+// U - Y Y^T: one block of the reduced matrix after the other, the sum over its pairs in registers.
+void subtract_pairs(i64 batch, const double* work, i64 work_size, double* matrix, i64 size, const bool* regular,
+                    i64 count, const i64* start, const i64* target, const i64* stride, const i64* left,
+                    const i64* right, i64 rows, i64 depth, i64 columns) {
+    const i64 wide = padded(columns) + TILE;
+    std::vector<double> total(rows * wide);
+    for (i64 b = 0; b < batch; b++) {
+        if (!regular[b]) continue;
+        const double* W = work + b * work_size;
+        for (i64 t = 0; t < count; t++) {
+            for (i64 c = 0; c < columns; c += 2 * TILE)
+                for (i64 r = 0; r < rows; r += MOST_ROWS) {
+                    const i64 here = rows - r < MOST_ROWS ? rows - r : MOST_ROWS;
+                    const auto sum = columns - c > TILE ? sum_of_rows<2> : sum_of_rows<1>;
+                    sum(here, W + r, W + c, left, right, start[t], start[t + 1], rows, depth, columns,
+                        &total[r * wide + c], wide);
+                }
+            double* to = matrix + b * size + target[t];
+            for (i64 i = 0; i < rows; i++)
+                for (i64 j = 0; j < columns; j++) to[i * stride[t] + j] -= total[i * wide + j];
+        }
+    }
+}
+
+// L^-1 c - Y^T x, in place of L^-1 c.
+void carry_back(i64 batch, const double* work, i64 work_size, const double* kept, i64 reduced, double* carried,
+                i64 eliminated, i64 count, const i64* right, const i64* column, const i64* target, i64 rows,
+                i64 depth) {
+    with_size<2, 3>(depth, [&](auto k) {
+        with_size<3, 6, 9>(rows, [&](auto a) {
+            for (i64 b = 0; b < batch; b++)
+                for (i64 e = 0; e < count; e++) {
+                    const double *Y = work + b * work_size + target[e], *x = kept + b * reduced + column[e];
+                    double* c = carried + b * eliminated + right[e];
+                    for (i64 j = 0; j < k; j++) {
+                        double value = 0;
+                        for (i64 r = 0; r < a; r++) value += Y[j * a + r] * x[r];
+                        c[j] -= value;
+                    }
+                }
+        });
+    });
+}
+
+// y = L^-T (L^-1 c - Y^T x) of every eliminated block, in place and where it belongs.
+void solve_pivots(i64 batch, const double* work, i64 work_size, double* carried, i64 eliminated, double* out,
+                  i64 unknowns, i64 count, const i64* column, const i64* triangle, const i64* right, i64 depth) {
+    with_size<1, 2, 3, 4, 6>(depth, [&](auto k) {
+        for (i64 b = 0; b < batch; b++)
+            for (i64 p = 0; p < count; p++) {
+                const double* L = work + b * work_size + triangle[p];
+                double* c = carried + b * eliminated + right[p];
+                for (i64 j = k - 1; j >= 0; j--) {
+                    double value = c[j];
+                    for (i64 q = j + 1; q < k; q++) value -= L[q * k + j] * c[q];
+                    c[j] = value * L[j * k + j];
+                    out[b * unknowns + column[p] + j] = c[j];
+                }
+            }
+    });
+}
+
+}  // namespace
+
+#define MSLSQ_DEFINE(T, type)                                                                                       \
+    MSLSQ_EXPORT(schur_factor_pivots, type)                                                                         \
+    (i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, const T* rhs, i64 unknowns,            \
+     double* work, i64 work_size, double* carried, i64 eliminated, bool* regular, i64 count, const i64* source,     \
+     const i64* column, const i64* triangle, const i64* right, i64 depth) {                                         \
+        factor_pivots<T>(batch, values, num_values, shift, shifts, rhs, unknowns, work, work_size, carried,         \
+                         eliminated, regular, count, source, column, triangle, right, depth);                       \
+    }                                                                                                               \
+    MSLSQ_EXPORT(schur_carry_over, type)                                                                            \
+    (i64 batch, const T* values, i64 num_values, double* work, i64 work_size, const double* carried,                \
+     i64 eliminated, double* reduced_rhs, i64 reduced, const bool* regular, i64 by_row, i64 by_column, i64 count,   \
+     const i64* source, const i64* triangle, const i64* right, const i64* column, const i64* target, i64 rows,      \
+     i64 depth) {                                                                                                   \
+        carry_over<T>(batch, values, num_values, work, work_size, carried, eliminated, reduced_rhs, reduced,        \
+                      regular, by_row, by_column, count, source, triangle, right, column, target, rows, depth);     \
+    }                                                                                                               \
+    MSLSQ_EXPORT(schur_place_kept, type)                                                                            \
+    (i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, double* matrix, i64 size, i64 count,   \
+     const i64* source, const i64* target, const i64* stride, const i64* row, const i64* height, const i64* width,  \
+     const bool* is_diagonal) {                                                                                     \
+        place_kept<T>(batch, values, num_values, shift, shifts, matrix, size, count, source, target, stride, row,   \
+                      height, width, is_diagonal);                                                                  \
+    }
+
+MSLSQ_DEFINE(double, f64)
+MSLSQ_DEFINE(float, f32)
+
+MSLSQ_EXPORT(schur_subtract_pairs, any)
+(i64 batch, const double* work, i64 work_size, double* matrix, i64 size, const bool* regular, i64 count,
+ const i64* start, const i64* target, const i64* stride, const i64* left, const i64* right, i64 rows, i64 depth,
+ i64 columns) {
+    subtract_pairs(batch, work, work_size, matrix, size, regular, count, start, target, stride, left, right, rows, depth,
+                   columns);
+}
+
+MSLSQ_EXPORT(schur_carry_back, any)
+(i64 batch, const double* work, i64 work_size, const double* kept, i64 reduced, double* carried, i64 eliminated,
+ i64 count, const i64* right, const i64* column, const i64* target, i64 rows, i64 depth) {
+    carry_back(batch, work, work_size, kept, reduced, carried, eliminated, count, right, column, target, rows, depth);
+}
+
+MSLSQ_EXPORT(schur_solve_pivots, any)
+(i64 batch, const double* work, i64 work_size, double* carried, i64 eliminated, double* out, i64 unknowns, i64 count,
+ const i64* column, const i64* triangle, const i64* right, i64 depth) {
+    solve_pivots(batch, work, work_size, carried, eliminated, out, unknowns, count, column, triangle, right, depth);
+}
+
+}  // namespace MSLSQ_TARGET
+}  // namespace mslsq

@@ -1,0 +1,42 @@
+"""The part of the build that pyproject.toml cannot say: the kernels in C++ become a library inside the package.
+
+The library has plain C names and is loaded by ctypes, so one wheel serves every version of Python and of PyTorch.
+Without a compiler the package is installed all the same, and looks for one again when it first needs the kernels.
+"""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
+
+BUILD: dict[str, Any] = runpy.run_path(str(Path(__file__).parent / "mslsq" / "kernels" / "build.py"))
+
+
+class BuildKernels(build_ext):
+    """Compiles by `mslsq/kernels/build.py`, as the package itself does."""
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            BUILD["build"](Path(self.get_ext_fullpath(ext.name)).absolute())
+        except BUILD["CompilerError"] as error:  # setuptools reports this and goes on without an optional extension
+            raise CompileError(str(error)) from error
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split(".")[:-1], BUILD["NAME"]))
+
+
+class AnyPython(bdist_wheel):
+    """A wheel for one platform and any Python 3."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return ("py3", "none", super().get_tag()[2])
+
+
+setup(
+    ext_modules=[Extension("mslsq.kernels.libmslsq", sources=[], optional=True)],
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython},
+)

@@ -1,0 +1,139 @@
+"""The compiled kernels: found or compiled, handed arrays safely, and the same on every instruction set."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import mslsq.kernels.library as library
+from mslsq.kernels import Kernel, KernelsMissingError
+from mslsq.kernels.build import CompilerError, build, sources_hash, targets
+
+coloring = Kernel("greedy_coloring", "nllll")
+product = Kernel("symmetric_product", "nnnTnTTnlnl")
+
+
+@pytest.fixture
+def nothing_packaged(monkeypatch, tmp_path):
+    """No library in the package, an empty cache."""
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "package" / "library.py"))
+    monkeypatch.setenv("MSLSQ_CACHE_DIR", str(tmp_path / "cache"))
+    library._library.cache_clear()
+    yield tmp_path
+    library._library.cache_clear()
+
+
+def test_the_library_says_which_sources_it_was_made_of():
+    assert library._library()[0].mslsq_sources().decode() == sources_hash()
+
+
+def test_an_array_of_the_wrong_type_is_refused_before_its_memory_is_read():
+    start, neighbour, order, colors = np.array([0, 1, 2]), np.array([1, 0]), np.arange(2), np.empty(2, np.int64)
+    coloring(2, start, neighbour, order, colors)
+    assert colors.tolist() == [0, 1]
+    with pytest.raises(TypeError, match="int32"):
+        coloring(2, start.astype(np.int32), neighbour, order, colors)
+    with pytest.raises(ValueError, match="not contiguous"):
+        coloring(2, np.zeros(6, np.int64)[::2], neighbour, order, colors)
+    table, x = torch.zeros(0, 7, dtype=torch.int64), torch.zeros(1, 2)
+    with pytest.raises(TypeError, match="expected float64 or float32"):
+        product(1, 1, 2, x.half(), 0, x, x, 0, table, 0, table)
+    with pytest.raises(TypeError, match="float64"):
+        product(1, 1, 2, x, 0, x.double(), x, 0, table, 0, table)
+    with pytest.raises(ValueError, match="not contiguous"):
+        product(1, 1, 2, x, 0, torch.zeros(2, 2).T, x, 0, table, 0, table)
+
+
+def test_without_a_library_and_a_compiler_the_error_says_what_to_do(nothing_packaged, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert not library.available()
+    with pytest.raises(KernelsMissingError, match=r"no-such-compiler[\s\S]*Install"):
+        library._library()
+
+
+def test_a_library_of_other_sources_is_not_used(nothing_packaged, monkeypatch):
+    """An edited checkout: the packaged library is older than the sources."""
+    wanted = sources_hash()
+    package = nothing_packaged / "package"
+    package.mkdir()
+    (package / library.NAME).symlink_to(Path(sys.modules["mslsq"].__file__).parent / "kernels" / library.NAME)
+    if not (package / library.NAME).exists():
+        pytest.skip("the kernels were not compiled when the package was installed")
+    assert library._library()[0].mslsq_sources().decode() == wanted
+    library._library.cache_clear()
+    monkeypatch.setattr(library, "sources_hash", lambda: "other")
+    monkeypatch.setattr(library, "build", lambda path: (_ for _ in ()).throw(CompilerError("compiled anew")))
+    with pytest.raises(KernelsMissingError, match="compiled anew"):
+        library._library()
+
+
+@pytest.mark.slow
+def test_the_kernels_are_compiled_once_into_the_cache(nothing_packaged):
+    assert library.available()
+    made = list((nothing_packaged / "cache").rglob(library.NAME))
+    assert len(made) == 1
+    library._library.cache_clear()
+    before = made[0].stat().st_mtime_ns
+    assert library.available() and made[0].stat().st_mtime_ns == before
+
+
+def test_what_does_not_compile_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(CompilerError, match="false"):
+        build(tmp_path / "library.so")
+    assert not list(tmp_path.iterdir())
+
+
+SOLVE = """
+import torch, mslsq, numpy as np
+from mslsq.linear.block_structure import analyze
+from mslsq.linear.sparse.block_cholesky import factor, solve
+torch.manual_seed(0)
+rng = np.random.default_rng(0)
+found = []
+for dtype in (np.float64, np.float32):  # a Cholesky with blocks of two sizes, one and many right-hand sides
+    sizes = rng.integers(1, 8, 60)
+    rows, cols = rng.integers(0, 60, 150), rng.integers(0, 60, 150)
+    structure = analyze(sizes, rows, cols)
+    values = 0.1 * rng.standard_normal((2, structure.num_values))
+    values[:, structure.diagonal_index] = 20
+    factored = factor(structure, values.astype(dtype))
+    for k in (1, 11):
+        found.append(solve(factored, rng.standard_normal((2, structure.num_unknowns, k)).astype(dtype)))
+camera, point = mslsq.Variable("camera", mslsq.Euclidean(9), 12), mslsq.Variable("point", mslsq.Euclidean(3), 80)
+@mslsq.cost
+def seen(c, p, *, seen_at):
+    return torch.stack((c[:3] @ p + c[6] * p[0] ** 2, c[3:6] @ p + c[7] * c[8])) - seen_at
+i, j = torch.randint(12, (600,)), torch.randint(80, (600,))
+problem = mslsq.Problem(seen(camera[i], point[j], seen_at=torch.randn(600, 2, dtype=torch.float64)),
+    mslsq.Prior(camera, target=torch.zeros(12, 9, dtype=torch.float64)),
+    mslsq.Prior(point, target=torch.ones(80, 3, dtype=torch.float64), name="points"))
+start = {"camera": torch.randn(12, 9, dtype=torch.float64), "point": torch.randn(80, 3, dtype=torch.float64)}
+iterative = mslsq.linear.ConjugateGradient(tolerance=1e-12, forcing="constant")
+for linear in (mslsq.linear.Schur(), mslsq.linear.SparseCholesky(), iterative):
+    solver = mslsq.LevenbergMarquardt(linear_solver=linear, max_steps=6)
+    found.append(mslsq.solve(problem, start, solver=solver).value["point"].numpy())
+np.savez(OUT, *found)
+"""
+
+
+@pytest.mark.parametrize("target", [name for name in targets() if name != "avx512"])
+def test_every_instruction_set_gives_the_same_numbers(target, tmp_path):
+    if target == "avx2" and "avx2" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this processor has no AVX2")
+    outcomes = []
+    for name in (target, ""):
+        program, environment = SOLVE.replace("OUT", repr(str(tmp_path / f"{name}.npz"))), dict(os.environ)
+        if name:
+            environment["MSLSQ_TARGET"] = name
+        subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+        outcomes.append(np.load(tmp_path / f"{name}.npz"))
+    for name in outcomes[0].files:
+        one, other = outcomes[0][name], outcomes[1][name]
+        assert np.isfinite(one).all()
+        tolerance = 1e-4 if one.dtype == np.float32 else 1e-8  # sums in another order, six steps of them
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
