@@ -6,6 +6,7 @@ adjustment. The lanes are the blocks of a term, and `outer` the problems of the 
 curve fit) has the batch as lanes, and `outer` is 1.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -364,6 +365,23 @@ def first_block(
         tensor = tensor[0] if name in batched else tensor
         first[name] = (tensor[0] if name in term.per_block else tensor).clone()
     return storages, first
+
+
+def few_blocks(block: BlockTerm, inputs: Inputs, count: int = 2) -> tuple[BlockTerm, dict[str, Tensor]]:
+    """The same term of its first blocks alone, and the inputs of those (not prepared): what a transform does not do
+    to two blocks it does not do to a million."""
+    term = block.term
+    if term.num_blocks <= count:
+        return block, dict(inputs)
+    slots = tuple(
+        slot if isinstance(slot.index, int) else dataclasses.replace(slot, index=slot.index[:count])
+        for slot in term.slots
+    )
+    few = {
+        name: tensor.narrow(1 if name in block.batched else 0, 0, count) if name in term.per_block else tensor
+        for name, tensor in inputs.items()
+    }
+    return dataclasses.replace(block, term=dataclasses.replace(term, slots=slots, num_blocks=count)), few
 
 
 def writes_into_its_inputs(block: BlockTerm, values: Values, inputs: Inputs) -> bool:

@@ -115,9 +115,9 @@ def components_of(system: System, free: list[np.ndarray]) -> list[np.ndarray]:
             cols.append(node[link])
             chain = np.where(usable, node, chain)
     row, col = np.concatenate(rows or [np.zeros(0, int)]), np.concatenate(cols or [np.zeros(0, int)])
-    label = np.where(is_free, least_connected(len(is_free), row, col), -1)
-    _, dense = np.unique(label[is_free], return_inverse=True)
-    label[is_free] = dense
+    least = least_connected(len(is_free), row, col)
+    number = np.cumsum(is_free & (least == np.arange(len(least)))) - 1
+    label = np.where(is_free, number[least], -1)
     return [label[start:stop] for start, stop in pairwise(starts)]
 
 

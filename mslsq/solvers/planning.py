@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mslsq.linear import QR, ConjugateGradient, LinearSolver
-from mslsq.linearize.blocks import BlockTerm, Values, block_term, first_block, writes_into_its_inputs
+from mslsq.linearize.blocks import BlockTerm, Values, block_term, few_blocks, first_block, writes_into_its_inputs
 from mslsq.linearize.capture import capture
 from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
@@ -151,10 +151,12 @@ def _capture_where_needed(
 
 
 def _failure(block: BlockTerm, values: Values, given: Inputs) -> Exception | None:
-    """The exception that the linearization under `vmap` ends with, if any."""
+    """The exception that the linearization under `vmap` ends with, if any; tried on two blocks: 2 ms instead of 20 for
+    4949 relative poses."""
+    few, inputs = few_blocks(block, given)
     try:
         with TRANSFORM_LOCK:
-            block.linearizations(values, block.prepare(given))
+            few.linearizations(values, few.prepare(inputs))
     except Exception as error:
         return error
     return None
