@@ -499,3 +499,10 @@ def test_every_adjoint_reaches_the_network_inside_a_residual(adjoint):
             values.append(float(solved()))
         net.weight.add_(1e-4)
     assert float(net.weight.grad) == pytest.approx((values[0] - values[1]) / 2e-4, rel=1e-6)
+
+
+def test_unrolled_without_an_accepted_step_has_the_derivative_zero():
+    """A training loop must not stop with an error because one solve had nothing to do."""
+    y = measurements(0.1).requires_grad_()
+    fit(y, mslsq.Unrolled(), dataclasses.replace(LM, max_steps=0)).sum().backward()
+    assert torch.equal(y.grad, torch.zeros_like(y))
