@@ -169,6 +169,13 @@ def _functions(cost: CostFunction, collected: Collected) -> dict[str, Any]:
             return tuple(module.jacobians(*values, **module.data_arguments(inputs)))
 
         functions["jacobians"] = jacobians
+        if cost.residual_and_jacobians is not None:
+
+            def residual_and_jacobians(values: tuple[Any, ...], inputs: Inputs) -> tuple[Any, tuple[Tensor, ...]]:
+                module = collected.rebuild({name: inputs[name] for name in collected.tensors})
+                return module.residual_and_jacobians(*values, **module.data_arguments(inputs))
+
+            functions["residual_and_jacobians"] = residual_and_jacobians
     if cost.curvature is not None:
 
         def curvature(cotangent: Any, values: tuple[Any, ...], inputs: Inputs) -> Tensor:

@@ -154,9 +154,12 @@ class BlockTerm:
 
     def residual_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "rows"]:
         """The weighted residual of one block, as a real vector; of many where the term broadcasts."""
-        output = self.term.residual(self.values_of_block(storages), inputs)
+        return self._whitened(self.term.residual(self.values_of_block(storages), inputs), storages[0], inputs)
+
+    def _whitened(self, output: Any, like: Tensor, inputs: Inputs) -> Float[Tensor, "rows"]:
+        """What a residual returned, as a real vector, weighted."""
         vector = output if self.term.broadcasts else residual_vector(output)[0]
-        vector = vector.to(storages[0].dtype)  # only ever widens: `block_term` refuses the other way
+        vector = vector.to(like.dtype)  # only ever widens: `block_term` refuses the other way
         return vector if self.term.whiten is None else self.term.whiten(vector, inputs)
 
     def values_of_block(self, storages: tuple[Tensor, ...]) -> tuple[Any, ...]:
@@ -188,8 +191,12 @@ class BlockTerm:
         """The weighted residual of one block and its Jacobian in the joint tangent of its variables; of many where
         the term broadcasts."""
         if self.term.jacobians is not None:
-            residual = self.residual_of_block(storages, inputs)
-            given = self.term.jacobians(self.values_of_block(storages), inputs)
+            values = self.values_of_block(storages)
+            if self.term.residual_and_jacobians is not None:
+                output, given = self.term.residual_and_jacobians(values, inputs)
+            else:
+                output, given = self.term.residual(values, inputs), self.term.jacobians(values, inputs)
+            residual = self._whitened(output, storages[0], inputs)
             if self.term.broadcasts:
                 jacobian = cat_matrices([part.expand(*residual.shape[:-1], -1, -1) for part in given], -1)
             else:

@@ -6,7 +6,6 @@ transforms themselves (pytorch #151196), takes the plain graph.
 """
 
 import copy
-import dataclasses
 import shutil
 import threading
 import time
@@ -168,7 +167,7 @@ class Plan:
         found = []
         for number, (term, own, size) in enumerate(zip(system.terms, batched, self.sizes, strict=True)):
             if number in self.captured:
-                term = dataclasses.replace(term, residual=self.captured[number])
+                term = term.with_residual(self.captured[number])
             if self.compressed is not None:
                 found.append(CompressedTerm(term, system, batch, own, *size, plan=self.compressed))
             else:

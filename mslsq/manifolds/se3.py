@@ -12,7 +12,7 @@ from mslsq.manifolds import quaternion
 from mslsq.manifolds.base import _batch
 from mslsq.manifolds.components import cat, cat_matrices, cross, matmul
 from mslsq.manifolds.lie_group import LieGroup, dot, hat, hat_squared, normalized, outer
-from mslsq.manifolds.series import half_angle, higher_remainders, sine_remainder
+from mslsq.manifolds.series import HalfAngle, half_angle, higher_remainders, sine_remainder
 from mslsq.manifolds.so3 import SO3
 
 
@@ -102,7 +102,8 @@ class SE3(LieGroup):
     @classmethod
     def left_jacobian(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
         """J with exp(x + dx) ≈ exp(J dx) exp(x): [[J, Q], [0, J]] with SO(3)'s J and `_coupling` Q."""
-        return _blocks(SO3.left_jacobian(tangent[..., 3:]), _coupling(tangent))
+        half = half_angle(0.25 * dot(tangent[..., 3:], tangent[..., 3:]))
+        return _blocks(SO3.left_jacobian(tangent[..., 3:]), _coupling(tangent, half))
 
     @classmethod
     def right_jacobian(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
@@ -112,8 +113,9 @@ class SE3(LieGroup):
     @classmethod
     def left_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
         """The inverse of `left_jacobian`, for angles below 2 pi: [[J⁻¹, -J⁻¹ Q J⁻¹], [0, J⁻¹]]."""
-        inverse = SO3.left_jacobian_inverse(tangent[..., 3:])
-        return _blocks(inverse, -matmul(matmul(inverse, _coupling(tangent)), inverse))
+        half = half_angle(0.25 * dot(tangent[..., 3:], tangent[..., 3:]))
+        inverse = SO3._left_jacobian_inverse(tangent[..., 3:], half)
+        return _blocks(inverse, -matmul(matmul(inverse, _coupling(tangent, half)), inverse))
 
     @classmethod
     def right_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
@@ -139,7 +141,7 @@ class SE3(LieGroup):
         return cls._wrap(torch.cat([translation, rotation], -1))
 
 
-def _coupling(tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 3 3"]:
+def _coupling(tangent: Float[Tensor, "*batch 6"], half: HalfAngle) -> Float[Tensor, "*batch 3 3"]:
     """Q of SE(3)'s left Jacobian (Barfoot, State Estimation for Robotics, eq. 7.86), with P = [ρ] and F = [φ]:
 
     P/2 + c3 (FP + PF + FPF) + c4 (FFP + PFF - 3 FPF) + (c4 - 3 c5)/2 (FPFF + FFPF),
@@ -153,7 +155,7 @@ def _coupling(tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 3 3"]
     """
     rho, phi = tangent[..., :3], tangent[..., 3:]
     theta2, d = dot(phi, phi), dot(phi, rho)
-    c3, c4, c5 = higher_remainders(half_angle(0.25 * theta2))
+    c3, c4, c5 = higher_remainders(half)
     skew = hat((0.5 - c4 * theta2) * rho + ((2.0 * c4 - c3) * d) * phi)
     mixed = outer(rho, c3 * phi)
     square = (d * (c4 - 3.0 * c5))[..., None] * hat_squared(phi)

@@ -12,7 +12,7 @@ from mslsq.manifolds import quaternion
 from mslsq.manifolds.base import _batch
 from mslsq.manifolds.components import cat
 from mslsq.manifolds.lie_group import LieGroup, dot, hat, hat_squared, normalized
-from mslsq.manifolds.series import cotangent_remainder, half_angle, sine_remainder
+from mslsq.manifolds.series import HalfAngle, cotangent_remainder, half_angle, sine_remainder
 
 
 class SO3(LieGroup):
@@ -96,7 +96,11 @@ class SO3(LieGroup):
     @classmethod
     def left_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
         """The inverse of `left_jacobian`, for angles below 2 pi: I - [x]/2 + (1 - (θ/2) cot(θ/2))/θ² [x]²."""
-        second = 0.25 * cotangent_remainder(half_angle(0.25 * dot(tangent, tangent)))
+        return cls._left_jacobian_inverse(tangent, half_angle(0.25 * dot(tangent, tangent)))
+
+    @classmethod
+    def _left_jacobian_inverse(cls, tangent: Tensor, half: HalfAngle) -> Tensor:
+        second = 0.25 * cotangent_remainder(half)
         return _eye(tangent) + hat(-0.5 * tangent) + second[..., None] * hat_squared(tangent)
 
     @classmethod

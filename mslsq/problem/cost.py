@@ -78,6 +78,8 @@ class CostFunction(nn.Module):
     """The Jacobians of one block, where the subclass writes them; None for automatic differentiation."""
     curvature: Callable[..., Tensor] | None = None
     """The second derivatives of one block, where the subclass writes them; None for automatic differentiation."""
+    residual_and_jacobians: Callable[..., tuple[Any, tuple[Tensor, ...]]] | None = None
+    """Both at once, where the subclass writes that too because they share work."""
     broadcasts: Callable[..., bool] | None = None
     """May `residual` and `jacobians` be given many blocks at once, as a leading axis of variables and data?
     (A method, or None for no.) They are then called as they are, not mapped: for costs in closed form whose operations
@@ -116,8 +118,10 @@ class CostFunction(nn.Module):
         super().__init_subclass__(**options)
         if "residual" in vars(cls) and "jacobians" not in vars(cls):
             cls.jacobians = None  # those of the base belong to another residual
-        if {"residual", "jacobians"} & set(vars(cls)) and "broadcasts" not in vars(cls):
-            cls.broadcasts = None
+        if {"residual", "jacobians"} & set(vars(cls)):
+            for name in ("residual_and_jacobians", "broadcasts"):
+                if name not in vars(cls):
+                    setattr(cls, name, None)
         if {"residual", "jacobians"} & set(vars(cls)) and "curvature" not in vars(cls):
             cls.curvature = None
 

@@ -123,17 +123,22 @@ class Between(CostFunction):
     def jacobians(
         self, a: Any, b: Any, measured: Any
     ) -> tuple[Float[Tensor, "tangent tangent"], Float[Tensor, "tangent tangent"]]:
+        return self.residual_and_jacobians(a, b, measured)[1]
+
+    def residual_and_jacobians(
+        self, a: Any, b: Any, measured: Any
+    ) -> tuple[Float[Tensor, "tangent"], tuple[Float[Tensor, "tangent tangent"], Float[Tensor, "tangent tangent"]]]:
         group = type(measured)
         measured = measured.normalized()
+        seen = a.between(b)
+        error = measured.between(seen).log()
         space = space_of_value(measured)
         if not _has_closed_form(space):
-            seen = a.between(b)
             moved_start = jacfwd(lambda d: measured.between(a.retract(d).between(b)).log())(_zero(space, a.storage))
-            return moved_start, _jacobian_at_end(space, measured.storage, seen.storage)
-        seen = a.between(b)
-        at_end = group.right_jacobian_inverse(measured.between(seen).log())
+            return error, (moved_start, _jacobian_at_end(space, measured.storage, seen.storage))
+        at_end = group.right_jacobian_inverse(error)
         # J_l⁻¹(e) Ad(measured⁻¹), with exp(e) = measured⁻¹ a⁻¹ b and J_l(e) = Ad(exp e) J_r(e)
-        return -matmul(at_end, seen.inverse().adjoint()), at_end
+        return error, (-matmul(at_end, seen.inverse().adjoint()), at_end)
 
     def broadcasts(self) -> bool:
         return _closed_for_all(self)

@@ -6,7 +6,7 @@ everything below them reads them.
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -56,6 +56,8 @@ class Term:
     curvature: Callable[[Any, tuple[Any, ...], Inputs], Tensor] | None = None
     """`curvature(w, values, inputs)` of one block: Σᵢ wᵢ ∇²rᵢ in the joint tangent, up to an antisymmetric part, for w
     of the residual's own form. Where it is given, `jacobians` are exact."""
+    residual_and_jacobians: Callable[[tuple[Any, ...], Inputs], tuple[Any, tuple[Tensor, ...]]] | None = None
+    """Both at once, where that is less work."""
     broadcasts: bool = False
     """May everything above and the weight be called with a leading axis of blocks, the residual a tensor of real rows?
     (Not `curvature`.)"""
@@ -72,6 +74,11 @@ class Term:
     """What a traced graph of this term depends on besides shapes: scalars, code, flags."""
     chunk: int | None = None
     """Linearize at most that many blocks at a time, where blocks share their variables (memory)."""
+
+
+    def with_residual(self, residual: Callable[[tuple[Any, ...], Inputs], Any]) -> "Term":
+        """The same term with its residual rewritten: a residual of one block, that nothing else stands in for."""
+        return replace(self, residual=residual, residual_and_jacobians=None, broadcasts=False)
 
 
 @dataclass(frozen=True, eq=False)

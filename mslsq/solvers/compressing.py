@@ -61,7 +61,7 @@ def compressed_plan(
             _check_capture(block, captured, storages, first)
             for node in captured.graph.graph.nodes:
                 node.meta.clear()  # a fake tensor each: 15 MB for 56 slices
-            block = dataclasses.replace(block, term=dataclasses.replace(block.term, residual=captured))
+            block = dataclasses.replace(block, term=block.term.with_residual(captured))
             compressed = _recorded(block, _compressed(block, storages, first, inputs[0]), storages, first)
             plan = _placed(system, solver, block, compressed)
     except Exception as reason:

@@ -140,7 +140,7 @@ def _capture_where_needed(
             storages, first = first_block(term, block.batched, values, given)
             with TRANSFORM_LOCK:
                 captured = capture(term.residual, (block.values_of_block(storages), first), name=term.name)
-            rewritten = dataclasses.replace(block, term=dataclasses.replace(term, residual=captured))
+            rewritten = dataclasses.replace(block, term=term.with_residual(captured))
             remaining = _failure(rewritten, values, given)
             if remaining is not None:
                 raise failure or remaining  # rewriting does not help: the first error is the one to show
