@@ -46,15 +46,17 @@ class DifferentiableSteps(LinearSolver):
         return system_of(self.own)
 
     def solve(self, matrix: Numbers, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
+        """Who takes the step knows that it could be solved once. Where it cannot be solved again, by rounding, the step
+        is zero and its derivatives NaN: the solution keeps its value."""
         values = self.system.damped(matrix, damping)
-        factor, solved = Opaque.apply(self._factored, constant(values))
+        (factor,) = Opaque.apply(self._factored, constant(values))
         if self.accuracy is None:
             (known,) = Opaque.apply(self._solution, factor, constant(rhs))
         else:
             given = (self.accuracy, matrix, rhs) if damping is None else (self.accuracy, matrix, rhs, damping)
-            known, solved = Opaque.apply(self._own_solution, *map(constant, given))
+            (known,) = Opaque.apply(self._own_solution, *map(constant, given))
         x = DifferentiableInverse.apply(self.system, values, factor, rhs[..., None], known[..., None])
-        return -x[..., 0], solved
+        return -x[..., 0], torch.ones_like(x[:, 0, 0], dtype=torch.bool)
 
     def quadratic(self, matrix: Numbers, vector: Vector) -> Float[Tensor, "batch"]:
         return (vector * self.product(matrix, vector)).sum(-1)
@@ -64,19 +66,17 @@ class DifferentiableSteps(LinearSolver):
 
     # ---- on plain tensors
 
-    def _factored(self, values: Numbers) -> tuple[Tensor, Tensor]:
-        factor, solved, _ = self.system.factor(values)
-        return factor, solved
+    def _factored(self, values: Numbers) -> tuple[Tensor]:
+        return (self.system.factor(values),)
 
     def _solution(self, factor: Tensor, rhs: Vector) -> tuple[Tensor]:
-        # A solve that did not converge must not spoil the value; its derivative, another such solve, is NaN.
         return (torch.nan_to_num(self.system.solve(factor, rhs[..., None])[..., 0], nan=0.0),)
 
     def _own_solution(
         self, accuracy: Tensor, matrix: Numbers, rhs: Vector, damping: Vector | None = None
-    ) -> tuple[Tensor, Tensor]:
-        step, solved = self.own.to_accuracy(accuracy).solve(matrix, rhs, damping)
-        return -step, solved
+    ) -> tuple[Tensor]:
+        step, _ = self.own.to_accuracy(accuracy).solve(matrix, rhs, damping)
+        return (torch.nan_to_num(-step, nan=0.0),)
 
 
 def differentiable(linear: LinearSolver) -> LinearSolver:

@@ -51,11 +51,13 @@ class Unrolled(Adjoint):
         def again(x: Values, number: int) -> Values:
             accepted, accuracy, *method = (column[:, number] for column in attachment.answer.trajectory)
             linear = linearizer.linear_solver.to_accuracy(accuracy)
-            model = _guarded(linearize(x, prepared), accepted, linear)
+            model = linearize(x, prepared)
+            model = model if all_moved else _guarded(model, accepted, linear)
             step = solver.propose(model, attachment.call.method_state(method), linear).step
-            return _moved(linearizer, x, step, accepted)
+            return linearizer.retract(x, step) if all_moved else _moved(linearizer, x, step, accepted)
 
         count = attachment.answer.trajectory[0].shape[1] if attachment.answer.trajectory else 0
+        all_moved = count > 0 and attachment.nothing_failed and bool(attachment.answer.trajectory[0].all())
         recompute = self.checkpoint and not transforms_are_active()
         with TRANSFORM_LOCK:
             for number in range(count):
@@ -94,13 +96,14 @@ class Truncated(Adjoint):
     def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
         fill = torch.nan if self.failed == "nan" else 0.0
         linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(fill)
-        x, usable = attachment.solution(), attachment.answer.differentiable
+        x, usable, all_usable = attachment.solution(), attachment.answer.differentiable, attachment.nothing_failed
         linearize = attachment.linearization(linearizer, prepared)
         with TRANSFORM_LOCK:
             for _ in range(self.steps):
-                model = _guarded(linearize(x, prepared), usable, linearizer.linear_solver)
+                model = linearize(x, prepared)
+                model = model if all_usable else _guarded(model, usable, linearizer.linear_solver)
                 step, _solved = linearizer.linear_solver.solve(model.matrix, model.rhs, None)
-                x = _moved(linearizer, x, step, usable)
+                x = linearizer.retract(x, step) if all_usable else _moved(linearizer, x, step, usable)
             cost = linearizer.cost(x, prepared)
         return attachment.with_value(x, cost, fill)
 

@@ -15,7 +15,7 @@ from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.differentiable_inverse import SymmetricSystem, Values, Vectors
 from mslsq.linear.iterative import ConjugateGradient
 from mslsq.linear.iterative.block_rows import BlockRows, Term, terms
-from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Vector
+from mslsq.linear.linear_solver import LinearSolver, Vector
 from mslsq.linear.schur import Schur
 from mslsq.linear.sparse import SparseCholesky
 
@@ -27,8 +27,9 @@ class DampedSystem(SymmetricSystem):
         """The numbers of the system, from a matrix in the solver's form."""
         raise NotImplementedError
 
-    def factor(self, values: Values) -> DefiniteFactor:
-        """What to solve with, without derivative; plain tensors."""
+    def factor(self, values: Values) -> Tensor:
+        """What to solve with, without derivative; plain tensors. Where there is none solutions are NaN (zero for zero),
+        never numbers that look like some."""
         raise NotImplementedError
 
     def harmless(self, matrix: Tensor) -> Tensor:
@@ -58,11 +59,14 @@ class StoredSystem(DampedSystem):
         diagonal = self._places(matrix.device)[2]
         return ones.index_fill(0, diagonal, 1.0)
 
-    def factor(self, values: Values) -> DefiniteFactor:
-        return self.linear.factor_of_step(values)
+    def factor(self, values: Values) -> Tensor:
+        factor, definite, _ = self.linear.factor_of_step(values)
+        return factor if bool(definite.all()) else torch.where(definite[:, None], factor, torch.nan)
 
     def solve(self, factor: Tensor, rhs: Vectors) -> Vectors:
-        return _each(partial(self.linear.solve_factored, factor), rhs)
+        missing = factor[:, :1, None].isnan()
+        x = torch.where(missing, 0, _each(partial(self.linear.solve_factored, factor), rhs))
+        return torch.where(missing & (rhs != 0).any(1, keepdim=True), torch.nan, x)
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
         return self.tangent(matrix, matrix, vector[..., None])[..., 0]
@@ -105,13 +109,13 @@ class UnformedSystem(DampedSystem):
     def harmless(self, matrix: Values) -> Tensor:
         return matrix.new_zeros(())
 
-    def factor(self, values: Values) -> DefiniteFactor:
-        finite = torch.isfinite(values).all(-1)
-        return DefiniteFactor(torch.where(finite[:, None], values, 0), finite)
+    def factor(self, values: Values) -> Tensor:
+        return values
 
     def solve(self, factor: Tensor, rhs: Vectors) -> Vectors:
         jacobian, damping = self._split(factor)
-        return self.linear.solve_damped(jacobian, damping, rhs)
+        x = self.linear.solve_damped(jacobian, damping, rhs)
+        return torch.where((rhs != 0).any(1, keepdim=True), x, 0)
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
         none = matrix.new_zeros(len(matrix), self.rows.num_columns)

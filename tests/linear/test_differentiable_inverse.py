@@ -82,7 +82,7 @@ class Case:
     def at_point(self) -> tuple[Tensor, Tensor]:
         """Factor and solution where derivatives are taken, made outside of all transforms."""
         values, rhs = (t[None] for t in self.given(POINT))
-        factor = self.system.factor(values).factor
+        factor = self.system.factor(values)
         return factor, self.system.solve(factor, rhs[..., None])
 
     def found(self, known: bool = False):
@@ -150,7 +150,7 @@ def test_matrices_and_right_hand_sides_are_mapped_together_or_alone(case):
     """Mapped right-hand sides share a factor; mapped matrices are a larger batch."""
     values, rhs = case.given(POINT)
     several, sides = torch.stack((values, 1.1 * values, 1.3 * values)), torch.stack((rhs, 2 * rhs, rhs.flip(0)))
-    factors = case.system.factor(several).factor
+    factors = case.system.factor(several)
 
     def solved(values, factor, rhs):
         return DifferentiableInverse.apply(case.system, values[None], factor[None], rhs[None, :, None], None)[0, :, 0]
@@ -181,3 +181,16 @@ def test_the_upper_triangle_of_a_diagonal_block_has_no_influence():
     u, x = random(1, STRUCTURE.num_unknowns, 2), random(1, STRUCTURE.num_unknowns, 2, seed=1)
     row, column = map(torch.from_numpy, STRUCTURE.places)
     assert not system.cotangent(torch.zeros(1, STRUCTURE.num_values), u, x)[0][row < column].any()
+
+
+@pytest.mark.parametrize("name", ["sparse", "schur", "cg", "cg, iterative"])
+def test_what_is_not_definite_has_no_solution_but_zero_for_zero(name):
+    """Not a number that looks like one, and no harm to its neighbour in the batch."""
+    system = system_of(LINEAR[name])
+    good = Case(system).given(POINT)[0]
+    factor = system.factor(torch.stack((good, -good, good * torch.nan)))
+    rhs = random(3, STRUCTURE.num_unknowns, 1)
+    x = system.solve(factor, rhs)
+    assert torch.isfinite(x[0]).all()
+    assert x[1:].isnan().all()
+    assert not system.solve(factor, torch.zeros_like(rhs)).any()
