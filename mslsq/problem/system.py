@@ -75,7 +75,6 @@ class Term:
     chunk: int | None = None
     """Linearize at most that many blocks at a time, where blocks share their variables (memory)."""
 
-
     def with_residual(self, residual: Callable[[tuple[Any, ...], Inputs], Any]) -> "Term":
         """The same term with its residual rewritten: a residual of one block, that nothing else stands in for."""
         return replace(self, residual=residual, residual_and_jacobians=None, broadcasts=False)
