@@ -100,12 +100,14 @@ def test_several_factors_live_side_by_side_and_take_many_right_hand_sides(backen
 
 @each
 def test_threads_factor_different_structures_at_the_same_time(backend):
-    problems = [chain(30 + seed, seed) for seed in range(3)]
+    # MUMPS without its lock fails in most runs of this size. PARDISO takes 0.27 s to find MKL, each time.
+    size, repeats = (50, 3) if backend == "pardiso" else (600, 20)
+    problems = [chain(size + seed, seed) for seed in range(3)]
 
     def work(problem) -> float:
         lower, entries, whole = problem
         worst = 0.0
-        for _ in range(3):
+        for _ in range(repeats):
             own = factorization(backend)(lower)
             own.factor(entries)
             rhs = np.ones((lower.size, 1))

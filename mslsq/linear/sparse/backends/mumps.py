@@ -29,7 +29,8 @@ SINGULAR, WORKSPACE_TOO_SMALL = -10, (-8, -9)
 """INFOG(1)."""
 
 _LIBRARY = threading.RLock()
-"""MUMPS has module variables, so one call at a time, whichever instance it is for."""
+"""One call at a time, whichever instance it is for: MUMPS has module variables, and four threads without this end in
+"PB allocation in DMUMPS_LOAD_INIT"."""
 
 
 class Factorization:
