@@ -147,6 +147,33 @@ def bend(a: torch.Tensor, b: torch.Tensor, measured: torch.Tensor) -> torch.Tens
     return b - torch.sin(a) - measured
 
 
+def end_of_a_chain(data: torch.Tensor, linear, device: str = "cpu") -> torch.Tensor:
+    """The last variable of a chain of 200, as a function of its measurements."""
+    count = 200
+    x = mslsq.Variable("x", mslsq.Euclidean(2), count=count)
+    i = torch.arange(count - 1)
+    anchor = mslsq.Prior(x, target=torch.zeros(count, 2, dtype=F64), weight=2.0)
+    problem = mslsq.Problem(bend(x[i], x[i + 1], measured=torch.zeros(count - 1, 2, dtype=F64)), anchor).to(device)
+    solver = mslsq.LevenbergMarquardt(linear_solver=linear, verbose=True)
+    start = {"x": torch.zeros(count, 2, dtype=F64, device=device)}
+    return mslsq.solve(problem, start, {"bend": {"measured": data}}, solver=solver).value["x"][-1]
+
+
+MEASURED = torch.randn(199, 2, generator=torch.Generator().manual_seed(0), dtype=F64)
+
+
+def with_derivatives(data: torch.Tensor, linear, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
+    return end_of_a_chain(data, linear, device), jacrev(lambda moved: end_of_a_chain(moved, linear, device))(data)
+
+
+def test_a_whole_solve_and_its_derivatives_use_nothing_else(stand_in, capsys):
+    expected = with_derivatives(MEASURED, mslsq.linear.SparseCholesky("mslsq"))
+    capsys.readouterr()
+    for result, wanted in zip(with_derivatives(MEASURED, mslsq.linear.SparseCholesky("cudss")), expected, strict=True):
+        torch.testing.assert_close(result, wanted, rtol=0, atol=1e-8)
+    assert "SparseCholesky (cudss)" in capsys.readouterr().out
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not cudss.is_installed(), reason="needs a GPU and nvmath-python[cu13] with cuDSS")
 def test_on_a_gpu_it_solves_what_our_own_kernels_solve():
@@ -158,23 +185,8 @@ def test_on_a_gpu_it_solves_what_our_own_kernels_solve():
 @pytest.mark.skipif(not cudss.is_installed(), reason="needs a GPU and nvmath-python[cu13] with cuDSS")
 @pytest.mark.parametrize("choice", ["auto", mslsq.linear.SparseCholesky()])
 def test_on_a_gpu_a_large_problem_takes_it_by_itself(choice, capsys):
-    count = 200
-    generator = torch.Generator().manual_seed(0)
-    measured = torch.randn(count - 1, 2, generator=generator, dtype=F64)
-
-    def end(data: torch.Tensor, device: str) -> torch.Tensor:
-        x = mslsq.Variable("x", mslsq.Euclidean(2), count=count)
-        i = torch.arange(count - 1)
-        anchor = mslsq.Prior(x, target=torch.zeros(count, 2, dtype=F64), weight=2.0)
-        problem = mslsq.Problem(bend(x[i], x[i + 1], measured=measured), anchor).to(device)
-        solver = mslsq.LevenbergMarquardt(linear_solver=choice, verbose=True)
-        start = {"x": torch.zeros(count, 2, dtype=F64, device=device)}
-        return mslsq.solve(problem, start, {"bend": {"measured": data}}, solver=solver).value["x"][-1]
-
-    own = end(measured, "cpu"), jacrev(lambda data: end(data, "cpu"))(measured)
+    expected = with_derivatives(MEASURED, mslsq.linear.SparseCholesky("mslsq"))
     capsys.readouterr()
-    there = measured.cuda()
-    other = end(there, "cuda"), jacrev(lambda data: end(data, "cuda"))(there)
+    for result, wanted in zip(with_derivatives(MEASURED.cuda(), choice, "cuda"), expected, strict=True):
+        torch.testing.assert_close(result.cpu(), wanted, rtol=0, atol=1e-8)
     assert "SparseCholesky (cudss)" in capsys.readouterr().out
-    for result, expected in zip(other, own, strict=True):
-        torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=1e-8)
