@@ -295,7 +295,6 @@ def fresh(name: str, repeats: int) -> list[list[Any]]:
         for number in range(repeats):
             caches = {
                 "MSLSQ_CACHE_DIR": f"{folder}/mslsq{number}",
-                "PYTHONPYCACHEPREFIX": f"{folder}/bytecode{number}",
                 "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor{number}",
             }
             empty.append(fresh_process(FRESH["mslsq"], [str(path)], caches))

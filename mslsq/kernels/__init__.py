@@ -1,5 +1,5 @@
 """The loops that PyTorch has no fast operation for, in C++: block-sparse factorisations, products and orderings."""
 
-from mslsq.kernels.library import Kernel, KernelsMissingError, available
+from mslsq.kernels.library import Kernel, KernelsMissingError, KernelsMissingWarning, available, run_on
 
-__all__ = ["Kernel", "KernelsMissingError", "available"]
+__all__ = ["Kernel", "KernelsMissingError", "KernelsMissingWarning", "available", "run_on"]

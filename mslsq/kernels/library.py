@@ -2,12 +2,13 @@
 
 The library comes with the package. Where it is missing (an installation from source without a compiler) or was made
 from other sources (an edited checkout), it is compiled once into the user's cache; where that cannot be done either,
-`KernelsMissingError` says what to do, and `available()` is False.
+a warning says what to do, and `run_on` is False: PyTorch and SciPy's SuperLU do the same, slowly.
 """
 
 import ctypes
 import functools
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ ARRAYS = {
 
 class KernelsMissingError(RuntimeError):
     """The compiled kernels are missing and could not be compiled."""
+
+
+class KernelsMissingWarning(UserWarning):
+    """The compiled kernels are missing: SciPy and PyTorch do their work, slowly."""
 
 
 class Kernel:
@@ -68,12 +73,25 @@ class Kernel:
 
 
 def available() -> bool:
-    """Can the kernels be called? Compiles them where they are missing; only the first call takes any time."""
+    """Can the kernels be called? Compiles them where they are missing; where that fails, says so once, in a warning."""
+    return _missing() is None
+
+
+def run_on(device: torch.device) -> bool:
+    """Do kernels work on this device's tensors? Elsewhere the same is done in PyTorch's operations."""
+    return device.type == "cpu" and available()
+
+
+@functools.cache
+def _missing() -> KernelsMissingError | None:
     try:
         _library()
-    except KernelsMissingError:
-        return False
-    return True
+    except KernelsMissingError as error:
+        warnings.warn(
+            f"{error}\nUntil then large sparse problems take ten times as long.", KernelsMissingWarning, stacklevel=3
+        )
+        return error
+    return None
 
 
 def _passed(kind: str, argument: Any, real: Any) -> int:
@@ -106,8 +124,8 @@ def _library() -> tuple[ctypes.CDLL, str]:
         build(own)
     except (CompilerError, OSError) as error:
         raise KernelsMissingError(
-            f"mslsq has no compiled kernels, which large sparse problems need on the CPU, and {error}\n"
-            "Install a C++ compiler, or a wheel of mslsq that brings them. Dense solvers work without."
+            f"mslsq's compiled kernels for large sparse problems are missing, and {error}\n"
+            "Install a C++ compiler, or a wheel of mslsq that brings them."
         ) from error
     library = _loaded(own)
     return library, _target(library)

@@ -20,6 +20,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 from numpy import ndarray
 
+from mslsq.kernels import available
+
 if TYPE_CHECKING:
     from mslsq.linear.sparse.elimination import Plan
 
@@ -165,7 +167,7 @@ def analyze(
     offsets = ends - sizes[rows] * sizes[cols]
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
     structure = BlockStructure(sizes, rows, cols, offsets, starts, num_values=int(ends[-1]))
-    if eliminate:
+    if eliminate and available():
         _ = structure.elimination
     return structure
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from mslsq.kernels import available
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.independent_kinds import blocks_of, independent_kinds
 from mslsq.linear.iterative import ConjugateGradient
@@ -44,7 +45,7 @@ class AutomaticSparse(LinearSolver):
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> LinearSolver:
         chosen = structure.__dict__.setdefault("_chosen", {})
         if self.on_cpu not in chosen:
-            choose = fastest_sparse if self.on_cpu else eliminating
+            choose = fastest_sparse if self.on_cpu and available() else eliminating
             general = SparseCholesky("auto" if self.on_cpu else "cudss")
             chosen[self.on_cpu] = choose(structure, kinds) or general.bound(structure, kinds)
         return chosen[self.on_cpu]

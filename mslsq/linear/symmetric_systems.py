@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure
@@ -18,6 +18,7 @@ from mslsq.linear.iterative.block_rows import BlockRows, Term, terms
 from mslsq.linear.linear_solver import LinearSolver, Vector
 from mslsq.linear.schur import Schur
 from mslsq.linear.sparse import SparseCholesky
+from mslsq.linear.sparse.tensor_product import places_on, symmetric_product
 
 
 class DampedSystem(SymmetricSystem):
@@ -52,12 +53,11 @@ class StoredSystem(DampedSystem):
     def damped(self, matrix: Values, damping: Vector | None) -> Values:
         if damping is None:
             return matrix
-        return matrix.index_add(1, self._places(matrix.device)[2], damping)
+        return matrix.index_add(1, places_on(self.structure, matrix.device).diagonal, damping)
 
     def harmless(self, matrix: Values) -> Tensor:
         ones = matrix.new_zeros(matrix.shape[1])
-        diagonal = self._places(matrix.device)[2]
-        return ones.index_fill(0, diagonal, 1.0)
+        return ones.index_fill(0, places_on(self.structure, matrix.device).diagonal, 1.0)
 
     def factor(self, values: Values) -> Tensor:
         factor, definite, _ = self.linear.factor_of_step(values)
@@ -69,29 +69,16 @@ class StoredSystem(DampedSystem):
         return torch.where(missing & (rhs != 0).any(1, keepdim=True), torch.nan, x)
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
-        return self.tangent(matrix, matrix, vector[..., None])[..., 0]
+        return symmetric_product(self.structure, matrix, vector[..., None])[..., 0]
 
     def tangent(self, values: Values, direction: Values, x: Vectors) -> Vectors:
-        rows, columns, _, read, twice = self._places(x.device)
-        y = x.new_zeros(x.shape)
-        y = y.index_add(1, rows, torch.where(read, direction, 0)[..., None] * x.index_select(1, columns))
-        return y.index_add(1, columns, torch.where(twice, direction, 0)[..., None] * x.index_select(1, rows))
+        return symmetric_product(self.structure, direction, x)
 
     def cotangent(self, values: Values, u: Vectors, x: Vectors) -> Values:
-        rows, columns, _, read, twice = self._places(x.device)
+        rows, columns, _, read, mirrored = places_on(self.structure, x.device)
         own = (u.index_select(1, rows) * x.index_select(1, columns)).sum(-1)
-        mirrored = (u.index_select(1, columns) * x.index_select(1, rows)).sum(-1)
-        return torch.where(read, own, 0) + torch.where(twice, mirrored, 0)
-
-    def _places(self, device: torch.device) -> tuple[Int[Tensor, "values"], ...]:
-        """Row and column of every stored number, where the diagonal is stored, and which numbers are read (in diagonal
-        blocks the lower triangle), and which stand for their mirror image too; made once per structure."""
-        made = self.structure.__dict__.setdefault("_places_on", {})
-        if device not in made:
-            arrays = (*self.structure.places, self.structure.diagonal_index)
-            rows, columns, diagonal = (torch.from_numpy(array).to(device) for array in arrays)
-            made[device] = rows, columns, diagonal, rows >= columns, rows > columns
-        return made[device]
+        image = (u.index_select(1, columns) * x.index_select(1, rows)).sum(-1)
+        return torch.where(read, own, 0) + torch.where(mirrored, image, 0)
 
 
 @dataclass(frozen=True, eq=False)

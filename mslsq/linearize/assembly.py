@@ -11,6 +11,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.kernels import run_on
 from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.normal_products import normal_gradient, normal_matrix, normal_matrix_by_tensors
@@ -81,7 +82,7 @@ class Assembly:
         return self.place_matrix(einsum(jacobian, jacobian, "o rows a lanes, o rows b lanes -> o a b lanes"))
 
     def _by_kernels(self, jacobian: Tensor) -> bool:
-        return jacobian.device.type == "cpu" and not self.differentiable
+        return not self.differentiable and run_on(jacobian.device)
 
     def dense_jacobian(
         self, jacobian: Float[Tensor, "outer rows tangent lanes"]

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mslsq.kernels import Kernel
+from mslsq.kernels import Kernel, run_on
 from mslsq.linear.block_structure import BlockStructure
 
 _symmetric = Kernel("symmetric_product", "nnnTnTTnlnl")
@@ -39,7 +39,7 @@ def symmetric_plan(structure: BlockStructure) -> tuple[np.ndarray, np.ndarray]:
 
 def symmetric_product(values: Matrices, x: Vectors, below: Table, diagonal: Table) -> Vectors:
     """A x."""
-    if x.device.type == "cpu":
+    if run_on(x.device):
         y = torch.zeros_like(x, memory_format=torch.contiguous_format)
         v, below, diagonal = values.contiguous(), below.contiguous(), diagonal.contiguous()
         tables = len(below), below, len(diagonal), diagonal
@@ -50,7 +50,7 @@ def symmetric_product(values: Matrices, x: Vectors, below: Table, diagonal: Tabl
 
 def product(values: Matrices, x: Vectors, table: Table, height: int) -> Vectors:
     """B x, of `height` rows."""
-    if x.device.type == "cpu":
+    if run_on(x.device):
         y = x.new_zeros(len(x), height)
         v = values.contiguous()
         sizes = len(x), repeats(v, x), x.shape[1], height

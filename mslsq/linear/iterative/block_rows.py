@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mslsq.kernels import Kernel
+from mslsq.kernels import Kernel, run_on
 from mslsq.linear.iterative.block_inverse import BlockInverse
 from mslsq.linear.iterative.block_products import repeats
 from mslsq.linear.iterative.linear_operators import Matrices, Operator, Vectors, damped
@@ -152,7 +152,7 @@ class JacobianBlocks(Operator):
     @staticmethod
     def _added(y: Vectors, values: Matrices, term: "Term", x: Vectors) -> Vectors:
         """y + JᵀJx of one term."""
-        if x.device.type == "cpu":
+        if run_on(x.device):
             sizes = values.shape[1], term.start, term.matrix.shape[1], *term.columns.shape
             _by_jacobian(len(x), repeats(values, x), x.shape[1], values, *sizes, term.columns.contiguous(), x, y)
             return y
@@ -168,7 +168,7 @@ class HessianBlocks(JacobianBlocks):
 
     @staticmethod
     def _added(y: Vectors, values: Matrices, term: "Term", x: Vectors) -> Vectors:
-        if x.device.type == "cpu":
+        if run_on(x.device):
             sizes = values.shape[1], term.start, *term.columns.shape
             _by_hessian(len(x), repeats(values, x), x.shape[1], values, *sizes, term.columns.contiguous(), x, y)
             return y

@@ -226,7 +226,7 @@ class ConjugateGradient(LinearSolver):
 
     @property
     def _direct(self) -> SparseCholesky:
-        return SparseCholesky(structure=self._structure)
+        return SparseCholesky().bound(self._structure, {})
 
     @property
     def _structure(self) -> BlockStructure:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.kernels import available, run_on
 from mslsq.linear.block_structure import BlockStructure, predicted_nanoseconds
 from mslsq.linear.dense import Cholesky
 from mslsq.linear.independent_kinds import kinds_to_eliminate
@@ -119,8 +120,10 @@ class Schur(LinearSolver):
         reduced, n = self.elimination.reduced, self.elimination.num_reduced
         if reduced is None:
             return "dense"
-        dense, sparse = dense_nanoseconds(n), predicted_nanoseconds(reduced)
-        if min(dense, sparse) > LONGEST_DIRECT or min(n**2, reduced.factor_size) > LARGEST_DIRECT:
+        dense, sparse, stored = dense_nanoseconds(n), float("inf"), n**2
+        if available():
+            sparse, stored = predicted_nanoseconds(reduced), min(n**2, reduced.factor_size)
+        if min(dense, sparse) > LONGEST_DIRECT or stored > LARGEST_DIRECT:
             return "iterative"
         return "dense" if dense < sparse else "sparse"
 
@@ -171,7 +174,7 @@ class Schur(LinearSolver):
         else:
             iterative = chosen == "iterative"
             reduced = self.elimination.reduced
-            inner = ConjugateGradient(structure=reduced) if iterative else SparseCholesky(structure=reduced)
+            inner = ConjugateGradient(structure=reduced) if iterative else SparseCholesky().bound(reduced, {})
             inner = inner if self.accuracy is None else inner.to_accuracy(self.accuracy.to(F64))
             step, solved = inner.solve(matrix, reduction.rhs, None)
         return -step, solved
@@ -216,7 +219,7 @@ class Schur(LinearSolver):
 
     @property
     def _direct(self) -> SparseCholesky:
-        return SparseCholesky(structure=self.elimination.structure)
+        return SparseCholesky().bound(self.elimination.structure, {})
 
     # ---- the two halves, by kernels or by tensors
 
@@ -237,7 +240,7 @@ class Schur(LinearSolver):
         return self._has_kernels(tensor) and self._small
 
     def _has_kernels(self, tensor: Tensor) -> bool:
-        return tensor.device.type == "cpu"
+        return run_on(tensor.device)
 
     @cached_property
     def _small(self) -> bool:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.kernels import available
 from mslsq.linear.block_structure import BlockStructure, predicted_nanoseconds
 from mslsq.linear.constant_inverse import ConstantInverse
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Vector
@@ -68,6 +69,8 @@ class SparseCholesky(LinearSolver):
         return "sparse"
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "SparseCholesky":
+        if self.backend == "auto" and not available():
+            return replace(self, backend="superlu", structure=structure)
         if self.backend == "cudss":
             require_cudss()
         elif self.backend in BACKENDS:
@@ -115,7 +118,7 @@ class SparseCholesky(LinearSolver):
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
         if self.backend in WITHOUT_KERNELS:
-            return symmetric_product(self._structure, matrix, vector)
+            return symmetric_product(self._structure, matrix, vector[..., None])[..., 0]
         arrays, numbers = packed(self._structure)
         return multiply(matrix, vector[..., None], arrays, numbers)[..., 0]
 

@@ -1,31 +1,42 @@
-"""A x by operations of PyTorch, for devices and installations without the kernels."""
+"""A x by operations of PyTorch: for derivatives, and for devices and installations without the kernels."""
 
-import numpy as np
+from typing import NamedTuple
+
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure
 
 
-def symmetric_product(
-    structure: BlockStructure, matrix: Float[Tensor, "batch values"], vector: Float[Tensor, "batch columns"]
-) -> Float[Tensor, "batch columns"]:
-    """A x for every entry of a batch; of diagonal blocks the lower triangle is read."""
-    place, row, column, below = _lower(structure, matrix.device)
-    lower = matrix[:, place]
-    product = torch.zeros_like(vector).index_add(1, row, lower * vector[:, column])
-    return product.index_add(1, column[below], lower[:, below] * vector[:, row[below]])
+class Places(NamedTuple):
+    """Where the stored numbers of a matrix stand."""
+
+    rows: Int[Tensor, "values"]
+    columns: Int[Tensor, "values"]
+    diagonal: Int[Tensor, "columns"]
+    """Which numbers are the diagonal."""
+    read: Bool[Tensor, "values"]
+    """Of diagonal blocks only the lower triangle is."""
+    mirrored: Bool[Tensor, "values"]
+    """Does it stand for its mirror image above the diagonal too?"""
 
 
-def _lower(structure: BlockStructure, device: torch.device) -> tuple[Int[Tensor, "entries"], ...]:
-    """Of every entry of the lower triangle its place in the values, its row and its column, and which of them are off
-    the diagonal; made once per structure and device."""
-    made = structure.__dict__.setdefault("_lower_tensors", {})
+def places_on(structure: BlockStructure, device: torch.device) -> Places:
+    """The places as tensors on a device; made once per structure."""
+    made = structure.__dict__.setdefault("_places_on", {})
     if device not in made:
-        row, column = structure.places
-        place = np.flatnonzero(row >= column)
-        row, column = row[place], column[place]
-        arrays = place, row, column, np.flatnonzero(row > column)
-        made[device] = tuple(torch.from_numpy(array).to(device) for array in arrays)
+        arrays = (*structure.places, structure.diagonal_index)
+        rows, columns, diagonal = (torch.from_numpy(array).to(device) for array in arrays)
+        made[device] = Places(rows, columns, diagonal, rows >= columns, rows > columns)
     return made[device]
+
+
+def symmetric_product(
+    structure: BlockStructure, matrix: Float[Tensor, "batch values"], x: Float[Tensor, "batch columns k"]
+) -> Float[Tensor, "batch columns k"]:
+    """A x for every entry of a batch, any number of vectors each; differentiable to any order."""
+    rows, columns, _, read, mirrored = places_on(structure, matrix.device)
+    y = x.new_zeros(x.shape)
+    y = y.index_add(1, rows, torch.where(read, matrix, 0)[..., None] * x.index_select(1, columns))
+    return y.index_add(1, columns, torch.where(mirrored, matrix, 0)[..., None] * x.index_select(1, rows))
