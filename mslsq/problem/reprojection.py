@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.manifolds import SE3, SO3
-from mslsq.manifolds.lie_group import hat
+from mslsq.manifolds.components import cat_matrices, matmul, stack
+from mslsq.manifolds.lie_group import dot, hat
 from mslsq.problem.cost import CostFunction
 
 Pixel = Float[Tensor, "2"]
@@ -99,22 +100,25 @@ class SnavelyReprojection(CostFunction):
     curvature = CostFunction.curvature_from_jacobians
 
     def residual(self, camera: Float[Tensor, "9"], point: Float[Tensor, "3"], pixel: Pixel) -> Pixel:
-        seen = SO3.exp(camera[:3]).act(point) + camera[3:6]
-        return camera[6] * _Projected.of(seen, camera[7:], facing=-1.0).distorted - pixel
+        seen = SO3.exp(camera[..., :3]).act(point) + camera[..., 3:6]
+        return camera[..., 6:7] * _Projected.of(seen, camera[..., 7:], facing=-1.0).distorted - pixel
 
     def jacobians(
         self, camera: Float[Tensor, "9"], point: Float[Tensor, "3"], pixel: Pixel
     ) -> tuple[Float[Tensor, "2 9"], Float[Tensor, "2 3"]]:
-        rotation = SO3.exp(camera[:3])
+        rotation = SO3.exp(camera[..., :3])
         turned = rotation.act(point)
-        focal = camera[6]
-        projected = _Projected.of(turned + camera[3:6], camera[7:], facing=-1.0)
-        along = focal * projected.jacobian()
+        focal = camera[..., 6:7]
+        projected = _Projected.of(turned + camera[..., 3:6], camera[..., 7:], facing=-1.0)
+        along = focal[..., None] * projected.jacobian()
         # exp(w + dw) X ≈ exp(J_l dw) exp(w) X, and a small turn φ moves y by φ × y = −hat(y) φ.
-        by_rotation = -(along @ hat(turned) @ SO3.left_jacobian(camera[:3]))
+        by_rotation = -matmul(matmul(along, hat(turned)), SO3.left_jacobian(camera[..., :3]))
         n, p = projected.squared, projected.ideal
-        by_lens = torch.stack([projected.distorted, focal * n * p, focal * n * n * p], -1)
-        return torch.cat([by_rotation, along, by_lens], -1), along @ rotation.matrix()
+        by_lens = [column[..., None] for column in (projected.distorted, focal * n * p, focal * n * n * p)]
+        return cat_matrices([by_rotation, along, *by_lens], -1), matmul(along, rotation.matrix())
+
+    def broadcasts(self) -> bool:
+        return True
 
 
 class _Projected(NamedTuple):
@@ -122,24 +126,24 @@ class _Projected(NamedTuple):
 
     ideal: Float[Tensor, "2"]
     """p = facing · P_xy / P_z."""
-    squared: Float[Tensor, ""]
+    squared: Float[Tensor, "1"]
     """n = |p|²."""
-    factor: Float[Tensor, ""]
+    factor: Float[Tensor, "1"]
     """1 + k1 n + k2 n²."""
-    growth: Float[Tensor, ""] | None
+    growth: Float[Tensor, "1"] | None
     """The factor's derivative in n; None without distortion."""
-    scale: Float[Tensor, ""]
+    scale: Float[Tensor, "1"]
     """facing / P_z."""
     facing: float
 
     @classmethod
     def of(cls, seen: Float[Tensor, "3"], distortion: Float[Tensor, "2"] | None, facing: float = 1.0) -> Any:
-        scale = facing / seen[2]
-        p = seen[:2] * scale
-        n = (p * p).sum()
+        scale = facing / seen[..., 2:]
+        p = seen[..., :2] * scale
+        n = dot(p, p)
         if distortion is None:
             return cls(p, n, torch.ones_like(n), None, scale, facing)
-        k1, k2 = distortion[0], distortion[1]
+        k1, k2 = distortion[..., :1], distortion[..., 1:]
         return cls(p, n, 1.0 + n * (k1 + n * k2), k1 + 2.0 * n * k2, scale, facing)
 
     @property
@@ -147,13 +151,17 @@ class _Projected(NamedTuple):
         return self.factor * self.ideal
 
     def jacobian(self) -> Float[Tensor, "2 3"]:
-        """d distorted / d P: for p scale · [I, −facing · p], for the lens factor · I + 2 growth p pᵀ."""
-        p = self.ideal
-        unit = torch.eye(2, dtype=p.dtype, device=p.device)
-        by_point = self.scale * torch.cat([unit, -self.facing * p[:, None]], -1)
-        if self.growth is None:
-            return by_point
-        return (self.factor * unit + 2.0 * self.growth * p[:, None] * p) @ by_point
+        """d distorted / d P: for p scale · [I, −facing · p], for the lens L = factor · I + 2 growth p pᵀ, together
+        scale · [L, −facing · (factor + 2 growth n) p]."""
+        x, y = self.ideal.unbind(-1)
+        first = second = along = self.factor[..., 0]
+        mixed = torch.zeros_like(x)
+        if self.growth is not None:
+            double = 2.0 * self.growth[..., 0]
+            first, second, mixed = first + double * x * x, second + double * y * y, double * x * y
+            along = along + double * self.squared[..., 0]
+        entries = [first, mixed, -self.facing * along * x, mixed, second, -self.facing * along * y]
+        return self.scale[..., None] * stack(entries, like=self.ideal).unflatten(-1, (2, 3))
 
 
 def _in_camera(pose: SE3, point: Float[Tensor, "3"]) -> Float[Tensor, "3"]:

@@ -94,6 +94,29 @@ def test_priors_and_differences(kind, count):
         assert_as_mapped(*block)
 
 
+def snavely(shared=False):
+    camera, point = (
+        mslsq.Variable("camera", mslsq.Euclidean(9), count=4),
+        mslsq.Variable("point", mslsq.Euclidean(3), 20),
+    )
+    generator = torch.Generator().manual_seed(5)
+    i, j = (torch.randint(0, count, (EDGES,), generator=generator) for count in (4, 20))
+    pixel = 100 * torch.randn(EDGES, 2, generator=generator, dtype=F64)
+    cost = mslsq.SnavelyReprojection(camera[i], point[j], pixel=mslsq.Shared(pixel[0]) if shared else pixel)
+    size = torch.tensor([0.5, 0.5, 0.5, 1, 1, 1, 400, 0.1, 0.01], dtype=F64)
+    cameras = size * torch.randn(4, 9, generator=generator, dtype=F64)
+    cameras[0, :3] = 0  # the series around no rotation
+    points = torch.randn(20, 3, generator=generator, dtype=F64) - torch.tensor([0, 0, 5], dtype=F64)
+    return mslsq.Problem(cost), {"camera": cameras, "point": points}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_observations_of_cameras(shared):
+    ((block, values, inputs),) = terms(*snavely(shared))
+    assert_as_mapped(block, values, inputs)
+    assert block.linearizations(values, inputs)[1].stride(-1) == 1
+
+
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.__name__)
 def test_a_batch_of_problems(group):
     values = {"pose": elements(group, 60).reshape(3, 20)}
