@@ -165,15 +165,14 @@ class Schur(LinearSolver):
         return -solution.to(rhs.dtype), solved & reduction.regular
 
     def _solve_reduced(self, reduction: Reduction) -> tuple[Vector, Bool[Tensor, "batch"]]:
-        n, matrix = self.elimination.num_reduced, reduction.matrix
-        if n == 0:
+        n, reduced, matrix = self.elimination.num_reduced, self.elimination.reduced, reduction.matrix
+        if reduced is None:
             return reduction.rhs, reduction.regular
         chosen = self._chosen_for(matrix)
         if chosen == "dense":
             step, solved = Cholesky().solve(matrix.reshape(-1, 1, n, n), reduction.rhs, None)
         else:
             iterative = chosen == "iterative"
-            reduced = self.elimination.reduced
             inner = ConjugateGradient(structure=reduced) if iterative else SparseCholesky().bound(reduced, {})
             inner = inner if self.accuracy is None else inner.to_accuracy(self.accuracy.to(F64))
             step, solved = inner.solve(matrix, reduction.rhs, None)
