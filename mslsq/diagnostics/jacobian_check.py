@@ -206,8 +206,29 @@ def _check_curvature(
 
 
 def _jacobians_of(term: Term, inputs: Mapping[str, Tensor]) -> Callable[[list[Any]], list[Tensor]] | None:
-    jacobians = term.jacobians
-    return None if jacobians is None else lambda values: list(jacobians(tuple(values), inputs))
+    """The Jacobians as a solve gets them: together with the residual where the term has that, and of a term that takes
+    many blocks at once those of the first of two equal ones."""
+    if term.jacobians is None:
+        return None
+    both, alone = term.residual_and_jacobians, term.jacobians
+
+    def jacobians(values: tuple[Any, ...], given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        return alone(values, given) if both is None else both(values, given)[1]
+
+    if not term.broadcasts:
+        return lambda values: list(jacobians(tuple(values), inputs))
+
+    def of_two(values: list[Any]) -> list[Tensor]:
+        leaves, structure = pytree.flatten(tuple(values))
+        twice = [torch.stack([leaf, leaf], -1).movedim(-1, 0) for leaf in leaves]
+        given = {
+            name: torch.stack([tensor, tensor], -1).movedim(-1, 0) if name in term.per_block else tensor
+            for name, tensor in inputs.items()
+        }
+        parts = jacobians(pytree.unflatten(twice, structure), given)
+        return [part.expand(2, *part.shape[-2:])[0] for part in parts]
+
+    return of_two
 
 
 def _check_residual(

@@ -142,3 +142,37 @@ def test_differences_know_their_own_error() -> None:
     exact = torch.diag(30 * torch.cos(30 * at))
     assert bool(((value - exact).abs() <= error + 1e-13).all())
     assert float(error.max()) < 1e-7
+
+
+class AtOnce(mslsq.CostFunction):
+    """Right for one block, and wrong for many: the rows of all blocks are added up."""
+
+    def residual(self, x, target):
+        return x * x - target
+
+    def jacobians(self, x, target):
+        slope = 2 * x if x.ndim == 1 else (2 * x).sum(0, keepdim=True).expand(len(x), -1)
+        return (torch.diag_embed(slope),)
+
+    def broadcasts(self):
+        return True
+
+
+class Together(mslsq.CostFunction):
+    """What a solve uses is wrong, though `jacobians` is right."""
+
+    def residual(self, x, target):
+        return x * x - target
+
+    def jacobians(self, x, target):
+        return (torch.diag(2 * x),)
+
+    def residual_and_jacobians(self, x, target):
+        return self.residual(x, target), (torch.diag(3 * x),)
+
+
+@pytest.mark.parametrize("kind", [AtOnce, Together])
+def test_what_a_solve_uses_is_what_is_checked(kind):
+    x = mslsq.Variable("x", mslsq.Euclidean(2), count=4)
+    check = mslsq.check_jacobian(kind(x, target=torch.ones(4, 2, dtype=torch.float64)))
+    assert not check.ok and check.source == "jacobians"
