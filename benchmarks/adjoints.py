@@ -175,24 +175,33 @@ def helix(count: int, kind: type[mslsq.Between] = mslsq.Between) -> tuple[mslsq.
     return problem, start, measured.storage
 
 
+GRAPH_ADJOINTS = [
+    ("Implicit()", mslsq.Between, mslsq.Implicit()),
+    ("Implicit(), autodiff", WithoutCurvature, mslsq.Implicit()),
+    ("Unrolled()", mslsq.Between, mslsq.Unrolled()),
+    ("Unrolled(checkpoint)", mslsq.Between, mslsq.Unrolled(checkpoint=True)),
+    ("Truncated(5)", mslsq.Between, mslsq.Truncated(5)),
+]
+
+
 def graph_rows(poses: list[int], repeats: int) -> list[list[Any]]:
-    """A row per pose graph and adjoint: with `Between`'s own second derivatives, with those of autodiff, and Theseus'
-    four modes, where it is installed."""
+    """A row per pose graph and adjoint: `Implicit` with `Between`'s own second derivatives, and with those of autodiff,
+    the steps themselves, and Theseus' four modes, where it is installed."""
     rows = []
     solver = mslsq.LevenbergMarquardt(max_steps=30, ftol=1e-10, trace="always")
     for count in poses:
-        for name, kind in (("Implicit()", mslsq.Between), ("Implicit(), autodiff", WithoutCurvature)):
+        for name, kind, adjoint in GRAPH_ADJOINTS:
             problem, start, measured = helix(count, kind)
             steps: list[int] = []
 
             def call(
                 differentiated: bool,
-                stated: Any = (problem, start, measured),
+                stated: Any = (problem, start, measured, adjoint),
                 steps: list[int] = steps,
             ) -> Any:
-                problem, start, measured = stated
+                problem, start, measured, adjoint = stated
                 data = {"between": {"measured": measured.clone().requires_grad_(differentiated)}}
-                solution = mslsq.solve(problem, {"pose": start}, data, solver=solver)
+                solution = mslsq.solve(problem, {"pose": start}, data, solver=solver, adjoint=adjoint)
                 steps[:] = [int(solution.num_steps)]
                 return solution, lambda: solution.value["pose"].storage.sum().backward()
 

@@ -23,14 +23,15 @@ from mslsq.linearize.trace import TRANSFORM_LOCK
 class Unrolled(Adjoint):
     """Differentiate every accepted step of the solve, also with respect to the start.
 
-    The steps are taken again, with their damping (or trust region) as it was: that is held constant, rejected steps
-    have no influence. Derivatives of all orders, forward and reverse, are those of the computed iterate, which for a
-    converged solve tend to the implicit ones; for a solve cut short on purpose (`max_steps=5` in a learned
-    optimiser) they are what training wants.
+    The steps are taken again, with their damping (or trust region) as it was: that is held constant, and so is the
+    residual that a linear solver that iterates has left; rejected steps have no influence. Derivatives of all orders,
+    forward and reverse, are those of the computed iterate, which for a converged solve tend to the implicit ones; for
+    a solve cut short on purpose (`max_steps=5` in a learned optimiser) they are what training wants.
 
     Cost: one linearization and one factorisation per accepted step, in memory too, unless `checkpoint` recomputes
-    them in the backward pass (reverse mode only). A problem that met numbers that are not finite has NaN derivatives,
-    or zero ones (`failed="zero"`).
+    them in the backward pass (reverse mode only); linear in the number of blocks with every linear solver, but for
+    what a factor fills in. A problem that met numbers that are not finite has NaN derivatives, or zero ones
+    (`failed="zero"`).
     """
 
     keeps_trajectory: ClassVar[bool] = True
@@ -78,7 +79,7 @@ class Truncated(Adjoint):
     is exact in the limit. It is wrong where Gauss–Newton diverges (large residuals, strong curvature); use
     `Implicit` there. A problem that has not converged has NaN derivatives, or zero ones (`failed="zero"`).
 
-    Cost: `steps` linearizations and factorisations, in memory too.
+    Cost: `steps` linearizations and factorisations, in memory too, with every linear solver.
     """
 
     steps: int = 5

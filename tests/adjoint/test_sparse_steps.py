@@ -20,6 +20,7 @@ TIGHT = linear.ConjugateGradient(forcing="constant", tolerance=1e-13)
 """Its steps are those of a direct solver to rounding."""
 SOLVERS = {
     "sparse": linear.SparseCholesky(),
+    "superlu": linear.SparseCholesky(backend="superlu"),
     "schur": linear.Schur(eliminate="landmark"),
     "schur by sparse": linear.Schur(eliminate="landmark", reduced="sparse"),
     "cg": TIGHT,

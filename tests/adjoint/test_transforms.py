@@ -256,6 +256,23 @@ def truncated(d):
     return mslsq.least_squares(decay, START, (T, data(d)), solver=LM, adjoint=mslsq.Truncated(16)).value
 
 
+def unrolled_sparse(d):
+    """Kernels without a derivative: three steps of block-sparse Cholesky, also in the start."""
+    solver = mslsq.GaussNewton(max_steps=3, ftol=0, gtol=0, xtol=0, linear_solver=mslsq.linear.SparseCholesky())
+    start = {"pose": mslsq.SE2.exp(0.1 * d[0] * d[1] * noise(5, 3, seed=9))}
+    given = {"between": {"measured": moved(SE2_MEASURED, d)}}
+    solution = mslsq.solve(SE2_LOOP, start, given, solver=solver, adjoint=mslsq.Unrolled())
+    return three(solution.value["pose"].storage)
+
+
+def truncated_matrix_free(d):
+    start = {"pose": mslsq.SE2.exp(torch.zeros(5, 3, dtype=F64))}
+    solver = mslsq.LevenbergMarquardt(linear_solver=mslsq.linear.ConjugateGradient(matrix_free=True), **TIGHT)
+    given = {"between": {"measured": moved(SE2_MEASURED, d)}}
+    solution = mslsq.solve(SE2_LOOP, start, given, solver=solver, adjoint=mslsq.Truncated(16))
+    return three(solution.value["pose"].storage)
+
+
 CASES: list[Callable[[Tensor], Tensor]] = [
     args,
     capture,
@@ -277,6 +294,8 @@ CASES: list[Callable[[Tensor], Tensor]] = [
     layer_data,
     unrolled,
     truncated,
+    unrolled_sparse,
+    truncated_matrix_free,
 ]
 
 

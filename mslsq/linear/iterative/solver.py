@@ -50,7 +50,8 @@ class ConjugateGradient(LinearSolver):
             where a block touches many variables; cheaper iterations or dearer ones, by the number of rows.
         forcing: `"adaptive"` as above, or `"constant"`: every step to `tolerance`.
         eliminate: with `"schur_jacobi"`, the name of the variable to eliminate; found by itself otherwise.
-        derivatives: `"auto"`, `"direct"` or `"iterative"`, how the Hessian of the adjoint is solved.
+        derivatives: `"auto"`, `"direct"` or `"iterative"`, how the systems of the adjoint are solved: with the Hessian,
+            or with the damped normal equations of every step (`Unrolled`).
 
     Raises:
         ValueError: options that make no sense, or not together.
