@@ -5,6 +5,7 @@ What g2o and TORO have in common. A format is a few `Record`s, which say how a p
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Record:
     triangle: tuple[tuple[int, int], ...]
     """(row, column) of the information matrix' entries, in the order in which they are written."""
 
-    @property
+    @cached_property
     def size(self) -> int:
         return len(self.words.split())
 
