@@ -95,8 +95,8 @@ class Dogleg(Solver):
         radius = torch.where(torch.isfinite(radius), radius, 0.25 * state.radius)
         scale = torch.maximum(state.scale, linear.squared_column_norms(model.matrix))
         # Raised tenfold for the next attempt where the factorisation failed, lowered tenfold where it did not.
-        factor = torch.where(proposal.solved, 0.1, 10.0)
-        return TrustRegion(radius, scale, (state.regularization * factor).clamp(FLOOR, 1e-3))
+        regularization = torch.where(proposal.solved, 0.1 * state.regularization, 10 * state.regularization)
+        return TrustRegion(radius, scale, regularization.clamp(FLOOR, 1e-3))
 
     def exhausted(self, state: TrustRegion) -> Tensor:
         return state.radius < 1e-32

@@ -123,7 +123,7 @@ class LevenbergMarquardt(Solver):
         scale = state.scale
         if self.scaling == "marquardt":
             if _is_large(model, linear):
-                scale = torch.where(accepted, FORGETTING, 1.0)[:, None] * scale
+                scale = torch.where(accepted[:, None], FORGETTING * scale, scale)
             scale = torch.maximum(scale, linear.squared_column_norms(model.matrix))
         return Damping(factor.clamp(min=1e-32), growth, scale)
 
