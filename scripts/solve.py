@@ -24,6 +24,7 @@ from rich.markup import escape
 from torch import Tensor
 
 import mslsq
+import mslsq.kernels
 from mslsq.datasets.bal import read_bal, write_bal
 from mslsq.datasets.g2o import read_g2o, write_g2o
 from mslsq.datasets.pose_graph import PoseGraph
@@ -279,6 +280,7 @@ def run(config: dict[str, Any], folder: Path) -> int:
     check_names(config, KNOWN)
     check_values(config)
     torch.set_num_threads(config["threads"])
+    mslsq.kernels.keep_freed_memory()
     return TASKS[config["task"]](config, folder)
 
 

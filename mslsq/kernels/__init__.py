@@ -1,5 +1,6 @@
 """The loops that PyTorch has no fast operation for, in C++: block-sparse factorisations, products and orderings."""
 
 from mslsq.kernels.library import Kernel, KernelsMissingError, KernelsMissingWarning, available, run_on
+from mslsq.kernels.memory import keep_freed_memory
 
-__all__ = ["Kernel", "KernelsMissingError", "KernelsMissingWarning", "available", "run_on"]
+__all__ = ["Kernel", "KernelsMissingError", "KernelsMissingWarning", "available", "keep_freed_memory", "run_on"]

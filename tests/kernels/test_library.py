@@ -91,6 +91,22 @@ def test_what_does_not_compile_leaves_nothing_behind(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
+def test_freed_memory_is_kept_where_that_is_asked_for():
+    """Ten tensors of 64 MB one after the other: mapped anew they take ten times their pages' faults, kept once."""
+    program = """
+import resource, torch, mslsq.kernels
+assert mslsq.kernels.keep_freed_memory()
+torch.ones(2**23, dtype=torch.float64)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    torch.ones(2**23, dtype=torch.float64)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert int(done.stdout) <= 2 * 2**26 // 4096  # pages of two tensors, not of ten
+
+
 SOLVE = """
 import torch, mslsq, numpy as np
 from mslsq.linear.block_structure import analyze
