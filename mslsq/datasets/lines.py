@@ -2,17 +2,21 @@
 
 import bz2
 import gzip
+import io
+import math
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
-
 from mslsq.datasets.nist import MalformedFileError
 from mslsq.replacing import replacing
 
 OPENERS = {".gz": gzip.open, ".bz2": bz2.open}
+BEGINNINGS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2"}
+"""What compressed files begin with."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""What some editors write before the text."""
 
 
 def read_lines(path: Path) -> list[str]:
@@ -26,16 +30,20 @@ def read_lines(path: Path) -> list[str]:
         raise FileNotFoundError(f"{path}: there is no such file. Paths are relative to {Path.cwd()}.")
     if path.is_dir():
         raise IsADirectoryError(f"{path}: this is a folder, not a file; give one of its files.")
-    opener = OPENERS.get(path.suffix.lower())
-    try:
-        content = path.read_bytes() if opener is None else opener(path, "rb").read()
-    except (EOFError, OSError, zlib.error) as error:
-        raise MalformedFileError(f"{path}:1: damaged, cannot be decompressed as {path.suffix} ({error})") from error
+    opener, content = OPENERS.get(path.suffix.lower()), path.read_bytes()
+    if opener is not None:
+        try:
+            content = opener(io.BytesIO(content), "rb").read()
+        except (EOFError, OSError, zlib.error) as error:
+            raise MalformedFileError(f"{path}:1: damaged, cannot be decompressed as {path.suffix} ({error})") from error
+    content = content.removeprefix(BYTE_ORDER_MARK)
     try:
         return content.decode("ascii").splitlines()
     except UnicodeDecodeError as error:
         byte, line = content[error.start], content[: error.start].count(b"\n") + 1
-        raise MalformedFileError(f"{path}:{line}: expected plain ASCII text, found byte {byte:#x}") from None
+        packed = [suffix for beginning, suffix in BEGINNINGS.items() if content.startswith(beginning)]
+        hint = f": compressed, so its name must end in {packed[0]}" if packed else ""
+        raise MalformedFileError(f"{path}:{line}: expected plain ASCII text, found byte {byte:#x}{hint}") from None
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> Path:
@@ -58,10 +66,21 @@ def numbers(path: Path, line: int, words: Sequence[str], count: int, expected: s
         values = [float(word) for word in words]
     except ValueError:
         values = []
-    # a sum is finite only if every term is, but for overflow: one look instead of thirty
-    if len(values) != count or (values and not np.isfinite(sum(values)) and not np.isfinite(values).all()):
-        malformed(path, line, f"{expected} ({count} finite numbers)", " ".join(words) or "nothing")
+    # a sum is finite only if every term is, but for overflow, and 1_0 is a number in Python alone: one look for thirty
+    if len(values) != count or not math.isfinite(sum(values)) or "_" in "".join(words):
+        wrong = [word for word in words if not _is_finite(word)]
+        if wrong:
+            malformed(path, line, f"{expected} ({count} finite numbers)", wrong[0])
+        if len(words) != count:
+            malformed(path, line, f"{expected} ({count} finite numbers, not {len(words)})", " ".join(words))
     return values
+
+
+def _is_finite(word: str) -> bool:
+    try:
+        return "_" not in word and math.isfinite(float(word))
+    except ValueError:
+        return False
 
 
 def integers(path: Path, line: int, words: Sequence[str], expected: str) -> list[int]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mslsq.datasets.lines import integers, malformed, numbers, read_lines, write_lines
 from mslsq.datasets.pose_graph import PoseGraph
+from mslsq.initialization import spanning_tree
 from mslsq.manifolds import SE2, SE3
 
 __all__ = ["Record", "read_records", "write_records"]
@@ -97,7 +98,7 @@ def read_records(path: str | Path, records: Sequence[Record], ignored: Sequence[
         ids=torch.tensor(list(rows.vertices), dtype=torch.int64),
         fixed=torch.tensor(sorted(set(fixed)), dtype=torch.int64),
     )
-    return graph if given else graph.from_edges()
+    return graph if given else graph.at(spanning_tree(first, second, measured, len(rows.vertices)))
 
 
 def write_records(path: str | Path, graph: PoseGraph, records: Sequence[Record]) -> Path:

@@ -114,6 +114,9 @@ EDGE_SE2 11 12 2 0 0 1 0 0 1 0 1
         ("VERTEX_SE2 9223372036854775808 0 0 0\n", 1, "below 2**63"),
         ("VERTEX_SE2 0 0 nan 0\n", 1, "finite"),
         ("VERTEX_SE2 0 0 1,5 0\n", 1, "1,5"),
+        ("VERTEX_SE2 0 0 1_5 0\n", 1, "1_5"),
+        ("VERTEX_SE2 0 0 0 0 # home\n", 1, "'#'"),
+        ("EDGE_SE2 0 1 1 0 0 1 0 0 1 0 1 7\n", 1, "9 finite numbers, not 10"),
         ("VERTEX_XY 0 0 0\n", 1, "VERTEX_XY"),
         ("EDGE_SE2 0 1 1 0 0 1 0 0 1 0\n", 1, "upper triangle of a 3 x 3"),
         ("EDGE_SE2 0\n", 1, "EDGE_SE2 i j"),
@@ -134,6 +137,30 @@ def test_a_malformed_line_is_named_with_what_was_expected(tmp_path, text, line, 
     message = str(caught.value)
     assert message.startswith(f"{path}:{line}: ")
     assert says in message
+
+
+def test_a_file_of_windows_is_read_as_any_other(tmp_path):
+    (tmp_path / "graph.g2o").write_bytes(
+        b"\xef\xbb\xbf" + PLANE.removeprefix("# a comment\n").replace("\n", "\r\n").encode()
+    )
+    assert torch.equal(read_g2o(tmp_path / "graph.g2o").information, read_g2o(written(tmp_path, PLANE)).information)
+
+
+def test_an_archive_that_does_not_say_so_is_recognised(tmp_path):
+    (tmp_path / "graph.g2o").write_bytes(gzip.compress(PLANE.encode()))
+    with pytest.raises(MalformedFileError, match=r"name must end in \.gz"):
+        read_g2o(tmp_path / "graph.g2o")
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch):
+    path = written(tmp_path, PLANE)
+
+    def refuse(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
+    with pytest.raises(PermissionError):
+        read_g2o(path)
 
 
 def test_a_damaged_archive_and_a_missing_file_are_said_to_be_so(tmp_path):
@@ -180,3 +207,44 @@ def test_a_fixed_pose_of_the_file_is_held_and_else_the_first_one(tmp_path):
     value = mslsq.solve(free.problem(), {"pose": free.poses}).value["pose"]
     # one edge can be met exactly, the anchor as well
     torch.testing.assert_close(value.storage[0], free.poses.storage[0], atol=1e-9, rtol=0)
+
+
+FIXED = """VERTEX_SE2 0 0 0 0
+VERTEX_SE2 1 5 5 1
+VERTEX_SE2 2 2.5 0.5 0.2
+VERTEX_SE2 3 9 9 2
+VERTEX_SE2 4 7 7 0.5
+VERTEX_SE2 5 8 7 0.5
+FIX 2 3
+EDGE_SE2 0 1 1 0 0.1 1 0 0 1 0 1
+EDGE_SE2 1 2 1 0 0.1 1 0 0 1 0 1
+EDGE_SE2 2 3 1 0 0.1 1 0 0 1 0 1
+EDGE_SE2 4 5 2 0 0 1 0 0 1 0 1
+"""
+
+
+@pytest.mark.parametrize("init", ["from_edges", "from_chords"])
+def test_a_start_made_of_edges_leaves_fixed_poses_and_one_of_every_part_where_they_are(tmp_path, init):
+    graph = read_g2o(written(tmp_path, FIXED))
+    start: Any = getattr(graph, init)().poses
+    given: Any = graph.poses
+    assert torch.equal(start.storage[[2, 3]], given.storage[[2, 3]])
+    # pose 4 begins a part of its own; 5 is two units ahead of it
+    torch.testing.assert_close(start.storage[4], given.storage[4], atol=1e-15, rtol=0)
+    torch.testing.assert_close(given[4].between(start[5]).xyt(), torch.tensor([2.0, 0, 0], dtype=torch.float64))
+    # 0 and 1 are seen from the pose that is fixed
+    torch.testing.assert_close(start[1].between(start[2]).storage, graph.measured.storage[1])
+    held = mslsq.solve(graph.problem(), {"pose": start}).value["pose"]
+    assert torch.equal(held.storage[[2, 3]], given.storage[[2, 3]])
+    assert graph.part.tolist() == [0, 0, 0, 0, 4, 4]
+
+
+def test_edges_alone_with_fixed_poses_start_from_a_walk_too(tmp_path):
+    text = "FIX 11 12\nEDGE_SE2 10 11 1 0 0 1 0 0 1 0 1\nEDGE_SE2 11 12 1 0 0 1 0 0 1 0 1\n"
+    assert read_g2o(written(tmp_path, text)).poses.translation.tolist() == [[0, 0], [1, 0], [2, 0]]
+
+
+def test_an_information_that_is_not_positive_definite_is_named_by_the_poses_of_its_edge(tmp_path):
+    graph = read_g2o(written(tmp_path, PLANE))
+    with pytest.raises(ValueError, match="from pose 3 to pose 7 is not positive definite"):
+        graph.problem()
