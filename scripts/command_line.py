@@ -11,8 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.markup import escape
 
-NOTHING_DONE, NO_SENSE, LEFT_OUT = 1, 2, 3
-"""Exit codes beside 0, done: nothing was; the command makes no sense; something was left out (with strict=true)."""
+NOTHING_DONE, NO_SENSE, LEFT_OUT, INTERRUPTED = 1, 2, 3, 130
+"""Exit codes beside 0, done: nothing was; the command makes no sense; something was left out (with strict=true);
+Ctrl-C."""
 
 console = Console(soft_wrap=True, highlight=False)
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -47,6 +48,9 @@ def attempt(run: Callable[[dict[str, Any], Path], int], settings: DictConfig, fo
     except (ValueError, OSError) as error:
         errors.print("[red]error:[/]", escape(str(error)))
         return NO_SENSE
+    except KeyboardInterrupt:
+        errors.print("[red]interrupted:[/] nothing more is written.")
+        return INTERRUPTED
 
 
 def exit_with(run: Callable[[dict[str, Any], Path], int], settings: DictConfig) -> None:

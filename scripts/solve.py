@@ -5,11 +5,12 @@
     python scripts/solve.py +experiment=bundle_adjustment file=problem.txt.bz2
 
 Exit codes: 0 done; 1 nothing was solved (the cost did not fall, or is not finite); 2 the command makes no sense;
-3 no tolerance was met (with strict=true).
+3 no tolerance was met (with strict=true); 130 interrupted (Ctrl-C); the best found by then is written.
 """
 
 import json
 import math
+import signal
 import time
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -18,7 +19,16 @@ from typing import Any
 
 import hydra
 import torch
-from command_line import LEFT_OUT, NOTHING_DONE, NonsenseError, check_names, console, errors, exit_with
+from command_line import (
+    INTERRUPTED,
+    LEFT_OUT,
+    NOTHING_DONE,
+    NonsenseError,
+    check_names,
+    console,
+    errors,
+    exit_with,
+)
 from omegaconf import DictConfig
 from rich.markup import escape
 from torch import Tensor
@@ -115,22 +125,52 @@ def show_step(info: Any) -> None:
     )
 
 
+class Interruption:
+    """Ctrl-C ends a solve after the step it is in, so that what was found is not lost; a second one ends the command.
+
+    >>> with Interruption() as interruption:                # doctest: +SKIP
+    ...     solve(..., callback=lambda info: interruption.asked)
+    """
+
+    asked = False
+
+    def __enter__(self) -> "Interruption":
+        self._before = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+        signal.signal(signal.SIGINT, self._before)
+        errors.print("[yellow]interrupted:[/] this step is the last; once more, and nothing is written.")
+
+
 def solve(
     problem: mslsq.Problem, start: dict[str, Any], config: dict[str, Any]
 ) -> tuple[mslsq.Solution, dict[str, Any]]:
     """The solution of one problem, and its figures."""
     dtype, linear_solver = DTYPES[config["dtype"]], LINEAR_SOLVERS[config["linear_solver"]]
     problem, start = problem.to(dtype), {name: value.to(dtype) for name, value in start.items()}
+    interruption = Interruption()
+
+    def after_step(info: Any) -> bool:
+        if not config["quiet"]:
+            show_step(info)
+        return interruption.asked
+
     solver = mslsq.LevenbergMarquardt(
         max_steps=config["max_steps"],
         ftol=config["ftol"],
         initial_damping=config["initial_damping"],
         linear_solver="auto" if linear_solver is None else linear_solver(),
         compile=config["compile"],
-        callback=None if config["quiet"] else show_step,
+        callback=after_step,
     )
     wall, cpu = time.perf_counter(), time.process_time()
-    solution = mslsq.solve(problem, start, solver=solver, adjoint=mslsq.Detached())
+    with interruption:
+        solution = mslsq.solve(problem, start, solver=solver, adjoint=mslsq.Detached())
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     costs = solution.history.cost[: int(solution.num_steps) + 1].tolist()
     figures = {
@@ -139,6 +179,7 @@ def solve(
         "steps": int(solution.num_steps),
         "status": mslsq.Status(int(solution.status)).name.lower(),
         "converged": bool(solution.converged),
+        "interrupted": interruption.asked,
         "gradient_norm": float(solution.gradient_norm),
         "loss": config["loss"],
         "linear_solver": config["linear_solver"],
@@ -147,7 +188,7 @@ def solve(
         "cpu_seconds": cpu,
         "costs": costs,
     }
-    console.print(escape(solution.message()))
+    console.print("Interrupted." if interruption.asked else escape(solution.message()))
     return solution, figures
 
 
@@ -162,6 +203,8 @@ def finish(figures: dict[str, Any], written: list[Path], folder: Path, config: d
     console.print(f"{len(written)} files written to {escape(str(folder))}")
     for path in written:
         console.print(f"  {path.name}")
+    if figures["interrupted"]:
+        return INTERRUPTED
     start, final = figures["start_cost"], figures["final_cost"]
     if not math.isfinite(final) or (final >= start and not figures["converged"]):
         errors.print(f"[red]nothing was solved:[/] the cost was {start:.6g} and is {final:.6g}.")
@@ -200,6 +243,12 @@ def run_pose_graph(config: dict[str, Any], folder: Path) -> int:
         f"[bold]{escape(graph.name)}[/]: {len(graph.ids)} poses in {graph.dimension} dimensions, "
         f"{len(graph.measured)} edges"
     )
+    parts, placed = len(graph.part.unique()), len(graph.part[graph.fixed].unique()) or 1
+    if parts > placed:
+        errors.print(
+            f"[yellow]the graph is in {parts} parts[/] that no edge joins: each is solved, but nothing says where they "
+            "are to each other."
+        )
     solution, figures = solve(problem, {"pose": graph.poses}, config)
     solved = graph.at(solution.value["pose"])
     figures = {
@@ -207,6 +256,7 @@ def run_pose_graph(config: dict[str, Any], folder: Path) -> int:
         "dimension": graph.dimension,
         "poses": len(graph.ids),
         "edges": len(graph.measured),
+        "parts": parts,
         "reading_seconds": reading,
         **figures,
     }

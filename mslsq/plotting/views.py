@@ -13,6 +13,8 @@ from torch import Tensor
 from mslsq.plotting.figure import ACCENT, figure_of, save_figure
 
 AXES = "xyz"
+FEW = 100
+"""Up to that many points all are shown, and larger."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,9 @@ def _draw(axis: Any, panel: Panel, plane: tuple[int, int]) -> None:
     low, high = _limits(poses, 0, 100)
     if panel.points is not None:
         points = _flat(panel.points, plane)
-        axis.plot(*points.T, ".", color="0.35", markersize=1)
+        axis.plot(*points.T, ".", color="0.35", markersize=1 if len(points) > FEW else 4)
         # far points are the badly known ones: the Ladybug problem's span 2 in y from 5 to 95 %, 61 from 0.5 to 99.5 %
-        inner = _limits(points, 5, 95)
+        inner = _limits(points, 5, 95) if len(points) > FEW else _limits(points, 0, 100)
         low, high = np.minimum(low, inner[0]), np.maximum(high, inner[1])
     axis.plot(*poses.T, ".", color=ACCENT, markersize=2 if panel.points is None else 5)
     margin = 0.05 * max(float((high - low).max()), 1e-9)

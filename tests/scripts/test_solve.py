@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,39 @@ def test_every_linear_solver_finds_the_same_bundle_adjustment(tmp_path, script, 
         assert attempt(script, tmp_path / name, "+experiment=bundle_adjustment", *options) == 0
         costs[name] = json.loads((tmp_path / name / "metrics.json").read_text())["final_cost"]
     assert costs[linear] == pytest.approx(costs["auto"], rel=1e-6)
+
+
+def test_an_interrupted_solve_writes_what_it_has_found(tmp_path, script, capsys, monkeypatch):
+    path = write_bal(tmp_path / "scene.txt", small_scene())
+    before = signal.getsignal(signal.SIGINT)
+    # Ctrl-C while the second step is shown
+    monkeypatch.setattr(script, "show_step", lambda info: info.step == 2 and signal.raise_signal(signal.SIGINT))
+    assert attempt(script, tmp_path / "run", "+experiment=bundle_adjustment", f"file={path}") == 130
+    assert "this step is the last" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) == before
+    figures = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert (figures["interrupted"], figures["steps"]) == (True, 2)
+    assert figures["final_cost"] < figures["start_cost"]
+    assert read_bal(tmp_path / "run" / "solved.txt").points.shape == (30, 3)
+
+
+def test_an_interrupt_before_the_solve_is_no_traceback(tmp_path, script, capsys, monkeypatch):
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(script, "read_bal", interrupted)
+    assert attempt(script, tmp_path, "+experiment=bundle_adjustment", "file=scene.txt") == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_graph_in_parts_is_said_to_be_so(tmp_path, script, capsys):
+    edges = "EDGE_SE2 0 1 1 0 0 1 0 0 1 0 1\nEDGE_SE2 5 6 1 0 0 1 0 0 1 0 1\n"
+    (tmp_path / "parts.g2o").write_text(edges)
+    assert attempt(script, tmp_path, f"file={tmp_path / 'parts.g2o'}", "quiet=true") == 0
+    assert "in 2 parts" in capsys.readouterr().err
+    (tmp_path / "parts.g2o").write_text(edges + "FIX 0 6\n")
+    assert attempt(script, tmp_path, f"file={tmp_path / 'parts.g2o'}", "quiet=true") == 0
+    assert "parts" not in capsys.readouterr().err
 
 
 def test_single_precision_is_an_option(tmp_path, script):
