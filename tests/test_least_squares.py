@@ -377,3 +377,25 @@ def test_an_error_inside_the_residual_is_the_users_own():
 def test_bounds_say_that_they_are_not_there():
     with pytest.raises(NotImplementedError, match="sigmoid"):
         mslsq.least_squares(residual, START, (T, T), bounds=(0, 1))
+
+
+@pytest.mark.parametrize("trace", ["never", "always"])
+def test_an_operation_without_a_forward_derivative_is_differentiated_in_reverse(trace):
+    # PyTorch has no forward mode of grid_sample, and the residual has more rows than unknowns
+    places = torch.linspace(-0.8, 0.8, 12, dtype=torch.float64)
+    grid = torch.stack(torch.meshgrid(places, places, indexing="xy"), -1)
+    ramp = torch.linspace(-1, 1, 21, dtype=torch.float64)
+    image = ramp[None, :] ** 2 + ramp[:, None] * 0.5 + ramp[None, :]
+
+    def moved(p, image):
+        return torch.nn.functional.grid_sample(image[None, None], (grid + p)[None], align_corners=True)[0, 0]
+
+    shifts = torch.tensor([[0.05, -0.03], [-0.1, 0.02]], dtype=torch.float64)
+    seen = torch.stack([moved(shift, image) for shift in shifts])
+    solver = mslsq.LevenbergMarquardt(trace=trace)
+    start = torch.zeros(2, dtype=torch.float64)
+    solution = mslsq.least_squares(
+        lambda p, seen: moved(p, image) - seen, start, (seen,), in_dims=(None, 0), solver=solver
+    )
+    assert bool(solution.converged.all())
+    torch.testing.assert_close(solution.value, shifts, atol=1e-9, rtol=0)

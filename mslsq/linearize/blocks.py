@@ -212,8 +212,13 @@ class BlockTerm:
         function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
         # Reverse mode costs a pass per row, forward mode one per column: 7.7 against 48 ms on bundle adjustment (2
         # rows, 12 columns).
-        mode = jacrev if self.rows < sum(self.tangents) else jacfwd
-        jacobian, residual = mode(twice, has_aux=True)(at)
+        if self.rows >= sum(self.tangents):
+            try:
+                jacobian, residual = jacfwd(twice, has_aux=True)(at)
+                return residual, jacobian
+            except NotImplementedError:
+                pass  # an operation without a derivative in forward mode, such as grid_sample
+        jacobian, residual = jacrev(twice, has_aux=True)(at)
         return residual, jacobian
 
     def _checked_jacobians(self, given: tuple[Tensor, ...], like: Tensor) -> list[Tensor]:
