@@ -108,11 +108,8 @@ class Compiled:
         key = (torch.get_num_threads(), *[tensor.stride() for tensor in tensors])
         compiled = self._compiled.get(key)
         if compiled is None:
-            from torch import _inductor  # takes seconds to import
-
             with TRANSFORM_LOCK:
-                output: Any = _inductor.compile(self._copy(), list(tensors))
-                compiled = self._compiled[key] = output
+                compiled = self._compiled[key] = _by_inductor(self._copy(), list(tensors))
         return compiled(*tensors)
 
     def _copy(self) -> torch.fx.GraphModule:
@@ -120,6 +117,20 @@ class Compiled:
         graph = copy.deepcopy(self._graph.graph)
         write_out_small_products(graph)
         return torch.fx.GraphModule(self._graph, graph)
+
+
+def _by_inductor(graph: torch.fx.GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
+    """The graph compiled, or taken from Inductor's cache on disk, which only looks at graphs inside a tracing context:
+    a second process compiles the step of sphere2500 in 3 seconds instead of 25."""
+    from torch import _inductor  # takes seconds to import
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
+    with tracing(TracingContext(mode)):
+        compiled: Any = _inductor.compile(graph, [mode.from_tensor(tensor) for tensor in tensors])
+    return compiled
 
 
 class NoCompilerWarning(UserWarning):

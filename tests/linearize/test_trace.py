@@ -4,6 +4,9 @@
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
 
 import dataclasses
+import os
+import subprocess
+import sys
 import types
 import warnings
 
@@ -392,6 +395,38 @@ def test_compiled_equals_eager(batch):
     compiled, eager = (solve(residual, solver, args=(y,), in_dims=(None, 0)) for solver in solvers)
     assert torch.allclose(compiled.value, eager.value, rtol=1e-9)
     assert torch.equal(compiled.status, eager.status)
+
+
+CACHED = """
+import torch, mslsq
+from torch._dynamo.utils import counters
+i = torch.randperm(40, generator=torch.Generator().manual_seed(SEED))
+seen = torch.randn(40, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
+x = mslsq.Variable("x", mslsq.Euclidean(1), count=40)
+@mslsq.cost
+def sine(a, b, *, seen):
+    return (a.sin() + b).reshape(1) - seen
+start = torch.zeros(40, 1, dtype=seen.dtype)
+problem = mslsq.Problem(sine(x[i], x[torch.arange(40)], seen=seen[:, None]), mslsq.Prior(x, target=start))
+solvers = [mslsq.LevenbergMarquardt(compile=compile) for compile in (True, False)]
+values = [mslsq.solve(problem, {"x": start}, solver=solver).value["x"] for solver in solvers]
+print(float((values[0] - values[1]).abs().max()), counters["inductor"]["fxgraph_cache_hit"])
+"""
+
+
+@pytest.mark.slow
+def test_another_process_takes_the_compiled_graph_from_disk_and_its_own_numbers(tmp_path):
+    """The same graph with other indices and other data: the code may come from the cache, nothing else."""
+    outcomes = []
+    for seed in (1, 1, 2):
+        program = CACHED.replace("SEED", str(seed))
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        difference, hits = done.stdout.split()
+        assert float(difference) < 1e-9
+        outcomes.append(int(hits))
+    assert outcomes[0] == 0 and outcomes[1] > 0
 
 
 def test_without_a_compiler_compile_says_so_once_and_works(monkeypatch):
