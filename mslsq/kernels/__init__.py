@@ -2,5 +2,14 @@
 
 from mslsq.kernels.library import Kernel, KernelsMissingError, KernelsMissingWarning, available, run_on
 from mslsq.kernels.memory import keep_freed_memory
+from mslsq.kernels.threads import in_parts
 
-__all__ = ["Kernel", "KernelsMissingError", "KernelsMissingWarning", "available", "keep_freed_memory", "run_on"]
+__all__ = [
+    "Kernel",
+    "KernelsMissingError",
+    "KernelsMissingWarning",
+    "available",
+    "in_parts",
+    "keep_freed_memory",
+    "run_on",
+]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mslsq.kernels.build import NAME, CompilerError, build, sources_hash
+from mslsq.kernels.build import NAME, CompilerError, build, sources_hash, targets
 
 REAL = {torch.float64: "f64", np.dtype(np.float64): "f64", torch.float32: "f32", np.dtype(np.float32): "f32"}
 """The types that kernels are compiled for, and how their names say so."""
@@ -139,7 +139,10 @@ def _loaded(path: Path) -> ctypes.CDLL:
 
 def _target(library: ctypes.CDLL) -> str:
     """The instruction set: `$MSLSQ_TARGET` (baseline, avx2, avx512), else the best that the processor has."""
-    return os.environ.get("MSLSQ_TARGET") or library.mslsq_target().decode()
+    named = os.environ.get("MSLSQ_TARGET")
+    if named and named not in targets():
+        raise ValueError(f"MSLSQ_TARGET={named}: the kernels are compiled for {', '.join(targets())}.")
+    return named or library.mslsq_target().decode()
 
 
 def _cache() -> Path:

@@ -17,15 +17,13 @@ compiled when the package is installed (`mslsq.kernels`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
+from mslsq.kernels import in_parts
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.sparse import multifrontal
 
@@ -69,7 +67,7 @@ def factor(
     else:
         entries = np.empty((len(values), structure.factor_size), values.dtype)
     ok = np.zeros(len(values), np.bool_)
-    _share(
+    in_parts(
         lambda a, b: multifrontal.factor(values, shift, entries, ok, a, b, structure._stack, structure._numeric),
         len(values),
         threads,
@@ -82,7 +80,7 @@ def solve(factored: Factor, rhs: Vectors, threads: int = 1) -> Vectors:
     structure = factored.structure
     rhs = _checked("rhs", rhs, (structure.num_unknowns, None), like=factored.entries)
     out = np.empty_like(rhs)
-    _share(
+    in_parts(
         lambda a, b: multifrontal.solve(
             factored.entries, factored.ok, rhs, out, a, b, structure._tallest, structure._triangular
         ),
@@ -119,15 +117,3 @@ def _checked(name: str, array: ndarray, shape: tuple[int | None, ...], like: nda
         wanted = "float64 or float32" if like is None else f"{like.dtype}, like the matrix"
         raise TypeError(f"{name}: expected {wanted}, got {array.dtype}")
     return np.ascontiguousarray(array)
-
-
-def _share(work: Callable[[int, int], None], count: int, threads: int) -> None:
-    """work(a, b) over [0, count), in `threads` equal parts; the kernels release the interpreter lock."""
-    parts = max(1, min(threads, count))
-    if parts == 1:
-        work(0, count)
-        return
-    bounds = [count * k // parts for k in range(parts + 1)]
-    with ThreadPoolExecutor(parts) as pool:
-        for done in [pool.submit(work, a, b) for a, b in pairwise(bounds)]:
-            done.result()

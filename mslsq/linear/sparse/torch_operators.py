@@ -8,12 +8,16 @@ values.
 import torch
 from torch import Tensor
 
+from mslsq.kernels import in_parts
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.sparse import multifrontal
 from mslsq.linear.torch_operators import registered
 
 TRIANGULAR = 4
 """How many arrays the triangular solves read."""
+
+WORTH_THREADS = 100_000
+"""Numbers in the factors of a batch (some 0.1 ms of a solve) from which on its entries are shared out to threads."""
 
 
 @registered("block_cholesky_factor")
@@ -24,7 +28,12 @@ def factor(values: Tensor, shift: Tensor, arrays: list[Tensor], numbers: list[in
     moved = shift.contiguous() if shift.numel() else values.new_empty(batch, 0)
     factors = values.new_empty(batch, size)
     solved = torch.zeros(batch, dtype=torch.bool)
-    multifrontal.factor(values.contiguous(), moved, factors, solved, 0, batch, stack, arrays[:count])
+    values = values.contiguous()
+    in_parts(
+        lambda a, b: multifrontal.factor(values, moved, factors, solved, a, b, stack, arrays[:count]),
+        batch,
+        _threads(size * batch),
+    )
     return factors, solved
 
 
@@ -34,7 +43,12 @@ def solve(factor: Tensor, usable: Tensor, rhs: Tensor, arrays: list[Tensor], num
     _, _, tallest, count = numbers
     plan = arrays[count : count + TRIANGULAR]
     solved = torch.empty_like(rhs, memory_format=torch.contiguous_format)
-    multifrontal.solve(factor.contiguous(), usable.contiguous(), rhs.contiguous(), solved, 0, len(rhs), tallest, plan)
+    factor, usable, rhs = factor.contiguous(), usable.contiguous(), rhs.contiguous()
+    in_parts(
+        lambda a, b: multifrontal.solve(factor, usable, rhs, solved, a, b, tallest, plan),
+        len(rhs),
+        _threads(factor.numel()),
+    )
     return solved
 
 
@@ -45,6 +59,11 @@ def multiply(values: Tensor, vectors: Tensor, arrays: list[Tensor], numbers: lis
     product = torch.zeros_like(vectors, memory_format=torch.contiguous_format)
     multifrontal.multiply(values.contiguous(), vectors.contiguous(), product, first, rows, columns, offsets)
     return product
+
+
+def _threads(numbers: int) -> int:
+    """As many as PyTorch takes itself, where so many numbers of factors are worth starting them."""
+    return torch.get_num_threads() if numbers > WORTH_THREADS else 1
 
 
 @factor.register_fake
