@@ -38,7 +38,7 @@ def kinds_to_eliminate(
     Args:
         asked: names, or None to look for the best.
         solver, instead: for messages, who eliminates and what to do where that is impossible.
-        at_most: how many kinds are looked for.
+        at_most: how many kinds are looked for; None is for a solver that can also do without a reduced system.
 
     Raises:
         EliminationError: there is no such kind, two of its blocks touch (the message says which), or nothing can be
@@ -47,6 +47,9 @@ def kinds_to_eliminate(
     known = ", ".join(map(repr, kinds))
     if asked is None:
         names = independent_kinds(structure, kinds, at_most)
+        if not names and at_most is None and (structure.rows == structure.cols).all():
+            # No two blocks meet at all (all cameras are held, say): everything goes, and nothing is left to reduce.
+            names = tuple(name for name, blocks in kinds.items() if (blocks >= 0).any())
         if not names:
             raise EliminationError(
                 f"{solver}: none of {known} can be eliminated: of every kind some blocks are in one cost function with "

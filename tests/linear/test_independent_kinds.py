@@ -43,3 +43,14 @@ def test_errors_say_who_cannot_do_what_and_what_to_do(asked, words):
 def test_where_nothing_can_be_eliminated_it_says_so():
     with pytest.raises(EliminationError, match=r"none of 'camera' can be.*Do without\."):
         kinds_to_eliminate(None, STRUCTURE, {"camera": np.arange(5)}, solver="Solver", instead="do without")
+
+
+def test_where_no_two_blocks_meet_everything_can_be_eliminated():
+    structure, kinds = (
+        analyze(np.array([3, 3]), np.zeros(0), np.zeros(0)),
+        {"camera": -np.ones(4, int), "point": np.arange(2)},
+    )
+    options = {"solver": "Solver", "instead": "do without"}
+    assert kinds_to_eliminate(None, structure, kinds, **options) == ("point",)
+    with pytest.raises(EliminationError, match="nothing would be left"):
+        kinds_to_eliminate(None, structure, kinds, at_most=1, **options)

@@ -205,6 +205,17 @@ def test_the_kinds_that_leave_the_fewest_unknowns_are_found():
     assert independent_kinds(without_chords.structure, without_chords.kinds) == ("camera",)
 
 
+def test_landmarks_seen_from_poses_that_are_all_held_are_eliminated_without_being_asked_for():
+    problem, start, _, _ = seen_from_poses()
+    held = mslsq.Problem(problem["sighting"], problem.variables["pose"].fixed(torch.arange(5)))
+    start = {**start, "landmark": start["landmark"] + 0.2}
+    dense, schur = (
+        mslsq.solve(held, start, solver=mslsq.LevenbergMarquardt(linear_solver=linear)).value["landmark"]
+        for linear in (mslsq.linear.Cholesky(), Schur())
+    )
+    torch.testing.assert_close(schur, dense, rtol=0, atol=1e-9)
+
+
 def test_fixed_blocks_take_no_part():
     kinds = {"camera": np.array([-1, 0, 1]), "point": np.array([2, -1, 3, -1])}
     structure = analyze(np.array([4, 4, 3, 3]), np.array([2, 3, 2]), np.array([0, 1, 1]))
