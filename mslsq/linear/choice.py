@@ -27,6 +27,25 @@ ITERATIONS = 300
 """... at that many iterations a step, of 3 ns per number of the matrix each (sphere2500: 0.65 ms, 268,164 numbers)."""
 
 
+DENSE_NANOSECONDS = 25.0
+"""Of a step with dense normal equations in a batch, per number of the matrix: 20 to 50 for 72 to 288 columns."""
+
+BATCH = 500_000
+"""Numbers in the dense matrices of a batch (4 MB in float64) from which it is looked whether blocks are faster."""
+
+
+def blocks_are_faster(structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> bool:
+    """Is a matrix small enough to be dense factored faster by its blocks, where there is a batch of them on a CPU?
+
+    64 graphs of 24, 48, 96 SE(2) poses take 0.20, 0.55, 4.0 ms a step each with dense matrices, and 0.07, 0.09, 0.15 by
+    blocks; a single one takes the same either way.
+    """
+    if not available() or 4 * structure.num_values > 3 * structure.num_unknowns**2:  # one full block is dense
+        return False
+    by_blocks = SparseCholesky().bound(structure, kinds).nanoseconds + 10 * structure.num_values
+    return by_blocks < DENSE_NANOSECONDS * structure.num_unknowns**2
+
+
 @dataclass(frozen=True)
 class AutomaticSparse(LinearSolver):
     """Becomes `SparseCholesky` or `Schur` when it is bound to a structure: what `linear_solver="auto"` takes for large

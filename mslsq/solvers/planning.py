@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mslsq.linear import QR, ConjugateGradient, LinearSolver
+from mslsq.linear.choice import blocks_are_faster
 from mslsq.linearize.blocks import BlockTerm, Values, block_term, few_blocks, first_block, writes_into_its_inputs
 from mslsq.linearize.capture import capture
 from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
@@ -77,13 +78,16 @@ def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Pl
         )
         return Plan(structure, None, placements, sizes, rows=rows)
     pattern = None
-    if task.solver.wants_sparse(structure.size):
+    wanted, on_cpu = task.solver.wants_sparse(structure.size), device.type == "cpu"
+    if wanted or (on_cpu and task.solver.may_want_sparse(structure.size, structure.num_components, task.batch)):
         whole = structure_of(task.system, device, split=False)
         pattern = pattern_of(task.system, whole)
-        if device.type == "cpu" or task.solver.is_sparse_anywhere(pattern.structure, pattern.kinds(task.system)):
-            structure = whole
+        kinds = pattern.kinds(task.system)
+        if not wanted:
+            sparse = blocks_are_faster(pattern.structure, kinds)
         else:
-            pattern = None
+            sparse = on_cpu or task.solver.is_sparse_anywhere(pattern.structure, kinds)
+        structure, pattern = (whole, pattern) if sparse else (structure, None)
     placements = tuple(placement_of(block.term, block.lanes_are_batch, structure, pattern) for block in blocks)
     return Plan(structure, pattern, placements, sizes)
 

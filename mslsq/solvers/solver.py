@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mslsq.linear import Cholesky, ConjugateGradient, LinearSolver, Schur, SparseCholesky, UnrolledCholesky
 from mslsq.linear.block_structure import BlockStructure
-from mslsq.linear.choice import AutomaticSparse, eliminating
+from mslsq.linear.choice import BATCH, AutomaticSparse, eliminating
 from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.linearizer import Linearization
 
@@ -103,6 +103,10 @@ class Solver:
         if self.linear_solver == "auto":
             return size > LARGEST_DENSE
         return size > 0 and self.linear_solver.form in ("sparse", "blocks")  # where all is held fixed: no blocks
+
+    def may_want_sparse(self, size: int, components: int, batch: int) -> bool:
+        """Is it worth looking whether a batch of smaller ones is solved faster by their blocks?"""
+        return self.linear_solver == "auto" and components == 1 and batch * size**2 >= BATCH and batch > 1
 
     @property
     def is_matrix_free(self) -> bool:

@@ -120,6 +120,29 @@ def test_large_systems_are_sparse_by_themselves(capsys):
     torch.testing.assert_close(solution.value["x"][:, 0], torch.arange(count, dtype=torch.float64))
 
 
+def test_a_batch_of_graphs_is_sparse_by_itself_where_a_single_one_is_dense(capsys):
+    # 64 rings of 30 poses: dense matrices take five times as long as blocks; a single one takes the same either way
+    problem, start, measured = ring(31)
+    noise = 0.01 * torch.randn(64, *measured.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    batch = mslsq.SE2(measured + noise).normalized().storage.requires_grad_()
+    values, slopes = {}, {}
+    for name, linear in {"auto": "auto", "dense": DENSE}.items():
+        solver = mslsq.LevenbergMarquardt(linear_solver=linear, verbose=name == "auto", max_steps=4)
+        options = {"in_dims": (None, 0), "solver": solver, "adjoint": mslsq.Implicit(failed="zero")}
+        values[name] = mslsq.solve(problem, {"pose": start}, {"between": {"measured": batch}}, **options)
+    assert "SparseCholesky (mslsq) of 90" in capsys.readouterr().out
+    torch.testing.assert_close(values["auto"].history.cost, values["dense"].history.cost, rtol=1e-10, atol=0)
+    for name, linear in {"auto": "auto", "dense": DENSE}.items():
+        solver = mslsq.LevenbergMarquardt(linear_solver=linear, gtol=1e-12, ftol=0)
+        solution = mslsq.solve(
+            problem, {"pose": start}, {"between": {"measured": batch}}, in_dims=(None, 0), solver=solver
+        )
+        (slopes[name],) = torch.autograd.grad(solution.value["pose"].storage.square().sum(), batch)
+    torch.testing.assert_close(slopes["auto"], slopes["dense"], rtol=1e-6, atol=1e-8)
+    mslsq.solve(problem, {"pose": start}, solver=mslsq.LevenbergMarquardt(verbose=True, max_steps=1))
+    assert "Cholesky of 90" in capsys.readouterr().out
+
+
 def graph_function(linear: mslsq.linear.LinearSolver):
     problem, start, measured = ring()
     generator = torch.Generator().manual_seed(3)
