@@ -158,10 +158,12 @@ def _undetermined(point: Located, column: int, missing: int) -> str:
     counted = "at least" if missing >= MOST_FREE and point.pattern is not None else "about"
     free = f"{counted} {missing} of {point.structure.num_columns} directions are free"
     rank = free if missing > 1 else "it has no inverse"
+    dtype = point.stated.values[0].dtype
+    single = "" if dtype == torch.float64 else f" To the precision of {str(dtype).removeprefix('torch.')}: try float64."
     return (
         f"covariance: JᵀJ is singular ({rank}), so the covariance is infinite: {where}, is not determined (given those "
-        "before it). Hold a gauge by variable.fixed([0]) or a Prior; mslsq.explain(problem, solution.value) says what "
-        "is free."
+        f"before it).{single} Hold a gauge by variable.fixed([0]) or a Prior; mslsq.explain(problem, solution.value) "
+        "says what is free."
     )
 
 

@@ -154,3 +154,22 @@ def test_unknown_names_and_indices_are_errors() -> None:
         mslsq.covariance(problem, solution, "hh")
     with pytest.raises(mslsq.ProblemError, match="3 blocks"):
         mslsq.covariance(problem, solution, "h", 7)
+
+
+@pytest.mark.parametrize("count", [40, 400], ids=["dense", "sparse"])
+def test_what_is_singular_in_single_precision_alone_is_said_to_be_so(count: int) -> None:
+    # a chain that hangs on a weak prior: the last variance is 1e8 + count, beyond seven digits beside one
+    x = mslsq.Variable("x", mslsq.Euclidean(1), count=count)
+    i = torch.arange(count - 1)
+    problem = mslsq.Problem(
+        mslsq.Difference(x[i], x[i + 1], measured=torch.ones(count - 1, 1, dtype=D)),
+        mslsq.Prior(x[[0]], target=torch.zeros(1, 1, dtype=D), weight=1e-4),
+    )
+    start = torch.arange(count, dtype=D)[:, None]
+    covariance = mslsq.covariance(problem, mslsq.solve(problem, {"x": start}), "x", count - 1)
+    # the condition of JᵀJ is some 1e8 · count
+    torch.testing.assert_close(covariance, torch.full((1, 1), 1e8 + count - 1, dtype=D), rtol=1e-5, atol=0)
+    single = problem.to(torch.float32)
+    solution = mslsq.solve(single, {"x": start.float()})
+    with pytest.raises(SingularCovarianceError, match="precision of float32: try float64"):
+        mslsq.covariance(single, solution, "x", count - 1)
