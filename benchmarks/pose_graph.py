@@ -2,7 +2,6 @@
 
     python benchmarks/pose_graph.py                                  # everything: about a quarter of an hour
     python benchmarks/pose_graph.py --graphs intel --no-compile      # one graph, no waiting for the compiler
-    python benchmarks/pose_graph.py --fresh                          # only what a new process needs
 
 Needs the data sets (../shared/data beside the repository, or MSLSQ_DATA), `pip install gtsam`, and for Ceres g++ and
 libceres-dev; who is not installed does not take part. Everybody gets the same graph in memory, builds a problem of it
@@ -15,14 +14,8 @@ recorded; "compiled" likewise after torch.compile, what that took being in the c
 """
 
 import argparse
-import gzip
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -248,85 +241,17 @@ def compare(name: str, threads: int, repeats: int, compiled: bool) -> None:
     )
 
 
-FRESH = {
-    "mslsq": """
-import sys, mslsq
-from mslsq.datasets.g2o import read_g2o
-graph = read_g2o(sys.argv[1])
-solution = mslsq.solve(graph.problem(), {"pose": graph.poses})
-print(float(solution.cost))
-""",
-    "GTSAM": """
-import sys, gtsam
-graph, start = gtsam.readG2o(sys.argv[1], sys.argv[2] == "3")
-pose = start.atPose3(0) if sys.argv[2] == "3" else start.atPose2(0)
-prior = gtsam.PriorFactorPose3 if sys.argv[2] == "3" else gtsam.PriorFactorPose2
-sigmas = [1e-6] * (6 if sys.argv[2] == "3" else 3)
-import numpy
-graph.add(prior(0, pose, gtsam.noiseModel.Diagonal.Sigmas(numpy.array(sigmas))))
-print(graph.error(gtsam.LevenbergMarquardtOptimizer(graph, start, gtsam.LevenbergMarquardtParams()).optimize()))
-""",
-}
-
-
-def fresh_process(code: str, arguments: list[str], environment: dict[str, str]) -> tuple[str, float, float]:
-    """What a new process prints, its CPU and wall time in milliseconds."""
-    watch = Stopwatch()
-    before = os.times()
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=os.environ | environment, capture_output=True, text=True
-    )
-    after = os.times()
-    if done.returncode:
-        return done.stderr.strip().splitlines()[-1][:80], float("nan"), float("nan")
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return done.stdout.split()[-1], 1e3 * cpu, watch.wall
-
-
-def fresh(name: str, repeats: int) -> list[list[Any]]:
-    """Import, read, build, solve, in a new process: with empty caches, and with those that a first one left."""
-    path = shared_data() / "g2o" / GRAPHS[name]
-    dimension = str(read(name).dimension)
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        plain = Path(folder) / "graph.g2o"
-        plain.write_bytes(gzip.decompress(path.read_bytes()))
-        empty, warm = [], []
-        for number in range(repeats):
-            caches = {
-                "MSLSQ_CACHE_DIR": f"{folder}/mslsq{number}",
-                "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor{number}",
-            }
-            empty.append(fresh_process(FRESH["mslsq"], [str(path)], caches))
-            warm.append(fresh_process(FRESH["mslsq"], [str(path)], caches))
-        runs = {"mslsq, empty caches": empty, "mslsq, warm caches": warm}
-        if gtsam_graphs.INSTALLED:
-            arguments = [str(plain), dimension]
-            runs["GTSAM LM"] = [fresh_process(FRESH["GTSAM"], arguments, {}) for _ in range(repeats)]
-    for who, found in runs.items():
-        rows.append([name, who, found[-1][0], median(f[1] for f in found), median(f[2] for f in found)])
-    return rows
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", nargs="*", default=list(GRAPHS), choices=list(GRAPHS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile (a minute per graph)")
-    parser.add_argument("--fresh", action="store_true", help="only the table of new processes")
     parser.add_argument("--here", type=int, help="in this process, with this many threads")
     options = parser.parse_args()
     if options.here is None:
         print_machine(["torch", "gtsam"])
-        code = 0 if options.fresh else in_own_processes(__file__, sys.argv[1:], options.threads)
-        limit_threads(1)
-        print_table(
-            "### A new process with one thread: import, read, build, solve, with default options",
-            ["graph", "", "cost", "CPU ms", "wall ms"],
-            [row for name in options.graphs for row in fresh(name, 3)],
-        )
-        return code
+        return in_own_processes(__file__, sys.argv[1:], options.threads)
     limit_threads(options.here)
     for name in options.graphs:
         compare(name, options.here, options.repeats, not options.no_compile)
