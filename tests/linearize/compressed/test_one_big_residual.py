@@ -517,3 +517,24 @@ def test_the_in_place_bug_is_solved_in_less_than_400_megabytes():
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["peak MB"] < 400
     assert figures["derivatives"] == 8
+
+
+def test_batches_of_smaller_residuals_are_compressed_too(capsys):
+    def chain(x, y):
+        return torch.cat([torch.sinh(x[1:] - x[:-1]), x - y])
+
+    y = torch.randn(64, 90, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    start = torch.zeros(90, dtype=torch.float64)
+    solver = mslsq.LevenbergMarquardt(verbose=True, gtol=1e-12)
+    batch = mslsq.least_squares(chain, start, (y,), in_dims=(None, 0), solver=solver)
+    said = capsys.readouterr().out
+    assert "SparseCholesky (mslsq) of 90" in said
+    assert "from 2 derivatives" in said
+    (slope,) = torch.autograd.grad(batch.value.square().sum(), y)
+    for k in (0, 63):  # one by one they are dense
+        own = y[k].detach().requires_grad_()
+        single = mslsq.least_squares(chain, start, (own,), solver=solver)
+        assert "Cholesky of 90" in capsys.readouterr().out
+        torch.testing.assert_close(batch.value[k], single.value, rtol=0, atol=1e-9)
+        (expected,) = torch.autograd.grad(single.value.square().sum(), own)
+        torch.testing.assert_close(slope[k], expected, rtol=1e-6, atol=1e-8)
