@@ -117,11 +117,7 @@ void solve_one(const T* F, T* x, T* t, i64 count, const Front* fronts, const i64
         std::memset(t + f.padded, 0, sizeof(T) * f.padded_below);
         for (i64 j = 0; j < f.padded; j += TILE) {
             const T* at = F + f.panel + j * f.ld + j;
-            for (int q = 0; q < TILE; q++) {
-                const T value = t[j + q] * at[q * f.ld + q];
-                t[j + q] = value;
-                for (int i = q + 1; i < TILE; i++) t[j + i] -= at[q * f.ld + i] * value;
-            }
+            solve_diagonal(at, f.ld, t + j);
             subtract_eight_columns(at + TILE, f.ld, t + j, t + j + TILE, height - j - TILE);
         }
         std::memcpy(x + f.first, t, sizeof(T) * f.padded);
@@ -136,11 +132,7 @@ void solve_one(const T* F, T* x, T* t, i64 count, const Front* fronts, const i64
         for (i64 j = f.padded - TILE; j >= 0; j -= TILE) {
             const T* at = F + f.panel + j * f.ld + j;
             subtract_eight_dots(at + TILE, f.ld, t + j + TILE, t + j, f.padded + f.padded_below - j - TILE);
-            for (int q = TILE - 1; q >= 0; q--) {
-                T value = t[j + q];
-                for (int i = q + 1; i < TILE; i++) value -= at[q * f.ld + i] * t[j + i];
-                t[j + q] = value * at[q * f.ld + q];
-            }
+            solve_diagonal_transposed(at, f.ld, t + j);
         }
         std::memcpy(x + f.first, t, sizeof(T) * f.padded);
     }

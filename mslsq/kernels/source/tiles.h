@@ -97,14 +97,13 @@ inline void subtract_eight_columns(const T* A, i64 lda, const T* b, T* c, i64 ro
 // c[0 : 8] -= A (rows, 8)^T b[0 : rows], 8 | rows.
 template <class T>
 inline void subtract_eight_dots(const T* A, i64 lda, const T* b, T* c, i64 rows) {
-    vec<T> sums[TILE] = {};
+    vec<T> dots[TILE] = {};
     for (i64 i = 0; i < rows; i += TILE) {
         const vec<T> right = load(b + i);
 #pragma GCC unroll 8
-        for (int j = 0; j < TILE; j++) sums[j] += load(A + j * lda + i) * right;
+        for (int j = 0; j < TILE; j++) dots[j] += load(A + j * lda + i) * right;
     }
-#pragma GCC unroll 8
-    for (int j = 0; j < TILE; j++) c[j] -= sum<T>(sums[j]);
+    store(c, load(c) - sums<T>(dots));
 }
 
 // Cholesky of the 8 x 8 tile, in place, its diagonal inverted (only its inverse is ever used); false at a pivot that is
@@ -128,6 +127,34 @@ inline bool factor_diagonal(T* L, i64 ld, T* inverse) {
         store(L + j * ld, column[j]);
     }
     return healthy;
+}
+
+// b <- L^-1 b for one such tile; in registers, where the compiler need not fear that b and L are the same memory.
+template <class T>
+inline void solve_diagonal(const T* L, i64 ld, T* b) {
+    T x[TILE];
+    std::memcpy(x, b, sizeof x);
+#pragma GCC unroll 8
+    for (int q = 0; q < TILE; q++) {
+        x[q] *= L[q * ld + q];
+#pragma GCC unroll 8
+        for (int i = q + 1; i < TILE; i++) x[i] -= L[q * ld + i] * x[q];
+    }
+    std::memcpy(b, x, sizeof x);
+}
+
+// b <- L^-T b.
+template <class T>
+inline void solve_diagonal_transposed(const T* L, i64 ld, T* b) {
+    T x[TILE];
+    std::memcpy(x, b, sizeof x);
+#pragma GCC unroll 8
+    for (int q = TILE - 1; q >= 0; q--) {
+        x[q] *= L[q * ld + q];
+#pragma GCC unroll 8
+        for (int i = 0; i < q; i++) x[i] -= L[i * ld + q] * x[q];
+    }
+    std::memcpy(b, x, sizeof x);
 }
 
 }  // namespace MSLSQ_TARGET

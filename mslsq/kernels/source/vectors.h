@@ -34,12 +34,14 @@ template <>
 struct Eight<double> {
     typedef double type __attribute__((vector_size(64)));
     typedef double anywhere __attribute__((vector_size(64), aligned(8), may_alias));
+    typedef i64 places __attribute__((vector_size(64)));
 };
 
 template <>
 struct Eight<float> {
     typedef float type __attribute__((vector_size(32)));
     typedef float anywhere __attribute__((vector_size(32), aligned(4), may_alias));
+    typedef i32 places __attribute__((vector_size(32)));
 };
 
 template <class T>
@@ -60,9 +62,26 @@ inline vec<T> zero() {
     return vec<T>{};
 }
 
+#ifdef __clang__
+#define MSLSQ_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MSLSQ_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, typename Eight<T>::places{__VA_ARGS__})
+#endif
+
+// The sums of eight vectors each, as one vector.
 template <class T>
-inline T sum(vec<T> v) {
-    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+inline vec<T> sums(const vec<T>* v) {
+    vec<T> pairs[4], fours[2];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++)
+        pairs[k] = MSLSQ_SHUFFLE(v[2 * k], v[2 * k + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
+                   MSLSQ_SHUFFLE(v[2 * k], v[2 * k + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+#pragma GCC unroll 2
+    for (int k = 0; k < 2; k++)
+        fours[k] = MSLSQ_SHUFFLE(pairs[2 * k], pairs[2 * k + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+                   MSLSQ_SHUFFLE(pairs[2 * k], pairs[2 * k + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+    return MSLSQ_SHUFFLE(fours[0], fours[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+           MSLSQ_SHUFFLE(fours[0], fours[1], 4, 5, 6, 7, 12, 13, 14, 15);
 }
 
 inline i64 padded(i64 count) { return (count + TILE - 1) / TILE * TILE; }
