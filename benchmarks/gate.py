@@ -109,7 +109,7 @@ def _scaling() -> Metrics:
     """Is a step still linear in the number of edges, and building cheap beside a step?"""
     import scaling
 
-    small, large = (scaling.in_own_process(edges, "auto") for edges in (1479, 100_000))
+    small, large = (scaling.in_own_process(edges, "auto, freed memory kept") for edges in (1479, 100_000))
     if small is None or large is None:
         return {}
     per_edge = [found["step"] / found["edges"] for found in (small, large)]
