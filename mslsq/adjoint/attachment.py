@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from mslsq.adjoint.function import Answer, Call
-from mslsq.adjoint.levels import belongs_to, constant, transforms_are_active
+from mslsq.levels import belongs_to, constant, transforms_are_active
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs, linearizer_of
 from mslsq.linearize.trace import Recorded

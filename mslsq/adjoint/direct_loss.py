@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError, DerivativeOrderError
 from mslsq.adjoint.attachment import Attachment
-from mslsq.adjoint.levels import constant, transforms_are_active
+from mslsq.levels import constant, transforms_are_active
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.trace import TRANSFORM_LOCK
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mslsq.adjoint.adjoint import DerivativeOrderError
-from mslsq.adjoint.levels import at_the_bottom, backward_may_come
+from mslsq.levels import at_the_bottom, backward_may_come
 
 
 def limited(tensor: Tensor, taken: int, order: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.adjoint.levels import constant
+from mslsq.levels import constant
 from mslsq.linear import ConjugateGradient, LinearSolver
 from mslsq.linear.differentiable_inverse import DifferentiableInverse, Opaque
 from mslsq.linear.linear_solver import Vector

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mslsq.adjoint.levels import backward_may_come, is_batched_by_autograd, transforms_are_active
+from mslsq.levels import backward_may_come, is_batched_by_autograd, transforms_are_active
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.trace import Recorded

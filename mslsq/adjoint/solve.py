@@ -9,8 +9,8 @@ from mslsq.adjoint.attachment import attachment_of
 from mslsq.adjoint.compiling import refuse_fake_tensors
 from mslsq.adjoint.function import Call, Solve, answer_of
 from mslsq.adjoint.implicit import Implicit
-from mslsq.adjoint.levels import backward_may_come, constant, count_transforms, has_plain_tangent
 from mslsq.adjoint.limit import limited
+from mslsq.levels import backward_may_come, constant, count_transforms, has_plain_tangent
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.trace import PlanCache
 from mslsq.problem.system import Inputs, System

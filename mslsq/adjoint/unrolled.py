@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment, per_entry
-from mslsq.adjoint.levels import transforms_are_active
 from mslsq.adjoint.linear_steps import differentiable, harmless
+from mslsq.levels import transforms_are_active
 from mslsq.linear import Cholesky, LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.differentiable_inverse import SymmetricSystem, Values, Vectors
 from mslsq.linear.iterative import ConjugateGradient
@@ -137,7 +138,7 @@ class UnformedSystem(DampedSystem):
         made = self.rows.__dict__.setdefault("_terms_on", {})
         if jacobian.device not in made:
             arrays, sizes = self.rows.plan(hessian=False)
-            made[jacobian.device] = [torch.from_numpy(array).to(jacobian.device) for array in arrays], sizes
+            made[jacobian.device] = kept_tensors(arrays, jacobian.device), sizes
         return list(terms(jacobian, *made[jacobian.device]))
 
 

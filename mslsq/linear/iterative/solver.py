@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.constant_inverse import ConstantInverse
 from mslsq.linear.independent_kinds import EliminationError, blocks_of, kinds_to_eliminate
@@ -249,7 +250,7 @@ class ConjugateGradient(LinearSolver):
                 arrays, sizes = ImplicitSchur.plan(home, self.eliminated)
             else:
                 arrays, sizes = Formed.plan(home)
-            cached[key] = [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays], sizes
+            cached[key] = kept_tensors(arrays, device), sizes
         return cached[key]
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.kernels import available, run_on
+from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import BlockStructure, predicted_nanoseconds
 from mslsq.linear.dense import Cholesky
 from mslsq.linear.independent_kinds import kinds_to_eliminate
@@ -181,7 +182,7 @@ class Schur(LinearSolver):
     def squared_column_norms(self, matrix: Values) -> Vector:
         made, device = self.elimination.made, matrix.device
         if ("diagonal", device) not in made:
-            made["diagonal", device] = torch.from_numpy(self.elimination.structure.diagonal_index).to(device)
+            (made["diagonal", device],) = kept_tensors([self.elimination.structure.diagonal_index], device)
         return matrix.gather(1, made["diagonal", device].expand(len(matrix), -1))
 
     def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
@@ -260,8 +261,7 @@ class Schur(LinearSolver):
     def _symmetric_tables(self, device: torch.device) -> list[Tensor]:
         made = self.elimination.made
         if ("tables", device) not in made:
-            tables = symmetric_plan(self.elimination.structure)
-            made["tables", device] = [torch.from_numpy(table).to(device) for table in tables]
+            made["tables", device] = kept_tensors(symmetric_plan(self.elimination.structure), device)
         return made["tables", device]
 
 

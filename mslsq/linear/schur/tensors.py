@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from mslsq.levels import kept_tensors
 from mslsq.linear.schur.plan import SchurPlan
 from mslsq.linear.schur.torch_operators import F64, Reduction, reduced_places
 
@@ -47,7 +48,7 @@ class SchurTensors:
 
     def __init__(self, plan: SchurPlan, dense: bool, device: torch.device):
         def on_device(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+            return kept_tensors([array], device)[0]
 
         def grid(start: np.ndarray, height: int, width: int, by_row: int, by_column: int) -> np.ndarray:
             """start + i by_row + j by_column."""

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mslsq.levels import kept_tensors
 from mslsq.linear.schur import kernels
 from mslsq.linear.schur.plan import PADDING, SchurPlan
 from mslsq.linear.torch_operators import registered
@@ -67,7 +68,7 @@ def packed(plan: SchurPlan, dense: bool) -> Packed:
         row, col = reduced.rows[at], reduced.cols[at]
         arrays += [plan.kept_source, target[at], stride[at], plan.kept_unknowns[reduced.starts[row]]]
         arrays += [reduced.block_sizes[row], reduced.block_sizes[col], row == col]
-    return Packed([torch.from_numpy(np.ascontiguousarray(array)) for array in arrays], numbers)
+    return Packed(kept_tensors(arrays, torch.device("cpu")), numbers)
 
 
 def reduced_places(plan: SchurPlan, dense: bool) -> tuple[Int[np.ndarray, "blocks"], Int[np.ndarray, "blocks"], int]:

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import BlockStructure
 
 
@@ -26,9 +27,9 @@ def places_on(structure: BlockStructure, device: torch.device) -> Places:
     """The places as tensors on a device; made once per structure."""
     made = structure.__dict__.setdefault("_places_on", {})
     if device not in made:
-        arrays = (*structure.places, structure.diagonal_index)
-        rows, columns, diagonal = (torch.from_numpy(array).to(device) for array in arrays)
-        made[device] = Places(rows, columns, diagonal, rows >= columns, rows > columns)
+        rows, columns = structure.places
+        arrays = rows, columns, structure.diagonal_index, rows >= columns, rows > columns
+        made[device] = Places(*kept_tensors(arrays, device))
     return made[device]
 
 

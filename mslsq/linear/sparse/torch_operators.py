@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mslsq.kernels import in_parts
+from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.sparse import multifrontal
 from mslsq.linear.torch_operators import registered
@@ -94,6 +95,6 @@ def packed(structure: BlockStructure) -> tuple[list[Tensor], list[int]]:
             structure.offsets,
         )
         numbers = [structure.factor_size, structure._stack, structure._tallest, len(structure._numeric)]
-        cached = ([torch.from_numpy(array) for array in arrays], numbers)
+        cached = (kept_tensors(arrays, torch.device("cpu")), numbers)
         structure.__dict__["_packed"] = cached
     return cached

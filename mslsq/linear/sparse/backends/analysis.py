@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor
 
+from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.torch_operators import registered
 
@@ -67,8 +68,8 @@ class Analysis:
 
     def __init__(self, structure: BlockStructure, backend: str, device: torch.device):
         lower, place = lower_triangle(structure)
-        self._place = torch.from_numpy(place).to(device)
-        self._diagonal = torch.from_numpy(lower.indptr[:-1]).to(device)  # the first of every column
+        first = lower.indptr[:-1]  # of every column, where its diagonal is
+        self._place, self._diagonal = kept_tensors([place, first], device)
         self._on_device = backend == "cudss"
         module = importlib.import_module(f"mslsq.linear.sparse.backends.{backend}")
         try:

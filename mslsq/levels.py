@@ -5,6 +5,7 @@ The wrappers and their order are PyTorch's own business (`torch._C._functorch`);
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
@@ -20,6 +21,13 @@ def constant(tensor: Tensor) -> Tensor:
     are taken off, and the mapping ones put on again.
     """
     return at_the_bottom(tensor, torch.Tensor.detach)
+
+
+def kept_tensors(arrays: Iterable[np.ndarray], device: torch.device) -> list[Tensor]:
+    """Arrays as tensors that are kept from one call to the next, on a CPU in the same memory: made outside of all
+    transforms, which wrap whatever is made inside of them, and whose wrappers are of no use afterwards."""
+    with temporarily_clear_interpreter_stack():
+        return [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays]
 
 
 def transforms_are_active() -> bool:
