@@ -7,7 +7,7 @@ curve fit) has the batch as lanes, and `outer` is 1.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,7 +129,30 @@ class BlockTerm:
     ) -> Any:
         """`function(storages, inputs)` of one block, for all lanes and the whole batch; outputs are (outer, ...,
         lanes). `at_once` for a function that takes the lanes as a leading axis."""
-        storages, storage_dims = self.gather(values)
+        return self._mapped(function, *self.gather(values), inputs, at_once)
+
+    def linearizations_in_pieces(
+        self, values: Values, inputs: dict[str, Tensor], lanes: int
+    ) -> Iterator[tuple[dict[str, Tensor], tuple[Tensor, Tensor]]]:
+        """`linearizations` of so many lanes at a time, each with its part of the inputs."""
+        storages, dims = self.gather(values)
+        for start in range(0, self.term.num_blocks, lanes):
+            cut = [s if dim is None else s[..., start : start + lanes] for s, dim in zip(storages, dims, strict=True)]
+            part = {
+                name: tensor[..., start : start + lanes] if name in self.term.per_block else tensor
+                for name, tensor in inputs.items()
+            }
+            yield part, self._mapped(self.linearization_of_block, tuple(cut), dims, part, self.term.broadcasts)
+
+    def _mapped(
+        self,
+        function: Callable[..., Any],
+        storages: tuple[Tensor, ...],
+        storage_dims: tuple[int | None, ...],
+        inputs: dict[str, Tensor],
+        at_once: bool,
+    ) -> Any:
+        """`over_lanes` for storages that have been gathered."""
         input_lanes, input_batch = self._input_dims(inputs)
 
         def all_at_once(storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> Any:

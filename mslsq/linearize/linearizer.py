@@ -71,6 +71,12 @@ class Linearizer:
             return self._unassembled(values, inputs)
         costs, gradients, matrices = [], [], []
         for assembly, given in zip(self.assemblies, inputs, strict=True):
+            if isinstance(assembly, Assembly) and assembly.comes_in_pieces:
+                losses, gradient, matrix = assembly.accumulated(values, given)
+                costs += [self._summed(assembly.block, rho) for rho in losses]
+                gradients.append(gradient)
+                matrices.append(matrix)
+                continue
             for part in chunks(assembly, given):
                 rho, residual, jacobian = self._rescaled(assembly, values, part)
                 costs.append(self._summed(assembly.block, rho))

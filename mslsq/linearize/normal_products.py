@@ -32,6 +32,15 @@ class NormalPlan:
     (first, height) of variables in the joint tangent."""
 
 
+def of_lanes(plan: NormalPlan, start: int, stop: int) -> NormalPlan:
+    """The plan of the lanes from `start` to `stop` alone, numbered from 0."""
+    arrays = []
+    for lanes, targets in zip(plan.arrays[::2], plan.arrays[1::2], strict=True):
+        first, last = np.searchsorted(lanes.numpy(), (start, stop))
+        arrays += [lanes[first:last] - start, targets[first:last]]
+    return NormalPlan(arrays, plan.numbers)
+
+
 def normal_plan(
     tangents: list[int],
     joint: list[Int[np.ndarray, "lanes"]],
@@ -72,26 +81,38 @@ def normal_plan(
 def normal_matrix(jacobian: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     """The stored blocks (batch, values) of JᵀJ, of J (batch, rows, tangent, lanes); on the diagonal both triangles."""
     values = jacobian.new_zeros(len(jacobian), numbers[0])
+    add_normal_matrix(values, jacobian, arrays, numbers)
+    return values
+
+
+def add_normal_matrix(values: Tensor, jacobian: Tensor, arrays: list[Tensor], numbers: list[int]) -> None:
+    """The same added to what is there."""
     rows = jacobian.shape[1]
     for k in range(numbers[2]):
         first, second, height, width = numbers[4 + 4 * k : 8 + 4 * k]
         lanes, offsets = arrays[2 * k], arrays[2 * k + 1]
         sizes = len(lanes), lanes, offsets, first, second, rows, height, width
         _matrix(len(jacobian), jacobian, *jacobian.stride(), values, numbers[0], *sizes)
-    return values
 
 
 @registered("normal_gradient")
 def normal_gradient(jacobian: Tensor, residual: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
     """Jᵀr (batch, columns) for r (batch, rows, lanes)."""
     gradient = jacobian.new_zeros(len(jacobian), numbers[1])
+    add_normal_gradient(gradient, jacobian, residual, arrays, numbers)
+    return gradient
+
+
+def add_normal_gradient(
+    gradient: Tensor, jacobian: Tensor, residual: Tensor, arrays: list[Tensor], numbers: list[int]
+) -> None:
+    """The same added to what is there."""
     rows, pairs = jacobian.shape[1], numbers[2]
     given = jacobian, *jacobian.stride(), residual, *residual.stride()
     for k in range(numbers[3]):
         first, height = numbers[4 + 4 * pairs + 2 * k : 6 + 4 * pairs + 2 * k]
         lanes, columns = arrays[2 * (pairs + k)], arrays[2 * (pairs + k) + 1]
         _gradient(len(jacobian), *given, gradient, numbers[1], len(lanes), lanes, columns, first, rows, height)
-    return gradient
 
 
 @normal_matrix.register_fake
