@@ -31,8 +31,8 @@ from mslsq.problem.structure import Structure
 
 PIECE = 500_000
 """Numbers of J (4 MB in float64) that are made at a time where there are twice as many or more: a larger J is memory
-that no cache holds and that the system has to find anew. 1,000,000 between factors: 5.4 s a step instead of 12; with 100,000
-numbers at a time the calls of PyTorch cost more than the caches save."""
+that no cache holds and that the system has to find anew. 1,000,000 between factors: 5.4 s a step instead of 12. With
+100,000 numbers at a time the calls of PyTorch cost more than the caches save."""
 
 
 @dataclass(frozen=True, eq=False)
