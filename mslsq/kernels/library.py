@@ -116,24 +116,29 @@ def _library() -> tuple[ctypes.CDLL, str]:
     wanted = sources_hash()
     packaged, own = Path(__file__).with_name(NAME), _cache() / wanted / NAME
     for path in (packaged, own):
-        if path.exists():
-            library = _loaded(path)
-            if library.mslsq_sources() == wanted.encode():
-                return library, _target(library)
+        library = _loaded(path) if path.exists() else None
+        if library is not None and library.mslsq_sources() == wanted.encode():
+            return library, _target(library)
     try:
         build(own)
+        library = _loaded(own)
+        if library is None:
+            raise CompilerError(f"what was compiled into {own} cannot be loaded")
     except (CompilerError, OSError) as error:
         raise KernelsMissingError(
             f"mslsq's compiled kernels for large sparse problems are missing, and {error}\n"
             "Install a C++ compiler, or a wheel of mslsq that brings them."
         ) from error
-    library = _loaded(own)
     return library, _target(library)
 
 
-def _loaded(path: Path) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(path))
-    library.mslsq_sources.restype = library.mslsq_target.restype = ctypes.c_char_p
+def _loaded(path: Path) -> ctypes.CDLL | None:
+    """The library of a file, None where that is none for this system (damaged, or of another processor)."""
+    try:
+        library = ctypes.CDLL(str(path))
+        library.mslsq_sources.restype = library.mslsq_target.restype = ctypes.c_char_p
+    except (OSError, AttributeError):
+        return None
     return library
 
 

@@ -74,6 +74,14 @@ def test_a_library_of_other_sources_is_not_used(nothing_packaged, monkeypatch):
         library._library()
 
 
+def test_a_damaged_library_is_not_used(nothing_packaged, monkeypatch):
+    (nothing_packaged / "package").mkdir()
+    (nothing_packaged / "package" / library.NAME).write_bytes(b"not a library")
+    monkeypatch.setattr(library, "build", lambda path: (_ for _ in ()).throw(CompilerError("compiled anew")))
+    with pytest.raises(KernelsMissingError, match="compiled anew"):
+        library._library()
+
+
 @pytest.mark.slow
 def test_the_kernels_are_compiled_once_into_the_cache(nothing_packaged):
     assert library.available()

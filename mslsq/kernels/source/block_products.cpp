@@ -2,6 +2,7 @@
 //
 // Vectors are (entries, columns), `repeat` of them in turn for each matrix.
 
+#include <algorithm>
 #include <vector>
 
 #include "export.h"
@@ -100,6 +101,13 @@ void multiply(i64 batch, const T* values, i64 num_values, const T* x, T* y, i64 
         }
 }
 
+// own (tangent, LANES) = x on the columns of the lanes from `first` on.
+template <class T>
+void gather(const T* x, const i64* column, i64 tangent, i64 lanes, i64 first, i64 have, T* own) {
+    for (i64 t = 0; t < tangent; t++)
+        for (i64 k = 0; k < have; k++) own[t * LANES + k] = x[column[t * lanes + first + k]];
+}
+
 // image (LANES) = one row of blocks (tangent, lanes) times own (tangent, LANES).
 template <class T>
 void image_of(const T* line, i64 lanes, i64 tangent, i64 have, const T* own, T* image) {
@@ -118,11 +126,8 @@ void by_jacobian(i64 entries, i64 repeat, i64 columns, const T* values, i64 num_
         for (i64 first = 0; first < lanes; first += LANES) {
             const i64 have = lanes - first < LANES ? lanes - first : LANES;
             const T* v = values + b / repeat * num_values + start + first;
-            for (i64 t = 0; t < tangent; t++)
-                for (i64 k = 0; k < have; k++) {
-                    own[t * LANES + k] = x[b * columns + column[t * lanes + first + k]];
-                    back[t * LANES + k] = 0;
-                }
+            gather(x + b * columns, column, tangent, lanes, first, have, own.data());
+            std::fill(back.begin(), back.end(), T(0));
             for (i64 r = 0; r < rows; r++, v += tangent * lanes) {
                 image_of(v, lanes, tangent, have, own.data(), image);
                 for (i64 t = 0; t < tangent; t++)
@@ -144,9 +149,7 @@ void by_hessian(i64 entries, i64 repeat, i64 columns, const T* values, i64 num_v
         for (i64 first = 0; first < lanes; first += LANES) {
             const i64 have = lanes - first < LANES ? lanes - first : LANES;
             const T* v = values + b / repeat * num_values + start + first;
-            for (i64 t = 0; t < tangent; t++)
-                for (i64 k = 0; k < have; k++)
-                    own[t * LANES + k] = x[b * columns + column[t * lanes + first + k]];
+            gather(x + b * columns, column, tangent, lanes, first, have, own.data());
             for (i64 r = 0; r < tangent; r++, v += tangent * lanes) {
                 image_of(v, lanes, tangent, have, own.data(), image);
                 for (i64 k = 0; k < have; k++) y[b * columns + column[r * lanes + first + k]] += image[k];
