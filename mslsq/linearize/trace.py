@@ -164,6 +164,8 @@ class Plan:
     """Of a system that is one big residual, if its sparsity is made use of."""
     note: str = ""
     """What was found while planning, for who wants to know (`verbose`)."""
+    eager: str = ""
+    """Why nothing of it may be recorded, in words; empty where it may."""
     graphs: dict[str, Recorded] = field(default_factory=dict)
     eager_seconds: float = 0.0
     eager_calls: int = 0
@@ -187,6 +189,8 @@ class Plan:
 
     def worth_recording(self, policy: str) -> bool:
         """Record now? As soon as the steps run without a graph have cost as much as recording will."""
+        if self.eager:
+            return False
         spent = self.eager_seconds >= TRACE_SECONDS and self.eager_calls >= TRACE_CALLS
         return policy == "always" or (policy == "auto" and spent)
 

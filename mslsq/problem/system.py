@@ -74,6 +74,8 @@ class Term:
     """What a traced graph of this term depends on besides shapes: scalars, code, flags."""
     chunk: int | None = None
     """Linearize at most that many blocks at a time, where blocks share their variables (memory)."""
+    eager: str = ""
+    """Why no graph of it may be kept between calls, in words; empty where one may."""
 
     def with_residual(self, residual: Callable[[tuple[Any, ...], Inputs], Any]) -> "Term":
         """The same term with its residual rewritten: a residual of one block, that nothing else stands in for."""

@@ -46,6 +46,7 @@ def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Pla
             plan = _made(task, blocks, values[0].device)
             _capture_where_needed(task, plan, blocks, values, inputs)
         plan.note = note
+        plan.eager = next((term.eager for term in task.system.terms if term.eager), "")
         task.cache.put(key, plan)
     blocks = plan.blocks(task.system, task.batch, task.batched)
     linearizer = linearizer_of(
