@@ -4,6 +4,7 @@ The wrappers and their order are PyTorch's own business (`torch._C._functorch`);
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +29,11 @@ def kept_tensors(arrays: Iterable[np.ndarray], device: torch.device) -> list[Ten
     transforms, which wrap whatever is made inside of them, and whose wrappers are of no use afterwards."""
     with temporarily_clear_interpreter_stack():
         return [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays]
+
+
+def outside_of_transforms() -> Any:
+    """A context in which no `torch.func` transform is running."""
+    return temporarily_clear_interpreter_stack()
 
 
 def transforms_are_active() -> bool:

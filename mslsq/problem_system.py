@@ -147,6 +147,7 @@ def _term(
             tuple((id(r.index), r.index._version) for r in cost.references if isinstance(r.index, Tensor)),
         ),
         chunk=cost.chunk,
+        is_of_library=type(cost).__module__.startswith("mslsq.problem.") and "residual" not in vars(cost),
         **_functions(cost, collected),
     )
     return term, tensors, mapped

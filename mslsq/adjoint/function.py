@@ -105,7 +105,7 @@ class Solve(torch.autograd.Function):
     def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         values, inputs = call.unflatten(tensors)
         keep = call.adjoint is not None and call.adjoint.keeps_trajectory
-        outcome = run(call.task, values, inputs, keep_trajectory=keep)
+        outcome = run(call.task, values, inputs, keep_trajectory=keep, differentiated=call.adjoint is not None)
         status = outcome.status
         usable = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
         factor, residual = outcome.cost.new_zeros(0), torch.full_like(outcome.cost, torch.nan)

@@ -15,9 +15,10 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jacfwd, jacrev, vjp, vmap
+from torch.func import vjp, vmap
 
 from mslsq import pytree
+from mslsq.linearize.derivatives import ORDINARY, Mode, Way, value_and_jacobian
 from mslsq.manifolds.components import cat_matrices
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.problem.system import Inputs, System, Term, residual_like, residual_vector
@@ -42,6 +43,17 @@ class BlockTerm:
     """Entries of the residual of one block, complex ones counted twice."""
     pairs: int
     """How many leading entries are complex (pairs of reals)."""
+    way: Way = ORDINARY
+    """How it is differentiated; the residual of `term` is that of the way."""
+
+    @property
+    def jacobian_mode(self) -> Mode:
+        return self.way.jacobian or ("forward" if self.rows >= sum(self.tangents) else "reverse")
+
+    def going(self, way: Way) -> "BlockTerm":
+        """The same term differentiated in a way."""
+        term = self.term if way.residual is None else self.term.with_residual(way.residual)
+        return dataclasses.replace(self, term=term, way=way)
 
     @property
     def lanes_are_batch(self) -> bool:
@@ -153,6 +165,8 @@ class BlockTerm:
         at_once: bool,
     ) -> Any:
         """`over_lanes` for storages that have been gathered."""
+        if self.way.lane_by_lane and not at_once:
+            return self._one_by_one(function, storages, storage_dims, inputs)
         input_lanes, input_batch = self._input_dims(inputs)
 
         def all_at_once(storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> Any:
@@ -172,6 +186,47 @@ class BlockTerm:
             return vmap(mapped, in_dims=(tuple(0 for _ in storages), input_batch), out_dims=0)(storages, inputs)
         output = mapped(storages, inputs)
         return tuple(t[None] for t in output) if isinstance(output, tuple) else output[None]
+
+    def _one_by_one(
+        self,
+        function: Callable[..., Any],
+        storages: tuple[Tensor, ...],
+        storage_dims: tuple[int | None, ...],
+        inputs: dict[str, Tensor],
+    ) -> Any:
+        """`_mapped` without `vmap`, every lane in memory of its own."""
+        outputs = [
+            [function(*self.lane(storages, storage_dims, inputs, problem, lane)) for lane in range(self.lanes)]
+            for problem in range(self.outer)
+        ]
+        if isinstance(outputs[0][0], tuple):
+            rows = [[torch.stack(part, -1) for part in zip(*row, strict=True)] for row in outputs]
+            return tuple(torch.stack(part) for part in zip(*rows, strict=True))
+        return torch.stack([torch.stack(row, -1) for row in outputs])
+
+    @property
+    def lanes(self) -> int:
+        return self.batch if self.lanes_are_batch else self.term.num_blocks
+
+    def lane(
+        self,
+        storages: tuple[Tensor, ...],
+        storage_dims: tuple[int | None, ...],
+        inputs: dict[str, Tensor],
+        problem: int,
+        lane: int,
+    ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """Storages and inputs of one lane of one problem, out of what is mapped."""
+        lanes, batch = self._input_dims(inputs)
+
+        def picked(x: Tensor, of_problem: bool, of_lane: bool) -> Tensor:
+            x = x[problem] if of_problem else x
+            return (x[..., lane] if of_lane else x).contiguous()
+
+        own = tuple(picked(x, self._maps_batch, dim is not None) for x, dim in zip(storages, storage_dims, strict=True))
+        return own, {
+            name: picked(x, batch.get(name) is not None, lanes[name] is not None) for name, x in inputs.items()
+        }
 
     # ---- functions of one block
 
@@ -228,21 +283,8 @@ class BlockTerm:
                 jacobian = self.term.whiten_jacobian(jacobian, inputs)
             return residual, jacobian
 
-        def twice(z: Tensor) -> tuple[Tensor, Tensor]:
-            residual = function(z)
-            return residual, residual
-
         function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
-        # Reverse mode costs a pass per row, forward mode one per column: 7.7 against 48 ms on bundle adjustment (2
-        # rows, 12 columns).
-        if self.rows >= sum(self.tangents):
-            try:
-                jacobian, residual = jacfwd(twice, has_aux=True)(at)
-                return residual, jacobian
-            except NotImplementedError:
-                pass  # an operation without a derivative in forward mode, such as grid_sample
-        jacobian, residual = jacrev(twice, has_aux=True)(at)
-        return residual, jacobian
+        return value_and_jacobian(function, at, self.jacobian_mode)
 
     def _checked_jacobians(self, given: tuple[Tensor, ...], like: Tensor) -> list[Tensor]:
         """The user's Jacobians, one (rows, tangent) per slot; of complex residuals as pairs of real rows."""
@@ -279,7 +321,7 @@ class BlockTerm:
         """The exact Hessian of the block's cost in the joint tangent of its variables, second derivatives of the
         residual included."""
         field, at = self._gradient_field(storages, inputs)
-        return jacfwd(field)(at)
+        return value_and_jacobian(field, at, self.way.hessian)[1]
 
     def curvature_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "tangent tangent"]:
         """Σᵢ rᵢ ∇²rᵢ of the weighted residual: what the Hessian of ½‖r‖² has beyond JᵀJ."""
@@ -287,7 +329,7 @@ class BlockTerm:
             function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
             # The cotangent is a constant, so that no tangent of r itself is computed: half of the work.
             residual = self.residual_of_block(storages, inputs)
-            return jacfwd(lambda z: vjp(function, z)[1](residual)[0])(at)
+            return value_and_jacobian(lambda z: vjp(function, z)[1](residual)[0], at, self.way.hessian)[1]
         values = self.values_of_block(storages)
         output = self.term.residual(values, inputs)
         vector = residual_vector(output)[0].to(storages[0].dtype)
@@ -400,35 +442,6 @@ def first_block(
         tensor = tensor[0] if name in batched else tensor
         first[name] = (tensor[0] if name in term.per_block else tensor).clone()
     return storages, first
-
-
-def few_blocks(block: BlockTerm, inputs: Inputs, count: int = 2) -> tuple[BlockTerm, dict[str, Tensor]]:
-    """The same term of its first blocks alone, and the inputs of those (not prepared): what a transform does not do
-    to two blocks it does not do to a million."""
-    term = block.term
-    if term.num_blocks <= count:
-        return block, dict(inputs)
-    slots = tuple(
-        slot if isinstance(slot.index, int) else dataclasses.replace(slot, index=slot.index[:count])
-        for slot in term.slots
-    )
-    few = {
-        name: tensor.narrow(1 if name in block.batched else 0, 0, count) if name in term.per_block else tensor
-        for name, tensor in inputs.items()
-    }
-    return dataclasses.replace(block, term=dataclasses.replace(term, slots=slots, num_blocks=count)), few
-
-
-def writes_into_its_inputs(block: BlockTerm, values: Values, inputs: Inputs) -> bool:
-    """Does the residual change its arguments? Under `vmap` that may work silently, and change the user's data once
-    per step."""
-    storages, first = first_block(block.term, block.batched, values, inputs)
-    tensors = [*storages, *first.values()]
-    if any(tensor.is_inference() for tensor in tensors):
-        return False  # under torch.inference_mode() tensors count no versions
-    before = [tensor._version for tensor in tensors]
-    block.term.residual(block.values_of_block(storages), first)
-    return [tensor._version for tensor in tensors] != before
 
 
 def checked_residual(output: Any, name: str) -> tuple[Tensor, int]:

@@ -102,7 +102,8 @@ def capture(function: Callable[..., Any], example: tuple[Any, ...], *, name: str
             return functionalize(flat_function, remove="mutations_and_views")(*flat)
 
     try:
-        graph = make_fx(guarded)(*(private(leaf) for leaf in leaves))
+        with torch.enable_grad():  # so that the user's own `no_grad` can be told
+            graph = make_fx(guarded)(*(private(leaf) for leaf in leaves))
         graph = make_transformable(graph, [private(leaf) for leaf in leaves])
     except Exception as error:
         if "custom_function_call" in str(error) and not recorder.mutates:

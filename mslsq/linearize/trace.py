@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,8 @@ from mslsq import pytree
 from mslsq.linear.iterative.block_rows import BlockRows
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.compressed import CompressedPlacement, CompressedPlan, CompressedTerm
+from mslsq.linearize.derivatives import Way
+from mslsq.linearize.guard import REMEDIES, DataDependentError, DependenceMode, ValueMode
 from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.replay import merge_repeated, straight_line
 from mslsq.linearize.small_products import write_out_small_products
@@ -40,8 +42,21 @@ the graph, of which each replay saves four microseconds. It is paid once as much
 without: never for a few steps, however long they take (3 s for sphere2500, whose nine steps take 0.4)."""
 
 
+class NotRecordableError(RuntimeError):
+    """A function cannot be written down as a graph; says why."""
+
+
+WITNESS = "witness"
+"""The graph of a few lanes that is compared with the user's Python (`solvers.witness`)."""
+
+
 class Recorded:
-    """A function of a pytree of tensors as a graph of plain operations."""
+    """A function of a pytree of tensors as a graph of plain operations.
+
+    Raises:
+        NotRecordableError: the function reads the value of an argument (`item`, `tolist`, a boolean mask, `nonzero`,
+            ...), which a graph would keep for ever, or PyTorch cannot trace it.
+    """
 
     def __init__(self, function: Callable[..., Any], example: tuple[Any, ...]):
         leaves, structure = pytree.flatten(example)
@@ -51,10 +66,20 @@ class Recorded:
             output, self._out = pytree.flatten(function(*pytree.unflatten(tensors, structure)))
             return output
 
+        def guarded(*tensors: Tensor) -> list[Tensor]:
+            with ValueMode(), DependenceMode(list(tensors)):
+                return flat(*tensors)
+
         # An object of its own for each: a tensor that stands in two places of the example would be taken for one input.
         distinct = [leaf.detach() for leaf in leaves]
         with TRANSFORM_LOCK, torch.no_grad():
-            graph = make_fx(flat)(*distinct)
+            try:
+                graph = make_fx(guarded)(*distinct)
+            except DataDependentError as error:
+                raise NotRecordableError(f"it has {REMEDIES[error.construct][0]}") from error
+            except Exception as error:
+                first_line = (str(error).splitlines() or [""])[0]
+                raise NotRecordableError(f"PyTorch cannot trace it ({type(error).__name__}: {first_line})") from error
         # Dead nodes of a forward-mode trace (zero tensors, meta devices) cost a third of the time, and break
         # transforms of the graph.
         graph.graph.eliminate_dead_code()
@@ -156,8 +181,8 @@ class Plan:
     """Per term, where its blocks go."""
     sizes: tuple[tuple[int, int], ...]
     """Per term: rows of the residual of one block, and how many are complex."""
-    captured: dict[int, Callable[..., Any]] = field(default_factory=dict)
-    """By term: its residual rewritten out-of-place, where the user's cannot be mapped."""
+    ways: dict[int, Way] = field(default_factory=dict)
+    """By term: how it is differentiated, where that is not the ordinary way."""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
     compressed: CompressedPlan | None = None
@@ -169,22 +194,30 @@ class Plan:
     graphs: dict[str, Recorded] = field(default_factory=dict)
     eager_seconds: float = 0.0
     eager_calls: int = 0
+    hessians_checked: bool = False
+    """Have second derivatives been compared with plain reverse mode?"""
+    calls: int = 0
+    """Solves so far."""
 
     @property
     def is_large(self) -> bool:
         """Are the normal equations too large to be dense? Then it is single functions that are recorded, not steps."""
         return self.pattern is not None or self.rows is not None
 
+    @property
+    def holds_residuals(self) -> bool:
+        """Has a residual been rewritten as a graph?"""
+        return self.compressed is not None or any(way.residual is not None for way in self.ways.values())
+
     def blocks(self, system: System, batch: int, batched: tuple[frozenset[str], ...]) -> tuple[BlockTerm, ...]:
-        """The terms of a system for this plan, ready to be mapped, their residuals as captured."""
+        """The terms of a system for this plan, ready to be mapped, each in its way."""
         found = []
         for number, (term, own, size) in enumerate(zip(system.terms, batched, self.sizes, strict=True)):
-            if number in self.captured:
-                term = term.with_residual(self.captured[number])
             if self.compressed is not None:
-                found.append(CompressedTerm(term, system, batch, own, *size, plan=self.compressed))
+                block: BlockTerm = CompressedTerm(term, system, batch, own, *size, plan=self.compressed)
             else:
-                found.append(BlockTerm(term, system, batch, own, *size))
+                block = BlockTerm(term, system, batch, own, *size)
+            found.append(block.going(self.ways.get(number, block.way)))
         return tuple(found)
 
     def worth_recording(self, policy: str) -> bool:
@@ -195,19 +228,49 @@ class Plan:
         return policy == "always" or (policy == "auto" and spent)
 
     def recorded(
-        self, name: str, policy: str, function: Callable[..., Any], *example: Any, compiled: bool = False
+        self,
+        name: str,
+        policy: str,
+        function: Callable[..., Any],
+        *example: Any,
+        compiled: bool = False,
+        quiet: bool = True,
     ) -> Recorded | None:
-        """The graph of that name, recorded now if that pays; None where it does not, or is not wanted."""
+        """The graph of that name, recorded now if that pays; None where it does not, or is not wanted.
+
+        Nothing is recorded before the witness, by which a solve learns whether its graphs still hold.
+        """
         if policy == "never":
             return None  # though another solver may have recorded it
-        if name not in self.graphs and self.worth_recording(policy):
-            with TRANSFORM_LOCK:
-                if name not in self.graphs:  # another thread may have been faster
-                    graph = Recorded(function, example)
-                    if compiled:
-                        graph.compile(quiet=True)  # a missing compiler has been said by the step
-                    self.graphs[name] = graph
+        if name not in self.graphs and WITNESS in self.graphs and self.worth_recording(policy):
+            self.record(name, function, *example, compiled=compiled, quiet=quiet)
         return self.graphs.get(name)
+
+    def record(
+        self, name: str, function: Callable[..., Any], *example: Any, compiled: bool = False, quiet: bool = True
+    ) -> None:
+        """Record a graph; where that fails everything runs as before, only slower, and `verbose` says why."""
+        with TRANSFORM_LOCK:
+            if name in self.graphs:  # another thread was faster
+                return
+            try:
+                graph = Recorded(function, example)
+            except NotRecordableError as error:
+                self.run_eagerly_from_now_on(f"no graph of the residual is kept: {error}")
+                return
+            if compiled:
+                graph.compile(quiet)  # a missing compiler has been said by the step
+            self.graphs[name] = graph
+
+    def run_eagerly_from_now_on(self, why: str) -> None:
+        self.eager = why
+        self.graphs.clear()
+        self.say(why)
+
+    def say(self, text: str) -> None:
+        """Keep a sentence for `verbose`."""
+        if text and text not in self.note:
+            self.note = f"{self.note}\n{text}" if self.note else text
 
     def run_eagerly(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function that holds transforms, under the lock, and keep count of the time."""
@@ -219,12 +282,17 @@ class Plan:
         return output
 
 
+STALE_OFTEN = 3
+"""A plan that has been dropped so often is not recorded any more."""
+
+
 class PlanCache:
     """Plans by key, the least recently used dropped first. Copies and pickles are empty: plans belong to a process."""
 
     def __init__(self, size: int = 32):
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._size = size
+        self._dropped: Counter[Hashable] = Counter()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> Plan | None:
@@ -243,6 +311,14 @@ class PlanCache:
         """Forget a plan that has gone stale; whoever is running it keeps it to the end."""
         with self._lock:
             self._plans.pop(key, None)
+            self._dropped[key] += 1
+            while len(self._dropped) > self._size:
+                del self._dropped[next(iter(self._dropped))]
+
+    def goes_stale(self, key: Hashable) -> bool:
+        """Has this plan gone stale so often that it is not worth recording again?"""
+        with self._lock:
+            return self._dropped[key] >= STALE_OFTEN
 
     def __deepcopy__(self, memo: Any) -> "PlanCache":
         return PlanCache(self._size)

@@ -74,6 +74,8 @@ class Term:
     """What a traced graph of this term depends on besides shapes: scalars, code, flags."""
     chunk: int | None = None
     """Linearize at most that many blocks at a time, where blocks share their variables (memory)."""
+    is_of_library: bool = False
+    """Is all of its code the library's own, so that it changes with its inputs alone?"""
     eager: str = ""
     """Why no graph of it may be kept between calls, in words; empty where one may."""
 

@@ -26,8 +26,11 @@ from mslsq.linearize.compressed import (
     recorded_linearization,
     reverse_compression_of,
 )
+from mslsq.linearize.derivatives import Way
+from mslsq.linearize.independent import irregular
 from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.linearize.pattern import Pattern
+from mslsq.linearize.sample import SMALL_MOVE
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import SMALL, Structure, numbered_by_component
@@ -70,7 +73,7 @@ def compressed_plan(
         # Whatever goes wrong while looking: the dense path asks for nothing but derivatives, and says what it lacks.
         _check_dense_fits(blocks[0], values[0], reason)
         return None, f"no use is made of the sparsity of {block.term.name!r}: {reason}"
-    plan.captured[0] = captured
+    plan.ways[0] = Way(residual=captured)
     advice = inplace_advice(captured.in_place, block.term.name)
     if advice:
         warnings.warn(advice, InPlaceResidualWarning, stacklevel=2)
@@ -145,7 +148,10 @@ def _recorded(
         if reverse is None or not compressed.jacobian.forward:
             raise TooDenseError(f"an operation has no derivative in forward mode ({reason})") from reason
         compressed = recorded(dataclasses.replace(compressed, jacobian=reverse))
-    if not pattern_holds(_term(block, compressed), storages, first):
+    # At the start there may be zeros: a little away from it as well.
+    columns = sum(block.tangents)
+    moved = block._retracted(storages, SMALL_MOVE * irregular(columns, storages[0]))
+    if not all(pattern_holds(_term(block, compressed), at, first) for at in (storages, moved)):
         raise TooDenseError("the derivatives found by its sparsity are not those of reverse mode")
     return compressed
 

@@ -1,26 +1,24 @@
 """The plan of a solve: structure, pattern, linear solver, captured residuals; made once, checked at every call."""
 
 import dataclasses
-import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from mslsq.linear import QR, ConjugateGradient, LinearSolver
 from mslsq.linear.choice import blocks_are_faster
-from mslsq.linearize.blocks import BlockTerm, Values, block_term, few_blocks, first_block, writes_into_its_inputs
-from mslsq.linearize.capture import capture
-from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
+from mslsq.linearize.blocks import BlockTerm, Values, block_term
 from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
-from mslsq.linearize.trace import TRANSFORM_LOCK, Plan, PlanCache, global_key, tensor_key
-from mslsq.problem.errors import ProblemError
+from mslsq.linearize.trace import Plan, PlanCache, global_key, tensor_key
+from mslsq.linearize.ways import hessian_way_of, way_of
 from mslsq.problem.structure import structure_of
-from mslsq.problem.system import Inputs, System, residual_vector
+from mslsq.problem.system import Inputs, System
 from mslsq.solvers.compressing import compressed_plan
 from mslsq.solvers.solver import Solver
+
+STALE = "no graph is kept: what the residual reads changes unseen from call to call"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +33,13 @@ class Task:
     cache: PlanCache
 
 
-def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Plan, Linearizer, TermInputs]:
-    """The plan for these shapes, made on the first call, and the system bound to this call's functions."""
+def planned(
+    task: Task, values: Values, inputs: tuple[Inputs, ...], differentiated: bool = False
+) -> tuple[Plan, Linearizer, TermInputs]:
+    """The plan for these shapes, made on the first call, and the system bound to this call's functions.
+
+    `differentiated` where derivatives of the solution will be taken: second derivatives are then checked as well.
+    """
     key = plan_key(task, values, inputs)
     plan = task.cache.get(key)
     if plan is None:
@@ -44,10 +47,16 @@ def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Pla
         plan, note = compressed_plan(task.system, task.solver, blocks, values, inputs)
         if plan is None:
             plan = _made(task, blocks, values[0].device)
-            _capture_where_needed(task, plan, blocks, values, inputs)
-        plan.note = note
-        plan.eager = next((term.eager for term in task.system.terms if term.eager), "")
-        task.cache.put(key, plan)
+            _choose_ways(plan, blocks, values, inputs)
+        plan.say(note)
+        for why in [term.eager for term in task.system.terms] + [STALE] * task.cache.goes_stale(key):
+            plan.eager = plan.eager or why
+            plan.say(why)
+        # A graph that a residual was rewritten into holds for this call alone where no graph may be kept.
+        if not (plan.eager and plan.holds_residuals):
+            task.cache.put(key, plan)
+    if differentiated and not plan.hessians_checked:
+        _choose_hessians(task, plan, values, inputs)
     blocks = plan.blocks(task.system, task.batch, task.batched)
     linearizer = linearizer_of(
         task.system, plan.structure, blocks, plan.placements, linear_solver_of(task, plan), fused=task.solver.compile
@@ -93,36 +102,6 @@ def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Pl
     return Plan(structure, pattern, placements, sizes)
 
 
-def stale_plan(
-    task: Task, plan: Plan, linearizer: Linearizer, values: Values, inputs: tuple[Inputs, ...], prepared: TermInputs
-) -> Tensor | None:
-    """Does what the plan has recorded differ from the user's functions as they are now? None where nothing is recorded.
-
-    The key of a plan holds all that is known to matter; this catches the rest (an attribute of an imported module,
-    of an opaque object): a stale graph is a wrong answer.
-    """
-    pairs = []
-    for number, captured in plan.captured.items():
-        term, batched, given = task.system.terms[number], task.batched[number], inputs[number]
-        # Each on copies of its own: what is captured is what writes in place.
-        block = linearizer.blocks[number]
-        results = []
-        for residual in (captured, term.residual):
-            storages, first = first_block(term, batched, values, given)
-            results.append(residual_vector(residual(block.values_of_block(storages), first))[0])
-        pairs.append(tuple(results))
-    if "residuals" in plan.graphs:
-        replayed = plan.graphs["residuals"](values, prepared)
-        with TRANSFORM_LOCK:
-            now = linearizer.residuals(values, prepared)
-        pairs.extend(zip(replayed, now, strict=True))
-    differ = [_differ(old, new) for old, new in pairs]
-    if plan.compressed is not None:
-        pinned = plan.compressed.differs(inputs[0])
-        differ += [] if pinned is None else [pinned]
-    return torch.stack(differ).any() if differ else None
-
-
 def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[BlockTerm, ...]:
     return tuple(
         block_term(term, task.system, task.batch, batched, values, given)
@@ -130,41 +109,27 @@ def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[B
     )
 
 
-def _capture_where_needed(
-    task: Task, plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]
-) -> None:
-    """Rewrite the residuals that `vmap` cannot map (in-place writes) out-of-place, with a warning that shows the
-    idiomatic form."""
+def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]) -> None:
+    """Find a way to differentiate every term that is right, rewriting residuals where need be."""
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
-        writes = writes_into_its_inputs(block, values, given)
-        failure = None if writes else _failure(block, values, given)
-        if isinstance(failure, ProblemError):
-            raise failure
-        if writes or failure is not None:
-            term = block.term
-            storages, first = first_block(term, block.batched, values, given)
-            with TRANSFORM_LOCK:
-                captured = capture(term.residual, (block.values_of_block(storages), first), name=term.name)
-            rewritten = dataclasses.replace(block, term=term.with_residual(captured))
-            remaining = _failure(rewritten, values, given)
-            if remaining is not None:
-                raise failure or remaining  # rewriting does not help: the first error is the one to show
-            plan.captured[number] = captured
-            advice = inplace_advice(captured.in_place, term.name)
-            if advice:
-                warnings.warn(advice, InPlaceResidualWarning, stacklevel=2)
+        found = way_of(block, values, given)
+        plan.ways[number] = found.way
+        plan.say(found.note)
+        if found.way.lane_by_lane and not plan.eager:
+            plan.eager = found.note
 
 
-def _failure(block: BlockTerm, values: Values, given: Inputs) -> Exception | None:
-    """The exception that the linearization under `vmap` ends with, if any; tried on two blocks: 2 ms instead of 20 for
-    4949 relative poses."""
-    few, inputs = few_blocks(block, given)
-    try:
-        with TRANSFORM_LOCK:
-            few.linearizations(values, few.prepare(inputs))
-    except Exception as error:
-        return error
-    return None
+def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
+    """Change the ways of terms whose second derivatives are not right; what was recorded in the old ones goes."""
+    blocks = plan.blocks(task.system, task.batch, task.batched)
+    for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
+        user = dataclasses.replace(block, term=task.system.terms[number])
+        found = hessian_way_of(user, block.way, values, given)
+        if found is not None:
+            plan.ways[number] = found.way
+            plan.graphs.clear()
+            plan.say(found.note)
+    plan.hessians_checked = True
 
 
 def plan_key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable:
@@ -183,16 +148,3 @@ def plan_key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable
         for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
     )
     return task.system.key, task.solver.key, task.batch, tuple(map(tensor_key, values)), terms, global_key()
-
-
-def _differ(old: Tensor, new: Tensor) -> Tensor:
-    """Is there more than rounding between them (both come from the same operations)? The answer stays on the device."""
-    if old.shape != new.shape:
-        return torch.ones((), dtype=torch.bool, device=new.device)
-    tolerance = 1e-10 if old.dtype == torch.float64 else 1e-4
-    scale = torch.where(torch.isfinite(new), new.abs(), 0).amax()
-    return (
-        ~torch.isclose(old, new, rtol=tolerance, atol=0, equal_nan=True)
-        .logical_or((old - new).abs() <= tolerance * scale)
-        .all()
-    )

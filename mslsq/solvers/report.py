@@ -28,8 +28,8 @@ class Table:
             f"{structure.num_components} x {structure.size}" if structure.num_components > 1 else f"{structure.size}"
         )
         print(f"{type(solver).__name__}, {linearizer.linear_solver.summary()} of {parts} unknowns")
-        if note:
-            print(note[0].upper() + note[1:])
+        self._said: set[str] = set()
+        self._say(note)
         print(f"{'step':>5} {'cost':>15} {'gradient':>10} {'step':>10} {'damping':>10}  running")
 
     def row(self, info: StepInfo) -> None:
@@ -44,7 +44,15 @@ class Table:
             flush=True,
         )
 
-    def finish(self, status: Tensor) -> None:
+    def _say(self, notes: str) -> None:
+        """What was found while planning or recording, a line each, once."""
+        for note in notes.splitlines():
+            if note and note not in self._said:
+                self._said.add(note)
+                print(note[0].upper() + note[1:])
+
+    def finish(self, status: Tensor, note: str = "") -> None:
+        self._say(note)
         for value in Status:
             count = int((status == value).sum())
             if count:

@@ -1,6 +1,6 @@
 """The loop: steps until every problem of the batch has stopped."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,11 +10,12 @@ from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.trace import Plan
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
-from mslsq.solvers.planning import Task, plan_key, planned, stale_plan
+from mslsq.solvers.planning import Task, plan_key, planned
 from mslsq.solvers.report import StepInfo, Table
 from mslsq.solvers.runner import Runner
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.step import Record, State
+from mslsq.solvers.witness import Witness
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +40,48 @@ class Outcome:
     """Of the last linearization, that of `values`: the normal equations, or a triangle."""
 
 
-def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory: bool = False) -> Outcome:
-    """Solve a batch of problems. All tensors are plain: no transform is active in here."""
+def run(
+    task: Task,
+    values: Values,
+    inputs: tuple[Inputs, ...],
+    keep_trajectory: bool = False,
+    differentiated: bool = False,
+) -> Outcome:
+    """Solve a batch of problems. All tensors are plain: no transform is active in here.
+
+    `differentiated` where derivatives of the solution will be taken.
+    """
+    outcome = _solved(task, values, inputs, keep_trajectory, differentiated)
+    if outcome is None:
+        # What was recorded is not what the user's Python says at the solution: once more, without graphs.
+        eager = replace(task, solver=replace(task.solver, trace="never", compile=False))
+        outcome = _solved(eager, values, inputs, keep_trajectory, differentiated, again=True)
+        assert outcome is not None  # it would have raised
+    return outcome
+
+
+def _solved(
+    task: Task,
+    values: Values,
+    inputs: tuple[Inputs, ...],
+    keep_trajectory: bool,
+    differentiated: bool,
+    again: bool = False,
+) -> Outcome | None:
+    """The solution; None where the graphs that it took turn out to be stale, and were dropped."""
+    asks = task.solver.early_stop
     with torch.no_grad():
         values = tuple(x.contiguous() for x in values)
-        plan, linearizer, prepared = planned(task, values, inputs)
-        stale = stale_plan(task, plan, linearizer, values, inputs, prepared)
-        if task.solver.early_stop and stale is not None and bool(stale):
+        plan, linearizer, prepared = planned(task, values, inputs, differentiated)
+        witness = Witness(task, plan, linearizer.blocks, inputs)
+        stale = witness.disagrees(values)
+        if asks and stale is not None and bool(stale):
+            witness.check_deterministic(values)
             task.cache.drop(plan_key(task, values, inputs))
-            plan, linearizer, prepared = planned(task, values, inputs)
-        runner = Runner(plan, linearizer, task.solver, prepared)
+            plan, linearizer, prepared = planned(task, values, inputs, differentiated)
+            witness = Witness(task, plan, linearizer.blocks, inputs)
+            stale = witness.disagrees(values)
+        runner = Runner(plan, linearizer, task.solver, prepared, witness)
         state, record = runner.start(values)
         records, methods = [record], []
         table = Table(task.solver, linearizer, plan.note) if task.solver.verbose else None
@@ -61,12 +94,20 @@ def run(task: Task, values: Values, inputs: tuple[Inputs, ...], keep_trajectory:
             state, record = runner.step(state)
             records.append(record)
         status = torch.where(state.status == Status.RUNNING, int(Status.MAX_STEPS), state.status)
-        if not task.solver.early_stop and stale is not None:
+        stale_here = witness.disagrees(state.values)
+        if asks and stale_here is not None and bool(stale_here):
+            witness.check_deterministic(state.values)
+            if again:
+                witness.refuse()
+            task.cache.drop(plan_key(task, values, inputs))
+            return None
+        if not asks and stale_here is not None:
             # Without asking the device nothing can be recorded anew; but a stale graph must not pass for an answer.
+            stale = stale_here if stale is None else stale | stale_here
             status = torch.where(stale, int(Status.NON_FINITE), status)
             state = state._replace(values=tuple(torch.where(stale, torch.nan, x) for x in state.values))
         if table is not None:
-            table.finish(status)
+            table.finish(status, plan.note)
         return Outcome(
             state.values,
             state.model.cost,

@@ -6,9 +6,10 @@ from typing import Any
 from mslsq import pytree
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
-from mslsq.linearize.trace import TRANSFORM_LOCK, Plan, Recorded
+from mslsq.linearize.trace import WITNESS, Plan, Recorded
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.step import Record, State, Step
+from mslsq.solvers.witness import Witness
 
 
 class Runner:
@@ -19,9 +20,10 @@ class Runner:
     the next trial can be looked at before a Jacobian is paid for.
     """
 
-    def __init__(self, plan: Plan, linearizer: Linearizer, solver: Solver, inputs: TermInputs):
+    def __init__(self, plan: Plan, linearizer: Linearizer, solver: Solver, inputs: TermInputs, witness: Witness):
         self._plan, self._solver, self._linearizer = plan, solver, linearizer
         self._policy = "always" if solver.compile else solver.trace
+        self._witness = witness
         self._inputs, self._flat_inputs = inputs, pytree.leaves(inputs)
         linearize = self._linearized if plan.is_large else linearizer.linearize
         self._step = Step(solver, linearizer, linearize, asks=plan.is_large and solver.early_stop)
@@ -54,19 +56,12 @@ class Runner:
         """The recorded graph, recorded now if that pays; None where it does not, or is not wanted."""
         if self._policy == "never":
             return None  # though another solver may have recorded it
-        graph = self._plan.graphs.get(name)
-        if graph is None and self._plan.worth_recording(self._policy):
-            return self._record(name, function, at)
-        return graph
-
-    def _record(self, name: str, function: Callable[..., Any], at: Values | State) -> Recorded:
-        with TRANSFORM_LOCK:
-            if name not in self._plan.graphs:  # another thread may have been faster
-                graph = Recorded(function, (at, self._inputs))
-                if self._solver.compile:
-                    graph.compile(quiet=bool(self._plan.graphs))  # a missing compiler is said once per plan
-                if "residuals" not in self._plan.graphs:
-                    values = at.values if isinstance(at, State) else at
-                    self._plan.graphs["residuals"] = Recorded(self._linearizer.residuals, (values, self._inputs))
-                self._plan.graphs[name] = graph
-            return self._plan.graphs[name]
+        plan = self._plan
+        if name not in plan.graphs and plan.worth_recording(self._policy):
+            if WITNESS not in plan.graphs:
+                self._witness.record(at.values if isinstance(at, State) else at)
+            quiet = any(other not in (WITNESS, name) for other in plan.graphs)  # a missing compiler is said once
+            return plan.recorded(
+                name, self._policy, function, at, self._inputs, compiled=self._solver.compile, quiet=quiet
+            )
+        return plan.graphs.get(name)

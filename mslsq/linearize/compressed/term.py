@@ -1,7 +1,7 @@
 """One big residual as a term: entries of its Jacobian and Hessian, by one derivative per colour."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch.func import vjp
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
-from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.compressed.plan import CompressedPlan
 from mslsq.linearize.rewrites import make_transformable
 from mslsq.problem.system import Inputs
@@ -21,17 +21,20 @@ from mslsq.problem.system import Inputs
 class CompressedTerm(BlockTerm):
     """A term of a single block, the problems of the batch as lanes, that knows its sparsity."""
 
-    plan: CompressedPlan
+    plan: CompressedPlan = field(kw_only=True)
 
-    def over_lanes(
-        self, function: Callable[..., Any], values: Values, inputs: dict[str, Tensor], at_once: bool = False
+    def _mapped(
+        self,
+        function: Callable[..., Any],
+        storages: tuple[Tensor, ...],
+        storage_dims: tuple[int | None, ...],
+        inputs: dict[str, Tensor],
+        at_once: bool,
     ) -> Any:
         if self.batch > 1:
-            return super().over_lanes(function, values, inputs)
+            return super()._mapped(function, storages, storage_dims, inputs, at_once)
         # A single problem needs no `vmap`: a last axis of one entry would cost copies in every operation.
-        storages = tuple(values[slot.unknown][0, 0] for slot in self.term.slots)
-        given = {name: tensor[..., 0] if name in self.batched else tensor for name, tensor in inputs.items()}
-        output = function(storages, given)
+        output = function(*self.lane(storages, storage_dims, inputs, 0, 0))
         return tuple(t[None, ..., None] for t in output) if isinstance(output, tuple) else output[None, ..., None]
 
     def linearization_of_block(

@@ -1,0 +1,92 @@
+"""Derivatives of one block by PyTorch's plain reverse mode: no `torch.func`, no `vmap`, no graph kept.
+
+What the transforms give is checked against these. Where an operator has no derivative in reverse mode, central
+differences take its place.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.levels import outside_of_transforms
+from mslsq.linearize.blocks import BlockTerm
+from mslsq.problem.system import Inputs
+
+Storages = tuple[Tensor, ...]
+
+
+@contextlib.contextmanager
+def plain_python() -> Iterator[None]:
+    """The user's functions as if called at the top level: no transforms, gradients on, and random numbers that are
+    the same afterwards."""
+    state = torch.get_rng_state()
+    try:
+        with outside_of_transforms(), torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        torch.set_rng_state(state)
+
+
+def residual(block: BlockTerm, storages: Storages, inputs: Inputs) -> Float[Tensor, "rows"]:
+    """The weighted residual of one block."""
+    with plain_python():
+        return block.residual_of_block(storages, inputs).detach()
+
+
+def pullback(
+    block: BlockTerm, storages: Storages, inputs: Inputs, u: Float[Tensor, "rows"]
+) -> tuple[Float[Tensor, "rows"], Float[Tensor, "tangent"]]:
+    """The residual r and uᵀ∂r."""
+    with plain_python():
+        function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
+        at = at.detach().clone().requires_grad_()
+        r = function(at)
+        return r.detach(), _gradient(r, at, u)
+
+
+def hessian_product(
+    block: BlockTerm, storages: Storages, inputs: Inputs, v: Float[Tensor, "tangent"]
+) -> tuple[Float[Tensor, "tangent"], Float[Tensor, "tangent"], dict[str, Tensor]]:
+    """Of the block's cost: the gradient g, Hv, and ∂(gᵀv) in every input of real numbers."""
+    with plain_python():
+        real = {name: x.detach().clone().requires_grad_() for name, x in inputs.items() if x.is_floating_point()}
+        given = {**inputs, **real}
+        function, at = block._in_tangent(lambda moved: block.cost_of_block(moved, given), storages)
+        at = at.detach().clone().requires_grad_()
+        cost = function(at)
+        if not cost.requires_grad:
+            zeros = torch.zeros_like(at)
+            return zeros, zeros, {name: torch.zeros_like(x) for name, x in real.items()}
+        (gradient,) = torch.autograd.grad(cost, at, create_graph=True, allow_unused=True, materialize_grads=True)
+        wanted = [at, *real.values()]
+        if gradient.requires_grad:
+            found = torch.autograd.grad(gradient, wanted, v, allow_unused=True, materialize_grads=True)
+        else:
+            found = [torch.zeros_like(x) for x in wanted]
+        return gradient.detach(), found[0], dict(zip(real, found[1:], strict=True))
+
+
+def directional_difference(
+    block: BlockTerm, storages: Storages, inputs: Inputs, v: Float[Tensor, "tangent"]
+) -> Float[Tensor, "rows"]:
+    """(r(h v) − r(−h v)) / 2h."""
+    with plain_python(), torch.no_grad():
+        function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
+        size = at.abs().amax() if at.numel() else at.new_ones(())
+        h = torch.finfo(at.dtype).eps ** (1 / 3) * torch.where(size > 0, size, 1)
+        return (function(at + h * v) - function(at - h * v)) / (2 * h)
+
+
+def _gradient(output: Tensor, at: Tensor, u: Tensor) -> Tensor:
+    if not output.requires_grad:
+        return torch.zeros_like(at)
+    return torch.autograd.grad(output, at, u.to(output.dtype), allow_unused=True, materialize_grads=True)[0]
+
+
+def irregular(size: int, like: Tensor, phase: float = 0.0) -> Float[Tensor, "size"]:
+    """Fixed numbers between −1 and 1 without a pattern that an error could hide behind."""
+    numbers = torch.arange(1, size + 1, dtype=torch.float64)
+    return (numbers * numbers * 0.754878 + numbers + phase).cos().to(like)

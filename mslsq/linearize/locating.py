@@ -1,0 +1,113 @@
+"""Names the operator whose batched derivative is wrong, by going through the graph of a residual node by node."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.func import jacfwd, jacrev, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mslsq.linearize import independent
+from mslsq.linearize.sample import Sample
+from mslsq.linearize.trace import TRANSFORM_LOCK
+
+
+def faulty_operator(sample: Sample) -> str:
+    """The name of the first operator of the residual whose values or derivatives under `vmap` are not those of plain
+    reverse mode; empty where none can be singled out."""
+    try:
+        with TRANSFORM_LOCK, independent.plain_python(), torch.no_grad():
+            return _first_wrong(sample)
+    except Exception:
+        return ""  # what cannot be recorded cannot be gone through
+
+
+def _first_wrong(sample: Sample) -> str:
+    block = sample.block
+    lanes = [(storages, inputs) for _, storages, inputs in sample.each()]
+    lanes = lanes if len(lanes) > 1 else lanes * 2
+    names = list(lanes[0][1])
+
+    def flat(*tensors: Tensor) -> Tensor:
+        count = len(lanes[0][0])
+        return block.residual_of_block(tensors[:count], dict(zip(names, tensors[count:], strict=True)))
+
+    rows = [[*storages, *(inputs[name] for name in names)] for storages, inputs in lanes]
+    graph = make_fx(flat)(*rows[0])
+    found = [_Values(graph, row) for row in rows]
+    for node in graph.graph.nodes:
+        for values in found:
+            values.run(node)
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and _is_wrong(node, found):
+            return node.target._schema.name.removeprefix("aten::")
+    return ""
+
+
+class _Values:
+    """The values of a graph's nodes for one lane."""
+
+    def __init__(self, graph: fx.GraphModule, inputs: list[Tensor]):
+        self._interpreter = fx.Interpreter(graph)
+        self._inputs = iter(inputs)
+        self.of: dict[fx.Node, Any] = {}
+
+    def run(self, node: fx.Node) -> None:
+        if node.op == "placeholder":
+            self.of[node] = next(self._inputs)
+        elif node.op == "get_attr":
+            self.of[node] = self._interpreter.fetch_attr(str(node.target))
+        elif node.op == "call_function":
+            args, kwargs = self.filled(node)
+            self.of[node] = node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
+
+    def filled(self, node: fx.Node) -> tuple[Any, Any]:
+        return fx.map_arg((node.args, node.kwargs), lambda used: self.of[used])
+
+
+def _is_wrong(node: fx.Node, lanes: list[_Values]) -> bool:
+    """Does the operator alone differ between a loop and `vmap`, in its values or its derivative?"""
+    real = [used for used in node.all_input_nodes if _is_real(lanes[0].of[used])]
+    if not real or not _is_real(lanes[0].of[node]):
+        return False
+
+    def operator(values: _Values) -> Any:
+        def of(*tensors: Tensor) -> Tensor:
+            given = dict(zip(real, tensors, strict=True))
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda used: given.get(used, values.of[used]))
+            return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
+
+        return of
+
+    numbers = tuple(range(len(real)))
+    for derivative in (jacfwd, jacrev):
+        stacked = [torch.stack([values.of[used] for values in lanes]) for used in real]
+        try:
+            batched = vmap(derivative(operator(lanes[0]), argnums=numbers))(*stacked)
+        except Exception:
+            continue  # what raises is not silently wrong
+        for number, values in enumerate(lanes):
+            try:
+                expected = _plain_jacobians(operator(values), [values.of[used] for used in real])
+            except Exception:
+                return False
+            for one, other in zip(batched, expected, strict=True):
+                scale = other.abs().amax() if other.numel() else other.sum()
+                if not torch.allclose(one[number], other, rtol=1e-5, atol=float(1e-5 * scale), equal_nan=True):
+                    return True
+    return False
+
+
+def _plain_jacobians(function: Any, tensors: list[Tensor]) -> list[Tensor]:
+    with torch.enable_grad():
+        leaves = [x.detach().clone().requires_grad_() for x in tensors]
+        output = function(*leaves)
+        rows = [
+            torch.autograd.grad(entry, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
+            for entry in output.reshape(-1)
+        ]
+    columns = zip(zip(*rows, strict=True), leaves, strict=True)
+    return [torch.stack(column).reshape(*output.shape, *leaf.shape) for column, leaf in columns]
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()

@@ -1,0 +1,124 @@
+"""A few blocks of a few problems of a term: what transforms do to them is compared with what plain Python does."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.compressed import CompressedTerm
+from mslsq.problem.system import Inputs, Slot
+
+SMALL_MOVE = 1e-3
+"""Size of the tangent by which a sample is moved, relative to the variables (absolute where they are zero)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Storages and inputs of a few lanes, in the layout of the lanes, and the term of those alone."""
+
+    block: BlockTerm
+    storages: tuple[Tensor, ...]
+    dims: tuple[int | None, ...]
+    """Of the lanes in `storages`, as `BlockTerm.gather` gives them."""
+    inputs: dict[str, Tensor]
+    """As `BlockTerm.prepare` gives them."""
+
+    def mapped(self, function: Any, at_once: bool = False) -> Any:
+        """`function(storages, inputs)` of one block for all lanes: (outer, ..., lanes)."""
+        return self.block._mapped(function, self.storages, self.dims, self.inputs, at_once)
+
+    def linearizations(self) -> tuple[Float[Tensor, "outer rows lanes"], Tensor]:
+        """Residuals and Jacobians (or their entries) as a step computes them."""
+        return self.mapped(self.block.linearization_of_block, self.block.term.broadcasts)
+
+    def of(self, storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> "Sample":
+        """The same lanes with other numbers."""
+        return dataclasses.replace(self, storages=storages, inputs=inputs)
+
+    def each(self) -> Iterator[tuple[tuple[int, int], tuple[Tensor, ...], dict[str, Tensor]]]:
+        """Every lane by itself: (problem, lane), and its storages and inputs, as copies that may be written to."""
+        for problem in range(self.block.outer):
+            for lane in range(self.block.lanes):
+                storages, inputs = self.block.lane(self.storages, self.dims, self.inputs, problem, lane)
+                yield (problem, lane), tuple(map(_own, storages)), {name: _own(x) for name, x in inputs.items()}
+
+    def going(self, block: BlockTerm) -> "Sample":
+        """The same sample of a term that is differentiated in another way."""
+        term = dataclasses.replace(block.term, slots=self.block.term.slots, num_blocks=self.block.term.num_blocks)
+        return dataclasses.replace(
+            self, block=dataclasses.replace(block, term=term, batch=self.block.batch, batched=self.block.batched)
+        )
+
+    def moved(self, size: float = SMALL_MOVE) -> "Sample":
+        """Every lane retracted by a small fixed tangent, irregular in all its entries."""
+        block, count = self.block, 0
+        moved = []
+        for slot, x, dim in zip(block.term.slots, self.storages, self.dims, strict=True):
+            space = block.system.unknowns[slot.unknown].space
+            rows = x.movedim(-1, 0) if dim is not None else x
+            if block._maps_batch and dim is not None:
+                rows = rows.movedim(1, 0)  # (batch, lanes, storage)
+            shape = (*rows.shape[:-1], space.tangent_dim)
+            numbers = torch.arange(count, count + torch.Size(shape).numel(), dtype=torch.float64)
+            count += torch.Size(shape).numel()
+            tangent = (0.37 + numbers * numbers * 0.618034 + numbers).sin().reshape(shape).to(x)
+            scale = rows.abs().amax(-1, keepdim=True)
+            rows = space.retract(rows, size * torch.where(scale > 0, scale, 1) * tangent)
+            if block._maps_batch and dim is not None:
+                rows = rows.movedim(0, 1)
+            moved.append(rows.movedim(0, -1).contiguous() if dim is not None else rows)
+        return dataclasses.replace(self, storages=tuple(moved))
+
+
+def sample_of(
+    block: BlockTerm, values: Values, inputs: Inputs, problems: Sequence[int], blocks: Sequence[int]
+) -> Sample:
+    """These blocks of these problems; `inputs` as given by the user (not prepared)."""
+    term = block.term
+    slots, storages, dims = [], [], []
+    with_batch = block._maps_batch
+    for slot in term.slots:
+        x = values[slot.unknown]
+        index = slot.index
+        if block.lanes_are_batch:
+            place = index if isinstance(index, int) else int(index[0])
+            storages.append(x[list(problems), place].T.contiguous())
+            dims.append(-1)
+        elif isinstance(index, int):
+            x = x[list(problems), index]
+            storages.append(x if with_batch else x[0])
+            dims.append(None)
+        else:
+            index = index[list(blocks)]
+            x = x[:, index][list(problems)].movedim(-1, 1).contiguous()
+            storages.append(x if with_batch else x[0])
+            dims.append(-1)
+        slots.append(Slot(slot.unknown, index))
+    few = dataclasses.replace(term, slots=tuple(slots), num_blocks=len(blocks))
+    block = dataclasses.replace(block, term=few, batch=len(problems))
+    chosen = {}
+    for name, tensor in inputs.items():
+        own = name in block.batched
+        tensor = tensor[list(problems)] if own else tensor
+        if name in term.per_block:
+            tensor = tensor[:, list(blocks)] if own else tensor[list(blocks)]
+        chosen[name] = tensor
+    return Sample(block, tuple(storages), tuple(dims), block.prepare(chosen))
+
+
+def product(block: BlockTerm, u: Tensor, jacobian: Tensor) -> Float[Tensor, "outer tangent lanes"]:
+    """Jᵀu for every lane, u (outer, rows, lanes); of compressed Jacobians too."""
+    if isinstance(block, CompressedTerm):
+        products = jacobian * u.index_select(1, block.plan.entry_rows)
+        zeros = products.new_zeros(len(products), block.plan.columns, products.shape[-1])
+        return zeros.index_add(1, block.plan.entry_columns, products)
+    return (u[:, :, None] * jacobian).sum(1)
+
+
+def _own(x: Tensor) -> Tensor:
+    return x.detach().clone(memory_format=torch.contiguous_format)

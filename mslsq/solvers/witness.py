@@ -1,0 +1,188 @@
+"""Compares what a plan has recorded with the user's own Python, at the start and at the solution of a solve.
+
+A graph outlives what it was recorded from. The key of a plan holds all that is known to matter; what it cannot hold
+(an attribute of an opaque object, a value read from a file) is caught here: on at most four lanes the residual is
+evaluated without transforms, with one plain backward pass. At the start alone much hides: x0 = 0 multiplies what
+changed by zero.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mslsq.linearize import independent
+from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.compressed import CompressedTerm
+from mslsq.linearize.sample import Sample, product, sample_of
+from mslsq.linearize.trace import TRANSFORM_LOCK, WITNESS, Plan
+from mslsq.linearize.ways import NonDeterministicResidualError, check_deterministic
+from mslsq.problem.system import Inputs
+from mslsq.solvers.planning import Task
+
+ROUNDING = 1e3
+"""Two evaluations may differ by so many units in the last place of |J|·|x| plus the largest residual of the start."""
+DERIVATIVE_ROUNDING = {torch.float64: 1e5, torch.float32: 1e4}
+"""The same for uᵀJ, of |u|ᵀ|J|: inside of a derivative larger numbers may cancel."""
+
+
+class Witness:
+    """The comparison for one solve. Which lanes are looked at is fixed when it is made: the first, the last, and two
+    that move on from call to call."""
+
+    def __init__(self, task: Task, plan: Plan, blocks: Sequence[BlockTerm], inputs: tuple[Inputs, ...]):
+        self._task, self._plan, self._blocks, self._inputs = task, plan, blocks, inputs
+        self._call = plan.calls
+        plan.calls += 1
+        self._scales: list[Tensor] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """Has anything been recorded that could have gone stale?"""
+        return bool(self._plan.graphs) or self._plan.holds_residuals
+
+    def record(self, values: Values) -> None:
+        """Record the linearization of the lanes; done before anything else is recorded."""
+        samples = self._samples(values)
+
+        def linearizations(lanes: list[tuple[tuple[Tensor, ...], dict[str, Tensor]]]) -> list[tuple[Tensor, Tensor]]:
+            return [
+                sample.of(storages, inputs).linearizations()
+                for sample, (storages, inputs) in zip(samples, lanes, strict=True)
+            ]
+
+        self._plan.record(WITNESS, linearizations, self._lanes(samples))
+
+    def disagrees(self, values: Values) -> Tensor | None:
+        """Is there more than rounding between what is recorded and the user's Python at `values`? The answer stays on
+        the device; None where nothing is recorded. The first call is that of the start."""
+        if not self.is_needed:
+            return None
+        with torch.no_grad():
+            samples = self._samples(values)
+            graph = self._plan.graphs.get(WITNESS)
+            if graph is not None:
+                recorded = graph(self._lanes(samples))
+            else:
+                with TRANSFORM_LOCK:
+                    recorded = [sample.linearizations() for sample in samples]
+            differ = [
+                one
+                for number, (sample, pair) in enumerate(zip(samples, recorded, strict=True))
+                for one in self._differences(number, sample, *pair)
+            ]
+            pinned = None if self._plan.compressed is None else self._plan.compressed.differs(self._inputs[0])
+            differ += [] if pinned is None else [pinned]
+        return torch.stack(differ).any() if differ else None
+
+    def check_deterministic(self, values: Values) -> None:
+        """Raises NonDeterministicResidualError where two evaluations of the user's Python at one point differ."""
+        for number, sample in enumerate(self._samples(values)):
+            check_deterministic(self._by_the_user(number, sample))
+
+    def refuse(self) -> None:
+        """What was recorded in this very call differs again from the user's Python.
+
+        Raises:
+            NonDeterministicResidualError: always.
+        """
+        names = ", ".join(repr(block.term.name) for block in self._blocks)
+        raise NonDeterministicResidualError(
+            f"The residual of {names} changes while the solve runs, or does something that its graph does not hold. A "
+            "residual must be a function of its inputs, and tell so: pass what it depends on in args (or as data of "
+            "the cost), and write it out of place."
+        )
+
+    def _samples(self, values: Values) -> list[Sample]:
+        return [
+            sample_of(block, values, given, *self._places(block))
+            for block, given in zip(self._blocks, self._inputs, strict=True)
+        ]
+
+    def _places(self, block: BlockTerm) -> tuple[list[int], list[int]]:
+        """At most four lanes: problems and blocks."""
+        problems, blocks = block.batch, block.term.num_blocks
+        if problems == 1 or blocks == 1:
+            several = _spread(max(problems, blocks), self._call)
+            return (several, [0]) if blocks == 1 else ([0], several)
+        return _pair(problems, self._call), _pair(blocks, self._call)
+
+    @staticmethod
+    def _lanes(samples: list[Sample]) -> list[tuple[tuple[Tensor, ...], dict[str, Tensor]]]:
+        return [(sample.storages, sample.inputs) for sample in samples]
+
+    def _by_the_user(self, number: int, sample: Sample) -> Sample:
+        term = self._task.system.terms[number]
+        block = sample.block
+        plain = BlockTerm(term, block.system, block.batch, block.batched, block.rows, block.pairs)
+        return sample.going(plain)
+
+    def _differences(self, number: int, sample: Sample, residual: Tensor, jacobian: Tensor) -> list[Tensor]:
+        """Of one term: do residuals and derivatives differ?"""
+        user = self._by_the_user(number, sample)
+        if user.block.term.is_of_library:
+            return []
+        size = _times_size(sample, jacobian)
+        if len(self._scales) <= number:
+            finite = torch.where(torch.isfinite(residual), residual.abs(), 0)
+            self._scales.append(finite.amax())
+        eps = torch.finfo(residual.dtype).eps
+        allowed = ROUNDING * eps * (size + self._scales[number])
+        if user.block.term.jacobians is not None:
+            with TRANSFORM_LOCK, independent.plain_python():
+                now, derivative = user.linearizations()
+            room = DERIVATIVE_ROUNDING[residual.dtype] * eps * (jacobian.abs() + jacobian.abs().amax())
+            return [_differ(residual, now, allowed), _differ(jacobian, derivative, room)]
+        u = independent.irregular(residual.shape[1], residual)
+        pulled, room = product(sample.block, u[None, :, None], jacobian), None
+        room = product(sample.block, u.abs()[None, :, None], jacobian.abs())
+        room = DERIVATIVE_ROUNDING[residual.dtype] * eps * (room + room.amax(1, keepdim=True))
+        differ = []
+        for (problem, lane), storages, inputs in user.each():
+            place = (problem, slice(None), lane)
+            try:
+                now, expected = independent.pullback(user.block, storages, inputs, u)
+            except RuntimeError:  # no derivative in reverse mode
+                now, expected = independent.residual(user.block, storages, inputs), pulled[place]
+            differ += [_differ(residual[place], now, allowed[place]), _differ(pulled[place], expected, room[place])]
+        return differ
+
+
+def _spread(count: int, call: int) -> list[int]:
+    """The first, the last, and two others."""
+    if count <= 4:
+        return list(range(count))
+    return [0, count - 1, 1 + (2 * call) % (count - 2), 1 + (2 * call + 1) % (count - 2)]
+
+
+def _pair(count: int, call: int) -> list[int]:
+    """The first or the last, and one other."""
+    if count <= 2:
+        return list(range(count))
+    return [0 if call % 2 else count - 1, 1 + (call // 2) % (count - 2)]
+
+
+def _times_size(sample: Sample, jacobian: Tensor) -> Tensor:
+    """|J|·|x|, (outer, rows, lanes)."""
+    block = sample.block
+    sizes = []
+    for slot, x, dim in zip(block.term.slots, sample.storages, sample.dims, strict=True):
+        space = block.system.unknowns[slot.unknown].space
+        x = x.abs() if dim is not None else x.abs()[..., None]
+        x = x if x.ndim == 3 else x[None]
+        x = x if space.is_euclidean else x.amax(1, keepdim=True).expand(-1, space.tangent_dim, -1)
+        sizes.append(x.expand(jacobian.shape[0], -1, jacobian.shape[-1]))
+    size = torch.cat(sizes, 1)
+    if isinstance(block, CompressedTerm):
+        products = jacobian.abs() * size.index_select(1, block.plan.entry_columns)
+        zeros = products.new_zeros(len(products), block.plan.rows, products.shape[-1])
+        return zeros.index_add(1, block.plan.entry_rows, products)
+    return (jacobian.abs() * size[:, None]).sum(2)
+
+
+def _differ(old: Tensor, new: Tensor, allowed: Tensor) -> Tensor:
+    """Do they differ by more than is allowed? NaN equals NaN."""
+    if old.shape != new.shape:
+        return torch.ones((), dtype=torch.bool, device=new.device)
+    same = ((old - new).abs() <= allowed) | (old == new) | (old.isnan() & new.isnan())
+    return ~same.all()
