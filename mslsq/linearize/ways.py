@@ -9,7 +9,7 @@ kinks and ties, and zeros hide differences.
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,10 @@ MANY_ROWS = 1000
 
 class DerivativeMismatchError(RuntimeError):
     """No way of differentiating a residual gives what PyTorch's plain reverse mode gives."""
+
+
+class MissingDerivativeError(NotImplementedError):
+    """An operator of a residual has no second derivative, which derivatives of a solution need."""
 
 
 class NonDeterministicResidualError(RuntimeError):
@@ -294,74 +298,90 @@ def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs) -
     if term.curvature is not None:
         return None  # in closed form: `check_jacobian` is for those
     sample = sample_at_ends(block, values, inputs)
-    if _hessian_agrees(sample, sample.going(block.going(way))):
-        return None
-    candidates: list[Callable[[], Way]] = []
-    if way.residual is None and not way.lane_by_lane and not isinstance(block, CompressedTerm):
-        candidates.append(lambda: dataclasses.replace(way, residual=captured_residual(block, values, inputs)))
-    for make in (lambda: way, *candidates):
-        try:
-            base = make()
-        except CaptureError:
-            continue
-        for mode in ("forward", "reverse"):
-            found = dataclasses.replace(base, hessian=mode)
-            if found != way and _hessian_agrees(sample, sample.going(block.going(found))):
-                return Found(found, f"the Hessian of {term.name!r} is taken in another way: {mode} mode")
-    check_deterministic(sample)
-    slow = dataclasses.replace(way, jacobian="row by row", hessian="row by row", lane_by_lane=True)
-    if isinstance(block, CompressedTerm) or not _hessian_agrees(sample, sample.going(block.going(slow))):
-        operator = faulty_operator(sample)
-        raise DerivativeMismatchError(
-            f"The second derivatives of the residual of {term.name!r} differ from those of PyTorch's plain reverse "
-            f"mode{f' because of {operator}' if operator else ''}, so nothing can be differentiated through this "
-            "solve. Write the residual with other operations, or give its curvature (CostFunction.curvature)."
-        )
-    return Found(slow, f"{term.name!r} is differentiated block by block")
-
-
-def _hessian_agrees(sample: Sample, candidate: Sample) -> bool:
-    """Do gradient, Hessian and mixed derivative agree with double backward? Also where they cannot be compared."""
-    block = candidate.block
     try:
         expected = [
             (place, independent.hessian_product(sample.block, storages, inputs, _direction(block, storages)))
             for place, storages, inputs in sample.each()
         ]
-    except Exception:
-        return True  # no double backward: nothing to compare with
-    try:
-        with TRANSFORM_LOCK, torch.no_grad():
-            gradient = candidate.mapped(block.gradient_of_block)
-            hessian = candidate.mapped(block.hessian_of_block)
-        with TRANSFORM_LOCK:
-            mixed = _mixed(candidate)
-    except Exception:
-        return False
+    except (RuntimeError, NotImplementedError):
+        expected = None  # no double backward: nothing to compare with
+    failures: list[Exception] = []
+    for candidate in _hessian_ways(block, way, values, inputs):
+        try:
+            _compare_hessian(sample.going(block.going(candidate)), expected)
+        except Exception as error:
+            failures.append(error)
+            continue
+        if candidate == way:
+            return None
+        return Found(candidate, f"second derivatives of {term.name!r} are taken in another way: {failures[0]}")
+    if not _any_wrong(failures):
+        reason = (str(failures[-1]).splitlines() or [type(failures[-1]).__name__])[0]
+        raise MissingDerivativeError(
+            f"Derivatives of a solution need second derivatives of the residual of {term.name!r}, and one is missing: "
+            f"{reason} Write the residual with other operations, give its curvature (CostFunction.curvature), or ask "
+            "for no derivative: adjoint=mslsq.Detached()."
+        ) from failures[-1]
+    check_deterministic(sample)
+    operator = faulty_operator(sample)
+    raise DerivativeMismatchError(
+        f"The second derivatives of the residual of {term.name!r} differ from those of PyTorch's plain reverse "
+        f"mode{f' because of {operator}' if operator else ''}, so nothing can be differentiated through this "
+        "solve. Write the residual with other operations, or give its curvature (CostFunction.curvature)."
+    )
+
+
+def _hessian_ways(block: BlockTerm, way: Way, values: Values, inputs: Inputs) -> Iterator[Way]:
+    """The present way, the same in reverse mode, rewritten, lane by lane."""
+    yield way
+    yield dataclasses.replace(way, hessian="reverse")
+    if isinstance(block, CompressedTerm) or way.lane_by_lane:
+        return
+    if way.residual is None:
+        try:
+            captured = captured_residual(block, values, inputs)
+        except CaptureError:
+            captured = None
+        if captured is not None:
+            yield dataclasses.replace(way, residual=captured)
+            yield dataclasses.replace(way, residual=captured, hessian="reverse")
+    yield Way(jacobian="row by row", hessian="row by row", lane_by_lane=True)
+
+
+def _compare_hessian(candidate: Sample, expected: list[Any] | None) -> None:
+    """Compare gradient, Hessian and mixed derivative with double backward.
+
+    Raises:
+        DerivativeMismatchError: they differ. Whatever an operator raises that has no such derivative.
+    """
+    block = candidate.block
+    with TRANSFORM_LOCK, torch.no_grad():
+        gradient = candidate.mapped(block.gradient_of_block)
+        hessian = candidate.mapped(block.hessian_of_block)
+    with TRANSFORM_LOCK:
+        mixed = _mixed(candidate)
+    if expected is None:
+        return
+    wrong = DerivativeMismatchError("its batched second derivatives are wrong in PyTorch")
     for (problem, lane), (g, hv, _) in expected:
         v = independent.irregular(len(g), g)
         own = _hessian_times(block, hessian[problem, ..., lane], v)
         size = _hessian_times(block, hessian[problem, ..., lane].abs(), v.abs())
         if not (_agree(gradient[problem, :, lane], g, g.abs()) and _agree(own, hv, size)):
-            return False
-    total: dict[str, Tensor] = {}
+            raise wrong
     for name, tensor in mixed.items():
         parts = [one[name] for _, (_, _, one) in expected]
-        if len(parts) == 1 and parts[0].numel() == tensor.numel():
-            total[name] = parts[0].reshape(tensor.shape)
-            if not _agree(tensor, total[name], total[name].abs()):
-                return False
-        elif not _agree(tensor.sum(), torch.stack([part.sum() for part in parts]).sum(), _total(parts)):
-            return False
-    return True
+        if len(parts) == 1:
+            agree = _agree(tensor.reshape(parts[0].shape), parts[0], parts[0].abs())
+        else:
+            size = torch.stack([part.abs().sum() for part in parts]).sum()
+            agree = _agree(tensor.sum(), torch.stack([part.sum() for part in parts]).sum(), size)
+        if not agree:
+            raise wrong
 
 
 def _direction(block: BlockTerm, storages: tuple[Tensor, ...]) -> Tensor:
     return independent.irregular(sum(block.tangents), storages[0])
-
-
-def _total(parts: list[Tensor]) -> Tensor:
-    return torch.stack([part.abs().sum() for part in parts]).sum()
 
 
 def _hessian_times(block: BlockTerm, hessian: Tensor, v: Tensor) -> Tensor:

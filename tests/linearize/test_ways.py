@@ -1,0 +1,244 @@
+"""Derivatives of a residual are those of plain reverse mode, whatever PyTorch's batching rules are."""
+
+import warnings
+
+import pytest
+import scipy.optimize
+import torch
+from torch import Tensor
+
+import mslsq
+from mslsq.linearize.ways import MissingDerivativeError, NonDeterministicResidualError, SlowResidualWarning
+
+F64 = torch.float64
+ONCE = mslsq.LevenbergMarquardt(max_steps=0)
+
+
+def data(*shape: int, dtype: torch.dtype = F64) -> Tensor:
+    return torch.rand(*shape, dtype=dtype, generator=torch.Generator().manual_seed(0)) + 0.5
+
+
+def matrix(x: Tensor, d: Tensor) -> Tensor:
+    """A general 3 x 3 matrix of three unknowns."""
+    rows = [[2 + x[0], d[0] * x[1], x[2]], [x[1], 3 + x[2] * d[1], x[0] * x[1]], [d[2], x[0], 1.5 + x[1]]]
+    return torch.stack([torch.stack([entry + 0 * x[0] for entry in row]) for row in rows])
+
+
+OPERATORS = {
+    "solve": lambda x, d: torch.linalg.solve(matrix(x, d), d),
+    "solve_ex": lambda x, d: torch.linalg.solve_ex(matrix(x, d), d)[0],
+    "det": lambda x, d: torch.linalg.det(matrix(x, d))[None],
+    "slogdet": lambda x, d: torch.linalg.slogdet(matrix(x, d))[1][None],
+    "logdet": lambda x, d: torch.logdet(matrix(x, d))[None],
+    "inverse": lambda x, d: matrix(x, d).inverse()[0],
+    "cdist": lambda x, d: torch.cdist(torch.outer(x, d), torch.outer(d, d)).ravel(),
+    "as_strided": lambda x, d: (x * d).clone().as_strided((2,), (2,)),
+    "no_grad": lambda x, d: x * without_gradient(x) * d,
+    "detach": lambda x, d: x * x.sum().detach() * d,
+}
+
+
+def without_gradient(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return x.sum()
+
+
+def in_residual(operator):
+    def residual(x, d):
+        return torch.cat([operator(x, d) - 0.1, x - 0.3 * d])
+
+    return residual
+
+
+def plain_gradient(residual, x: Tensor, *args: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(0.5 * (residual(x, *args) ** 2).sum(), x)[0]
+
+
+@pytest.mark.filterwarnings("ignore::mslsq.linearize.ways.SlowResidualWarning")
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_first_gradient_is_that_of_plain_reverse_mode(name, batch):
+    residual, d, x = in_residual(OPERATORS[name]), data(batch, 3), 0.3 + 0.1 * data(3)
+    solution = mslsq.least_squares(residual, x, (d,), in_dims=(None, 0), solver=ONCE)
+    for found, own in zip(solution.gradient_norm, d, strict=True):
+        assert torch.allclose(found, plain_gradient(residual, x, own).abs().max(), rtol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore::mslsq.linearize.ways.SlowResidualWarning")
+@pytest.mark.parametrize("name", ["solve", "det", "slogdet", "cdist", "as_strided"])
+def test_every_problem_of_a_batch_reaches_scipys_minimum(name):
+    residual, d = in_residual(OPERATORS[name]), 0.4 * data(6, 3)
+    start = torch.full((3,), 0.2, dtype=F64)
+    solution = mslsq.least_squares(residual, start, (d,), in_dims=(None, 0))
+    for b in range(len(d)):
+        expected = scipy.optimize.least_squares(
+            lambda x, b=b: residual(torch.from_numpy(x), d[b]).numpy(),
+            start.numpy(),
+            method="lm",
+            xtol=1e-14,
+            ftol=1e-15,
+        )
+        assert abs(float(solution.cost[b]) - expected.cost) <= 1e-9 * expected.cost + 1e-14
+
+
+def exact_derivative(residual, x: Tensor, d: Tensor) -> Tensor:
+    """∂Σx*/∂d by the implicit function theorem, plain reverse mode."""
+    x, d = x.detach().requires_grad_(), d.detach().requires_grad_()
+    (g,) = torch.autograd.grad(0.5 * (residual(x, d) ** 2).sum(), x, create_graph=True)
+    hessian = torch.stack([torch.autograd.grad(entry, x, retain_graph=True)[0] for entry in g])
+    return torch.autograd.grad(g, d, -torch.linalg.solve(hessian, torch.ones_like(x)))[0]
+
+
+@pytest.mark.filterwarnings("ignore::mslsq.linearize.ways.SlowResidualWarning")
+@pytest.mark.parametrize(
+    ("name", "trace"),
+    [*((name, "never") for name in ("solve", "det", "slogdet", "cdist", "as_strided")), ("det", "always")],
+)
+def test_derivatives_of_the_solution_are_exact(name, trace):
+    residual, d = in_residual(OPERATORS[name]), (0.4 * data(3)).requires_grad_()
+    solver = mslsq.GaussNewton(gtol=1e-13, ftol=0, xtol=1e-15, max_steps=200, trace=trace)
+    solution = mslsq.least_squares(residual, torch.full((3,), 0.2, dtype=F64), (d,), solver=solver)
+    (found,) = torch.autograd.grad(solution.value.sum(), d)
+    assert bool(solution.differentiable)
+    assert torch.allclose(found, exact_derivative(residual, solution.value, d), rtol=1e-6)
+
+
+def test_a_loop_over_the_lanes_is_announced():
+    """Nothing says what `as_strided` means where the lanes stand last in memory."""
+    with pytest.warns(SlowResidualWarning, match="block"):
+        mslsq.least_squares(
+            in_residual(OPERATORS["as_strided"]), torch.ones(3, dtype=F64), (data(4, 3),), in_dims=(None, 0)
+        )
+
+
+def test_an_ordinary_residual_is_neither_rewritten_nor_looped_over(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mslsq.least_squares(
+            lambda x, d: torch.exp(x) * d - 1,
+            torch.zeros(3, dtype=F64),
+            (data(4, 3),),
+            in_dims=(None, 0),
+            solver=mslsq.LevenbergMarquardt(verbose=True),
+        )
+    said = capsys.readouterr().out
+    assert "rewritten" not in said and "block by block" not in said and "not checked" not in said
+
+
+@pytest.mark.parametrize("kink", [torch.abs, torch.relu, lambda x: torch.maximum(x, x.roll(1)), torch.sign])
+def test_kinks_and_ties_at_the_start_are_no_difference(kink):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solution = mslsq.least_squares(lambda x: torch.cat([kink(x) - 0.5, x - 2]), torch.zeros(3, dtype=F64))
+    assert solution.cost.isfinite()
+
+
+@pytest.mark.filterwarnings("ignore::mslsq.linearize.inplace.InPlaceResidualWarning")
+def test_no_grad_means_the_same_in_forward_and_in_reverse_mode():
+    """Many rows: forward mode, which PyTorch lets ignore `no_grad`; few rows: reverse mode; in place: rewritten."""
+
+    def in_place(x, d):
+        r = torch.zeros_like(x)
+        r[:] = x * without_gradient(x) * d
+        return r
+
+    residuals = [OPERATORS["no_grad"], lambda x, d: OPERATORS["no_grad"](x, d).sum()[None], in_place]
+    x, d = data(7), data(7)
+    for residual in residuals:
+        solution = mslsq.least_squares(residual, x, (d,), solver=ONCE)
+        assert torch.allclose(solution.gradient_norm, plain_gradient(residual, x, d).abs().max(), rtol=1e-12)
+
+
+class Doubled(torch.autograd.Function):
+    """2x whose derivative nobody can take in forward mode, and whose batched backward is wrong."""
+
+    @staticmethod
+    def forward(x):
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.shape = inputs[0].shape
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return 3 * x, in_dims[0]  # wrong
+
+
+@pytest.mark.filterwarnings("ignore::mslsq.linearize.ways.SlowResidualWarning")
+def test_an_operator_of_the_users_with_a_wrong_batching_rule_is_found_out():
+    solution = mslsq.least_squares(
+        lambda x, y: Doubled.apply(x) - y, torch.ones(2, dtype=F64), (data(3, 2),), in_dims=(None, 0)
+    )
+    assert bool(solution.converged.all())
+    assert torch.allclose(solution.value, data(3, 2) / 2)
+
+
+def test_a_counter_inside_a_residual_is_an_error_that_names_it():
+    class Calls:
+        number = 0
+
+    def counting(x):
+        Calls.number += 1
+        return x - Calls.number
+
+    with pytest.raises(NonDeterministicResidualError, match="counting"):
+        mslsq.least_squares(counting, torch.ones(2, dtype=F64))
+
+
+@pytest.mark.filterwarnings("ignore::mslsq.linearize.ways.SlowResidualWarning")
+def test_the_users_random_state_is_untouched():
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    mslsq.least_squares(
+        in_residual(OPERATORS["det"]), torch.full((3,), 0.2, dtype=F64), (data(2, 3),), in_dims=(None, 0)
+    )
+    assert torch.equal(torch.rand(4), expected)
+
+
+class Halved(torch.autograd.Function):
+    """x/2 with a derivative of the first order only."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x / 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return HalvedBackward.apply(g)
+
+
+class HalvedBackward(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(g):
+        return g / 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        raise NotImplementedError("the derivative for 'halved_backward' is not implemented.")
+
+
+def test_a_missing_second_derivative_is_an_error_that_names_it():
+    y = torch.ones(2, dtype=F64, requires_grad=True)
+    with pytest.raises(MissingDerivativeError, match=r"halved_backward(.|\n)*Detached"):
+        mslsq.least_squares(lambda x, y: Halved.apply(x) ** 2 - y, torch.ones(2, dtype=F64), (y,))
+    solution = mslsq.least_squares(lambda x, y: Halved.apply(x) ** 2 - y, torch.ones(2, dtype=F64), (y.detach(),))
+    assert torch.allclose(solution.value, torch.full((2,), 2.0, dtype=F64))

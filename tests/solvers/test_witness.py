@@ -1,0 +1,187 @@
+"""What was recorded is compared with the user's Python at the start and at the solution of every solve."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import mslsq
+from mslsq.linearize.ways import NonDeterministicResidualError
+from mslsq.solvers import witness
+
+F64 = torch.float64
+RECORDED = mslsq.GaussNewton(trace="always")  # the method whose step is recorded fastest
+
+
+class Box:
+    """A place that no key can see into: its attributes come from a function."""
+
+    def __init__(self, value):
+        self.__dict__["_read"] = iter(lambda: value[0], object())
+
+    def __call__(self):
+        return next(self._read)
+
+
+def hidden_rate(rate):
+    box = Box(rate)
+    t = torch.linspace(0, 3, 30, dtype=F64)
+
+    def residual(p, y):
+        return p[0] * torch.exp(-box() * t) - y
+
+    return residual, t
+
+
+@pytest.mark.parametrize("solver", [RECORDED, mslsq.LevenbergMarquardt(trace="always")])
+def test_a_change_that_the_start_hides_is_seen_at_the_solution(solver):
+    """At the start p = 0 the rate has no influence on any residual."""
+    rate = [0.5]
+    residual, t = hidden_rate(rate)
+    y = 2 * torch.exp(-0.7 * t)
+    for rate[0] in (0.5, 2.0, 1.0):
+        solution = mslsq.least_squares(residual, torch.zeros(1, dtype=F64), (y,), solver=solver)
+        basis = torch.exp(-rate[0] * t)
+        assert torch.allclose(solution.value, (basis @ y / (basis @ basis))[None], rtol=1e-8)
+
+
+def test_what_goes_stale_again_and_again_is_no_longer_recorded(capsys):
+    rate = [0.5]
+    residual, t = hidden_rate(rate)
+    y = 2 * torch.exp(-0.7 * t)
+    for k in range(5):
+        rate[0] = 0.5 + 0.1 * k
+        mslsq.least_squares(residual, torch.zeros(1, dtype=F64), (y,), solver=RECORDED)
+    mslsq.least_squares(residual, torch.zeros(1, dtype=F64), (y,), solver=dataclasses.replace(RECORDED, verbose=True))
+    assert "unseen" in capsys.readouterr().out
+
+
+def test_without_early_stopping_a_stale_graph_is_nan_and_says_so():
+    rate = [0.5]
+    residual, t = hidden_rate(rate)
+    y = 2 * torch.exp(-0.7 * t)
+    blind = mslsq.GaussNewton(trace="always", early_stop=False, max_steps=20)
+    mslsq.least_squares(residual, torch.zeros(1, dtype=F64), (y,), solver=blind)
+    rate[0] = 2.0
+    solution = mslsq.least_squares(residual, torch.zeros(1, dtype=F64), (y,), solver=blind)
+    assert bool(solution.value.isnan().all()) and int(solution.status) == mslsq.Status.NON_FINITE
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("batch", [1, 7])
+def test_problems_with_zero_residual_keep_their_graphs(dtype, scale, batch, monkeypatch):
+    """Nothing is measured against the residual at the solution, which is rounding."""
+    dropped = count_drops(monkeypatch)
+    t = torch.linspace(0, 1, 20, dtype=dtype)
+    y = scale * torch.stack([(2 + k) * torch.exp(-(1 + 0.1 * k) * t) + 0.3 for k in range(batch)])
+
+    def residual(p, y):
+        return scale * (p[0] * torch.exp(p[1] * t) + p[2]) - y
+
+    for _ in range(3):
+        mslsq.least_squares(residual, torch.tensor([1, -1, 0], dtype=dtype), (y,), in_dims=(None, 0), solver=RECORDED)
+    assert not dropped
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("manifold", [mslsq.SE2, pytest.param(mslsq.Sim3, marks=pytest.mark.slow)])
+def test_pose_graphs_with_zero_residual_keep_their_graphs(dtype, manifold, monkeypatch):
+    dropped = count_drops(monkeypatch)
+
+    class Relative(mslsq.CostFunction):
+        def residual(self, a, b, measured):
+            return (measured.inverse() @ (a.inverse() @ b)).log()
+
+    torch.manual_seed(0)
+    truth = manifold.random(8, dtype=dtype)
+    pose, i = mslsq.Variable("pose", manifold, count=8), torch.arange(7)
+    j = i + 1
+    problem = mslsq.Problem(Relative(pose[i], pose[j], measured=truth[i].between(truth[j])), pose.fixed([0]))
+    start = truth.retract(0.05 * torch.randn(8, truth.tangent_dim, dtype=dtype) * (torch.arange(8) > 0)[:, None])
+    for _ in range(3):
+        mslsq.solve(problem, {"pose": start}, solver=RECORDED)
+    assert not dropped
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_problems_keep_their_graphs(dtype, monkeypatch):
+    dropped = count_drops(monkeypatch)
+    t = torch.linspace(0, 1, 20, dtype=dtype)
+    y = 2 * torch.exp(-t) + 0.3
+    for _ in range(3):
+        mslsq.least_squares(
+            lambda p: p[0] * torch.exp(p[1] * t) + p[2] - y,
+            torch.tensor([1, -1, 0], dtype=dtype),
+            solver=mslsq.LevenbergMarquardt(compile=True),
+        )
+    assert not dropped
+
+
+def count_drops(monkeypatch):
+    from mslsq.linearize.trace import PlanCache
+
+    dropped, drop = [], PlanCache.drop
+    monkeypatch.setattr(PlanCache, "drop", lambda self, key: dropped.append(key) or drop(self, key))
+    return dropped
+
+
+def test_a_residual_that_changes_while_the_solve_runs_is_an_error():
+    """Its graph is a random choice of what it was: neither is an answer."""
+    numbers = iter(range(10**9))
+    box = Box([0])
+    box.__dict__["_read"] = iter(lambda: float(next(numbers) % 7), object())
+
+    def drifting(p):
+        return p - box()
+
+    with pytest.raises(NonDeterministicResidualError, match="drifting"):
+        for _ in range(3):
+            mslsq.least_squares(drifting, torch.zeros(2, dtype=F64), solver=RECORDED)
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        lambda y: y.tolist()[0],
+        lambda y: float(y[0]),
+        lambda y: y[0].item(),
+        lambda y: torch.from_dlpack(y)[0],
+        lambda y: len(y[y > 0.5]),
+        lambda y: (y > 0.5).nonzero().shape[0],
+        lambda y: len(torch.unique(y)),
+        lambda y: 2.0 if y[0] > 0.5 else 3.0,
+        lambda y: torch.masked_select(y, y > 0.5).sum(),
+    ],
+)
+def test_what_reads_values_of_an_argument_is_not_recorded(reads):
+    """A graph would keep the values of the call at which it was recorded."""
+    for k in range(4):
+        y = torch.tensor([0.2 + 0.3 * k, 0.7, 0.9 - 0.1 * k], dtype=F64)
+        solution = mslsq.least_squares(
+            lambda p, y: torch.cat([p - y, reads(y) * p]), torch.zeros(3, dtype=F64), (y,), solver=RECORDED
+        )
+        assert torch.allclose(solution.value, y / (1 + reads(y) ** 2))
+
+
+def test_failing_to_record_is_no_error_and_said(capsys):
+    def valid_only(p, y):
+        ok = ~y.isnan()
+        return p[0] - y[ok]
+
+    for missing in (0, 1, 2):
+        y = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=F64)
+        y[:missing] = torch.nan
+        solution = mslsq.least_squares(
+            valid_only, torch.zeros(1, dtype=F64), (y,), solver=dataclasses.replace(RECORDED, verbose=True)
+        )
+        assert torch.allclose(solution.value, y[missing:].mean())
+    assert "No graph of the residual is kept" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("count", "call"), [(1, 0), (2, 3), (4, 1), (5, 2), (1000, 7)])
+def test_the_lanes_move_on_from_call_to_call(count, call):
+    chosen, later = witness._spread(count, call), witness._spread(count, call + 1)
+    assert len(chosen) <= 4 and {0, count - 1} <= set(chosen) and max(chosen) < count
+    assert count <= 5 or chosen != later
