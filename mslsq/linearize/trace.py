@@ -23,6 +23,7 @@ from mslsq import pytree
 from mslsq.linear.iterative.block_rows import BlockRows
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.compressed import CompressedPlacement, CompressedPlan, CompressedTerm
+from mslsq.linearize.operators import WHILE_RECORDING
 from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.replay import merge_repeated, straight_line
 from mslsq.linearize.small_products import write_out_small_products
@@ -54,7 +55,7 @@ class Recorded:
         # An object of its own for each: a tensor that stands in two places of the example would be taken for one input.
         distinct = [leaf.detach() for leaf in leaves]
         with TRANSFORM_LOCK, torch.no_grad():
-            graph = make_fx(flat)(*distinct)
+            graph = make_fx(flat, decomposition_table=WHILE_RECORDING)(*distinct)
         # Dead nodes of a forward-mode trace (zero tensors, meta devices) cost a third of the time, and break
         # transforms of the graph.
         graph.graph.eliminate_dead_code()
