@@ -1,4 +1,4 @@
-"""Scaled dot-product attention from its parts: the fused kernels have no derivative in forward mode and no second one."""
+"""Scaled dot-product attention from its parts: the fused kernels have no forward-mode derivative and no second one."""
 
 import math
 
