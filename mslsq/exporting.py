@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from mslsq import pytree
 from mslsq.adjoint.compiling import NotExportableError
+from mslsq.linearize.operators import WHILE_RECORDING
 from mslsq.problem import Problem, Shared
 from mslsq.solution import Solution
 from mslsq.solve import solve
@@ -63,7 +64,7 @@ def exported_solve(problem: Problem, values: Any, data: Any, in_dims: Any, solve
         try:
             examples = [_stand_in(tensor) for tensor in tensors]
             flat(*examples)  # plans the structure
-            graph = make_fx(flat)(*examples)
+            graph = make_fx(flat, decomposition_table=WHILE_RECORDING)(*examples)
         except Exception as error:
             raise NotExportableError(
                 f"The solve of a layer could not be recorded for torch.export ({type(error).__name__}: {error}). "

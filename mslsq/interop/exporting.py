@@ -11,6 +11,7 @@ from torch.func import functional_call
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mslsq.exporting import WHILE_RECORDING
 from mslsq.layer import LeastSquaresLayer
 from mslsq.manifolds import Manifold
 
@@ -67,7 +68,7 @@ def export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] |
         try:
             given = [tensor.detach() for tensor in (*state.values(), *leaves)]
             flat(*given)  # plans the structure, which is read from index tensors
-            graph = make_fx(flat)(*given)
+            graph = make_fx(flat, decomposition_table=WHILE_RECORDING)(*given)
         except RuntimeError as error:
             raise ExportError(
                 f"The forward pass of {type(module).__name__} cannot be recorded ({error}). A solve must take a fixed "

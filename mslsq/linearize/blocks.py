@@ -329,7 +329,8 @@ class BlockTerm:
             function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
             # The cotangent is a constant, so that no tangent of r itself is computed: half of the work.
             residual = self.residual_of_block(storages, inputs)
-            return value_and_jacobian(lambda z: vjp(function, z)[1](residual)[0], at, self.way.hessian)[1]
+            gradient = lambda z: vjp(function, z)[1](residual, create_graph=True)[0]  # noqa: E731
+            return value_and_jacobian(gradient, at, self.way.hessian)[1]
         values = self.values_of_block(storages)
         output = self.term.residual(values, inputs)
         vector = residual_vector(output)[0].to(storages[0].dtype)
@@ -359,7 +360,8 @@ class BlockTerm:
         def field(z: Tensor) -> Tensor:
             # From the residual back, not from the cost: no graph keeps the cost itself alive.
             pair: Any = vjp(function, z)
-            return pair[1](self._slope(pair[0], inputs))[0]
+            # Without a graph the pullback takes kernels that have no derivative: silu, mish, group_norm.
+            return pair[1](self._slope(pair[0], inputs), create_graph=True)[0]
 
         return field, at
 

@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mslsq import pytree
 from mslsq.linearize.guard import REMEDIES, DataDependentError, DependenceMode, ValueMode
 from mslsq.linearize.inplace import InPlaceResidualWarning, MutationRecorder, SourceLine, inplace_advice, is_users
+from mslsq.linearize.operators import WHILE_RECORDING, without_fused_modules
 from mslsq.linearize.rewrites import make_transformable
 
 __all__ = ["CaptureError", "Captured", "InPlaceResidualWarning", "SourceLine", "capture", "inplace_advice"]
@@ -90,7 +91,7 @@ def capture(function: Callable[..., Any], example: tuple[Any, ...], *, name: str
     """
     leaves, structure = pytree.flatten(example)
     recorder = MutationRecorder()
-    with recorder:
+    with recorder, without_fused_modules():
         output = pytree.flatten(function(*pytree.unflatten([private(leaf) for leaf in leaves], structure)))[1]
 
     def flat_function(*flat: Any) -> list[Any]:
@@ -98,12 +99,12 @@ def capture(function: Callable[..., Any], example: tuple[Any, ...], *, name: str
 
     def guarded(*flat: Any) -> Any:
         tensors = [leaf for leaf in flat if isinstance(leaf, Tensor)]
-        with ValueMode(), DependenceMode(tensors):
+        with ValueMode(), DependenceMode(tensors), without_fused_modules():
             return functionalize(flat_function, remove="mutations_and_views")(*flat)
 
     try:
         with torch.enable_grad():  # so that the user's own `no_grad` can be told
-            graph = make_fx(guarded)(*(private(leaf) for leaf in leaves))
+            graph = make_fx(guarded, decomposition_table=WHILE_RECORDING)(*(private(leaf) for leaf in leaves))
         graph = make_transformable(graph, [private(leaf) for leaf in leaves])
     except Exception as error:
         if "custom_function_call" in str(error) and not recorder.mutates:

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mslsq.linearize import factorizations
+from mslsq.linearize import operators
 
 aten = torch.ops.aten
 
@@ -48,10 +48,7 @@ REPLACED: dict[Any, Any] = {
     aten._conj.default: conj,
     aten._neg_view_copy.default: aten.neg.default,
     aten._neg_view.default: aten.neg.default,
-    aten._linalg_solve_ex.default: factorizations.solve,
-    aten.linalg_lu_solve.default: factorizations.lu_solve,
-    aten._linalg_slogdet.default: factorizations.slogdet,
-    aten._linalg_det.default: factorizations.det,
+    **operators.REPLACEMENTS,
 }
 SCATTERS = (
     aten.select_scatter.default,

@@ -25,6 +25,7 @@ from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.compressed import CompressedPlacement, CompressedPlan, CompressedTerm
 from mslsq.linearize.derivatives import Way
 from mslsq.linearize.guard import REMEDIES, DataDependentError, DependenceMode, ValueMode
+from mslsq.linearize.operators import WHILE_RECORDING
 from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.replay import merge_repeated, straight_line
 from mslsq.linearize.small_products import write_out_small_products
@@ -74,7 +75,7 @@ class Recorded:
         distinct = [leaf.detach() for leaf in leaves]
         with TRANSFORM_LOCK, torch.no_grad():
             try:
-                graph = make_fx(guarded)(*distinct)
+                graph = make_fx(guarded, decomposition_table=WHILE_RECORDING)(*distinct)
             except DataDependentError as error:
                 raise NotRecordableError(f"it has {REMEDIES[error.construct][0]}") from error
             except Exception as error:

@@ -17,6 +17,7 @@ from mslsq import pytree
 from mslsq.linearize.compressed.operation import Pins, Tracked
 from mslsq.linearize.compressed.rulebook import Rulebook
 from mslsq.linearize.compressed.sets import LARGEST, Sets, csr, empty, singletons
+from mslsq.linearize.operators import WHILE_RECORDING
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,10 @@ def dependence_of(
     flat, structure = pytree.flatten((delta, storages, dict(inputs)))
     distinct = [leaf.detach().clone() for leaf in flat]
     with torch.no_grad():
-        graph = make_fx(lambda *leaves: function(*pytree.unflatten(list(leaves), structure)))(*distinct)
+        of_leaves = make_fx(
+            lambda *leaves: function(*pytree.unflatten(list(leaves), structure)), decomposition_table=WHILE_RECORDING
+        )
+        graph = of_leaves(*distinct)
     graph.graph.eliminate_dead_code()
     names = ["x"] * (1 + len(storages)) + [f"input {name}" for name in _sorted_like(structure, flat, inputs)]
     starts = [Tracked(tensor, None, frozenset([name])) for tensor, name in zip(distinct, names, strict=True)]

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from mslsq import pytree
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.compressed.plan import CompressedPlan
+from mslsq.linearize.operators import WHILE_RECORDING
 from mslsq.linearize.rewrites import make_transformable
 from mslsq.problem.system import Inputs
 
@@ -91,7 +92,7 @@ def recorded_linearization(
 
     with torch.no_grad():
         distinct = [leaf.detach().clone() for leaf in flat]
-        graph = make_transformable(make_fx(linearization)(*distinct), distinct)
+        graph = make_transformable(make_fx(linearization, decomposition_table=WHILE_RECORDING)(*distinct), distinct)
     for node in graph.graph.nodes:
         node.meta.clear()  # a fake tensor each, with a mode of its own: 25 MB for 500 nodes
     names = list(inputs)

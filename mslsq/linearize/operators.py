@@ -1,0 +1,82 @@
+"""Which PyTorch operators must not be differentiated or recorded as they are, and what stands for each.
+
+Found by going through every differentiable operator of OpInfo under `vmap`, `jacfwd`, `jacrev`, their nestings and
+`make_fx` (`benchmarks/operator_survey.py`, torch 2.13): some are silently wrong, some have no derivative in forward
+mode or no second one, some end the process. A residual that calls one is captured, and the graph calls what is here.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mslsq.linearize import attention, distances, factorizations, sampling
+
+aten = torch.ops.aten
+
+
+def overloads(table: dict[str, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """By operator, those that this version of PyTorch has (private names change)."""
+    found = {}
+    for name, replacement in table.items():
+        packet, _, overload = name.partition(".")
+        if hasattr(aten, packet) and hasattr(getattr(aten, packet), overload or "default"):
+            found[getattr(getattr(aten, packet), overload or "default")] = replacement
+    return found
+
+
+WRONG = {
+    "_linalg_solve_ex": factorizations.solve,
+    "linalg_lu_solve": factorizations.lu_solve,
+    "_linalg_slogdet": factorizations.slogdet,
+    "_linalg_det": factorizations.det,
+    "_cdist_forward": distances.cdist,
+}
+"""Silently wrong under some transform."""
+
+INCOMPLETE = {
+    "_euclidean_dist": distances.euclidean,
+    "_pdist_forward": distances.pdist,
+    "grid_sampler_2d": sampling.grid_sample,
+    "grid_sampler_3d": sampling.grid_sample,
+    "_scaled_dot_product_flash_attention_for_cpu": attention.flash_for_cpu,
+}
+"""Right, but without a derivative in forward mode or without a second one."""
+
+REPLACEMENTS: dict[Any, Callable[..., Any]] = overloads(WRONG | INCOMPLETE)
+"""By aten operator, a function with the operator's signature that every transform gets right."""
+
+FUSED = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+"""What attention modules call where nothing requires a gradient, which has no derivative at all: capturing calls the
+parts instead (`without_fused_modules`)."""
+
+REWRITTEN: frozenset[Any] = frozenset(REPLACEMENTS) | frozenset(overloads(dict.fromkeys(FUSED, torch.neg)))
+"""The operators that a residual must not be differentiated with as they are."""
+
+
+@contextmanager
+def without_fused_modules() -> Iterator[None]:
+    """Attention modules call the operators that they are made of."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def scaled(x: Tensor, factor: Any) -> Any:
+    """`aten.mul.Scalar`, which `make_fx` computes with PyTorch's tensors of zeros too, that have no memory.
+
+    The derivative of `add(x, y, alpha=2)`, `addcmul`, `addmm` and the like in x alone multiplies such a tangent of y:
+    a segmentation fault (torch 2.13).
+    """
+    if x._is_zerotensor():
+        return torch.zeros(x.shape, dtype=torch.result_type(x, factor), device=x.device)
+    return NotImplemented  # as usual
+
+
+WHILE_RECORDING: dict[Any, Callable[..., Any]] = {aten.mul.Scalar: scaled}
+"""The `decomposition_table` of every `make_fx` over a derivative."""
