@@ -327,8 +327,7 @@ def test_a_sum_over_all_unknowns_is_differentiated_by_rows():
     assert_same_steps(solution, dense, rtol=1e-10)
 
 
-def test_an_operation_without_forward_mode_is_differentiated_by_rows():
-    """`grid_sample` knows reverse mode alone."""
+def test_grid_sample_is_rewritten_so_that_forward_mode_takes_it():
     image = torch.outer(torch.linspace(0, 3, 16, dtype=F64).sin(), torch.linspace(1, 2, 16, dtype=F64))[None, None]
 
     def residual(x, image):
@@ -337,7 +336,20 @@ def test_an_operation_without_forward_mode_is_differentiated_by_rows():
 
     solution = mslsq.least_squares(residual, 0.4 * random(60) - 0.2, (image,))
     assert bool(solution.converged)
-    assert not plan_of(residual).compressed.jacobian.forward
+    assert plan_of(residual).compressed.jacobian.forward
+
+
+def test_an_operation_without_forward_mode_is_differentiated_in_reverse():
+    """`embedding_bag` knows reverse mode alone."""
+    pairs = torch.stack([torch.arange(59), torch.arange(1, 60)], 1)
+
+    def residual(x):
+        means = torch.nn.functional.embedding_bag(pairs, x[:, None])[:, 0]
+        return torch.cat([means**2 - 0.25, 0.1 * (x - 0.5)])
+
+    solution = mslsq.least_squares(residual, 0.4 + 0.1 * random(60))
+    assert bool(solution.converged)
+    assert torch.allclose(solution.value, torch.full((60,), 0.5, dtype=F64), atol=1e-6)
 
 
 def test_a_residual_without_sparsity_takes_the_dense_path_and_verbose_says_so(capsys):
