@@ -25,6 +25,17 @@ class BuildKernels(build_ext):
         except BUILD["CompilerError"] as error:  # setuptools reports this and goes on without an optional extension
             raise CompileError(str(error)) from error
 
+    def copy_extensions_to_source(self) -> None:
+        """For `pip install --editable`: the record of the library's checksum goes where the library goes."""
+        super().copy_extensions_to_source()
+        for built, placed in self.get_output_mapping().items():
+            if Path(built).exists():
+                self.copy_file(str(BUILD["record"](Path(built))), str(BUILD["record"](Path(placed))))
+
+    def get_outputs(self) -> list[str]:
+        libraries = super().get_outputs()
+        return [*libraries, *(str(BUILD["record"](Path(library))) for library in libraries)]
+
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split(".")[:-1], BUILD["NAME"]))
 
