@@ -18,7 +18,7 @@ hypothesis.settings.load_profile("mslsq")
 
 
 def kernels_available() -> bool:
-    """Are there compiled kernels? Asked before the first test, so that their absence is not said in the middle of one."""
+    """Are there compiled kernels? Asked before the first test: that there are none is then not said within one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return available()

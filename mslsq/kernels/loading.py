@@ -1,10 +1,12 @@
 """Where the compiled library comes from: the package, else the user's cache, else the compiler.
 
-The library comes with the package, for all instruction sets. Where it is missing (an installation from source without a
-compiler) or was made from other sources (an edited checkout), it is compiled for the one that this processor needs, once,
-into the user's cache; where that cannot be used, in every new process, into a temporary folder that is gone as soon as the
-library is loaded. A file is loaded only where nobody but this user (or root) could have put it, and where its checksum is
-the one recorded when it was made: its code would run before it can be asked what it is.
+The library comes with the package, for all instruction sets. Where it is missing (an installation from source without
+a compiler) or was made from other sources (an edited checkout), it is compiled for the one that this processor needs:
+once, into the user's cache; where the cache cannot be used, in every new process, into a temporary folder that is gone
+as soon as the library is loaded.
+
+A file is loaded only where no other user could have put it, and where its checksum is the one recorded when it was
+made: its code would run before it can be asked what it is.
 """
 
 import ctypes

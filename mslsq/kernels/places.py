@@ -33,8 +33,8 @@ def cache_folder() -> Path:
 def objection(folder: Path, files: Collection[Path] = (), owners: Collection[int] = ()) -> str | None:
     """Why another user could have put these files into the folder, or could exchange them; None where nobody could.
 
-    The files and the folder, and all folders above them, have to belong to this user, to root or to one of `owners`, and
-    may not be writable by others. In a sticky folder (/tmp) others can add files, but not exchange any: there it may.
+    The files and the folder, and all folders above them, have to belong to this user, to root or to one of `owners`.
+    Others may write to none of them, but to sticky folders above (/tmp): they can add files there, not exchange any.
     OSError where a file does not exist.
     """
     if not hasattr(os, "geteuid"):
@@ -57,9 +57,7 @@ def make_private(folder: Path) -> Path:
     where another user could put files into it, or it is no place to load a library from."""
     for path in (*reversed(folder.parents), folder):
         if not path.exists():
-            path.mkdir(
-                mode=0o700, exist_ok=True
-            )  # each by itself: mkdir(parents=True) gives the upper ones the umask's
+            path.mkdir(mode=0o700, exist_ok=True)  # each by itself: parents=True makes the upper ones with the umask
     if reason := objection(folder):
         raise PermissionError(reason)
     if hasattr(os, "ST_NOEXEC") and os.statvfs(folder).f_flag & os.ST_NOEXEC:
@@ -72,7 +70,7 @@ def make_private(folder: Path) -> Path:
 
 
 def _harmless_group(found: os.stat_result) -> bool:
-    """Is the group that may write root's own, of administrators, or the owner's private one (Debian, Fedora: umask 002)?"""
+    """Is the group that may write root's own, or the owner's private one (the umask of Debian and Fedora is 002)?"""
     if found.st_gid == 0 or (sys.platform == "darwin" and found.st_gid == MACOS_ADMINS):
         return True
     import grp  # not on Windows
