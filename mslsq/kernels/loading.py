@@ -111,7 +111,7 @@ def _compiled(kept: Path | None, named: str | None, reasons: list[str], unusable
             try:
                 place = make_private(kept) if kept else None
             except OSError as error:
-                place, unusable = None, str(error)
+                place, unusable = None, f"{kept} cannot be used ({error})"
             if place is None:
                 temporary = tempfile.TemporaryDirectory(prefix="mslsq-", ignore_cleanup_errors=True)
                 place = make_private(Path(until_loaded.enter_context(temporary)))
