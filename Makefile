@@ -58,6 +58,6 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.with-%: $(VENV)/.created pyproject.toml constraints.txt setup.py $(wildcard mslsq/kernels/source/*)
+$(VENV)/.with-%: $(VENV)/.created pyproject.toml constraints.txt setup.py mslsq/kernels/build.py $(wildcard mslsq/kernels/source/*)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[$(EXTRAS_$*)]'
 	@touch $@

@@ -16,6 +16,10 @@ from setuptools.errors import CompileError
 BUILD: dict[str, Any] = runpy.run_path(str(Path(__file__).parent / "mslsq" / "kernels" / "build.py"))
 
 
+def _record(library: str) -> str:
+    return str(BUILD["record"](Path(library)))
+
+
 class BuildKernels(build_ext):
     """Compiles by `mslsq/kernels/build.py`, as the package itself does."""
 
@@ -24,6 +28,22 @@ class BuildKernels(build_ext):
             BUILD["build"](Path(self.get_ext_fullpath(ext.name)).absolute())
         except BUILD["CompilerError"] as error:  # setuptools reports this and goes on without an optional extension
             raise CompileError(str(error)) from error
+
+    # The record of a library's checksum goes where the library goes, into wheels and into editable installations.
+
+    def copy_extensions_to_source(self) -> None:
+        super().copy_extensions_to_source()
+        for built, placed in super().get_output_mapping().items():
+            if Path(built).exists():
+                self.copy_file(_record(built), _record(placed))
+
+    def get_output_mapping(self) -> dict[str, str]:
+        libraries = super().get_output_mapping()
+        return libraries | {_record(built): _record(placed) for built, placed in libraries.items()}
+
+    def get_outputs(self) -> list[str]:
+        libraries = [str(self.get_ext_fullpath(extension.name)) for extension in self.extensions]
+        return list(self.get_output_mapping()) if self.inplace else [*libraries, *map(_record, libraries)]
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split(".")[:-1], BUILD["NAME"]))

@@ -1,17 +1,48 @@
 """What every test needs: one thread, the same examples on every run, and the data sets beside the repository."""
 
 import os
+import warnings
+from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
 
+from mslsq.kernels import KernelsMissingError, available
+
 torch.set_num_threads(1)  # small problems: torch's own pool only fights with pytest-xdist's processes
 
 # the same examples everywhere: a failure in CI is a failure here. No deadline: torch's first call of anything is slow.
 hypothesis.settings.register_profile("mslsq", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("mslsq")
+
+
+HAVE_KERNELS = pytest.StashKey[bool]()
+WITHOUT_KERNELS = "the compiled kernels are missing, and cannot be compiled here"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Are there compiled kernels? Asked before the first test: that there are none is then not said within one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config.stash[HAVE_KERNELS] = available()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("kernels") and not item.config.stash[HAVE_KERNELS]:
+        pytest.skip(WITHOUT_KERNELS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Where there are no kernels, a test that calls one is skipped (kernels/test_without_kernels.py has what works)."""
+    try:
+        return (yield)
+    except KernelsMissingError:
+        if item.config.stash[HAVE_KERNELS]:
+            raise
+        pytest.skip(WITHOUT_KERNELS)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """The loops that PyTorch has no fast operation for, in C++: block-sparse factorisations, products and orderings."""
 
-from mslsq.kernels.library import Kernel, KernelsMissingError, KernelsMissingWarning, available, run_on
+from mslsq.kernels.library import Kernel, KernelsMissingError, KernelsMissingWarning, available, run_on, target
+from mslsq.kernels.loading import KernelsNotKeptWarning
 from mslsq.kernels.memory import keep_freed_memory
 from mslsq.kernels.threads import in_parts
 
@@ -8,8 +9,10 @@ __all__ = [
     "Kernel",
     "KernelsMissingError",
     "KernelsMissingWarning",
+    "KernelsNotKeptWarning",
     "available",
     "in_parts",
     "keep_freed_memory",
     "run_on",
+    "target",
 ]

@@ -1,12 +1,16 @@
 """Compiles the C++ of `source/` into one shared library with plain C names: no headers of Python or PyTorch.
 
-Run by `setup.py` when the package is installed, and by `library.py` where that had no compiler, or the sources have
-changed since. Imports nothing but the standard library, so that `setup.py` can run it before the package exists.
+Run by `setup.py` when the package is installed, for all instruction sets, and by `loading.py` for one of them where
+that had no compiler, or the sources have changed since. Beside a library lies a record of its checksum, so that a
+damaged or exchanged file is found before any of its code runs. Imports nothing but the standard library, so that
+`setup.py` can run it before the package exists.
 """
 
+import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCE = Path(__file__).parent / "source"
+DISPATCH = SOURCE / "dispatch.cpp"
 NAME = "libmslsq.dylib" if platform.system() == "Darwin" else "libmslsq.so"
 
 FLAGS = (
@@ -49,48 +54,85 @@ def sources_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def compiler() -> str:
-    """The C++ compiler: `$CXX`, else the first of c++, g++, clang++ that is installed."""
-    named = os.environ.get("CXX")
-    for name in (named,) if named else ("c++", "g++", "clang++"):
-        if shutil.which(name):
-            return name
+def record(library: Path) -> Path:
+    """The file beside a library that says its checksum, as `sha256sum --check` reads it."""
+    return library.with_name(library.name + ".sha256")
+
+
+def checksum(library: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    return hashlib.sha256(library.read_bytes()).hexdigest()
+
+
+def compiler() -> list[str]:
+    """The command of the C++ compiler: `$CXX`, else the first of c++, g++, clang++ that is installed."""
+    named = os.environ.get("CXX", "").strip()
+    # "ccache g++" is a command with an argument, "/opt/my tools/g++" is one path
+    candidates = [[named], shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]
+    for command in candidates:
+        if shutil.which(command[0]):
+            return command
     raise CompilerError(
         f"no C++ compiler: looked for {named or 'c++, g++ and clang++'}. Install one (Debian: apt install g++; macOS: "
         "xcode-select --install), or name it in the variable CXX."
     )
 
 
-def build(library: Path) -> None:
-    """Compile and link; the file appears whole or not at all. CompilerError with the compiler's words."""
-    chosen, command = targets(), compiler()
+def build(library: Path, chosen: Sequence[str] | None = None) -> None:
+    """Compile and link for the chosen instruction sets (default: all), and record the checksum of what was made.
+
+    The library appears whole or not at all. CompilerError with the compiler's words.
+    """
     library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        jobs = [_compilation(command, Path(folder), source, target) for source in _kernels() for target in chosen]
-        defined = [f"-DMSLSQ_HAS_{target}" for target in chosen]
-        defined.append(f'-DMSLSQ_SOURCES="{sources_hash()}"')
-        jobs.append(_compilation(command, Path(folder), SOURCE / "dispatch.cpp", "baseline", defined))
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(_run, (arguments for arguments, _ in jobs)))
-        linked = Path(folder) / NAME
-        _run([command, "-shared", "-o", str(linked), *(str(made) for _, made in jobs)])
+    with tempfile.TemporaryDirectory(dir=library.parent) as name:
+        folder = Path(name)
+        # All sources for one target, then the next: the linker keeps the first copy that it meets of an inline
+        # function, and the code for any processor must not be given one with AVX-512 instructions.
+        made = [(source, target) for target in chosen or targets() for source in _kernels()]
+        _compile_and_link(folder, [*made, (DISPATCH, "baseline")])
+        linked = folder / NAME
+        linked.chmod(0o755)  # whatever the umask: a library that others may write is not loaded
+        record(linked).write_text(f"{checksum(linked)}  {library.name}\n")
+        record(linked).chmod(0o644)
         os.replace(linked, library)
+        os.replace(record(linked), record(library))
+
+
+def best_target(folder: Path) -> str:
+    """The best instruction set of this processor, by the rule that the library itself follows: its dispatch is compiled
+    alone (0.2 s), in a folder within this one, and asked. CompilerError, or OSError where it cannot be loaded."""
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        _compile_and_link(Path(work), [(DISPATCH, "baseline")])
+        asked = ctypes.CDLL(str(Path(work) / NAME)).mslsq_target
+        asked.restype = ctypes.c_char_p
+        return asked().decode()
 
 
 def _kernels() -> list[Path]:
-    return sorted(path for path in SOURCE.glob("*.cpp") if path.name != "dispatch.cpp")
+    return sorted(path for path in SOURCE.glob("*.cpp") if path != DISPATCH)
 
 
-def _compilation(
-    command: str, folder: Path, source: Path, target: str, defined: Sequence[str] = ()
-) -> tuple[list[str], Path]:
+def _compile_and_link(folder: Path, sources: Sequence[tuple[Path, str]]) -> None:
+    """Make `folder / NAME` of some sources, each compiled for a target, all of them at once."""
+    command = compiler()
+    jobs = [_compilation(command, folder, source, target) for source, target in sources]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(_run, (arguments for arguments, _ in jobs)))
+    _run([*command, "-shared", "-o", str(folder / NAME), *(str(made) for _, made in jobs)])
+
+
+def _compilation(command: list[str], folder: Path, source: Path, target: str) -> tuple[list[str], Path]:
     """The command that compiles one source for one target, and the file it makes."""
     made = folder / f"{source.stem}_{target}.o"
-    options = [*FLAGS, *targets()[target], f"-DMSLSQ_TARGET={target}", *defined]
-    return [command, *options, "-c", str(source), "-o", str(made)], made
+    options = [*FLAGS, *targets()[target], f"-DMSLSQ_TARGET={target}"]
+    if source == DISPATCH:  # it names the best of all targets, also in a library that has one: is it the right one?
+        options += [*(f"-DMSLSQ_HAS_{name}" for name in targets()), f'-DMSLSQ_SOURCES="{sources_hash()}"']
+    return [*command, *options, "-c", str(source), "-o", str(made)], made
 
 
 def _run(arguments: list[str]) -> None:
-    done = subprocess.run(arguments, capture_output=True, text=True)
+    # the compiler's own temporary files go where its output goes: /tmp may be full, or another user's
+    environment = os.environ | {"TMPDIR": str(Path(arguments[arguments.index("-o") + 1]).parent)}
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment)
     if done.returncode:
-        raise CompilerError(f"the kernels could not be compiled:\n$ {' '.join(arguments)}\n{done.stderr.strip()}")
+        raise CompilerError(f"the kernels could not be compiled:\n$ {shlex.join(arguments)}\n{done.stderr.strip()}")

@@ -1,21 +1,19 @@
 """The compiled kernels, loaded when the first of them is called, and how Python hands arrays to them.
 
-The library comes with the package. Where it is missing (an installation from source without a compiler) or was made
-from other sources (an edited checkout), it is compiled once into the user's cache; where that cannot be done either,
-a warning says what to do, and `run_on` is False: PyTorch and SciPy's SuperLU do the same, slowly.
+`loading.py` says where they come from. Where there are none, a warning says what to do, and `run_on` is False: PyTorch
+and SciPy's SuperLU do the same, slowly.
 """
 
 import ctypes
 import functools
-import os
+import threading
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from mslsq.kernels.build import NAME, CompilerError, build, sources_hash, targets
+from mslsq.kernels.loading import KernelsMissingError, load
 
 REAL = {torch.float64: "f64", np.dtype(np.float64): "f64", torch.float32: "f32", np.dtype(np.float32): "f32"}
 """The types that kernels are compiled for, and how their names say so."""
@@ -26,10 +24,6 @@ ARRAYS = {
     "i": (torch.int32, np.dtype(np.int32)),
     "?": (torch.bool, np.dtype(np.bool_)),
 }
-
-
-class KernelsMissingError(RuntimeError):
-    """The compiled kernels are missing and could not be compiled."""
 
 
 class KernelsMissingWarning(UserWarning):
@@ -77,6 +71,11 @@ def available() -> bool:
     return _missing() is None
 
 
+def target() -> str:
+    """The instruction set that the kernels are used with (baseline, avx2, avx512). KernelsMissingError without them."""
+    return _library()[1]
+
+
 def run_on(device: torch.device) -> bool:
     """Do kernels work on this device's tensors? Elsewhere the same is done in PyTorch's operations."""
     return device.type == "cpu" and available()
@@ -110,47 +109,22 @@ def _passed(kind: str, argument: Any, real: Any) -> int:
     return argument.ctypes.data
 
 
-@functools.cache
 def _library() -> tuple[ctypes.CDLL, str]:
     """The library, and the instruction set it is used with."""
-    wanted = sources_hash()
-    packaged, own = Path(__file__).with_name(NAME), _cache() / wanted / NAME
-    for path in (packaged, own):
-        library = _loaded(path) if path.exists() else None
-        if library is not None and library.mslsq_sources() == wanted.encode():
-            return library, _target(library)
+    with _ONE_AT_A_TIME:
+        found = _outcome()
+    if isinstance(found, KernelsMissingError):
+        raise found.with_traceback(None)
+    return found
+
+
+@functools.cache
+def _outcome() -> tuple[ctypes.CDLL, str] | KernelsMissingError:
+    """What loading came to, tried once: a compiler that failed fails again, after as many seconds."""
     try:
-        build(own)
-        library = _loaded(own)
-        if library is None:
-            raise CompilerError(f"what was compiled into {own} cannot be loaded")
-    except (CompilerError, OSError) as error:
-        raise KernelsMissingError(
-            f"mslsq's compiled kernels for large sparse problems are missing, and {error}\n"
-            "Install a C++ compiler, or a wheel of mslsq that brings them."
-        ) from error
-    return library, _target(library)
+        return load()
+    except KernelsMissingError as error:
+        return error
 
 
-def _loaded(path: Path) -> ctypes.CDLL | None:
-    """The library of a file, None where that is none for this system (damaged, or of another processor)."""
-    try:
-        library = ctypes.CDLL(str(path))
-        library.mslsq_sources.restype = library.mslsq_target.restype = ctypes.c_char_p
-    except (OSError, AttributeError):
-        return None
-    return library
-
-
-def _target(library: ctypes.CDLL) -> str:
-    """The instruction set: `$MSLSQ_TARGET` (baseline, avx2, avx512), else the best that the processor has."""
-    named = os.environ.get("MSLSQ_TARGET")
-    if named and named not in targets():
-        raise ValueError(f"MSLSQ_TARGET={named}: the kernels are compiled for {', '.join(targets())}.")
-    return named or library.mslsq_target().decode()
-
-
-def _cache() -> Path:
-    """Where libraries compiled on demand are kept."""
-    named = os.environ.get("MSLSQ_CACHE_DIR")
-    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mslsq"
+_ONE_AT_A_TIME = threading.Lock()

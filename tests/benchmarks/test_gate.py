@@ -64,14 +64,68 @@ def test_better_numbers_noise_and_a_peer_that_is_not_installed_pass() -> None:
     assert failures(changed(name, "ratio", None)) == []
 
 
+def run(tmp_path: Path, measured: Any, *options: Any) -> tuple[int, str]:
+    """Exit code and output of the command that compares these measurements."""
+    path = tmp_path / "measured.json"
+    path.write_text(json.dumps(measured))
+    command = [sys.executable, GATE, "--measured", path, *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
 def test_the_command_fails_on_a_regression_of_the_committed_baseline(tmp_path: Path) -> None:
     committed = json.loads(gate.BASELINE.read_text())
     slower = copy.deepcopy(committed)
-    name = next(name for name, numbers in slower["metrics"].items() if "ratio" in numbers)
-    slower["metrics"][name]["ratio"] *= 2
-    for metrics, expected in ((committed, 0), (slower, 1)):
-        measured = tmp_path / "measured.json"
-        measured.write_text(json.dumps(metrics))
-        done = subprocess.run([sys.executable, GATE, "--measured", measured], capture_output=True, text=True)
-        assert done.returncode == expected, done.stdout
-    assert f"WORSE    {name}, ratio" in done.stdout
+    target, of_target = next(iter(slower.items()))
+    name = next(name for name, numbers in of_target["metrics"].items() if "ratio" in numbers)
+    of_target["metrics"][name]["ratio"] *= 2
+    assert run(tmp_path, committed)[0] == 0
+    code, output = run(tmp_path, slower)
+    assert code == 1 and f"WORSE    {target}/{name}, ratio" in output
+
+
+def of(**targets: Any) -> dict[str, Any]:
+    """What is measured, or the baseline, by instruction set."""
+    return {target: {"about": {}, "metrics": metrics} for target, metrics in targets.items()}
+
+
+def test_an_instruction_set_is_compared_with_its_own_baseline(tmp_path: Path) -> None:
+    """Slower with AVX2 than with AVX-512 is no regression; slower than with AVX2 before is one."""
+    name = "pose_graph/sphere2500/mslsq LM"
+    both = of(avx512=BASELINE, avx2=changed(name, "ratio", 1.8))
+    for ratio, expected in ((1.9, []), (3.0, [f"avx2/{name}"])):
+        findings, missing = gate.compare_targets(of(avx2=changed(name, "ratio", ratio)), both)
+        assert [finding.name for finding in findings if finding.failed] == expected
+        assert missing == ["avx512: not measured"]
+
+
+def test_one_without_a_baseline_is_said_and_nothing_compared_is_no_success(tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text(json.dumps(of(avx512=BASELINE)))
+    code, output = run(tmp_path, of(avx2=BASELINE), "--baseline", baseline)
+    assert code == 2 and "avx512: not measured" in output and "avx2: there is no baseline" in output
+
+
+def test_an_update_replaces_one_instruction_set_and_keeps_the_others(tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline.json"
+    better = changed("pose_graph/sphere2500/mslsq LM", "steps", 5.0)
+    for measured in (of(avx512=BASELINE), of(avx2=BASELINE), of(avx2=better)):
+        assert run(tmp_path, measured, "--baseline", baseline, "--update")[0] == 0
+    assert json.loads(baseline.read_text()) == of(avx512=BASELINE, avx2=better)
+
+
+def test_what_the_machine_lacks_is_not_measured(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """No compiled kernels, or an instruction set in MSLSQ_TARGET that the processor does not have."""
+    import mslsq.kernels
+
+    monkeypatch.setattr(gate, "measure", lambda repeats: BASELINE)
+    for error in (ValueError("MSLSQ_TARGET=avx512: ..."), mslsq.kernels.KernelsMissingError("no kernels")):
+
+        def lacking(error: Exception = error) -> str:
+            raise error
+
+        monkeypatch.setattr(mslsq.kernels, "target", lacking)
+        assert gate.measure_target(1) == {}
+        assert f"not measured: {error}" in capsys.readouterr().err
+    monkeypatch.setattr(mslsq.kernels, "target", lambda: "avx2")
+    assert gate.measure_target(1)["avx2"]["metrics"] == BASELINE

@@ -1,4 +1,4 @@
-"""The compiled kernels: found or compiled, handed arrays safely, and the same on every instruction set."""
+"""The compiled kernels: handed arrays safely, and the same on every instruction set."""
 
 import os
 import subprocess
@@ -10,23 +10,12 @@ import pytest
 import torch
 
 import mslsq.kernels.library as library
-from mslsq.kernels import Kernel, KernelsMissingError
+from mslsq.kernels import Kernel
 from mslsq.kernels.build import CompilerError, build, sources_hash, targets
 
+pytestmark = pytest.mark.kernels
 coloring = Kernel("greedy_coloring", "nllll")
 product = Kernel("symmetric_product", "nnnTnTTnlnl")
-
-
-@pytest.fixture
-def nothing_packaged(monkeypatch, tmp_path):
-    """No library in the package, an empty cache."""
-    monkeypatch.setattr(library, "__file__", str(tmp_path / "package" / "library.py"))
-    monkeypatch.setenv("MSLSQ_CACHE_DIR", str(tmp_path / "cache"))
-    library._library.cache_clear()
-    library._missing.cache_clear()
-    yield tmp_path
-    library._library.cache_clear()
-    library._missing.cache_clear()
 
 
 def test_the_library_says_which_sources_it_was_made_of():
@@ -48,48 +37,6 @@ def test_an_array_of_the_wrong_type_is_refused_before_its_memory_is_read():
         product(1, 1, 2, x, 0, x.double(), x, 0, table, 0, table)
     with pytest.raises(ValueError, match="not contiguous"):
         product(1, 1, 2, x, 0, torch.zeros(2, 2).T, x, 0, table, 0, table)
-
-
-def test_without_a_library_and_a_compiler_the_error_says_what_to_do(nothing_packaged, monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.warns(library.KernelsMissingWarning, match="ten times"):
-        assert not library.available()
-    with pytest.raises(KernelsMissingError, match=r"no-such-compiler[\s\S]*Install"):
-        library._library()
-
-
-def test_a_library_of_other_sources_is_not_used(nothing_packaged, monkeypatch):
-    """An edited checkout: the packaged library is older than the sources."""
-    wanted = sources_hash()
-    package = nothing_packaged / "package"
-    package.mkdir()
-    (package / library.NAME).symlink_to(Path(sys.modules["mslsq"].__file__).parent / "kernels" / library.NAME)
-    if not (package / library.NAME).exists():
-        pytest.skip("the kernels were not compiled when the package was installed")
-    assert library._library()[0].mslsq_sources().decode() == wanted
-    library._library.cache_clear()
-    monkeypatch.setattr(library, "sources_hash", lambda: "other")
-    monkeypatch.setattr(library, "build", lambda path: (_ for _ in ()).throw(CompilerError("compiled anew")))
-    with pytest.raises(KernelsMissingError, match="compiled anew"):
-        library._library()
-
-
-def test_a_damaged_library_is_not_used(nothing_packaged, monkeypatch):
-    (nothing_packaged / "package").mkdir()
-    (nothing_packaged / "package" / library.NAME).write_bytes(b"not a library")
-    monkeypatch.setattr(library, "build", lambda path: (_ for _ in ()).throw(CompilerError("compiled anew")))
-    with pytest.raises(KernelsMissingError, match="compiled anew"):
-        library._library()
-
-
-@pytest.mark.slow
-def test_the_kernels_are_compiled_once_into_the_cache(nothing_packaged):
-    assert library.available()
-    made = list((nothing_packaged / "cache").rglob(library.NAME))
-    assert len(made) == 1
-    library._library.cache_clear()
-    before = made[0].stat().st_mtime_ns
-    assert library.available() and made[0].stat().st_mtime_ns == before
 
 
 def test_what_does_not_compile_leaves_nothing_behind(tmp_path, monkeypatch):

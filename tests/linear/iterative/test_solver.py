@@ -243,6 +243,7 @@ def test_every_kernel_agrees_with_pytorch_and_with_the_dense_matrix():
         torch.testing.assert_close(product(values, x, table, 11), product_anywhere(values, x, table, 11))
 
 
+@pytest.mark.kernels
 def test_products_from_blocks_agree_on_every_device_form():
     generator = torch.Generator().manual_seed(1)
     lanes, rows, tangent, n = 150, 2, 5, 20  # more lanes than the kernels take together
@@ -307,6 +308,7 @@ def test_options_that_make_no_sense_are_refused(options, words):
         ConjugateGradient(**options)
 
 
+@pytest.mark.kernels
 def test_it_is_chosen_where_a_factor_is_too_large_and_verbose_says_so(monkeypatch, capsys):
     monkeypatch.setattr("mslsq.linear.choice.LARGEST_FACTOR", 1000)
     count = 200

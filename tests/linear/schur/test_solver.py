@@ -252,6 +252,7 @@ def test_options_without_sense_are_errors(wrong):
         Schur(**wrong)
 
 
+@pytest.mark.kernels
 def test_bundles_get_a_schur_complement_and_pose_graphs_do_not():
     bundle = Bundle(cameras=20, points=800, sizes=(9, 3, 1), seen=0.2)
     assert isinstance(fastest_sparse(bundle.structure, bundle.kinds), Schur)
@@ -270,6 +271,7 @@ def test_bundles_get_a_schur_complement_and_pose_graphs_do_not():
 
 
 @pytest.mark.parametrize("reduced", ["dense", "sparse"])
+@pytest.mark.kernels
 def test_dubrovnik_takes_the_steps_of_sparse_cholesky(shared_data, reduced):
     scene = read_bal(shared_data / "bal/dubrovnik-3-7-pre.txt")
     values = {"camera": scene.cameras, "point": scene.points}
@@ -282,6 +284,7 @@ def test_dubrovnik_takes_the_steps_of_sparse_cholesky(shared_data, reduced):
     torch.testing.assert_close(*(s.history.accepted for s in solutions), rtol=0, atol=0)
 
 
+@pytest.mark.kernels
 def test_what_was_chosen_is_said(shared_data, capsys):
     scene = read_bal(shared_data / "bal/dubrovnik-3-7-pre.txt")
     values = {"camera": scene.cameras, "point": scene.points}
@@ -295,6 +298,7 @@ def sighting(pose: mslsq.SE2, landmark: torch.Tensor, seen: torch.Tensor) -> tor
     return pose.inverse().act(landmark) - seen
 
 
+@pytest.mark.kernels
 def test_large_bundles_are_eliminated_by_themselves(capsys):
     generator = torch.Generator().manual_seed(0)
     places = torch.randn(200, 2, generator=generator, dtype=torch.float64)

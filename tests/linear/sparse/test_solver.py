@@ -107,6 +107,7 @@ def test_float32_stays_float32():
     assert bool(solution.converged)
 
 
+@pytest.mark.kernels
 def test_large_systems_are_sparse_by_themselves(capsys):
     count = 200
     x = mslsq.Variable("x", mslsq.Euclidean(2), count=count)
@@ -120,6 +121,7 @@ def test_large_systems_are_sparse_by_themselves(capsys):
     torch.testing.assert_close(solution.value["x"][:, 0], torch.arange(count, dtype=torch.float64))
 
 
+@pytest.mark.kernels
 def test_a_batch_of_graphs_is_sparse_by_itself_where_a_single_one_is_dense(capsys):
     # 64 rings of 30 poses: dense matrices take five times as long as blocks; a single one takes the same either way
     problem, start, measured = ring(31)
