@@ -23,17 +23,23 @@ class Collected:
     Attributes:
         tensors: by readable name ("closure cell 'target'", "net.0.weight"), each tensor once, in a fixed order.
         scalars: hashable; every Python value and training flag reachable, and the identity of whatever else is
-        reachable. key: hashable; `scalars` and the code: equal keys may share a trace, given equal tensor shapes,
-        strides and dtypes.
+            reachable.
+        codes: the code of every function reachable.
+        key: hashable; `scalars` and `codes`: equal keys may share a trace, given equal tensor shapes, strides and
+            dtypes.
+        too_large: the place from which on there were too many objects to look into; empty where all were.
     """
 
-    __slots__ = ("_bearing", "_parents", "_root", "_slots", "key", "scalars", "tensors")
+    __slots__ = ("_bearing", "_parents", "_slots", "codes", "key", "methods", "root", "scalars", "tensors", "too_large")
 
-    def __init__(self, root: Any, walk: Walk) -> None:
+    def __init__(self, root: Any, methods: tuple[str, ...]) -> None:
+        walk = Walk(root, methods)
         self.tensors: dict[str, Tensor] = walk.tensors
         self.scalars: tuple[Any, ...] = tuple(walk.scalars)
-        self.key: tuple[Any, ...] = (tuple(walk.codes), self.scalars)
-        self._root = root
+        self.codes = tuple(walk.codes)
+        self.key: tuple[Any, ...] = (self.codes, self.scalars)
+        self.root, self.methods = root, methods
+        self.too_large = walk.too_large
         self._slots = walk.names
         self._parents = walk.parents
         self._bearing: set[int] | None = None
@@ -48,11 +54,11 @@ class Collected:
         if unknown:
             raise KeyError(f"no tensor named {unknown[0]!r} was collected; there are: {', '.join(self.tensors)}")
         if not self.tensors:
-            return self._root
+            return self.root
         if self._bearing is None:
             self._bearing = self._ancestors()
         replaced = {slot: tensors[name] for slot, name in self._slots.items() if name in tensors}
-        return Substitution(replaced, self._bearing)(self._root)
+        return Substitution(replaced, self._bearing)(self.root)
 
     def _ancestors(self) -> set[int]:
         """Ids of all objects from which a tensor can be reached."""
@@ -107,8 +113,4 @@ def collect_module(
 
 
 def collected(root: Any, methods: tuple[str, ...]) -> Collected:
-    walk = Walk(methods)
-    walk.visit(root, "", 0)
-    if walk.classes:
-        walk.members()
-    return Collected(root, walk)
+    return Collected(root, methods)
