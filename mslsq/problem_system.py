@@ -18,7 +18,6 @@ from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeErr
 from mslsq.problem.system import Inputs, Slot, System, Term, Unknown
 from mslsq.problem.variable import Blocks, Variable
 
-
 _CHANGES: "weakref.WeakKeyDictionary[Problem, Changes]" = weakref.WeakKeyDictionary()
 """The memory of the states in which a problem was solved."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from mslsq.linearize.inputs import Collected
-from mslsq.linearize.reachable import MOST_OBJECTS, Walk
+from mslsq.linearize.reachable import DEEPEST, MOST_OBJECTS, Walk
 
 CHANGES = 3
 """New values of one place after which it is no longer keyed."""
@@ -106,7 +106,8 @@ def too_large(collected: Collected) -> str:
     """Why not everything is compared, in words."""
     if not collected.too_large:
         return ""
-    return f"the residual reaches more than {MOST_OBJECTS:,} objects, the last through {collected.too_large[:200]}"
+    most = f"{MOST_OBJECTS:,} objects, {DEEPEST} deep"
+    return f"it reaches more than can be compared at every call ({most}), from {collected.too_large[:200]} on"
 
 
 class NamedWalk(Walk):

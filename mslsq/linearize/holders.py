@@ -10,6 +10,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from mslsq.linearize.origins import INSTALLED, LIBRARY, origin_of_holder, owners_of
 from mslsq.linearize.reads import WHOLE, Chains, Reads
 
@@ -45,6 +47,7 @@ OPERATORS = {
     for prefix in ("", "r", "i")
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "matmul", "pow", "and", "or", "xor")
 }
+FUNCTION_METHODS = {"forward", "backward", "jvp", "vjp", "vmap", "setup_context"}
 CONSTRUCTORS = {"__init__", "__new__", "__post_init__"}
 DICTIONARIES = {"__dict__", "__class__", "__bases__", "__mro__"}
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
@@ -60,6 +63,7 @@ class Holders:
         self.modules: dict[types.ModuleType, None] = {}
         self.uses_super = False
         self.met: set[tuple[int, str]] = set()
+        self.scanned: dict[type, tuple[int, bool, bool]] = {}
 
     def instance_of(self, kind: type) -> None:
         """Methods and attributes of the class of an object are read through the object."""
@@ -72,6 +76,8 @@ class Holders:
         origin = origin_of_holder(holder)
         if origin == LIBRARY:
             return
+        if isinstance(holder, type) and issubclass(holder, torch.autograd.Function):
+            self.walk.used |= FUNCTION_METHODS
         for chain in chains:
             self.follow(holder, chain)
             if origin == INSTALLED and chain == ():
@@ -143,6 +149,10 @@ class Holders:
 
     def members_of(self, kind: type, constructs: bool) -> None:
         used, taken, owners = self.walk.used, set(), owners_of(kind)
+        state = (len(used), constructs, self.uses_super)
+        if self.scanned.get(kind) == state:
+            return
+        self.scanned[kind] = state
         for owner in owners:
             for attribute, content in list(vars(owner).items()):
                 wanted = attribute in used or attribute in OPERATORS

@@ -76,12 +76,14 @@ def collect(function: Callable[..., Any]) -> Collected:
     """Every tensor and Python value that `function` reaches by itself, beside its arguments.
 
     Walked are closure cells, default arguments, `functools.partial`, bound methods, attributes of objects,
-    `nn.Module`s, lists, tuples, dicts, dataclasses and pytree nodes, nested in any way and with cycles. Not walked are
-    attributes of imported Python modules, and objects of other libraries, which count by identity.
+    `nn.Module`s, lists, tuples, dicts, dataclasses and pytree nodes, nested in any way and with cycles. Of globals,
+    classes and the user's Python modules, what the code names counts by value. Objects of libraries, files, generators
+    and what else does not show its state count by identity.
 
     Raises:
         UncollectedTensorError: a global variable (of the function or of one it calls) is a tensor, or holds one, that
-            requires grad or is being transformed by `torch.func`. Other global tensors count by identity and version.
+            requires grad or is being transformed by `torch.func`; so is one that a class or an imported module holds.
+            Other such tensors count by identity, version and, up to 4096 entries on the CPU, content.
 
     Example:
         >>> target = torch.ones(3)
@@ -101,7 +103,10 @@ def collect_values(values: tuple[Any, ...]) -> Collected:
 
 
 def collect_module(
-    module: nn.Module, methods: tuple[str, ...] = ("forward", "residual", "jacobians", "curvature")
+    module: nn.Module,
+    methods: tuple[str, ...] = (
+        *("forward", "residual", "jacobians", "residual_and_jacobians", "curvature", "broadcasts"),
+    ),
 ) -> Collected:
     """`collect` for a module of which `methods` are called: `rebuild(tensors)` returns a module around other tensors.
 

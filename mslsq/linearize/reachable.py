@@ -24,7 +24,7 @@ from mslsq import pytree
 from mslsq.linearize.holders import Holders
 from mslsq.linearize.origins import INSTALLED, LIBRARY, is_library, is_own, origin_of
 from mslsq.linearize.reads import WHOLE, Chains, reads_of
-from mslsq.linearize.substitution import is_pytree_node
+from mslsq.linearize.substitution import VIEWS, is_pytree_node
 from mslsq.linearize.values import (
     BYTES,
     SCALARS,
@@ -41,7 +41,6 @@ from mslsq.linearize.values import (
 MODULE_TABLES = {"_parameters", "_buffers", "_modules"}
 MODULE_INTERNALS = MODULE_TABLES | {"training", "_non_persistent_buffers_set", "_is_full_backward_hook"}
 ENUM_INTERNALS = {"_value_", "_name_", "__objclass__", "_sort_order_"}
-VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
 # Built-in objects that say what they are made of, and lose nothing by being asked: `__reduce__`.
 REDUCIBLE: set[type] = {
     *(type(iter(kind)) for kind in ([], (), {}, set(), range(0), "", b"", {}.values(), {}.items())),
@@ -52,8 +51,8 @@ if sys.version_info < (3, 12):  # deprecated there, and gone later
     REDUCIBLE |= {itertools.count, itertools.repeat, itertools.cycle, itertools.chain, itertools.islice}
 FLAT_FROM = 8
 """Entries from which a list of plain numbers is compared as a whole."""
-MOST_OBJECTS = 10_000
-"""Objects (not counting tensors and modules) that a walk looks into: some 10 ms, at every call."""
+MOST_OBJECTS, DEEPEST = 10_000, 100
+"""Objects (not counting tensors and modules) that a walk looks into, some 10 ms at every call, and how deep."""
 MOST_BYTES = 1_000_000
 """Size up to which arrays inside a library's object are compared: 1 ms."""
 
@@ -80,7 +79,7 @@ class Walk:
         self.alive: list[Any] = []  # so that no id is given out twice during the walk
         self.inside_global = False
         self.home = getattr(root, "__module__", "") or ""
-        self.objects = 0
+        self.objects = self.depth = 0
         self.too_large = ""
         self.visit(root, "", 0)
         if self.holders.classes or self.holders.modules:
@@ -131,7 +130,7 @@ class Walk:
     def full(self, value: Any, name: str) -> bool:
         """Are there more objects than can be looked into at every call? Then this one counts by identity."""
         self.objects += 1
-        if self.objects <= MOST_OBJECTS:
+        if self.objects <= MOST_OBJECTS and self.depth < DEEPEST:
             return False
         self.too_large = self.too_large or name
         self.scalars.append(Identity(value))
@@ -158,6 +157,8 @@ class Walk:
     def function(self, value: types.FunctionType, name: str, address: int) -> None:
         code = value.__code__
         self.codes.append(code)
+        if self.full(value, name):
+            return
         module = value.__globals__.get("__name__", "")
         origin = origin_of(module) if isinstance(module, str) else ""
         reads = reads_of(code)
@@ -273,7 +274,9 @@ class Walk:
             return
         attributes = attributes_of(value)
         self.scalars.append((type(value), len(attributes)))
+        self.depth += 1
         self.attributes(attributes.items(), name, address)
+        self.depth -= 1
         self.holders.instance_of(type(value))
 
     def attributes(self, attributes: Iterable[tuple[str, Any]], name: str, address: int) -> None:
@@ -304,6 +307,7 @@ class Walk:
                 self.scalars.append(flat)
                 return
         self.scalars.append((type(value), len(value)))
+        self.depth += 1
         for key, entry in list(value.items()):
             if type(key) in SCALARS:
                 self.scalars.append(value_of(key, type(key)))
@@ -314,13 +318,17 @@ class Walk:
                 self.scalars.append(value_of(entry, kind))
             else:
                 self.visit(entry, f"{name}[{key!r}]", address)
+        self.depth -= 1
         if type(value) is not dict:
             self.holders.instance_of(type(value))
 
     def view(self, value: Any, name: str, address: int) -> None:
         """`d.keys()`, `d.values()`, `d.items()` kept while `d` changes."""
         self.scalars.append(type(value))
-        self.visit(value.mapping, name, address)
+        if isinstance(value, VIEWS[0]):
+            self.apart(value.mapping, name)
+        else:
+            self.visit(value.mapping, name, address)
 
     def sequence(self, value: list[Any] | tuple[Any, ...], name: str, address: int) -> None:
         if self.full(value, name):
@@ -331,12 +339,14 @@ class Walk:
                 self.scalars.append(flat)
                 return
         self.scalars.append((type(value), len(value)))
+        self.depth += 1
         for place, entry in enumerate(value):
             kind = type(entry)
             if self.shortcut and kind in SCALARS:
                 self.scalars.append(value_of(entry, kind))
             else:
                 self.visit(entry, f"{name}[{place}]", address)
+        self.depth -= 1
 
     def node(self, value: Any, name: str, address: int) -> None:
         children, structure = pytree.flatten(value)

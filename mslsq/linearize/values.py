@@ -111,13 +111,11 @@ def tensor_value(value: torch.Tensor) -> Any:
     None for others: reading a large one takes longer than a step, and one on another device would be waited for. There
     the version counter must do, and the comparisons that the engine makes with the user's function.
     """
-    if type(value) not in TENSORS or value.device.type != "cpu" or value.layout != torch.strided:
+    if type(value) not in TENSORS or not value.is_cpu or value.layout is not torch.strided:
         return None
-    if value.numel() > SMALL_TENSOR or value.numel() == 0 or value.is_quantized:
+    if not 0 < value.nbytes <= SMALL_TENSOR * value.itemsize or not value.is_contiguous():
         return None
-    if not value.is_contiguous() or value.is_conj() or value.is_neg():
-        return None
-    return digest(ctypes.string_at(value.data_ptr(), value.numel() * value.element_size()))
+    return digest(ctypes.string_at(value.data_ptr(), value.nbytes))
 
 
 def is_wrapped(value: torch.Tensor) -> bool:

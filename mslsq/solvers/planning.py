@@ -47,6 +47,8 @@ def planned(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Pla
             _capture_where_needed(task, plan, blocks, values, inputs)
         plan.note = note
         plan.eager = next((term.eager for term in task.system.terms if term.eager), "")
+        if plan.eager:
+            plan.note = "; ".join(filter(None, (note, f"no graph of it is kept: {plan.eager}")))
         if not plan.eager or not (plan.captured or plan.compressed):  # those hold a graph of this moment
             task.cache.put(key, plan)
     blocks = plan.blocks(task.system, task.batch, task.batched)
