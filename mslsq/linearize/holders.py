@@ -6,6 +6,7 @@ function of a module may well use a network that is being trained.
 
 import functools
 import importlib.util
+import itertools
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -185,7 +186,7 @@ def named(holder: type | types.ModuleType, attribute: str) -> tuple[type | types
     members = vars(holder).get("_member_map_")
     if members is not None and attribute in members:  # of an enum
         return holder, members[attribute]
-    for owner in (*holder.__mro__, *type(holder).__mro__):
+    for owner in itertools.chain(holder.__mro__, type(holder).mro(type(holder))):
         if attribute in vars(owner):
             return owner, vars(owner)[attribute]
     return None

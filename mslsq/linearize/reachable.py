@@ -410,8 +410,8 @@ class Walk:
         for key, tensor in (*value.named_parameters(), *value.named_buffers()):
             self.apart(tensor, join(name, key))
         for part, module in value.named_modules():
-            kept = getattr(module, "_concrete_type", None)
-            for key in kept.get_attributes() if hasattr(kept, "get_attributes") else ():
+            kept: Any = getattr(module, "_concrete_type", None)
+            for key in () if kept is None else kept.get_attributes():
                 entry = getattr(module, key, None)
                 if not isinstance(entry, (Tensor, nn.Module)):
                     self.apart(entry, join(join(name, part), key))

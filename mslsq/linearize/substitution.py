@@ -64,7 +64,7 @@ class Substitution:
         if isinstance(value, types.MappingProxyType):
             return types.MappingProxyType({key: self(entry) for key, entry in value.items()})
         if isinstance(value, VIEWS):
-            fresh = self(value.mapping)
+            fresh = {key: self(entry) for key, entry in value.mapping.items()}
             return fresh.values() if isinstance(value, VIEWS[1]) else fresh.items()
         if isinstance(value, list):
             new = self.done[address] = copy.copy(value)

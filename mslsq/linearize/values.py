@@ -70,12 +70,10 @@ def value_of(value: Any, kind: type) -> Any:
         return (kind, value)
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.dtype.hasobject):
         return (kind, value.dtype.str, value.shape, digest(value.tobytes()))
-    if kind in BYTES:
-        return (
-            kind,
-            value.typecode if kind is array.array else "",
-            digest(value.tobytes() if kind is array.array else value),
-        )
+    if isinstance(value, array.array):
+        return (kind, value.typecode, digest(value.tobytes()))  # pyright: ignore[reportAttributeAccessIssue]
+    if kind is bytearray:
+        return (kind, digest(value))
     if isinstance(value, (set, frozenset)) and all(type(entry) in SCALARS for entry in value):
         return (kind, frozenset(value_of(entry, type(entry)) for entry in value))
     return Identity(value)

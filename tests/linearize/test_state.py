@@ -11,6 +11,7 @@ import operator
 import os
 import sys
 import types
+import typing
 import weakref
 
 import numpy as np
@@ -38,7 +39,7 @@ class Settings:
 
 class Config:
     k = 1.0
-    table = [1.0]
+    table: typing.ClassVar = [1.0]
     pair = (1.0,)
     nested = Settings()
     other = 0.0
@@ -549,8 +550,7 @@ def test_tensors_behind_read_only_views_and_built_in_methods_become_inputs():
 
 
 class Part:
-    def __init__(self):
-        self.next = None
+    next: typing.Any = None
 
 
 def test_a_walk_ends_where_objects_do_not_and_says_where(monkeypatch):
