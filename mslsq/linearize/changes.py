@@ -47,12 +47,12 @@ class Changes:
 
 
 class History:
-    """The states of one callable: the last, the recent ones, how often each place took a new value."""
+    """The states of one callable: the last, the recent ones, the values that each place had."""
 
     def __init__(self) -> None:
         self.last: tuple[Any, ...] | None = None
         self.recent: OrderedDict[tuple[Any, ...], None] = OrderedDict()
-        self.counts: dict[str, int] = {}
+        self.values: dict[str, dict[Any, None]] = {}
         self.volatile: dict[str, None] = {}
 
     def key(self, collected: Collected) -> tuple[Any, ...]:
@@ -78,19 +78,20 @@ class History:
         self.last = key
         return key
 
-    def note(self, places: list[str]) -> bool:
-        """Count the changes; are there places now that changed too often?"""
+    def note(self, places: dict[str, tuple[Any, Any]]) -> bool:
+        """Remember the values that places had; are there places now that had too many?"""
         found = False
-        for place in places:
-            self.counts[place] = self.counts.get(place, 0) + 1
-            if self.counts[place] >= CHANGES:
+        for place, (before, after) in places.items():
+            had = self.values.setdefault(place, {before: None})
+            had[after] = None
+            if len(had) > CHANGES:
                 self.volatile[place] = None
-                del self.counts[place]
+                del self.values[place]
                 found = True
         if len(self.volatile) > REMEMBERED:
             self.volatile = {"": None}  # nearly everything changes
-        if len(self.counts) > REMEMBERED**2:
-            self.counts.clear()
+        if len(self.values) > REMEMBERED**2:
+            self.values.clear()
         return found
 
     def reason(self) -> str:
@@ -160,9 +161,15 @@ def named(collected: Collected, volatile: dict[str, None]) -> tuple[tuple[Any, .
     return tuple(walk.scalars), walk.places
 
 
-def changed(old: tuple[Any, ...], new: tuple[Any, ...], places: list[str]) -> list[str]:
-    """The places whose values differ; the first of them only where there are more or fewer values than before."""
-    found = [place for before, after, place in zip(old, new, places, strict=False) if before != after]
-    if len(old) != len(new):
-        found = found[:1] or places[-1:]
-    return list(dict.fromkeys(found))
+def changed(old: tuple[Any, ...], new: tuple[Any, ...], places: list[str]) -> dict[str, tuple[Any, Any]]:
+    """The places whose values differ, with what stood and stands there; where there are more or fewer values than
+    before the first of them only."""
+    found: dict[str, list[tuple[Any, Any]]] = {}
+    for before, after, place in zip(old, new, places, strict=False):
+        if before != after:
+            found.setdefault(place, []).append((before, after))
+            if len(old) != len(new):
+                break
+    if not found:  # there is more, or less, at the end
+        found[places[-1] if places else ""] = [(len(old), len(new))]
+    return {place: (tuple(a for a, _ in pairs), tuple(b for _, b in pairs)) for place, pairs in found.items()}

@@ -56,6 +56,12 @@ def test_going_back_and_forth_between_known_values_is_no_change():
     assert len({key for key, _ in found}) == 2
 
 
+def test_values_are_counted_place_by_place():
+    own = {"mode": 0, "level": 0}
+    found = states(lambda x: own["mode"] * own["level"] * x, lambda k: own.update(mode=k % 2, level=k // 2), range(6))
+    assert not any(reason for _, reason in found)  # six states, of two and of three values
+
+
 def test_what_else_a_residual_reads_stays_keyed():
     own = {"steady": 1.0, "restless": 1.0}
 
