@@ -1,7 +1,7 @@
 """`least_squares`: a residual and a start, in SciPy's shape, for any pytree, batched by `in_dims`."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -11,7 +11,8 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint, solve_system
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.batching import batch_size, mapped_dims, take, unbatched
-from mslsq.linearize.inputs import collect, collect_values
+from mslsq.linearize.changes import Changes
+from mslsq.linearize.inputs import Collected, collect, collect_values
 from mslsq.linearize.trace import PlanCache
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
@@ -22,6 +23,7 @@ from mslsq.solvers import Solver
 
 _PLANS: "weakref.WeakKeyDictionary[Any, PlanCache]" = weakref.WeakKeyDictionary()
 """Plans by the code of the residual, so that a lambda written anew for every call is recognised."""
+_CHANGES: "weakref.WeakKeyDictionary[PlanCache, Changes]" = weakref.WeakKeyDictionary()
 
 
 @outside_compiled_regions
@@ -93,7 +95,8 @@ def least_squares(
     single = [_without(leaf, dim) for leaf, dim in zip(statement.leaves, x_dims, strict=True)]
     spaces = tuple(leaf_space(leaf, name) for leaf, name in zip(single, statement.names, strict=True))
     inputs, batched = statement.inputs(arg_dims)
-    system = statement.system(spaces)
+    cache = plans_of(residual)
+    system = statement.system(spaces, changes_of(cache))
     values = tuple(
         take(
             space.unwrap(leaf) if dim is None else space.unwrap(_batch_first(leaf, dim)),
@@ -110,7 +113,7 @@ def least_squares(
         batched=(batched,),
         solver=solver,
         adjoint=adjoint,
-        cache=plans_of(residual),
+        cache=cache,
     )
     value = [space.wrap(x[:, 0]) for space, x in zip(spaces, solution.value, strict=True)]
     solution = unbatched(solution, pytree.unflatten(value, statement.structure), size)
@@ -169,10 +172,11 @@ class _Statement:
                 raise ShapeError(f"loss: {name} must be a single number here, not of shape {tuple(tensor.shape)}.")
         return {f"loss.{name}": tensor for name, tensor in tensors.items()}
 
-    def system(self, spaces: tuple[LeafSpace, ...]) -> System:
+    def system(self, spaces: tuple[LeafSpace, ...], changes: Changes) -> System:
         unknowns = tuple(Unknown(space.name, space, 1) for space in spaces)
         kinds = tuple(type(leaf) for leaf in self.arg_leaves)
         names = self.loss_inputs()
+        keys, eager = self.keys(changes)
         term = Term(
             name=getattr(self.original, "__name__", type(self.original).__name__),
             slots=tuple(Slot(number, 0) for number in range(len(spaces))),
@@ -182,16 +186,17 @@ class _Statement:
             loss=self.loss,
             loss_inputs={name.removeprefix("loss."): name for name in names},
             elementwise_loss=True,
-            key=(
-                self.residual.key,
-                None if self.jac is None else self.jac.key,
-                kinds,
-                self.others.key,
-                repr(self.arg_structure),
-                self.has_aux,
-            ),
+            key=(keys, kinds, repr(self.arg_structure), self.has_aux),
+            eager=eager,
         )
         return System(unknowns, (term,), (spaces, repr(self.structure)))
+
+    def keys(self, changes: Changes) -> tuple[tuple[Hashable, ...], str]:
+        """(what the callables and the other arguments hold, why no graph may be kept)."""
+        parts: dict[str, Collected | None] = {"residual": self.residual, "jac": self.jac, "args": self.others}
+        found = {name: changes.keyed(name, part) for name, part in parts.items() if part is not None}
+        reasons = [f"args: {reason}" if name == "args" else reason for name, (_, reason) in found.items() if reason]
+        return tuple((name, key) for name, (key, _) in found.items()), "; ".join(reasons)
 
     def _call(self, collected: Any, prefix: str, values: tuple[Any, ...], inputs: Inputs) -> Any:
         function = collected.rebuild({name: inputs[f"{prefix} {name}"] for name in collected.tensors})
@@ -248,6 +253,12 @@ def plans_of(function: Callable[..., Any]) -> PlanCache:
         return _PLANS.setdefault(owner, PlanCache())
     except TypeError:  # neither hashable nor weakly referable: nothing to keep plans with
         return PlanCache()
+
+
+def changes_of(cache: PlanCache) -> Changes:
+    """The memory of the states in which the callable was called whose plans these are."""
+    known = _CHANGES.get(cache)
+    return _CHANGES.setdefault(cache, Changes()) if known is None else known
 
 
 def _check_start(leaves: list[Any], names: list[str]) -> None:

@@ -1,5 +1,6 @@
 """From a problem, a start and its data to a system: names, shapes, dtypes, devices are checked here, once, in words."""
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,16 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from mslsq import pytree
 from mslsq.batching import batch_size, mapped_dims, take
+from mslsq.linearize.changes import Changes
 from mslsq.linearize.inputs import Collected, collect_module
 from mslsq.manifolds import Manifold
 from mslsq.problem import CostFunction, Problem, Shared
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError, unknown_name
 from mslsq.problem.system import Inputs, Slot, System, Term, Unknown
 from mslsq.problem.variable import Blocks, Variable
+
+_CHANGES: "weakref.WeakKeyDictionary[Problem, Changes]" = weakref.WeakKeyDictionary()
+"""The memory of the states in which a problem was solved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +59,9 @@ def stated(
         for name, variable in problem.variables.items()
     )
     terms, inputs, batched = [], [], []
+    changes = _CHANGES.setdefault(problem, Changes())
     for cost in problem:
-        term, tensors, mapped = _term(problem, cost, data.get(cost.name, {}), data_dims.get(cost.name, {}))
+        term, tensors, mapped = _term(problem, changes, cost, data.get(cost.name, {}), data_dims.get(cost.name, {}))
         terms.append(term)
         inputs.append(tensors)
         batched.append(mapped)
@@ -119,7 +125,7 @@ def _start(variable: Variable, value: Any, dims: list[int | None], size: int | N
 
 
 def _term(
-    problem: Problem, cost: CostFunction, replaced: Mapping[str, Any], dims: Mapping[str, Any]
+    problem: Problem, changes: Changes, cost: CostFunction, replaced: Mapping[str, Any], dims: Mapping[str, Any]
 ) -> tuple[Term, dict[str, Tensor], frozenset[str]]:
     """One cost function as the engine sees it: its term, its tensors by name, and which have a batch axis (first)."""
     collected = collect_module(cost)
@@ -133,6 +139,7 @@ def _term(
         if axis is not None:
             batched.add(name)
     mapped = frozenset(batched)
+    key, eager = changes.keyed(cost.name, collected)
     term = Term(
         name=cost.name,
         slots=tuple(_slot(problem, reference, next(iter(tensors.values()), None)) for reference in cost.references),
@@ -143,11 +150,12 @@ def _term(
         },
         per_block=_per_block(cost, tensors, mapped),
         key=(
-            collected.key,
+            key,
             tuple((id(r.index), r.index._version) for r in cost.references if isinstance(r.index, Tensor)),
         ),
         chunk=cost.chunk,
         is_of_library=type(cost).__module__.startswith("mslsq.problem.") and "residual" not in vars(cost),
+        eager=eager,
         **_functions(cost, collected),
     )
     return term, tensors, mapped

@@ -23,17 +23,23 @@ class Collected:
     Attributes:
         tensors: by readable name ("closure cell 'target'", "net.0.weight"), each tensor once, in a fixed order.
         scalars: hashable; every Python value and training flag reachable, and the identity of whatever else is
-        reachable. key: hashable; `scalars` and the code: equal keys may share a trace, given equal tensor shapes,
-        strides and dtypes.
+            reachable.
+        codes: the code of every function reachable.
+        key: hashable; `scalars` and `codes`: equal keys may share a trace, given equal tensor shapes, strides and
+            dtypes.
+        too_large: the place from which on there were too many objects to look into; empty where all were.
     """
 
-    __slots__ = ("_bearing", "_parents", "_root", "_slots", "key", "scalars", "tensors")
+    __slots__ = ("_bearing", "_parents", "_slots", "codes", "key", "methods", "root", "scalars", "tensors", "too_large")
 
-    def __init__(self, root: Any, walk: Walk) -> None:
+    def __init__(self, root: Any, methods: tuple[str, ...]) -> None:
+        walk = Walk(root, methods)
         self.tensors: dict[str, Tensor] = walk.tensors
         self.scalars: tuple[Any, ...] = tuple(walk.scalars)
-        self.key: tuple[Any, ...] = (tuple(walk.codes), self.scalars)
-        self._root = root
+        self.codes = tuple(walk.codes)
+        self.key: tuple[Any, ...] = (self.codes, self.scalars)
+        self.root, self.methods = root, methods
+        self.too_large = walk.too_large
         self._slots = walk.names
         self._parents = walk.parents
         self._bearing: set[int] | None = None
@@ -48,11 +54,11 @@ class Collected:
         if unknown:
             raise KeyError(f"no tensor named {unknown[0]!r} was collected; there are: {', '.join(self.tensors)}")
         if not self.tensors:
-            return self._root
+            return self.root
         if self._bearing is None:
             self._bearing = self._ancestors()
         replaced = {slot: tensors[name] for slot, name in self._slots.items() if name in tensors}
-        return Substitution(replaced, self._bearing)(self._root)
+        return Substitution(replaced, self._bearing)(self.root)
 
     def _ancestors(self) -> set[int]:
         """Ids of all objects from which a tensor can be reached."""
@@ -70,12 +76,14 @@ def collect(function: Callable[..., Any]) -> Collected:
     """Every tensor and Python value that `function` reaches by itself, beside its arguments.
 
     Walked are closure cells, default arguments, `functools.partial`, bound methods, attributes of objects,
-    `nn.Module`s, lists, tuples, dicts, dataclasses and pytree nodes, nested in any way and with cycles. Not walked are
-    attributes of imported Python modules, and objects of other libraries, which count by identity.
+    `nn.Module`s, lists, tuples, dicts, dataclasses and pytree nodes, nested in any way and with cycles. Of globals,
+    classes and the user's Python modules, what the code names counts by value. Objects of libraries, files, generators
+    and what else does not show its state count by identity.
 
     Raises:
         UncollectedTensorError: a global variable (of the function or of one it calls) is a tensor, or holds one, that
-            requires grad or is being transformed by `torch.func`. Other global tensors count by identity and version.
+            requires grad or is being transformed by `torch.func`; so is one that a class or an imported module holds.
+            Other such tensors count by identity, version and, up to 4096 entries on the CPU, content.
 
     Example:
         >>> target = torch.ones(3)
@@ -95,7 +103,10 @@ def collect_values(values: tuple[Any, ...]) -> Collected:
 
 
 def collect_module(
-    module: nn.Module, methods: tuple[str, ...] = ("forward", "residual", "jacobians", "curvature")
+    module: nn.Module,
+    methods: tuple[str, ...] = (
+        *("forward", "residual", "jacobians", "residual_and_jacobians", "curvature", "broadcasts"),
+    ),
 ) -> Collected:
     """`collect` for a module of which `methods` are called: `rebuild(tensors)` returns a module around other tensors.
 
@@ -107,8 +118,4 @@ def collect_module(
 
 
 def collected(root: Any, methods: tuple[str, ...]) -> Collected:
-    walk = Walk(methods)
-    walk.visit(root, "", 0)
-    if walk.classes:
-        walk.members()
-    return Collected(root, walk)
+    return Collected(root, methods)

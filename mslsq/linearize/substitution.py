@@ -14,6 +14,8 @@ from mslsq import pytree
 from mslsq.linearize.values import attributes_of
 
 NODES: dict[type, bool] = {}
+VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+"""What `keys`, `values` and `items` of a dict return."""
 
 
 def is_pytree_node(kind: type, value: Any) -> bool:
@@ -59,6 +61,11 @@ class Substitution:
             for key, entry in value.items():
                 new[key] = self(entry)
             return new
+        if isinstance(value, types.MappingProxyType):
+            return types.MappingProxyType({key: self(entry) for key, entry in value.items()})
+        if isinstance(value, VIEWS):
+            fresh = {key: self(entry) for key, entry in value.mapping.items()}
+            return fresh.values() if isinstance(value, VIEWS[1]) else fresh.items()
         if isinstance(value, list):
             new = self.done[address] = copy.copy(value)
             new[:] = [self(entry) for entry in value]

@@ -18,7 +18,7 @@ from mslsq.problem.system import Inputs, System
 from mslsq.solvers.compressing import compressed_plan
 from mslsq.solvers.solver import Solver
 
-STALE = "no graph is kept: what the residual reads changes unseen from call to call"
+STALE = "what the residual reads changes unseen from call to call"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +50,9 @@ def planned(
             _choose_ways(plan, blocks, values, inputs)
         plan.say(note)
         for why in [term.eager for term in task.system.terms] + [STALE] * task.cache.goes_stale(key):
-            plan.eager = plan.eager or why
-            plan.say(why)
+            if why:
+                plan.eager = plan.eager or why
+                plan.say(f"no graph of it is kept: {why}")
         # A graph that a residual was rewritten into holds for this call alone where no graph may be kept.
         if not (plan.eager and plan.holds_residuals):
             task.cache.put(key, plan)

@@ -419,7 +419,7 @@ class Trainer:
         (lambda x: GLOBAL_NET(x), "GLOBAL_NET'.weight"),
         (lambda x: uses_parameter(x), "GLOBAL_PARAMETER"),
         (Trainer().direct, "GLOBAL_NET'.weight"),
-        (Trainer().attribute, "Trainer.table"),
+        (Trainer().attribute, "attribute 'table' of class 'Trainer'"),
         (functools.partial(uses_parameter), "GLOBAL_PARAMETER"),
     ],
 )

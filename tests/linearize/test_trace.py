@@ -221,7 +221,7 @@ def test_a_rebound_global(monkeypatch):
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.filterwarnings("ignore::mslsq.linearize.inplace.InPlaceResidualWarning")
 def test_an_attribute_of_an_imported_module(in_place):
-    """No key holds it: the comparison at the start of each solve notices, of a captured residual as well."""
+    """The key holds its value: what was recorded or captured with another one is not used."""
     SETTINGS.factor = 1.0
 
     def residual(p):
@@ -242,14 +242,15 @@ def test_an_attribute_of_an_imported_module(in_place):
 
 def test_a_stale_graph_without_early_stopping_is_never_an_answer():
     """It cannot be recorded anew without asking the device; then the result is NaN and says so."""
-    SETTINGS.factor = 1.0
+    hidden = torch.Generator()  # an object in C, whose state no key holds
+    hidden.manual_seed(1)
     blind = dataclasses.replace(RECORDED, early_stop=False, max_steps=20)
 
     def residual(p):
-        return scaled(p, SETTINGS.factor)
+        return scaled(p, float(hidden.initial_seed()))
 
     solve(residual, blind)
-    SETTINGS.factor = 2.0
+    hidden.manual_seed(2)
     solution = solve(residual, blind)
     assert bool(solution.value.isnan().all()) and not bool(solution.converged)
 
