@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.func import jacfwd, vmap
+from torch.func import vmap
 
 from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.least_squares import least_squares
-from mslsq.linearize.trace import TRANSFORM_LOCK
+from mslsq.least_squares import solved
 from mslsq.linearize.values import is_wrapped
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
@@ -105,25 +104,16 @@ def curve_fit(
 
     args = (prepared.t, prepared.y, prepared.whitening, prepared.used)
     problem_dims = None if measurements.size is None else (measurements.p0_dims, prepared.t_dims, 0, 0, 0)
-    solution = least_squares(
-        residual,
-        p0,
-        args,
-        in_dims=problem_dims,
-        solver=solver,
-        loss=loss,
-        bounds=bounds,
-        adjoint=adjoint,
-    )
+    solution, _, linearized = solved(residual, p0, args, None, False, problem_dims, solver, loss, bounds, adjoint)
+    r, jacobian = linearized.residual_and_jacobian()
 
-    def covariance(p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
-        return _covariance(lambda p: residual(p, t, y, whitening, used), p, used, absolute_sigma, loss)
+    def covariance(jacobian: Tensor, r: Tensor, used: Tensor) -> Tensor:
+        return _covariance(jacobian, r, used, absolute_sigma, loss)
 
-    with TRANSFORM_LOCK:
-        if measurements.size is None:
-            matrix = covariance(solution.value, *args)
-        else:
-            matrix = vmap(covariance, in_dims=(0, prepared.t_dims, 0, 0, 0))(solution.value, *args)
+    if measurements.size is None:
+        matrix = covariance(jacobian[0], r[0], prepared.used)
+    else:
+        matrix = vmap(covariance)(jacobian, r, prepared.used)
     _warn_where_infinite(matrix)
     deviation = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
     return CurveFit(solution.value, matrix, _like(solution.value, deviation), solution)
@@ -142,19 +132,13 @@ def _residual(model: Any, p: Any, t: Any, y: Tensor, whitening: Tensor, used: Te
 
 
 def _covariance(
-    residual: Callable[[Any], Tensor], p: Any, used: Tensor, absolute_sigma: bool, loss: RobustLoss | None
+    jacobian: Float[Tensor, "rows n"],
+    r: Float[Tensor, "rows"],
+    used: Tensor,
+    absolute_sigma: bool,
+    loss: RobustLoss | None,
 ) -> Float[Tensor, "n n"]:
     """(JᵀJ)⁻¹ of one fit, times the reduced chi-square unless sigma is absolute; infinite where there is none."""
-    leaves, structure = pytree.flatten(p)
-    flat = torch.cat([leaf.reshape(-1) for leaf in leaves])
-    sizes = [leaf.numel() for leaf in leaves]
-
-    def of_vector(x: Tensor) -> tuple[Tensor, Tensor]:
-        parts = [part.reshape(leaf.shape) for part, leaf in zip(x.split(sizes), leaves, strict=True)]
-        r = residual(pytree.unflatten(parts, structure)).reshape(-1)
-        return r, r
-
-    jacobian, r = jacfwd(of_vector, has_aux=True)(flat)
     squared = r * r
     if loss is not None:
         rho, slope, curvature = loss.derivatives(squared)
@@ -166,12 +150,13 @@ def _covariance(
     positive = length > 0
     unit = jacobian / torch.where(positive, length, torch.ones_like(length))
     unit = torch.where(finite, unit, torch.zeros_like(unit))
-    n, eye = len(flat), torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
+    n = jacobian.shape[1]
+    eye = torch.eye(n, dtype=r.dtype, device=r.device)
     if len(r) < n:
         unit = torch.nn.functional.pad(unit, (0, 0, 0, n - len(r)))
     triangle = _triangle(unit)
     pivots = triangle.diagonal().abs()
-    regular = finite & positive.all() & (pivots > max(len(r), n) * torch.finfo(flat.dtype).eps).all()
+    regular = finite & positive.all() & (pivots > max(len(r), n) * torch.finfo(r.dtype).eps).all()
     inverse = torch.linalg.solve_triangular(torch.where(regular, triangle, eye), eye, upper=True)
     inverse = inverse / torch.where(positive, length, torch.ones_like(length))[:, None]
     covariance = inverse @ inverse.mT

@@ -2,18 +2,22 @@
 
 import weakref
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint import Adjoint, solve_system
 from mslsq.adjoint.compiling import outside_compiled_regions
+from mslsq.adjoint.function import Made
 from mslsq.batching import batch_size, mapped_dims, take, unbatched
+from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.changes import Changes
 from mslsq.linearize.inputs import Collected, collect, collect_values
-from mslsq.linearize.trace import PlanCache
+from mslsq.linearize.trace import TRANSFORM_LOCK, PlanCache
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
@@ -76,6 +80,46 @@ def least_squares(
     >>> solution.value
     tensor([ 2.0000, -1.5000,  0.3000], dtype=torch.float64)
     """
+    solution, aux, _ = solved(residual, x0, args, jac, has_aux, in_dims, solver, loss, bounds, adjoint)
+    return (solution, aux) if has_aux else solution
+
+
+@dataclass(frozen=True, eq=False)
+class Linearized:
+    """The residual at a solution, differentiated as the solve has differentiated it."""
+
+    _system: System
+    _storages: Values
+    _inputs: dict[str, Tensor]
+    _batch: int
+    _batched: frozenset[str]
+    _made: Made
+
+    def residual_and_jacobian(self) -> tuple[Float[Tensor, "batch rows"], Float[Tensor, "batch rows columns"]]:
+        """Before any loss; both carry the derivatives of the solution and of the inputs."""
+        plan = self._made.plan
+        assert plan is not None  # the solve has been run
+        (term,) = self._system.terms
+        block = BlockTerm(term, self._system, self._batch, self._batched, *plan.sizes[0])
+        block = block.going(plan.ways.get(0, block.way))
+        with TRANSFORM_LOCK:
+            residual, jacobian = block.linearizations(self._storages, block.prepare(self._inputs))
+        return residual[0].movedim(-1, 0), jacobian[0].movedim(-1, 0)
+
+
+def solved(
+    residual: Callable[..., Any],
+    x0: Any,
+    args: tuple[Any, ...],
+    jac: Callable[..., Any] | None,
+    has_aux: bool,
+    in_dims: Any,
+    solver: Solver | None,
+    loss: RobustLoss | None,
+    bounds: Any,
+    adjoint: Adjoint | None,
+) -> tuple[Any, Any, Linearized]:
+    """`least_squares` with its arguments: the solution, the second output of the residual, and the residual there."""
     if bounds is not None:
         raise NotImplementedError(
             "least_squares does not support bounds yet. Substitute the variable instead: x = lower + (upper - "
@@ -105,6 +149,7 @@ def least_squares(
         )[:, None]
         for leaf, dim, space in zip(statement.leaves, x_dims, spaces, strict=True)
     )
+    made = Made()
     solution = solve_system(
         system,
         values,
@@ -114,12 +159,14 @@ def least_squares(
         solver=solver,
         adjoint=adjoint,
         cache=cache,
+        made=made,
     )
+    storages = solution.value
     value = [space.wrap(x[:, 0]) for space, x in zip(spaces, solution.value, strict=True)]
     solution = unbatched(solution, pytree.unflatten(value, statement.structure), size)
-    if not has_aux:
-        return solution
-    return solution, statement.aux(solution.value, arg_dims, size)
+    linearized = Linearized(system, storages, inputs, size or 1, batched, made)
+    aux = statement.aux(solution.value, arg_dims, size) if has_aux else None
+    return solution, aux, linearized
 
 
 def is_element(value: Any) -> bool:

@@ -109,8 +109,8 @@ class Solve(torch.autograd.Function):
         status = outcome.status
         usable = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
         factor, residual = outcome.cost.new_zeros(0), torch.full_like(outcome.cost, torch.nan)
+        call.made.plan, call.made.method = outcome.planned[0], outcome.method
         if call.adjoint is not None:
-            call.made.plan, call.made.method = outcome.planned[0], outcome.method
             factor, usable, residual = _judged(call, outcome, usable, residual)
         history = outcome.history
         return (

@@ -7,7 +7,7 @@ import torch
 from mslsq.adjoint.adjoint import Adjoint, DerivativeOrderError
 from mslsq.adjoint.attachment import attachment_of
 from mslsq.adjoint.compiling import refuse_fake_tensors
-from mslsq.adjoint.function import Call, Solve, answer_of
+from mslsq.adjoint.function import Call, Made, Solve, answer_of
 from mslsq.adjoint.implicit import Implicit
 from mslsq.adjoint.limit import limited
 from mslsq.levels import backward_may_come, constant, count_transforms, has_plain_tangent
@@ -29,12 +29,14 @@ def solve_system(
     solver: Solver | None,
     adjoint: Adjoint | None,
     cache: PlanCache,
+    made: Made | None = None,
 ) -> Solution:
     """Solve; `value` of the result is the tuple of storages (batch, count, storage), every figure has the batch axis.
 
     Args:
         values: start of every unknown, (batch, count, storage).
         inputs: per term its tensors by name; those named in `batched` have a leading batch axis.
+        made: gets the plan that was solved by.
     """
     solver = LevenbergMarquardt() if solver is None else solver
     adjoint = Implicit() if adjoint is None else adjoint
@@ -47,7 +49,15 @@ def solve_system(
         # in bfloat16 inside a residual would leave two digits.
         with torch.autocast(device, enabled=False):
             return solve_system(
-                system, values, inputs, batch=batch, batched=batched, solver=solver, adjoint=adjoint, cache=cache
+                system,
+                values,
+                inputs,
+                batch=batch,
+                batched=batched,
+                solver=solver,
+                adjoint=adjoint,
+                cache=cache,
+                made=made,
             )
     task = Task(system, solver, batch, batched, cache)
     tensors = [tensor for given in inputs for tensor in given.values()]
@@ -72,7 +82,7 @@ def solve_system(
     if order is not None:
         inputs = tuple({name: limited(tensor, transforms, order) for name, tensor in given.items()} for given in inputs)
         values = tuple(limited(x, transforms, order) for x in values)
-    call = Call(task, tuple(tuple(given) for given in inputs), adjoint if levels else None)
+    call = Call(task, tuple(tuple(given) for given in inputs), adjoint if levels else None, made or Made())
     # The solve itself never sees a differentiating level: derivatives are attached to its answer.
     answer = answer_of(call, Solve.apply(call, *map(constant, call.flatten(values, inputs))))
     value, cost = answer.values, answer.cost
