@@ -33,6 +33,8 @@ def parse_nodata(text: str, dtype: np.dtype) -> float | int | None:
             whole = int(number)
         limits = np.iinfo(dtype)
         return whole if limits.min <= whole <= limits.max else None
+    if _is_float32_max(number):
+        number = np.sign(number) * FLOAT32_MAX
     with np.errstate(over="ignore"):
         held = float(np.array(number).astype(dtype))
     return held if np.isfinite(held) or np.isnan(held) else None
@@ -48,17 +50,21 @@ def is_nodata(bands: np.ndarray, kind: Kind) -> np.ndarray:
     if nodata is None or nodata != nodata:  # NaN: masked with all that is not finite
         return np.zeros(bands.shape[1:], dtype=bool)
     equal = _equal(bands, nodata)
-    return equal.all(0) if kind.colours else equal.any(0)
+    return np.asarray(equal.all(0) if kind.colours else equal.any(0))
 
 
 def _equal(bands: np.ndarray, nodata: float | int) -> np.ndarray:
     """Which numbers are meant by the text of the tag."""
-    if np.issubdtype(bands.dtype, np.floating) and abs(abs(nodata) / FLOAT32_MAX - 1) < 1e-5:
-        # Float32's largest number, "no data" of many programs, is written with six digits or more: -3.40282e+38.
+    if np.issubdtype(bands.dtype, np.floating) and _is_float32_max(nodata):
         return np.abs(bands / FLOAT32_MAX - np.sign(nodata)) < 1e-5
     if bands.dtype == np.float64:
         return np.abs(bands - nodata) <= TOLERANCE * abs(nodata)
     return bands == np.array(nodata, dtype=bands.dtype)
+
+
+def _is_float32_max(nodata: float | int) -> bool:
+    """Float32's largest number, "no data" of many programs, is written with six digits or more: -3.40282e+38."""
+    return abs(abs(nodata) / FLOAT32_MAX - 1) < 1e-5
 
 
 def beside_nodata(bands: np.ndarray, known: np.ndarray, kind: Kind) -> np.ndarray:

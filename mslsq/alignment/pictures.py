@@ -57,7 +57,7 @@ def _pixels(file: Path, picture: Any) -> np.ndarray:
     if mode == "CMYK":
         return rgb_of_inks(file, np.asarray(picture).transpose(2, 0, 1)).transpose(1, 2, 0)
     if mode == "1":
-        return _transparent_colour(np.asarray(picture.convert("L")), None if key is None else 255 * key)
+        return _transparent_colour(np.asarray(picture.convert("L")), None if key is None else 255 * bool(key))
     if mode == "L" and key is not None:  # in the file's own bits, which Pillow stretches to 8
         return _transparent_colour(np.asarray(picture), key * 255 // (2**depth - 1))
     if picture.format == "PPM" and mode == "RGB" and _largest_value(file) > 255:
@@ -66,7 +66,7 @@ def _pixels(file: Path, picture: Any) -> np.ndarray:
         return _transparent_colour(np.asarray(picture), key if mode == "RGB" else None)
     if mode.startswith("I"):
         array = np.asarray(picture)
-        if array.size and 0 <= array.min() and array.max() <= 65535:
+        if array.size and array.min() >= 0 and array.max() <= 65535:
             return _transparent_colour(array.astype(np.uint16), key)
     raise RasterError(f"{file}: pictures of mode {mode} are not read; convert it to RGB or grey.")
 

@@ -32,7 +32,7 @@ from mslsq.alignment.tiff import read_tiff, write_tiff
 from mslsq.replacing import replacing as replacing
 from mslsq.replacing import write_text as write_text
 
-__all__ = ["Kind", "Raster", "RasterError", "read_raster", "replacing", "write_raster", "write_text", "writable"]
+__all__ = ["Kind", "Raster", "RasterError", "read_raster", "replacing", "writable", "write_raster", "write_text"]
 
 LARGEST_WHOLE = 2**53
 """Up to here float64 holds all whole numbers."""
@@ -101,8 +101,8 @@ def _raster(file: Path, decoded: Decoded) -> Raster:
         data = bands[:, known]
         if data.size and (int(data.max()) > LARGEST_WHOLE or int(data.min()) < -LARGEST_WHOLE):
             raise RasterError(
-                f"{file}: whole numbers up to {max(abs(int(data.max())), abs(int(data.min())))} lose digits in float64, "
-                "which has them up to 2**53. Subtract a number from all, or name the one that is no data (nodata)."
+                f"{file}: whole numbers from {data.min()} to {data.max()} lose digits in float64, which "
+                "has them up to 2**53. Subtract a number from all, or name the one that is no data (nodata)."
             )
     values = torch.from_numpy(np.ascontiguousarray(bands).astype(np.float64))
     mask = torch.from_numpy(np.ascontiguousarray(known)) & values.isfinite().all(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mslsq.alignment.kinds import Decoded, Kind, RasterError, all_known, rgb_of_inks, upright
+from mslsq.alignment.kinds import Decoded, Kind, RasterError, rgb_of_inks, upright
 from mslsq.alignment.nodata import is_nodata, parse_nodata, text_of
 
 NODATA_TAG = 42113  # GDAL_NODATA, an ASCII number
@@ -18,7 +18,7 @@ UNITS = re.compile(r'<Item [^>]*role="(?:scale|offset|unittype)"[^>]*>[^<]*</Ite
 MIN_IS_WHITE, MIN_IS_BLACK, RGB, PALETTE, MASK, INKS, YCBCR = 0, 1, 2, 3, 4, 5, 6
 """Tag 262, what the numbers of a pixel mean."""
 ASSOCIATED, UNASSOCIATED = 1, 2
-"""Tag 338: a band beside the colours is alpha, and the colours are multiplied by it or not; 0 and all others are data."""
+"""Tag 338: a band beside the colours is alpha, and the colours are multiplied by it or not; all others are data."""
 
 
 def read_tiff(file: Path) -> Decoded:
