@@ -13,6 +13,7 @@ from mslsq.linearize.inputs import Collected, collect_module
 from mslsq.manifolds import Manifold
 from mslsq.problem import CostFunction, Problem, Shared
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError, unknown_name
+from mslsq.problem.layout import check_dense
 from mslsq.problem.system import Inputs, Slot, System, Term, Unknown
 from mslsq.problem.variable import Blocks, Variable
 
@@ -114,6 +115,7 @@ def _start(variable: Variable, value: Any, dims: list[int | None], size: int | N
         )
     if not storage.is_floating_point():
         raise DtypeError(f"Variable {variable.name!r}: the start must be real floating point, not {storage.dtype}.")
+    check_dense({"the start": storage}, f"Variable {variable.name!r}: ")
     storage = take(storage, axis, size)
     return storage[:, None] if variable.count is None else storage
 
@@ -124,6 +126,8 @@ def _term(
     """One cost function as the engine sees it: its term, its tensors by name, and which have a batch axis (first)."""
     collected = collect_module(cost)
     tensors = dict(collected.tensors)
+    check_dense(tensors, f"Cost {cost.name!r}: ")
+    check_dense(_given_tensors(replaced), f"data[{cost.name!r}]: ")
     batched = set()
     for name, given, axis in _replacements(cost, tensors, replaced, dims):
         original = tensors[name]
@@ -150,6 +154,12 @@ def _term(
         **_functions(cost, collected),
     )
     return term, tensors, mapped
+
+
+def _given_tensors(replaced: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of one entry of `data`, by name."""
+    leaves = {name: leaf.value if isinstance(leaf, Shared) else leaf for name, leaf in replaced.items()}
+    return {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
 
 
 def _functions(cost: CostFunction, collected: Collected) -> dict[str, Any]:
