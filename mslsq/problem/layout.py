@@ -11,14 +11,14 @@ from mslsq.problem.errors import ProblemError
 def check_dense(tensors: Mapping[str, Tensor], where: str = "") -> None:
     """Raises a ProblemError for the first tensor that is sparse, nested or of another layout without strides.
 
-    The residual is batched by `vmap` and differentiated in forward mode, for both of which PyTorch's sparse tensors have
-    no rules ("unsupported memory format option" is what they say).
+    The residual is batched by `vmap` and differentiated in forward mode, for which PyTorch's sparse tensors have no
+    rules ("unsupported memory format option" is what they say).
     """
     for name, tensor in tensors.items():
         if tensor.is_nested:
             raise ProblemError(
-                f"{where}{name} is a nested tensor; dense ones are expected: pad it (torch.nested.to_padded_tensor) and "
-                "give the padding the weight zero."
+                f"{where}{name} is a nested tensor; dense ones are expected: pad it (torch.nested.to_padded_tensor), "
+                "and give the padding the weight zero."
             )
         if tensor.layout != torch.strided:
             dense = f"{name}.to_dense()" if name.isidentifier() else "its .to_dense()"
