@@ -101,6 +101,7 @@ def _start(variable: Variable, value: Any, dims: list[int | None], size: int | N
     axis = next(iter(axes), None)
     try:
         storage = variable.space.unwrap(value)
+        variable.space.check(value)
     except ValueError as error:
         raise ShapeError(f"Variable {variable.name!r}: {error}") from None
     expected = (variable.space.storage_dim,) if variable.count is None else (variable.count, variable.space.storage_dim)
