@@ -61,6 +61,8 @@ def stated(
         inputs.append(tensors)
         batched.append(mapped)
     _check_agreement(problem, storages, inputs)
+    for name, variable in problem.variables.items():
+        _check_numbers(variable, values[name])
     system = _system(problem, tuple(terms), storages[0])
     return StatedProblem(system, storages, tuple(inputs), tuple(batched), size)
 
@@ -101,7 +103,6 @@ def _start(variable: Variable, value: Any, dims: list[int | None], size: int | N
     axis = next(iter(axes), None)
     try:
         storage = variable.space.unwrap(value)
-        variable.space.check(value)
     except ValueError as error:
         raise ShapeError(f"Variable {variable.name!r}: {error}") from None
     expected = (variable.space.storage_dim,) if variable.count is None else (variable.count, variable.space.storage_dim)
@@ -119,6 +120,14 @@ def _start(variable: Variable, value: Any, dims: list[int | None], size: int | N
     check_dense({"the start": storage}, f"Variable {variable.name!r}: ")
     storage = take(storage, axis, size)
     return storage[:, None] if variable.count is None else storage
+
+
+def _check_numbers(variable: Variable, value: Any) -> None:
+    """Last of all, when shapes and dtypes are right: is a start given as plain storage one of elements?"""
+    try:
+        variable.space.check(value)
+    except ValueError as error:
+        raise ProblemError(f"Variable {variable.name!r}: {error}") from None
 
 
 def _term(

@@ -40,15 +40,14 @@ def tolerance(dtype: torch.dtype) -> float:
 
 def may_look(tensor: Tensor) -> bool:
     """Is this a plain tensor with numbers in it, outside of everything that records or transforms?"""
-    if _SKIPPED.get() or type(tensor) not in (Tensor, torch.nn.Parameter) or not tensor.numel():
+    if _SKIPPED.get() or type(tensor) not in (Tensor, torch.nn.Parameter):
         return False
-    if transforms_are_active() or is_batched_by_autograd(tensor) or tensor.device.type == "meta":
+    if not tensor.numel() or not tensor.is_floating_point() or tensor.device.type == "meta":
         return False
-    if (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._len_torch_dispatch_stack()
-    ):
+    if transforms_are_active() or is_batched_by_autograd(tensor):
+        return False
+    recorded = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    if recorded or torch._C._len_torch_dispatch_stack():
         return False
     return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
