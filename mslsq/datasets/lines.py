@@ -65,9 +65,9 @@ def _decompressed(path: Path) -> bytes:
             raise MalformedFileError(f"{path}:1: damaged, cannot be decompressed as {path.suffix} ({error})") from error
     if len(content) > limit:
         raise MalformedFileError(
-            f"{path}: its {size} bytes become more than {limit} when they are decompressed, {len(content) // size} times "
-            f"as many; text of numbers becomes some {USUAL_RATIO}. If it is what you want to read, decompress it first: "
-            "plain files are read whatever their size."
+            f"{path}: its {size} bytes become more than {limit} when they are decompressed, {len(content) // size} "
+            f"times as many; text of numbers becomes {USUAL_RATIO} as large. If it is what you want to read, decompress it "
+            "first: plain files are read whatever their size."
         )
     return bytes(content)
 
