@@ -66,7 +66,7 @@ def _decompressed(path: Path) -> bytes:
     if len(content) > limit:
         raise MalformedFileError(
             f"{path}: its {size} bytes become more than {limit} when they are decompressed, {len(content) // size} "
-            f"times as many; text of numbers becomes {USUAL_RATIO} as large. If it is what you want to read, decompress it "
+            f"times as many; text of numbers becomes {USUAL_RATIO} as large. If it is what you want, decompress it "
             "first: plain files are read whatever their size."
         )
     return bytes(content)
