@@ -21,6 +21,7 @@ from mslsq.linearize.trace import TRANSFORM_LOCK, PlanCache
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.problem.layout import check_dense
 from mslsq.problem.leaf import LeafSpace, leaf_space
 from mslsq.problem.system import Inputs, Slot, System, Term, Unknown
 from mslsq.solvers import Solver
@@ -180,7 +181,7 @@ class _Statement:
     def __init__(self, residual: Any, jac: Any, x0: Any, args: tuple[Any, ...], has_aux: bool, loss: RobustLoss | None):
         if not callable(residual):
             raise ProblemError(f"residual must be callable, not {type(residual).__name__}.")
-        self.has_aux, self.loss = has_aux, loss
+        self.has_aux, self.loss, self.args = has_aux, loss, args
         self.leaves, self.structure = pytree.flatten(x0, is_leaf=is_element)
         self.names = [f"x0[{number}]" for number in range(len(self.leaves))] if len(self.leaves) != 1 else ["x0"]
         _check_start(self.leaves, self.names)
@@ -189,6 +190,27 @@ class _Statement:
         # Modules and other objects among the arguments hold tensors too; numbers and arrays are part of the key.
         self.others = collect_values(tuple(leaf for leaf in self.arg_leaves if not _is_tensor(leaf)))
         self.original: Any = residual
+        self._check_layouts()
+
+    def _check_layouts(self) -> None:
+        """Before anything is taken from a tensor: sparse ones have no strides to batch by."""
+        tensors = {name: leaf for name, leaf in zip(self.names, self.leaves, strict=True) if isinstance(leaf, Tensor)}
+        for place, leaf in zip(self._arg_places(), self.arg_leaves, strict=True):
+            if isinstance(leaf, Tensor):
+                tensors[place] = leaf
+        tensors |= {f"the residual's {name}": tensor for name, tensor in self.residual.tensors.items()}
+        tensors |= {} if self.jac is None else {f"jac's {name}": tensor for name, tensor in self.jac.tensors.items()}
+        tensors |= {f"args: {name}": tensor for name, tensor in self.others.tensors.items()}
+        check_dense(tensors)
+
+    def _arg_places(self) -> list[str]:
+        """`args[0]` and so on; of an argument that is a pytree, `args[0], leaf 1`."""
+        counts = [len(pytree.leaves(arg, is_leaf=is_element)) for arg in self.args]
+        return [
+            f"args[{number}]" if count == 1 else f"args[{number}], leaf {leaf},"
+            for number, count in enumerate(counts)
+            for leaf in range(count)
+        ]
 
     def inputs(self, arg_dims: list[int | None]) -> tuple[dict[str, Tensor], frozenset[str]]:
         """All tensors the residual depends on, by name, those mapped with the batch axis first, and which are

@@ -15,6 +15,7 @@ from mslsq.linearize.inputs import Collected, collect_module
 from mslsq.manifolds import Manifold
 from mslsq.problem import CostFunction, Problem, Shared
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError, unknown_name
+from mslsq.problem.layout import check_dense
 from mslsq.problem.system import Inputs, Slot, System, Term, Unknown
 from mslsq.problem.variable import Blocks, Variable
 
@@ -66,6 +67,8 @@ def stated(
         inputs.append(tensors)
         batched.append(mapped)
     _check_agreement(problem, storages, inputs)
+    for name, variable in problem.variables.items():
+        _check_numbers(variable, values[name])
     system = _system(problem, tuple(terms), storages[0])
     return StatedProblem(system, storages, tuple(inputs), tuple(batched), size)
 
@@ -120,8 +123,17 @@ def _start(variable: Variable, value: Any, dims: list[int | None], size: int | N
         )
     if not storage.is_floating_point():
         raise DtypeError(f"Variable {variable.name!r}: the start must be real floating point, not {storage.dtype}.")
+    check_dense({"the start": storage}, f"Variable {variable.name!r}: ")
     storage = take(storage, axis, size)
     return storage[:, None] if variable.count is None else storage
+
+
+def _check_numbers(variable: Variable, value: Any) -> None:
+    """Last of all, when shapes and dtypes are right: is a start given as plain storage one of elements?"""
+    try:
+        variable.space.check(value)
+    except ValueError as error:
+        raise ProblemError(f"Variable {variable.name!r}: {error}") from None
 
 
 def _term(
@@ -130,6 +142,8 @@ def _term(
     """One cost function as the engine sees it: its term, its tensors by name, and which have a batch axis (first)."""
     collected = collect_module(cost)
     tensors = dict(collected.tensors)
+    check_dense(tensors, f"Cost {cost.name!r}: ")
+    check_dense(_given_tensors(replaced), f"data[{cost.name!r}]: ")
     batched = set()
     for name, given, axis in _replacements(cost, tensors, replaced, dims):
         original = tensors[name]
@@ -159,6 +173,12 @@ def _term(
         **_functions(cost, collected),
     )
     return term, tensors, mapped
+
+
+def _given_tensors(replaced: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of one entry of `data`, by name."""
+    leaves = {name: leaf.value if isinstance(leaf, Shared) else leaf for name, leaf in replaced.items()}
+    return {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
 
 
 def _functions(cost: CostFunction, collected: Collected) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Files that are whole or not there: written beside their place and renamed."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -7,20 +8,38 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+class NotWrittenError(OSError):
+    """A file that could not be written: the disk is full, say, or the folder may not be written to. It names the file;
+    what was there before under this name is still there, whole."""
+
+
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path`; after the block it is renamed to `path`, after an exception it is removed."""
+    """A temporary path beside `path`; after the block it is renamed to `path`, after an exception it is removed.
+
+    Raises:
+        NotWrittenError: an OSError in the block that is about this file or, as that of a full disk, about none.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem[:40]}-", suffix=path.suffix, dir=path.parent)
+        temporary = Path(name)
+        os.close(handle)
         yield temporary
         temporary.chmod(0o644)
         os.replace(temporary, path)
+    except OSError as error:
+        about_another = temporary is not None and error.filename not in (None, str(temporary), temporary)
+        if isinstance(error, NotWrittenError) or about_another:
+            raise
+        # a full disk's error has no file's name, numpy's and Pillow's not even a number
+        reason = error.strerror or str(error) or type(error).__name__
+        raise NotWrittenError(error.errno or errno.EIO, f"cannot be written: {reason}", str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -5,7 +5,7 @@
     python scripts/align.py +experiment=scale_sync                      # scale maps from their ratios
 
 Exit codes: 0 done; 1 nothing could be aligned; 2 the command makes no sense; 3 some map was left out (with
-strict=true).
+strict=true); 4 a file could not be written (a full disk): what was written before it is whole.
 """
 
 import json
@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mslsq.alignment import Alignment, MapStatus, Stage, align
+from mslsq.alignment.output_names import refuse_to_overwrite_inputs
 from mslsq.alignment.outputs import Aligned, describe, write_all
 from mslsq.alignment.rasters import write_text
 from mslsq.alignment.scale_scene import figures_of, read_ratios, synthetic_ratios, write_scales
@@ -60,12 +61,17 @@ def scenes_of(config: dict[str, Any]) -> list[Scene]:
     bundled = dict(config["bundled"])
     rasters = bundled.pop("rasters")
     seed = bundled.pop("seed", 0)
-    names = [rasters] if isinstance(rasters, str) else list(rasters or ())
+    names: list[Any] = [rasters] if isinstance(rasters, str) else list(rasters or ())
     if not names:
         raise NonsenseError("neither maps nor bundled.rasters are given: there is nothing to align.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise NonsenseError(f"bundled.seed={seed!r}; it is a whole number, zero or more.")
-    return [scene_from_bundled(name, **bundled, seed=seed + i) for i, name in enumerate(names)]
+    scenes = []
+    for i, name in enumerate(names):
+        times = names[:i].count(name)  # the same raster once more, with another seed, has a name of its own
+        scene = f"{name}-{times + 1}" if times else name
+        scenes.append(scene_from_bundled(name, **bundled, seed=seed + i, name=scene))
+    return scenes
 
 
 def reference_of(config: dict[str, Any], scene: Scene) -> int:
@@ -79,6 +85,9 @@ def reference_of(config: dict[str, Any], scene: Scene) -> int:
         ]
         if len(found) == 1:
             return found[0]
+        if found:
+            several = ", ".join(f"{i} {scene.names[i]}" for i in found)
+            raise NonsenseError(f"reference={given!r} is the name of several maps: {several}. Give its number.")
     raise NonsenseError(
         f"reference={given!r} is none of the maps: {', '.join(f'{i} {n}' for i, n in enumerate(scene.names))}."
     )
@@ -181,6 +190,7 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
             )
             errors.print(f"[red]nothing to align:[/] {what}, and at least two are needed.")
             return NOTHING_DONE
+    refuse_to_overwrite_inputs(scenes, [reference_of(config, scene) for scene in scenes], folder)
     items = [Aligned(scene, solve(scene, config)) for scene in scenes]
     written = write_all(items, folder, time.perf_counter() - begin, {name: config[name] for name in OPTIONS})
     states = [

@@ -11,9 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.markup import escape
 
-NOTHING_DONE, NO_SENSE, LEFT_OUT, INTERRUPTED = 1, 2, 3, 130
-"""Exit codes beside 0, done: nothing was; the command makes no sense; something was left out (with strict=true);
-Ctrl-C."""
+from mslsq.replacing import NotWrittenError
+
+NOTHING_DONE, NO_SENSE, LEFT_OUT, NOT_WRITTEN, INTERRUPTED = 1, 2, 3, 4, 130
+"""Exit codes beside 0, done: nothing was; the command makes no sense; something was left out (with strict=true); a file
+could not be written; Ctrl-C."""
 
 console = Console(soft_wrap=True, highlight=False)
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -45,6 +47,10 @@ def attempt(run: Callable[[dict[str, Any], Path], int], settings: DictConfig, fo
     config: Any = OmegaConf.to_container(settings, resolve=True)
     try:
         return run(config, folder)
+    except NotWrittenError as error:
+        errors.print(f"[red]error:[/] {escape(str(error.filename))} {escape(str(error.strerror))}.")
+        errors.print(f"What is in {escape(str(folder))} is whole. Make room, or choose another hydra.run.dir.")
+        return NOT_WRITTEN
     except (ValueError, OSError) as error:
         errors.print("[red]error:[/]", escape(str(error)))
         return NO_SENSE

@@ -397,8 +397,9 @@ def test_an_element_of_another_group_is_not_taken_for_its_storage():
     problem, start = loop_of_poses()
     storage = next(iter(problem)).state_dict()["measured"]
     assert mslsq.SO3.storage_dim == mslsq.SE2.storage_dim
+    rotations = mslsq.SO3(torch.nn.functional.normalize(storage, dim=-1))
     with pytest.raises(ProblemError, match=r"SO3.*SE2"):
-        mslsq.solve(problem, {"pose": start}, {"between": {"measured": mslsq.SO3(storage)}})
+        mslsq.solve(problem, {"pose": start}, {"between": {"measured": rotations}})
 
 
 def test_starts_on_different_devices_are_an_error():

@@ -1,6 +1,7 @@
 """What a run writes, every file whole or not at all."""
 
 import json
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,12 +16,15 @@ from torch import Tensor
 from mslsq.alignment import report
 from mslsq.alignment.canvas import Canvas, blend, canvas_around, resample, shifted_georeference
 from mslsq.alignment.metrics import corner_error
-from mslsq.alignment.rasters import Kind, write_raster, write_text
+from mslsq.alignment.output_names import FOLDER, MapFiles, mosaic_names, output_names
+from mslsq.alignment.rasters import Kind, writable, write_raster, write_text
 from mslsq.alignment.result import CONVENTION, Alignment, MapStatus
 from mslsq.alignment.scenes import Scene
 
 MOSAIC_CONVENTION = {"convention": "the mosaic's first pixel is (left, top) in pixels of the reference; one pixel each"}
 MASK_KIND = Kind(".png", np.dtype(np.uint8))
+CLIPPED = 0.001
+"""The share of a mosaic's numbers that may leave the range of its type without a word: some bright pixels."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +76,24 @@ def _number(value: Tensor) -> float | None:
 
 
 def write_transforms(
-    items: Sequence[Aligned], folder: Path, options: dict[str, Any], canvases: dict[str, Canvas]
+    items: Sequence[Aligned],
+    folder: Path,
+    options: dict[str, Any],
+    canvases: dict[str, Canvas],
+    names: Sequence[Sequence[MapFiles | None]],
 ) -> Path:
-    """`transforms.json`: every map's matrix with its convention in words, gain, bias, status."""
+    """`transforms.json`: every map's matrix with its convention in words, gain, bias, status, and its files."""
     path = folder / "transforms.json"
+    maps = []
+    for item, planned in zip(items, names, strict=True):
+        for i, record in enumerate(describe(item)):
+            files = planned[i] if i in item.result.aligned else None
+            maps.append(record | {"files": [f"{FOLDER}/{file}" for file in files or ()]})
     content = {
         "convention": CONVENTION,
         "options": options,
         "mosaics": {name: MOSAIC_CONVENTION | asdict(canvas) for name, canvas in canvases.items()},
-        "maps": [record for item in items for record in describe(item)],
+        "maps": maps,
     }
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return path
@@ -108,7 +121,7 @@ def write_metrics(items: Sequence[Aligned], folder: Path, seconds: float) -> Pat
     return path
 
 
-def write_maps(item: Aligned, folder: Path) -> list[Path]:
+def write_maps(item: Aligned, folder: Path, names: Sequence[MapFiles | None]) -> list[Path]:
     """`aligned/`: every map on the reference's grid in its own values and kind, and its mask; georeferenced as the
     reference is."""
     scene, result = item.scene, item.result
@@ -120,36 +133,40 @@ def write_maps(item: Aligned, folder: Path) -> list[Path]:
         raster = scene.rasters[i]
         assert raster is not None
         values, known = resample(raster.values, raster.mask, result.transforms[i], Canvas(0, 0, height, width))
-        stem = (
-            scene.names[i].removesuffix(raster.kind.suffix) if raster.kind.suffix in scene.names[i] else scene.names[i]
-        )
-        target = folder / "aligned" / f"{stem}{raster.kind.suffix}"
-        written.append(write_raster(target, values, known, raster.kind, reference.kind.geotags))
-        mask_target = folder / "aligned" / f"{stem}.mask.png"
+        files, kind = names[i], writable(raster.kind, height, width)
+        assert files is not None
+        target, mask_target = folder / FOLDER / files.raster, folder / FOLDER / files.mask
+        written.append(write_raster(target, values, known, kind, reference.kind.geotags))
         written.append(
             write_raster(mask_target, 255.0 * known[None].to(values.dtype), torch.ones_like(known), MASK_KIND)
         )
     return written
 
 
-def mosaic_of(item: Aligned) -> tuple[Canvas, Float[Tensor, "c h w"], Bool[Tensor, "h w"]]:
-    """The mean of all placed maps, in the reference's values, on the canvas that holds them all."""
+def canvas_of(item: Aligned) -> Canvas:
+    """What holds all placed maps."""
     scene, result = item.scene, item.result
     placed = [(i, raster) for i in result.aligned if (raster := scene.rasters[i]) is not None]
     reference = scene.rasters[result.reference]
     assert reference is not None
-    canvas = canvas_around(
+    return canvas_around(
         [(raster.mask.shape[0], raster.mask.shape[1]) for _, raster in placed],
         [result.transforms[i] for i, _ in placed],
         (reference.mask.shape[0], reference.mask.shape[1]),
     )
+
+
+def mosaic_of(item: Aligned, canvas: Canvas) -> tuple[Float[Tensor, "c h w"], Bool[Tensor, "h w"]]:
+    """The mean of all placed maps, in the reference's values, on the canvas that holds them all."""
+    scene, result = item.scene, item.result
+    placed = [(i, raster) for i in result.aligned if (raster := scene.rasters[i]) is not None]
     bands = {raster.values.shape[0] for _, raster in placed}
     layers = []
     for i, raster in placed:
         source = raster.values if len(bands) == 1 else raster.luminance()
         values, known = resample(source, raster.mask, result.transforms[i], canvas)
         layers.append((result.gain[i] * values + result.bias[i], known))
-    return canvas, *blend(layers)
+    return blend(layers)
 
 
 def comparisons_of(item: Aligned) -> list[report.Comparison]:
@@ -178,34 +195,57 @@ def comparisons_of(item: Aligned) -> list[report.Comparison]:
 
 
 def write_all(items: Sequence[Aligned], folder: Path, seconds: float, options: dict[str, Any]) -> list[Path]:
-    """Everything, for scenes that have at least a usable reference. Returns the paths written."""
-    usable = [item for item in items if MapStatus(int(item.result.status[item.result.reference])).ok]
-    written = [write_metrics(items, folder, seconds)]
-    canvases: dict[str, Canvas] = {}
+    """Everything, for scenes that have at least a usable reference. Returns the paths written.
+
+    The figures come first: where the disk is full after them, the alignment itself is not lost.
+
+    Raises:
+        NotWrittenError (an OSError): a file could not be written; it is named, and what was written before is whole.
+    """
+    usable = [k for k, item in enumerate(items) if MapStatus(int(item.result.status[item.result.reference])).ok]
+    scenes, references = [item.scene for item in items], [item.result.reference for item in items]
+    names, mosaics = output_names(scenes, references), mosaic_names(scenes, references)
+    canvases = {k: canvas_of(items[k]) for k in usable}
+    named = {items[k].scene.name: canvas for k, canvas in canvases.items()}
+    written = [
+        write_metrics(items, folder, seconds),
+        write_transforms(items, folder, options, named, names),
+    ]
     pictures, shown, series = [], [], []
-    for item in usable:
-        written += write_maps(item, folder)
-        canvas, values, known = mosaic_of(item)
-        canvases[item.scene.name] = canvas
+    for k in usable:
+        item, canvas = items[k], canvases[k]
+        written += write_maps(item, folder, names[k])
+        values, known = mosaic_of(item, canvas)
         reference = item.scene.rasters[item.result.reference]
         assert reference is not None
         pictures.append((f"{item.scene.name}: mosaic of {len(item.result.aligned)} maps", values, known))
-        if values.shape[0] == reference.values.shape[0] and reference.kind.suffix != ".png":
-            name = "mosaic" if len(items) == 1 else f"mosaic-{item.scene.name}"
-            written.append(
-                write_raster(
-                    folder / name, values, known, reference.kind, shifted_georeference(reference.kind.geotags, canvas)
-                )
-            )
+        kind = writable(reference.kind, canvas.height, canvas.width)
+        if values.shape[0] == reference.values.shape[0] and kind.suffix != ".png":
+            path, georeference = folder / mosaics[k], shifted_georeference(reference.kind.geotags, canvas)
+            written.append(write_raster(path, values, known, kind, georeference))
+            _say_what_was_clipped(path, values, known, kind)
         shown += comparisons_of(item)
         for i in item.result.aligned:
             stages = [stage for stage in item.result.stages if stage.map == i]
             if stages:
                 series.append((item.scene.names[i], stages))
-    written.append(write_transforms(items, folder, options, canvases))
     if pictures:
         written.append(report.mosaics(pictures, folder / "mosaic.png"))
     if shown:
         written.append(report.overlay(shown[:12], folder / "overlay.png"))
         written.append(report.convergence(series, folder / "convergence.png"))
     return written
+
+
+def _say_what_was_clipped(path: Path, values: Tensor, known: Tensor, kind: Kind) -> None:
+    """A map's gain and bias can take it out of the range of the reference's whole numbers."""
+    if not np.issubdtype(kind.dtype, np.integer) or not bool(known.any()):
+        return
+    limits, data = np.iinfo(kind.dtype), values[:, known]
+    share = float(((data < limits.min - 0.5) | (data > limits.max + 0.5)).double().mean())
+    if share > CLIPPED:
+        logging.getLogger(__name__).warning(
+            f"{path.name}: {share:.1%} of the numbers, {float(data.min()):.4g} to {float(data.max()):.4g} in the "
+            f"reference's values, are beyond what {kind.dtype} holds ({limits.min} to {limits.max}) and are clipped; "
+            "with a reference of floating-point numbers they are kept."
+        )

@@ -1,11 +1,14 @@
 """Reading and writing rasters: PNG and JPEG, 8 and 16 bit, TIFF and GeoTIFF with nodata, npy and npz.
 
+What a file holds is read as it is or refused with a reason, before anything is aligned; nothing is rounded, masked or
+left out in silence.
+
 A file becomes values in float64, a mask of valid pixels and its `Kind`, which is what is needed to write another
 raster of the same kind. Files are written beside their place and renamed, so that a file that exists is never
 half-written.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +17,25 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.alignment.kinds import (
+    ARRAY_SUFFIXES,
+    SUFFIXES,
+    TIFF_SUFFIXES,
+    Decoded,
+    Kind,
+    RasterError,
+    all_known,
+)
+from mslsq.alignment.nodata import beside_nodata
+from mslsq.alignment.pictures import LARGEST_SIDE, read_picture, write_picture
+from mslsq.alignment.tiff import read_tiff, write_tiff
 from mslsq.replacing import replacing as replacing
 from mslsq.replacing import write_text as write_text
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".webp")
-TIFF_SUFFIXES = (".tif", ".tiff")
-ARRAY_SUFFIXES = (".npy", ".npz")
-SUFFIXES = IMAGE_SUFFIXES + TIFF_SUFFIXES + ARRAY_SUFFIXES
+__all__ = ["Kind", "Raster", "RasterError", "read_raster", "replacing", "writable", "write_raster", "write_text"]
 
-NODATA_TAG = 42113  # GDAL_NODATA, an ASCII number
-GEOTAGS = (33550, 33922, 34264, 34735, 34736, 34737)  # pixel scale, tie points, matrix, the GeoKey directory's three
-
-
-class RasterError(ValueError):
-    """A file that cannot be read as a raster, with the reason and what to try."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """How a raster was stored: enough to write another one like it."""
-
-    suffix: str
-    dtype: np.dtype
-    alpha: bool = False
-    nodata: float | None = None
-    channels_last: bool = False
-    geotags: tuple[tuple[Any, ...], ...] = ()
+LARGEST_WHOLE = 2**53
+"""Up to here float64 holds all whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +57,12 @@ class Raster:
 def read_raster(path: str | Path) -> Raster:
     """Read one file. `archive.npz:key` chooses an array of an npz.
 
-    Alpha (below one half), nodata values and numbers that are not finite become false in the mask.
+    Alpha (below one half), nodata, GDAL's masks and numbers that are not finite become false in the mask. Pictures
+    are read upright and in colours: the orientation of EXIF, palettes, inks and inverted grey are applied.
 
     Raises:
-        RasterError: the file is missing, empty, of an unknown type, damaged, or not a raster.
+        RasterError: the file is missing, empty, of an unknown type, damaged, not one raster, or of a kind that cannot
+            be read without loss.
     """
     text, key = str(path), None
     if ".npz:" in text:
@@ -81,71 +79,37 @@ def read_raster(path: str | Path) -> Raster:
         raise RasterError(f"{file}: the file is empty (0 bytes).")
     try:
         if suffix in TIFF_SUFFIXES:
-            array, kind = _read_tiff(file)
+            decoded = read_tiff(file)
         elif suffix in ARRAY_SUFFIXES:
-            array, kind = _read_array(file, key)
+            decoded = _read_array(file, key)
         else:
-            array, kind = _read_image(file)
+            decoded = read_picture(file)
     except RasterError:
         raise
     except Exception as error:  # decoders raise anything at all on damaged files
         raise RasterError(f"{file}: cannot be read as a {suffix} raster ({type(error).__name__}: {error}).") from error
-    return _raster(file.name, array, kind)
+    return _raster(file, decoded)
 
 
-def _raster(name: str, array: np.ndarray, kind: Kind) -> Raster:
-    """(channels, height, width) with alpha last → values and mask."""
-    if array.size == 0:
-        raise RasterError(f"{name}: the raster has no pixels, shape {array.shape}.")
-    values = torch.from_numpy(np.ascontiguousarray(array).astype(np.float64))
-    mask = torch.ones(values.shape[1:], dtype=torch.bool)
-    if kind.alpha:
-        half = float(np.iinfo(kind.dtype).max) / 2 if np.issubdtype(kind.dtype, np.integer) else 0.5
-        mask, values = values[-1] >= half, values[:-1]
-    if kind.nodata is not None and np.isfinite(kind.nodata):
-        mask = mask & (values != kind.nodata).all(0)
-    return Raster(name, values, mask & values.isfinite().all(0), kind)
+def _raster(file: Path, decoded: Decoded) -> Raster:
+    bands, known, kind = decoded
+    if bands.size == 0:
+        raise RasterError(f"{file.name}: the raster has no pixels, shape {bands.shape}.")
+    if bands.dtype.itemsize > 8:
+        raise RasterError(f"{file}: numbers of {bands.dtype} lose digits in float64; save it as float64.")
+    if bands.dtype in (np.int64, np.uint64):
+        data = bands[:, known]
+        if data.size and (int(data.max()) > LARGEST_WHOLE or int(data.min()) < -LARGEST_WHOLE):
+            raise RasterError(
+                f"{file}: whole numbers from {data.min()} to {data.max()} lose digits in float64, which "
+                "has them up to 2**53. Subtract a number from all, or name the one that is no data (nodata)."
+            )
+    values = torch.from_numpy(np.ascontiguousarray(bands).astype(np.float64))
+    mask = torch.from_numpy(np.ascontiguousarray(known)) & values.isfinite().all(0)
+    return Raster(file.name, values, mask, kind)
 
 
-def _read_image(file: Path) -> tuple[np.ndarray, Kind]:
-    import imageio.v3 as iio
-
-    array = np.asarray(iio.imread(file, index=0 if file.suffix.lower() == ".webp" else None))
-    if array.ndim == 2:
-        return array[None], Kind(file.suffix.lower(), array.dtype)
-    if array.ndim != 3:
-        raise RasterError(f"{file}: one picture is expected, this file decodes to shape {array.shape}.")
-    kind = Kind(file.suffix.lower(), array.dtype, alpha=array.shape[-1] in (2, 4), channels_last=True)
-    return array.transpose(2, 0, 1), kind
-
-
-def _read_tiff(file: Path) -> tuple[np.ndarray, Kind]:
-    import tifffile
-
-    with tifffile.TiffFile(file) as tiff:
-        page = tiff.pages[0]
-        array, axes, tags = page.asarray(), page.axes, page.tags  # pyright: ignore
-        stored = tags.get(NODATA_TAG)
-        geotags = [(t.code, int(t.dtype), t.count, t.value) for t in map(tags.get, GEOTAGS) if t is not None]
-        extra = bool(getattr(page, "extrasamples", ()))
-    nodata = None
-    if stored is not None:
-        try:
-            nodata = float(str(stored.value).strip("\x00 "))
-        except ValueError:
-            nodata = None
-    last = axes.endswith("S") and array.ndim == 3
-    if array.ndim == 2:
-        array = array[None]
-    elif last:
-        array = array.transpose(2, 0, 1)
-    elif array.ndim != 3:
-        raise RasterError(f"{file}: a raster of bands is expected, the first page has axes {axes}, {array.shape}.")
-    kind = Kind(".tif", array.dtype, extra and array.shape[0] in (2, 4), nodata, last, tuple(geotags))
-    return _real(file, array), kind
-
-
-def _read_array(file: Path, key: str | None) -> tuple[np.ndarray, Kind]:
+def _read_array(file: Path, key: str | None) -> Decoded:
     loaded = np.load(file, allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         array = loaded
@@ -166,9 +130,8 @@ def _read_array(file: Path, key: str | None) -> tuple[np.ndarray, Kind]:
     # An axis of at most four entries at the end and a longer one in front: channels last, as pictures have them.
     last = array.ndim == 3 and array.shape[-1] <= 4 < array.shape[0]
     kind = Kind(".npy", array.dtype, channels_last=last)
-    if array.ndim == 2:
-        return array[None], kind
-    return (array.transpose(2, 0, 1) if last else array), kind
+    bands = array[None] if array.ndim == 2 else (array.transpose(2, 0, 1) if last else array)
+    return Decoded(bands, all_known(bands), kind)
 
 
 def _real(file: Path, array: np.ndarray) -> np.ndarray:
@@ -176,7 +139,12 @@ def _real(file: Path, array: np.ndarray) -> np.ndarray:
         return array.astype(np.uint8)
     if not (np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)):
         raise RasterError(f"{file}: real numbers are expected, not {array.dtype}.")
-    return array
+    return array.astype(array.dtype.newbyteorder("="))
+
+
+def writable(kind: Kind, height: int, width: int) -> Kind:
+    """This kind, or the one that is written instead where its format has no pictures of this size."""
+    return replace(kind, suffix=".png") if max(height, width) > LARGEST_SIDE.get(kind.suffix, height + width) else kind
 
 
 def write_raster(
@@ -188,46 +156,38 @@ def write_raster(
 ) -> Path:
     """Write a raster of this `kind`; the suffix of `path` is replaced by the kind's. Returns the path written.
 
-    Integers are rounded and clipped to their range. Where the mask is false: alpha 0 where the kind has alpha, else
-    its nodata value, else NaN (floats) or 0 (integers). `geotags` are the georeference of the *grid* the values are on.
+    Numbers are rounded and clipped to the range of the type; data that this makes equal to nodata are moved to the next
+    number. Where the mask is false: alpha 0 where the kind has alpha, else its nodata value, else NaN (floats) or 0
+    (integers). `geotags` are the georeference of the *grid* the values are on.
     """
-    path = Path(path).with_suffix(kind.suffix)
+    path = Path(path)
+    path = path.with_name(path.name.removesuffix(path.suffix) + kind.suffix)
     integer = np.issubdtype(kind.dtype, np.integer)
-    outside = kind.nodata if kind.nodata is not None else (0.0 if integer else float("nan"))
-    array = torch.where(mask, values, torch.full_like(values, outside)).cpu().numpy()
+    known = mask.cpu().numpy()
+    limits: Any = np.iinfo(kind.dtype) if integer else np.finfo(kind.dtype)
+    numbers = values.detach().cpu().double().numpy()
+    array = _held(np.rint(np.nan_to_num(numbers, posinf=limits.max, neginf=limits.min)) if integer else numbers, limits)
+    array = beside_nodata(array, known, kind)
+    outside = kind.nodata if kind.nodata is not None else (0 if integer else float("nan"))
+    array = np.where(known, array, np.array(outside, kind.dtype))
     if kind.alpha:
-        full = float(np.iinfo(kind.dtype).max) if integer else 1.0
-        array = np.concatenate([array, mask.cpu().numpy()[None] * full])
-    if integer:
-        limits = np.iinfo(kind.dtype)
-        array = np.clip(np.rint(np.nan_to_num(array)), limits.min, limits.max)
-    array = array.astype(kind.dtype)
+        array = np.concatenate([array, np.where(known, limits.max if integer else 1, 0).astype(kind.dtype)[None]])
     array = array.transpose(1, 2, 0) if kind.channels_last else (array[0] if array.shape[0] == 1 else array)
     with replacing(path) as temporary:
         if kind.suffix in TIFF_SUFFIXES:
-            _write_tiff(temporary, array, kind, geotags)
+            write_tiff(temporary, array, kind, geotags)
         elif kind.suffix in ARRAY_SUFFIXES:
-            np.save(temporary, array)
+            with open(temporary, "wb") as stream:
+                np.save(stream, array)
         else:
-            import imageio.v3 as iio
-
-            quality: dict[str, Any] = {"quality": 95} if kind.suffix in (".jpg", ".jpeg") else {}
-            iio.imwrite(temporary, array, **quality)
+            write_picture(temporary, array, kind.suffix)
     return path
 
 
-def _write_tiff(file: Path, array: np.ndarray, kind: Kind, geotags: tuple[tuple[Any, ...], ...]) -> None:
-    import tifffile
-
-    extra = [(*tag, True) for tag in geotags]
-    if kind.nodata is not None:
-        text = f"{kind.nodata:g}"
-        extra.append((NODATA_TAG, 2, len(text) + 1, text, True))
-    options: dict[str, Any] = {"extratags": extra, "metadata": None, "compression": "zlib"}
-    if array.ndim == 3 and kind.channels_last and array.shape[-1] in (3, 4):
-        options |= {"photometric": "rgb"} | ({"extrasamples": ["unassalpha"]} if kind.alpha else {})
-    else:
-        options |= {"photometric": "minisblack"}
-        if array.ndim == 3:
-            options |= {"planarconfig": "contig" if kind.channels_last else "separate"}
-    tifffile.imwrite(file, array, **options)
+def _held(numbers: np.ndarray, limits: Any) -> np.ndarray:
+    """float64 → the type, without wrapping around: 2**63 is the float64 that int64's largest number rounds to."""
+    with np.errstate(invalid="ignore"):
+        array = np.clip(numbers, float(limits.min), float(limits.max)).astype(limits.dtype)
+    if limits.dtype in (np.int64, np.uint64):
+        array[numbers >= float(limits.max)] = limits.max
+    return array

@@ -34,6 +34,8 @@ class Scene:
     rasters: list[Raster | None]
     problems: dict[int, str] = field(default_factory=dict)
     truth: list[Truth] | None = None
+    files: list[Path] = field(default_factory=list)
+    """What was read, masks included: nothing of it may be written."""
 
 
 def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
@@ -71,15 +73,34 @@ def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
                     f"{masks[i]}: the mask has {tuple(known.values.shape[1:])} rows and columns, "
                     f"its map {file} {tuple(raster.values.shape[1:])}."
                 )
+            _refuse_blurred(masks[i], known)
             known_pixels = raster.mask & known.mask & (known.values != 0).all(0)
             raster = Raster(raster.name, raster.values, known_pixels, raster.kind)
         rasters.append(raster)
-    return Scene("maps", _distinct([Path(file).name for file in files]), rasters, problems)
+    read = [Path(str(path).rsplit(".npz:")[0] + ".npz" if ".npz:" in str(path) else path) for path in (*files, *masks)]
+    names = _distinct([Path(file).name for file in files])
+    return Scene("maps", names, rasters, problems, files=[path.expanduser() for path in read])
+
+
+def _refuse_blurred(path: str, mask: Raster) -> None:
+    """JPEG blurs the edges of a mask: zeros beside data become 1 to 5, which would count as data."""
+    values = mask.values
+    faint = (values > 0) & (values < 0.5 * values.max())
+    if mask.kind.suffix in (".jpg", ".jpeg") and bool(faint.any()):
+        raise RasterError(
+            f"{path}: a mask is zero where there are no data, and JPEG has blurred this one "
+            f"({int(faint.sum())} numbers are neither zero nor white); save it as PNG."
+        )
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """File names, numbered where two are the same, so that outputs do not overwrite each other."""
-    return [name if names.count(name) == 1 else f"{i}-{name}" for i, name in enumerate(names)]
+    """Names by which maps are told apart: a number in front where two are the same."""
+    distinct: list[str] = []
+    for i, name in enumerate(names):
+        while names.count(name) > 1 or name in distinct:
+            name = f"{i}-{name}"
+        distinct.append(name)
+    return distinct
 
 
 def scene_from_bundled(
@@ -91,15 +112,18 @@ def scene_from_bundled(
     degrees: float = 20.0,
     noise: float = 0.01,
     seed: int = 0,
+    name: str | None = None,
 ) -> Scene:
     """`count` overlapping maps of a raster that comes inside a wheel: the first is the reference, the others are
-    warped by random members of `model`, with gain 0.7 to 1.3, bias ±0.15 and noise, all known.
+    warped by random members of `model`, with gain 0.7 to 1.3, bias ±0.15 and noise, all known. The scene's `name` is
+    that of the raster.
 
     >>> scene_from_bundled("elevation", size=128).names
     ['elevation-0', 'elevation-1', 'elevation-2']
     """
     if model not in MODELS:
         raise ValueError(f"bundled scene: model={model!r}; it is one of {', '.join(MODELS)}.")
+    scene = name or raster
     numbers: dict[str, Any] = {
         "count": count,
         "size": size,
@@ -108,10 +132,10 @@ def scene_from_bundled(
         "noise": noise,
         "seed": seed,
     }
-    for name, given in numbers.items():
-        whole = name in ("count", "size", "seed")
+    for option, given in numbers.items():
+        whole = option in ("count", "size", "seed")
         if isinstance(given, bool) or not isinstance(given, int if whole else (int, float)):
-            raise ValueError(f"bundled scene: {name}={given!r}; it is a {'whole ' if whole else ''}number.")
+            raise ValueError(f"bundled scene: {option}={given!r}; it is a {'whole ' if whole else ''}number.")
     if count < 2 or size < 32 or noise < 0 or shift < 0:
         raise ValueError(
             f"bundled scene: needs count >= 2, size >= 32, noise >= 0 and shift >= 0; given count={count}, "
@@ -137,6 +161,6 @@ def scene_from_bundled(
         sx, sy = source[0] / source[2] + corner[0], source[1] / source[2] + corner[1]
         known = ((sx >= 0) & (sy >= 0) & (sx <= width - 1) & (sy <= height - 1)).reshape(size, size)
         kind = Kind(".tif", np.dtype(np.float32))
-        rasters.append(Raster(f"{raster}-{i}", torch.from_numpy(values)[None], torch.from_numpy(known), kind))
+        rasters.append(Raster(f"{scene}-{i}", torch.from_numpy(values)[None], torch.from_numpy(known), kind))
         truth.append(Truth(torch.from_numpy(transform), 1.0 / gain, -bias / gain))
-    return Scene(raster, [f"{raster}-{i}" for i in range(count)], rasters, {}, truth)
+    return Scene(scene, [f"{scene}-{i}" for i in range(count)], rasters, {}, truth)

@@ -28,7 +28,7 @@ __all__ = ["read_g2o", "write_g2o"]
 def _from_quaternions(values: Float[Tensor, "rows 7"]) -> SE3:
     """Files carry some six digits; a norm far from one is no rotation but a column out of place."""
     unit = (values[:, 3:].norm(dim=-1, keepdim=True) - 1).abs() < 0.1
-    return SE3(torch.where(unit, values, torch.nan)).normalized()
+    return SE3._wrap(torch.where(unit, values, torch.nan)).normalized()
 
 
 RECORDS = (

@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import io
 import math
 import zlib
 from collections.abc import Sequence
@@ -15,6 +14,14 @@ from mslsq.replacing import replacing
 OPENERS = {".gz": gzip.open, ".bz2": bz2.open}
 BEGINNINGS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2"}
 """What compressed files begin with."""
+PIECE = 1 << 20
+"""Bytes that are decompressed at once."""
+ALWAYS_READ = 1 << 28
+"""Bytes, 256 MiB, that any compressed file may become."""
+LARGEST_RATIO, USUAL_RATIO = 100, "3 to 20 times"
+"""A larger file may become so many times its size. Pose graphs and BAL's problems become 3 to 7 times as large, a graph
+of edges that are all the same but for their numbers 18 times (gzip) to 60 times (bzip2); gzip allows 1,030, bzip2 some
+million: a file made to fill the memory."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """What some editors write before the text."""
 
@@ -24,18 +31,14 @@ def read_lines(path: Path) -> list[str]:
 
     Raises:
         OSError: there is no such file.
-        MalformedFileError: the file is not text, or its compression is damaged.
+        MalformedFileError: the file is not text, its compression is damaged, or it becomes more than 100 times as large
+            when decompressed (and more than 256 MiB).
     """
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file. Paths are relative to {Path.cwd()}.")
     if path.is_dir():
         raise IsADirectoryError(f"{path}: this is a folder, not a file; give one of its files.")
-    opener, content = OPENERS.get(path.suffix.lower()), path.read_bytes()
-    if opener is not None:
-        try:
-            content = opener(io.BytesIO(content), "rb").read()
-        except (EOFError, OSError, zlib.error) as error:
-            raise MalformedFileError(f"{path}:1: damaged, cannot be decompressed as {path.suffix} ({error})") from error
+    content = _decompressed(path) if path.suffix.lower() in OPENERS else path.read_bytes()
     content = content.removeprefix(BYTE_ORDER_MARK)
     try:
         return content.decode("ascii").splitlines()
@@ -44,6 +47,29 @@ def read_lines(path: Path) -> list[str]:
         packed = [suffix for beginning, suffix in BEGINNINGS.items() if content.startswith(beginning)]
         hint = f": compressed, so its name must end in {packed[0]}" if packed else ""
         raise MalformedFileError(f"{path}:{line}: expected plain ASCII text, found byte {byte:#x}{hint}") from None
+
+
+def _decompressed(path: Path) -> bytes:
+    """The content of a compressed file, no more of it in memory than its size allows for."""
+    size = path.stat().st_size
+    limit = max(ALWAYS_READ, LARGEST_RATIO * size)
+    content = bytearray()
+    with open(path, "rb") as file:
+        try:
+            with OPENERS[path.suffix.lower()](file, "rb") as stream:
+                while piece := stream.read(PIECE):
+                    content += piece
+                    if len(content) > limit:
+                        break
+        except (EOFError, OSError, zlib.error) as error:
+            raise MalformedFileError(f"{path}:1: damaged, cannot be decompressed as {path.suffix} ({error})") from error
+    if len(content) > limit:
+        raise MalformedFileError(
+            f"{path}: its {size} bytes become more than {limit} when they are decompressed, {len(content) // size} "
+            f"times as many; text of numbers becomes {USUAL_RATIO} as large. If it is what you want, decompress it "
+            "first: plain files are read whatever their size."
+        )
+    return bytes(content)
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> Path:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mslsq.levels import outside_of_transforms
 from mslsq.linearize.blocks import BlockTerm
+from mslsq.manifolds.validation import unchecked
 from mslsq.problem.system import Inputs
 
 Storages = tuple[Tensor, ...]
@@ -24,7 +25,7 @@ def plain_python() -> Iterator[None]:
     the same afterwards."""
     state = torch.get_rng_state()
     try:
-        with outside_of_transforms(), torch.inference_mode(False), torch.enable_grad():
+        with outside_of_transforms(), torch.inference_mode(False), torch.enable_grad(), unchecked():
             yield
     finally:
         torch.set_rng_state(state)

@@ -10,10 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq import pytree
-
-
-class ManifoldError(ValueError):
-    """An element was given something that it cannot be made of."""
+from mslsq.manifolds.errors import ManifoldError as ManifoldError
 
 
 class Manifold:
@@ -37,7 +34,8 @@ class Manifold:
                 return (other.storage / self.storage).log()
 
     Raises:
-        ManifoldError: `storage` is not a floating-point tensor whose last dimension is `storage_dim`.
+        ManifoldError: `storage` is not a floating-point tensor whose last dimension is `storage_dim`, or its
+            numbers are no element (`check`).
     """
 
     storage_dim: ClassVar[int]
@@ -70,7 +68,17 @@ class Manifold:
                 f"{kind} needs storage of shape (..., {self.storage_dim}), got {tuple(storage.shape)}"
                 f"{self._storage_hint()}"
             )
+        self.check(storage)
         self.storage = storage
+
+    @classmethod
+    def check(cls, storage: Float[Tensor, "*batch storage"]) -> None:
+        """Raises a ManifoldError where these numbers are no element: a quaternion whose norm is not one, say.
+
+        Called by the constructor, where values may be read (not under `torch.func`, not while a graph is recorded); on
+        CUDA it waits for the device once. Results of operations are never looked at. A manifold of your own may define
+        it.
+        """
 
     @classmethod
     def _storage_hint(cls) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mslsq.manifolds.base import Manifold, ManifoldError, _batch
 from mslsq.manifolds.components import stack
+from mslsq.manifolds.validation import refuse, squared_norm_is_off
 
 
 class LieGroup(Manifold):
@@ -19,6 +20,34 @@ class LieGroup(Manifold):
     """
 
     _identity: tuple[float, ...]
+    _unit: ClassVar[slice | None] = None
+    """The part of the storage that has norm one: the rotation."""
+
+    @classmethod
+    def check(cls, storage: Float[Tensor, "*batch storage"]) -> None:
+        """Raises a ManifoldError where a rotation has not norm one (to 1e-3, numbers of four digits) or a scale is not
+        positive."""
+        unit = cls._unit
+        if unit is None:
+            return
+        scaled = unit.stop < cls.storage_dim  # what stands behind the rotation is the scale
+
+        def is_wrong(flat: Tensor) -> Tensor:
+            wrong = squared_norm_is_off(flat[:, unit])
+            return wrong | (flat[:, -1] <= 0) if scaled else wrong
+
+        def says(entry: str, first: int) -> str:
+            row = storage.detach().reshape(-1, cls.storage_dim)[first]
+            rotation = row[unit].tolist()
+            if scaled and float(row[-1]) <= 0:
+                return f"{cls.__name__}: {entry} has the scale {float(row[-1]):g}, which must be positive"
+            return (
+                f"{cls.__name__}{cls._storage_hint()}: {entry} has the rotation {rotation}, of norm "
+                f"{float(row[unit].norm()):.4g} instead of 1. Are the numbers in this order? If they are, divide by "
+                "the norm: torch.nn.functional.normalize(rotation, dim=-1)"
+            )
+
+        refuse(storage, is_wrong, storage.ndim - 1, says)
 
     def compose(self, other: Any) -> Self:
         """First `other`, then `self`; batches broadcast."""

@@ -14,6 +14,7 @@ from mslsq.manifolds.components import cat, stack
 from mslsq.manifolds.lie_group import LieGroup, normalized
 from mslsq.manifolds.series import half_angle, sine_remainder
 from mslsq.manifolds.so2 import SO2
+from mslsq.manifolds.validation import check_matrix
 
 
 class SE2(LieGroup):
@@ -28,6 +29,7 @@ class SE2(LieGroup):
     storage_dim = 4
     tangent_dim = 3
     _identity = (0.0, 0.0, 1.0, 0.0)
+    _unit = slice(2, 4)
 
     @classmethod
     def _storage_hint(cls) -> str:
@@ -97,7 +99,13 @@ class SE2(LieGroup):
 
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
-        """The motion of a homogeneous matrix; (..., 2, 3) does too."""
+        """The motion of a homogeneous matrix; (..., 2, 3) does too.
+
+        Raises:
+            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
+                named.
+        """
+        check_matrix(matrix, 2, cls.__name__, homogeneous=True)
         return cls._wrap(torch.cat([matrix[..., :2, 2], planar.from_matrix(matrix)], -1))
 
     @classmethod

@@ -14,6 +14,7 @@ from mslsq.manifolds.components import cat, cat_matrices, cross, matmul
 from mslsq.manifolds.lie_group import LieGroup, dot, hat, hat_squared, normalized, outer
 from mslsq.manifolds.series import HalfAngle, half_angle, higher_remainders, sine_remainder
 from mslsq.manifolds.so3 import SO3
+from mslsq.manifolds.validation import check_matrix
 
 
 class SE3(LieGroup):
@@ -29,6 +30,7 @@ class SE3(LieGroup):
     storage_dim = 7
     tangent_dim = 6
     _identity = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+    _unit = slice(3, 7)
 
     @classmethod
     def _storage_hint(cls) -> str:
@@ -96,7 +98,13 @@ class SE3(LieGroup):
 
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 4 4"]) -> Self:
-        """The motion of a homogeneous matrix whose last row is (0, 0, 0, 1); (..., 3, 4) does too."""
+        """The motion of a homogeneous matrix whose last row is (0, 0, 0, 1); (..., 3, 4) does too.
+
+        Raises:
+            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
+                named.
+        """
+        check_matrix(matrix, 3, cls.__name__, homogeneous=True)
         return cls._wrap(torch.cat([matrix[..., :3, 3], quaternion.from_matrix(matrix[..., :3, :3])], -1))
 
     @classmethod

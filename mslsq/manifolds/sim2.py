@@ -14,6 +14,7 @@ from mslsq.manifolds.lie_group import LieGroup, normalized
 from mslsq.manifolds.series import half_angle
 from mslsq.manifolds.similarity import translation_coefficients
 from mslsq.manifolds.so2 import SO2
+from mslsq.manifolds.validation import check_matrix
 
 
 class Sim2(LieGroup):
@@ -29,6 +30,7 @@ class Sim2(LieGroup):
     storage_dim = 5
     tangent_dim = 4
     _identity = (0.0, 0.0, 1.0, 0.0, 1.0)
+    _unit = slice(2, 4)
 
     @classmethod
     def _storage_hint(cls) -> str:
@@ -85,7 +87,13 @@ class Sim2(LieGroup):
 
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
-        """The similarity of a homogeneous matrix [[s R, t], [0, 1]]; (..., 2, 3) does too."""
+        """The similarity of a homogeneous matrix [[s R, t], [0, 1]]; (..., 2, 3) does too.
+
+        Raises:
+            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
+                named.
+        """
+        check_matrix(matrix, 2, cls.__name__, homogeneous=True, scaled=True)
         linear = matrix[..., :2, :2]
         scale = (0.5 * (linear * linear).sum((-1, -2))).sqrt()[..., None]
         return cls._wrap(torch.cat([matrix[..., :2, 2], planar.from_matrix(matrix), scale], -1))

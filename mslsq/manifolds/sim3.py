@@ -15,6 +15,7 @@ from mslsq.manifolds.lie_group import LieGroup, dot, hat, normalized
 from mslsq.manifolds.series import half_angle
 from mslsq.manifolds.similarity import inverse_coefficients, translation_coefficients
 from mslsq.manifolds.so3 import SO3
+from mslsq.manifolds.validation import check_matrix
 
 
 class Sim3(LieGroup):
@@ -30,6 +31,7 @@ class Sim3(LieGroup):
     storage_dim = 8
     tangent_dim = 7
     _identity = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
+    _unit = slice(3, 7)
 
     @classmethod
     def _storage_hint(cls) -> str:
@@ -98,7 +100,13 @@ class Sim3(LieGroup):
 
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 4 4"]) -> Self:
-        """The similarity of a homogeneous matrix [[s R, t], [0, 1]]; (..., 3, 4) does too."""
+        """The similarity of a homogeneous matrix [[s R, t], [0, 1]]; (..., 3, 4) does too.
+
+        Raises:
+            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
+                named.
+        """
+        check_matrix(matrix, 3, cls.__name__, homogeneous=True, scaled=True)
         linear = matrix[..., :3, :3]
         scale = ((linear * linear).sum((-1, -2)) / 3.0).sqrt()[..., None]  # |s R|² = 3 s² in Frobenius' norm
         q = quaternion.from_matrix(linear / scale[..., None])

@@ -12,6 +12,7 @@ from mslsq.manifolds import planar
 from mslsq.manifolds.base import _batch
 from mslsq.manifolds.components import stack
 from mslsq.manifolds.lie_group import LieGroup, normalized
+from mslsq.manifolds.validation import check_matrix
 
 
 class SO2(LieGroup):
@@ -26,6 +27,7 @@ class SO2(LieGroup):
     storage_dim = 2
     tangent_dim = 1
     _identity = (1.0, 0.0)
+    _unit = slice(0, 2)
 
     @classmethod
     def _storage_hint(cls) -> str:
@@ -56,7 +58,13 @@ class SO2(LieGroup):
 
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 2 2"]) -> Self:
-        """The rotation of a rotation matrix."""
+        """The rotation of a rotation matrix.
+
+        Raises:
+            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
+                named.
+        """
+        check_matrix(matrix, 2, cls.__name__, homogeneous=False)
         return cls._wrap(planar.from_matrix(matrix))
 
     @classmethod

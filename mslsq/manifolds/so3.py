@@ -13,6 +13,7 @@ from mslsq.manifolds.base import _batch
 from mslsq.manifolds.components import cat
 from mslsq.manifolds.lie_group import LieGroup, dot, hat, hat_squared, normalized
 from mslsq.manifolds.series import HalfAngle, cotangent_remainder, half_angle, sine_remainder
+from mslsq.manifolds.validation import check_matrix
 
 
 class SO3(LieGroup):
@@ -27,6 +28,7 @@ class SO3(LieGroup):
     storage_dim = 4
     tangent_dim = 3
     _identity = (0.0, 0.0, 0.0, 1.0)
+    _unit = slice(0, 4)
 
     @classmethod
     def _storage_hint(cls) -> str:
@@ -58,7 +60,13 @@ class SO3(LieGroup):
 
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
-        """The rotation of a rotation matrix (one that is orthogonal up to rounding)."""
+        """The rotation of a rotation matrix (orthogonal, of determinant one).
+
+        Raises:
+            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
+                named.
+        """
+        check_matrix(matrix, 3, cls.__name__, homogeneous=False)
         return cls._wrap(quaternion.from_matrix(matrix))
 
     def normalized(self) -> Self:

@@ -60,6 +60,10 @@ class Space:
         """Random storage."""
         raise NotImplementedError
 
+    def check(self, value: Any) -> None:
+        """Raises a ManifoldError where a plain tensor was given whose numbers are no storage; elements have been looked
+        at when they were made."""
+
     def _checked(self, storage: Tensor) -> Storage:
         if storage.ndim == 0 or storage.shape[-1] != self.storage_dim:
             raise ManifoldError(
@@ -121,6 +125,10 @@ class ManifoldSpace(Space):
             return self._checked(value)
         raise self._unexpected(value)
 
+    def check(self, value: Any) -> None:
+        if isinstance(value, Tensor):
+            self.manifold.check(value)
+
     def retract(self, storage: Storage, delta: Tangent) -> Storage:
         return self.manifold._wrap(storage).retract(delta).storage
 
@@ -162,6 +170,14 @@ class ProductSpace(Space):
         storages = [space.unwrap(value[name]) for name, space in self.parts]
         batch = torch.broadcast_shapes(*(storage.shape[:-1] for storage in storages))
         return torch.cat([storage.expand(*batch, -1) for storage in storages], -1)
+
+    def check(self, value: Any) -> None:
+        if isinstance(value, Tensor):
+            pieces = value.split([space.storage_dim for _, space in self.parts], -1)
+        else:
+            pieces = [value[name] for name, _ in self.parts]
+        for (_, space), piece in zip(self.parts, pieces, strict=True):
+            space.check(piece)
 
     def retract(self, storage: Storage, delta: Tangent) -> Storage:
         if self.is_euclidean:

@@ -12,6 +12,7 @@ from torch import Tensor
 from mslsq.manifolds.base import Manifold, _batch
 from mslsq.manifolds.lie_group import dot, normalized
 from mslsq.manifolds.series import angle_ratios, half_angle
+from mslsq.manifolds.validation import refuse, squared_norm_is_off
 
 
 class UnitVector(Manifold):
@@ -40,6 +41,19 @@ class UnitVector(Manifold):
     @classmethod
     def _storage_hint(cls) -> str:
         return f" of norm one; for directions in another dimension use UnitVector.of_dim(n), here n = {cls.storage_dim}"
+
+    @classmethod
+    def check(cls, storage: Float[Tensor, "*batch dim"]) -> None:
+        """Raises a ManifoldError where a vector has not norm one (to 1e-3, numbers of four digits)."""
+
+        def says(entry: str, first: int) -> str:
+            row = storage.detach().reshape(-1, cls.storage_dim)[first]
+            return (
+                f"{cls.__name__}: {entry} is {row.tolist()}, of norm {float(row.norm()):.4g} instead of 1; "
+                f"{cls.__name__}.from_vector divides by the norm"
+            )
+
+        refuse(storage, squared_norm_is_off, storage.ndim - 1, says)
 
     @classmethod
     def from_vector(cls, vector: Float[Tensor, "*batch dim"]) -> Self:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mslsq import pytree
+from mslsq.levels import outside_of_transforms
 from mslsq.problem.cost import CostFunction, own_tensors
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
 from mslsq.problem.system import residual_vector
@@ -172,7 +173,8 @@ def _check_leaves(output: Any) -> None:
 
 
 def _random_value(variable: Variable, generator: torch.Generator, dtype: torch.dtype, device: Any) -> Any:
-    storage = variable.space.random(generator=generator, dtype=dtype)
+    with outside_of_transforms():  # `vmap` refuses random numbers
+        storage = variable.space.random(generator=generator, dtype=dtype)
     return variable.space.wrap(storage.to(device=device))
 
 

@@ -154,3 +154,46 @@ def test_it_runs_from_any_directory(tmp_path, crops):
     done = run(maps, "model=translation", "quiet=true", cwd=tmp_path / "elsewhere")
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "elsewhere" / "outputs").rglob("transforms.json"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of file sizes there")
+def test_a_file_that_cannot_be_written_is_named_and_the_figures_are_there(tmp_path):
+    """A limit of file sizes stands for a full disk; maps of noise exceed it, the figures do not."""
+    import resource
+
+    noise = np.random.default_rng(0).integers(0, 255, (400, 400), dtype=np.uint8)
+    for name, x in (("a.png", 0), ("b.png", 5)):
+        iio.imwrite(tmp_path / name, noise[:, x : x + 390])
+    out, limit = tmp_path / "run", 100_000
+    command = [sys.executable, str(ROOT / "scripts" / "align.py"), f"maps=[{tmp_path}/a.png,{tmp_path}/b.png]"]
+    command += ["model=translation", "quiet=true", f"hydra.run.dir={out}"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        timeout=300,
+    )
+    assert done.returncode == 4, done.stderr
+    assert "aligned/a.png cannot be written: File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    maps = json.loads((out / "transforms.json").read_text())["maps"]
+    assert np.allclose(np.array(maps[1]["matrix"])[:2, 2], [-5, 0], atol=0.05)
+    assert (out / "metrics.json").exists()
+    assert not [path for path in out.rglob("*.png") if path.is_file()]
+
+
+def test_maps_of_one_stem_have_masks_of_their_own(tmp_path, crops):
+    iio.imwrite(tmp_path / "a.png", iio.imread(crops / "a.png"))
+    tifffile.imwrite(tmp_path / "a.tif", iio.imread(crops / "b.png").astype(np.float32))
+    out = tmp_path / "run"
+    done = run("maps=[a.png,a.tif]", "model=translation", "quiet=true", f"hydra.run.dir={out}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    names = {"a.png", "a.png.mask.png", "a.tif", "a.tif.mask.png"}
+    assert {path.name for path in (out / "aligned").iterdir()} == names
+    maps = json.loads((out / "transforms.json").read_text())["maps"]
+    assert {file for record in maps for file in record["files"]} == {f"aligned/{name}" for name in names}
+    done = run("maps=[a.png,a.tif]", "reference=a", f"hydra.run.dir={out}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "several maps" in done.stderr

@@ -1,0 +1,29 @@
+"""Tensors of a solve are dense: a sparse one is named, with what to do about it."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from mslsq.problem.errors import ProblemError
+
+
+def check_dense(tensors: Mapping[str, Tensor], where: str = "") -> None:
+    """Raises a ProblemError for the first tensor that is sparse, nested or of another layout without strides.
+
+    The residual is batched by `vmap` and differentiated in forward mode, for which PyTorch's sparse tensors have no
+    rules ("unsupported memory format option" is what they say).
+    """
+    for name, tensor in tensors.items():
+        if tensor.is_nested:
+            raise ProblemError(
+                f"{where}{name} is a nested tensor; dense ones are expected: pad it (torch.nested.to_padded_tensor), "
+                "and give the padding the weight zero."
+            )
+        if tensor.layout != torch.strided:
+            dense = f"{name}.to_dense()" if name.isidentifier() else "its .to_dense()"
+            raise ProblemError(
+                f"{where}{name} is a tensor of layout {tensor.layout} and shape {tuple(tensor.shape)}; dense ones are "
+                f"expected: pass {dense}. Where that is too large, pass its indices and values and sum with index_add; "
+                "the sparsity of the Jacobian of a large residual is found by itself."
+            )

@@ -1,0 +1,52 @@
+"""A file that cannot be written is named, and what was there stays."""
+
+import errno
+import sys
+
+import pytest
+
+from mslsq.replacing import NotWrittenError, replacing, write_text
+
+
+@pytest.mark.parametrize(
+    "given", [OSError(errno.ENOSPC, "No space left on device"), OSError("8 requested and 0 written")]
+)
+def test_an_error_without_a_name_gets_the_name_of_the_file(tmp_path, given):
+    """As a full disk raises it, and as NumPy does."""
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+    with (
+        pytest.raises(NotWrittenError, match=r"cannot be written: (No space|8 req).*a\.txt") as caught,
+        replacing(path),
+    ):
+        raise given
+    assert caught.value.filename == str(path)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_an_error_about_another_file_keeps_its_own_name(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere") as caught, replacing(tmp_path / "a.txt"):
+        (tmp_path / "nowhere").read_text()
+    assert not isinstance(caught.value, NotWrittenError)
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotWrittenError, match=r"file/a\.txt"):
+        write_text(tmp_path / "file" / "a.txt", "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of file sizes there")
+def test_a_file_that_grows_too_large_is_named(tmp_path):
+    """The limit of the process stands for a full disk: the same failing write(2)."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(NotWrittenError, match=r"a\.txt"):
+            write_text(tmp_path / "a.txt", "x" * (2 << 20))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
