@@ -78,7 +78,7 @@ class Case:
         parts = []
         for leaf in pytree.tree_leaves(output):
             if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
-                leaf = torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf
+                leaf = torch.stack([leaf.real, leaf.imag], -1) if leaf.is_complex() else leaf
                 parts.append(leaf.reshape(-1).to(dtype))
         vector = torch.cat(parts)
         if len(vector) > MOST_ROWS:

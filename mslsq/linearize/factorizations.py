@@ -74,3 +74,17 @@ def cholesky_inverse(L: Inexact[Tensor, "*batch n n"], upper: bool = False) -> T
     L = L.triu().mH if upper else L.tril()
     inverse = torch.linalg.solve_triangular(L, torch.eye(L.shape[-1], dtype=L.dtype, device=L.device), upper=False)
     return inverse.mH @ inverse
+
+
+def triangular_solve(
+    B: Inexact[Tensor, "*batch n k"],
+    A: Inexact[Tensor, "*batch n n"],
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`aten.triangular_solve`, the old name, whose second derivatives take the triangle that is not read."""
+    T = A.triu() if upper else A.tril()
+    if transpose:
+        T, upper = T.mT, not upper
+    return torch.linalg.solve_triangular(T, B, upper=upper, unitriangular=unitriangular), A.clone()

@@ -76,17 +76,38 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def rrelu(
-    x: Tensor,
-    noise: Tensor,
-    lower: float = 1 / 8,
-    upper: float = 1 / 3,
-    training: bool = False,
-    generator: object = None,
+    x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *rest: object
 ) -> Tensor:
     """`aten.rrelu_with_noise` outside of training, where the slope is the middle one."""
     if training:
         raise RuntimeError("rrelu in training is random: put the module into eval()")
     return torch.where(x > 0, x, (lower + upper) / 2 * x)
+
+
+def rrelu_functional(x: Tensor, noise: Tensor, *rest: float) -> tuple[Tensor, Tensor]:
+    """`aten.rrelu_with_noise_functional`, which is what capturing may make of it."""
+    return rrelu(x, noise, *rest), noise
+
+
+def group_norm(
+    x: Inexact[Tensor, "n c *size"],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: int,
+    channels: int,
+    size: int,
+    groups: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`aten.native_group_norm`, which takes one layout in memory only: normalized, means, 1 / standard deviations."""
+    parts = x.reshape(n, groups, -1)
+    centred = parts - parts.mean(-1, keepdim=True)
+    scale = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
+    normalized = (centred * scale).reshape(x.shape)
+    shape = [1, channels, *[1] * (x.ndim - 2)]
+    normalized = normalized if weight is None else normalized * weight.reshape(shape)
+    normalized = normalized if bias is None else normalized + bias.reshape(shape)
+    return normalized, parts.mean(-1), scale.squeeze(-1)
 
 
 def max_unpool(x: Inexact[Tensor, "*planes h w"], indices: Int[Tensor, "*planes h w"], size: list[int]) -> Tensor:
@@ -103,3 +124,13 @@ def max_unpool3d(x: Tensor, indices: Tensor, size: list[int], stride: list[int],
 def roll(x: Tensor, shifts: list[int], dims: list[int] = []) -> Tensor:  # noqa: B006
     """`roll`, which under `vmap` rolls the batch of a tensor without axes."""
     return x if x.ndim == 0 else torch.roll(x, shifts, dims)
+
+
+def index_fill(x: Tensor, dim: int, index: Int[Tensor, "k"], value: Tensor) -> Tensor:
+    """`index_fill` with a tensor as value, whose tangent the forward derivative of PyTorch's forgets."""
+    if x.ndim == 0:
+        return value.to(x.dtype) if index.numel() else x
+    filled = torch.zeros(x.shape[dim], dtype=torch.bool, device=x.device).index_fill(0, index.reshape(-1), True)
+    shape = [1] * x.ndim
+    shape[dim] = -1
+    return torch.where(filled.reshape(shape), value.to(x.dtype), x)

@@ -35,6 +35,8 @@ WRONG = {
     "_cdist_forward": distances.cdist,
     "_prelu_kernel": formulas.prelu,
     "cholesky_inverse": factorizations.cholesky_inverse,
+    "triangular_solve": factorizations.triangular_solve,
+    "index_fill.int_Tensor": formulas.index_fill,
 }
 """Silently wrong under some transform."""
 
@@ -51,13 +53,14 @@ INCOMPLETE = {
     "multilabel_margin_loss_forward": formulas.multilabel_margin_loss,
     "hardsigmoid": formulas.hardsigmoid,
     "rrelu_with_noise": formulas.rrelu,
+    "rrelu_with_noise_functional": formulas.rrelu_functional,
     "max_unpool2d": formulas.max_unpool,
     "max_unpool3d": formulas.max_unpool3d,
 }
 """Right, but without a derivative in forward mode or without a second one."""
 
-RARELY_WRONG = {"roll": formulas.roll}
-"""Wrong in cases too rare to capture every residual that calls one: the check of a plan finds them."""
+RARELY_WRONG = {"roll": formulas.roll, "native_group_norm": formulas.group_norm}
+"""Wrong, or refused, in cases too rare to capture every residual that calls one: the check of a plan finds them."""
 
 REPLACEMENTS: dict[Any, Callable[..., Any]] = overloads(WRONG | INCOMPLETE | RARELY_WRONG)
 """By aten operator, a function with the operator's signature that every transform gets right."""
