@@ -61,3 +61,30 @@ def lu_solve(
         return P @ torch.linalg.solve_triangular(L.mH, Y, upper=True, unitriangular=True)
     Y = torch.linalg.solve_triangular(L, P.mT @ B, upper=False, unitriangular=True)
     return torch.linalg.solve_triangular(U, Y, upper=True)
+
+
+def cholesky(A: Inexact[Tensor, "*batch n n"], upper: bool = False) -> Tensor:
+    """`aten.cholesky`, the old name, which has no derivative in forward mode."""
+    L = torch.linalg.cholesky(A)
+    return L.mH if upper else L
+
+
+def cholesky_inverse(L: Inexact[Tensor, "*batch n n"], upper: bool = False) -> Tensor:
+    """(L Lᴴ)⁻¹ of the triangle alone: the forward derivative of PyTorch's takes tangents of the other triangle too."""
+    L = L.triu().mH if upper else L.tril()
+    inverse = torch.linalg.solve_triangular(L, torch.eye(L.shape[-1], dtype=L.dtype, device=L.device), upper=False)
+    return inverse.mH @ inverse
+
+
+def triangular_solve(
+    B: Inexact[Tensor, "*batch n k"],
+    A: Inexact[Tensor, "*batch n n"],
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`aten.triangular_solve`, the old name, whose second derivatives take the triangle that is not read."""
+    T = A.triu() if upper else A.tril()
+    if transpose:
+        T, upper = T.mT, not upper
+    return torch.linalg.solve_triangular(T, B, upper=upper, unitriangular=unitriangular), A.clone()

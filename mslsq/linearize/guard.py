@@ -68,8 +68,8 @@ REMEDIES = {
 
 # Their result has the shape of an input, not its values.
 SHAPE_ONLY = ("empty_like", "zeros_like", "ones_like", "full_like", "new_empty", "new_zeros", "new_ones", "new_full")
-# Marked as random in PyTorch although they are not, at dropout 0.
-NOT_RANDOM = ("attention",)
+# Marked as random in PyTorch although they are not, at dropout 0 or outside of training.
+NOT_RANDOM = ("attention", "rrelu_with_noise")
 
 
 def is_integer(value: Any) -> bool:

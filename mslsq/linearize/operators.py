@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mslsq.linearize import attention, distances, factorizations, sampling
+from mslsq.linearize import attention, distances, factorizations, formulas, sampling
 
 aten = torch.ops.aten
 
@@ -33,6 +33,10 @@ WRONG = {
     "_linalg_slogdet": factorizations.slogdet,
     "_linalg_det": factorizations.det,
     "_cdist_forward": distances.cdist,
+    "_prelu_kernel": formulas.prelu,
+    "cholesky_inverse": factorizations.cholesky_inverse,
+    "triangular_solve": factorizations.triangular_solve,
+    "index_fill.int_Tensor": formulas.index_fill,
 }
 """Silently wrong under some transform."""
 
@@ -42,17 +46,35 @@ INCOMPLETE = {
     "grid_sampler_2d": sampling.grid_sample,
     "grid_sampler_3d": sampling.grid_sample,
     "_scaled_dot_product_flash_attention_for_cpu": attention.flash_for_cpu,
+    "cholesky": factorizations.cholesky,
+    "huber_loss": formulas.huber_loss,
+    "soft_margin_loss": formulas.soft_margin_loss,
+    "multi_margin_loss": formulas.multi_margin_loss,
+    "multilabel_margin_loss_forward": formulas.multilabel_margin_loss,
+    "hardsigmoid": formulas.hardsigmoid,
+    "rrelu_with_noise": formulas.rrelu,
+    "rrelu_with_noise_functional": formulas.rrelu_functional,
+    "max_unpool2d": formulas.max_unpool,
+    "max_unpool3d": formulas.max_unpool3d,
 }
 """Right, but without a derivative in forward mode or without a second one."""
 
-REPLACEMENTS: dict[Any, Callable[..., Any]] = overloads(WRONG | INCOMPLETE)
+RARELY_WRONG = {"roll": formulas.roll, "native_group_norm": formulas.group_norm}
+"""Wrong, or refused, in cases too rare to capture every residual that calls one: the check of a plan finds them."""
+
+REPLACEMENTS: dict[Any, Callable[..., Any]] = overloads(WRONG | INCOMPLETE | RARELY_WRONG)
 """By aten operator, a function with the operator's signature that every transform gets right."""
 
 FUSED = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 """What attention modules call where nothing requires a gradient, which has no derivative at all: capturing calls the
 parts instead (`without_fused_modules`)."""
 
-REWRITTEN: frozenset[Any] = frozenset(REPLACEMENTS) | frozenset(overloads(dict.fromkeys(FUSED, torch.neg)))
+BY_LAYOUT = ("as_strided",)
+"""Silently wrong under `vmap`, and rewritten for the layout of the example (`rewrites.strided`)."""
+
+REWRITTEN: frozenset[Any] = frozenset(
+    overloads(WRONG | INCOMPLETE | dict.fromkeys((*FUSED, *BY_LAYOUT), torch.Tensor.clone))
+)
 """The operators that a residual must not be differentiated with as they are."""
 
 

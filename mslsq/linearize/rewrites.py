@@ -104,6 +104,8 @@ def rewrite(node: fx.Node) -> None:
     elif target in (aten.slice_copy.Tensor, aten.slice.Tensor):
         node.target = aten.slice.Tensor
         node.args = (node.args[0], *bounds(node.args[1:], shape_and_dtype(node.args[0])[0]))
+    elif target in (aten.as_strided.default, aten.as_strided_copy.default):
+        strided(node)
     elif target in SCATTERS:
         joined(node)
     elif target in REPLACED:
@@ -237,6 +239,33 @@ def gathered(node: fx.Node, into: Any, source: Any, shape: list[int]) -> fx.Node
     both = graph.call_function(aten.cat.default, (flat, 0))
     value = graph.call_function(aten.index_select.default, (both, 0, graph.get_attr(name)))
     return graph.call_function(aten.reshape.default, (value, shape))
+
+
+def strided(node: fx.Node) -> None:
+    """`as_strided` reads memory, which a batch lays out otherwise (silently wrong under `vmap`, torch 2.13): an
+    `index_select` of the entries that it read in the example."""
+    source, size, stride = cast(tuple[Any, ...], node.args[:3])
+    value = source.meta["val"]
+    offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
+    first = value.storage_offset()
+    offset = first if offset is None else cast(int, offset)
+    reach = ((list(value.shape), list(value.stride()), 0), (size, stride, offset - first))
+    extent = max(start + sum((n - 1) * step for n, step in zip(*of, strict=True)) + 1 for *of, start in reach)
+    memory = torch.full((extent,), -1, device=value.device)
+    own = torch.arange(value.numel(), device=value.device).reshape(value.shape)
+    memory.as_strided(value.shape, value.stride()).copy_(own)
+    order = memory.as_strided(size, stride, offset - first)
+    if (order < 0).any():
+        raise RuntimeError("as_strided reads memory outside of its tensor")
+    name = f"order_of_{node.name}"
+    graph = node.graph
+    graph.owning_module.register_buffer(name, order.reshape(-1))  # pyright: ignore[reportOptionalMemberAccess]
+    with graph.inserting_before(node):
+        flat = graph.call_function(aten.reshape.default, (source, [-1]))
+        taken = graph.call_function(aten.index_select.default, (flat, 0, graph.get_attr(name)))
+        result = graph.call_function(aten.reshape.default, (taken, list(size)))
+    result.meta = node.meta
+    replace(node, result)
 
 
 def fixed_dtype(node: fx.Node) -> None:

@@ -67,6 +67,8 @@ def complex_solve(p):
     return torch.view_as_real(torch.linalg.solve(A, torch.complex(moved(p, 3), moved(p, 3, seed=2))))
 
 
+CLASSES, LABELS = torch.tensor([0, 3, 1]), torch.tensor([[0, 2, -1, 1], [-1, 0, 1, 1], [3, 2, 1, 0]])
+PLACES, INDEX = torch.tensor([[[[0, 2], [9, 15]]]]), torch.tensor([1])
 MASK = torch.tensor([[True, False, True], [True, True, False], [False, False, True]])
 OPERATORS = {
     "solve": lambda p: torch.linalg.solve(matrix(p), moved(p, 3, 2)),
@@ -89,6 +91,20 @@ OPERATORS = {
     "grid_sample of a moving image": of_grid("bilinear", "border", True, image_moves=True),
     "grid_sample 3-D": of_grid("bilinear", "zeros", True, axes=3, image_moves=True),
     "grid_sample 3-D nearest": of_grid("nearest", "border", False, axes=3, image_moves=True),
+    "huber_loss": lambda p: F.huber_loss(3 * moved(p, 6), fixed(6, dtype=p.dtype), reduction="none", delta=0.7),
+    "soft_margin_loss": lambda p: F.soft_margin_loss(moved(p, 6), fixed(6, dtype=p.dtype).sign(), reduction="none"),
+    "multi_margin_loss": lambda p: F.multi_margin_loss(moved(p, 3, 4), CLASSES, p=2, reduction="none"),
+    "multilabel_margin_loss": lambda p: F.multilabel_margin_loss(moved(p, 3, 4), LABELS),
+    "prelu": lambda p: F.prelu(moved(p, 2, 3, 2), moved(p, 3, seed=2)),
+    "rrelu": lambda p: F.rrelu(moved(p, 6)),
+    "group_norm": lambda p: F.group_norm(moved(p, 1, 4, 3), 2, moved(p, 4, seed=2), moved(p, 4, seed=3)),
+    "max_unpool": lambda p: F.max_unpool2d(moved(p, 1, 1, 2, 2), PLACES, 2),
+    "cholesky": lambda p: torch.cholesky(matrix(p) @ matrix(p).mT),
+    "cholesky_inverse": lambda p: torch.cholesky_inverse(matrix(p).tril()),
+    "triangular_solve": lambda p: torch.triangular_solve(moved(p, 3, 2), matrix(p))[0],
+    "as_strided": lambda p: moved(p, 12).as_strided((3, 2), (2, 3), 1) * 2,
+    "index_fill": lambda p: torch.index_fill(fixed(3, 2, dtype=p.dtype), -1, INDEX, p[1]),
+    "roll of a scalar": lambda p: torch.roll(p.sum(), 1),
     "attention": of_attention(),
     "attention, causal": of_attention(is_causal=True),
     "attention, masked": of_attention(attn_mask=MASK),

@@ -1,0 +1,136 @@
+"""Operators as their formulas: activations and losses whose kernels lack a second derivative, or batch it wrongly.
+
+At a kink each takes the side that PyTorch's kernel takes.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float, Inexact, Int
+from torch import Tensor
+
+NONE, MEAN, SUM = range(3)
+"""`reduction` as aten has it."""
+
+
+def reduced(loss: Tensor, reduction: int) -> Tensor:
+    return loss if reduction == NONE else loss.mean() if reduction == MEAN else loss.sum()
+
+
+def huber_loss(x: Tensor, target: Tensor, reduction: int = MEAN, delta: float = 1.0) -> Tensor:
+    """½q² + δ(|z| − q) with z = x − target, q = min(|z|, δ): finite derivatives for gross errors too."""
+    z = (x - target).abs()
+    q = z.clamp(max=delta)
+    return reduced(0.5 * q * q + delta * (z - q), reduction)
+
+
+def soft_margin_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+    """log(1 + exp(−target x))."""
+    z = -target * x
+    return reduced(torch.logaddexp(z, torch.zeros_like(z)), reduction)
+
+
+def multi_margin_loss(
+    x: Float[Tensor, "*batch classes"],
+    target: Int[Tensor, "*batch"],
+    p: float = 1,
+    margin: float = 1,
+    weight: Float[Tensor, "classes"] | None = None,
+    reduction: int = MEAN,
+) -> Tensor:
+    """Σ over the other classes of w max(0, margin − x[target] + x[i])ᵖ / classes."""
+    classes = x.shape[-1] if x.ndim else 1
+    rows, wanted = x.reshape(-1, classes), target.reshape(-1, 1)
+    hinge = (margin - rows.gather(1, wanted) + rows).clamp(min=0)
+    hinge = hinge if p == 1 else hinge * hinge
+    if weight is not None:
+        hinge = hinge * weight.index_select(0, wanted[:, 0])[:, None]
+    others = torch.arange(classes, device=x.device) != wanted
+    loss = torch.where(others, hinge, 0).sum(1) / classes
+    return reduced(loss.reshape(target.shape), reduction)
+
+
+def multilabel_margin_loss(
+    x: Float[Tensor, "*batch classes"], target: Int[Tensor, "*batch classes"], reduction: int = MEAN
+) -> tuple[Tensor, Tensor]:
+    """Σ over targets j (up to the first −1) and others i of max(0, 1 − x[j] + x[i]) / classes; and who is a target."""
+    classes = x.shape[-1] if x.ndim else 1
+    rows, wanted = x.reshape(-1, classes), target.reshape(-1, classes)
+    named = (wanted < 0).to(torch.int64).cumsum(1) == 0
+    places = torch.where(named, wanted, 0)
+    among = (named[:, :, None] & (places[:, :, None] == torch.arange(classes, device=x.device))).any(1)
+    hinge = (1 - rows.gather(1, places)[:, :, None] + rows[:, None, :]).clamp(min=0)
+    loss = torch.where(named[:, :, None] & ~among[:, None, :], hinge, 0).sum((1, 2)) / classes
+    loss = loss.reshape(target.shape[:-1]) if reduction == NONE else reduced(loss, reduction)
+    return loss, among.to(x.dtype).reshape(target.shape)
+
+
+def hardsigmoid(x: Tensor) -> Tensor:
+    """0 up to −3, 1 from 3, a line between."""
+    return torch.where(x <= -3, 0, torch.where(x >= 3, 1, (x + 3) / 6))
+
+
+def prelu(x: Tensor, weight: Tensor) -> Tensor:
+    """x where it is positive, else weight·x; the weight broadcasts."""
+    return torch.where(x > 0, x, weight * x)
+
+
+def rrelu(
+    x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *rest: object
+) -> Tensor:
+    """`aten.rrelu_with_noise` outside of training, where the slope is the middle one."""
+    if training:
+        raise RuntimeError("rrelu in training is random: put the module into eval()")
+    return torch.where(x > 0, x, (lower + upper) / 2 * x)
+
+
+def rrelu_functional(x: Tensor, noise: Tensor, *rest: float) -> tuple[Tensor, Tensor]:
+    """`aten.rrelu_with_noise_functional`, which is what capturing may make of it."""
+    return rrelu(x, noise, *rest), noise
+
+
+def group_norm(
+    x: Inexact[Tensor, "n c *size"],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: int,
+    channels: int,
+    size: int,
+    groups: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`aten.native_group_norm`, which takes one layout in memory only: normalized, means, 1 / standard deviations."""
+    parts = x.reshape(n, groups, -1)
+    centred = parts - parts.mean(-1, keepdim=True)
+    scale = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
+    normalized = (centred * scale).reshape(x.shape)
+    shape = [1, channels, *[1] * (x.ndim - 2)]
+    normalized = normalized if weight is None else normalized * weight.reshape(shape)
+    normalized = normalized if bias is None else normalized + bias.reshape(shape)
+    return normalized, parts.mean(-1), scale.squeeze(-1)
+
+
+def max_unpool(x: Inexact[Tensor, "*planes h w"], indices: Int[Tensor, "*planes h w"], size: list[int]) -> Tensor:
+    """`max_unpool2d`: each entry at its place of a plane of zeros."""
+    kept = x.ndim - len(size)
+    plane = x.new_zeros([*x.shape[:kept], math.prod(size)])
+    return plane.scatter(-1, indices.flatten(kept), x.flatten(kept)).reshape([*x.shape[:kept], *size])
+
+
+def max_unpool3d(x: Tensor, indices: Tensor, size: list[int], stride: list[int], padding: list[int]) -> Tensor:
+    return max_unpool(x, indices, size)
+
+
+def roll(x: Tensor, shifts: list[int], dims: list[int] = []) -> Tensor:  # noqa: B006
+    """`roll`, which under `vmap` rolls the batch of a tensor without axes."""
+    return x if x.ndim == 0 else torch.roll(x, shifts, dims)
+
+
+def index_fill(x: Tensor, dim: int, index: Int[Tensor, "k"], value: Tensor) -> Tensor:
+    """`index_fill` with a tensor as value, whose tangent the forward derivative of PyTorch's forgets."""
+    if x.ndim == 0:
+        return value.to(x.dtype) if index.numel() else x
+    filled = torch.zeros(x.shape[dim], dtype=torch.bool, device=x.device).index_fill(0, index.reshape(-1), True)
+    shape = [1] * x.ndim
+    shape[dim] = -1
+    return torch.where(filled.reshape(shape), value.to(x.dtype), x)
