@@ -14,15 +14,17 @@ import torch
 from torch import Tensor
 
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
-from mslsq.adjoint.factor import TRUSTED, pseudo_inverse_factor, warn_about_gauge, warn_about_residual
+from mslsq.adjoint.checking import checked_derivatives
+from mslsq.adjoint.factor import pseudo_inverse_factor
+from mslsq.adjoint.minimum import Curvature, Evidence, Point, evidence_of_a_minimum
+from mslsq.adjoint.warning import TRUSTED, warn_about
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.linearizer import Linearizer
+from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status
 from mslsq.solvers.planning import Task
 from mslsq.solvers.run import Outcome, run
-from mslsq.solvers.step import LEVEL
 
 
 class Answer(NamedTuple):
@@ -111,7 +113,7 @@ class Solve(torch.autograd.Function):
         factor, residual = outcome.cost.new_zeros(0), torch.full_like(outcome.cost, torch.nan)
         if call.adjoint is not None:
             call.made.plan, call.made.method = outcome.planned[0], outcome.method
-            factor, usable, residual = _judged(call, outcome, usable, residual)
+            factor, usable, residual = _judged(call, values, outcome, usable, residual)
         history = outcome.history
         return (
             *outcome.values,
@@ -173,68 +175,88 @@ def answer_of(call: Call, output: tuple[Tensor, ...]) -> Answer:
     return Answer(output[:count], *figures, history=tuple(history), trajectory=tuple(trajectory))
 
 
-def _judged(call: Call, outcome: Outcome, converged: Tensor, unknown: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+class Factored(NamedTuple):
+    """The Hessian that the adjoint wants, and what is known of each problem with it."""
+
+    factor: Tensor
+    """Of the Hessian, or of its pseudo-inverse."""
+    definite: Tensor
+    residual: Tensor
+    """How well systems with it are solved; where it is not definite how far an iterative solver came, else NaN."""
+    evidence: Evidence
+    hessian: Tensor
+
+
+def _judged(
+    call: Call, start: Values, outcome: Outcome, converged: Tensor, unknown: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The factor that the adjoint wants, which problems are differentiable, and how well systems with it are solved."""
     adjoint, values, status = call.adjoint, outcome.values, outcome.status
-    plan, linearizer, inputs = outcome.planned
     assert adjoint is not None  # whoever asks has set it
     if adjoint.factors is None:
         # Derivatives of the iteration itself: they exist wherever its numbers are finite.
         finite = torch.stack([torch.isfinite(x).all(-1).all(-1) for x in values]).all(0)
         return values[0].new_zeros(0), finite & (status != Status.NON_FINITE), unknown
-    # The Hessian of a large problem would take minutes to compile, for one call per solve.
-    compiled = call.task.solver.compile and not plan.is_large
-    policy = "always" if compiled else call.task.solver.trace
-    plan.recorded("gradient", policy, linearizer.gradient, values, inputs)
-    plan.recorded("cost", policy, linearizer.cost, values, inputs)
+    outcome = checked_derivatives(call, outcome)
     minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
-    if minimum_norm and linearizer.linear_solver.form in ("sparse", "blocks"):
+    if minimum_norm and outcome.planned[1].linear_solver.form in ("sparse", "blocks"):
         raise AdjointOptionError(
             "Implicit(gauge='minimum_norm') needs the dense Hessian: solve with linear_solver=mslsq.linear.Cholesky()."
         )
     with torch.no_grad(), TRANSFORM_LOCK:
-        factor, definite, residual = _factored(call, outcome, policy, compiled, minimum_norm)
-        stalled = status == Status.STALLED
-        if bool((stalled & definite).any()):
-            # Tolerances below what the dtype resolves end in STALLED. Where a Newton step from here promises nothing
-            # that the cost could tell, this is the minimum all the same.
-            gradient = linearizer.gradient(values, inputs)
-            decrement = 0.5 * (gradient * linearizer.linear_solver.solve_factored(factor, gradient)).sum(-1)
-            told = LEVEL * torch.finfo(decrement.dtype).eps * linearizer.cost(values, inputs)
-            converged = converged | (stalled & (decrement <= told))
-    # A solver that gave up before it could tell says how far it came: that is not a gauge.
-    singular = converged & ~definite & residual.isnan()
-    unsolved = converged & ~singular & ~(definite & (residual <= TRUSTED))
-    if bool(singular.any()):
-        warn_about_gauge(int(singular.sum()), len(definite))
-    if not minimum_norm and bool(unsolved.any()):
-        warn_about_residual(float(residual[unsolved].max()), int(unsolved.sum()), len(definite))
-        definite = definite & ~unsolved
-    return factor, converged & definite, residual
+        found = _factored(call, start, outcome, minimum_norm)
+    solved = found.definite & found.evidence.solved
+    solved = solved if minimum_norm else solved & (found.residual <= TRUSTED)
+    exists = solved & found.evidence.vanishes & found.evidence.smooth
+    # Tolerances below what the dtype resolves end in STALLED; at a minimum that is as good as converged.
+    usable = exists & (converged | (status == Status.STALLED))
+    if bool((converged & ~usable).any()):
+        warn_about(converged, solved, found.definite, found.residual, found.evidence, found.hessian)
+    return found.factor, usable, found.residual
 
 
-def _factored(
-    call: Call, outcome: Outcome, policy: str, compiled: bool, minimum_norm: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A factor of the Hessian (of its pseudo-inverse), which are definite, and the residual of a system with them."""
+def _factored(call: Call, start: Values, outcome: Outcome, minimum_norm: bool) -> Factored:
+    """Factors of all Hessians, and what they and the gradient say."""
     plan, linearizer, _ = outcome.planned
-    name, hessian, at = _hessian(call, outcome)
+    values, inputs, solver, linear = outcome.values, outcome.planned[2], call.task.solver, linearizer.linear_solver
+    adjoint = call.adjoint
+    assert adjoint is not None  # whoever asks has set it
+    # The Hessian of a large problem would take minutes to compile, for one call per solve.
+    compiled = solver.compile and not plan.is_large
+    policy = "always" if compiled else solver.trace
+    gradient = plan.recorded("gradient", policy, linearizer.gradient, values, inputs)
+    plan.recorded("cost", policy, linearizer.cost, values, inputs)
+    name, hessian = _hessian(call, outcome)
+    point = Point(values, inputs, outcome.matrix, start, outcome.cost)
 
-    def factored(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def factored(matrix: Tensor, at: Point, gradient: Callable[..., Tensor], asks: bool) -> Factored:
         if minimum_norm:
             factor, definite = pseudo_inverse_factor(matrix)
-            return factor, definite, torch.full_like(outcome.cost, torch.nan)
-        factor, definite, undecided = linearizer.linear_solver.definite_factor(matrix)
-        residual = _residual_of_a_system(linearizer, matrix, factor)
-        return factor, definite, torch.where(definite, residual, torch.nan if undecided is None else undecided)
+            residual = torch.full_like(at.cost, torch.nan)
+        else:
+            factor, definite, undecided = linear.definite_factor(matrix)
+            residual = _residual_of_a_system(linearizer, matrix, factor)
+            residual = torch.where(definite, residual, torch.nan if undecided is None else undecided)
+        curvature = Curvature(
+            partial(linear.product, matrix),
+            partial(adjoint.inverse, linear, factor),
+            definite,
+            0.5 if adjoint.factors == "exact" else 1.0,
+        )
+        evidence = evidence_of_a_minimum(linearizer, gradient, solver, at, curvature, asks)
+        return Factored(factor, definite, residual, evidence, matrix)
+
+    def whole(*at: Any) -> Factored:
+        return factored(hessian(*at[:3]), Point(*at), linearizer.gradient, asks=False)
 
     # Dense factors are a part of what is recorded; sparse and iterative solvers do as they like.
-    whole = linearizer.linear_solver.form in ("normal", "triangular") and not minimum_norm
-    if whole:
-        both = plan.recorded(f"factored {name}", policy, lambda *at: factored(hessian(*at)), *at, compiled=compiled)
-        return factored(plan.run_eagerly(hessian, *at)) if both is None else both(*at)
-    graph = plan.recorded(name, policy, hessian, *at, compiled=compiled)
-    return factored(plan.run_eagerly(hessian, *at) if graph is None else graph(*at))
+    if linear.form in ("normal", "triangular") and not minimum_norm:
+        name = f"factored {name}, ftol {solver.ftol}, xtol {solver.xtol}"
+        graph = plan.recorded(name, policy, whole, *point, compiled=compiled)
+        return plan.run_eagerly(whole, *point) if graph is None else graph(*point)
+    graph = plan.recorded(name, policy, hessian, *point[:3], compiled=compiled)
+    matrix = plan.run_eagerly(hessian, *point[:3]) if graph is None else graph(*point[:3])
+    return factored(matrix, point, linearizer.gradient if gradient is None else gradient, solver.early_stop)
 
 
 def _residual_of_a_system(linearizer: Linearizer, hessian: Tensor, factor: Tensor) -> Tensor:
@@ -246,15 +268,16 @@ def _residual_of_a_system(linearizer: Linearizer, hessian: Tensor, factor: Tenso
     return linear.relative_residual(hessian, linear.solve_factored(factor, rhs), rhs)
 
 
-def _hessian(call: Call, outcome: Outcome) -> tuple[str, Callable[..., Tensor], tuple[Any, ...]]:
-    """The Hessian that the adjoint wants: its name, a function, and what to call it with. Where the normal equations
-    that the solve has left of its last point are a part of it they are taken: a third of the work for 1024 fits."""
+def _hessian(call: Call, outcome: Outcome) -> tuple[str, Callable[[Values, TermInputs, Tensor], Tensor]]:
+    """The Hessian that the adjoint wants: its name, and a function of values, inputs and the matrix of the last
+    linearization. Where the normal equations that the solve has left of its last point are a part of it they are taken:
+    a third of the work for 1024 fits."""
     assert call.adjoint is not None  # whoever asks has set it
-    _, linearizer, inputs = outcome.planned
+    _, linearizer, _ = outcome.planned
     exact = call.adjoint.factors == "exact"
     if not exact and linearizer.linear_solver.form in ("normal", "sparse"):
-        return "normal equations", lambda normal: normal, (outcome.matrix,)
+        return "normal equations", lambda values, inputs, normal: normal
     if linearizer.normal_equations_are_exact:
-        return "curvature", linearizer.curvature, (outcome.values, inputs, outcome.matrix)
-    hessian = partial(linearizer.hessian, exact=exact)
-    return f"hessian, {call.adjoint.factors}", hessian, (outcome.values, inputs)
+        return "curvature", linearizer.curvature
+    name = f"hessian, {call.adjoint.factors}"
+    return name, lambda values, inputs, normal: linearizer.hessian(values, inputs, exact=exact)

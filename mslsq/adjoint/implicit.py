@@ -93,8 +93,8 @@ class Implicit(Adjoint):
         return values, attachment.cost(values, inputs)
 
     def inverse(self, linear: LinearSolver, factor: Tensor, vector: Tensor) -> Tensor:
-        """H⁻¹ applied to (batch, columns)."""
+        """H⁻¹ (or the pseudo-inverse) applied to (batch, columns)."""
         if self.gauge == "minimum_norm":
             rhs = vector.reshape(factor.shape[:-1])[..., None]
             return (factor @ (factor.mT @ rhs))[..., 0].flatten(1)
-        return linear.solve_factored(factor, vector)
+        return super().inverse(linear, factor, vector)

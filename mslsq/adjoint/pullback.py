@@ -62,7 +62,8 @@ class Pullback(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         *of_values, of_cost = cotangents
-        inputs = _by_name(ctx.attachment, ctx.saved_tensors)
+        flat = ctx.saved_tensors  # once: who keeps them elsewhere (checkpointing, save_on_cpu) makes them each time
+        inputs = _by_name(ctx.attachment, flat)
         batched = any(g is not None and is_batched_by_autograd(g) for g in cotangents)
         if of_cost is not None or batched or torch.is_grad_enabled() or transforms_are_active():
             wanted = ctx.needs_input_grad[3:]
@@ -73,7 +74,7 @@ class Pullback(torch.autograd.Function):
         gradient = through_retraction(answer.values, towards)
         move = -ctx.adjoint.inverse(linear, answer.factor, gradient)
         found = iter(to_inputs(answer.values, inputs, move))
-        return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in ctx.saved_tensors)
+        return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in flat)
 
 
 def _graphs(attachment: "Attachment", wanted: tuple[bool, ...]) -> tuple[Recorded, Recorded] | None:
