@@ -3,12 +3,13 @@
 The wrappers and their order are PyTorch's own business (`torch._C._functorch`); only this file knows them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch._C import _autograd, _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 
@@ -28,6 +29,22 @@ def kept_tensors(arrays: Iterable[np.ndarray], device: torch.device) -> list[Ten
     transforms, which wrap whatever is made inside of them, and whose wrappers are of no use afterwards."""
     with temporarily_clear_interpreter_stack():
         return [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays]
+
+
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Leave aside what the caller does with tensors saved for backward (`torch.utils.checkpoint`, `save_on_cpu`):
+    `torch.func.vjp` raises where anybody does. What is saved in here is kept as it is."""
+    suspended = []
+    if _autograd._saved_tensors_hooks_is_enabled():  # not inside a transform, which has no hooks
+        while (hooks := _autograd._top_saved_tensors_default_hooks(True)) is not None:
+            _autograd._pop_saved_tensors_default_hooks()
+            suspended.append(hooks)
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(suspended):
+            _autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
 def transforms_are_active() -> bool:

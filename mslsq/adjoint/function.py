@@ -18,6 +18,7 @@ from mslsq.adjoint.checking import checked_derivatives
 from mslsq.adjoint.factor import pseudo_inverse_factor
 from mslsq.adjoint.minimum import Curvature, Evidence, Point, evidence_of_a_minimum
 from mslsq.adjoint.warning import TRUSTED, warn_about
+from mslsq.levels import without_saved_tensor_hooks
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.trace import TRANSFORM_LOCK, Plan
@@ -107,13 +108,14 @@ class Solve(torch.autograd.Function):
     def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         values, inputs = call.unflatten(tensors)
         keep = call.adjoint is not None and call.adjoint.keeps_trajectory
-        outcome = run(call.task, values, inputs, keep_trajectory=keep)
-        status = outcome.status
-        usable = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
-        factor, residual = outcome.cost.new_zeros(0), torch.full_like(outcome.cost, torch.nan)
-        if call.adjoint is not None:
-            call.made.plan, call.made.method = outcome.planned[0], outcome.method
-            factor, usable, residual = _judged(call, values, outcome, usable, residual)
+        with without_saved_tensor_hooks():
+            outcome = run(call.task, values, inputs, keep_trajectory=keep)
+            status = outcome.status
+            usable = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
+            factor, residual = outcome.cost.new_zeros(0), torch.full_like(outcome.cost, torch.nan)
+            if call.adjoint is not None:
+                call.made.plan, call.made.method = outcome.planned[0], outcome.method
+                factor, usable, residual = _judged(call, values, outcome, usable, residual)
         history = outcome.history
         return (
             *outcome.values,

@@ -32,6 +32,10 @@ SUMMED = 8.0
 that are all but undetermined, in which H⁻¹ makes it large: the rest of g where J is ill-conditioned."""
 
 
+CONSTANT = 1e-2
+"""Where a Newton step leaves less than this share of the gradient, H is the same before and after it to about that."""
+
+
 class Evidence(NamedTuple):
     """What was found at the point where a problem stopped."""
 
@@ -79,7 +83,7 @@ def evidence_of_a_minimum(
     """
     values, inputs, matrix, start, cost = point
     eps = torch.finfo(cost.dtype).eps
-    size = torch.stack([(x * x).sum((1, 2)) for x in values]).sum(0).sqrt()
+    size, first = (torch.stack([(x * x).sum((1, 2)) for x in point]).sum(0).sqrt() for point in (values, start))
     residual = (2 * cost).clamp(min=0).sqrt()
     at = gradient(values, inputs)
     columns = linearizer.linear_solver.squared_column_norms(matrix).clamp(min=0).sqrt()
@@ -98,10 +102,13 @@ def evidence_of_a_minimum(
     remaining = _root((left * curvature.inverse(left)).sum(-1))
 
     ftol, xtol = max(10 * solver.ftol, LEVEL * eps), max(10 * solver.xtol, eps**0.5)
+    moves = torch.linalg.vector_norm(newton, dim=-1)
     vanishes = (
         (0.5 * length * length <= ftol * cost)
-        | (torch.linalg.vector_norm(newton, dim=-1) <= xtol * (size + solver.xtol))
+        | (moves <= xtol * (size + solver.xtol))
         | (length <= told)
+        # A solution of zero with residuals of zero: against both nothing is small. The way there was long.
+        | ((moves <= xtol * first) & (remaining <= CONSTANT * length))
     )
     smooth = remaining <= curvature.ratio * torch.maximum(length, told)
     if asks and bool((vanishes & smooth | ~usable).all()):
