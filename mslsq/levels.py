@@ -36,7 +36,7 @@ def without_saved_tensor_hooks() -> Iterator[None]:
     """Leave aside what the caller does with tensors saved for backward (`torch.utils.checkpoint`, `save_on_cpu`):
     `torch.func.vjp` raises where anybody does. What is saved in here is kept as it is."""
     suspended = []
-    if _autograd._saved_tensors_hooks_is_enabled():  # not inside a transform, which has no hooks
+    if _autograd._saved_tensors_hooks_get_disabled_error_message() is None:  # a transform has none
         while (hooks := _autograd._top_saved_tensors_default_hooks(True)) is not None:
             _autograd._pop_saved_tensors_default_hooks()
             suspended.append(hooks)

@@ -72,7 +72,7 @@ class Implicit(Adjoint):
         return self.order
 
     def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
-        # A solve that checkpointing runs again may be recorded by then: it would save other tensors than the first time.
+        # A solve that checkpointing runs again may be recorded by then, and would save other tensors than at first.
         with without_saved_tensor_hooks():
             lazily = attached_lazily(self, attachment)
             return self._attached_at_once(attachment) if lazily is None else lazily

@@ -65,7 +65,6 @@ class Point(NamedTuple):
     inputs: TermInputs
     matrix: Tensor
     """Of the last linearization, in the form of the linear solver."""
-    start: Values
     cost: Float[Tensor, "batch"]
 
 
@@ -75,55 +74,50 @@ def evidence_of_a_minimum(
     solver: Solver,
     point: Point,
     curvature: Curvature,
-    asks: bool,
+    start: Values | None = None,
 ) -> Evidence:
     """Ask every problem of a batch; False where H is not positive definite, and where numbers are not finite.
 
-    `asks` where the last of four solves with H may be left out if nobody needs it (a graph cannot ask).
+    With the `start` of the solve, problems of which little but rounding is left are told apart from the others, for one
+    more solve with H: that is for those alone that would fail without.
     """
-    values, inputs, matrix, start, cost = point
+    values, inputs, matrix, cost = point
     eps = torch.finfo(cost.dtype).eps
-    size, first = (torch.stack([(x * x).sum((1, 2)) for x in point]).sum(0).sqrt() for point in (values, start))
-    residual = (2 * cost).clamp(min=0).sqrt()
-    at = gradient(values, inputs)
+    ftol, xtol = max(10 * solver.ftol, LEVEL * eps), max(10 * solver.xtol, eps**0.5)
     columns = linearizer.linear_solver.squared_column_norms(matrix).clamp(min=0).sqrt()
-    signs = _signs(at)
+    residual = (2 * cost).sqrt()
+    at = gradient(values, inputs)
 
+    # Lengths are squared, in the norm of H or of its inverse.
     newton = curvature.inverse(at)
-    length = _root((at * newton).sum(-1))
-    probe = _probe(linearizer, values, columns, residual, signs)
+    length = (at * newton).sum(-1)
+    probe = _probe(linearizer, values, columns, residual)
     answer = curvature.product(probe)
-    told = _root((probe * answer).sum(-1))
-    solved = torch.isfinite(length) & torch.isfinite(told)
+    told = (probe * answer).sum(-1)
+    solved = torch.isfinite(length + told)
     usable = curvature.definite & solved
     # A problem without Hessian is not sent anywhere: its residual may not be made for that.
-    moved = linearizer.retract(values, torch.where(usable[:, None], -(newton + probe), 0))
+    moved = linearizer.retract(values, torch.where(usable[:, None], -newton - probe, 0))
     left = gradient(moved, inputs) + answer
-    remaining = _root((left * curvature.inverse(left)).sum(-1))
+    remaining = (left * curvature.inverse(left)).sum(-1)
 
-    ftol, xtol = max(10 * solver.ftol, LEVEL * eps), max(10 * solver.xtol, eps**0.5)
     moves = torch.linalg.vector_norm(newton, dim=-1)
-    vanishes = (
-        (0.5 * length * length <= ftol * cost)
-        | (moves <= xtol * (size + solver.xtol))
-        | (length <= told)
+    vanishes = (length <= 2 * ftol * cost) | (moves <= xtol * (_size(values) + solver.xtol)) | (length <= told)
+    smooth = remaining <= curvature.ratio**2 * torch.maximum(length, told)
+    if start is not None:
         # A solution of zero with residuals of zero: against both nothing is small. The way there was long.
-        | ((moves <= xtol * first) & (remaining <= CONSTANT * length))
-    )
-    smooth = remaining <= curvature.ratio * torch.maximum(length, told)
-    if asks and bool((vanishes & smooth | ~usable).all()):
-        return Evidence(usable & vanishes, usable & smooth, solved)
-    summed = signs * (SUMMED * eps) * columns * residual[:, None]
-    least = columns * (SMALLEST * eps) * (1 + _sizes_by_column(linearizer, start))
-    rounding = torch.maximum(
-        _root((summed * curvature.inverse(summed)).sum(-1)), torch.linalg.vector_norm(least, dim=-1)
-    )
-    return Evidence(usable & (vanishes | (length <= rounding)), usable & (smooth | (remaining <= rounding)), solved)
+        vanishes = vanishes | ((moves <= xtol * _size(start)) & (remaining <= CONSTANT**2 * length))
+        summed = _signs(at) * (SUMMED * eps) * columns * residual[:, None]
+        least = columns * (SMALLEST * eps) * (1 + _sizes_by_column(linearizer, start))
+        rounding = torch.maximum((summed * curvature.inverse(summed)).sum(-1), (least * least).sum(-1))
+        vanishes, smooth = vanishes | (length <= rounding), smooth | (remaining <= rounding)
+    return Evidence(usable & vanishes, usable & smooth, solved)
 
 
-def _root(squared: Tensor) -> Tensor:
-    """The length whose square this is, by rounding perhaps below zero; NaN stays NaN."""
-    return torch.where(squared > 0, squared, 0 * squared).sqrt()
+def _size(values: Values) -> Float[Tensor, "batch"]:
+    """|x|"""
+    sizes = [torch.linalg.vector_norm(x, dim=(1, 2)) for x in values]
+    return sizes[0] if len(sizes) == 1 else torch.linalg.vector_norm(torch.stack(sizes), dim=0)
 
 
 def _signs(like: Float[Tensor, "batch columns"]) -> Float[Tensor, "columns"]:
@@ -132,15 +126,13 @@ def _signs(like: Float[Tensor, "batch columns"]) -> Float[Tensor, "columns"]:
     return cosines + cosines.sign()
 
 
-def _probe(
-    linearizer: Linearizer, values: Values, columns: Tensor, residual: Tensor, signs: Tensor
-) -> Float[Tensor, "batch columns"]:
+def _probe(linearizer: Linearizer, values: Values, columns: Tensor, residual: Tensor) -> Float[Tensor, "batch columns"]:
     """A step that moves every variable by LEVEL units in the last place of itself, or of what moves the residual by as
     much of its own: the least that rounding does not hide."""
     padding, eps = linearizer.structure.padding, torch.finfo(residual.dtype).eps
     share = residual[:, None] / max(columns.shape[-1], 1) ** 0.5
     own = torch.where(columns > 0, share / torch.where(columns > 0, columns, 1), 0)
-    probe = LEVEL * eps * signs * (_sizes_by_column(linearizer, values) + own)
+    probe = (LEVEL * eps * _signs(columns)) * (_sizes_by_column(linearizer, values) + own)
     return probe if padding is None else torch.where(padding, 0, probe)
 
 
