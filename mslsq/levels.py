@@ -3,13 +3,14 @@
 The wrappers and their order are PyTorch's own business (`torch._C._functorch`); only this file knows them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch._C import _autograd, _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 
@@ -34,6 +35,22 @@ def kept_tensors(arrays: Iterable[np.ndarray], device: torch.device) -> list[Ten
 def outside_of_transforms() -> Any:
     """A context in which no `torch.func` transform is running."""
     return temporarily_clear_interpreter_stack()
+
+
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Leave aside what the caller does with tensors saved for backward (`torch.utils.checkpoint`, `save_on_cpu`):
+    `torch.func.vjp` raises where anybody does. What is saved in here is kept as it is."""
+    suspended = []
+    if _autograd._saved_tensors_hooks_get_disabled_error_message() is None:  # a transform has none
+        while (hooks := _autograd._top_saved_tensors_default_hooks(True)) is not None:
+            _autograd._pop_saved_tensors_default_hooks()
+            suspended.append(hooks)
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(suspended):
+            _autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
 def transforms_are_active() -> bool:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
+from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class Adjoint:
     def highest_order(self) -> int | None:
         """The highest derivative that is right; None where there is no limit."""
         return None
+
+    def inverse(self, linear: LinearSolver, factor: Tensor, vector: Tensor) -> Tensor:
+        """H⁻¹ applied to (batch, columns), by the factor that the solve has returned."""
+        return linear.solve_factored(factor, vector)
 
     def attach(self, attachment: "Attachment") -> tuple[Values, Tensor]:
         """Values (batch, count, storage) and cost (batch,) of the answer, with derivatives."""

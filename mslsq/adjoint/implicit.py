@@ -9,6 +9,7 @@ from torch import Tensor
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment
 from mslsq.adjoint.pullback import attached_lazily
+from mslsq.levels import without_saved_tensor_hooks
 from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import TermInputs
@@ -71,9 +72,12 @@ class Implicit(Adjoint):
         return self.order
 
     def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
-        lazily = attached_lazily(self, attachment)
-        if lazily is not None:
-            return lazily
+        # A solve that checkpointing runs again may be recorded by then, and would save other tensors than at first.
+        with without_saved_tensor_hooks():
+            lazily = attached_lazily(self, attachment)
+            return self._attached_at_once(attachment) if lazily is None else lazily
+
+    def _attached_at_once(self, attachment: Attachment) -> tuple[Values, Tensor]:
         fill = torch.nan if self.failed == "nan" else 0.0
         with TRANSFORM_LOCK:
             moved, cost = self.chord_steps(attachment, attachment.solution(), attachment.prepared(fill))
@@ -93,8 +97,8 @@ class Implicit(Adjoint):
         return values, attachment.cost(values, inputs)
 
     def inverse(self, linear: LinearSolver, factor: Tensor, vector: Tensor) -> Tensor:
-        """H⁻¹ applied to (batch, columns)."""
+        """H⁻¹ (or the pseudo-inverse) applied to (batch, columns)."""
         if self.gauge == "minimum_norm":
             rhs = vector.reshape(factor.shape[:-1])[..., None]
             return (factor @ (factor.mT @ rhs))[..., 0].flatten(1)
-        return linear.solve_factored(factor, vector)
+        return super().inverse(linear, factor, vector)

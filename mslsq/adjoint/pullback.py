@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mslsq.levels import backward_may_come, is_batched_by_autograd, transforms_are_active
+from mslsq.levels import (
+    backward_may_come,
+    is_batched_by_autograd,
+    transforms_are_active,
+    without_saved_tensor_hooks,
+)
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.trace import Recorded
@@ -62,18 +67,21 @@ class Pullback(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         *of_values, of_cost = cotangents
-        inputs = _by_name(ctx.attachment, ctx.saved_tensors)
+        flat = ctx.saved_tensors  # once: who keeps them elsewhere (checkpointing, save_on_cpu) makes them each time
+        inputs = _by_name(ctx.attachment, flat)
         batched = any(g is not None and is_batched_by_autograd(g) for g in cotangents)
         if of_cost is not None or batched or torch.is_grad_enabled() or transforms_are_active():
             wanted = ctx.needs_input_grad[3:]
-            return None, None, None, *_through_chord_steps(ctx.adjoint, ctx.attachment, inputs, wanted, cotangents)
+            with without_saved_tensor_hooks():
+                found = _through_chord_steps(ctx.adjoint, ctx.attachment, inputs, wanted, cotangents)
+            return None, None, None, *found
         answer, linear = ctx.attachment.answer, ctx.attachment.linearizer.linear_solver
         through_retraction, to_inputs = ctx.graphs
         towards = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(answer.values, of_values, strict=True))
         gradient = through_retraction(answer.values, towards)
         move = -ctx.adjoint.inverse(linear, answer.factor, gradient)
         found = iter(to_inputs(answer.values, inputs, move))
-        return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in ctx.saved_tensors)
+        return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in flat)
 
 
 def _graphs(attachment: "Attachment", wanted: tuple[bool, ...]) -> tuple[Recorded, Recorded] | None:

@@ -93,8 +93,10 @@ class LinearSolver:
 
     def relative_residual(self, matrix: Matrix, solution: Vector, rhs: Vector) -> Float[Tensor, "batch"]:
         """‖b − Ax‖ / ‖b‖ of a symmetric system, 0 for b = 0: how far a solution may be trusted."""
-        left = torch.linalg.vector_norm(rhs - self.product(matrix, solution), dim=-1)
-        length = torch.linalg.vector_norm(rhs, dim=-1)
+        largest = rhs.abs().amax(-1, keepdim=True) if rhs.shape[-1] else rhs.sum(-1, keepdim=True)
+        unit = torch.where(largest > 0, largest, 1)  # squares of 1e30 are too large for float32
+        left = torch.linalg.vector_norm((rhs - self.product(matrix, solution)) / unit, dim=-1)
+        length = torch.linalg.vector_norm(rhs / unit, dim=-1)
         return left / torch.where(length > 0, length, 1)
 
     def definite_factor(self, matrix: Matrix) -> DefiniteFactor:

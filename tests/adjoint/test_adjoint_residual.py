@@ -8,7 +8,7 @@ import torch
 from torch.func import jacfwd, jacrev, vmap
 
 import mslsq
-from mslsq.adjoint.factor import UnconvergedAdjointWarning
+from mslsq.adjoint.warning import UnconvergedAdjointWarning
 from tests.adjoint import test_transforms as matrix
 
 F64 = torch.float64

@@ -1,0 +1,154 @@
+"""Does a derivative exist? Where the gradient vanishes, and is as smooth as the Hessian says.
+
+The implicit function theorem holds at a point where F(x, d) = ∇ₓ cost is zero and differentiable, with H = ∂F/∂x
+positive definite. "Converged" says none of that: at a kink (|x|, max, relu) steps become short and costs level while
+the gradient jumps from one sign to the other, and H on either side of it describes another function. So each problem
+is asked, in the norm of H⁻¹, in which no unit matters:
+
+- The gradient g vanishes: the Newton step n = H⁻¹g promises nothing that the tolerances or the cost could tell.
+- At x − n the gradient is at most half as long as at x. (It is smaller by the square where the cost is smooth.) The
+  point is moved a little further, by a probe p that is well above rounding: the gradient there must be −Hp to one half
+  of that. Where n is nothing, as for g = 0 in the middle between the slopes on both sides of |x|, only p can tell.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.linearizer import Linearizer, TermInputs
+from mslsq.solvers.solver import Solver
+from mslsq.solvers.step import LEVEL
+
+SMALLEST = 16.0
+"""A step that moves a variable by less than this many units in the last place of its start, or of one, is rounding.
+This decides where neither variables nor residuals have a size left (residuals and solution both zero)."""
+
+SUMMED = 8.0
+"""Rounding of a sum Σ Jᵢⱼrᵢ, in units in the last place of |Jⱼ||r|. It has a part in every direction, also in those
+that are all but undetermined, in which H⁻¹ makes it large: the rest of g where J is ill-conditioned."""
+
+
+CONSTANT = 1e-2
+"""Where a Newton step leaves less than this share of the gradient, H is the same before and after it to about that."""
+
+
+class Evidence(NamedTuple):
+    """What was found at the point where a problem stopped."""
+
+    vanishes: Bool[Tensor, "batch"]
+    """Is the gradient zero, as far as tolerances and rounding can tell?"""
+    smooth: Bool[Tensor, "batch"]
+    """Does the gradient nearby change as the Hessian says?"""
+    solved: Bool[Tensor, "batch"]
+    """Could the gradient be solved for? An iterative solver may not."""
+
+
+class Curvature(NamedTuple):
+    """The Hessian at that point, by what can be done with it."""
+
+    product: Callable[[Tensor], Tensor]
+    inverse: Callable[[Tensor], Tensor]
+    definite: Bool[Tensor, "batch"]
+    ratio: float
+    """How much of the gradient a Newton step may leave: one half; all of it where H lacks second derivatives, with
+    which steps converge slowly where residuals are large."""
+
+
+class Point(NamedTuple):
+    """Where a problem stopped, as tensors that a recorded graph takes."""
+
+    values: Values
+    inputs: TermInputs
+    matrix: Tensor
+    """Of the last linearization, in the form of the linear solver."""
+    cost: Float[Tensor, "batch"]
+
+
+def evidence_of_a_minimum(
+    linearizer: Linearizer,
+    gradient: Callable[[Values, TermInputs], Tensor],
+    solver: Solver,
+    point: Point,
+    curvature: Curvature,
+    start: Values | None = None,
+) -> Evidence:
+    """Ask every problem of a batch; False where H is not positive definite, and where numbers are not finite.
+
+    With the `start` of the solve, problems of which little but rounding is left are told apart from the others, for one
+    more solve with H: that is for those alone that would fail without.
+    """
+    values, inputs, matrix, cost = point
+    eps = torch.finfo(cost.dtype).eps
+    ftol, xtol = max(10 * solver.ftol, LEVEL * eps), max(10 * solver.xtol, eps**0.5)
+    columns = linearizer.linear_solver.squared_column_norms(matrix).clamp(min=0).sqrt()
+    residual = (2 * cost).sqrt()
+    at = gradient(values, inputs)
+
+    # Lengths are squared, in the norm of H or of its inverse.
+    newton = curvature.inverse(at)
+    length = (at * newton).sum(-1)
+    probe = _probe(linearizer, values, columns, residual)
+    answer = curvature.product(probe)
+    told = (probe * answer).sum(-1)
+    solved = torch.isfinite(length + told)
+    usable = curvature.definite & solved
+    # A problem without Hessian is not sent anywhere: its residual may not be made for that.
+    moved = linearizer.retract(values, torch.where(usable[:, None], -newton - probe, 0))
+    left = gradient(moved, inputs) + answer
+    remaining = (left * curvature.inverse(left)).sum(-1)
+
+    moves = torch.linalg.vector_norm(newton, dim=-1)
+    vanishes = (length <= 2 * ftol * cost) | (moves <= xtol * (_size(values) + solver.xtol)) | (length <= told)
+    smooth = remaining <= curvature.ratio**2 * torch.maximum(length, told)
+    if start is not None:
+        # A solution of zero with residuals of zero: against both nothing is small. The way there was long.
+        vanishes = vanishes | ((moves <= xtol * _size(start)) & (remaining <= CONSTANT**2 * length))
+        summed = _signs(at) * (SUMMED * eps) * columns * residual[:, None]
+        least = columns * (SMALLEST * eps) * (1 + _sizes_by_column(linearizer, start))
+        rounding = torch.maximum((summed * curvature.inverse(summed)).sum(-1), (least * least).sum(-1))
+        vanishes, smooth = vanishes | (length <= rounding), smooth | (remaining <= rounding)
+    return Evidence(usable & vanishes, usable & smooth, solved)
+
+
+def _size(values: Values) -> Float[Tensor, "batch"]:
+    """|x|"""
+    sizes = [torch.linalg.vector_norm(x, dim=(1, 2)) for x in values]
+    return sizes[0] if len(sizes) == 1 else torch.linalg.vector_norm(torch.stack(sizes), dim=0)
+
+
+def _signs(like: Float[Tensor, "batch columns"]) -> Float[Tensor, "columns"]:
+    """Numbers of size 1 to 2 and either sign, in no order: no symmetry of a problem is theirs."""
+    cosines = torch.arange(1.0, like.shape[-1] + 1, dtype=like.dtype, device=like.device).cos()
+    return cosines + cosines.sign()
+
+
+def _probe(linearizer: Linearizer, values: Values, columns: Tensor, residual: Tensor) -> Float[Tensor, "batch columns"]:
+    """A step that moves every variable by LEVEL units in the last place of itself, or of what moves the residual by as
+    much of its own: the least that rounding does not hide."""
+    padding, eps = linearizer.structure.padding, torch.finfo(residual.dtype).eps
+    share = residual[:, None] / max(columns.shape[-1], 1) ** 0.5
+    own = torch.where(columns > 0, share / torch.where(columns > 0, columns, 1), 0)
+    probe = (LEVEL * eps * _signs(columns)) * (_sizes_by_column(linearizer, values) + own)
+    return probe if padding is None else torch.where(padding, 0, probe)
+
+
+def _sizes_by_column(linearizer: Linearizer, values: Values) -> Float[Tensor, "batch columns"]:
+    """How large the variable of each column is: its own entry, on a manifold the length of its storage."""
+    structure, sizes = linearizer.structure, []
+    for unknown, x, columns in zip(linearizer.system.unknowns, values, structure.columns, strict=True):
+        if unknown.space.is_euclidean:
+            sizes.append((columns, x.abs()))
+        else:
+            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            sizes.append((columns, length.expand(*length.shape[:2], unknown.space.tangent_dim)))
+    flat = [size.flatten(1) for _, size in sizes]
+    joint = torch.cat(flat, 1) if len(flat) > 1 else flat[0]
+    if structure.natural:
+        return joint
+    index = torch.cat([columns.reshape(-1) for columns, _ in sizes]).expand(len(joint), -1)
+    # The last one takes the blocks that are held fixed.
+    return joint.new_zeros(len(joint), structure.num_columns + 1).scatter(1, index, joint)[:, :-1]
