@@ -87,3 +87,16 @@ def nearly_stationary(
     share = max(SMALL, 10 * solver.ftol, NOISE * eps)
     near = max(10 * solver.xtol, ROUNDING * eps)
     return (length * (1 / share) <= 2 * cost) | (length * near**-2 <= reach)
+
+
+def rests_at_zero(
+    solver: Solver, cost: Float[Tensor, "batch"], scale: Float[Tensor, "batch columns"]
+) -> Bool[Tensor, "batch"]:
+    """Where no step helps any more: is the residual zero to the rounding of variables of size one?
+
+    Asked last, because it has a unit: a start at the solution x = 0, with a residual of 1e-16 left by rounding, tells
+    nothing of how large its variables are.
+    """
+    if solver.gtol is not None:
+        return torch.zeros_like(cost, dtype=torch.bool)
+    return 2 * cost * (ROUNDING * torch.finfo(cost.dtype).eps) ** -2 <= scale.sum(-1)

@@ -19,7 +19,14 @@ from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.solution import Status
 from mslsq.solvers.forcing import first_accuracy, next_accuracy
 from mslsq.solvers.solver import MethodState, Proposal, Solver, quotient
-from mslsq.solvers.stationarity import gradient_met, nearly_stationary, scales, squared_length, squared_sizes
+from mslsq.solvers.stationarity import (
+    gradient_met,
+    nearly_stationary,
+    rests_at_zero,
+    scales,
+    squared_length,
+    squared_sizes,
+)
 
 SUFFICIENT = 1e-4
 """Least share of the predicted decrease that makes a step a success (MINPACK's and SciPy's)."""
@@ -250,6 +257,7 @@ class Step:
         given_up = self.solver.exhausted(method) & ~accepted
         why = torch.where(proposal.solved, int(Status.STALLED), int(Status.SINGULAR))
         why = torch.where(proposal.solved & ~verdict.finite, int(Status.NON_FINITE), why)
+        flat = flat | ((stuck | given_up) & proposal.solved & rests_at_zero(solver, cost, verdict.scale))
         if solver.needs_regular:
             given_up = given_up | ~proposal.solved
         status = torch.full_like(state.status, int(Status.RUNNING))

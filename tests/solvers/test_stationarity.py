@@ -74,6 +74,19 @@ def test_a_start_at_a_huge_residual_is_no_reference():
     assert float(solution.value[0]) == pytest.approx(float((T + 1).mean().log()), abs=1e-9)
 
 
+@PER_SOLVER
+def test_a_start_at_the_solution_zero_is_a_solution_though_rounding_is_left(solver):
+    """Nothing there is of a size to which 1e-16 could be compared: it converges when no step helps."""
+    y = torch.exp(0.3 * T)
+    solution = mslsq.least_squares(
+        lambda p: torch.exp(0.1 * T + p[0] * T) * torch.exp(0.2 * T) + p[1] * T - y,
+        torch.zeros(2, dtype=F64),
+        solver=solver,
+    )
+    assert 0 < float(solution.cost) < 1e-30
+    assert bool(solution.converged) and bool(solution.differentiable)
+
+
 # ---- kinks -------------------------------------------------------------------------------------------
 
 
