@@ -26,7 +26,7 @@ from mslsq.problem import (
 )
 from mslsq.solution import History, Solution, Status
 from mslsq.solve import solve
-from mslsq.solvers import Dogleg, GaussNewton, LevenbergMarquardt
+from mslsq.solvers import Dogleg, GaussNewton, LevenbergMarquardt, NoInfluenceWarning
 
 __version__ = "0.1.0"
 
@@ -56,6 +56,7 @@ __all__ = [
     "LeastSquaresLayer",
     "LevenbergMarquardt",
     "Manifold",
+    "NoInfluenceWarning",
     "Prior",
     "Problem",
     "ProblemError",

@@ -37,7 +37,10 @@ CONVERGED = (Status.COST_TOLERANCE, Status.GRADIENT_TOLERANCE, Status.STEP_TOLER
 _SENTENCES = {
     Status.RUNNING: "The solver has not finished.",
     Status.COST_TOLERANCE: "Converged: the last step changed the cost by less than ftol times the cost.",
-    Status.GRADIENT_TOLERANCE: "Converged: the largest entry of the gradient is at most gtol.",
+    Status.GRADIENT_TOLERANCE: (
+        "Converged: no entry of the gradient exceeds gtol; by default: the residual is orthogonal to the Jacobian's "
+        "columns (cosines at most 1e-10), or zero to rounding."
+    ),
     Status.STEP_TOLERANCE: "Converged: the last step was shorter than xtol times the size of the variables.",
     Status.MAX_STEPS: "Not converged: max_steps were taken. Try more steps, a better start, or see history.cost.",
     Status.SINGULAR: (
@@ -53,7 +56,8 @@ _SENTENCES = {
     Status.STALLED: (
         "Stopped: no step decreases the cost at this precision, but none of the tolerances is met either. "
         "See gradient_norm: where it is small this is a minimum and the tolerances are below what the dtype can "
-        "resolve."
+        "resolve; where it is large the residual has a kink here (abs, max, relu, a bilinear field), or its Jacobian "
+        "is wrong."
     ),
 }
 

@@ -339,7 +339,7 @@ def test_a_loss_acts_on_the_squared_norm_of_each_block():
         return 0.5 * loss.rho((x - towards).square().sum(-1)).sum()
 
     assert float(solution.cost) == pytest.approx(float(cost(solution.value["x"])), rel=1e-12)
-    assert torch.func.grad(cost)(solution.value["x"]).abs().max() < 1e-6
+    assert torch.func.grad(cost)(solution.value["x"]).abs().max() < 1e-5  # ftol: 1e-12 of the cost is left
 
 
 def test_parameters_of_a_module_among_the_data_are_replaced_by_their_names():

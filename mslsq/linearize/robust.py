@@ -2,7 +2,8 @@
 
 For the cost ½ρ(s), s = ‖r‖², the gradient is ρ' Jᵀr and the Gauss–Newton Hessian, with the curvature of ρ, is
 Jᵀ(ρ' I + 2ρ'' r rᵀ)J. Triggs' correction (Triggs, McLauchlan, Hartley, Fitzgibbon, "Bundle adjustment: a modern
-synthesis", 2000, section 4.3; as in Ceres) writes both as r̃ and J̃ of a plain least-squares problem.
+synthesis", 2000, section 4.3) writes both as r̃ and J̃ of a plain least-squares problem. The gradient of the two is
+always exact; how much of the curvature they keep is said at `LEAST_CURVATURE`.
 """
 
 import torch
@@ -13,9 +14,19 @@ from torch import Tensor
 from mslsq.linearize.blocks import BlockTerm, squared_norms
 from mslsq.problem.system import Inputs
 
-CURVATURE_FLOOR = 0.1
-"""Least share of ρ' that the curvature along r keeps, ρ' + 2ρ''s ≥ 0.1 ρ': beyond the inflection of a redescending
-loss the exact value is negative, and near zero it would let an outlier take steps of any length."""
+LEAST_CURVATURE = 0.1
+"""A block whose curvature along r, ρ' + 2ρ''s, is below this share of ρ' is only weighted by ρ', as in iteratively
+reweighted least squares. There the exact curvature (zero beyond the scale of Huber, negative for redescending losses)
+says that the outlier's residual could go anywhere, the model is worthless a short way off, and the damping that makes
+up for it holds back all variables. Kept at a floor of 0.1 instead, Huber on a bundle adjustment (Ladybug 49-7776) ends
+at 13845 after 20 steps; so it ends at 7653 (Ceres: 7651).
+
+Ceres drops the correction wherever ρ'' ≤ 0, that is for all usual losses. But where most blocks are inliers the
+curvature is what makes the last steps fast. Chosen on one half of the families of robust problems (three curves with 0
+to 30 % outliers, NIST, a registration, two bundle adjustments) among 0.02, 0.1, 0.3, 0.5, 0.7 and dropping: mean steps
+16.6, 16.0, 16.2, 16.8, 17.5, 18.3 (with the floor: 23.0). On the other half (three other curves, NIST's other sets,
+registrations by SE3 and Sim3, M3500 and parking-garage with 3 % false edges) 17.6, dropping 20.4, the floor 29.1; and
+650, 668 and 966 of 8177 end a thousandth or more above the best of the three."""
 
 
 def robustified(
@@ -47,7 +58,7 @@ def correction(
     # ρ' = 0 (Tukey's outliers): the block has no say at all.
     positive = slope > 0
     kept = torch.where(positive, 1 + 2 * squared * curvature / torch.where(positive, slope, 1), 1)
-    return rho, slope.clamp(min=0).sqrt(), kept.clamp(min=CURVATURE_FLOOR, max=1).sqrt()
+    return rho, slope.clamp(min=0).sqrt(), torch.where(kept >= LEAST_CURVATURE, kept, 1).sqrt()
 
 
 def _rescaled(

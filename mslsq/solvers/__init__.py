@@ -2,7 +2,8 @@
 
 from mslsq.solvers.dogleg import Dogleg
 from mslsq.solvers.gauss_newton import GaussNewton
+from mslsq.solvers.influence import NoInfluenceWarning
 from mslsq.solvers.levenberg_marquardt import LevenbergMarquardt
 from mslsq.solvers.solver import Solver
 
-__all__ = ["Dogleg", "GaussNewton", "LevenbergMarquardt", "Solver"]
+__all__ = ["Dogleg", "GaussNewton", "LevenbergMarquardt", "NoInfluenceWarning", "Solver"]

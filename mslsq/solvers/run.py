@@ -10,6 +10,7 @@ from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.trace import Plan
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
+from mslsq.solvers.influence import first_look, warn_without_influence
 from mslsq.solvers.planning import Task, plan_key, planned
 from mslsq.solvers.report import StepInfo, Table
 from mslsq.solvers.runner import Runner
@@ -85,11 +86,17 @@ def _solved(
         state, record = runner.start(values)
         records, methods = [record], []
         table = Table(task.solver, linearizer, plan.note) if task.solver.verbose else None
+        idle = False
         for number in range(task.solver.max_steps + 1):
             if _told_to_stop(task.solver, table, number, records[-1], state) or number == task.solver.max_steps:
                 break
-            if task.solver.early_stop and not bool((state.status == Status.RUNNING).any()):
-                break
+            if task.solver.early_stop:
+                if number == 0:
+                    running, idle = first_look(state.status, record.gradient_norm)
+                else:
+                    running = bool((state.status == Status.RUNNING).any())
+                if not running:
+                    break
             methods.append((state.accuracy, *state.method))
             state, record = runner.step(state)
             records.append(record)
@@ -106,6 +113,8 @@ def _solved(
             stale = stale_here if stale is None else stale | stale_here
             status = torch.where(stale, int(Status.NON_FINITE), status)
             state = state._replace(values=tuple(torch.where(stale, torch.nan, x) for x in state.values))
+        if idle:
+            warn_without_influence(linearizer, values, prepared)
         if table is not None:
             table.finish(status, plan.note)
         return Outcome(

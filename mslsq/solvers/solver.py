@@ -46,7 +46,9 @@ class Solver:
     Args:
         max_steps: steps tried at most, accepted or not.
         ftol: stop when an accepted step changes the cost by less than `ftol * cost` and the model agrees with it.
-        gtol: stop when no entry of the gradient (in the tangent) exceeds `gtol`.
+        gtol: stop when no entry of the gradient (in the tangent) exceeds `gtol`, in its units. By default (None) when
+            |D⁻¹g| is at most 1e-10 |r|, D the lengths of J's columns, which depends on no unit; or when the residual is
+            zero to the rounding of x.
         xtol: stop when an accepted step is shorter than `xtol * (xtol + |x|)`.
         linear_solver: `"auto"` (Cholesky, dense or sparse by size, after a Schur complement where that is faster),
             `linear.Cholesky()`, `linear.SparseCholesky()`, `linear.Schur()`, `linear.ConjugateGradient()` or
@@ -59,14 +61,15 @@ class Solver:
         trace: `"auto"` records the step as a plain graph as soon as that pays, `"always"` at once, `"never"` not at
             all.
 
-    The tolerances' defaults are what it takes for four correct digits on all of NIST's regressions (1e-8 gives three
-    on ENSO); near a minimum they cost a step or two. A tolerance of zero is never met; one below the rounding of the
-    dtype is raised to it.
+    A step or a decrease that is small because damping or radius held it back does not end a solve: `ftol` and `xtol`
+    ask for a gradient that is small as well (`solvers.stationarity`). The defaults of the two are what it takes for
+    four correct digits on all of NIST's regressions (1e-8 gives three on ENSO); near a minimum they cost a step or two.
+    A tolerance of zero is never met; one below the rounding of the dtype is raised to it.
     """
 
     max_steps: int = 1000
     ftol: float = 1e-12
-    gtol: float = 1e-10
+    gtol: float | None = None
     xtol: float = 1e-12
     linear_solver: LinearSolver | Literal["auto"] = "auto"
     compile: bool = False
@@ -81,6 +84,8 @@ class Solver:
             raise SolverOptionError(f"{name}: max_steps must be a non-negative integer, not {self.max_steps!r}.")
         for option in ("ftol", "gtol", "xtol"):
             value = getattr(self, option)
+            if option == "gtol" and value is None:
+                continue
             if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
                 raise SolverOptionError(f"{name}: {option} must be a number >= 0, not {value!r}.")
         if self.trace not in ("auto", "always", "never"):

@@ -19,6 +19,14 @@ from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.solution import Status
 from mslsq.solvers.forcing import first_accuracy, next_accuracy
 from mslsq.solvers.solver import MethodState, Proposal, Solver, quotient
+from mslsq.solvers.stationarity import (
+    gradient_met,
+    nearly_stationary,
+    rests_at_zero,
+    scales,
+    squared_length,
+    squared_sizes,
+)
 
 SUFFICIENT = 1e-4
 """Least share of the predicted decrease that makes a step a success (MINPACK's and SciPy's)."""
@@ -48,10 +56,12 @@ class State(NamedTuple):
     num_evaluations: Int[Tensor, "batch"]
     accuracy: Float[Tensor, "batch"]
     """The relative residual asked of the next linear solve; moves only where that iterates."""
+    start_sizes: Float[Tensor, "batch columns"]
+    """How large the variables were at the start, squared; stays."""
 
     def flat(self) -> list[Tensor]:
         """The tensors in the order of the pytree, at a tenth of its cost."""
-        return [*self.values, *self.model, *self.method, self.status, *self[-3:]]
+        return [*self.values, *self.model, *self.method, self.status, *self[-4:]]
 
     def like(self, tensors: list[Tensor]) -> "State":
         """The state of these tensors, in the order of `flat`."""
@@ -86,6 +96,12 @@ class Verdict(NamedTuple):
     level: Bool[Tensor, "batch"]
     """Are actual and predicted decrease both below what the cost can tell?"""
     finite: Bool[Tensor, "batch"]
+    length: Float[Tensor, "batch"]
+    """|D⁻¹g|² at the trial point, in the variables scaled by the columns' lengths D."""
+    least_length: Float[Tensor, "batch"]
+    """The same, or that of the current point where that is smaller."""
+    scale: Float[Tensor, "batch columns"]
+    """D²."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +125,16 @@ class Step:
         method = self.solver.start(model, self.linear)
         finite = torch.isfinite(model.cost) & torch.isfinite(model.gradient).all(-1)
         gradient_norm = _largest(model.gradient)
-        status = torch.where(gradient_norm <= self.solver.gtol, int(Status.GRADIENT_TOLERANCE), int(Status.RUNNING))
+        scale = scales(self.linear.squared_column_norms(model.matrix))
+        sizes = squared_sizes(self.linearizer, values)
+        met = gradient_met(
+            self.solver, gradient_norm, squared_length(model.gradient, scale), model.cost, (scale * sizes).sum(-1)
+        )
+        status = torch.where(met, int(Status.GRADIENT_TOLERANCE), int(Status.RUNNING))
         status = torch.where(finite, status, int(Status.NON_FINITE))
         zeros = torch.zeros_like(status)
         accuracy = first_accuracy(model.cost)
-        state = State(values, model, method, status, zeros, torch.ones_like(status), accuracy)
+        state = State(values, model, method, status, zeros, torch.ones_like(status), accuracy, sizes)
         return state, Record(
             model.cost,
             gradient_norm,
@@ -139,7 +160,7 @@ class Step:
         method = type(method)(*(self._select(running, new, old) for new, old in zip(method, state.method, strict=True)))
         step_norm = torch.linalg.vector_norm(proposal.step, dim=-1)
         gradient_norm = _largest(kept.gradient)
-        judged = self._judge(state, method, proposal, verdict, step_norm, gradient_norm)
+        judged = self._judge(state, kept.cost, method, proposal, verdict, step_norm, gradient_norm)
         count = running.to(torch.int64)
         after = State(
             tuple(self._select(verdict.accepted, new, old) for new, old in zip(values, state.values, strict=True)),
@@ -149,6 +170,7 @@ class Step:
             state.num_steps + count,
             state.num_evaluations + count,
             self._next_accuracy(state, kept, verdict.accepted),
+            state.start_sizes,
         )
         return after, Record(kept.cost, gradient_norm, step_norm, self.solver.damping(method), verdict.accepted)
 
@@ -184,15 +206,28 @@ class Step:
         # from.
         before = self.linear.squared_column_norms(state.model.matrix)
         after = self.linear.squared_column_norms(model.matrix)
-        better = ((model.gradient**2 - state.model.gradient**2) / torch.where(before > 0, before, 1)).sum(-1) < 0
+        scale = scales(torch.maximum(before, after))
+        length = squared_length(model.gradient, scale)
+        old_length = squared_length(state.model.gradient, scale)
+        better = length < old_length
         sound = finite & (after >= COLLAPSE**2 * before).all(-1)
         accepted = running & sound & torch.where(level, better, descends)
         gain = torch.where(level, 1.0, quotient(decrease, proposal.predicted)).to(decrease.dtype)
-        return Verdict(torch.where(sound, gain, 0), decrease, accepted, level, finite)
+        return Verdict(
+            torch.where(sound, gain, 0),
+            decrease,
+            accepted,
+            level,
+            finite,
+            length,
+            torch.minimum(length, old_length),
+            scale,
+        )
 
     def _judge(
         self,
         state: State,
+        cost: Tensor,
         method: MethodState,
         proposal: Proposal,
         verdict: Verdict,
@@ -201,24 +236,28 @@ class Step:
     ) -> Int[Tensor, "batch"]:
         """The status of every running problem after the step. Only an accepted step can meet a tolerance; the one
         exception is a Gauss–Newton step that the cost cannot tell from no step at all: then the current point is the
-        minimum."""
+        minimum. A step that damping or radius has made short proves nothing by its length: the gradient must agree."""
         eps = torch.finfo(step_norm.dtype).eps
         solver, accepted = self.solver, verdict.accepted
         size = torch.stack([(x * x).sum((1, 2)) for x in state.values]).sum(0).sqrt()
         ftol = max(solver.ftol, eps) if solver.ftol > 0 else -1.0
         xtol = max(solver.xtol, eps) if solver.xtol > 0 else 0.0
+        reach = (verdict.scale * torch.maximum(state.start_sizes, squared_sizes(self.linearizer, state.values))).sum(-1)
+        stationary = nearly_stationary(solver, verdict.least_length, cost, reach)
         promised = proposal.predicted <= 4 * ftol * state.model.cost
         small = verdict.decrease <= ftol * state.model.cost
         unmoved = verdict.level & proposal.resolved & verdict.finite
-        cost_met = promised & ((accepted & small & (verdict.gain > 0.25)) | (unmoved & ~accepted))
-        step_met = accepted & (step_norm < xtol * (xtol + size))  # strictly: zero is never met
-        gradient_met = accepted & (gradient_norm <= solver.gtol)
+        believed = accepted & small & (verdict.gain > 0.25) & (stationary | proposal.resolved)
+        cost_met = promised & (believed | (unmoved & ~accepted))
+        step_met = accepted & stationary & (step_norm < xtol * (xtol + size))  # strictly: zero is never met
+        flat = accepted & gradient_met(solver, gradient_norm, verdict.length, cost, reach)
         tiny = step_norm <= eps * (eps + size)
         nothing = verdict.level & (proposal.predicted <= NOTHING * eps * state.model.cost)
         stuck = ~accepted & verdict.finite & (nothing | tiny)
         given_up = self.solver.exhausted(method) & ~accepted
         why = torch.where(proposal.solved, int(Status.STALLED), int(Status.SINGULAR))
         why = torch.where(proposal.solved & ~verdict.finite, int(Status.NON_FINITE), why)
+        flat = flat | ((stuck | given_up) & proposal.solved & rests_at_zero(solver, cost, verdict.scale))
         if solver.needs_regular:
             given_up = given_up | ~proposal.solved
         status = torch.full_like(state.status, int(Status.RUNNING))
@@ -227,7 +266,7 @@ class Step:
             (given_up, why),
             (step_met, int(Status.STEP_TOLERANCE)),
             (cost_met, int(Status.COST_TOLERANCE)),
-            (gradient_met, int(Status.GRADIENT_TOLERANCE)),
+            (flat, int(Status.GRADIENT_TOLERANCE)),
         ):
             status = torch.where(condition, value, status)
         return status

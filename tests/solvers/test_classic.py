@@ -31,7 +31,7 @@ def assert_at_a_minimum(name: str, solution: mslsq.Solution) -> None:
 def test_every_method_reaches_a_listed_minimum(request, name, method, linear):
     if name == "biggs_exp6" and method is mslsq.Dogleg and linear is CHOLESKY:
         reason = "after 1000 steps the cost is 0.0038; with QR the minimum is reached in 285"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))  # as the processor rounds: 260 on others
     assert_at_a_minimum(name, solve(name, method(linear_solver=linear, max_steps=1000)))
 
 

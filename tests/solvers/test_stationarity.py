@@ -1,0 +1,168 @@
+"""What "Converged" means: the same in all units, and never a step that was only held back."""
+
+import pytest
+import torch
+from scipy.optimize import least_squares as scipy_least_squares
+
+import mslsq
+from mslsq.solution import Status
+
+F32, F64 = torch.float32, torch.float64
+SOLVERS = [mslsq.LevenbergMarquardt(), mslsq.Dogleg(), mslsq.GaussNewton()]
+PER_SOLVER = pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: type(solver).__name__)
+PER_DTYPE = pytest.mark.parametrize("dtype", [F32, F64], ids=["float32", "float64"])
+T = torch.linspace(0, 1, 20, dtype=F64)
+
+
+# ---- units -------------------------------------------------------------------------------------------
+
+
+@PER_SOLVER
+@pytest.mark.parametrize("unit", [1e-12, 1e-6, 1.0, 1e9])
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_the_unit_of_the_data_changes_nothing(solver, unit, noise):
+    """An amplitude in that unit, a rate in none: MINPACK's answer."""
+    y = 2 * torch.exp(-1.5 * T) + noise * torch.cos(40 * T)
+
+    def residual(p, y):
+        return p[0] * torch.exp(p[1] * T) - y
+
+    solution = mslsq.least_squares(residual, torch.tensor([unit, -1.0], dtype=F64), (unit * y,), solver=solver)
+    reference = scipy_least_squares(
+        lambda p: residual(torch.as_tensor(p), y).numpy(), [1.0, -1.0], method="lm", xtol=1e-14
+    )
+    assert bool(solution.converged)
+    assert torch.allclose(solution.value / torch.tensor([unit, 1.0]), torch.as_tensor(reference.x), rtol=1e-7)
+
+
+@PER_SOLVER
+@PER_DTYPE
+def test_residuals_in_small_units_are_solved_in_as_many_steps(solver, dtype):
+    y = (2 * torch.exp(-1.5 * T) + 0.01 * torch.cos(40 * T)).to(dtype)
+    t, start = T.to(dtype), torch.tensor([1.0, -1.0], dtype=dtype)
+    plain, small = (
+        mslsq.least_squares(lambda p, c=c: c * (p[0] * torch.exp(p[1] * t) - y), start, solver=solver)
+        for c in (1.0, 2.0**-33)  # a power of two: the same roundings
+    )
+    assert int(small.num_steps) == int(plain.num_steps) and bool(small.converged) == bool(plain.converged)
+    assert torch.allclose(small.value, plain.value, rtol=1e-5 if dtype == F32 else 1e-12)
+
+
+def test_a_variable_in_large_units_does_not_end_the_search_for_the_others():
+    """A frequency of 1e9 next to an amplitude of 1e-3: steps of the amplitude are below xtol times |x|."""
+    y = 2e-3 * torch.cos(4 * T) + 1e-3
+
+    def residual(p):
+        return p[0] * torch.cos(1e-9 * p[1] * T) + p[2] - y
+
+    solution = mslsq.least_squares(residual, torch.tensor([1e-3, 3.5e9, 0.0], dtype=F64))
+    assert torch.allclose(solution.value, torch.tensor([2e-3, 4e9, 1e-3], dtype=F64), rtol=1e-8)
+
+
+def test_a_gtol_that_is_given_is_in_the_units_of_the_gradient():
+    solver = mslsq.LevenbergMarquardt(gtol=1e-3)
+    solution = mslsq.least_squares(lambda x: 1e-3 * (x - 0.5), torch.zeros(3, dtype=F64), solver=solver)
+    assert Status(int(solution.status)) is Status.GRADIENT_TOLERANCE and int(solution.num_steps) == 0
+    assert int(mslsq.least_squares(lambda x: 1e-3 * (x - 0.5), torch.zeros(3, dtype=F64)).num_steps) > 0
+
+
+def test_a_start_at_a_huge_residual_is_no_reference():
+    """exp(60) falls by 26 orders of magnitude on the way; what is left is not zero for that."""
+    start, solver = torch.tensor([60.0], dtype=F64), mslsq.GaussNewton()
+    solution = mslsq.least_squares(lambda x: torch.exp(x) - T - 1, start, solver=solver)
+    assert bool(solution.converged)
+    assert float(solution.value[0]) == pytest.approx(float((T + 1).mean().log()), abs=1e-9)
+
+
+@PER_SOLVER
+def test_a_start_at_the_solution_zero_is_a_solution_though_rounding_is_left(solver):
+    """Nothing there is of a size to which 1e-16 could be compared: it converges when no step helps."""
+    y = torch.exp(0.3 * T)
+    solution = mslsq.least_squares(
+        lambda p: torch.exp(0.1 * T + p[0] * T) * torch.exp(0.2 * T) + p[1] * T - y,
+        torch.zeros(2, dtype=F64),
+        solver=solver,
+    )
+    assert 0 < float(solution.cost) < 1e-30
+    assert bool(solution.converged) and bool(solution.differentiable)
+
+
+# ---- kinks -------------------------------------------------------------------------------------------
+
+
+def valley(v):
+    return torch.stack((1 + 10 * (v[1] - v[0]).abs(), v[0] - 3))
+
+
+def hinge(v):
+    return torch.stack((1 + 5 * torch.relu(v[0] - v[1]), v[0] - 3, 0.5 * (v[1] + 1)))
+
+
+def largest(v):
+    return torch.stack((torch.maximum(v[0] + 2 * v[1], 3 - v[0]) + 1, 0.1 * v[1] - 0.3))
+
+
+def huber_seam(v):
+    r = torch.stack((v[0] - 2 * v[1], 3 * v[0] + v[1] - 4))
+    return torch.cat((torch.where(r.abs() < 1, r, 0.5 + 0.5 * r.abs()), v[:1] - 1))
+
+
+GRID = torch.randn(9, 9, generator=torch.Generator().manual_seed(3), dtype=F64).abs() + 0.2
+
+
+def bilinear(v):
+    """A distance field between the nodes of a grid, looked up at two points a fixed way apart."""
+    field = GRID.to(v.dtype)
+    values = []
+    for shift in (0.0, 1.7):
+        place = (v + shift).clamp(0, 7.999)
+        low = place.detach().floor()
+        i, j = low.long().unbind()
+        a, b = (place - low).unbind()
+        above = (1 - b) * field[i, j] + b * field[i, j + 1]
+        below = (1 - b) * field[i + 1, j] + b * field[i + 1, j + 1]
+        values.append((1 - a) * above + a * below)
+    return torch.stack(values)
+
+
+def lowest_around(field, point, size):
+    """The lowest cost within a neighbourhood, by a grid and finer ones around the best of it."""
+    best, width = point.double(), size
+    for _ in range(12):
+        offsets = torch.linspace(-width, width, 41, dtype=F64)
+        points = best + torch.cartesian_prod(offsets, offsets)
+        costs = 0.5 * torch.func.vmap(field)(points).square().sum(1)
+        best, width = points[costs.argmin()], width / 8
+    return float(0.5 * field(best).square().sum())
+
+
+FIELDS = [valley, hinge, largest, huber_seam, bilinear]
+STARTS = torch.tensor([[0.0, 1.0], [0.3, 0.4], [-1.0, 2.0], [5.0, 0.2], [3.3, 4.9], [2.5, 5.1]], dtype=F64)
+
+
+@PER_SOLVER
+@PER_DTYPE
+@pytest.mark.parametrize("field", FIELDS)
+def test_converged_is_no_further_from_the_minimum_than_it_says(field, solver, dtype):
+    """Alone, and in a batch: where nothing near costs a thousandth less. A kink itself may end as stalled."""
+    batch = mslsq.least_squares(field, STARTS.to(dtype), in_dims=0, solver=solver)
+    alone = mslsq.least_squares(field, STARTS[1].to(dtype), solver=solver)
+    for point, claimed in zip([*batch.value, alone.value], [*batch.converged, alone.converged], strict=True):
+        if bool(claimed):
+            cost = float(0.5 * field(point.double()).square().sum())
+            assert cost <= (1 + 1e-3) * lowest_around(field, point, 0.05) + 1e-12
+
+
+@PER_SOLVER
+def test_a_kink_does_not_keep_its_batch_mates_from_converging(solver):
+    """|x| + 1 against x - 0.5 has its minimum at the kink; without the first, x - 2 against x has a smooth one."""
+
+    def residual(x, w):
+        return torch.stack((w * x[0].abs() + 1, (1 - w) * (x[0] - 2), x[0] - 0.5 * w))
+
+    weights = torch.tensor([1.0, 0.0], dtype=F64)
+    start = torch.tensor([3.0], dtype=F64)
+    solution = mslsq.least_squares(residual, start, (weights,), in_dims=(None, 0), solver=solver)
+    assert solution.converged.tolist() == [False, True]
+    assert float(solution.value[1, 0]) == pytest.approx(1, abs=1e-9)
+    assert "kink" in Status(int(solution.status[0])).sentence
