@@ -84,7 +84,7 @@ def rrelu(
     return torch.where(x > 0, x, (lower + upper) / 2 * x)
 
 
-def rrelu_functional(x: Tensor, noise: Tensor, *rest: float) -> tuple[Tensor, Tensor]:
+def rrelu_functional(x: Tensor, noise: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """`aten.rrelu_with_noise_functional`, which is what capturing may make of it."""
     return rrelu(x, noise, *rest), noise
 
