@@ -36,7 +36,18 @@ AXES: dict[str, tuple[str, ...]] = {
     "batch": ("one", "in_dims", "vmap"),
     "dtype": ("float64", "float32"),
     "trace": ("auto", "never", "always"),
-    "family": ("exponential", "circle", "rational", "linalg_solve", "det", "cdist", "huber", "in_place", "no_grad", "norm"),
+    "family": (
+        "exponential",
+        "circle",
+        "rational",
+        "linalg_solve",
+        "det",
+        "cdist",
+        "huber",
+        "in_place",
+        "no_grad",
+        "norm",
+    ),
     "state": ("none", "number", "class list", "opaque", "tolist", "length", "module"),
     "derivative": ("none", "backward", "jacfwd"),
 }
@@ -60,14 +71,17 @@ class Settings:
 
 
 class Opaque:
-    """State that no key can look into."""
+    """State that no key can look into: the seed of a generator."""
 
     def __init__(self, value: float):
-        self.value = [value]
-        self._iterator = iter(lambda: self.value[0], object())
+        self._generator = torch.Generator()
+        self.set(value)
+
+    def set(self, value: float) -> None:
+        self._generator.manual_seed(round(1e6 * value))
 
     def __call__(self) -> float:
-        return next(self._iterator)
+        return self._generator.initial_seed() / 1e6
 
 
 class Scaled(torch.nn.Module):
@@ -88,7 +102,7 @@ class State:
 
     def set(self, number: float) -> None:
         self._number = number
-        self._opaque.value[0] = number
+        self._opaque.set(number)
         self._module.factor = number
         Settings.weights[0] = number
 
@@ -196,13 +210,14 @@ def solved(case: dict[str, str], read: Any, start: Tensor, y: Tensor) -> Any:
             dims = None if in_dims is None else (None, 0, None)
             return mslsq.curve_fit(model, T.to(y.dtype), y, start, solver=solver, in_dims=dims)
         variable = mslsq.Variable("p", mslsq.Euclidean(3))
-        problem = mslsq.Problem(Fit(variable, family=family, read=read, y=y[0] if batched and in_dims else y, name="fit"))
+        row = y[0] if in_dims is not None else y
+        problem = mslsq.Problem(Fit(variable, family=family, read=read, y=row[None], name="fit"))
         if in_dims is not None:
             dims = ({"p": None}, {"fit": {"y": 0}})
-            data = {"fit": {"y": y}}
+            data = {"fit": {"y": y[:, None]}}
             return mslsq.solve(problem, {"p": start}, data, solver=solver, in_dims=dims)
         if case["front"] == "layer":
-            return mslsq.LeastSquaresLayer(problem, solver=solver)({"p": start}, {"fit": {"y": y}})
+            return mslsq.LeastSquaresLayer(problem, solver=solver)({"p": start}, {"fit": {"y": y[None]}})
         return mslsq.solve(problem, {"p": start}, solver=solver)
 
     if case["batch"] == "vmap":
@@ -284,10 +299,15 @@ def run_case(case: dict[str, str], seed: int) -> Verdict:
         except Exception as error:
             text = str(error)
             teaches = isinstance(error, (ValueError, TypeError, NotImplementedError)) or "Write instead" in text
-            return Verdict(case, seed, "refused" if teaches else "crashed", f"call {call}: {type(error).__name__}: {text[:200]}")
+            return Verdict(
+                case, seed, "refused" if teaches else "crashed", f"call {call}: {type(error).__name__}: {text[:200]}"
+            )
         finally:
             y = y.detach()
-        values, gradients = (value, gradient) if y.ndim == 2 else (value[None], None if gradient is None else gradient[None])
+        solution = getattr(solution, "solution", solution)
+        values, gradients = (
+            (value, gradient) if y.ndim == 2 else (value[None], None if gradient is None else gradient[None])
+        )
         data, done = y if y.ndim == 2 else y[None], solution.converged.reshape(-1)
         usable = solution.differentiable.reshape(-1)
         for k in range(len(data)):
@@ -305,9 +325,7 @@ def run_case(case: dict[str, str], seed: int) -> Verdict:
 def pairwise(count: int, seed: int) -> list[dict[str, str]]:
     """Cases in which every pair of values of two axes stands, as early as a greedy choice among thirty gets it."""
     generator = random.Random(seed)
-    missing = {
-        (a, x, b, y) for a, b in itertools.combinations(AXES, 2) for x in AXES[a] for y in AXES[b]
-    }
+    missing = {(a, x, b, y) for a, b in itertools.combinations(AXES, 2) for x in AXES[a] for y in AXES[b]}
     cases = []
     while len(cases) < count:
         best, most = None, -1
@@ -345,10 +363,14 @@ def main() -> None:
             print(f"{number}: {verdict.outcome} {verdict.detail} {verdict.case} seed {verdict.seed}", flush=True)
     seconds = time.perf_counter() - begin
     defects = outcomes["wrong"] + outcomes["crashed"]
-    print(f"{dict(outcomes)}; {3600 * len(verdicts) / seconds:.0f} cases an hour, {1000 * defects / len(verdicts):.1f} defects per thousand")
+    print(
+        f"{dict(outcomes)}; {3600 * len(verdicts) / seconds:.0f} cases an hour, {1000 * defects / len(verdicts):.1f} defects per thousand"
+    )
     if arguments.out:
         summary = {"torch": torch.__version__, "numpy": np.__version__, "seed": arguments.seed, "seconds": seconds}
-        arguments.out.write_text(json.dumps({**summary, "outcomes": outcomes, "verdicts": [asdict(v) for v in verdicts]}))
+        arguments.out.write_text(
+            json.dumps({**summary, "outcomes": outcomes, "verdicts": [asdict(v) for v in verdicts]})
+        )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ At a kink each takes the side that PyTorch's kernel takes.
 """
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float, Inexact, Int
