@@ -1,9 +1,9 @@
 """Whole solves, chosen pairwise over front doors, methods, linear solvers, batch forms, dtypes and hidden state.
 
 Every case is a small random problem, solved several times while what its residual reads changes. What claims to have
-converged is judged by plain PyTorch, one problem at a time, without `torch.func` and without this library: the gradient
-must vanish there, and the cost must not be above SciPy's from the same start unless that is another minimum. Derivatives
-are judged by the implicit function theorem in plain reverse mode.
+converged is judged by plain PyTorch, one problem at a time, without `torch.func` and without this library: the
+gradient must vanish there, or the cost not be above SciPy's from the same start. Derivatives are judged by the
+implicit function theorem in plain reverse mode.
 
     python benchmarks/trust_solves.py --count 2000 --seed 0 --out solves.json
 """
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.optimize
@@ -29,10 +29,12 @@ import mslsq
 
 warnings.simplefilter("ignore")
 
+LINEAR = ("auto", "Cholesky", "QR", "SparseCholesky", "Schur", "ConjugateGradient")
+FAMILIES = ("exponential", "circle", "rational", "linalg_solve", "det", "cdist", "huber", "in_place", "no_grad", "norm")
 AXES: dict[str, tuple[str, ...]] = {
     "front": ("least_squares", "closure", "curve_fit", "solve", "layer"),
     "method": ("LevenbergMarquardt", "GaussNewton", "Dogleg"),
-    "linear": ("auto", "Cholesky", "QR", "SparseCholesky", "Schur", "ConjugateGradient"),
+    "linear": LINEAR,
     "batch": ("one", "in_dims", "vmap"),
     "dtype": ("float64", "float32"),
     "trace": ("auto", "never", "always"),
@@ -67,7 +69,7 @@ class Verdict:
 class Settings:
     """Read by residuals as a class attribute."""
 
-    weights: list[float] = [1.0]
+    weights: ClassVar[list[float]] = [1.0]
 
 
 class Opaque:
@@ -94,7 +96,7 @@ class Scaled(torch.nn.Module):
 
 
 class State:
-    """One number that a residual reads in one of many ways; `set` changes it between calls."""
+    """A number near one that a residual reads in one of many ways; `set` changes it between calls."""
 
     def __init__(self, kind: str):
         self.kind, self._number = kind, 1.0
@@ -107,8 +109,8 @@ class State:
         Settings.weights[0] = number
 
     def reader(self) -> Callable[[Tensor], Any]:
-        """`read(y)`, a factor near one; some kinds read the data themselves."""
-        opaque, module = self._opaque, self._module
+        """`read(y)`, the factor."""
+        opaque, module, knob = self._opaque, self._module, torch.tensor([self._number])
         if self.kind == "number":
             number = self._number
             return lambda y: number
@@ -116,15 +118,10 @@ class State:
             "none": lambda y: 1.0,
             "class list": lambda y: Settings.weights[0],
             "opaque": lambda y: opaque(),
-            "tolist": lambda y: 1.0 + 0.1 * abs(torch.stack([y[0], y[1]]).detach().tolist()[0]) if readable(y) else 1.0,
+            "tolist": lambda y: knob.tolist()[0],
             "length": lambda y: 1.0 + 0.1 * len(y[: 3 + int(opaque() * 2)]),
             "module": lambda y: module(torch.ones((), dtype=y.dtype)),
         }[self.kind]
-
-
-def readable(y: Tensor) -> bool:
-    """Is this a plain tensor, not one that a transform maps?"""
-    return not torch._C._functorch.is_functorch_wrapped_tensor(y)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 T = torch.linspace(0.1, 1.5, 12, dtype=torch.float64)
@@ -295,7 +292,7 @@ def run_case(case: dict[str, str], seed: int) -> Verdict:
             if case["derivative"] == "backward" and dtype == torch.float64:
                 (gradient,) = torch.autograd.grad(value.sum(), y)
             elif case["derivative"] == "jacfwd" and dtype == torch.float64 and case["batch"] == "one":
-                gradient = torch.func.jacfwd(lambda q: value_of(solved(case, read, start, q)).sum())(y)
+                gradient = torch.func.jacfwd(lambda q, read=read: value_of(solved(case, read, start, q)).sum())(y)
         except Exception as error:
             text = str(error)
             teaches = isinstance(error, (ValueError, TypeError, NotImplementedError)) or "Write instead" in text
@@ -363,9 +360,8 @@ def main() -> None:
             print(f"{number}: {verdict.outcome} {verdict.detail} {verdict.case} seed {verdict.seed}", flush=True)
     seconds = time.perf_counter() - begin
     defects = outcomes["wrong"] + outcomes["crashed"]
-    print(
-        f"{dict(outcomes)}; {3600 * len(verdicts) / seconds:.0f} cases an hour, {1000 * defects / len(verdicts):.1f} defects per thousand"
-    )
+    hourly, per_thousand = 3600 * len(verdicts) / seconds, 1000 * defects / len(verdicts)
+    print(f"{dict(outcomes)}; {hourly:.0f} cases an hour, {per_thousand:.1f} defects per thousand")
     if arguments.out:
         summary = {"torch": torch.__version__, "numpy": np.__version__, "seed": arguments.seed, "seconds": seconds}
         arguments.out.write_text(

@@ -195,6 +195,8 @@ class Plan:
     graphs: dict[str, Recorded] = field(default_factory=dict)
     eager_seconds: float = 0.0
     eager_calls: int = 0
+    needs_witness: bool = True
+    """Can a residual change unseen: is one not the library's own?"""
     hessians_checked: bool = False
     """Have second derivatives been compared with plain reverse mode?"""
     calls: int = 0
@@ -204,6 +206,11 @@ class Plan:
     def is_large(self) -> bool:
         """Are the normal equations too large to be dense? Then it is single functions that are recorded, not steps."""
         return self.pattern is not None or self.rows is not None
+
+    @property
+    def is_witnessed(self) -> bool:
+        """Would it be noticed if what is recorded goes stale?"""
+        return not self.needs_witness or WITNESS in self.graphs
 
     @property
     def holds_residuals(self) -> bool:
@@ -243,7 +250,7 @@ class Plan:
         """
         if policy == "never":
             return None  # though another solver may have recorded it
-        if name not in self.graphs and WITNESS in self.graphs and self.worth_recording(policy):
+        if name not in self.graphs and self.is_witnessed and self.worth_recording(policy):
             self.record(name, function, *example, compiled=compiled, quiet=quiet)
         return self.graphs.get(name)
 

@@ -58,7 +58,7 @@ class Runner:
             return None  # though another solver may have recorded it
         plan = self._plan
         if name not in plan.graphs and plan.worth_recording(self._policy):
-            if WITNESS not in plan.graphs:
+            if not plan.is_witnessed:
                 self._witness.record(at.values if isinstance(at, State) else at)
             quiet = any(other not in (WITNESS, name) for other in plan.graphs)  # a missing compiler is said once
             return plan.recorded(

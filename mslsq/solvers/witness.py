@@ -31,19 +31,22 @@ class Witness:
     that move on from call to call."""
 
     def __init__(self, task: Task, plan: Plan, blocks: Sequence[BlockTerm], inputs: tuple[Inputs, ...]):
-        self._task, self._plan, self._blocks, self._inputs = task, plan, blocks, inputs
+        self._plan, self._inputs = plan, inputs
+        # What is all the library's own changes with its inputs alone.
+        self._terms = {n: term for n, term in enumerate(task.system.terms) if not term.is_of_library}
+        self._blocks = {number: blocks[number] for number in self._terms}
         self._call = plan.calls
         plan.calls += 1
-        self._scales: list[Tensor] = []
+        self._scales: dict[int, Tensor] = {}
 
     @property
     def is_needed(self) -> bool:
         """Has anything been recorded that could have gone stale?"""
-        return bool(self._plan.graphs) or self._plan.holds_residuals
+        return bool(self._terms) and (bool(self._plan.graphs) or self._plan.holds_residuals)
 
     def record(self, values: Values) -> None:
         """Record the linearization of the lanes; done before anything else is recorded."""
-        samples = self._samples(values)
+        samples = list(self._samples(values).values())
 
         def linearizations(lanes: list[tuple[tuple[Tensor, ...], dict[str, Tensor]]]) -> list[tuple[Tensor, Tensor]]:
             return [
@@ -59,7 +62,8 @@ class Witness:
         if not self.is_needed:
             return None
         with torch.no_grad():
-            samples = self._samples(values)
+            numbered = self._samples(values)
+            samples = list(numbered.values())
             graph = self._plan.graphs.get(WITNESS)
             if graph is not None:
                 recorded = graph(self._lanes(samples))
@@ -68,7 +72,7 @@ class Witness:
                     recorded = [sample.linearizations() for sample in samples]
             differ = [
                 one
-                for number, (sample, pair) in enumerate(zip(samples, recorded, strict=True))
+                for (number, sample), pair in zip(numbered.items(), recorded, strict=True)
                 for one in self._differences(number, sample, *pair)
             ]
             pinned = None if self._plan.compressed is None else self._plan.compressed.differs(self._inputs[0])
@@ -77,7 +81,7 @@ class Witness:
 
     def check_deterministic(self, values: Values) -> None:
         """Raises NonDeterministicResidualError where two evaluations of the user's Python at one point differ."""
-        for number, sample in enumerate(self._samples(values)):
+        for number, sample in self._samples(values).items():
             check_deterministic(self._by_the_user(number, sample))
 
     def refuse(self) -> None:
@@ -86,18 +90,18 @@ class Witness:
         Raises:
             NonDeterministicResidualError: always.
         """
-        names = ", ".join(repr(block.term.name) for block in self._blocks)
+        names = ", ".join(repr(term.name) for term in self._terms.values())
         raise NonDeterministicResidualError(
             f"The residual of {names} changes while the solve runs, or does something that its graph does not hold. A "
             "residual must be a function of its inputs, and tell so: pass what it depends on in args (or as data of "
             "the cost), and write it out of place."
         )
 
-    def _samples(self, values: Values) -> list[Sample]:
-        return [
-            sample_of(block, values, given, *self._places(block))
-            for block, given in zip(self._blocks, self._inputs, strict=True)
-        ]
+    def _samples(self, values: Values) -> dict[int, Sample]:
+        return {
+            number: sample_of(block, values, self._inputs[number], *self._places(block))
+            for number, block in self._blocks.items()
+        }
 
     def _places(self, block: BlockTerm) -> tuple[list[int], list[int]]:
         """At most four lanes: problems and blocks."""
@@ -112,20 +116,16 @@ class Witness:
         return [(sample.storages, sample.inputs) for sample in samples]
 
     def _by_the_user(self, number: int, sample: Sample) -> Sample:
-        term = self._task.system.terms[number]
-        block = sample.block
+        term, block = self._terms[number], sample.block
         plain = BlockTerm(term, block.system, block.batch, block.batched, block.rows, block.pairs)
         return sample.going(plain)
 
     def _differences(self, number: int, sample: Sample, residual: Tensor, jacobian: Tensor) -> list[Tensor]:
         """Of one term: do residuals and derivatives differ?"""
         user = self._by_the_user(number, sample)
-        if user.block.term.is_of_library:
-            return []
         size = _times_size(sample, jacobian)
-        if len(self._scales) <= number:
-            finite = torch.where(torch.isfinite(residual), residual.abs(), 0)
-            self._scales.append(finite.amax())
+        if number not in self._scales:
+            self._scales[number] = torch.where(torch.isfinite(residual), residual.abs(), 0).amax()
         eps = torch.finfo(residual.dtype).eps
         allowed = ROUNDING * eps * (size + self._scales[number])
         if user.block.term.jacobians is not None:
