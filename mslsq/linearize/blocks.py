@@ -19,7 +19,7 @@ from torch.func import jacfwd, jacrev, vjp, vmap
 
 from mslsq import pytree
 from mslsq.manifolds.components import cat_matrices
-from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.problem.errors import DtypeError, ProblemError, SecondDerivativeError, ShapeError
 from mslsq.problem.system import Inputs, System, Term, residual_like, residual_vector
 
 Values = tuple[Float[Tensor, "batch count storage"], ...]
@@ -279,7 +279,7 @@ class BlockTerm:
         """The exact Hessian of the block's cost in the joint tangent of its variables, second derivatives of the
         residual included."""
         field, at = self._gradient_field(storages, inputs)
-        return jacfwd(field)(at)
+        return self._jacobian_of_field(field, at)
 
     def curvature_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "tangent tangent"]:
         """Σᵢ rᵢ ∇²rᵢ of the weighted residual: what the Hessian of ½‖r‖² has beyond JᵀJ."""
@@ -287,7 +287,7 @@ class BlockTerm:
             function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
             # The cotangent is a constant, so that no tangent of r itself is computed: half of the work.
             residual = self.residual_of_block(storages, inputs)
-            return jacfwd(lambda z: vjp(function, z)[1](residual)[0])(at)
+            return self._jacobian_of_field(lambda z: vjp(function, z)[1](residual)[0], at)
         values = self.values_of_block(storages)
         output = self.term.residual(values, inputs)
         vector = residual_vector(output)[0].to(storages[0].dtype)
@@ -298,6 +298,29 @@ class BlockTerm:
             vector = pair[1](pair[0])[0]
         matrix = self._checked_curvature(self.term.curvature(residual_like(output, vector), values, inputs))
         return 0.5 * (matrix + matrix.mT)
+
+    def _jacobian_of_field(self, field: Callable[[Tensor], Tensor], at: Tensor) -> Float[Tensor, "tangent tangent"]:
+        """The symmetric Jacobian of a gradient, forward over reverse mode; row by row in reverse mode where an
+        operation has no derivative in forward mode (grid_sample, huber_loss)."""
+        try:
+            return jacfwd(field)(at)
+        except NotImplementedError:
+            pass
+        try:
+            pull: Any = vjp(field, at)[1]
+            # Not `jacrev`: grid_sample's second derivative under two `vmap`s writes in place.
+            one = torch.eye(len(at), dtype=at.dtype, device=at.device)
+            return torch.stack([pull(row)[0] for row in one.unbind(0)])
+        except (NotImplementedError, RuntimeError) as error:
+            if "derivative for" not in str(error):
+                raise
+            raise SecondDerivativeError(
+                f"Cost {self.term.name!r}: the derivative of a solution needs second derivatives of the residual, and "
+                f"PyTorch has none for one of its operations ({str(error).rstrip('.')}). Write that operation with "
+                "others (torch.cdist as the norm of a difference, attention under "
+                "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)), give the cost jacobians(...) and curvature(...), or "
+                "solve with adjoint=mslsq.Detached() if nobody needs the derivative."
+            ) from error
 
     def _checked_curvature(self, matrix: Tensor) -> Tensor:
         size = sum(self.tangents)
