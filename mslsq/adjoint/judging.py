@@ -58,8 +58,10 @@ def judged(
     exists = solved & found.evidence.vanishes & found.evidence.smooth
     # Tolerances below what the dtype resolves end in STALLED; at a minimum that is as good as converged.
     usable = exists & stopped
-    if bool((converged & ~usable).any()):
-        warn_about(converged, solved, found.definite, found.residual, found.evidence, found.hessian)
+    # A solve that ends at a kink has stalled: no step goes further, and the gradient does not vanish.
+    asked = converged | (stopped & solved & ~found.evidence.smooth)
+    if bool((asked & ~usable).any()):
+        warn_about(asked, solved, found.definite, found.residual, found.evidence, found.hessian)
     return found.factor, usable, found.residual
 
 

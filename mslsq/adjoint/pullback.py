@@ -112,7 +112,10 @@ def _gradient_along(
         rest = iter(moved)
         tensors = iter([next(rest) if flag else tensor for flag, tensor in zip(wanted, flat, strict=True)])
         prepared = linearizer.prepare(tuple({name: next(tensors) for name in given} for given in inputs))
-        return linearizer.slope(values, prepared, move)
+        try:
+            return linearizer.slope(values, prepared, move)
+        except NotImplementedError:  # an operation without a derivative in forward mode, such as grid_sample
+            return (linearizer.gradient(values, prepared) * move).sum(-1)
 
     pull: Any = torch.func.vjp(slope, *[tensor for flag, tensor in zip(wanted, flat, strict=True) if flag])[1]
     # Not `grad` of the sum, whose graph would compute the slope itself.

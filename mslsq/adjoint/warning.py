@@ -1,4 +1,4 @@
-"""Why a problem that has converged has no derivative, in words."""
+"""Why a problem that has converged, or cannot go on, has no derivative, in words."""
 
 import warnings
 
@@ -17,7 +17,7 @@ ASKED = 16
 
 
 class NotDifferentiableWarning(UserWarning):
-    """A solve converged, but its solution is not a differentiable function of the data."""
+    """A solve ended at a solution that is not a differentiable function of the data."""
 
 
 class UnconvergedAdjointWarning(UserWarning):
@@ -25,7 +25,7 @@ class UnconvergedAdjointWarning(UserWarning):
 
 
 def warn_about(
-    converged: Bool[Tensor, "batch"],
+    ended: Bool[Tensor, "batch"],
     solved: Bool[Tensor, "batch"],
     definite: Bool[Tensor, "batch"],
     residual: Float[Tensor, "batch"],
@@ -34,10 +34,10 @@ def warn_about(
 ) -> None:
     """One warning per reason, with how many of a batch it concerns; `hessian` in the form of the linear solver."""
     # A solver that gave up before it could tell says how far it came: that is not a gauge.
-    singular = converged & ~definite & residual.isnan()
-    unsolved = converged & ~singular & ~solved
-    kinked = converged & solved & ~evidence.smooth
-    stopped = converged & solved & evidence.smooth & ~evidence.vanishes
+    singular = ended & ~definite & residual.isnan()
+    unsolved = ended & ~singular & ~solved
+    kinked = ended & solved & ~evidence.smooth
+    stopped = ended & solved & evidence.smooth & ~evidence.vanishes
     total = len(definite)
     if bool(singular.any()):
         indefinite = _has_negative_eigenvalue(hessian, singular)
@@ -90,7 +90,7 @@ def _warn_about_minimum(num_kinked: int, num_stopped: int, num_problems: int) ->
     reasons = []
     if num_kinked:
         reasons.append(
-            f"{_which(num_kinked, num_problems)} converged to a kink of the cost, where the gradient jumps (abs, max, "
+            f"{_which(num_kinked, num_problems)} ended at a kink of the cost, where the gradient jumps (abs, max, "
             "relu, a hinge, a bilinear field): make it smooth there, sqrt(x² + ε²) for |x|, softplus for relu"
         )
     if num_stopped:

@@ -7,14 +7,16 @@ on a few lanes with unbatched reverse mode. The point is the start, moved a litt
 kinks and ties, and zeros hide differences.
 """
 
+import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import jvp
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mslsq.linearize import independent
@@ -27,7 +29,7 @@ from mslsq.linearize.locating import faulty_operator
 from mslsq.linearize.operators import REWRITTEN
 from mslsq.linearize.sample import Sample, product, sample_of
 from mslsq.linearize.trace import TRANSFORM_LOCK
-from mslsq.problem.errors import ProblemError
+from mslsq.problem.errors import ProblemError, SecondDerivativeError
 from mslsq.problem.system import Inputs
 
 MANY_ROWS = 1000
@@ -36,10 +38,6 @@ MANY_ROWS = 1000
 
 class DerivativeMismatchError(RuntimeError):
     """No way of differentiating a residual gives what PyTorch's plain reverse mode gives."""
-
-
-class MissingDerivativeError(NotImplementedError):
-    """An operator of a residual has no second derivative, which derivatives of a solution need."""
 
 
 class NonDeterministicResidualError(RuntimeError):
@@ -317,7 +315,7 @@ def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs) -
         return Found(candidate, f"second derivatives of {term.name!r} are taken in another way: {failures[0]}")
     if not _any_wrong(failures):
         reason = (str(failures[-1]).splitlines() or [type(failures[-1]).__name__])[0]
-        raise MissingDerivativeError(
+        raise SecondDerivativeError(
             f"Derivatives of a solution need second derivatives of the residual of {term.name!r}, and one is missing: "
             f"{reason} Write the residual with other operations, give its curvature (CostFunction.curvature), or ask "
             "for no derivative: adjoint=mslsq.Detached()."
@@ -334,7 +332,8 @@ def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs) -
 def _hessian_ways(block: BlockTerm, way: Way, values: Values, inputs: Inputs) -> Iterator[Way]:
     """The present way, the same in reverse mode, rewritten, lane by lane."""
     yield way
-    yield dataclasses.replace(way, hessian="reverse")
+    for mode in ("reverse", "row by row"):  # `jacrev` under a second `vmap` writes in place in some operators
+        yield dataclasses.replace(way, hessian=mode)
     if isinstance(block, CompressedTerm) or way.lane_by_lane:
         return
     if way.residual is None:
@@ -344,7 +343,8 @@ def _hessian_ways(block: BlockTerm, way: Way, values: Values, inputs: Inputs) ->
             captured = None
         if captured is not None:
             yield dataclasses.replace(way, residual=captured)
-            yield dataclasses.replace(way, residual=captured, hessian="reverse")
+            for mode in ("reverse", "row by row"):
+                yield dataclasses.replace(way, residual=captured, hessian=mode)
     yield Way(jacobian="row by row", hessian="row by row", lane_by_lane=True)
 
 
@@ -359,7 +359,9 @@ def _compare_hessian(candidate: Sample, expected: list[Any] | None) -> None:
         gradient = candidate.mapped(block.gradient_of_block)
         hessian = candidate.mapped(block.hessian_of_block)
     with TRANSFORM_LOCK:
-        mixed = _mixed(candidate)
+        mixed = [_mixed(candidate, _along_gradient)]
+        with contextlib.suppress(NotImplementedError):  # then derivatives do without forward mode
+            mixed.append(_mixed(candidate, _slope))
     if expected is None:
         return
     wrong = DerivativeMismatchError("its batched second derivatives are wrong in PyTorch")
@@ -369,7 +371,7 @@ def _compare_hessian(candidate: Sample, expected: list[Any] | None) -> None:
         size = _hessian_times(block, hessian[problem, ..., lane].abs(), v.abs())
         if not (_agree(gradient[problem, :, lane], g, g.abs()) and _agree(own, hv, size)):
             raise wrong
-    for name, tensor in mixed.items():
+    for name, tensor in [pair for found in mixed for pair in found.items()]:
         parts = [one[name] for _, (_, _, one) in expected]
         if len(parts) == 1:
             agree = _agree(tensor.reshape(parts[0].shape), parts[0], parts[0].abs())
@@ -393,18 +395,28 @@ def _hessian_times(block: BlockTerm, hessian: Tensor, v: Tensor) -> Tensor:
     return product.index_add(0, column[off], (hessian * v[row])[off])
 
 
-def _mixed(candidate: Sample) -> dict[str, Tensor]:
-    """∂(gᵀv) in the inputs, added up over the lanes where they share one, by backward through the batched gradient."""
+def _along_gradient(block: BlockTerm, storages: tuple[Tensor, ...], inputs: Inputs) -> Tensor:
+    """gᵀv by reverse mode."""
+    return block.gradient_of_block(storages, inputs) @ _direction(block, storages)
+
+
+def _slope(block: BlockTerm, storages: tuple[Tensor, ...], inputs: Inputs) -> Tensor:
+    """gᵀv by forward mode."""
+    function, at = block._in_tangent(lambda moved: block.cost_of_block(moved, inputs), storages)
+    pair: Any = jvp(function, (at,), (_direction(block, storages),))
+    return pair[1]
+
+
+def _mixed(candidate: Sample, along: Callable[[BlockTerm, tuple[Tensor, ...], Inputs], Tensor]) -> dict[str, Tensor]:
+    """∂(gᵀv) in the inputs, added up over the lanes where they share one, by backward through what is batched."""
     block = candidate.block
     with independent.plain_python():
         real = {n: x.detach().clone().requires_grad_() for n, x in candidate.inputs.items() if x.is_floating_point()}
         if not real:
             return {}
-        given = dataclasses.replace(candidate, inputs={**candidate.inputs, **real})
-        gradient = given.mapped(block.gradient_of_block)
-        v = _direction(block, candidate.storages)[None, :, None]
-        along = (gradient * v).sum()
-        if not along.requires_grad:
+        given = candidate.of(candidate.storages, {**candidate.inputs, **real})
+        total = given.mapped(lambda storages, inputs: along(block, storages, inputs)).sum()
+        if not total.requires_grad:
             return {name: torch.zeros_like(x) for name, x in real.items()}
-        found = torch.autograd.grad(along, list(real.values()), allow_unused=True, materialize_grads=True)
+        found = torch.autograd.grad(total, list(real.values()), allow_unused=True, materialize_grads=True)
         return dict(zip(real, found, strict=True))

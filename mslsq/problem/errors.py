@@ -35,3 +35,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
     close = difflib.get_close_matches(str(name), known, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return UnknownNameError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(map(repr, known)) or 'none'}.")
+
+
+class SecondDerivativeError(NotImplementedError):
+    """A derivative of a solution was asked for, and an operation of the residual has no second derivative."""

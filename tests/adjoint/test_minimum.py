@@ -127,7 +127,7 @@ def test_each_problem_of_a_batch_is_judged_for_itself_and_spoils_no_shared_gradi
         return torch.stack([1 + (x[0] - d).abs(), factor * (x[0] - 5)])
 
     d, factor = tensor(2.0, -9.0).requires_grad_(), torch.tensor(0.5, dtype=F64, requires_grad=True)
-    with pytest.warns(NotDifferentiableWarning, match=r"1 problem of 2 converged to a kink"):
+    with pytest.warns(NotDifferentiableWarning, match=r"1 problem of 2 ended at a kink"):
         solution = mslsq.least_squares(residual, tensor(6.0), args=(d, factor), in_dims=(None, 0, None))
     assert solution.converged.all()
     assert solution.differentiable.tolist() == [False, True]
@@ -355,7 +355,7 @@ def said(run) -> list[str]:
 
 def test_one_warning_says_that_it_is_a_kink_and_not_a_gauge():
     (message,) = said(lambda: derivative(*KINKS[0]))
-    assert message.startswith("The problem converged to a kink")
+    assert message.startswith("The problem ended at a kink")
     assert "gauge" not in message
 
 
@@ -390,7 +390,7 @@ def test_reasons_of_a_batch_are_counted_in_one_warning():
     d = tensor(2.0, 3.0, 9.0).requires_grad_()
     messages = said(lambda: mslsq.least_squares(residual, tensor(0.0), args=(d,), in_dims=(None, 0)))
     assert len(messages) == 1
-    assert messages[0].startswith("2 problems of 3 converged to a kink")
+    assert messages[0].startswith("2 problems of 3 ended at a kink")
 
 
 def test_nobody_is_warned_where_nobody_differentiates():

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 import mslsq
-from mslsq.linearize.ways import MissingDerivativeError, NonDeterministicResidualError, SlowResidualWarning
+from mslsq.linearize.ways import NonDeterministicResidualError, SlowResidualWarning
+from mslsq.problem.errors import SecondDerivativeError
 
 F64 = torch.float64
 ONCE = mslsq.LevenbergMarquardt(max_steps=0)
@@ -238,7 +239,7 @@ class HalvedBackward(torch.autograd.Function):
 
 def test_a_missing_second_derivative_is_an_error_that_names_it():
     y = torch.ones(2, dtype=F64, requires_grad=True)
-    with pytest.raises(MissingDerivativeError, match=r"halved_backward(.|\n)*Detached"):
+    with pytest.raises(SecondDerivativeError, match=r"halved_backward(.|\n)*Detached"):
         mslsq.least_squares(lambda x, y: Halved.apply(x) ** 2 - y, torch.ones(2, dtype=F64), (y,))
     solution = mslsq.least_squares(lambda x, y: Halved.apply(x) ** 2 - y, torch.ones(2, dtype=F64), (y.detach(),))
     assert torch.allclose(solution.value, torch.full((2,), 2.0, dtype=F64))

@@ -1,0 +1,70 @@
+"""Operations that PyTorch does not differentiate in forward mode, or only once, under a derivative of a solution."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mslsq
+from mslsq.problem.errors import SecondDerivativeError
+
+F64 = torch.float64
+
+
+def numbers(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+A, IMAGE, GRID = numbers(6, 2, seed=0), numbers(1, 1, 8, 8, seed=1), 0.5 * numbers(1, 6, 1, 2, seed=2).tanh()
+
+
+def sampled(x, d):
+    grid = (0.1 * x).view(1, 1, 1, 2) + GRID
+    return torch.cat([F.grid_sample(IMAGE, grid, align_corners=True).reshape(-1) - d, 0.3 * x])
+
+
+def huber(x, d):
+    shifted = A @ x + 2 * torch.arange(6, dtype=F64)
+    return torch.cat([F.huber_loss(shifted, torch.zeros_like(shifted), reduction="none") - d, 0.1 * x])
+
+
+def gated(x, d):
+    return torch.cat([F.glu(A @ x) - d[:3], 0.1 * x])
+
+
+def distances(x, d):
+    return torch.cat([torch.cdist(A, x[None]).reshape(-1) - d, 0.1 * x])
+
+
+@pytest.mark.parametrize("trace", ["never", "always"])
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("residual", [sampled, huber, gated])
+def test_the_derivative_equals_that_of_plain_autograd(residual, batched, trace):
+    d = 0.3 * numbers(6, seed=3)
+    data = (torch.stack([d, d + 0.1]) if batched else d).requires_grad_()
+    solver = mslsq.LevenbergMarquardt(trace=trace, ftol=1e-15, gtol=1e-13)
+    start = torch.tensor([0.3, 0.2], dtype=F64)
+    in_dims = (None, 0) if batched else None
+    solution = mslsq.least_squares(residual, start, args=(data,), in_dims=in_dims, solver=solver)
+    assert solution.differentiable.all()
+    (found,) = torch.autograd.grad(solution.value.sum(), data)
+    for x, lane, mine in zip(
+        solution.value.detach().reshape(-1, 2), data.detach().reshape(-1, 6), found.reshape(-1, 6), strict=True
+    ):
+        at, own = x.clone().requires_grad_(), lane.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(0.5 * (residual(at, own) ** 2).sum(), at, create_graph=True)
+        hessian = torch.stack([torch.autograd.grad(entry, at, retain_graph=True)[0] for entry in slope])
+        (expected,) = torch.autograd.grad(slope, own, -torch.linalg.inv(hessian).sum(0))
+        assert torch.allclose(mine, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_an_operation_that_has_no_second_derivative_is_named():
+    d = torch.rand(6, generator=torch.Generator().manual_seed(4), dtype=F64).requires_grad_()
+    try:
+        solution = mslsq.least_squares(distances, torch.tensor([0.3, 0.2], dtype=F64), args=(d,))
+    except SecondDerivativeError as error:
+        assert "_cdist_backward" in str(error)
+        assert "Detached()" in str(error)
+    else:  # written with other operations by then
+        assert solution.differentiable
+    detached = mslsq.least_squares(distances, torch.tensor([0.3, 0.2], dtype=F64), args=(d,), adjoint=mslsq.Detached())
+    assert detached.converged
