@@ -39,7 +39,7 @@ _SENTENCES = {
     Status.COST_TOLERANCE: "Converged: the last step changed the cost by less than ftol times the cost.",
     Status.GRADIENT_TOLERANCE: (
         "Converged: no entry of the gradient exceeds gtol; by default: the residual is orthogonal to the Jacobian's "
-        "columns (cosines at most 1e-10), or zero to rounding."
+        "columns (cosines at most 1e-12), or zero to rounding."
     ),
     Status.STEP_TOLERANCE: "Converged: the last step was shorter than xtol times the size of the variables.",
     Status.MAX_STEPS: "Not converged: max_steps were taken. Try more steps, a better start, or see history.cost.",

@@ -221,15 +221,25 @@ def _compared_with_differences(sample: Sample, block: BlockTerm, residual: Tenso
     return ""
 
 
-def _agree(found: Tensor, expected: Tensor, size: Tensor, differences: bool = False) -> bool:
-    """Is there no more than rounding between them? NaN equals NaN. A wrong rule is wrong by far."""
+CANCELLED = 1e5
+"""Units in the last place of the numbers that a derivative is a sum of, which may cancel in it."""
+
+
+def _agree(
+    found: Tensor, expected: Tensor, size: Tensor, differences: bool = False, terms: Tensor | float = 0.0
+) -> bool:
+    """Is there no more than rounding between them? NaN equals NaN. A wrong rule is wrong by far.
+
+    `size` is that of the result; `terms` of what it is a sum of, where that may cancel.
+    """
     if found.shape != expected.shape:
         return False
     double = found.dtype == torch.float64
     relative = (1e-4 if double else 3e-2) if differences else (1e-6 if double else 3e-3)
     finite = torch.isfinite(size)
     largest = torch.where(finite, size, 0).amax() if size.numel() else size.sum()
-    close = (found - expected).abs() <= relative * (torch.where(finite, size, 0) + largest)
+    rounding = CANCELLED * torch.finfo(found.dtype).eps * terms
+    close = (found - expected).abs() <= relative * (torch.where(finite, size, 0) + largest) + rounding
     same = (found == expected) | (found.isnan() & expected.isnan())
     return bool((close | same).all())
 
@@ -358,6 +368,7 @@ def _compare_hessian(candidate: Sample, expected: list[Any] | None) -> None:
     with TRANSFORM_LOCK, torch.no_grad():
         gradient = candidate.mapped(block.gradient_of_block)
         hessian = candidate.mapped(block.hessian_of_block)
+        residual, jacobian = candidate.linearizations()
     with TRANSFORM_LOCK:
         mixed = [_mixed(candidate, _along_gradient)]
         with contextlib.suppress(NotImplementedError):  # then derivatives do without forward mode
@@ -365,19 +376,25 @@ def _compare_hessian(candidate: Sample, expected: list[Any] | None) -> None:
     if expected is None:
         return
     wrong = DerivativeMismatchError("its batched second derivatives are wrong in PyTorch")
+    steepness, height = jacobian.norm(), residual.norm()
     for (problem, lane), (g, hv, _) in expected:
         v = independent.irregular(len(g), g)
         own = _hessian_times(block, hessian[problem, ..., lane], v)
         size = _hessian_times(block, hessian[problem, ..., lane].abs(), v.abs())
-        if not (_agree(gradient[problem, :, lane], g, g.abs()) and _agree(own, hv, size)):
+        if not (
+            _agree(gradient[problem, :, lane], g, g.abs(), terms=steepness * height)
+            and _agree(own, hv, size, terms=steepness**2)
+        ):
             raise wrong
     for name, tensor in [pair for found in mixed for pair in found.items()]:
         parts = [one[name] for _, (_, _, one) in expected]
+        largest = candidate.inputs[name].abs().amax() if candidate.inputs[name].numel() else steepness
+        terms = steepness * height / torch.where(largest > 0, largest, 1)
         if len(parts) == 1:
-            agree = _agree(tensor.reshape(parts[0].shape), parts[0], parts[0].abs())
+            agree = _agree(tensor.reshape(parts[0].shape), parts[0], parts[0].abs(), terms=terms)
         else:
             size = torch.stack([part.abs().sum() for part in parts]).sum()
-            agree = _agree(tensor.sum(), torch.stack([part.sum() for part in parts]).sum(), size)
+            agree = _agree(tensor.sum(), torch.stack([part.sum() for part in parts]).sum(), size, terms=terms)
         if not agree:
             raise wrong
 

@@ -47,7 +47,7 @@ class Solver:
         max_steps: steps tried at most, accepted or not.
         ftol: stop when an accepted step changes the cost by less than `ftol * cost` and the model agrees with it.
         gtol: stop when no entry of the gradient (in the tangent) exceeds `gtol`, in its units. By default (None) when
-            |D⁻¹g| is at most 1e-10 |r|, D the lengths of J's columns, which depends on no unit; or when the residual is
+            |D⁻¹g| is at most 1e-12 |r|, D the lengths of J's columns, which depends on no unit; or when the residual is
             zero to the rounding of x.
         xtol: stop when an accepted step is shorter than `xtol * (xtol + |x|)`.
         linear_solver: `"auto"` (Cholesky, dense or sparse by size, after a Schur complement where that is faster),

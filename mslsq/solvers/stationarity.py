@@ -15,8 +15,8 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.solvers.solver import Solver
 
-COSINE = 1e-10
-"""The default test of the gradient: |D⁻¹g| ≤ 1e-10 |r|. What is left to gain is 1e-20 of the cost, but for what a bad
+COSINE = 1e-12
+"""The default test of the gradient: |D⁻¹g| ≤ 1e-12 |r|. What is left to gain is 1e-24 of the cost, but for what a bad
 condition hides."""
 
 ROUNDING = 4.0
