@@ -23,10 +23,9 @@ def silent(found: dict) -> list[str]:
     return [f"{line['check']}: {line['what']}" for line in found["defects"] if line["class"] in ("WRONG", "CRASHED")]
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_a_sample_of_operators_in_residuals_is_right_or_refused(tmp_path, dtype):
-    found = run(tmp_path, "--seed", "7", "--count", "120", "--dtypes", dtype)
-    assert found["checks"] >= 100
+def test_a_sample_of_operators_in_residuals_is_right_or_refused(tmp_path):
+    found = run(tmp_path, "--seed", "7", "--count", "200")
+    assert found["checks"] >= 150
     assert not silent(found), "\n".join(silent(found))
 
 
