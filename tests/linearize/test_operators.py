@@ -70,6 +70,12 @@ def complex_solve(p):
 CLASSES, LABELS = torch.tensor([0, 3, 1]), torch.tensor([[0, 2, -1, 1], [-1, 0, 1, 1], [3, 2, 1, 0]])
 ROWS = torch.tensor([[0, 2], [0, 0], [1, 2], [0, 1]])
 PLACES, INDEX = torch.tensor([[[[0, 2], [9, 15]]]]), torch.tensor([1])
+
+
+def complex_matrix(p):
+    return torch.complex(matrix(p), moved(p, 3, 3, seed=4))
+
+
 MASK = torch.tensor([[True, False, True], [True, True, False], [False, False, True]])
 OPERATORS = {
     "solve": lambda p: torch.linalg.solve(matrix(p), moved(p, 3, 2)),
@@ -77,6 +83,8 @@ OPERATORS = {
     "complex solve": complex_solve,
     "solve from the left": lambda p: torch.linalg.solve(matrix(p), moved(p, 2, 3), left=False),
     "lu_solve": lambda p: torch.linalg.lu_solve(*torch.linalg.lu_factor(matrix(p)), moved(p, 3, 2)),
+    "complex det": lambda p: torch.view_as_real(torch.linalg.det(complex_matrix(p))),
+    "complex logdet": lambda p: torch.view_as_real(torch.logdet(complex_matrix(p))),
     "det": lambda p: torch.linalg.det(matrix(p)),
     "logdet": lambda p: torch.logdet(matrix(p) @ matrix(p).mT),
     "slogdet": lambda p: torch.linalg.slogdet(matrix(p))[1],
