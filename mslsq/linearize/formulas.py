@@ -143,6 +143,21 @@ def index_fill(x: Tensor, dim: int, index: Int[Tensor, "k"], value: Tensor) -> T
     return torch.where(filled.reshape(shape), value.to(x.dtype), x)
 
 
+def cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """`cumprod` by doubling: after k passes each entry is the product of the last 2ᵏ. Zeros are no special case.
+
+    PyTorch's forward derivative treats them by a write in place, which `vmap` refuses.
+    """
+    x = x if dtype is None else x.to(dtype)
+    if x.ndim == 0:
+        return x
+    product, step = x.movedim(dim, -1), 1
+    while step < product.shape[-1]:
+        product = torch.cat([product[..., :step], product[..., step:] * product[..., :-step]], -1)
+        step *= 2
+    return product.movedim(-1, dim)
+
+
 def scatter_reduce(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:

@@ -49,6 +49,7 @@ INCOMPLETE = {
     "_scaled_dot_product_flash_attention_for_cpu": attention.flash_for_cpu,
     "cholesky": factorizations.cholesky,
     "mse_loss": formulas.mse_loss,
+    "cumprod": formulas.cumprod,
     "huber_loss": formulas.huber_loss,
     "soft_margin_loss": formulas.soft_margin_loss,
     "multi_margin_loss": formulas.multi_margin_loss,

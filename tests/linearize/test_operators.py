@@ -68,6 +68,7 @@ def complex_solve(p):
 
 
 CLASSES, LABELS = torch.tensor([0, 3, 1]), torch.tensor([[0, 2, -1, 1], [-1, 0, 1, 1], [3, 2, 1, 0]])
+ZERO = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0])
 ROWS = torch.tensor([[0, 2], [0, 0], [1, 2], [0, 1]])
 PLACES, INDEX = torch.tensor([[[[0, 2], [9, 15]]]]), torch.tensor([1])
 
@@ -101,6 +102,7 @@ OPERATORS = {
     "grid_sample 3-D": of_grid("bilinear", "zeros", True, axes=3, image_moves=True),
     "grid_sample 3-D nearest": of_grid("nearest", "border", False, axes=3, image_moves=True),
     "huber_loss": lambda p: F.huber_loss(3 * moved(p, 6), fixed(6, dtype=p.dtype), reduction="none", delta=0.7),
+    "cumprod": lambda p: (moved(p, 3, 5) * ZERO).cumprod(1),
     "mse_loss": lambda p: F.mse_loss(moved(p, 6), fixed(6, dtype=p.dtype)),
     "scatter_reduce": lambda p: moved(p, 3, 2).scatter_reduce(0, ROWS, moved(p, 4, 2, seed=2), "prod"),
     "scatter_reduce without itself": lambda p: moved(p, 3, 3).scatter_reduce(
