@@ -327,8 +327,8 @@ def test_a_sum_over_all_unknowns_is_differentiated_by_rows():
     assert_same_steps(solution, dense, rtol=1e-10)
 
 
-def test_an_operation_without_forward_mode_is_differentiated_by_rows():
-    """`grid_sample` knows reverse mode alone."""
+def test_an_operation_without_forward_mode_is_rewritten_and_differentiated_by_columns():
+    """PyTorch's `grid_sample` knows reverse mode alone."""
     image = torch.outer(torch.linspace(0, 3, 16, dtype=F64).sin(), torch.linspace(1, 2, 16, dtype=F64))[None, None]
 
     def residual(x, image):
@@ -337,7 +337,9 @@ def test_an_operation_without_forward_mode_is_differentiated_by_rows():
 
     solution = mslsq.least_squares(residual, 0.4 * random(60) - 0.2, (image,))
     assert bool(solution.converged)
-    assert not plan_of(residual).compressed.jacobian.forward
+    plan = plan_of(residual)
+    assert plan.compressed.jacobian.forward
+    assert plan.compressed.jacobian.colors == 2
 
 
 def test_a_residual_without_sparsity_takes_the_dense_path_and_verbose_says_so(capsys):
