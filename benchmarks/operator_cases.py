@@ -86,7 +86,7 @@ class Case:
                 generator = torch.Generator().manual_seed(5)
                 matrix = torch.randn(MOST_ROWS, len(vector), generator=generator, dtype=torch.float64)
                 self.projection = (matrix / len(vector) ** 0.5).to(dtype)
-            vector = self.projection.to(dtype) @ vector
+            vector = torch.as_tensor(self.projection, dtype=dtype) @ vector
         return vector
 
     def in_double(self) -> "Case":

@@ -8,16 +8,15 @@ out, and the next process goes on behind it.
 
 import argparse
 import faulthandler
+import functools
 import json
 import signal
-import subprocess
-import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+from attempts import Ledger, TooSlow, alarmed, drive
 from operator_cases import cases, hessian, hessian_by_differences, jacobian, jacobian_by_differences, operators, value
 from torch import Tensor
 from torch.func import jacfwd, jacrev, vjp, vmap
@@ -27,10 +26,6 @@ from mslsq.linearize.operators import WHILE_RECORDING
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "complex128": torch.complex128}
 SECONDS = 20
-
-
-class TooSlow(Exception):
-    pass
 
 
 def recorded(function: Any, *example: Tensor) -> Any:
@@ -169,92 +164,69 @@ def worker(arguments: argparse.Namespace) -> None:
     faulthandler.enable()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-
-    def too_slow(*_: Any) -> None:
-        raise TooSlow
-
-    signal.signal(signal.SIGALRM, too_slow)
-    state = json.loads(Path(arguments.state).read_text())
-    done, skip = set(state["done"]), {k: set(v) for k, v in state["skip"].items()}
+    alarmed()
+    ledger = Ledger(arguments.ledger)
     only = set(arguments.only.split(",")) if arguments.only else None
-    begun = time.monotonic()
-    with open(arguments.out, "a") as out, open(arguments.state + ".now", "w") as now:
-        for op in operators():
-            if only and op.formatted_name not in only and op.name not in only:
+    for op in operators():
+        if only and op.formatted_name not in only and op.name not in only:
+            continue
+        for dtype_name in arguments.dtypes.split(","):
+            label = f"{op.formatted_name} {dtype_name}"
+            if label in ledger.done or DTYPES[dtype_name] not in op.supported_dtypes("cpu"):
                 continue
-            for dtype_name in arguments.dtypes.split(","):
-                label = f"{op.formatted_name} {dtype_name}"
-                if label in done:
-                    continue
-                if time.monotonic() - begun > arguments.seconds:
-                    return
-                lines = []
-
-                def started(name: str, label: str = label) -> None:
-                    now.seek(0)
-                    now.truncate()
-                    now.write(json.dumps([label, name]))
-                    now.flush()
-
-                signal.alarm(SECONDS)
-                try:
-                    if DTYPES[dtype_name] in op.supported_dtypes("cpu"):
-                        for case in cases(op, DTYPES[dtype_name], arguments.seed, arguments.samples):
-                            signal.alarm(SECONDS)
-                            started("truth")
-                            lines.append(run_case(case, arguments.captured, skip.get(label, set()), started))
-                except TooSlow:
-                    lines.append({"case": label, "op": op.formatted_name, "skipped": "slow"})
-                except Exception as error:
-                    lines.append({"case": label, "op": op.formatted_name, "skipped": f"sample: {first_line(error)}"})
+            fatal = ledger.fatal.get(label, [])
+            lines = [{"case": label, "op": op.formatted_name, "skipped": f"CRASHES in {part}"} for part in fatal]
+            try:
+                if not {"truth", "capture"} & set(fatal):
+                    signal.alarm(SECONDS)
+                    for case in cases(op, DTYPES[dtype_name], arguments.seed, arguments.samples):
+                        signal.alarm(SECONDS)
+                        ledger.start(label, "truth")
+                        start = functools.partial(ledger.start, label)
+                        lines.append(run_case(case, arguments.captured, set(fatal), start))
+            except TooSlow:
+                lines.append({"case": label, "op": op.formatted_name, "skipped": "slow"})
+            except Exception as error:
+                lines.append({"case": label, "op": op.formatted_name, "skipped": f"sample: {first_line(error)}"})
+            finally:
                 signal.alarm(0)
+            with open(arguments.out, "a") as out:
                 out.writelines(json.dumps(line) + "\n" for line in lines)
-                out.flush()
-                done.add(label)
-                Path(arguments.state).write_text(
-                    json.dumps({"done": sorted(done), "skip": {k: sorted(v) for k, v in skip.items()}})
-                )
-    Path(arguments.state + ".finished").touch()
+            ledger.finish(label)
+    ledger.finished = True
+    ledger.save()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--captured", action="store_true")
+    parser.add_argument("--captured", action="store_true", help="the residual as mslsq captures it")
     parser.add_argument("--only", default="")
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--dtypes", default="float64,complex128")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=150)
-    parser.add_argument("--state", default="")
+    parser.add_argument("--ledger", default="")
     parser.add_argument("--worker", action="store_true")
     arguments = parser.parse_args()
     if arguments.worker:
-        return worker(arguments)
-    state = Path(arguments.out + ".state")
-    for old in (state, Path(f"{state}.finished"), Path(arguments.out)):
-        old.unlink(missing_ok=True)
-    state.write_text(json.dumps({"done": [], "skip": {}}))
-    log = open(arguments.out + ".log", "w")  # noqa: SIM115
-    while not Path(f"{state}.finished").exists():
-        code = subprocess.run(
-            [sys.executable, *sys.argv, "--worker", "--state", str(state)], check=False, stderr=log
-        ).returncode
-        if code not in (0, 1):
-            label, name = json.loads(Path(f"{state}.now").read_text())
-            known = json.loads(state.read_text())
-            if name in ("truth", "capture") or name in known["skip"].get(label, []):
-                known["done"].append(label)
-                with open(arguments.out, "a") as out:
-                    out.write(
-                        json.dumps({"case": label, "op": label.split()[0], "skipped": f"CRASHES in {name}"}) + "\n"
-                    )
-            known["skip"].setdefault(label, []).append(name)
-            state.write_text(json.dumps(known))
-            print("crash", code, label, name, flush=True)
-        elif code == 1:
-            raise SystemExit("the worker failed")
-    return None
+        worker(arguments)
+        return
+    Path(arguments.out).unlink(missing_ok=True)
+    drive(arguments.out + ".ledger", arguments.out + ".log")
+    print(summary(arguments.out))
+
+
+def summary(path: str) -> str:
+    """Operator, outcome and the transforms with it, of all that is not right."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for line in map(json.loads, Path(path).read_text().splitlines()):
+        if "skipped" in line:
+            found.setdefault((line["op"], line["skipped"]), set())
+        for transform, outcome in line.get("results", {}).items():
+            if outcome != "ok":
+                kind = "WRONG" if outcome.startswith("WRONG") else outcome
+                found.setdefault((line["op"], kind[:120]), set()).add(transform)
+    return "\n".join(f"{op} | {kind} | {', '.join(sorted(names))}" for (op, kind), names in sorted(found.items()))
 
 
 if __name__ == "__main__":

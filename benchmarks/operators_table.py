@@ -28,7 +28,7 @@ def kind(counts: dict[str, int]) -> str:
 
 
 def cell(text: str, length: int = 260) -> str:
-    text = re.sub(r"\s+", " ", text).replace("|", "\\|")
+    text = re.sub(r"/\S*/(\w+\.py)", r"\1", re.sub(r"\s+", " ", text)).replace("|", "\\|")
     return text if len(text) <= length else text[:length] + " …"
 
 

@@ -25,7 +25,18 @@ from typing import Any
 
 import torch
 from attempts import Ledger, TooSlow, alarmed, drive
-from operator_cases import LANES, Case, cases, hessian, jacobian, jacobian_by_differences, operators, value
+from operator_cases import (
+    LANES,
+    Case,
+    cases,
+    gradient,
+    hessian,
+    hessian_by_differences,
+    jacobian,
+    jacobian_by_differences,
+    operators,
+    value,
+)
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -164,35 +175,62 @@ def derivative_checked(fit: Fit) -> tuple[str, str]:
     for lane in range(LANES):
         if not (bool(solution.converged[lane]) and bool(solution.differentiable[lane])):
             continue
-        points = fit.case.points.clone()
-        points[lane] = solution.value[lane].detach()
-        at = dataclasses.replace(fit.case, points=points)
-        J = jacobian(at, lane)
-        H, how = hessian_of(fit, at, lane)
-        expected = fit.weight**2 * J @ torch.linalg.solve(H, torch.ones(len(H), dtype=H.dtype))
-        if not expected.isfinite().all() or torch.linalg.eigvalsh(0.5 * (H + H.T))[0] < 1e-6:
+        star = solution.value[lane].detach()
+        expected, limit, at = implicit_derivative(fit, lane, star)
+        if expected is None:
             continue
         compared += 1
-        limit = (1e-5 if how == "reverse" else 1e-3) * float(torch.linalg.cond(H))
-        error = float((found[lane] - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
-        if not error <= limit:
-            numeric = hessian_of(fit, at, lane, differences=True)[0]
-            other = fit.weight**2 * J @ torch.linalg.solve(numeric, torch.ones(len(H), dtype=H.dtype))
-            if (other - expected).abs().max() > 1e-2 * expected.abs().max():
-                return UNDECIDED, f"lane {lane}: relative error {error:.1e}"
-            return WRONG, f"lane {lane}: derivative of the solution, relative error {error:.1e}"
+
+        def error(expected: Tensor, lane: int = lane) -> float:
+            return float((found[lane] - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
+
+        if error(expected) <= limit:
+            continue
+        # The solver stops near the minimum; where third derivatives are large the derivative differs there.
+        H, g = hessian_of(fit, at, lane)[0], gradient_of(fit, at, lane)
+        polished = implicit_derivative(fit, lane, star - torch.linalg.solve(H, g))[0]
+        if polished is not None and (
+            error(polished) <= limit or (polished - expected).abs().max() > 0.1 * (found[lane] - expected).abs().max()
+        ):
+            continue
+        numeric = implicit_derivative(fit, lane, star, differences=True)[0]
+        if numeric is None or (numeric - expected).abs().max() > 1e-2 * expected.abs().max():
+            return UNDECIDED, f"lane {lane}: relative error {error(expected):.1e}"
+        return WRONG, f"lane {lane}: derivative of the solution, relative error {error(expected):.1e}"
     return (RIGHT, "") if compared else (UNFIT, "nothing converged to a minimum with a derivative")
+
+
+def implicit_derivative(fit: Fit, lane: int, p: Tensor, differences: bool = False) -> tuple[Tensor | None, float, Case]:
+    """d Σ p / d y by the implicit function theorem, None where there is no minimum; its tolerance; the case there."""
+    points = fit.case.points.clone()
+    points[lane] = p
+    at = dataclasses.replace(fit.case, points=points)
+    J = jacobian(at, lane)
+    H, how = hessian_of(fit, at, lane, differences)
+    if not H.isfinite().all() or torch.linalg.eigvalsh(0.5 * (H + H.T))[0] < 1e-6:
+        return None, 0.0, at
+    expected = fit.weight**2 * J @ torch.linalg.solve(H, torch.ones(len(H), dtype=H.dtype))
+    limit = (1e-5 if how == "reverse" else 1e-3) * float(torch.linalg.cond(H))
+    return (expected if expected.isfinite().all() else None), limit, at
+
+
+def gradient_of(fit: Fit, at: Case, lane: int) -> Tensor:
+    """Of the lane's cost."""
+    return gradient(of_lane(fit, at, lane), lane, at.points[lane].clone().requires_grad_()).detach()
+
+
+def of_lane(fit: Fit, at: Case, lane: int) -> Case:
+    """The case whose residual is the lane's whole one."""
+    weighted = dataclasses.replace(at)
+    weighted.residual = lambda p, *data: fit.residual(p, fit.y[lane], *data)  # type: ignore[method-assign]
+    return weighted
 
 
 def hessian_of(fit: Fit, at: Case, lane: int, differences: bool = False) -> tuple[Tensor, str]:
     """Of the lane's cost."""
-    weighted = dataclasses.replace(at)
-    weighted.residual = lambda p, *data: fit.residual(p, fit.y[lane], *data)  # type: ignore[method-assign]
     if differences:
-        from operator_cases import hessian_by_differences
-
-        return hessian_by_differences(weighted, lane), "differences"
-    return hessian(weighted, lane)
+        return hessian_by_differences(of_lane(fit, at, lane), lane), "differences"
+    return hessian(of_lane(fit, at, lane), lane)
 
 
 def attempt(case: Case, form: str, seed: int) -> tuple[str, str]:

@@ -28,19 +28,33 @@ def solve(
 
 
 def slogdet(A: Inexact[Tensor, "*batch n n"]) -> tuple[Tensor, Tensor, Any, Any]:
-    """Sign and log |det A| as `aten._linalg_slogdet` returns them: from R's diagonal; the sign has no derivative."""
+    """Sign (or phase) and log |det A| as `aten._linalg_slogdet` returns them; a real sign has no derivative."""
+    if A.is_complex():
+        odd, diagonal = eliminated(A)
+        magnitude = diagonal.abs()
+        return odd * (diagonal / magnitude).prod(-1), magnitude.log().sum(-1), None, None
     magnitude = torch.linalg.qr(A)[1].diagonal(dim1=-2, dim2=-1).abs()
     return sign(A), magnitude.log().sum(-1), None, None
 
 
 def det(A: Inexact[Tensor, "*batch n n"]) -> tuple[Tensor, Any, Any]:
     """det A as `aten._linalg_det` returns it: the product of |Rᵢᵢ| with its sign. No derivative where A is singular."""
+    if A.is_complex():
+        odd, diagonal = eliminated(A)
+        return odd * diagonal.prod(-1), None, None
     magnitude = torch.linalg.qr(A)[1].diagonal(dim1=-2, dim2=-1).abs()
     return sign(A) * magnitude.prod(-1), None, None
 
 
+def eliminated(A: Inexact[Tensor, "*batch n n"]) -> tuple[Tensor, Tensor]:
+    """±1 and the diagonal of U of A = P L U: the phase of a complex determinant, which QR loses, has a derivative."""
+    LU, pivots, _ = torch.linalg.lu_factor_ex(A)
+    swaps = (pivots != torch.arange(1, A.shape[-1] + 1, device=A.device)).sum(-1)
+    return 1 - 2 * (swaps % 2), LU.diagonal(dim1=-2, dim2=-1)
+
+
 def sign(A: Inexact[Tensor, "*batch n n"]) -> Tensor:
-    """The sign (or phase) of det A, a constant: only values are taken, which are right under every `vmap`."""
+    """The sign of a real det A, a constant: only values are taken, which are right under every `vmap`."""
     return torch.linalg.slogdet(A.detach())[0].detach()  # noqa: TID251
 
 
@@ -54,7 +68,7 @@ def lu_solve(
 ) -> Tensor:
     """`torch.linalg.lu_solve` by two triangular solves: A = P L U, so X = U⁻¹ L⁻¹ Pᵀ B, and its variants."""
     if not left:  # X A = B is Aᴴ Xᴴ = Bᴴ
-        return lu_solve(LU, pivots, B.mH, adjoint=not adjoint).mH
+        return lu_solve(LU, pivots, B.mH, adjoint=not adjoint).mH.resolve_conj()
     P, L, U = torch.lu_unpack(LU, pivots)
     if adjoint:
         Y = torch.linalg.solve_triangular(U.mH, B, upper=False)

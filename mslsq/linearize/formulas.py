@@ -18,6 +18,12 @@ def reduced(loss: Tensor, reduction: int) -> Tensor:
     return loss if reduction == NONE else loss.mean() if reduction == MEAN else loss.sum()
 
 
+def mse_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+    """(x − target)²; the kernel's second derivative of a mean is refused where one of the two is constant."""
+    z = x - target
+    return reduced(z * z, reduction)
+
+
 def huber_loss(x: Tensor, target: Tensor, reduction: int = MEAN, delta: float = 1.0) -> Tensor:
     """½q² + δ(|z| − q) with z = x − target, q = min(|z|, δ): finite derivatives for gross errors too."""
     z = (x - target).abs()
@@ -135,3 +141,41 @@ def index_fill(x: Tensor, dim: int, index: Int[Tensor, "k"], value: Tensor) -> T
     shape = [1] * x.ndim
     shape[dim] = -1
     return torch.where(filled.reshape(shape), value.to(x.dtype), x)
+
+
+def cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """`cumprod` by doubling: after k passes each entry is the product of the last 2ᵏ. Zeros are no special case.
+
+    PyTorch's forward derivative treats them by a write in place, which `vmap` refuses.
+    """
+    x = x if dtype is None else x.to(dtype)
+    if x.ndim == 0:
+        return x
+    product, step = x.movedim(dim, -1), 1
+    while step < product.shape[-1]:
+        product = torch.cat([product[..., :step], product[..., step:] * product[..., :-step]], -1)
+        step *= 2
+    return product.movedim(-1, dim)
+
+
+def scatter_reduce(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """`scatter_reduce`, whose forward derivative of products is silently wrong: each product over a mask."""
+    if reduce != "prod":
+        return torch.scatter_reduce(x, dim, index, src, reduce, include_self=include_self)
+    if x.ndim == 0:
+        return scatter_reduce(x[None], 0, index.reshape(1), src.reshape(1), reduce, include_self=include_self)[0]
+    for axis, size in enumerate(index.shape):
+        src = src.narrow(axis, 0, size)
+    places = torch.arange(x.shape[dim], device=x.device)[:, None]
+    here = index.movedim(dim, -1).unsqueeze(-2) == places
+    factors = torch.where(here, src.movedim(dim, -1).unsqueeze(-2), 1).prod(-1)
+    hit = here.any(-1)
+    whole = x.movedim(dim, -1)
+    missing = [(0, n - m) for n, m in zip(whole.shape, factors.shape, strict=True)]
+    padding = [number for pair in reversed(missing) for number in pair]
+    factors = torch.nn.functional.pad(factors, padding, value=1.0)
+    hit = torch.nn.functional.pad(hit, padding, value=False)
+    product = whole * factors if include_self else torch.where(hit, factors, whole)
+    return product.movedim(-1, dim)

@@ -37,6 +37,7 @@ WRONG = {
     "cholesky_inverse": factorizations.cholesky_inverse,
     "triangular_solve": factorizations.triangular_solve,
     "index_fill.int_Tensor": formulas.index_fill,
+    "scatter_reduce.two": formulas.scatter_reduce,
 }
 """Silently wrong under some transform."""
 
@@ -47,6 +48,8 @@ INCOMPLETE = {
     "grid_sampler_3d": sampling.grid_sample,
     "_scaled_dot_product_flash_attention_for_cpu": attention.flash_for_cpu,
     "cholesky": factorizations.cholesky,
+    "mse_loss": formulas.mse_loss,
+    "cumprod": formulas.cumprod,
     "huber_loss": formulas.huber_loss,
     "soft_margin_loss": formulas.soft_margin_loss,
     "multi_margin_loss": formulas.multi_margin_loss,
@@ -59,7 +62,10 @@ INCOMPLETE = {
 }
 """Right, but without a derivative in forward mode or without a second one."""
 
-RARELY_WRONG = {"roll": formulas.roll, "native_group_norm": formulas.group_norm}
+RARELY_WRONG = {
+    "roll": formulas.roll,
+    "native_group_norm": formulas.group_norm,
+}
 """Wrong, or refused, in cases too rare to capture every residual that calls one: the check of a plan finds them."""
 
 REPLACEMENTS: dict[Any, Callable[..., Any]] = overloads(WRONG | INCOMPLETE | RARELY_WRONG)
@@ -69,11 +75,19 @@ FUSED = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 """What attention modules call where nothing requires a gradient, which has no derivative at all: capturing calls the
 parts instead (`without_fused_modules`)."""
 
-BY_LAYOUT = ("as_strided",)
-"""Silently wrong under `vmap`, and rewritten for the layout of the example (`rewrites.strided`)."""
+BY_PLACE = (
+    "as_strided",
+    "as_strided_copy",
+    "select_scatter",
+    "slice_scatter",
+    "diagonal_scatter",
+    "as_strided_scatter",
+)
+"""Rewritten by the shapes of the example (`rewrites.strided`, `rewrites.joined`): `as_strided` is silently wrong under
+`vmap`, the others have wrong or no second derivatives."""
 
 REWRITTEN: frozenset[Any] = frozenset(
-    overloads(WRONG | INCOMPLETE | dict.fromkeys((*FUSED, *BY_LAYOUT), torch.Tensor.clone))
+    overloads(WRONG | INCOMPLETE | dict.fromkeys((*FUSED, *BY_PLACE), torch.Tensor.clone))
 )
 """The operators that a residual must not be differentiated with as they are."""
 
