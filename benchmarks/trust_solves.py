@@ -133,8 +133,8 @@ def matrix(p: Tensor) -> Tensor:
     return torch.stack([torch.stack(row) for row in rows])
 
 
-def prediction(family: str, p: Tensor) -> Tensor:
-    """Twelve numbers of three parameters."""
+def prediction(family: str, p: Tensor, twice: bool = False) -> Tensor:
+    """Twelve numbers of three parameters; `twice` for a form that plain PyTorch differentiates twice."""
     t = T.to(p.dtype)
     if family == "exponential":
         return p[0] * torch.exp(-p[1] * t) + p[2]
@@ -149,7 +149,10 @@ def prediction(family: str, p: Tensor) -> Tensor:
         return torch.linalg.det(matrix(p) + 0.2 * t[:, None, None] * torch.eye(3, dtype=p.dtype)) * 0.2
     if family == "cdist":
         points = torch.outer(t, p[:2]) + p[2]
-        return torch.cdist(points[:3], torch.outer(t[:4], t[4:6]).to(p.dtype)).reshape(-1)
+        others = torch.outer(t[:4], t[4:6])
+        if twice:
+            return torch.linalg.vector_norm(points[:3, None] - others, dim=-1).reshape(-1)
+        return torch.cdist(points[:3], others).reshape(-1)
     if family == "huber":
         model = p[0] * t + p[1] * t**2 + p[2]
         return model + 0.1 * torch.nn.functional.huber_loss(model, torch.zeros_like(model), reduction="none", delta=5.0)
@@ -256,7 +259,7 @@ def derivative_error(case: dict[str, str], read: Any, y: Tensor, value: Tensor, 
 
     def cost(p: Tensor, d: Tensor) -> Tensor:
         source = T if case["front"] == "curve_fit" else d
-        return 0.5 * ((read(source) * prediction(case["family"], p) - d) ** 2).sum()
+        return 0.5 * ((read(source) * prediction(case["family"], p, twice=True) - d) ** 2).sum()
 
     (g,) = torch.autograd.grad(cost(x, data), x, create_graph=True)
     hessian = torch.stack([torch.autograd.grad(entry, x, retain_graph=True)[0] for entry in g])

@@ -40,6 +40,10 @@ class DerivativeMismatchError(RuntimeError):
     """No way of differentiating a residual gives what PyTorch's plain reverse mode gives."""
 
 
+class UndifferentiableResidualError(RuntimeError):
+    """PyTorch cannot differentiate an operator of a residual under its transforms, in any mode."""
+
+
 class NonDeterministicResidualError(RuntimeError):
     """Two evaluations of a residual at one point differ."""
 
@@ -76,6 +80,7 @@ def way_of(block: BlockTerm, values: Values, inputs: Inputs) -> Found:
         ProblemError: the residual itself complains.
         CaptureError: `vmap` cannot map it, and it cannot be rewritten; names the line at fault.
         NonDeterministicResidualError: two evaluations of it differ.
+        UndifferentiableResidualError: PyTorch raises in every way; names its reason.
         DerivativeMismatchError: no way gives the derivatives of plain reverse mode.
     """
     sample = sample_at_ends(block, values, inputs)
@@ -114,7 +119,11 @@ def way_of(block: BlockTerm, values: Values, inputs: Inputs) -> Found:
     if found is not None:
         return found
     if not _any_wrong(failures):
-        raise failures[0]  # rewriting does not help: the first error is the one to show
+        raise UndifferentiableResidualError(
+            f"The residual of {block.term.name!r} cannot be differentiated: PyTorch's transforms raise "
+            f"{type(failures[0]).__name__}: {_first_line(failures[0])} Write it with other operations, or give the "
+            "Jacobian yourself (jac=, or jacobians of a CostFunction)."
+        ) from failures[0]
     return _lane_by_lane(block, sample)
 
 
@@ -286,12 +295,15 @@ def _lane_by_lane(block: BlockTerm, sample: Sample) -> Found:
     return Found(way, f"{name!r} is differentiated block by block {at_fault}")
 
 
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def _say_slow(block: BlockTerm, error: NotImplementedError) -> None:
-    lacking = f" ({str(error).splitlines()[0]})" if str(error) else ""
     warnings.warn(
         f"The Jacobian of {block.term.name!r} has {block.rows:,} rows and {sum(block.tangents)} columns, and is made "
-        f"by a backward pass per row, since an operator has no derivative in forward mode{lacking}. Other operations, "
-        "or a Jacobian of your own (jac=), are many times faster.",
+        f"by a backward pass per row, since an operator has no derivative in forward mode ({_first_line(error)}). Other "
+        "operations, or a Jacobian of your own (jac=), are many times faster.",
         SlowResidualWarning,
         stacklevel=2,
     )
@@ -324,11 +336,10 @@ def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs) -
             return None
         return Found(candidate, f"second derivatives of {term.name!r} are taken in another way: {failures[0]}")
     if not _any_wrong(failures):
-        reason = (str(failures[-1]).splitlines() or [type(failures[-1]).__name__])[0]
         raise SecondDerivativeError(
             f"Derivatives of a solution need second derivatives of the residual of {term.name!r}, and one is missing: "
-            f"{reason} Write the residual with other operations, give its curvature (CostFunction.curvature), or ask "
-            "for no derivative: adjoint=mslsq.Detached()."
+            f"{_first_line(failures[-1])} Write the residual with other operations, give its curvature "
+            "(CostFunction.curvature), or ask for no derivative: adjoint=mslsq.Detached()."
         ) from failures[-1]
     check_deterministic(sample)
     operator = faulty_operator(sample)

@@ -177,7 +177,7 @@ def test_unrolled_is_the_derivative_of_the_iterate(solver, own):
     # What differences resolve: 1e-11 measured, conjugate gradients stop at 1e-13 with another number of iterations.
     tolerance = 1e-8
     assert off(jacrev(f)(AT), differences(f, AT)) < tolerance
-    assert off(jacfwd(jacrev(f))(AT), differences(jacrev(f), AT)) < tolerance
+    assert off(jacfwd(jacrev(f))(AT), differences(jacrev(f), AT)) < 3 * tolerance  # differences of differences
 
 
 @every_solver
