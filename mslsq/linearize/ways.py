@@ -7,19 +7,23 @@ on a few lanes with unbatched reverse mode. The point is the start, moved a litt
 kinks and ties, and zeros hide differences.
 """
 
-import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.func import jvp
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mslsq.linearize import independent
+from mslsq.linearize.agreement import (
+    DerivativeMismatchError,
+    check_deterministic,
+    compare_hessian,
+    compare_jacobian,
+    double_backward,
+)
 from mslsq.linearize.blocks import BlockTerm, Values, first_block
 from mslsq.linearize.capture import CaptureError, capture
 from mslsq.linearize.compressed import CompressedTerm
@@ -27,7 +31,7 @@ from mslsq.linearize.derivatives import Mode, Way
 from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.linearize.locating import faulty_operator
 from mslsq.linearize.operators import REWRITTEN
-from mslsq.linearize.sample import Sample, product, sample_of
+from mslsq.linearize.sample import Sample, sample_of
 from mslsq.linearize.trace import TRANSFORM_LOCK
 from mslsq.problem.errors import ProblemError, SecondDerivativeError
 from mslsq.problem.system import Inputs
@@ -36,16 +40,8 @@ MANY_ROWS = 1000
 """A Jacobian with so many rows is not made by one backward pass per row without a word: 3,136 rows take minutes."""
 
 
-class DerivativeMismatchError(RuntimeError):
-    """No way of differentiating a residual gives what PyTorch's plain reverse mode gives."""
-
-
 class UndifferentiableResidualError(RuntimeError):
     """PyTorch cannot differentiate an operator of a residual under its transforms, in any mode."""
-
-
-class NonDeterministicResidualError(RuntimeError):
-    """Two evaluations of a residual at one point differ."""
 
 
 class SlowResidualWarning(UserWarning):
@@ -187,89 +183,10 @@ def _tried(block: BlockTerm, sample: Sample, way: Way) -> Found | Exception:
     try:
         with TRANSFORM_LOCK, torch.no_grad():
             residual, jacobian = candidate.linearizations()
-        note = "" if block.term.jacobians is not None else _compared(sample, candidate.block, residual, jacobian)
+        note = "" if block.term.jacobians is not None else compare_jacobian(sample, candidate.block, residual, jacobian)
     except Exception as error:
         return error
     return Found(way, note)
-
-
-def _compared(sample: Sample, block: BlockTerm, residual: Tensor, jacobian: Tensor) -> str:
-    """Compare with plain reverse mode; a note where nothing could be compared.
-
-    Raises:
-        DerivativeMismatchError: they differ.
-    """
-    u = independent.irregular(residual.shape[1], residual)
-    pulled = product(block, u[None, :, None], jacobian)
-    size = product(block, u.abs()[None, :, None], jacobian.abs())
-    for (problem, lane), storages, inputs in sample.each():
-        place = (problem, slice(None), lane)
-        try:
-            r, expected = independent.pullback(sample.block, storages, inputs, u)
-        except RuntimeError:  # an operator without a derivative in reverse mode
-            return _compared_with_differences(sample, block, residual, jacobian)
-        if not (_agree(residual[place], r, r.abs()) and _agree(pulled[place], expected, size[place])):
-            raise DerivativeMismatchError(f"wrong derivatives of {block.term.name!r}")
-    return ""
-
-
-def _compared_with_differences(sample: Sample, block: BlockTerm, residual: Tensor, jacobian: Tensor) -> str:
-    """The same by central differences."""
-    unchecked = f"not checked: the Jacobian of {block.term.name!r}, which plain reverse mode cannot take"
-    if isinstance(block, CompressedTerm):
-        return unchecked
-    v = independent.irregular(jacobian.shape[2], residual)
-    for (problem, lane), storages, inputs in sample.each():
-        own = jacobian[problem, :, :, lane]
-        try:
-            expected = independent.directional_difference(sample.block, storages, inputs, v)
-        except RuntimeError:
-            return unchecked
-        if not _agree(own @ v, expected, own.abs() @ v.abs(), differences=True):
-            raise DerivativeMismatchError(f"wrong derivatives of {block.term.name!r}")
-    return ""
-
-
-CANCELLED = 1e5
-"""Units in the last place of the numbers that a derivative is a sum of, which may cancel in it."""
-
-
-def _agree(
-    found: Tensor, expected: Tensor, size: Tensor, differences: bool = False, terms: Tensor | float = 0.0
-) -> bool:
-    """Is there no more than rounding between them? NaN equals NaN. A wrong rule is wrong by far.
-
-    `size` is that of the result; `terms` of what it is a sum of, where that may cancel.
-    """
-    if found.shape != expected.shape:
-        return False
-    double = found.dtype == torch.float64
-    relative = (1e-4 if double else 3e-2) if differences else (1e-6 if double else 3e-3)
-    finite = torch.isfinite(size)
-    largest = torch.where(finite, size, 0).amax() if size.numel() else size.sum()
-    rounding = CANCELLED * torch.finfo(found.dtype).eps * terms
-    close = (found - expected).abs() <= relative * (torch.where(finite, size, 0) + largest) + rounding
-    same = (found == expected) | (found.isnan() & expected.isnan())
-    return bool((close | same).all())
-
-
-def check_deterministic(sample: Sample) -> None:
-    """Two evaluations at one point must agree.
-
-    Raises:
-        NonDeterministicResidualError: they do not.
-    """
-    for _, storages, inputs in sample.each():
-        copies = tuple(x.clone() for x in storages), {name: x.clone() for name, x in inputs.items()}
-        with independent.plain_python():
-            first = sample.block.residual_of_block(storages, inputs).detach()
-            second = sample.block.residual_of_block(*copies).detach()
-        if first.shape != second.shape or not torch.allclose(first, second, rtol=1e-12, atol=0, equal_nan=True):
-            raise NonDeterministicResidualError(
-                f"Two evaluations of the residual of {sample.block.term.name!r} at one point differ. A residual must "
-                "be a function of its inputs: put modules with dropout or batch normalisation into eval(), draw random "
-                "numbers outside and pass them in args, and keep no counter inside."
-            )
 
 
 def _lane_by_lane(block: BlockTerm, sample: Sample) -> Found:
@@ -302,8 +219,8 @@ def _first_line(error: Exception) -> str:
 def _say_slow(block: BlockTerm, error: NotImplementedError) -> None:
     warnings.warn(
         f"The Jacobian of {block.term.name!r} has {block.rows:,} rows and {sum(block.tangents)} columns, and is made "
-        f"by a backward pass per row, since an operator has no derivative in forward mode ({_first_line(error)}). Other "
-        "operations, or a Jacobian of your own (jac=), are many times faster.",
+        f"by a backward pass per row, since an operator has no derivative in forward mode ({_first_line(error)}). "
+        "Other operations, or a Jacobian of your own (jac=), are many times faster.",
         SlowResidualWarning,
         stacklevel=2,
     )
@@ -318,17 +235,11 @@ def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs) -
     if term.curvature is not None:
         return None  # in closed form: `check_jacobian` is for those
     sample = sample_at_ends(block, values, inputs)
-    try:
-        expected = [
-            (place, independent.hessian_product(sample.block, storages, inputs, _direction(block, storages)))
-            for place, storages, inputs in sample.each()
-        ]
-    except (RuntimeError, NotImplementedError):
-        expected = None  # no double backward: nothing to compare with
+    expected = double_backward(sample)
     failures: list[Exception] = []
     for candidate in _hessian_ways(block, way, values, inputs):
         try:
-            _compare_hessian(sample.going(block.going(candidate)), expected)
+            compare_hessian(sample.going(block.going(candidate)), expected)
         except Exception as error:
             failures.append(error)
             continue
@@ -367,84 +278,3 @@ def _hessian_ways(block: BlockTerm, way: Way, values: Values, inputs: Inputs) ->
             for mode in ("reverse", "row by row"):
                 yield dataclasses.replace(way, residual=captured, hessian=mode)
     yield Way(jacobian="row by row", hessian="row by row", lane_by_lane=True)
-
-
-def _compare_hessian(candidate: Sample, expected: list[Any] | None) -> None:
-    """Compare gradient, Hessian and mixed derivative with double backward.
-
-    Raises:
-        DerivativeMismatchError: they differ. Whatever an operator raises that has no such derivative.
-    """
-    block = candidate.block
-    with TRANSFORM_LOCK, torch.no_grad():
-        gradient = candidate.mapped(block.gradient_of_block)
-        hessian = candidate.mapped(block.hessian_of_block)
-        residual, jacobian = candidate.linearizations()
-    with TRANSFORM_LOCK:
-        mixed = [_mixed(candidate, _along_gradient)]
-        with contextlib.suppress(NotImplementedError):  # then derivatives do without forward mode
-            mixed.append(_mixed(candidate, _slope))
-    if expected is None:
-        return
-    wrong = DerivativeMismatchError("its batched second derivatives are wrong in PyTorch")
-    steepness, height = jacobian.norm(), residual.norm()
-    for (problem, lane), (g, hv, _) in expected:
-        v = independent.irregular(len(g), g)
-        own = _hessian_times(block, hessian[problem, ..., lane], v)
-        size = _hessian_times(block, hessian[problem, ..., lane].abs(), v.abs())
-        if not (
-            _agree(gradient[problem, :, lane], g, g.abs(), terms=steepness * height)
-            and _agree(own, hv, size, terms=steepness**2)
-        ):
-            raise wrong
-    for name, tensor in [pair for found in mixed for pair in found.items()]:
-        parts = [one[name] for _, (_, _, one) in expected]
-        largest = candidate.inputs[name].abs().amax() if candidate.inputs[name].numel() else steepness
-        terms = steepness * height / torch.where(largest > 0, largest, 1)
-        if len(parts) == 1:
-            agree = _agree(tensor.reshape(parts[0].shape), parts[0], parts[0].abs(), terms=terms)
-        else:
-            size = torch.stack([part.abs().sum() for part in parts]).sum()
-            agree = _agree(tensor.sum(), torch.stack([part.sum() for part in parts]).sum(), size, terms=terms)
-        if not agree:
-            raise wrong
-
-
-def _direction(block: BlockTerm, storages: tuple[Tensor, ...]) -> Tensor:
-    return independent.irregular(sum(block.tangents), storages[0])
-
-
-def _hessian_times(block: BlockTerm, hessian: Tensor, v: Tensor) -> Tensor:
-    if not isinstance(block, CompressedTerm):
-        return hessian @ v
-    row, column = (torch.from_numpy(part).to(v.device) for part in block.plan.lower)
-    product = torch.zeros_like(v).index_add(0, row, hessian * v[column])
-    off = row != column
-    return product.index_add(0, column[off], (hessian * v[row])[off])
-
-
-def _along_gradient(block: BlockTerm, storages: tuple[Tensor, ...], inputs: Inputs) -> Tensor:
-    """gᵀv by reverse mode."""
-    return block.gradient_of_block(storages, inputs) @ _direction(block, storages)
-
-
-def _slope(block: BlockTerm, storages: tuple[Tensor, ...], inputs: Inputs) -> Tensor:
-    """gᵀv by forward mode."""
-    function, at = block._in_tangent(lambda moved: block.cost_of_block(moved, inputs), storages)
-    pair: Any = jvp(function, (at,), (_direction(block, storages),))
-    return pair[1]
-
-
-def _mixed(candidate: Sample, along: Callable[[BlockTerm, tuple[Tensor, ...], Inputs], Tensor]) -> dict[str, Tensor]:
-    """∂(gᵀv) in the inputs, added up over the lanes where they share one, by backward through what is batched."""
-    block = candidate.block
-    with independent.plain_python():
-        real = {n: x.detach().clone().requires_grad_() for n, x in candidate.inputs.items() if x.is_floating_point()}
-        if not real:
-            return {}
-        given = candidate.of(candidate.storages, {**candidate.inputs, **real})
-        total = given.mapped(lambda storages, inputs: along(block, storages, inputs)).sum()
-        if not total.requires_grad:
-            return {name: torch.zeros_like(x) for name, x in real.items()}
-        found = torch.autograd.grad(total, list(real.values()), allow_unused=True, materialize_grads=True)
-        return dict(zip(real, found, strict=True))

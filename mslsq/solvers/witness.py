@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from mslsq.linearize import independent
+from mslsq.linearize.agreement import NonDeterministicResidualError, check_deterministic
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.compressed import CompressedTerm
 from mslsq.linearize.sample import Sample, product, sample_of
 from mslsq.linearize.trace import TRANSFORM_LOCK, WITNESS, Plan
-from mslsq.linearize.ways import NonDeterministicResidualError, check_deterministic
 from mslsq.problem.system import Inputs
 from mslsq.solvers.planning import Task
 

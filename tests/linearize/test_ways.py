@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 import mslsq
-from mslsq.linearize.ways import NonDeterministicResidualError, SlowResidualWarning
+from mslsq.linearize.agreement import NonDeterministicResidualError
+from mslsq.linearize.ways import SlowResidualWarning
 from mslsq.problem.errors import SecondDerivativeError
 
 F64 = torch.float64

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.linearize.ways import NonDeterministicResidualError
+from mslsq.linearize.agreement import NonDeterministicResidualError
 from mslsq.solvers import witness
 
 F64 = torch.float64
