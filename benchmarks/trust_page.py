@@ -1,0 +1,137 @@
+"""`docs/trust.md` from what was measured: the long runs' results and the report of a test run.
+
+python benchmarks/trust_operators.py --seed 0 --count 20000 --out operators.json
+python benchmarks/trust_solves.py --seed 0 --count 500 --out solves.json
+make test ARGS="--junitxml=tests.xml"
+python benchmarks/trust_page.py --operators operators.json --solves solves.json --tests tests.xml > docs/trust.md
+"""
+
+# ruff: noqa: E501 (prose of the page)
+
+import argparse
+import json
+import xml.etree.ElementTree as ElementTree
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+JUDGES = {
+    "adjoint": "finite differences, implicit function theorem by plain reverse mode, converged unrolling",
+    "alignment": "known warps, phase correlation, bytes of files written by other programs",
+    "datasets": "NIST's certified values, published optima, files of other programs",
+    "diagnostics": "GTSAM's marginals, dense inverses, finite differences",
+    "interop": "the same solve in eager mode",
+    "kernels": "every instruction set against the best one, PyTorch's operations, planted files",
+    "linear": "dense factorisations, SciPy, PyTorch",
+    "linearize": "plain `torch.autograd`, one block at a time, without `torch.func`",
+    "manifolds": "matrix exponentials, finite differences, group axioms on random elements",
+    "problem": "automatic differentiation, finite differences",
+    "solvers": "NIST's certified values, SciPy, minima found by dense search, hidden state that changes",
+    "scripts": "files read back",
+    "training": "runs that were killed and resumed",
+    "benchmarks": "the long runs' own samples",
+}
+
+KNOWN = """\
+- **One look per plan and per solve.** The once-per-plan comparison looks at up to four blocks at one point near the start; an
+  operator that is wrong only at other values is not seen. The comparison of each solve looks at up to four blocks.
+- **Where plain reverse mode has no derivative**, central differences judge; where these fail too, `verbose=True` says "not
+  checked". Given Jacobians are not checked in a solve: `check_jacobian` does that.
+- **Transforms around a solve** (`torch.func.vmap`, `jacfwd` of `jacrev`, ...) of an operator whose rules are wrong in that
+  nesting alone are not compared. The gradient, the Hessian and the mixed derivative that `backward()` uses are.
+- **Nothing here ran on CUDA**, and no other version of PyTorch than the one named above was tried.
+- **A residual that changes only where nothing is looked at** (other blocks than the four, after the solution was compared)
+  is not noticed in that call. The blocks move on from call to call.
+- **Kinks.** A minimum at a kink ends as STALLED, without a derivative. Exactly at the seam of a Huber loss the derivative is
+  one-sided or NaN. In float32, kinks narrower than 2e-6 of the variable count as rounding.
+"""
+
+
+def operators_section(path: Path) -> list[str]:
+    found = json.loads(path.read_text())
+    lines = [
+        "## Operators",
+        "",
+        f"Every differentiable operator of PyTorch {found['torch']} in a residual of its own, on random samples, float32, float64",
+        "and complex; one problem, a batch, recorded, and the derivative of the solution; against plain reverse mode, one",
+        f"problem at a time ([operators.md](operators.md) has every operator). Seed {found['seed']}.",
+        "",
+        "| outcome | checks |",
+        "|---|---|",
+    ]
+    lines += [f"| {name} | {count:,} |" for name, count in sorted(found["counts"].items(), key=lambda pair: -pair[1])]
+    return [*lines, f"| all | {found['checks']:,} |", ""]
+
+
+def solves_section(path: Path) -> list[str]:
+    found = json.loads(path.read_text())
+    verdicts: list[dict[str, Any]] = found["verdicts"]
+    calls = found.get("calls", 4)
+    lines = [
+        "## Whole solves",
+        "",
+        f"{len(verdicts):,} programs, chosen so that every pair of front door, method, linear solver, batch form, dtype, way of",
+        f"recording, family of residuals, kind of hidden state and derivative stands in one; each calls its solve {calls} times while",
+        "the hidden state changes. What claims to have converged is judged by plain PyTorch: a gradient that vanishes, or a cost",
+        f"not above SciPy's. Derivatives: by the implicit function theorem in plain reverse mode. Seed {found['seed']}.",
+        "",
+        "| outcome | programs |",
+        "|---|---|",
+        *(f"| {name} | {count} |" for name, count in Counter(v["outcome"] for v in verdicts).most_common()),
+        "",
+    ]
+    refused = defaultdict(list)
+    for verdict in verdicts:
+        if verdict["outcome"] != "right" and verdict["detail"]:
+            refused[(verdict["outcome"], verdict["detail"].split(":", 1)[-1].strip()[:110])].append(verdict["case"])
+    if refused:
+        lines += ["| outcome | what was said | programs |", "|---|---|---|"]
+        lines += [
+            f"| {outcome} | {text.replace('|', '/')} | {len(cases)} |"
+            for (outcome, text), cases in sorted(refused.items(), key=lambda pair: -len(pair[1]))
+        ]
+        lines.append("")
+    return lines
+
+
+def tests_section(path: Path) -> list[str]:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for case in ElementTree.parse(path).iter("testcase"):
+        parts = (case.get("classname") or "").split(".")
+        room = parts[1] if len(parts) > 2 else "front doors"
+        state = next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed")
+        counts[room][state] += 1
+    lines = ["## Tests", "", "| room | passed | skipped | failed | judged by |", "|---|---|---|---|---|"]
+    for room, count in sorted(counts.items()):
+        failed = count["failure"] + count["error"]
+        judge = JUDGES.get(room, "SciPy, closed forms, finite differences")
+        lines.append(f"| {room} | {count['passed']:,} | {count['skipped']} | {failed} | {judge} |")
+    return [*lines, "", "Skipped: CUDA, peers and backends that are not installed.", ""]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("operators", "solves", "tests"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    arguments = parser.parse_args()
+    lines = [
+        "# Why to trust it: what was tried",
+        "",
+        "<!-- Written by benchmarks/trust_page.py; do not edit. -->",
+        "",
+        "The engine checks itself while it runs: every plan once against plain reverse mode, every solve that used a recorded graph",
+        "against the user's own Python ([solvers.md](solvers.md#what-is-checked)). Below is what was tried from outside to find where",
+        "that is not enough.",
+        "",
+        *operators_section(arguments.operators),
+        *solves_section(arguments.solves),
+        *tests_section(arguments.tests),
+        "## Known not to work, or not looked at",
+        "",
+        KNOWN,
+    ]
+    print("\n".join(lines).rstrip())
+
+
+if __name__ == "__main__":
+    main()
