@@ -7,6 +7,7 @@ on a few lanes with unbatched reverse mode. The point is the start, moved a litt
 kinks and ties, and zeros hide differences.
 """
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Iterator
@@ -149,14 +150,13 @@ def _reason_to_rewrite(block: BlockTerm, values: Values, inputs: Inputs) -> str:
     tensors = [*storages, *first.values()]
     counted = not any(tensor.is_inference() for tensor in tensors)  # inference tensors count no versions
     before = [tensor._version for tensor in tensors] if counted else []
-    observer = Observer()
-    with independent.plain_python(), observer:
+    is_differentiated = block.term.jacobians is None
+    observer = Observer()  # importing torch._dynamo when it is entered takes a second in torch 2.13
+    with independent.plain_python(), observer if is_differentiated else contextlib.nullcontext():
         block.term.residual(block.values_of_block(storages), first)
     if counted and [tensor._version for tensor in tensors] != before:
         # Under `vmap` that may work silently, and change the user's data once per step.
         return "it writes into its arguments"
-    if block.term.jacobians is not None:
-        return ""  # nothing is differentiated, or in second order only
     if observer.switches_gradients_off:
         return "it uses torch.no_grad(), which forward mode does not respect"
     rewritten = sorted({operator._schema.name.removeprefix("aten::") for operator in observer.operators & REWRITTEN})
