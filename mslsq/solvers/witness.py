@@ -6,6 +6,7 @@ evaluated without transforms, with one plain backward pass. At the start alone m
 changed by zero.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +16,7 @@ from mslsq.linearize import independent
 from mslsq.linearize.agreement import NonDeterministicResidualError, check_deterministic
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.compressed import CompressedTerm
+from mslsq.linearize.derivatives import Way
 from mslsq.linearize.sample import Sample, product, sample_of
 from mslsq.linearize.trace import TRANSFORM_LOCK, WITNESS, Plan
 from mslsq.problem.system import Inputs
@@ -129,8 +131,10 @@ class Witness:
         eps = torch.finfo(residual.dtype).eps
         allowed = ROUNDING * eps * (size + self._scales[number])
         if user.block.term.jacobians is not None:
+            # One block after the other: what writes in place cannot be mapped.
+            one_by_one = dataclasses.replace(user.block, way=Way(lane_by_lane=True))
             with TRANSFORM_LOCK, independent.plain_python():
-                now, derivative = user.linearizations()
+                now, derivative = user.going(one_by_one).linearizations()
             room = DERIVATIVE_ROUNDING[residual.dtype] * eps * (jacobian.abs() + jacobian.abs().amax())
             return [_differ(residual, now, allowed), _differ(jacobian, derivative, room)]
         u = independent.irregular(residual.shape[1], residual)
