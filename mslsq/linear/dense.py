@@ -91,6 +91,10 @@ class QR(LinearSolver):
         product = (matrix @ vector.reshape(matrix.shape[:-1])[..., None])[..., 0]
         return (product * product).sum((-2, -1))
 
+    def magnitude(self, matrix: Matrix, vector: Vector) -> Vector:
+        triangle, v = matrix.abs(), vector.abs().reshape(matrix.shape[:-1])[..., None]
+        return (triangle.mT @ (triangle @ v))[..., 0].flatten(1)
+
 
 def triangular_form(
     jacobian: Float[Tensor, "batch rows columns"], residual: Float[Tensor, "batch rows"]

@@ -91,6 +91,10 @@ class LinearSolver:
         """A v for symmetric matrices in the form of normal equations, as `definite_factor` takes them."""
         return (matrix @ vector.reshape(matrix.shape[:-1])[..., None])[..., 0].flatten(1)
 
+    def magnitude(self, matrix: Matrix, vector: Vector) -> Vector:
+        """How large the terms are that JᵀJ v adds up, |JᵀJ| |v|: its rounding is so many units in the last place."""
+        return self.product(matrix.abs(), vector.abs())
+
     def relative_residual(self, matrix: Matrix, solution: Vector, rhs: Vector) -> Float[Tensor, "batch"]:
         """‖b − Ax‖ / ‖b‖ of a symmetric system, 0 for b = 0: how far a solution may be trusted."""
         largest = rhs.abs().amax(-1, keepdim=True) if rhs.shape[-1] else rhs.sum(-1, keepdim=True)

@@ -50,4 +50,5 @@ def value_and_jacobian(
         return output, output
 
     jacobian, value = (jacfwd if mode == "forward" else jacrev)(twice, has_aux=True)(at)
-    return value, jacobian
+    # In torch 2.13 a float32 tensor of shape () times a Python number has a tangent of float64.
+    return value, jacobian.to(value.dtype)

@@ -2,8 +2,10 @@
 
 In variables scaled by D, the lengths of J's columns, the gradient is D⁻¹g = D⁻¹Jᵀr. Its length is that of a residual:
 |r| times the cosines between r and the columns (MINPACK's measure), and its square is twice what steepest descent
-promises of each variable alone. So it is compared with |r|, in which the unit of the residuals cancels; and where the
-residual itself goes to zero, with |Dx|, what the variables contribute to the residuals, in which every unit cancels.
+promises of each variable alone. So it is compared with |r|, in which the unit of the residuals cancels. Where the
+residual itself goes to zero, every entry of the gradient is compared with its own rounding: that of a residual Jx, so
+many units in the last place of |JᵀJ||x|, in which every unit cancels. (Not all entries with one number: a variable held
+by a weight of 1e6 would hide what all others still have to gain.)
 With a robust loss |r|² is twice the cost, Σρ, which is no smaller than that of the weighted residuals.
 """
 
@@ -11,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.solvers.solver import Solver
@@ -20,14 +23,17 @@ COSINE = 1e-12
 condition hides."""
 
 ROUNDING = 4.0
-"""A residual of so many units in the last place of Dx is zero: no x that can be represented makes it smaller."""
+"""A gradient of so many units in the last place of |JᵀJ||x| is zero: no x that can be represented makes it smaller."""
+
+NEAR = 1e-3
+"""No tolerance for the gradient beside its floor is larger."""
 
 NOISE = 128.0
 """Cosines squared below so many units in the last place may be rounding."""
 
 SMALL = 1e-8
 """A step or a decrease below its tolerance means convergence only where |D⁻¹g|² is below this share of |r|² (or ten
-times `ftol`), or |D⁻¹g| below ten times `xtol` |Dx|. Elsewhere damping or radius made the step short: at a kink the
+times `ftol`), or |g| below ten times `xtol` |JᵀJ||x|. Elsewhere damping or radius made the step short: at a kink the
 cosines are of order one, and steps shrink until one meets any tolerance. Of 30 classic problems, 28 runs on NIST's data
 and 2048 fits in float64, each by three solvers, none that used to converge is lost by it."""
 
@@ -60,43 +66,70 @@ def squared_length(gradient: Float[Tensor, "batch columns"], scale: Tensor) -> F
     return (gradient / scale * gradient).sum(-1)
 
 
+def gradient_floor(
+    linear: LinearSolver,
+    matrix: Tensor,
+    sizes: Float[Tensor, "batch columns"],
+    length: Float[Tensor, "batch"],
+    asks: bool,
+) -> Float[Tensor, "batch columns"]:
+    """|JᵀJ||x|: the gradient of a residual as large as the variables make it, entry by entry.
+
+    Args:
+        sizes: |x|², as `squared_sizes` has them.
+        length: |D⁻¹g|².
+        asks: may the numbers be asked? Then nothing is multiplied far from the solution.
+    """
+    if asks and sizes.shape[-1]:
+        # |g| ≤ s |JᵀJ||x| in every entry needs |D⁻¹g| ≤ s n |Dx|.
+        reach = (linear.squared_column_norms(matrix) * sizes).sum(-1)
+        if not bool((length <= (NEAR * sizes.shape[-1]) ** 2 * reach).any()):
+            return torch.zeros_like(sizes)
+    return linear.magnitude(matrix, sizes.sqrt())
+
+
 def gradient_met(
     solver: Solver,
+    gradient: Float[Tensor, "batch columns"],
     gradient_norm: Float[Tensor, "batch"],
     length: Float[Tensor, "batch"],
     cost: Float[Tensor, "batch"],
-    reach: Float[Tensor, "batch"],
+    floor: Float[Tensor, "batch columns"],
 ) -> Bool[Tensor, "batch"]:
     """Is the gradient small enough to stop? A `gtol` that the user gave is SciPy's: the largest entry, in its units.
 
     Args:
         length: |D⁻¹g|².
-        reach: |Dx|².
+        floor: of `gradient_floor`.
     """
     if solver.gtol is not None:
         return gradient_norm <= solver.gtol
     eps = torch.finfo(cost.dtype).eps
-    return (length * max(COSINE, eps) ** -2 <= 2 * cost) | (2 * cost * (ROUNDING * eps) ** -2 <= reach)
+    return (length * max(COSINE, eps) ** -2 <= 2 * cost) | (gradient.abs() <= ROUNDING * eps * floor).all(-1)
 
 
 def nearly_stationary(
-    solver: Solver, length: Float[Tensor, "batch"], cost: Float[Tensor, "batch"], reach: Float[Tensor, "batch"]
+    solver: Solver,
+    gradient: Float[Tensor, "batch columns"],
+    length: Float[Tensor, "batch"],
+    cost: Float[Tensor, "batch"],
+    floor: Float[Tensor, "batch columns"],
 ) -> Bool[Tensor, "batch"]:
     """May a short step, or a small decrease, be taken for convergence? Arguments as in `gradient_met`."""
     eps = torch.finfo(cost.dtype).eps
     share = max(SMALL, 10 * solver.ftol, NOISE * eps)
-    near = max(10 * solver.xtol, ROUNDING * eps)
-    return (length * (1 / share) <= 2 * cost) | (length * near**-2 <= reach)
+    near = min(max(10 * solver.xtol, ROUNDING * eps), NEAR)
+    return (length * (1 / share) <= 2 * cost) | (gradient.abs() <= near * floor).all(-1)
 
 
 def rests_at_zero(
-    solver: Solver, cost: Float[Tensor, "batch"], scale: Float[Tensor, "batch columns"]
+    solver: Solver, gradient: Float[Tensor, "batch columns"], scale: Float[Tensor, "batch columns"]
 ) -> Bool[Tensor, "batch"]:
-    """Where no step helps any more: is the residual zero to the rounding of variables of size one?
+    """Where no step helps any more: is the gradient zero to the rounding of variables of size one?
 
     Asked last, because it has a unit: a start at the solution x = 0, with a residual of 1e-16 left by rounding, tells
     nothing of how large its variables are.
     """
     if solver.gtol is not None:
-        return torch.zeros_like(cost, dtype=torch.bool)
-    return 2 * cost * (ROUNDING * torch.finfo(cost.dtype).eps) ** -2 <= scale.sum(-1)
+        return torch.zeros_like(gradient[:, 0], dtype=torch.bool)
+    return (gradient.abs() <= ROUNDING * torch.finfo(gradient.dtype).eps * scale).all(-1)

@@ -20,6 +20,7 @@ from mslsq.solution import Status
 from mslsq.solvers.forcing import first_accuracy, next_accuracy
 from mslsq.solvers.solver import MethodState, Proposal, Solver, quotient
 from mslsq.solvers.stationarity import (
+    gradient_floor,
     gradient_met,
     nearly_stationary,
     rests_at_zero,
@@ -127,9 +128,9 @@ class Step:
         gradient_norm = _largest(model.gradient)
         scale = scales(self.linear.squared_column_norms(model.matrix))
         sizes = squared_sizes(self.linearizer, values)
-        met = gradient_met(
-            self.solver, gradient_norm, squared_length(model.gradient, scale), model.cost, (scale * sizes).sum(-1)
-        )
+        length = squared_length(model.gradient, scale)
+        floor = gradient_floor(self.linear, model.matrix, sizes, length, self.asks)
+        met = gradient_met(self.solver, model.gradient, gradient_norm, length, model.cost, floor)
         status = torch.where(met, int(Status.GRADIENT_TOLERANCE), int(Status.RUNNING))
         status = torch.where(finite, status, int(Status.NON_FINITE))
         zeros = torch.zeros_like(status)
@@ -160,7 +161,7 @@ class Step:
         method = type(method)(*(self._select(running, new, old) for new, old in zip(method, state.method, strict=True)))
         step_norm = torch.linalg.vector_norm(proposal.step, dim=-1)
         gradient_norm = _largest(kept.gradient)
-        judged = self._judge(state, kept.cost, method, proposal, verdict, step_norm, gradient_norm)
+        judged = self._judge(state, kept, method, proposal, verdict, step_norm, gradient_norm)
         count = running.to(torch.int64)
         after = State(
             tuple(self._select(verdict.accepted, new, old) for new, old in zip(values, state.values, strict=True)),
@@ -227,7 +228,7 @@ class Step:
     def _judge(
         self,
         state: State,
-        cost: Tensor,
+        kept: Linearization,
         method: MethodState,
         proposal: Proposal,
         verdict: Verdict,
@@ -242,22 +243,23 @@ class Step:
         size = torch.stack([(x * x).sum((1, 2)) for x in state.values]).sum(0).sqrt()
         ftol = max(solver.ftol, eps) if solver.ftol > 0 else -1.0
         xtol = max(solver.xtol, eps) if solver.xtol > 0 else 0.0
-        reach = (verdict.scale * torch.maximum(state.start_sizes, squared_sizes(self.linearizer, state.values))).sum(-1)
-        stationary = nearly_stationary(solver, verdict.least_length, cost, reach)
+        sizes = torch.maximum(state.start_sizes, squared_sizes(self.linearizer, state.values))
+        floor = gradient_floor(self.linear, kept.matrix, sizes, verdict.least_length, self.asks)
+        stationary = nearly_stationary(solver, kept.gradient, verdict.least_length, kept.cost, floor)
         promised = proposal.predicted <= 4 * ftol * state.model.cost
         small = verdict.decrease <= ftol * state.model.cost
         unmoved = verdict.level & proposal.resolved & verdict.finite
         believed = accepted & small & (verdict.gain > 0.25) & (stationary | proposal.resolved)
         cost_met = promised & (believed | (unmoved & ~accepted))
         step_met = accepted & stationary & (step_norm < xtol * (xtol + size))  # strictly: zero is never met
-        flat = accepted & gradient_met(solver, gradient_norm, verdict.length, cost, reach)
+        flat = accepted & gradient_met(solver, kept.gradient, gradient_norm, verdict.length, kept.cost, floor)
         tiny = step_norm <= eps * (eps + size)
         nothing = verdict.level & (proposal.predicted <= NOTHING * eps * state.model.cost)
         stuck = ~accepted & verdict.finite & (nothing | tiny)
         given_up = self.solver.exhausted(method) & ~accepted
         why = torch.where(proposal.solved, int(Status.STALLED), int(Status.SINGULAR))
         why = torch.where(proposal.solved & ~verdict.finite, int(Status.NON_FINITE), why)
-        flat = flat | ((stuck | given_up) & proposal.solved & rests_at_zero(solver, cost, verdict.scale))
+        flat = flat | ((stuck | given_up) & proposal.solved & rests_at_zero(solver, kept.gradient, verdict.scale))
         if solver.needs_regular:
             given_up = given_up | ~proposal.solved
         status = torch.full_like(state.status, int(Status.RUNNING))

@@ -166,3 +166,19 @@ def test_a_kink_does_not_keep_its_batch_mates_from_converging(solver):
     assert solution.converged.tolist() == [False, True]
     assert float(solution.value[1, 0]) == pytest.approx(1, abs=1e-9)
     assert "kink" in Status(int(solution.status[0])).sentence
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_variable_held_by_a_large_weight_does_not_hide_what_the_others_gain(dtype):
+    """A prior of weight 1e6 makes |Dx| so large that any residual of the rest would be its rounding."""
+    x = torch.linspace(0, 3, 30, dtype=dtype)
+    y = torch.exp(0.7 * x) + 0.3 * torch.sin(9 * x)
+
+    def residual(p):
+        return torch.cat([1e6 * (p[:1] - 5), torch.exp(p[1] * x) + p[2] - y])
+
+    start = torch.tensor([5.0, 0.2, 1.0], dtype=dtype)
+    solution = mslsq.least_squares(residual, start)
+    free = mslsq.least_squares(lambda q: torch.exp(q[0] * x) + q[1] - y, start[1:])
+    assert bool(solution.converged) and bool(free.converged)
+    assert float(solution.cost) == pytest.approx(float(free.cost), rel=1e-4)

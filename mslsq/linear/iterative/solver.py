@@ -169,6 +169,10 @@ class ConjugateGradient(LinearSolver):
         kind = "hessian" if self.matrix_free else "formed"
         return multiply(matrix, vector, *self._plan(kind, matrix.device), kind)
 
+    def magnitude(self, matrix: Values, vector: Vector) -> Vector:
+        kind = "jacobian" if self.matrix_free else "formed"
+        return multiply(matrix.abs(), vector.abs(), *self._plan(kind, matrix.device), kind)
+
     # ---- for the adjoint
 
     def definite_factor(self, matrix: Values) -> DefiniteFactor:

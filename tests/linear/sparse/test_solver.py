@@ -125,8 +125,8 @@ def test_large_systems_are_sparse_by_themselves(capsys):
 def test_a_batch_of_graphs_is_sparse_by_itself_where_a_single_one_is_dense(capsys):
     # 64 rings of 30 poses: dense matrices take five times as long as blocks; a single one takes the same either way
     problem, start, measured = ring(31)
-    noise = 0.01 * torch.randn(64, *measured.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    batch = mslsq.SE2(measured + noise).normalized().storage.requires_grad_()
+    noise = 0.01 * torch.randn(64, len(measured), 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    batch = mslsq.SE2(measured.expand(64, -1, -1)).retract(noise).storage.requires_grad_()
     values, slopes = {}, {}
     for name, linear in {"auto": "auto", "dense": DENSE}.items():
         solver = mslsq.LevenbergMarquardt(linear_solver=linear, verbose=name == "auto", max_steps=4)
