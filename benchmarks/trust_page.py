@@ -83,7 +83,8 @@ def solves_section(path: Path) -> list[str]:
     refused = defaultdict(list)
     for verdict in verdicts:
         if verdict["outcome"] != "right" and verdict["detail"]:
-            refused[(verdict["outcome"], verdict["detail"].split(":", 1)[-1].strip()[:110])].append(verdict["case"])
+            said = " ".join(verdict["detail"].split(":", 1)[-1].split())[:110]
+            refused[(verdict["outcome"], said)].append(verdict["case"])
     if refused:
         lines += ["| outcome | what was said | programs |", "|---|---|---|"]
         lines += [
@@ -94,13 +95,17 @@ def solves_section(path: Path) -> list[str]:
     return lines
 
 
-def tests_section(path: Path) -> list[str]:
+def tests_section(paths: list[Path]) -> list[str]:
+    """Of several reports the later ones stand for the tests that were run again."""
+    states: dict[tuple[str, str], str] = {}
+    for path in paths:
+        for case in ElementTree.parse(path).iter("testcase"):
+            state = next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed")
+            states[case.get("classname") or "", case.get("name") or ""] = state
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for case in ElementTree.parse(path).iter("testcase"):
-        parts = (case.get("classname") or "").split(".")
-        room = parts[1] if len(parts) > 2 else "front doors"
-        state = next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed")
-        counts[room][state] += 1
+    for (place, _), state in states.items():
+        parts = place.split(".")
+        counts[parts[1] if len(parts) > 2 else "front doors"][state] += 1
     lines = ["## Tests", "", "| room | passed | skipped | failed | judged by |", "|---|---|---|---|---|"]
     for room, count in sorted(counts.items()):
         failed = count["failure"] + count["error"]
@@ -111,8 +116,9 @@ def tests_section(path: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("operators", "solves", "tests"):
+    for name in ("operators", "solves"):
         parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--tests", type=Path, nargs="+", required=True)
     arguments = parser.parse_args()
     lines = [
         "# Why to trust it: what was tried",

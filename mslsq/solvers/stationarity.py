@@ -9,6 +9,8 @@ by a weight of 1e6 would hide what all others still have to gain.)
 With a robust loss |r|² is twice the cost, Σρ, which is no smaller than that of the weighted residuals.
 """
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -66,26 +68,33 @@ def squared_length(gradient: Float[Tensor, "batch columns"], scale: Tensor) -> F
     return (gradient / scale * gradient).sum(-1)
 
 
+class Floor(NamedTuple):
+    """What the gradient is compared with where the residual goes to zero."""
+
+    gradient: Float[Tensor, "batch columns"]
+    """|JᵀJ||x|: that of a residual as large as the variables make it, entry by entry."""
+    reach: Float[Tensor, "batch"]
+    """|Dx|²: about how large that residual is, squared."""
+
+
 def gradient_floor(
     linear: LinearSolver,
     matrix: Tensor,
     sizes: Float[Tensor, "batch columns"],
     length: Float[Tensor, "batch"],
     asks: bool,
-) -> Float[Tensor, "batch columns"]:
-    """|JᵀJ||x|: the gradient of a residual as large as the variables make it, entry by entry.
+) -> Floor:
+    """The floor at a point.
 
     Args:
         sizes: |x|², as `squared_sizes` has them.
         length: |D⁻¹g|².
         asks: may the numbers be asked? Then nothing is multiplied far from the solution.
     """
-    if asks and sizes.shape[-1]:
-        # |g| ≤ s |JᵀJ||x| in every entry needs |D⁻¹g| ≤ s n |Dx|.
-        reach = (linear.squared_column_norms(matrix) * sizes).sum(-1)
-        if not bool((length <= (NEAR * sizes.shape[-1]) ** 2 * reach).any()):
-            return torch.zeros_like(sizes)
-    return linear.magnitude(matrix, sizes.sqrt())
+    reach = (linear.squared_column_norms(matrix) * sizes).sum(-1)
+    if asks and not bool((length <= NEAR**2 * reach).any()):
+        return Floor(torch.zeros_like(sizes), reach)
+    return Floor(linear.magnitude(matrix, sizes.sqrt()), reach)
 
 
 def gradient_met(
@@ -94,7 +103,7 @@ def gradient_met(
     gradient_norm: Float[Tensor, "batch"],
     length: Float[Tensor, "batch"],
     cost: Float[Tensor, "batch"],
-    floor: Float[Tensor, "batch columns"],
+    floor: Floor,
 ) -> Bool[Tensor, "batch"]:
     """Is the gradient small enough to stop? A `gtol` that the user gave is SciPy's: the largest entry, in its units.
 
@@ -105,7 +114,13 @@ def gradient_met(
     if solver.gtol is not None:
         return gradient_norm <= solver.gtol
     eps = torch.finfo(cost.dtype).eps
-    return (length * max(COSINE, eps) ** -2 <= 2 * cost) | (gradient.abs() <= ROUNDING * eps * floor).all(-1)
+    zero = (2 * cost * (ROUNDING * eps) ** -2 <= floor.reach) & _below(gradient, ROUNDING * eps, floor)
+    return (length * max(COSINE, eps) ** -2 <= 2 * cost) | zero
+
+
+def _below(gradient: Float[Tensor, "batch columns"], share: float, floor: Floor) -> Bool[Tensor, "batch"]:
+    """Is every entry of the gradient below this share of its floor?"""
+    return (gradient.abs() <= share * floor.gradient).all(-1)
 
 
 def nearly_stationary(
@@ -113,13 +128,14 @@ def nearly_stationary(
     gradient: Float[Tensor, "batch columns"],
     length: Float[Tensor, "batch"],
     cost: Float[Tensor, "batch"],
-    floor: Float[Tensor, "batch columns"],
+    floor: Floor,
 ) -> Bool[Tensor, "batch"]:
     """May a short step, or a small decrease, be taken for convergence? Arguments as in `gradient_met`."""
     eps = torch.finfo(cost.dtype).eps
     share = max(SMALL, 10 * solver.ftol, NOISE * eps)
     near = min(max(10 * solver.xtol, ROUNDING * eps), NEAR)
-    return (length * (1 / share) <= 2 * cost) | (gradient.abs() <= near * floor).all(-1)
+    small = (length * near**-2 <= floor.reach) & _below(gradient, near, floor)
+    return (length * (1 / share) <= 2 * cost) | small
 
 
 def rests_at_zero(
