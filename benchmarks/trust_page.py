@@ -39,6 +39,9 @@ KNOWN = """\
   checked". Given Jacobians are not checked in a solve: `check_jacobian` does that.
 - **Transforms around a solve** (`torch.func.vmap`, `jacfwd` of `jacrev`, ...) of an operator whose rules are wrong in that
   nesting alone are not compared. The gradient, the Hessian and the mixed derivative that `backward()` uses are.
+- **A wrong derivative that says it is right**: `cosine_embedding_loss` of vectors that all vanish at the solution, with labels that are
+  neither 1 nor -1. The loss is flat there, the derivative of the solution should be 0, and numbers like 1e5 come back with
+  `differentiable` True. The cosine of vectors of length 1e-14 has derivatives without bound; why they pass the mask is not known yet.
 - **Nothing here ran on CUDA**, and no other version of PyTorch than the one named above was tried.
 - **A residual that changes only where nothing is looked at** (other blocks than the four, after the solution was compared)
   is not noticed in that call. The blocks move on from call to call.
