@@ -139,13 +139,17 @@ def nearly_stationary(
 
 
 def rests_at_zero(
-    solver: Solver, gradient: Float[Tensor, "batch columns"], scale: Float[Tensor, "batch columns"]
+    solver: Solver,
+    gradient: Float[Tensor, "batch columns"],
+    cost: Float[Tensor, "batch"],
+    scale: Float[Tensor, "batch columns"],
 ) -> Bool[Tensor, "batch"]:
-    """Where no step helps any more: is the gradient zero to the rounding of variables of size one?
+    """Where no step helps any more: are residual and gradient zero to the rounding of variables of size one?
 
     Asked last, because it has a unit: a start at the solution x = 0, with a residual of 1e-16 left by rounding, tells
     nothing of how large its variables are.
     """
     if solver.gtol is not None:
         return torch.zeros_like(gradient[:, 0], dtype=torch.bool)
-    return (gradient.abs() <= ROUNDING * torch.finfo(gradient.dtype).eps * scale).all(-1)
+    share = ROUNDING * torch.finfo(gradient.dtype).eps
+    return (2 * cost * share**-2 <= scale.sum(-1)) & (gradient.abs() <= share * scale).all(-1)

@@ -259,7 +259,8 @@ class Step:
         given_up = self.solver.exhausted(method) & ~accepted
         why = torch.where(proposal.solved, int(Status.STALLED), int(Status.SINGULAR))
         why = torch.where(proposal.solved & ~verdict.finite, int(Status.NON_FINITE), why)
-        flat = flat | ((stuck | given_up) & proposal.solved & rests_at_zero(solver, kept.gradient, verdict.scale))
+        rests = rests_at_zero(solver, kept.gradient, kept.cost, verdict.scale)
+        flat = flat | ((stuck | given_up) & proposal.solved & rests)
         if solver.needs_regular:
             given_up = given_up | ~proposal.solved
         status = torch.full_like(state.status, int(Status.RUNNING))
