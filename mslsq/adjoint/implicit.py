@@ -91,9 +91,8 @@ class Implicit(Adjoint):
             if not attachment.nothing_failed:
                 # A problem without derivative must not move, whatever its gradient: not even by 0 · NaN.
                 gradient = torch.where(failed[:, None], 0, gradient)
-            values = linearizer.retract(
-                values, -self.inverse(linearizer.linear_solver, attachment.answer.factor, gradient)
-            )
+            step = -self.inverse(linearizer.linear_solver, attachment.answer.factor, gradient)
+            values = linearizer.retract(values, attachment.aside(step))
         return values, attachment.cost(values, inputs)
 
     def inverse(self, linear: LinearSolver, factor: Tensor, vector: Tensor) -> Tensor:

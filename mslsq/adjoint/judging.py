@@ -33,16 +33,27 @@ class Factored(NamedTuple):
     hessian: Tensor
 
 
-def judged(
-    call: "Call", start: Values, outcome: Outcome, converged: Tensor, unknown: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+class Judgement(NamedTuple):
+    """What an adjoint needs to know of a solution."""
+
+    factor: Tensor
+    """Of the Hessian, as the adjoint wants it; empty if not wanted."""
+    differentiable: Tensor
+    residual: Tensor
+    """How well systems with the factor are solved."""
+    aside: Tensor
+    """As in `Evidence`; empty without a Hessian."""
+
+
+def judged(call: "Call", start: Values, outcome: Outcome, converged: Tensor, unknown: Tensor) -> Judgement:
     """The factor that the adjoint wants, which problems are differentiable, and how well systems with it are solved."""
     adjoint, values, status = call.adjoint, outcome.values, outcome.status
     assert adjoint is not None  # whoever asks has set it
     if adjoint.factors is None:
         # Derivatives of the iteration itself: they exist wherever its numbers are finite.
         finite = torch.stack([torch.isfinite(x).all(-1).all(-1) for x in values]).all(0)
-        return values[0].new_zeros(0), finite & (status != Status.NON_FINITE), unknown
+        empty = values[0].new_zeros(0)
+        return Judgement(empty, finite & (status != Status.NON_FINITE), unknown, empty)
     minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
     if minimum_norm and outcome.planned[1].linear_solver.form in ("sparse", "blocks"):
         raise AdjointOptionError(
@@ -62,7 +73,7 @@ def judged(
     asked = converged | (stopped & solved & ~found.evidence.smooth)
     if bool((asked & ~usable).any()):
         warn_about(asked, solved, found.definite, found.residual, found.evidence, found.hessian)
-    return found.factor, usable, found.residual
+    return Judgement(found.factor, usable, found.residual, found.evidence.aside)
 
 
 def _factored(call: "Call", outcome: Outcome, minimum_norm: bool) -> Factored:

@@ -104,6 +104,7 @@ class Truncated(Adjoint):
                 model = linearize(x, prepared)
                 model = model if all_usable else _guarded(model, usable, linearizer.linear_solver)
                 step, _solved = linearizer.linear_solver.solve(model.matrix, model.rhs, None)
+                step = attachment.aside(step)
                 x = linearizer.retract(x, step) if all_usable else _moved(linearizer, x, step, usable)
             cost = linearizer.cost(x, prepared)
         return attachment.with_value(x, cost, fill)

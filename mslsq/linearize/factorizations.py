@@ -8,7 +8,7 @@ nesting, so captured graphs use these.
 from typing import Any
 
 import torch
-from jaxtyping import Inexact
+from jaxtyping import Inexact, Int
 from torch import Tensor
 
 
@@ -77,9 +77,15 @@ def lu_solve(
     return torch.linalg.solve_triangular(U, Y, upper=True)
 
 
+def where_factored(factor: Inexact[Tensor, "*batch n k"], info: Int[Tensor, "*batch"]) -> Inexact[Tensor, "*batch n k"]:
+    """The factor (or inverse, or solution) where LAPACK's `info` says that it is one, else NaN."""
+    sound = info == 0
+    return torch.where(sound.reshape(*sound.shape, *[1] * (factor.ndim - sound.ndim)), factor, torch.nan)
+
+
 def cholesky(A: Inexact[Tensor, "*batch n n"], upper: bool = False) -> Tensor:
     """`aten.cholesky`, the old name, which has no derivative in forward mode."""
-    L = torch.linalg.cholesky(A)
+    L = where_factored(*torch.linalg.cholesky_ex(A))
     return L.mH if upper else L
 
 

@@ -92,6 +92,14 @@ REWRITTEN: frozenset[Any] = frozenset(
 """The operators that a residual must not be differentiated with as they are."""
 
 
+def must_be_rewritten(operator: Any, args: tuple[Any, ...]) -> bool:
+    """Must a residual that makes this call not be differentiated as it is written?"""
+    if operator is aten.roll.default:
+        return args[0].ndim == 0  # a scalar is rolled along the lanes; by their number, no check would see it
+    # One matrix that cannot be factored would stop all problems.
+    return operator in REWRITTEN or operator is aten._linalg_check_errors.default
+
+
 @contextmanager
 def without_fused_modules() -> Iterator[None]:
     """Attention modules call the operators that they are made of."""

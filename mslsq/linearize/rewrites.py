@@ -6,6 +6,7 @@ default dtype).
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mslsq.linearize import operators
+from mslsq.linearize import factorizations, operators
 
 aten = torch.ops.aten
 
@@ -98,7 +99,7 @@ def rewrite(node: fx.Node) -> None:
     elif target in (aten.copy.default, aten.fill.Tensor):
         copied(node)
     elif target is aten._linalg_check_errors.default:
-        node.graph.erase_node(node)  # one singular block must not stop the others
+        unchecked(node)
     elif target is aten.fill.Scalar:
         filled(node)
     elif target in (aten.slice_copy.Tensor, aten.slice.Tensor):
@@ -116,6 +117,20 @@ def rewrite(node: fx.Node) -> None:
             node.target = getattr(getattr(aten, name.removesuffix("_copy")), target._overloadname)
         elif not node.all_input_nodes:
             fixed_dtype(node)
+
+
+def unchecked(node: fx.Node) -> None:
+    """One singular block must not stop the others, and must not go on with half a factor: NaN instead of an error."""
+    info = cast(fx.Node, node.args[0])
+    source = cast(fx.Node, info.args[0])
+    # What stands for an operator here (`factorizations.solve`) has no half factors.
+    results = source.users if isinstance(source.target, torch._ops.OpOverload) else {}
+    for factor in [other for other in results if other.target is operator.getitem and other.args[1] == 0]:
+        with node.graph.inserting_before(node):
+            sound = node.graph.call_function(factorizations.where_factored, (factor, info))
+        sound.meta = dict(factor.meta)
+        factor.replace_all_uses_with(sound, delete_user_cb=lambda user, own=sound: user is not own)
+    node.graph.erase_node(node)
 
 
 def into_fresh(node: fx.Node) -> bool:

@@ -28,6 +28,7 @@ from mslsq.linearize.guard import REMEDIES, DataDependentError, DependenceMode, 
 from mslsq.linearize.operators import WHILE_RECORDING
 from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.replay import merge_repeated, straight_line
+from mslsq.linearize.rewrites import make_transformable, writes_into_a_view
 from mslsq.linearize.small_products import write_out_small_products
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System
@@ -87,6 +88,7 @@ class Recorded:
         merge_repeated(graph.graph)
         graph.recompile()
         self.graph = graph
+        self._without_writes: torch.fx.GraphModule | None = None
         self._call: Callable[..., Any] = straight_line(graph.graph, graph)
         for node in graph.graph.nodes:
             node.meta.pop("val", None)  # a fake tensor with a mode of its own: 25 MB for 500 nodes
@@ -112,7 +114,18 @@ class Recorded:
     def differentiable(self, *args: Any) -> Any:
         """The same with gradients on: the plain graph, whose operations PyTorch differentiates like any others."""
         assert self._out is not None  # set while recording
-        return pytree.unflatten(list(self.graph.forward(*pytree.leaves(args))), self._out)
+        leaves = pytree.leaves(args)
+        if self._without_writes is None:
+            self._without_writes = self._written_out([leaf.detach() for leaf in leaves])
+        return pytree.unflatten(list(self._without_writes.forward(*leaves)), self._out)
+
+    def _written_out(self, example: list[Tensor]) -> torch.fx.GraphModule:
+        """The graph without writes into tensors, which PyTorch's own composite operators leave in a recording: the
+        backward pass wants what they overwrite."""
+        if not any(writes_into_a_view(node) for node in self.graph.graph.nodes):
+            return self.graph
+        with TRANSFORM_LOCK:
+            return make_transformable(torch.fx.GraphModule(self.graph, copy.deepcopy(self.graph.graph)), example)
 
     def flat(self, tensors: list[Tensor]) -> list[Tensor]:
         """The leaves of the output from the leaves of the arguments. Gradients must be off."""
@@ -192,6 +205,8 @@ class Plan:
     """What was found while planning, for who wants to know (`verbose`)."""
     eager: str = ""
     """Why nothing of it may be recorded, in words; empty where it may."""
+    changes_unseen: bool = False
+    """Does a residual read what no key can hold? Then its ways are chosen again in every solve."""
     graphs: dict[str, Recorded] = field(default_factory=dict)
     eager_seconds: float = 0.0
     eager_calls: int = 0

@@ -53,10 +53,13 @@ def planned(
         for why in [term.eager for term in task.system.terms] + [STALE] * task.cache.goes_stale(key):
             if why:
                 plan.eager = plan.eager or why
+                plan.changes_unseen = True
                 plan.say(f"no graph of it is kept: {why}")
         # A graph that a residual was rewritten into holds for this call alone where no graph may be kept.
         if not (plan.eager and plan.holds_residuals):
             task.cache.put(key, plan)
+    elif plan.changes_unseen:
+        plan = _checked_again(task, plan, values, inputs)
     if differentiated and not plan.hessians_checked:
         _choose_hessians(task, plan, values, inputs)
     blocks = plan.blocks(task.system, task.batch, task.batched)
@@ -64,6 +67,20 @@ def planned(
         task.system, plan.structure, blocks, plan.placements, linear_solver_of(task, plan), fused=task.solver.compile
     )
     return plan, linearizer, linearizer.prepare(inputs)
+
+
+def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
+    """The plan for this call alone: who reads something else may need another way, and return another number of rows.
+
+    That takes as long as one step, of a solve whose steps are not recorded.
+    """
+    blocks = _measured(task, values, inputs)
+    if tuple((block.rows, block.pairs) for block in blocks) != plan.sizes:
+        fresh = _made(task, blocks, values[0].device)
+        plan = dataclasses.replace(fresh, eager=plan.eager, note=plan.note, changes_unseen=True)
+    plan = dataclasses.replace(plan, ways={}, graphs={}, hessians_checked=False)
+    _choose_ways(plan, blocks, values, inputs)
+    return plan
 
 
 def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:

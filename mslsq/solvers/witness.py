@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIssue]
 
 from mslsq.linearize import independent
 from mslsq.linearize.agreement import NonDeterministicResidualError, check_deterministic
@@ -146,6 +147,8 @@ class Witness:
             place = (problem, slice(None), lane)
             try:
                 now, expected = independent.pullback(user.block, storages, inputs, u)
+            except LinAlgError:  # a matrix that cannot be factored: the graph has NaN there
+                continue
             except RuntimeError:  # no derivative in reverse mode
                 now, expected = independent.residual(user.block, storages, inputs), pulled[place]
             differ += [_differ(residual[place], now, allowed[place]), _differ(pulled[place], expected, room[place])]

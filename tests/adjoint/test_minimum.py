@@ -404,3 +404,48 @@ def test_transforms_see_kinks_as_well(trace):
     solver = dataclasses.replace(mslsq.LevenbergMarquardt(), trace=trace)
     found = jacrev(lambda d: mslsq.least_squares(residual, start, args=(d,), solver=solver).value)(data)
     assert found.isnan().all()
+
+
+@pytest.mark.parametrize("adjoint", [mslsq.Implicit(), mslsq.Implicit(order=3), mslsq.Truncated(3), mslsq.Unrolled()])
+@pytest.mark.parametrize("trace", ["never", "always"])
+def test_a_residual_that_is_another_function_at_one_point_has_the_derivatives_around_it(adjoint, trace):
+    """Labels −1 and 1 that are moved by the variables, as in `cosine_embedding_loss`: a Newton step from beside the
+    solution ends at zero, where the labels are equal to their numbers."""
+
+    def residual(x: Tensor, y: Tensor) -> Tensor:
+        labels = torch.tensor([-1.0, 1.0, 1.0], dtype=F64) + 3 * x
+        steep = torch.where(labels.abs() == 1, 100 * x.sum(), 0.0)
+        return torch.cat([1000 * (steep[:1] - y), x])
+
+    start = 0.02 * torch.tensor([[0.3, -1.2, 0.7], [1.1, 0.4, -0.2]], dtype=F64)
+    y = tensor(4.6e-4, -8.8e-5)[:, None].requires_grad_()
+    solver = mslsq.LevenbergMarquardt(trace=trace)
+    solution = mslsq.least_squares(residual, start, (y,), in_dims=0, solver=solver, adjoint=adjoint)
+    assert bool(solution.differentiable.all())
+    assert float(solution.value.detach().abs().max()) < 1e-9
+    found = torch.autograd.grad(solution.value.sum(), y)[0]
+    assert float(found.abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("adjoint", [mslsq.Implicit(), mslsq.Truncated(2), mslsq.Unrolled()])
+def test_what_operators_write_into_is_differentiated(adjoint):
+    """The parts of `cosine_embedding_loss` take roots and clamp in place: the backward pass of what is recorded of them
+    needs what they overwrite."""
+    generator = torch.Generator().manual_seed(0)
+    others = torch.randn(4, 5, 3, generator=generator, dtype=F64)
+    labels = tensor(1.0, 1.0, -1.0, 1.0, -1.0)
+
+    def residual(x: Tensor, y: Tensor, others: Tensor) -> Tensor:
+        moved = others + torch.arange(5, dtype=F64)[:, None] * x
+        losses = torch.nn.functional.cosine_embedding_loss(moved, others, labels, 0.1, reduction="none")
+        return torch.cat([losses - y, 3 * (x - 1)])
+
+    start = torch.ones(4, 3, dtype=F64)
+    y = 0.5 * torch.rand(4, 5, generator=generator, dtype=F64).requires_grad_()
+    found = []
+    for trace in ("never", "always"):
+        solver = mslsq.LevenbergMarquardt(trace=trace)
+        solution = mslsq.least_squares(residual, start, (y, others), in_dims=0, solver=solver, adjoint=adjoint)
+        assert bool(solution.differentiable.all())
+        found.append(torch.autograd.grad(solution.value.sum(), y)[0])
+    assert torch.allclose(*found, rtol=1e-6, atol=1e-9)

@@ -236,3 +236,60 @@ def test_a_missing_second_derivative_is_an_error_that_names_it():
         mslsq.least_squares(lambda x, y: Halved.apply(x) ** 2 - y, torch.ones(2, dtype=F64), (y,))
     solution = mslsq.least_squares(lambda x, y: Halved.apply(x) ** 2 - y, torch.ones(2, dtype=F64), (y.detach(),))
     assert torch.allclose(solution.value, torch.full((2,), 2.0, dtype=F64))
+
+
+@pytest.mark.parametrize("operator", ["cholesky", "inv"])
+@pytest.mark.parametrize("trace", ["never", "always"])
+def test_a_matrix_that_cannot_be_factored_fails_alone(operator, trace):
+    """`cholesky_ex` leaves half a factor of an indefinite matrix, with finite numbers."""
+
+    def residual(x: Tensor, y: Tensor) -> Tensor:
+        A = torch.stack([torch.stack([x[0], x[1]]), torch.stack([x[1], x[2]])])
+        return getattr(torch.linalg, operator)(A).reshape(-1)[torch.tensor([0, 2, 3])] - y
+
+    x = torch.tensor([[1.0, 0.2, 1.0], [1.0, 1.0, 1.0], [2.0, 0.1, 0.5]], dtype=F64)
+    x[1, 1] = 3.0 if operator == "cholesky" else 1.0
+    y = torch.tensor([0.9, 0.3, 1.1], dtype=F64)
+    solver = mslsq.LevenbergMarquardt(trace=trace)
+    solution = mslsq.least_squares(residual, x, (y,), solver=solver, in_dims=(0, None))
+    assert solution.status[1] == mslsq.Status.NON_FINITE
+    for lane in (0, 2):
+        alone = mslsq.least_squares(residual, x[lane], (y,), solver=solver)
+        assert bool(solution.converged[lane])
+        assert torch.allclose(solution.value[lane], alone.value, rtol=1e-6)
+
+
+def test_a_scalar_is_not_rolled_along_the_lanes():
+    """PyTorch rolls it to its neighbour, and twice to where it was: by the number of lanes nobody would see that."""
+    for shift in range(1, 6):
+
+        def residual(x: Tensor, y: Tensor, shift: int = shift) -> Tensor:
+            return torch.cat([torch.roll(x.sum().exp(), shift).reshape(1) - y, x])
+
+        for batch in (2, 3, 6):
+            x, y = data(batch, 3), data(batch, 1)
+            solution = mslsq.least_squares(residual, x, (y,), in_dims=0, solver=ONCE)
+            costs = torch.stack([0.5 * residual(a, b).square().sum() for a, b in zip(x, y, strict=True)])
+            assert torch.allclose(solution.cost, costs, rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::mslsq.linearize.ways.SlowResidualWarning")
+def test_what_changes_unseen_is_checked_in_every_solve():
+    """Forward mode of a complex `logcumsumexp` is right for small numbers and NaN for large ones."""
+
+    class Model:
+        pass
+
+    x = torch.tensor([[0.3, 0.9], [0.7, -0.2], [0.1, 0.4]], dtype=F64)
+    for number in range(10):
+        model = Model()
+        model.offset = 0.1 * number if number < 8 else 1e4
+        model.rows = 2 + (number > 8)
+
+        def residual(x: Tensor, model: Model = model) -> Tensor:
+            sums = torch.logcumsumexp(torch.complex(x + model.offset, x), 0).real - model.offset
+            return torch.cat([sums, x])[: model.rows]
+
+        solution = mslsq.least_squares(residual, x, in_dims=0, solver=ONCE)
+        expected = torch.stack([plain_gradient(residual, one).abs().amax() for one in x])
+        assert torch.allclose(solution.gradient_norm, expected, rtol=1e-9), number
