@@ -93,7 +93,7 @@ class Implicit(Adjoint):
                 # A problem without derivative must not move, whatever its gradient: not even by 0 · NaN.
                 gradient = torch.where(failed[:, None], 0, gradient)
             step = -self.inverse(linearizer.linear_solver, attachment.answer.factor, gradient)
-            # A step that moved could hit a point at which the residual is another function (`torch.where(x == 0, ...)`).
+            # One that moved could hit a point at which the residual is another function (`torch.where(x == 0, ...)`).
             values = linearizer.retract(values, step - constant(step))
         return values, attachment.cost(values, inputs)
 
