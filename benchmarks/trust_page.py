@@ -33,15 +33,16 @@ JUDGES = {
 }
 
 KNOWN = """\
-- **One look per plan and per solve.** The once-per-plan comparison looks at up to four blocks at one point near the start; an
+- **One look per plan and per solve.** The once-per-plan comparison looks at up to six blocks at one point near the start; an
   operator that is wrong only at other values is not seen. The comparison of each solve looks at up to four blocks.
 - **Where plain reverse mode has no derivative**, central differences judge; where these fail too, `verbose=True` says "not
   checked". Given Jacobians are not checked in a solve: `check_jacobian` does that.
 - **Transforms around a solve** (`torch.func.vmap`, `jacfwd` of `jacrev`, ...) of an operator whose rules are wrong in that
   nesting alone are not compared. The gradient, the Hessian and the mixed derivative that `backward()` uses are.
-- **A wrong derivative that says it is right**: `cosine_embedding_loss` of vectors that all vanish at the solution, with labels that are
-  neither 1 nor -1. The loss is flat there, the derivative of the solution should be 0, and numbers like 1e5 come back with
-  `differentiable` True. The cosine of vectors of length 1e-14 has derivatives without bound; why they pass the mask is not known yet.
+- **PyTorch's own two modes may differ**: where `cosine_similarity` clamps (a vector shorter than 1e-8), its forward and its reverse
+  derivative are 1 % apart. A solve that ends there with a recorded graph raises `NonDeterministicResidualError` for the batch.
+- **A saddle, or a minimum at which a column of J vanishes**, ends as STALLED where steps no longer help, not as converged; so does
+  the true minimum of x² + 1.
 - **Nothing here ran on CUDA**, and no other version of PyTorch than the one named above was tried.
 - **A residual that changes only where nothing is looked at** (other blocks than the four, after the solution was compared)
   is not noticed in that call. The blocks move on from call to call.
