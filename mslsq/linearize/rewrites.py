@@ -126,8 +126,11 @@ def unchecked(node: fx.Node) -> None:
     # What stands for an operator here (`factorizations.solve`) has no half factors.
     results = source.users if isinstance(source.target, torch._ops.OpOverload) else {}
     for factor in [other for other in results if other.target is operator.getitem and other.args[1] == 0]:
-        with node.graph.inserting_before(node):
-            sound = node.graph.call_function(factorizations.where_factored, (factor, info))
+        with node.graph.inserting_after(factor):
+            own = node.graph.call_function(operator.getitem, (source, info.args[1]))
+        with node.graph.inserting_after(own):
+            sound = node.graph.call_function(factorizations.where_factored, (factor, own))
+        own.meta = dict(info.meta)
         sound.meta = dict(factor.meta)
         factor.replace_all_uses_with(sound, delete_user_cb=lambda user, own=sound: user is not own)
     node.graph.erase_node(node)

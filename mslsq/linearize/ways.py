@@ -23,6 +23,7 @@ from mslsq.linearize.agreement import (
     check_deterministic,
     compare_hessian,
     compare_jacobian,
+    compare_residual,
     double_backward,
 )
 from mslsq.linearize.blocks import BlockTerm, Values, first_block
@@ -189,8 +190,7 @@ def _tried(block: BlockTerm, sample: Sample, way: Way) -> Found | Exception:
         with TRANSFORM_LOCK, torch.no_grad():
             residual, jacobian = candidate.linearizations()
             alone = candidate.mapped(candidate.block.residual_of_block)  # without `jvp` other operators run
-        if not torch.allclose(residual, alone, rtol=1e-6, equal_nan=True):
-            raise DerivativeMismatchError(f"two residuals of {block.term.name!r}")
+        compare_residual(candidate.block, residual, alone)
         note = "" if block.term.jacobians is not None else compare_jacobian(sample, candidate.block, residual, jacobian)
     except Exception as error:
         return error
