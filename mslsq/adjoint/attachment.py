@@ -41,15 +41,6 @@ class Attachment:
             result.append(after if unknown.free is None else torch.where(unknown.free[None, :, None], after, before))
         return tuple(result)
 
-    def aside(self, step: Tensor) -> Tensor:
-        """A step that carries derivatives, led past the solution by some units in the last place.
-
-        The solver stops beside the minimum, and a Newton step may hit it: at a variable that is exactly zero the
-        residual may be another function (`torch.where(x == 0, ...)`), whose derivatives are not those nearby.
-        """
-        aside = self.answer.aside
-        return step + (aside if self.nothing_failed else torch.where(self.failed[:, None], 0, aside))
-
     @cached_property
     def nothing_failed(self) -> bool:
         """Is it known that every problem has a derivative? Under a transform nobody can tell."""

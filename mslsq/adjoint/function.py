@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mslsq.adjoint.adjoint import Adjoint
-from mslsq.adjoint.judging import Judgement, judged
+from mslsq.adjoint.judging import judged
 from mslsq.levels import without_saved_tensor_hooks
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.trace import Plan
@@ -36,8 +36,6 @@ class Answer(NamedTuple):
     factor: Tensor
     """(batch, components, size, size) of the Hessian, as the adjoint wants it; the identity where there is none,
     empty if not wanted."""
-    aside: Tensor
-    """As in `judging.Judgement`."""
     history: tuple[Tensor, ...]
     trajectory: tuple[Tensor, ...]
     """As in `solvers.run.Outcome`."""
@@ -108,11 +106,10 @@ class Solve(torch.autograd.Function):
             outcome = run(call.task, values, inputs, keep_trajectory=keep, differentiated=call.adjoint is not None)
             status = outcome.status
             usable = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
-            empty, unknown = outcome.cost.new_zeros(0), torch.full_like(outcome.cost, torch.nan)
-            judgement = Judgement(empty, usable, unknown, empty)
+            factor, residual = outcome.cost.new_zeros(0), torch.full_like(outcome.cost, torch.nan)
             call.made.plan, call.made.method = outcome.planned[0], outcome.method
             if call.adjoint is not None:
-                judgement = judged(call, values, outcome, usable, unknown)
+                factor, usable, residual = judged(call, values, outcome, usable, residual)
         history = outcome.history
         return (
             *outcome.values,
@@ -121,10 +118,9 @@ class Solve(torch.autograd.Function):
             outcome.num_steps,
             outcome.num_evaluations,
             outcome.gradient_norm,
-            judgement.differentiable,
-            judgement.residual,
-            judgement.factor,
-            judgement.aside,
+            usable,
+            residual,
+            factor,
             history.cost,
             history.gradient_norm,
             history.step_norm,
@@ -171,5 +167,5 @@ class Solve(torch.autograd.Function):
 def answer_of(call: Call, output: tuple[Tensor, ...]) -> Answer:
     """The flat output by name."""
     count = len(call.task.system.unknowns)
-    figures, history, trajectory = output[count : count + 9], output[count + 9 : count + 14], output[count + 14 :]
+    figures, history, trajectory = output[count : count + 8], output[count + 8 : count + 13], output[count + 13 :]
     return Answer(output[:count], *figures, history=tuple(history), trajectory=tuple(trajectory))

@@ -9,7 +9,7 @@ from torch import Tensor
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment
 from mslsq.adjoint.pullback import attached_lazily
-from mslsq.levels import without_saved_tensor_hooks
+from mslsq.levels import constant, without_saved_tensor_hooks
 from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import TermInputs
@@ -22,11 +22,12 @@ class Implicit(Adjoint):
 
     At a minimum F(x, d) = ∇ₓ ½Σρ = 0, so dx/dd = −H⁻¹ ∂F/∂d with the exact Hessian H = ∂F/∂x. All derivatives up to
     `order` come from `order` chord steps x ← x − H⁻¹F(x, d) with the one factor of H, in forward and in reverse mode
-    (each step makes one more order exact). The value stays the solver's own.
+    (each step makes one more order exact). The value stays the solver's own, and so does the point: a step
+    carries derivatives and moves nothing.
 
     Plain `backward()` needs less than a chord step: v = −H⁻¹g for the cotangent g, and the gradient of the
     directional derivative of the cost along v in the data; it is computed when backward comes (`pullback`). Like
-    `order=1` it is as accurate as the minimum, where the second chord step would polish that.
+    `order=1` it is as accurate as the minimum.
 
     Cost: the exact Hessian once (block by block), one factorisation, and `order` gradients (for plain `backward()`
     alone: one directional derivative). Memory does not depend on the number of solver steps.
@@ -92,7 +93,8 @@ class Implicit(Adjoint):
                 # A problem without derivative must not move, whatever its gradient: not even by 0 · NaN.
                 gradient = torch.where(failed[:, None], 0, gradient)
             step = -self.inverse(linearizer.linear_solver, attachment.answer.factor, gradient)
-            values = linearizer.retract(values, attachment.aside(step))
+            # One that moved could hit a point at which the residual is another function (`torch.where(x == 0, ...)`).
+            values = linearizer.retract(values, step - constant(step))
         return values, attachment.cost(values, inputs)
 
     def inverse(self, linear: LinearSolver, factor: Tensor, vector: Tensor) -> Tensor:

@@ -33,27 +33,16 @@ class Factored(NamedTuple):
     hessian: Tensor
 
 
-class Judgement(NamedTuple):
-    """What an adjoint needs to know of a solution."""
-
-    factor: Tensor
-    """Of the Hessian, as the adjoint wants it; empty if not wanted."""
-    differentiable: Tensor
-    residual: Tensor
-    """How well systems with the factor are solved."""
-    aside: Tensor
-    """As in `Evidence`; empty without a Hessian."""
-
-
-def judged(call: "Call", start: Values, outcome: Outcome, converged: Tensor, unknown: Tensor) -> Judgement:
+def judged(
+    call: "Call", start: Values, outcome: Outcome, converged: Tensor, unknown: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The factor that the adjoint wants, which problems are differentiable, and how well systems with it are solved."""
     adjoint, values, status = call.adjoint, outcome.values, outcome.status
     assert adjoint is not None  # whoever asks has set it
     if adjoint.factors is None:
         # Derivatives of the iteration itself: they exist wherever its numbers are finite.
         finite = torch.stack([torch.isfinite(x).all(-1).all(-1) for x in values]).all(0)
-        empty = values[0].new_zeros(0)
-        return Judgement(empty, finite & (status != Status.NON_FINITE), unknown, empty)
+        return values[0].new_zeros(0), finite & (status != Status.NON_FINITE), unknown
     minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
     if minimum_norm and not outcome.planned[1].linear_solver.storage.is_dense:
         raise AdjointOptionError(
@@ -73,7 +62,7 @@ def judged(call: "Call", start: Values, outcome: Outcome, converged: Tensor, unk
     asked = converged | (stopped & solved & ~found.evidence.smooth)
     if bool((asked & ~usable).any()):
         warn_about(asked, solved, found.definite, found.residual, found.evidence, found.hessian)
-    return Judgement(found.factor, usable, found.residual, found.evidence.aside)
+    return found.factor, usable, found.residual
 
 
 def _factored(call: "Call", outcome: Outcome, minimum_norm: bool) -> Factored:

@@ -32,10 +32,6 @@ SUMMED = 8.0
 that are all but undetermined, in which H⁻¹ makes it large: the rest of g where J is ill-conditioned."""
 
 
-ASIDE = 2.0**-3
-"""The share of the probe by which steps that carry derivatives keep away from the solution: 512 units in the last place
-of a variable, so that what it is added to feels it too."""
-
 CONSTANT = 1e-2
 """Where a Newton step leaves less than this share of the gradient, H is the same before and after it to about that."""
 
@@ -49,8 +45,6 @@ class Evidence(NamedTuple):
     """Does the gradient nearby change as the Hessian says?"""
     solved: Bool[Tensor, "batch"]
     """Could the gradient be solved for? An iterative solver may not."""
-    aside: Float[Tensor, "batch columns"]
-    """A share of p: a step that leads away from where the residual may be another function at one point alone."""
 
 
 class Curvature(NamedTuple):
@@ -117,7 +111,7 @@ def evidence_of_a_minimum(
         least = columns * (SMALLEST * eps) * (1 + _sizes_by_column(linearizer, start))
         rounding = torch.maximum((summed * curvature.inverse(summed)).sum(-1), (least * least).sum(-1))
         vanishes, smooth = vanishes | (length <= rounding), smooth | (remaining <= rounding)
-    return Evidence(usable & vanishes, usable & smooth, solved, -ASIDE * probe)
+    return Evidence(usable & vanishes, usable & smooth, solved)
 
 
 def _size(values: Values) -> Float[Tensor, "batch"]:

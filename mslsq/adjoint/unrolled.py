@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment, per_entry
 from mslsq.adjoint.linear_steps import differentiable, harmless
-from mslsq.levels import transforms_are_active
+from mslsq.levels import constant, transforms_are_active
 from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer
@@ -104,7 +104,7 @@ class Truncated(Adjoint):
                 model = linearize(x, prepared)
                 model = model if all_usable else _guarded(model, usable, linearizer.linear_solver)
                 step, _solved = linearizer.linear_solver.solve(model.matrix, model.rhs, None)
-                step = attachment.aside(step)
+                step = step - constant(step)
                 x = linearizer.retract(x, step) if all_usable else _moved(linearizer, x, step, usable)
             cost = linearizer.cost(x, prepared)
         return attachment.with_value(x, cost, fill)

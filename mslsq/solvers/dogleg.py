@@ -61,7 +61,7 @@ class Dogleg(Solver):
         step = self._path(newton, cauchy, solved, state)
         predicted = -(model.gradient * step).sum(-1) - 0.5 * linear.storage.quadratic(model.matrix, step)
         inside = solved & (_scaled_norm(newton, state.scale) <= state.radius)
-        return Proposal(step, predicted, solved, inside)
+        return Proposal(step, predicted, solved, inside, damping)
 
     @staticmethod
     def _path(newton: Tensor, cauchy: Tensor, solved: Tensor, state: TrustRegion) -> Tensor:

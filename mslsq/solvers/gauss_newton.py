@@ -33,7 +33,7 @@ class GaussNewton(Solver):
         full = torch.where(solved[:, None], full, torch.nan)
         t = state.length
         predicted = -(t - 0.5 * t * t) * (model.gradient * full).sum(-1)
-        return Proposal(t[:, None] * full, predicted, solved, t >= 1)
+        return Proposal(t[:, None] * full, predicted, solved, t >= 1, torch.zeros_like(full))
 
     def update(
         self,

@@ -8,12 +8,7 @@ from torch import Tensor
 
 from mslsq.linear import LinearSolver
 from mslsq.linearize.linearizer import Linearization
-from mslsq.solvers.solver import LARGEST_DENSE, Proposal, Solver, SolverOptionError
-
-RESOLVED = 1e-2
-"""Up to this damping (relative to the scaled diagonal) a step counts as a Gauss–Newton step when convergence is
-judged: where it promises less than the rounding of the cost, 8 ε, the undamped step promises less than 1e-10 of it
-    unless J is conditioned worse than 1e3."""
+from mslsq.solvers.solver import LARGEST_DENSE, RESOLVED, Proposal, Solver, SolverOptionError
 
 SMALL_SHRINK, LARGE_SHRINK = 0.2, 0.1
 """Least share of the damping that one step leaves, in small and in large systems. Nielsen's third is reached at a gain
@@ -105,7 +100,7 @@ class LevenbergMarquardt(Solver):
         step, solved = linear.solve(model.matrix, model.rhs, damping)
         step = torch.where(solved[:, None], step, torch.nan)
         predicted = 0.5 * (step * (damping * step - model.gradient)).sum(-1)
-        return Proposal(step, predicted, solved, state.factor <= RESOLVED)
+        return Proposal(step, predicted, solved, state.factor <= RESOLVED, damping)
 
     def update(
         self,

@@ -23,6 +23,12 @@ class SolverOptionError(ValueError):
     """An option of a solver has a value that makes no sense."""
 
 
+RESOLVED = 1e-2
+"""Up to this damping (relative to the scaled diagonal) a step counts as a Gauss–Newton step when convergence is
+judged: where it promises less than the rounding of the cost, 8 ε, the undamped step promises less than 1e-10 of it
+unless J is conditioned worse than 1e3."""
+
+
 class Proposal(NamedTuple):
     """A step that a method proposes, per problem of the batch."""
 
@@ -33,6 +39,8 @@ class Proposal(NamedTuple):
     """Could the linear system be solved? Where not, the step is NaN, or one that needs no solve."""
     resolved: Bool[Tensor, "batch"]
     """Is this all but the full Gauss–Newton step, not one held back by damping or trust region?"""
+    damping: Float[Tensor, "batch columns"]
+    """What was added to the diagonal of JᵀJ: a column that has become short is held back by little."""
 
 
 MethodState = Any

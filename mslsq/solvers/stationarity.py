@@ -132,10 +132,14 @@ def nearly_stationary(
 ) -> Bool[Tensor, "batch"]:
     """May a short step, or a small decrease, be taken for convergence? Arguments as in `gradient_met`."""
     eps = torch.finfo(cost.dtype).eps
-    share = max(SMALL, 10 * solver.ftol, NOISE * eps)
     near = min(max(10 * solver.xtol, ROUNDING * eps), NEAR)
     small = (length * near**-2 <= floor.reach) & _below(gradient, near, floor)
-    return (length * (1 / share) <= 2 * cost) | small
+    return (length * (1 / share(solver, cost.dtype)) <= 2 * cost) | small
+
+
+def share(solver: Solver, dtype: torch.dtype) -> float:
+    """The share of |r|² below which |D⁻¹g|² is small."""
+    return max(SMALL, 10 * solver.ftol, NOISE * torch.finfo(dtype).eps)
 
 
 def rests_at_zero(

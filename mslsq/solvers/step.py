@@ -18,13 +18,14 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.solution import Status
 from mslsq.solvers.forcing import first_accuracy, next_accuracy
-from mslsq.solvers.solver import MethodState, Proposal, Solver, quotient
+from mslsq.solvers.solver import RESOLVED, MethodState, Proposal, Solver, quotient
 from mslsq.solvers.stationarity import (
     gradient_floor,
     gradient_met,
     nearly_stationary,
     rests_at_zero,
     scales,
+    share,
     squared_length,
     squared_sizes,
 )
@@ -94,6 +95,8 @@ class Verdict(NamedTuple):
     """Actual over predicted decrease."""
     decrease: Float[Tensor, "batch"]
     accepted: Bool[Tensor, "batch"]
+    resolved: Bool[Tensor, "batch"]
+    """Was it all but the full Gauss–Newton step, in every column that has something to gain?"""
     level: Bool[Tensor, "batch"]
     """Are actual and predicted decrease both below what the cost can tell?"""
     finite: Bool[Tensor, "batch"]
@@ -219,12 +222,23 @@ class Step:
             torch.where(sound, gain, 0),
             decrease,
             accepted,
+            self._resolved(state.model, proposal, before),
             level,
             finite,
             length,
             torch.minimum(length, old_length),
             scale,
         )
+
+    def _resolved(
+        self, model: Linearization, proposal: Proposal, squared_norms: Float[Tensor, "batch columns"]
+    ) -> Bool[Tensor, "batch"]:
+        """Damping that is little to all other columns holds one still whose length is all but gone (a variable at a
+        saddle, or at the middle of a symmetric problem): its share of the promise must be nothing too."""
+        scale = scales(squared_norms)
+        held = proposal.damping > 2 * RESOLVED * scale
+        left = torch.where(held, model.gradient / scale * model.gradient, 0).sum(-1)
+        return proposal.resolved & (left <= share(self.solver, model.cost.dtype) * 2 * model.cost)
 
     def _judge(
         self,
@@ -249,8 +263,8 @@ class Step:
         stationary = nearly_stationary(solver, kept.gradient, verdict.least_length, kept.cost, floor)
         promised = proposal.predicted <= 4 * ftol * state.model.cost
         small = verdict.decrease <= ftol * state.model.cost
-        unmoved = verdict.level & proposal.resolved & verdict.finite
-        believed = accepted & small & (verdict.gain > 0.25) & (stationary | proposal.resolved)
+        unmoved = verdict.level & verdict.resolved & verdict.finite
+        believed = accepted & small & (verdict.gain > 0.25) & (stationary | verdict.resolved)
         cost_met = promised & (believed | (unmoved & ~accepted))
         step_met = accepted & stationary & (step_norm < xtol * (xtol + size))  # strictly: zero is never met
         flat = accepted & gradient_met(solver, kept.gradient, gradient_norm, verdict.length, kept.cost, floor)

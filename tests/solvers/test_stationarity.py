@@ -182,3 +182,11 @@ def test_a_variable_held_by_a_large_weight_does_not_hide_what_the_others_gain(dt
     free = mslsq.least_squares(lambda q: torch.exp(q[0] * x) + q[1] - y, start[1:])
     assert bool(solution.converged) and bool(free.converged)
     assert float(solution.cost) == pytest.approx(float(free.cost), rel=1e-4)
+
+
+def test_a_column_that_is_all_but_gone_does_not_converge_by_the_cost():
+    """The damping that is left is nothing to the columns of the start, and holds a column of length 1e-9 still."""
+    solution = mslsq.least_squares(
+        lambda x: torch.stack([x[0] ** 2 + 0.01, x[1] - 2]), torch.tensor([0.7, 0.3], dtype=F64)
+    )
+    assert mslsq.Status(int(solution.status)) is mslsq.Status.STALLED

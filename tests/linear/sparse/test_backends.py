@@ -151,7 +151,11 @@ def test_superlu_answers_everything_without_our_kernels(monkeypatch):
     other = mslsq.linear.SparseCholesky("superlu").bound(structure, {})
     factor, found = other.definite_factor(values)[:2]
     assert found.tolist() == definite.tolist() == [True, True, False, True]
-    results = other.storage.product(values, rhs), other.solve_factored(factor, rhs), other.solve(values, rhs, damping)[0]
+    results = (
+        other.storage.product(values, rhs),
+        other.solve_factored(factor, rhs),
+        other.solve(values, rhs, damping)[0],
+    )
     assert torch.isfinite(results[1]).all()  # of the indefinite one too: its part of the gradient is multiplied by zero
     for result, wanted in zip(results, expected, strict=True):
         torch.testing.assert_close(result[definite], wanted[definite], rtol=1e-12, atol=1e-12)
