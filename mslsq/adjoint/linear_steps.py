@@ -95,8 +95,8 @@ class DifferentiableStorage(Storage):
     def joined(self, parts: list[tuple[Tensor, ...]]) -> tuple[Numbers, Vector | None]:
         return self.own.joined(parts)
 
-    def quadratic(self, matrix: Numbers, vector: Vector) -> Float[Tensor, "batch"]:
-        return (vector * self.system.product(matrix, vector)).sum(-1)
+    def product(self, matrix: Numbers, vector: Vector) -> Vector:
+        return self.system.product(matrix, vector)
 
 
 def differentiable(linear: LinearSolver) -> LinearSolver:

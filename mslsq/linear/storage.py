@@ -57,11 +57,11 @@ class Storage:
 
     def part(self, term: LinearizedTerm, jacobian: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
         """What is kept of one term."""
-        raise NotImplementedError
+        return (self.squared_part(term, jacobian),)
 
     def joined(self, parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, Vector | None]:
         """The matrix of all terms, and the right-hand side where that is not Jᵀr."""
-        raise NotImplementedError
+        return self.joined_hessian([matrix for (matrix,) in parts]), None
 
     def hessian_part(self, term: LinearizedTerm, blockwise: Tensor) -> Tensor:
         """A symmetric matrix per block of a term, as `joined_hessian` wants it."""
@@ -83,7 +83,7 @@ class Storage:
 
     def quadratic(self, matrix: Tensor, vector: Vector) -> Float[Tensor, "batch"]:
         """‖Jv‖²."""
-        raise NotImplementedError
+        return (vector * self.product(matrix, vector)).sum(-1)
 
     def product(self, matrix: Tensor, vector: Vector) -> Vector:
         """A v for the symmetric matrices of `joined_hessian`."""
@@ -101,18 +101,8 @@ class DenseNormal(Storage):
     is_dense: ClassVar[bool] = True
     is_normal: ClassVar[bool] = True
 
-    def part(self, term: LinearizedTerm, jacobian: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
-        return (term.hessian(jacobian),)
-
-    def joined(self, parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, Vector | None]:
-        return added([matrix for (matrix,) in parts]), None
-
     def diagonal(self, matrix: Tensor) -> Vector:
         return matrix.diagonal(dim1=-2, dim2=-1).flatten(1)
-
-    def quadratic(self, matrix: Tensor, vector: Vector) -> Float[Tensor, "batch"]:
-        v = vector.reshape(matrix.shape[:-1])
-        return (v * (matrix @ v[..., None])[..., 0]).sum((-2, -1))
 
     def product(self, matrix: Tensor, vector: Vector) -> Vector:
         return (matrix @ vector.reshape(matrix.shape[:-1])[..., None])[..., 0].flatten(1)

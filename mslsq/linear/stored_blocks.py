@@ -11,7 +11,7 @@ from mslsq.kernels import run_on
 from mslsq.levels import kept_tensors
 from mslsq.linear.block_products import symmetric_product, tables_on
 from mslsq.linear.block_structure import BlockStructure
-from mslsq.linear.storage import LinearizedTerm, Storage, Vector, added
+from mslsq.linear.storage import Storage, Vector
 from mslsq.linear.tensor_product import symmetric_product as symmetric_product_by_tensors
 from mslsq.linear.torch_operators import registered
 
@@ -28,19 +28,10 @@ class StoredBlocks(Storage):
     structure: BlockStructure | None = None
     """None for a solver that is not bound to one yet."""
 
-    def part(self, term: LinearizedTerm, jacobian: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
-        return (term.hessian(jacobian),)
-
-    def joined(self, parts: list[tuple[Tensor, ...]]) -> tuple[Values, Vector | None]:
-        return added([matrix for (matrix,) in parts]), None
-
     def diagonal(self, matrix: Values) -> Vector:
         structure, device = self._bound, matrix.device
         (index,) = structure.memo.once(("diagonal", device), lambda: kept_tensors([structure.diagonal_index], device))
         return matrix.index_select(1, index)
-
-    def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
-        return (vector * self.product(matrix, vector)).sum(-1)
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
         structure = self._bound

@@ -26,9 +26,6 @@ class UnformedBlocks(Storage):
     def part(self, term: LinearizedTerm, jacobian: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
         return (term.flat(jacobian),)
 
-    def joined(self, parts: list[tuple[Tensor, ...]]) -> tuple[Values, Vector | None]:
-        return _side_by_side([blocks for (blocks,) in parts]), None
-
     def hessian_part(self, term: LinearizedTerm, blockwise: Tensor) -> Values:
         return term.flat(term.shared(blockwise))
 
@@ -36,7 +33,7 @@ class UnformedBlocks(Storage):
         return term.flat(term.shared(term.squared(jacobian)))
 
     def joined_hessian(self, parts: list[Tensor]) -> Values:
-        return _side_by_side(parts)
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
     def diagonal(self, matrix: Values) -> Vector:
         return self._bound.squared_column_norms(matrix)
@@ -58,7 +55,3 @@ class UnformedBlocks(Storage):
         if self.rows is None:
             raise RuntimeError("This linear solver has no blocks yet: it is bound by the solver that uses it.")
         return self.rows
-
-
-def _side_by_side(parts: list[Tensor]) -> Values:
-    return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
