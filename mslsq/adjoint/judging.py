@@ -44,7 +44,7 @@ def judged(
         finite = torch.stack([torch.isfinite(x).all(-1).all(-1) for x in values]).all(0)
         return values[0].new_zeros(0), finite & (status != Status.NON_FINITE), unknown
     minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
-    if minimum_norm and outcome.planned[1].linear_solver.form in ("sparse", "blocks"):
+    if minimum_norm and not outcome.planned[1].linear_solver.storage.is_dense:
         raise AdjointOptionError(
             "Implicit(gauge='minimum_norm') needs the dense Hessian: solve with linear_solver=mslsq.linear.Cholesky()."
         )
@@ -91,7 +91,7 @@ def _factored(call: "Call", outcome: Outcome, minimum_norm: bool) -> Factored:
         return factored(hessian(*at[:3]), Point(*at), linearizer.gradient)
 
     # Dense factors are a part of what is recorded; sparse and iterative solvers do as they like.
-    if linear.form in ("normal", "triangular") and not minimum_norm:
+    if linear.storage.is_dense and not minimum_norm:
         name = f"factored {name}, ftol {solver.ftol}, xtol {solver.xtol}"
         graph = plan.recorded(name, policy, whole, *point, compiled=compiled)
         return plan.run_eagerly(whole, *point) if graph is None else graph(*point)
@@ -129,7 +129,9 @@ def _curvature(call: "Call", outcome: Outcome, hessian: Tensor, factor: Tensor, 
     adjoint, linear = call.adjoint, outcome.planned[1].linear_solver
     assert adjoint is not None  # whoever asks has set it
     ratio = 0.5 if adjoint.factors == "exact" else 1.0
-    return Curvature(partial(linear.product, hessian), partial(adjoint.inverse, linear, factor), definite, ratio)
+    return Curvature(
+        partial(linear.storage.product, hessian), partial(adjoint.inverse, linear, factor), definite, ratio
+    )
 
 
 def _residual_of_a_system(linearizer: Linearizer, hessian: Tensor, factor: Tensor) -> Tensor:
@@ -137,7 +139,7 @@ def _residual_of_a_system(linearizer: Linearizer, hessian: Tensor, factor: Tenso
     unknown has a part, H u with cosines for u."""
     linear, columns = linearizer.linear_solver, linearizer.structure.num_columns
     u = torch.arange(1.0, columns + 1, dtype=hessian.dtype, device=hessian.device).cos()
-    rhs = linear.product(hessian, u.expand(len(hessian), -1))
+    rhs = linear.storage.product(hessian, u.expand(len(hessian), -1))
     return linear.relative_residual(hessian, linear.solve_factored(factor, rhs), rhs)
 
 
@@ -148,7 +150,7 @@ def _hessian(call: "Call", outcome: Outcome) -> tuple[str, Callable[[Values, Ter
     assert call.adjoint is not None  # whoever asks has set it
     _, linearizer, _ = outcome.planned
     exact = call.adjoint.factors == "exact"
-    if not exact and linearizer.linear_solver.form in ("normal", "sparse"):
+    if not exact and linearizer.linear_solver.storage.is_normal:
         return "normal equations", lambda values, inputs, normal: normal
     if linearizer.normal_equations_are_exact:
         return "curvature", linearizer.curvature

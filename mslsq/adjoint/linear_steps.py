@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.levels import constant
-from mslsq.linear import ConjugateGradient, LinearSolver
+from mslsq.linear import LinearSolver
 from mslsq.linear.differentiable_inverse import DifferentiableInverse, Opaque
-from mslsq.linear.linear_solver import Vector
-from mslsq.linear.symmetric_systems import DampedSystem, system_of
+from mslsq.linear.storage import LinearizedTerm, Storage, Vector
+from mslsq.linear.symmetric_systems import DampedSystem
 
 Numbers = Float[Tensor, "batch values"]
 
@@ -30,20 +30,23 @@ class DifferentiableSteps(LinearSolver):
     """(batch,) how accurately a step was solved by a solver that iterates; None for exactly."""
 
     @property
-    def form(self) -> Literal["normal", "triangular", "sparse", "blocks"]:
-        return self.own.form
+    def storage(self) -> Storage:
+        return DifferentiableStorage(self.own.storage, self.system)
 
     @property
     def is_inexact(self) -> bool:
         return self.own.is_inexact
 
+    @property
+    def iterates(self) -> bool:
+        return self.own.iterates
+
     def to_accuracy(self, accuracy: Float[Tensor, "batch"]) -> "DifferentiableSteps":
-        iterates = self.own.is_inexact or isinstance(self.own, ConjugateGradient)
-        return replace(self, accuracy=accuracy) if iterates else self
+        return replace(self, accuracy=accuracy) if self.iterates else self
 
     @cached_property
     def system(self) -> DampedSystem:
-        return system_of(self.own)
+        return self.own.damped_system()
 
     def solve(self, matrix: Numbers, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
         """Who takes the step knows that it could be solved once. Where it cannot be solved again, by rounding, the step
@@ -57,12 +60,6 @@ class DifferentiableSteps(LinearSolver):
             (known,) = Opaque.apply(self._own_solution, *map(constant, given))
         x = DifferentiableInverse.apply(self.system, values, factor, rhs[..., None], known[..., None])
         return -x[..., 0], torch.ones_like(x[:, 0, 0], dtype=torch.bool)
-
-    def quadratic(self, matrix: Numbers, vector: Vector) -> Float[Tensor, "batch"]:
-        return (vector * self.product(matrix, vector)).sum(-1)
-
-    def product(self, matrix: Numbers, vector: Vector) -> Vector:
-        return self.system.product(matrix, vector)
 
     # ---- on plain tensors
 
@@ -79,9 +76,32 @@ class DifferentiableSteps(LinearSolver):
         return (torch.nan_to_num(-step, nan=0.0),)
 
 
+@dataclass(frozen=True, eq=False)
+class DifferentiableStorage(Storage):
+    """The storage of a solver of block-sparse systems, its products in operations of PyTorch: kernels have no
+    derivative."""
+
+    own: Storage
+    system: DampedSystem
+    is_dense: ClassVar[bool] = False
+
+    @property
+    def is_normal(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.own.is_normal
+
+    def part(self, term: LinearizedTerm, jacobian: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
+        return self.own.part(term, jacobian, residual)
+
+    def joined(self, parts: list[tuple[Tensor, ...]]) -> tuple[Numbers, Vector | None]:
+        return self.own.joined(parts)
+
+    def product(self, matrix: Numbers, vector: Vector) -> Vector:
+        return self.system.product(matrix, vector)
+
+
 def differentiable(linear: LinearSolver) -> LinearSolver:
-    """The solver itself where it is made of operations that PyTorch differentiates."""
-    return DifferentiableSteps(linear) if linear.form in ("sparse", "blocks") else linear
+    """What takes the same steps, in operations that PyTorch differentiates."""
+    return linear.differentiable() if linear.storage.is_dense else DifferentiableSteps(linear)
 
 
 def harmless(linear: LinearSolver, matrix: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ def evidence_of_a_minimum(
     values, inputs, matrix, cost = point
     eps = torch.finfo(cost.dtype).eps
     ftol, xtol = max(10 * solver.ftol, LEVEL * eps), max(10 * solver.xtol, eps**0.5)
-    columns = linearizer.linear_solver.squared_column_norms(matrix).clamp(min=0).sqrt()
+    columns = linearizer.linear_solver.storage.diagonal(matrix).clamp(min=0).sqrt()
     residual = (2 * cost).sqrt()
     at = gradient(values, inputs)
 

@@ -13,7 +13,7 @@ from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment, per_entry
 from mslsq.adjoint.linear_steps import differentiable, harmless
 from mslsq.levels import constant, transforms_are_active
-from mslsq.linear import Cholesky, LinearSolver
+from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer
 from mslsq.linearize.trace import TRANSFORM_LOCK
@@ -131,10 +131,7 @@ def _checkpointed(again: Callable[[Values, int], Values], x: Values, number: int
 
 def _differentiable(linearizer: Linearizer) -> Linearizer:
     """With normal equations in place of QR, whose derivative would need Q: they give the same step."""
-    linear = linearizer.linear_solver
-    return dataclasses.replace(
-        linearizer, linear_solver=Cholesky() if linear.form == "triangular" else differentiable(linear)
-    )
+    return dataclasses.replace(linearizer, linear_solver=differentiable(linearizer.linear_solver))
 
 
 def _guarded(model: Linearization, usable: Tensor, linear: LinearSolver) -> Linearization:

@@ -12,7 +12,7 @@ Arrays are NumPy's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 
 from mslsq.kernels import available
+from mslsq.linear.memo import Memo
 
 if TYPE_CHECKING:
     from mslsq.linear.sparse.elimination import Plan
@@ -44,6 +45,7 @@ class BlockStructure:
     offsets: Int[ndarray, "pairs"]
     starts: Int[ndarray, "blocks+1"]  # first unknown of every block
     num_values: int
+    memo: Memo = field(default_factory=Memo, repr=False)
 
     @cached_property
     def elimination(self) -> Plan:

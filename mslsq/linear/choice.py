@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -13,6 +12,8 @@ from mslsq.linear.iterative import ConjugateGradient
 from mslsq.linear.linear_solver import LinearSolver
 from mslsq.linear.schur import Schur
 from mslsq.linear.sparse import SparseCholesky
+from mslsq.linear.storage import Storage
+from mslsq.linear.stored_blocks import StoredBlocks
 
 LARGEST_FACTOR = 5e8
 """Numbers in a factor (4 GB in float64) above which none is made unless it is asked for."""
@@ -58,16 +59,16 @@ class AutomaticSparse(LinearSolver):
     on_cpu: bool = True
 
     @property
-    def form(self) -> Literal["normal", "triangular", "sparse"]:
-        return "sparse"
+    def storage(self) -> Storage:
+        return StoredBlocks()
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> LinearSolver:
-        chosen = structure.__dict__.setdefault("_chosen", {})
-        if self.on_cpu not in chosen:
-            choose = fastest_sparse if self.on_cpu and available() else eliminating
+        def choose() -> LinearSolver:
+            fastest = fastest_sparse if self.on_cpu and available() else eliminating
             general = SparseCholesky("auto" if self.on_cpu else "cudss")
-            chosen[self.on_cpu] = choose(structure, kinds) or general.bound(structure, kinds)
-        return chosen[self.on_cpu]
+            return fastest(structure, kinds) or general.bound(structure, kinds)
+
+        return structure.memo.once(("automatic", self.on_cpu), choose)
 
 
 def fastest_sparse(structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> LinearSolver:

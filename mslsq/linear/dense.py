@@ -5,17 +5,38 @@ J = QR, which squares no condition number.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
-from mslsq.linear.linear_solver import LinearSolver, Matrix, Vector
+from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Matrix
+from mslsq.linear.storage import DenseNormal, Storage, Triangle, Vector
+
+
+class DenseSolver(LinearSolver):
+    """Base of the dense solvers: the adjoint's factors are LAPACK's, whatever takes the steps."""
+
+    def definite_factor(self, matrix: Matrix) -> DefiniteFactor:
+        """What stands in for matrices that are not definite is the identity, before anything is solved: a factor that
+        is replaced afterwards would have turned the gradients of parameters shared with good problems into NaN."""
+        eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        finite = torch.isfinite(matrix).all(-1).all(-1)
+        factor, info = torch.linalg.cholesky_ex(torch.where(finite[..., None, None], matrix, eye))
+        pivots = factor.diagonal(dim1=-2, dim2=-1) ** 2
+        # A pivot that is only rounding of what stood there before elimination: singular to working precision.
+        before = matrix.diagonal(dim1=-2, dim2=-1)
+        regular = (pivots > torch.finfo(matrix.dtype).eps * matrix.shape[-1] * before).all(-1)
+        definite = (finite & (info == 0) & regular).all(-1)
+        return DefiniteFactor(torch.where(definite[:, None, None, None], factor, eye), definite)
+
+    def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
+        solved = torch.cholesky_solve(rhs.reshape(factor.shape[:-1])[..., None], factor)
+        return solved[..., 0].flatten(1)
 
 
 @dataclass(frozen=True)
-class Cholesky(LinearSolver):
+class Cholesky(DenseSolver):
     """Cholesky factorisation of the normal equations, dense, by LAPACK: fastest, resolves steps while the scaled
     condition of J stays below 1e8 in float64 (3e3 in float32).
 
@@ -27,8 +48,8 @@ class Cholesky(LinearSolver):
     """
 
     @property
-    def form(self) -> Literal["normal", "triangular"]:
-        return "normal"
+    def storage(self) -> Storage:
+        return DenseNormal()
 
     def solve(self, matrix: Matrix, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
         if damping is not None:
@@ -37,16 +58,9 @@ class Cholesky(LinearSolver):
         step = torch.cholesky_solve(rhs.reshape(matrix.shape[:-1])[..., None], factor)
         return -step.reshape(rhs.shape), (info == 0).all(-1)
 
-    def squared_column_norms(self, matrix: Matrix) -> Vector:
-        return matrix.diagonal(dim1=-2, dim2=-1).flatten(1)
-
-    def quadratic(self, matrix: Matrix, vector: Vector) -> Float[Tensor, "batch"]:
-        v = vector.reshape(matrix.shape[:-1])
-        return (v * (matrix @ v[..., None])[..., 0]).sum((-2, -1))
-
 
 @dataclass(frozen=True)
-class QR(LinearSolver):
+class QR(DenseSolver):
     """Orthogonal factorisation of J, dense, by LAPACK: several times the cost of Cholesky, and accurate up to a
     condition of J near 1e16 in float64 (1e7 in float32).
 
@@ -59,8 +73,11 @@ class QR(LinearSolver):
     """
 
     @property
-    def form(self) -> Literal["normal", "triangular"]:
-        return "triangular"
+    def storage(self) -> Storage:
+        return Triangle()
+
+    def differentiable(self) -> LinearSolver:
+        return Cholesky()  # the derivative of QR would need Q
 
     def solve(self, matrix: Matrix, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
         rhs = rhs.reshape(matrix.shape[:-1])
@@ -83,25 +100,3 @@ class QR(LinearSolver):
         )
         step = torch.linalg.solve_triangular(safe, rhs[..., None], upper=True)[..., 0]
         return -step.flatten(1), solvable[..., 0].all(-1)
-
-    def squared_column_norms(self, matrix: Matrix) -> Vector:
-        return (matrix * matrix).sum(-2).flatten(1)
-
-    def quadratic(self, matrix: Matrix, vector: Vector) -> Float[Tensor, "batch"]:
-        product = (matrix @ vector.reshape(matrix.shape[:-1])[..., None])[..., 0]
-        return (product * product).sum((-2, -1))
-
-    def magnitude(self, matrix: Matrix, vector: Vector) -> Vector:
-        triangle, v = matrix.abs(), vector.abs().reshape(matrix.shape[:-1])[..., None]
-        return (triangle.mT @ (triangle @ v))[..., 0].flatten(1)
-
-
-def triangular_form(
-    jacobian: Float[Tensor, "batch rows columns"], residual: Float[Tensor, "batch rows"]
-) -> tuple[Matrix, Vector]:
-    """R and Qᵀr of J = QR, by one factorisation of [J r]; with fewer rows than columns the missing rows are zero."""
-    columns = jacobian.shape[-1]
-    joint = torch.linalg.qr(torch.cat((jacobian, residual[..., None]), -1), mode="r").R
-    if joint.shape[-2] < columns:
-        joint = torch.nn.functional.pad(joint, (0, 0, 0, columns - joint.shape[-2]))
-    return joint[:, None, :columns, :columns], joint[:, :columns, columns]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -10,9 +10,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.storage import Storage, Vector
+
+if TYPE_CHECKING:
+    from mslsq.linear.iterative.block_rows import BlockRows
+    from mslsq.linear.symmetric_systems import DampedSystem
 
 Matrix = Float[Tensor, "batch components size size"]
-Vector = Float[Tensor, "batch columns"]
 
 
 class DefiniteFactor(NamedTuple):
@@ -30,8 +34,8 @@ class LinearSolver:
     """Base of the linear solvers: what the loop asks for steps, and the adjoint for derivatives.
 
     A solver is data, a frozen dataclass; its methods are functions of tensors with the batch first, and an entry that
-    cannot be solved harms no other. `matrix` is what a linearization keeps between attempts with different damping, and
-    what it holds is said by `form`: where that is dense, (batch, components, size, size), independent systems side by
+    cannot be solved harms no other. `matrix` is what a linearization keeps between attempts with different damping; its
+    `storage` says what that holds: where it is dense, (batch, components, size, size), independent systems side by
     side, and `columns` are `components * size`; where it is by blocks, flat (batch, values). Results have the dtype and
     the device of the right-hand side.
 
@@ -42,14 +46,18 @@ class LinearSolver:
     """
 
     @property
-    def form(self) -> Literal["normal", "triangular", "sparse", "blocks"]:
-        """What `matrix` holds: JᵀJ, dense or by its blocks; the triangle R of J = QR (and `rhs` Jᵀr, or Qᵀr); or the
-        blocks of J itself."""
+    def storage(self) -> Storage:
+        """What a linearization keeps for this solver as `matrix`, and what can be told of it without solving."""
         raise NotImplementedError
 
     @property
     def is_inexact(self) -> bool:
         """Does it solve only as accurately as `to_accuracy` asks, to save work far from the solution?"""
+        return False
+
+    @property
+    def iterates(self) -> bool:
+        """Does it come to its solutions step by step, to some accuracy?"""
         return False
 
     def to_accuracy(self, accuracy: Float[Tensor, "batch"]) -> "LinearSolver":
@@ -65,6 +73,26 @@ class LinearSolver:
         """
         return self
 
+    def bound_to_rows(self, rows: "BlockRows") -> "LinearSolver":
+        """The solver for the blocks of J, where normal equations are never formed."""
+        raise NotImplementedError
+
+    def for_normal_equations(self) -> "LinearSolver | None":
+        """What takes its place where nothing but normal equations is to be had (one big residual, compressed)."""
+        return self if self.storage.is_normal else None
+
+    def elsewhere(self) -> "LinearSolver | None":
+        """What takes its place on a device that is not a CPU; None where nothing does."""
+        return self
+
+    def differentiable(self) -> "LinearSolver":
+        """What takes its place where the derivatives of a step are to be taken by PyTorch: it takes the same step."""
+        return self
+
+    def damped_system(self) -> "DampedSystem":
+        """The damped systems of a solver bound to its structure, as derivatives of a step need them."""
+        raise TypeError(f"{type(self).__name__} is not a linear solver of block-sparse systems bound to a structure.")
+
     def summary(self) -> str:
         """What it is, and what it has chosen, in a few words."""
         return type(self).__name__
@@ -73,51 +101,24 @@ class LinearSolver:
         """The step p, (JᵀJ + diag(damping)) p = −Jᵀr, and whether the system of each entry could be solved.
 
         Args:
-            matrix: in the solver's form.
-            rhs: (batch, columns) Jᵀr; Qᵀr where the form is triangular.
+            matrix: as the storage makes it.
+            rhs: (batch, columns) Jᵀr; Qᵀr where the storage holds the triangle.
             damping: (batch, columns), not negative; None for none.
         """
         raise NotImplementedError
-
-    def squared_column_norms(self, matrix: Matrix) -> Vector:
-        """The diagonal of JᵀJ."""
-        raise NotImplementedError
-
-    def quadratic(self, matrix: Matrix, vector: Vector) -> Float[Tensor, "batch"]:
-        """‖Jv‖²."""
-        raise NotImplementedError
-
-    def product(self, matrix: Matrix, vector: Vector) -> Vector:
-        """A v for symmetric matrices in the form of normal equations, as `definite_factor` takes them."""
-        return (matrix @ vector.reshape(matrix.shape[:-1])[..., None])[..., 0].flatten(1)
-
-    def magnitude(self, matrix: Matrix, vector: Vector) -> Vector:
-        """How large the terms are that JᵀJ v adds up, |JᵀJ| |v|: its rounding is so many units in the last place."""
-        return self.product(matrix.abs(), vector.abs())
 
     def relative_residual(self, matrix: Matrix, solution: Vector, rhs: Vector) -> Float[Tensor, "batch"]:
         """‖b − Ax‖ / ‖b‖ of a symmetric system, 0 for b = 0: how far a solution may be trusted."""
         largest = rhs.abs().amax(-1, keepdim=True) if rhs.shape[-1] else rhs.sum(-1, keepdim=True)
         unit = torch.where(largest > 0, largest, 1)  # squares of 1e30 are too large for float32
-        left = torch.linalg.vector_norm((rhs - self.product(matrix, solution)) / unit, dim=-1)
+        left = torch.linalg.vector_norm((rhs - self.storage.product(matrix, solution)) / unit, dim=-1)
         length = torch.linalg.vector_norm(rhs / unit, dim=-1)
         return left / torch.where(length > 0, length, 1)
 
     def definite_factor(self, matrix: Matrix) -> DefiniteFactor:
-        """A factor of symmetric matrices (in the form of normal equations), and which of them are positive definite.
-
-        What stands in for the others is harmless to solve with, before anything is solved: a factor that is replaced
-        afterwards would have turned the gradients of parameters shared with good problems into NaN.
-        """
-        eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-        finite = torch.isfinite(matrix).all(-1).all(-1)
-        factor, info = torch.linalg.cholesky_ex(torch.where(finite[..., None, None], matrix, eye))
-        pivots = factor.diagonal(dim1=-2, dim2=-1) ** 2
-        # A pivot that is only rounding of what stood there before elimination: singular to working precision.
-        before = matrix.diagonal(dim1=-2, dim2=-1)
-        regular = (pivots > torch.finfo(matrix.dtype).eps * matrix.shape[-1] * before).all(-1)
-        definite = (finite & (info == 0) & regular).all(-1)
-        return DefiniteFactor(torch.where(definite[:, None, None, None], factor, eye), definite)
+        """A factor of symmetric matrices, as `Storage.joined_hessian` makes them, and which are positive definite. What
+        stands in for the others is harmless to solve with."""
+        raise NotImplementedError
 
     def factor_of_step(self, matrix: Matrix) -> DefiniteFactor:
         """The same of the damped matrix of a step that has been taken, so that nobody need prove it definite."""
@@ -125,5 +126,4 @@ class LinearSolver:
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         """A⁻¹ rhs, differentiable to any order in `rhs` (the factor is a constant)."""
-        solved = torch.cholesky_solve(rhs.reshape(factor.shape[:-1])[..., None], factor)
-        return solved[..., 0].flatten(1)
+        raise NotImplementedError

@@ -6,27 +6,28 @@ derivative.
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.differentiable_inverse import SymmetricSystem, Values, Vectors
-from mslsq.linear.iterative import ConjugateGradient
 from mslsq.linear.iterative.block_rows import BlockRows, Term, terms
-from mslsq.linear.linear_solver import LinearSolver, Vector
-from mslsq.linear.schur import Schur
-from mslsq.linear.sparse import SparseCholesky
-from mslsq.linear.sparse.tensor_product import places_on, symmetric_product
+from mslsq.linear.linear_solver import LinearSolver
+from mslsq.linear.storage import Vector
+from mslsq.linear.tensor_product import places_on, symmetric_product
+
+if TYPE_CHECKING:
+    from mslsq.linear.iterative import ConjugateGradient
 
 
 class DampedSystem(SymmetricSystem):
     """A + diag(damping) for the matrices of a linear solver."""
 
     def damped(self, matrix: Tensor, damping: Vector | None) -> Values:
-        """The numbers of the system, from a matrix in the solver's form."""
+        """The numbers of the system, from a matrix in the solver's storage."""
         raise NotImplementedError
 
     def factor(self, values: Values) -> Tensor:
@@ -87,7 +88,7 @@ class UnformedSystem(DampedSystem):
     """JᵀJ + diag(damping) that is never formed; the numbers are those of J by blocks, then the damping."""
 
     rows: BlockRows
-    linear: ConjugateGradient
+    linear: "ConjugateGradient"
 
     def damped(self, matrix: Values, damping: Vector | None) -> Values:
         if damping is None:
@@ -135,23 +136,7 @@ class UnformedSystem(DampedSystem):
         return values[:, : values.shape[1] - columns], values[:, values.shape[1] - columns :]
 
     def _terms(self, jacobian: Values) -> list[Term]:
-        made = self.rows.__dict__.setdefault("_terms_on", {})
-        if jacobian.device not in made:
-            arrays, sizes = self.rows.plan(hessian=False)
-            made[jacobian.device] = kept_tensors(arrays, jacobian.device), sizes
-        return list(terms(jacobian, *made[jacobian.device]))
-
-
-def system_of(linear: LinearSolver) -> DampedSystem:
-    """The system that a linear solver, bound to its structure, solves."""
-    if isinstance(linear, ConjugateGradient) and linear.rows is not None:
-        return UnformedSystem(linear.rows, linear)
-    structure = linear.elimination.structure if isinstance(linear, Schur) else None
-    if isinstance(linear, (SparseCholesky, ConjugateGradient)):
-        structure = linear.structure
-    if structure is None:
-        raise TypeError(f"{type(linear).__name__} is not a linear solver of block-sparse systems bound to a structure.")
-    return StoredSystem(structure, linear)
+        return list(terms(jacobian, *self.rows.plan_on(jacobian.device, hessian=False)))
 
 
 def _each(solve: "partial[Tensor]", rhs: Vectors) -> Vectors:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from mslsq.kernels import run_on
+from mslsq.linear.storage import LinearizedTerm
 from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.normal_products import (
@@ -36,7 +37,7 @@ that no cache holds and that the system has to find anew. 1,000,000 between fact
 
 
 @dataclass(frozen=True, eq=False)
-class Assembly:
+class Assembly(LinearizedTerm):
     """Where the blocks of one term go in the normal equations of the whole system."""
 
     block: BlockTerm
@@ -138,7 +139,25 @@ class Assembly:
             add_normal_matrix(matrix, jacobian, plan.arrays, plan.numbers)
         return losses, gradient, matrix
 
-    def dense_jacobian(
+    def rows(
+        self, jacobian: Float[Tensor, "outer rows tangent lanes"], residual: Float[Tensor, "outer rows lanes"]
+    ) -> tuple[Float[Tensor, "batch rows columns"], Float[Tensor, "batch rows"]]:
+        """The rows of this term in the Jacobian of the whole system (one component), and their residuals."""
+        return self._dense_jacobian(jacobian), residual[0].T if self.block.lanes_are_batch else residual.flatten(1)
+
+    def squared(self, jacobian: Float[Tensor, "outer rows tangent lanes"]) -> Float[Tensor, "outer a b lanes"]:
+        """JᵀJ of every block by itself, a column of all of them at a time: no larger tensor."""
+        return torch.stack([(jacobian * jacobian[:, :, a, None]).sum(1) for a in range(jacobian.shape[2])], 1)
+
+    def shared(self, blockwise: Float[Tensor, "outer a b lanes"]) -> Float[Tensor, "outer a b lanes"]:
+        """A matrix per block; of blocks that share their variables the sum."""
+        return blockwise.sum(-1, keepdim=True) if self.block.shares_variables else blockwise
+
+    def flat(self, blocks: Float[Tensor, "outer a b lanes"]) -> Float[Tensor, "batch values"]:
+        """All numbers in one row per problem, the lanes last."""
+        return blocks[0].movedim(-1, 0).flatten(1) if self.block.lanes_are_batch else blocks.flatten(1)
+
+    def _dense_jacobian(
         self, jacobian: Float[Tensor, "outer rows tangent lanes"]
     ) -> Float[Tensor, "batch rows columns"]:
         """The rows of this term in the Jacobian of the whole system (one component)."""
@@ -160,6 +179,20 @@ class Assembly:
         return rearrange(flat, "o rows (lanes columns) -> o (rows lanes) columns", lanes=lanes)[..., :n]
 
     # ---- placing
+
+    def placed(self, blockwise: Float[Tensor, "outer a b lanes"]) -> Tensor:
+        """A matrix per block, in the system's matrices."""
+        return self.place_matrix(self._batch_first(blockwise))
+
+    def placed_vector(self, blockwise: Float[Tensor, "outer tangent lanes"]) -> Float[Tensor, "batch columns"]:
+        """A vector per block, in the system's columns."""
+        return self.place_vector(self._batch_first(blockwise))
+
+    def _batch_first(self, blockwise: Tensor) -> Tensor:
+        """(outer, ..., lanes) with the lanes as batch, or added up where all blocks share their variables."""
+        if self.block.lanes_are_batch:
+            return blockwise[0].movedim(-1, 0)
+        return blockwise.sum(-1) if self.reduces else blockwise
 
     def place_vector(self, vector: Tensor) -> Float[Tensor, "batch columns"]:
         """A joint tangent vector per block, (batch, tangent) or (batch, tangent, lanes), added up in the system's

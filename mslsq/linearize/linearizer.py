@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import jvp
 
 from mslsq.linear import LinearSolver
-from mslsq.linear.dense import triangular_form
+from mslsq.linear.storage import added
 from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.compressed import CompressedAssembly, CompressedPlacement, CompressedTerm
@@ -29,7 +29,7 @@ class Linearization(NamedTuple):
     cost: Float[Tensor, "batch"]
     gradient: Float[Tensor, "batch columns"]
     matrix: Float[Tensor, "batch components size size"]
-    """J̃ᵀJ̃, or the triangle R of J̃ = QR, as the linear solver wants it."""
+    """J̃ᵀJ̃, the triangle R of J̃ = QR, or blocks: as the storage of the linear solver has it."""
     rhs: Float[Tensor, "batch columns"]
     """J̃ᵀr̃ (the gradient), or Qᵀr̃."""
 
@@ -64,90 +64,57 @@ class Linearizer:
         return torch.stack(costs).sum(0) if len(costs) > 1 else costs[0]
 
     def linearize(self, values: Values, inputs: TermInputs) -> Linearization:
-        """Cost, gradient and normal equations (or triangle) at a point."""
-        if self.linear_solver.form == "triangular":
-            return self._triangular(values, inputs)
-        if self.linear_solver.form == "blocks":
-            return self._unassembled(values, inputs)
-        costs, gradients, matrices = [], [], []
+        """Cost, gradient, and what the linear solver keeps of J, at a point."""
+        storage = self.linear_solver.storage
+        costs, gradients, parts = [], [], []
         for assembly, given in zip(self.assemblies, inputs, strict=True):
             if isinstance(assembly, Assembly) and assembly.comes_in_pieces:
                 losses, gradient, matrix = assembly.accumulated(values, given)
                 costs += [self._summed(assembly.block, rho) for rho in losses]
                 gradients.append(gradient)
-                matrices.append(matrix)
+                parts.append((matrix,))
                 continue
-            for part in chunks(assembly, given):
-                rho, residual, jacobian = self._rescaled(assembly, values, part)
+            for some in chunks(assembly, given) if storage.is_normal else [given]:
+                rho, residual, jacobian = self._rescaled(assembly, values, some)
                 costs.append(self._summed(assembly.block, rho))
                 gradients.append(assembly.gradient(jacobian, residual))
-                matrices.append(assembly.hessian(jacobian))
-        matrix = self._padded(_sum(matrices))
-        gradient = _sum(gradients)
-        return Linearization(_sum(costs), gradient, matrix, gradient)
-
-    def _triangular(self, values: Values, inputs: TermInputs) -> Linearization:
-        costs, gradients, jacobians, residuals = [], [], [], []
-        for assembly, given in zip(self.assemblies, inputs, strict=True):
-            rho, residual, jacobian = self._rescaled(assembly, values, given)
-            costs.append(self._summed(assembly.block, rho))
-            gradients.append(assembly.gradient(jacobian, residual))
-            assert isinstance(assembly, Assembly)  # a compressed Jacobian is for normal equations
-            jacobians.append(assembly.dense_jacobian(jacobian))
-            residuals.append(residual[0].T if assembly.block.lanes_are_batch else residual.flatten(1))
-        triangle, rhs = triangular_form(torch.cat(jacobians, 1), torch.cat(residuals, 1))
-        return Linearization(_sum(costs), _sum(gradients), triangle, rhs)
-
-    def _unassembled(self, values: Values, inputs: TermInputs) -> Linearization:
-        """The blocks of J̃ as they are, one term after the other."""
-        costs, gradients, blocks = [], [], []
-        for assembly, given in zip(self.assemblies, inputs, strict=True):
-            rho, residual, jacobian = self._rescaled(assembly, values, given)
-            costs.append(self._summed(assembly.block, rho))
-            gradients.append(assembly.gradient(jacobian, residual))
-            blocks.append(_flat_blocks(assembly, jacobian))
-        gradient = _sum(gradients)
-        matrix = torch.cat(blocks, 1) if len(blocks) > 1 else blocks[0]
-        return Linearization(_sum(costs), gradient, matrix, gradient)
+                parts.append(storage.part(assembly, jacobian, residual))
+        matrix, rhs = storage.joined(parts)
+        gradient = added(gradients)
+        return Linearization(added(costs), gradient, self._padded(matrix), gradient if rhs is None else rhs)
 
     def gradient(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch columns"]:
         """The exact gradient of the cost in the tangent at `values`, differentiable to any order."""
         gradients = [
-            assembly.place_vector(
-                _batch_first(assembly, assembly.block.over_lanes(assembly.block.gradient_of_block, values, given))
-            )
+            assembly.placed_vector(assembly.block.over_lanes(assembly.block.gradient_of_block, values, given))
             for assembly, given in zip(self.assemblies, inputs, strict=True)
         ]
-        return _sum(gradients)
+        return added(gradients)
 
     def hessian(
         self, values: Values, inputs: TermInputs, exact: bool = True
     ) -> Float[Tensor, "batch components size size"]:
         """The exact Hessian of the cost in the tangent at `values`, or without second derivatives of the residuals
         (J̃ᵀJ̃)."""
-        if self.linear_solver.form == "blocks":
-            return self._hessian_blocks(values, inputs, exact)
+        storage = self.linear_solver.storage
         if exact:
-            return self._padded(
-                _sum([self._hessian(one, values, given) for one, given in zip(self.assemblies, inputs, strict=True)])
-            )
-        matrix = _sum(
-            [
-                assembly.hessian(self._rescaled(assembly, values, part)[2])
+            parts = [self._hessian(one, values, given) for one, given in zip(self.assemblies, inputs, strict=True)]
+        else:
+            parts = [
+                storage.squared_part(assembly, self._rescaled(assembly, values, some)[2])
                 for assembly, given in zip(self.assemblies, inputs, strict=True)
-                for part in chunks(assembly, given)
+                for some in (chunks(assembly, given) if storage.is_normal else [given])
             ]
-        )
-        return self._padded(matrix)
+        return self._padded(storage.joined_hessian(parts))
 
     def _hessian(self, assembly: Assembly | CompressedAssembly, values: Values, given: dict[str, Tensor]) -> Tensor:
-        """The exact Hessian of one term, placed."""
-        block = assembly.block
+        """The exact Hessian of one term, as the storage wants it."""
+        storage, block = self.linear_solver.storage, assembly.block
         if block.term.curvature is None or block.term.loss is not None or isinstance(assembly, CompressedAssembly):
-            return assembly.place_matrix(_batch_first(assembly, self._blockwise_hessian(block, values, given)))
+            return storage.hessian_part(assembly, self._blockwise_hessian(block, values, given))
         _, jacobian = block.linearizations(values, given)
         curvature = block.over_lanes(block.curvature_of_block, values, given)
-        return assembly.hessian(jacobian) + assembly.place_matrix(_batch_first(assembly, curvature))
+        return storage.squared_part(assembly, jacobian) + storage.hessian_part(assembly, curvature)
 
     @staticmethod
     def _blockwise_hessian(
@@ -168,24 +135,10 @@ class Linearizer:
         gradient = (jacobian * residual[:, :, None]).sum(1)
         return slope[:, :, None] * plain + 2 * bend[:, :, None] * gradient[:, :, None] * gradient[:, None]
 
-    def _hessian_blocks(self, values: Values, inputs: TermInputs, exact: bool) -> Float[Tensor, "batch values"]:
-        """The Hessians of all blocks, one term after the other; of blocks that share their variables the sum."""
-        parts = []
-        for assembly, given in zip(self.assemblies, inputs, strict=True):
-            block = assembly.block
-            if exact:
-                own = self._blockwise_hessian(block, values, given)
-            else:
-                jacobian = self._rescaled(assembly, values, given)[2]
-                own = torch.stack([(jacobian * jacobian[:, :, a, None]).sum(1) for a in range(jacobian.shape[2])], 1)
-            own = own.sum(-1, keepdim=True) if block.shares_variables else own
-            parts.append(_flat_blocks(assembly, own))
-        return torch.cat(parts, 1)
-
     @property
     def normal_equations_are_exact(self) -> bool:
         """Is the matrix of a linearization JᵀJ itself: no loss in it, and no Jacobian that a user vouches for alone?"""
-        return self.linear_solver.form in ("normal", "sparse") and all(
+        return self.linear_solver.storage.is_normal and all(
             isinstance(assembly, Assembly)
             and assembly.block.term.loss is None
             and (assembly.block.term.jacobians is None or assembly.block.term.curvature is not None)
@@ -195,12 +148,10 @@ class Linearizer:
     def curvature(self, values: Values, inputs: TermInputs, normal: Tensor) -> Tensor:
         """The exact Hessian from the normal equations JᵀJ of the same point: they lack Σ r ∇²r."""
         parts = [
-            assembly.place_matrix(
-                _batch_first(assembly, assembly.block.over_lanes(assembly.block.curvature_of_block, values, given))
-            )
+            assembly.placed(assembly.block.over_lanes(assembly.block.curvature_of_block, values, given))
             for assembly, given in zip(self.assemblies, inputs, strict=True)
         ]
-        return _sum([normal, *parts])
+        return added([normal, *parts])
 
     def slope(self, values: Values, inputs: TermInputs, move: Float[Tensor, "batch columns"]) -> Float[Tensor, "batch"]:
         """The derivative of the cost along a tangent vector, differentiable in the inputs."""
@@ -219,7 +170,7 @@ class Linearizer:
                 return robustified(block, r, None, given)[0]
 
             slopes.append(self._summed(block, jvp(rho, (residual,), (tangent,))[1]))
-        return _sum(slopes)
+        return added(slopes)
 
     def _padded(self, matrix: Tensor) -> Tensor:
         """A one on the diagonal for the columns that pad a component to the common size keeps them out of
@@ -276,7 +227,7 @@ def linearizer_of(
     differentiable: bool = False,
 ) -> Linearizer:
     """Put together the plans of all terms; `differentiable` where linearizations are to carry derivatives."""
-    sparse = linear_solver.form == "sparse"
+    sparse = linear_solver.storage.is_normal and not linear_solver.storage.is_dense
     assemblies = tuple(
         _assembly(block, structure, placement, sparse, fused, differentiable)
         for block, placement in zip(blocks, placements, strict=True)
@@ -296,22 +247,3 @@ def _assembly(
         assert isinstance(block, CompressedTerm)  # both come from one plan
         return CompressedAssembly(block, structure, placement)
     return Assembly(block, structure, placement, sparse, fused, differentiable)
-
-
-def _batch_first(assembly: Assembly | CompressedAssembly, blockwise: Tensor) -> Tensor:
-    """(outer, ..., lanes) with the lanes as batch, or added up where all blocks share their variables."""
-    if assembly.block.lanes_are_batch:
-        return blockwise[0].movedim(-1, 0)
-    return blockwise.sum(-1) if assembly.reduces else blockwise
-
-
-def _flat_blocks(assembly: Assembly | CompressedAssembly, blocks: Tensor) -> Float[Tensor, "batch values"]:
-    """(outer, a, b, lanes) in one row per problem, the lanes last."""
-    return blocks[0].movedim(-1, 0).flatten(1) if assembly.block.lanes_are_batch else blocks.flatten(1)
-
-
-def _sum(parts: list[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total

@@ -30,6 +30,8 @@ class Structure:
     """Are the columns simply the tangent entries of all unknowns in order, none fixed, none padded?"""
     padding: Tensor | None
     """(num_columns,) bool, the columns that stand for nothing; None where there are none."""
+    coupled: int
+    """How many columns the largest connected component has, however the columns are stored."""
 
     @property
     def num_columns(self) -> int:
@@ -41,19 +43,20 @@ def structure_of(system: System, device: torch.device | None = None, split: bool
     tangents = [unknown.space.tangent_dim for unknown in system.unknowns]
     free = [np.ones(u.count, bool) if u.free is None else u.free.cpu().numpy().astype(bool) for u in system.unknowns]
     total = sum(int(mask.sum()) * d for mask, d in zip(free, tangents, strict=True))
-    if total <= SMALL or not split:
-        return _single(tangents, free, device)
+    if total <= SMALL:
+        return _single(tangents, free, device, total)
     labels = components_of(system, free)
     sizes = np.zeros(max((int(label.max(initial=-1)) for label in labels), default=-1) + 1, np.int64)
     for label, mask, d in zip(labels, free, tangents, strict=True):
         np.add.at(sizes, label[mask], d)
-    if len(sizes) < 2 or len(sizes) * int(sizes.max()) ** 2 >= total**2:
-        return _single(tangents, free, device)
+    largest = int(sizes.max())
+    if not split or len(sizes) < 2 or len(sizes) * largest**2 >= total**2:
+        return _single(tangents, free, device, largest)
     return numbered_by_component(tangents, free, labels, sizes, device)
 
 
-def _single(tangents: list[int], free: list[np.ndarray], device: torch.device | None) -> Structure:
-    """One dense system, entries in order."""
+def _single(tangents: list[int], free: list[np.ndarray], device: torch.device | None, coupled: int) -> Structure:
+    """One system, entries in order."""
     total = sum(int(mask.sum()) * d for mask, d in zip(free, tangents, strict=True))
     columns, start = [], 0
     for mask, d in zip(free, tangents, strict=True):
@@ -62,7 +65,7 @@ def _single(tangents: list[int], free: list[np.ndarray], device: torch.device | 
         column[mask] = place
         start += place.size
         columns.append(torch.as_tensor(column, device=device))
-    return Structure(1, total, tuple(columns), all(mask.all() for mask in free), None)
+    return Structure(1, total, tuple(columns), all(mask.all() for mask in free), None, coupled)
 
 
 def numbered_by_component(
@@ -93,6 +96,7 @@ def numbered_by_component(
         tuple(columns),
         False,
         torch.as_tensor(padding.reshape(-1), device=device) if padding.any() else None,
+        size,
     )
 
 

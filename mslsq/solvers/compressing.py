@@ -109,7 +109,7 @@ def _is_one_big_residual(system: System, blocks: tuple[BlockTerm, ...], solver: 
         and all(unknown.count == 1 and unknown.free is None for unknown in system.unknowns)
         and [slot.unknown for slot in term.slots] == list(range(len(system.unknowns)))
         and (columns > LARGEST_DENSE or (columns > SMALL and columns * block.rows * block.batch >= WORTH_LOOKING))
-        and (linear == "auto" or linear.form != "triangular")
+        and (linear == "auto" or linear.for_normal_equations() is not None)
     )
 
 
@@ -169,7 +169,7 @@ def _placed(system: System, solver: Solver, block: BlockTerm, compressed: Compre
     largest, total = int(sizes.max()), int((sizes.astype(np.int64) ** 2).sum())
     padded = len(sizes) * largest**2
     split = len(sizes) > 1 and padded <= max(4 * total, 10_000)
-    structure, pattern = _numbered(labels if split else np.zeros(n, np.int64), tangents, device), None
+    structure, pattern = _numbered(labels if split else np.zeros(n, np.int64), tangents, device, largest), None
     full = compressed.gram.nnz > DENSITY * n * n and solver.linear_solver == "auto"
     wanted = solver.wants_sparse(structure.size)
     may_want = solver.may_want_sparse(structure.size, structure.num_components, block.batch)
@@ -178,7 +178,7 @@ def _placed(system: System, solver: Solver, block: BlockTerm, compressed: Compre
         pieces = tuple(np.arange(start, stop) for start, stop in pairwise(ends))
         pattern = Pattern(analyze(np.ones(n, np.int64), *compressed.lower), pieces)
         if wanted or blocks_are_faster(pattern.structure, pattern.kinds(system)):
-            structure = _numbered(np.zeros(n, np.int64), tangents, device)
+            structure = _numbered(np.zeros(n, np.int64), tangents, device, largest)
         else:
             pattern = None
     if pattern is None and not _fits(structure.num_components * structure.size**2 * 4, block, compressed.dtype):
@@ -190,12 +190,14 @@ def _placed(system: System, solver: Solver, block: BlockTerm, compressed: Compre
     return Plan(structure, pattern, (placement,), ((block.rows, block.pairs),), compressed=compressed)
 
 
-def _numbered(labels: np.ndarray, tangents: list[int], device: torch.device) -> Structure:
-    """The structure whose connected parts are these, entry by entry of the joint tangent."""
+def _numbered(labels: np.ndarray, tangents: list[int], device: torch.device, coupled: int) -> Structure:
+    """The structure whose parts are these, entry by entry of the joint tangent."""
     structure = numbered_by_component([1], [np.ones(len(labels), bool)], [labels], np.bincount(labels), device)
     pieces = structure.columns[0].reshape(-1).split(tangents)
     natural = structure.num_components == 1
-    return dataclasses.replace(structure, columns=tuple(piece[None] for piece in pieces), natural=natural)
+    return dataclasses.replace(
+        structure, columns=tuple(piece[None] for piece in pieces), natural=natural, coupled=coupled
+    )
 
 
 def _check_dense_fits(block: BlockTerm, start: Tensor, reason: Exception) -> None:

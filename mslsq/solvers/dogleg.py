@@ -44,8 +44,8 @@ class Dogleg(Solver):
         if not self.initial_radius > 0:
             raise SolverOptionError(f"Dogleg: initial_radius must be positive, not {self.initial_radius!r}.")
 
-    def start(self, model: Linearization, linear: LinearSolver) -> TrustRegion:
-        squared = linear.squared_column_norms(model.matrix)
+    def start(self, model: Linearization, linear: LinearSolver, coupled: int) -> TrustRegion:
+        squared = linear.storage.diagonal(model.matrix)
         radius = torch.full_like(model.cost, self.initial_radius)
         return TrustRegion(radius, torch.where(squared > 0, squared, 1), torch.full_like(radius, FLOOR))
 
@@ -56,10 +56,10 @@ class Dogleg(Solver):
         # Steepest descent in the scaled variables: the direction D⁻²g, minimised along by the model.
         descent = -model.gradient / state.scale
         slope = -(model.gradient * descent).sum(-1)
-        cauchy = quotient(slope, linear.quadratic(model.matrix, descent))[:, None] * descent
+        cauchy = quotient(slope, linear.storage.quadratic(model.matrix, descent))[:, None] * descent
 
         step = self._path(newton, cauchy, solved, state)
-        predicted = -(model.gradient * step).sum(-1) - 0.5 * linear.quadratic(model.matrix, step)
+        predicted = -(model.gradient * step).sum(-1) - 0.5 * linear.storage.quadratic(model.matrix, step)
         inside = solved & (_scaled_norm(newton, state.scale) <= state.radius)
         return Proposal(step, predicted, solved, inside, damping)
 
@@ -87,13 +87,14 @@ class Dogleg(Solver):
         gain: Tensor,
         accepted: Tensor,
         linear: LinearSolver,
+        coupled: int,
     ) -> TrustRegion:
         length = _scaled_norm(proposal.step, state.scale)
         at_border = length >= 0.99 * state.radius
         radius = torch.where((gain > 0.75) & at_border, 2 * state.radius, state.radius)
         radius = torch.where(accepted & (gain >= 0.25), radius, torch.minimum(0.25 * length, 0.25 * state.radius))
         radius = torch.where(torch.isfinite(radius), radius, 0.25 * state.radius)
-        scale = torch.maximum(state.scale, linear.squared_column_norms(model.matrix))
+        scale = torch.maximum(state.scale, linear.storage.diagonal(model.matrix))
         # Raised tenfold for the next attempt where the factorisation failed, lowered tenfold where it did not.
         regularization = torch.where(proposal.solved, 0.1 * state.regularization, 10 * state.regularization)
         return TrustRegion(radius, scale, regularization.clamp(FLOOR, 1e-3))

@@ -79,6 +79,6 @@ def _reason(linearizer: Linearizer, start: Values, inputs: TermInputs, idle: Ten
 
 def _without_columns(linearizer: Linearizer, model: Linearization) -> Tensor:
     """The problems of whose Jacobian every column is zero."""
-    zero = linearizer.linear_solver.squared_column_norms(model.matrix) == 0
+    zero = linearizer.linear_solver.storage.diagonal(model.matrix) == 0
     padding = linearizer.structure.padding
     return (zero if padding is None else zero | padding).all(-1)

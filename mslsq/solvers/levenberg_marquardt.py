@@ -75,20 +75,20 @@ class LevenbergMarquardt(Solver):
                 f"LevenbergMarquardt: scaling must be 'marquardt' or 'identity', not {self.scaling!r}."
             )
 
-    def start(self, model: Linearization, linear: LinearSolver) -> Damping:
+    def start(self, model: Linearization, linear: LinearSolver, coupled: int) -> Damping:
         scale = self._scale(model, linear)
-        factor = torch.full_like(model.cost, self._first(model, linear))
+        factor = torch.full_like(model.cost, self._first(linear, coupled))
         return Damping(factor, torch.full_like(factor, 2.0), scale)
 
-    def _first(self, model: Linearization, linear: LinearSolver) -> float:
+    def _first(self, linear: LinearSolver, coupled: int) -> float:
         """μ at the start."""
         if self.initial_damping is not None:
             return self.initial_damping
         large = INEXACT_DAMPING if linear.is_inexact else LARGE_DAMPING
-        return min(large if _is_large(model, linear) else SMALL_DAMPING, self.max_damping / 2)
+        return min(large if _is_large(coupled) else SMALL_DAMPING, self.max_damping / 2)
 
     def _scale(self, model: Linearization, linear: LinearSolver) -> Tensor:
-        squared = linear.squared_column_norms(model.matrix)
+        squared = linear.storage.diagonal(model.matrix)
         if self.scaling == "identity":
             return torch.ones_like(squared)
         # A variable without any influence: its column is zero, and so is its gradient; any positive scale keeps it
@@ -110,16 +110,17 @@ class LevenbergMarquardt(Solver):
         gain: Tensor,
         accepted: Tensor,
         linear: LinearSolver,
+        coupled: int,
     ) -> Damping:
-        least = LARGE_SHRINK if _is_large(model, linear) and not linear.is_inexact else SMALL_SHRINK
+        least = LARGE_SHRINK if _is_large(coupled) and not linear.is_inexact else SMALL_SHRINK
         shrink = (1 - (2 * gain.clamp(max=1e3) - 1) ** 3).clamp(min=least)
         factor = torch.where(accepted, state.factor * shrink, state.factor * state.growth)
         growth = torch.where(accepted, 2.0, state.growth * 2)
         scale = state.scale
         if self.scaling == "marquardt":
-            if _is_large(model, linear):
+            if _is_large(coupled):
                 scale = torch.where(accepted[:, None], FORGETTING * scale, scale)
-            scale = torch.maximum(scale, linear.squared_column_norms(model.matrix))
+            scale = torch.maximum(scale, linear.storage.diagonal(model.matrix))
         return Damping(factor.clamp(min=1e-32), growth, scale)
 
     def exhausted(self, state: Damping) -> Tensor:
@@ -129,7 +130,6 @@ class LevenbergMarquardt(Solver):
         return state.factor
 
 
-def _is_large(model: Linearization, linear: LinearSolver) -> bool:
+def _is_large(coupled: int) -> bool:
     """Are more columns coupled than in the regressions that the rules for small systems were made for?"""
-    dense = linear.form in ("normal", "triangular")
-    return (model.matrix.shape[-1] if dense else model.gradient.shape[-1]) > LARGEST_DENSE
+    return coupled > LARGEST_DENSE

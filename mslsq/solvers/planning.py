@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mslsq.linear import QR, ConjugateGradient, LinearSolver
+from mslsq.linear import LinearSolver
 from mslsq.linear.choice import blocks_are_faster
 from mslsq.linearize.blocks import BlockTerm, Values, block_term
 from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
@@ -85,7 +85,7 @@ def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs,
 
 def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
     """The linear solver that the task's solver chooses for this structure, bound to its pattern where it is sparse."""
-    if plan.rows is not None and isinstance(task.solver.linear_solver, ConjugateGradient):
+    if plan.rows is not None and task.solver.linear_solver != "auto":
         return task.solver.linear_solver.bound_to_rows(plan.rows)
     on_cpu = plan.structure.columns[0].device.type == "cpu"
     linear = task.solver.chosen_linear_solver(plan.structure.size, plan.pattern is not None, on_cpu)
@@ -97,9 +97,7 @@ def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
 def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Plan:
     """Structure, pattern and placements of a system: dense, a batch of small dense parts, or block-sparse."""
     sizes = tuple((block.rows, block.pairs) for block in blocks)
-    # The triangle of QR is of the whole Jacobian: parts that nothing couples stay together.
-    split = not task.solver.is_matrix_free and not isinstance(task.solver.linear_solver, QR)
-    structure = structure_of(task.system, device, split)
+    structure = structure_of(task.system, device, task.solver.solves_parts)
     if task.solver.is_matrix_free and structure.size > 0:
         rows = block_rows_of(task.system, structure, tuple(block.rows for block in blocks))
         placements = tuple(

@@ -1,7 +1,7 @@
 """What all solvers share: options, and the three questions the loop asks of a method."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.linear import Cholesky, ConjugateGradient, LinearSolver, Schur, SparseCholesky, UnrolledCholesky
+from mslsq.linear import Cholesky, LinearSolver, SparseCholesky, UnrolledCholesky
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.choice import BATCH, AutomaticSparse, eliminating
 from mslsq.linear.unrolled import LARGEST_UNROLLED
@@ -115,7 +115,7 @@ class Solver:
         """Should normal equations whose connected parts have this size be stored by their blocks?"""
         if self.linear_solver == "auto":
             return size > LARGEST_DENSE
-        return size > 0 and self.linear_solver.form in ("sparse", "blocks")  # where all is held fixed: no blocks
+        return size > 0 and not self.linear_solver.storage.is_dense  # where all is held fixed: no blocks
 
     def may_want_sparse(self, size: int, components: int, batch: int) -> bool:
         """Is it worth looking whether a batch of smaller ones is solved faster by their blocks?"""
@@ -124,34 +124,39 @@ class Solver:
     @property
     def is_matrix_free(self) -> bool:
         """Are normal equations never formed?"""
-        return self.linear_solver != "auto" and self.linear_solver.form == "blocks"
+        if self.linear_solver == "auto":
+            return False
+        storage = self.linear_solver.storage
+        return not storage.is_dense and not storage.is_normal
+
+    @property
+    def solves_parts(self) -> bool:
+        """Are parts of a problem that nothing couples a batch of small systems? Not in the triangle of one J, and not
+        among its blocks."""
+        return self.linear_solver == "auto" or self.linear_solver.storage.is_normal
 
     def is_sparse_anywhere(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> bool:
         """Can block-sparse normal equations of this structure be solved without the kernels of a CPU?"""
         if self.linear_solver == "auto":
-            return eliminating(structure, kinds) is not None or SparseCholesky().on_cuda() is not None
-        if isinstance(self.linear_solver, SparseCholesky):
-            return self.linear_solver.on_cuda() is not None
-        return isinstance(self.linear_solver, (ConjugateGradient, Schur))
+            return eliminating(structure, kinds) is not None or SparseCholesky().elsewhere() is not None
+        return self.linear_solver.elsewhere() is not None
 
     def chosen_linear_solver(self, size: int, sparse: bool, on_cpu: bool = True) -> LinearSolver:
         """The linear solver for a system whose parts have this size."""
-        if sparse:
-            if isinstance(self.linear_solver, ConjugateGradient):
-                # One big residual is compressed to normal equations: it has no blocks to multiply by.
-                return replace(self.linear_solver, matrix_free=False)
-            if isinstance(self.linear_solver, SparseCholesky) and not on_cpu:
-                return self.linear_solver.on_cuda() or self.linear_solver
-            return AutomaticSparse(on_cpu) if self.linear_solver == "auto" else self.linear_solver
-        if self.linear_solver == "auto":
+        asked = self.linear_solver
+        if asked == "auto":
+            if sparse:
+                return AutomaticSparse(on_cpu)
             return UnrolledCholesky() if self.compile and size <= LARGEST_UNROLLED else Cholesky()
-        if self.linear_solver.form in ("sparse", "blocks"):
-            return Cholesky()  # not on this device: said in `verbose`
-        return self.linear_solver
+        if sparse:
+            # One big residual is compressed to normal equations: it has no blocks to multiply by.
+            asked = asked.for_normal_equations() or asked
+            return asked if on_cpu else asked.elsewhere() or asked
+        return asked if asked.storage.is_dense else Cholesky()  # not on this device: said in `verbose`
 
     # ---- a method answers these
 
-    def start(self, model: Linearization, linear: LinearSolver) -> MethodState:
+    def start(self, model: Linearization, linear: LinearSolver, coupled: int) -> MethodState:
         """The method's own state at the start."""
         raise NotImplementedError
 
@@ -167,6 +172,7 @@ class Solver:
         gain: Float[Tensor, "batch"],
         accepted: Bool[Tensor, "batch"],
         linear: LinearSolver,
+        coupled: int,
     ) -> MethodState:
         """The state after a step with this gain ratio; `model` is that of the point kept."""
         raise NotImplementedError

@@ -91,10 +91,10 @@ def gradient_floor(
         length: |D⁻¹g|².
         asks: may the numbers be asked? Then nothing is multiplied far from the solution.
     """
-    reach = (linear.squared_column_norms(matrix) * sizes).sum(-1)
+    reach = (linear.storage.diagonal(matrix) * sizes).sum(-1)
     if asks and not bool((length <= NEAR**2 * reach).any()):
         return Floor(torch.zeros_like(sizes), reach)
-    return Floor(linear.magnitude(matrix, sizes.sqrt()), reach)
+    return Floor(linear.storage.magnitude(matrix, sizes.sqrt()), reach)
 
 
 def gradient_met(

@@ -126,10 +126,10 @@ class Step:
     def start(self, values: Values, inputs: TermInputs) -> tuple[State, Record]:
         """The state at the start, already judged: a start may be a minimum, or not finite."""
         model = self.linearize(values, inputs)
-        method = self.solver.start(model, self.linear)
+        method = self.solver.start(model, self.linear, self.linearizer.structure.coupled)
         finite = torch.isfinite(model.cost) & torch.isfinite(model.gradient).all(-1)
         gradient_norm = _largest(model.gradient)
-        scale = scales(self.linear.squared_column_norms(model.matrix))
+        scale = scales(self.linear.storage.diagonal(model.matrix))
         sizes = squared_sizes(self.linearizer, values)
         length = squared_length(model.gradient, scale)
         floor = gradient_floor(self.linear, model.matrix, sizes, length, self.asks)
@@ -160,7 +160,8 @@ class Step:
         kept = Linearization(
             *(self._select(verdict.accepted, new, old) for new, old in zip(model, state.model, strict=True))
         )
-        method = self.solver.update(state.method, kept, proposal, verdict.gain, verdict.accepted, self.linear)
+        coupled = self.linearizer.structure.coupled
+        method = self.solver.update(state.method, kept, proposal, verdict.gain, verdict.accepted, self.linear, coupled)
         method = type(method)(*(self._select(running, new, old) for new, old in zip(method, state.method, strict=True)))
         step_norm = torch.linalg.vector_norm(proposal.step, dim=-1)
         gradient_norm = _largest(kept.gradient)
@@ -181,7 +182,7 @@ class Step:
     def _next_accuracy(self, state: State, kept: Linearization, accepted: Tensor) -> Float[Tensor, "batch"]:
         if not self.linear.is_inexact:
             return state.accuracy
-        squared = self.linear.squared_column_norms(state.model.matrix)
+        squared = self.linear.storage.diagonal(state.model.matrix)
         squared = torch.where(squared > 0, squared, 1)
         before, after = ((model.gradient**2 / squared).sum(-1) for model in (state.model, kept))
         return next_accuracy(state.accuracy, before, after, accepted)
@@ -208,8 +209,8 @@ class Step:
         )
         # Where the cost cannot tell, its gradient decides: this is where the last five digits of a regression come
         # from.
-        before = self.linear.squared_column_norms(state.model.matrix)
-        after = self.linear.squared_column_norms(model.matrix)
+        before = self.linear.storage.diagonal(state.model.matrix)
+        after = self.linear.storage.diagonal(model.matrix)
         scale = scales(torch.maximum(before, after))
         length = squared_length(model.gradient, scale)
         old_length = squared_length(state.model.gradient, scale)

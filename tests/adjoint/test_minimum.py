@@ -150,7 +150,7 @@ def test_each_problem_of_a_batch_is_judged_for_itself_and_spoils_no_shared_gradi
         mslsq.linear.ConjugateGradient(),
         mslsq.linear.ConjugateGradient(matrix_free=True),
     ],
-    ids=lambda linear: f"{type(linear).__name__} {linear.form}",
+    ids=lambda linear: f"{type(linear).__name__} {type(linear.storage).__name__}",
 )
 def test_kinks_are_found_with_every_linear_solver(linear):
     x = mslsq.Variable("x", mslsq.Euclidean(1), count=3)

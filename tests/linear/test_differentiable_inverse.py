@@ -12,7 +12,7 @@ from mslsq.linear import Cholesky, ConjugateGradient, Schur, SparseCholesky
 from mslsq.linear.block_structure import analyze
 from mslsq.linear.differentiable_inverse import DifferentiableInverse
 from mslsq.linear.iterative.block_rows import BlockRows, TermBlocks
-from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem, UnformedSystem, system_of
+from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem, UnformedSystem
 
 F64 = torch.float64
 STRUCTURE = analyze(np.array([2, 3, 1, 2]), np.array([1, 2, 3, 3]), np.array([0, 1, 0, 2]))
@@ -114,7 +114,7 @@ LINEAR = {
 
 @pytest.fixture(params=LINEAR)
 def case(request) -> Case:
-    return Case(system_of(LINEAR[request.param]))
+    return Case(LINEAR[request.param].damped_system())
 
 
 def directional(f):
@@ -172,7 +172,7 @@ def test_products_are_those_of_the_dense_matrix(case):
 
 def test_a_solver_without_a_structure_is_an_error():
     with pytest.raises(TypeError, match="Cholesky is not a linear solver of block-sparse systems"):
-        system_of(Cholesky())
+        Cholesky().damped_system()
 
 
 def test_the_upper_triangle_of_a_diagonal_block_has_no_influence():
@@ -186,7 +186,7 @@ def test_the_upper_triangle_of_a_diagonal_block_has_no_influence():
 @pytest.mark.parametrize("name", ["sparse", "schur", "cg", "cg, iterative"])
 def test_what_is_not_definite_has_no_solution_but_zero_for_zero(name):
     """Not a number that looks like one, and no harm to its neighbour in the batch."""
-    system = system_of(LINEAR[name])
+    system = LINEAR[name].damped_system()
     good = Case(system).given(POINT)[0]
     factor = system.factor(torch.stack((good, -good, good * torch.nan)))
     rhs = random(3, STRUCTURE.num_unknowns, 1)

@@ -79,28 +79,6 @@ void rectangular(i64 entries, i64 repeat, i64 columns, i64 rows, const T* values
     }
 }
 
-// y += A x for `vectors` columns of x and y each, from the stored pairs of a structure: of a diagonal block only the lower
-// triangle is read.
-template <class T>
-void multiply(i64 batch, const T* values, i64 num_values, const T* x, T* y, i64 unknowns, i64 vectors, const i64* first,
-              i64 count, const i64* rows, const i64* columns, const i64* offsets) {
-    for (i64 b = 0; b < batch; b++)
-        for (i64 e = 0; e < count; e++) {
-            const i64 i = first[rows[e]], j = first[columns[e]];
-            const i64 height = first[rows[e] + 1] - i, width = first[columns[e] + 1] - j;
-            const T *block = values + b * num_values + offsets[e], *from = x + b * unknowns * vectors;
-            T* to = y + b * unknowns * vectors;
-            for (i64 r = 0; r < height; r++)
-                for (i64 c = 0; c < (i != j ? width : r + 1); c++) {
-                    const T a = block[r * width + c];
-                    for (i64 k = 0; k < vectors; k++) {
-                        to[(i + r) * vectors + k] += a * from[(j + c) * vectors + k];
-                        if (i + r != j + c) to[(j + c) * vectors + k] += a * from[(i + r) * vectors + k];
-                    }
-                }
-        }
-}
-
 // own (tangent, LANES) = x on the columns of the lanes from `first` on.
 template <class T>
 void gather(const T* x, const i64* column, i64 tangent, i64 lanes, i64 first, i64 have, T* own) {
@@ -171,11 +149,6 @@ void by_hessian(i64 entries, i64 repeat, i64 columns, const T* values, i64 num_v
      const i64* table) {                                                                                            \
         rectangular<T>(entries, repeat, columns, rows, values, num_values, x, y, count,                             \
                        reinterpret_cast<const Block*>(table));                                                      \
-    }                                                                                                               \
-    MSLSQ_EXPORT(block_multiply, type)                                                                              \
-    (i64 batch, const T* values, i64 num_values, const T* x, T* y, i64 unknowns, i64 vectors, const i64* first,     \
-     i64 count, const i64* rows, const i64* columns, const i64* offsets) {                                          \
-        multiply<T>(batch, values, num_values, x, y, unknowns, vectors, first, count, rows, columns, offsets);      \
     }                                                                                                               \
     MSLSQ_EXPORT(jacobian_product, type)                                                                            \
     (i64 entries, i64 repeat, i64 columns, const T* values, i64 num_values, i64 start, i64 rows, i64 tangent,       \

@@ -6,7 +6,7 @@ one after the other in a flat (batch, values). Memory is linear in the number of
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
@@ -17,9 +17,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mslsq.kernels import Kernel, run_on
+from mslsq.levels import kept_tensors
+from mslsq.linear.block_products import repeats
 from mslsq.linear.iterative.block_inverse import BlockInverse
-from mslsq.linear.iterative.block_products import repeats
 from mslsq.linear.iterative.linear_operators import Matrices, Operator, Vectors, damped
+from mslsq.linear.memo import Memo
 
 _by_jacobian = Kernel("jacobian_product", "nnnTnnnnnlTT")
 _by_hessian = Kernel("hessian_product", "nnnTnnnnlTT")
@@ -46,6 +48,7 @@ class BlockRows:
 
     block_sizes: Int[np.ndarray, "blocks"]
     terms: tuple[TermBlocks, ...]
+    memo: Memo = field(default_factory=Memo, repr=False)
 
     @property
     def num_columns(self) -> int:
@@ -53,11 +56,11 @@ class BlockRows:
 
     def squared_column_norms(self, values: Matrices) -> Float[Tensor, "batch columns"]:
         """The diagonal of JᵀJ."""
-        plan, sizes = self._jacobian_plan
+        plan, sizes = self.plan_on(values.device, hessian=False)
         n = self.num_columns
         total = values.new_zeros(len(values), n + 1)
         for term, twice in zip(terms(values, plan, sizes), self._twice, strict=True):
-            matrix, columns = term.matrix, term.columns.to(values.device)
+            matrix, columns = term.matrix, term.columns
             total = total.index_add(1, columns.reshape(-1), (matrix * matrix).sum(1).flatten(1))
             for one, other, width, lanes in twice:
                 # Both are the same block: its columns add up, (a + b)² = a² + b² + 2ab.
@@ -66,10 +69,14 @@ class BlockRows:
                 total = total.index_add(1, columns[one : one + width, at].reshape(-1), 2 * (a * b).sum(1).flatten(1))
         return total[:, :n]
 
-    @cached_property
-    def _jacobian_plan(self) -> tuple[list[Tensor], list[int]]:
-        arrays, sizes = self.plan(hessian=False)
-        return [torch.from_numpy(array) for array in arrays], sizes
+    def plan_on(self, device: torch.device, hessian: bool) -> tuple[list[Tensor], list[int]]:
+        """What `JacobianBlocks` and `HessianBlocks` are made from, on a device; made once."""
+
+        def make() -> tuple[list[Tensor], list[int]]:
+            arrays, sizes = self.plan(hessian)
+            return kept_tensors(arrays, device), sizes
+
+        return self.memo.once(("plan", hessian, device), make)
 
     @cached_property
     def _twice(self) -> list[list[tuple[int, int, int, np.ndarray]]]:
@@ -85,7 +92,7 @@ class BlockRows:
         return found
 
     def plan(self, hessian: bool) -> tuple[list[np.ndarray], list[int]]:
-        """What `JacobianBlocks` and `HessianBlocks` are made from."""
+        """The same as arrays."""
         starts = np.cumsum(self.block_sizes) - self.block_sizes
         sizes, group = np.unique(self.block_sizes, return_inverse=True)
         within, arrays = np.zeros(len(self.block_sizes), np.int64), []

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mslsq.linear.block_products import block_table, product, symmetric_product, transposed
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.iterative.block_inverse import BlockInverse
-from mslsq.linear.iterative.block_products import block_table, product, symmetric_product, transposed
 from mslsq.linear.iterative.linear_operators import (
     Matrices,
     Operator,

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.linear.block_products import symmetric_plan, symmetric_product
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.iterative.block_inverse import BlockInverse
-from mslsq.linear.iterative.block_products import symmetric_plan, symmetric_product
 
 Matrices = Float[Tensor, "batch values"]
 Vectors = Float[Tensor, "entries columns"]

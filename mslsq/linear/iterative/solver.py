@@ -17,9 +17,13 @@ from mslsq.linear.iterative.accurate import Accurate, random_rhs, solve_accurate
 from mslsq.linear.iterative.block_rows import BlockRows
 from mslsq.linear.iterative.implicit_schur import ImplicitSchur
 from mslsq.linear.iterative.linear_operators import Formed, Vectors
-from mslsq.linear.iterative.torch_operators import OPERATORS, iterate, multiply
-from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Vector
+from mslsq.linear.iterative.torch_operators import OPERATORS, iterate
+from mslsq.linear.iterative.unformed import UnformedBlocks
+from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.sparse import SparseCholesky
+from mslsq.linear.storage import Storage, Vector
+from mslsq.linear.stored_blocks import StoredBlocks
+from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem, UnformedSystem
 
 LARGEST_DIRECT = 2e8
 """Up to that many numbers in the factor (1.6 GB) derivatives are solved by sparse Cholesky, on a CPU: it proves the
@@ -105,12 +109,16 @@ class ConjugateGradient(LinearSolver):
             raise ValueError("ConjugateGradient: eliminate=... goes with preconditioner='schur_jacobi'.")
 
     @property
-    def form(self) -> Literal["normal", "triangular", "sparse", "blocks"]:
-        return "blocks" if self.matrix_free else "sparse"
+    def storage(self) -> Storage:
+        return UnformedBlocks(self.rows) if self.matrix_free else StoredBlocks(self.structure)
 
     @property
     def is_inexact(self) -> bool:
         return self.forcing == "adaptive"
+
+    @property
+    def iterates(self) -> bool:
+        return True
 
     def to_accuracy(self, accuracy: Float[Tensor, "batch"]) -> "ConjugateGradient":
         return replace(self, accuracy=accuracy)
@@ -139,6 +147,12 @@ class ConjugateGradient(LinearSolver):
     def bound_to_rows(self, rows: BlockRows) -> "ConjugateGradient":
         return replace(self, rows=rows)
 
+    def for_normal_equations(self) -> "ConjugateGradient":
+        return replace(self, matrix_free=False)
+
+    def damped_system(self) -> DampedSystem:
+        return StoredSystem(self._structure, self) if self.rows is None else UnformedSystem(self.rows, self)
+
     def solve(self, matrix: Values, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
         kind = "jacobian" if self.matrix_free else "implicit_schur" if self.eliminated is not None else "formed"
         plan, sizes = self._plan(kind, matrix.device)
@@ -155,23 +169,6 @@ class ConjugateGradient(LinearSolver):
             self.max_iterations,
         )
         return -x, solved
-
-    def squared_column_norms(self, matrix: Values) -> Vector:
-        if self.rows is not None:
-            return self.rows.squared_column_norms(matrix)
-        return matrix[:, torch.from_numpy(self._structure.diagonal_index).to(matrix.device)]
-
-    def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
-        kind = "jacobian" if self.matrix_free else "formed"
-        return (vector * multiply(matrix, vector, *self._plan(kind, matrix.device), kind)).sum(-1)
-
-    def product(self, matrix: Values, vector: Vector) -> Vector:
-        kind = "hessian" if self.matrix_free else "formed"
-        return multiply(matrix, vector, *self._plan(kind, matrix.device), kind)
-
-    def magnitude(self, matrix: Values, vector: Vector) -> Vector:
-        kind = "jacobian" if self.matrix_free else "formed"
-        return multiply(matrix.abs(), vector.abs(), *self._plan(kind, matrix.device), kind)
 
     # ---- for the adjoint
 
@@ -242,20 +239,21 @@ class ConjugateGradient(LinearSolver):
 
     def _plan(self, kind: str, device: torch.device) -> tuple[list[Tensor], list[int]]:
         """The plan of an operator on a device; made once per structure."""
-        home = self.rows if kind in ("jacobian", "hessian") else self._structure
-        assert home is not None  # bound by the engine
-        cached = home.__dict__.setdefault("_operator_plans", {})
-        key = (kind, self.eliminate, device)
-        if key not in cached:
-            if isinstance(home, BlockRows):
-                arrays, sizes = home.plan(hessian=kind == "hessian")
-            elif kind == "implicit_schur":
-                assert self.eliminated is not None
-                arrays, sizes = ImplicitSchur.plan(home, self.eliminated)
+        if kind in ("jacobian", "hessian"):
+            assert self.rows is not None  # bound by the engine
+            return self.rows.plan_on(device, hessian=kind == "hessian")
+        structure, eliminated = self._structure, self.eliminated
+
+        def make() -> tuple[list[Tensor], list[int]]:
+            if kind == "formed":
+                arrays, sizes = Formed.plan(structure)
             else:
-                arrays, sizes = Formed.plan(home)
-            cached[key] = kept_tensors(arrays, device), sizes
-        return cached[key]
+                assert eliminated is not None
+                arrays, sizes = ImplicitSchur.plan(structure, eliminated)
+            return kept_tensors(arrays, device), sizes
+
+        which = None if eliminated is None or kind == "formed" else eliminated.tobytes()
+        return structure.memo.once((kind, which, device), make)
 
 
 def _trusted(

@@ -11,7 +11,6 @@ eliminated ones follow: y = L⁻ᵀ(L⁻¹c − Yᵀx).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -19,6 +18,7 @@ from numpy import ndarray
 
 from mslsq.linear.block_structure import BlockStructure, analyze
 from mslsq.linear.independent_kinds import blocks_of
+from mslsq.linear.memo import Memo
 
 PADDING = 8
 """Numbers at the end of Y and L that vectors of the kernels read beyond the last block."""
@@ -97,8 +97,7 @@ class SchurPlan:
     """Numbers of the stored blocks of the reduced structure."""
     work_size: int
     """Numbers of Y and L together, and padding."""
-    made: dict[Any, Any] = field(default_factory=dict, repr=False)
-    """What operators have made of the plan, kept for their next call."""
+    memo: Memo = field(default_factory=Memo, repr=False)
 
     @property
     def num_reduced(self) -> int:

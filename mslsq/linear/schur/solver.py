@@ -11,13 +11,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.kernels import available, run_on
-from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import BlockStructure, predicted_nanoseconds
 from mslsq.linear.dense import Cholesky
 from mslsq.linear.independent_kinds import kinds_to_eliminate
 from mslsq.linear.iterative import ConjugateGradient
-from mslsq.linear.iterative.block_products import symmetric_plan, symmetric_product
-from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Vector
+from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.schur.plan import SchurPlan, schur_plan
 from mslsq.linear.schur.tensors import SchurTensors
 from mslsq.linear.schur.torch_operators import (
@@ -29,7 +27,10 @@ from mslsq.linear.schur.torch_operators import (
     reduce_by_kernels,
     unrollable,
 )
-from mslsq.linear.sparse.solver import SparseCholesky, Values
+from mslsq.linear.sparse.solver import SparseCholesky
+from mslsq.linear.storage import Storage, Vector
+from mslsq.linear.stored_blocks import StoredBlocks, Values
+from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem
 
 Reduced = Literal["auto", "dense", "sparse", "iterative"]
 
@@ -88,23 +89,30 @@ class Schur(LinearSolver):
             raise ValueError(f"Schur: eliminate must be the name of a variable or several, not {self.eliminate!r}.")
 
     @property
-    def form(self) -> Literal["normal", "triangular", "sparse"]:
-        return "sparse"
+    def storage(self) -> Storage:
+        return StoredBlocks(None if self.plan is None else self.plan.structure)
+
+    def damped_system(self) -> DampedSystem:
+        return StoredSystem(self.elimination.structure, self)
 
     @property
     def is_inexact(self) -> bool:
         return self.plan is not None and self.chosen == "iterative"
 
+    @property
+    def iterates(self) -> bool:
+        return self.is_inexact
+
     def to_accuracy(self, accuracy: Float[Tensor, "batch"]) -> "Schur":
         return replace(self, accuracy=accuracy)
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "Schur":
-        known = structure.__dict__.setdefault("_schur", {})
-        if self not in known:
+        def eliminated() -> "Schur":
             instead = "use SparseCholesky(), which finds an order by itself"
             names = kinds_to_eliminate(self.eliminate, structure, kinds, solver="Schur", instead=instead)
-            known[self] = replace(self, plan=schur_plan(structure, kinds, names))
-        return known[self]
+            return replace(self, plan=schur_plan(structure, kinds, names))
+
+        return structure.memo.once(self, eliminated)
 
     @property
     def elimination(self) -> SchurPlan:
@@ -179,20 +187,6 @@ class Schur(LinearSolver):
             step, solved = inner.solve(matrix, reduction.rhs, None)
         return -step, solved
 
-    def squared_column_norms(self, matrix: Values) -> Vector:
-        made, device = self.elimination.made, matrix.device
-        if ("diagonal", device) not in made:
-            (made["diagonal", device],) = kept_tensors([self.elimination.structure.diagonal_index], device)
-        return matrix.gather(1, made["diagonal", device].expand(len(matrix), -1))
-
-    def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
-        return (vector * self.product(matrix, vector)).sum(-1)
-
-    def product(self, matrix: Values, vector: Vector) -> Vector:
-        if self._has_kernels(matrix):
-            return self._direct.product(matrix, vector)
-        return symmetric_product(matrix, vector, *self._symmetric_tables(matrix.device))
-
     def definite_factor(self, matrix: Values) -> DefiniteFactor:
         if self._has_kernels(matrix):
             return self._direct.definite_factor(matrix)
@@ -247,22 +241,11 @@ class Schur(LinearSolver):
         return unrollable(self.elimination)
 
     def _packed(self, dense: bool) -> Packed:
-        made = self.elimination.made
-        if ("packed", dense) not in made:
-            made["packed", dense] = packed(self.elimination, dense)
-        return made["packed", dense]
+        return self.elimination.memo.once(("packed", dense), lambda: packed(self.elimination, dense))
 
     def _tensors(self, device: torch.device, dense: bool) -> SchurTensors:
-        made = self.elimination.made
-        if ("tensors", dense, device) not in made:
-            made["tensors", dense, device] = SchurTensors(self.elimination, dense, device)
-        return made["tensors", dense, device]
-
-    def _symmetric_tables(self, device: torch.device) -> list[Tensor]:
-        made = self.elimination.made
-        if ("tables", device) not in made:
-            made["tables", device] = kept_tensors(symmetric_plan(self.elimination.structure), device)
-        return made["tables", device]
+        plan = self.elimination
+        return plan.memo.once(("tensors", dense, device), lambda: SchurTensors(plan, dense, device))
 
 
 def dense_nanoseconds(n: int) -> float:

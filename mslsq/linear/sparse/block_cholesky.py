@@ -20,10 +20,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from mslsq.kernels import in_parts
+from mslsq.linear.block_products import symmetric_product, tables_on
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.sparse import multifrontal
 
@@ -99,9 +101,9 @@ def matvec(structure: BlockStructure, values: Values, x: Vectors) -> Vectors:
     """A x for every batch entry."""
     values = _checked("values", values, (structure.num_values,))
     x = _checked("x", x, (structure.num_unknowns, None), like=values)
-    y = np.zeros_like(x)
-    multifrontal.multiply(values, x, y, structure.starts, structure.rows, structure.cols, structure.offsets)
-    return y
+    vectors = torch.from_numpy(x).mT.flatten(0, 1)
+    y = symmetric_product(torch.from_numpy(values), vectors, *tables_on(structure, vectors.device))
+    return np.ascontiguousarray(y.unflatten(0, (len(x), -1)).mT.numpy())
 
 
 def _checked(name: str, array: ndarray, shape: tuple[int | None, ...], like: ndarray | None = None) -> ndarray:

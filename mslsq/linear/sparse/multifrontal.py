@@ -16,7 +16,6 @@ WIDTH, PADDED, BELOW, PADDED_BELOW, LD, PANEL, UPDATE, UPDATE_LD, FIRST = range(
 
 _factor = Kernel("multifrontal_factor", "TnTnTn?nnnnllllllll")
 _solve = Kernel("multifrontal_solve", "Tn?TTnnnnnnlliln")
-_multiply = Kernel("block_multiply", "nTnTTnnlnlll")
 
 
 def factor(
@@ -39,9 +38,3 @@ def solve(factors: Any, ok: Any, rhs: Any, out: Any, begin: int, end: int, talle
     _, unknowns, columns = rhs.shape
     sizes = begin, end, unknowns, columns, tallest, len(fronts)
     _solve(factors, factors.shape[1], ok, rhs, out, *sizes, fronts, starts, rows, scalar, len(scalar))
-
-
-def multiply(values: Any, x: Any, y: Any, first: Any, rows: Any, columns: Any, offsets: Any) -> None:
-    """y += A x, x and y (batch, N, k); of a diagonal block only the lower triangle is read."""
-    batch, unknowns, vectors = x.shape
-    _multiply(batch, values, values.shape[1], x, y, unknowns, vectors, first, len(rows), rows, columns, offsets)

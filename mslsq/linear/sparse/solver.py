@@ -13,15 +13,13 @@ from torch import Tensor
 from mslsq.kernels import available
 from mslsq.linear.block_structure import BlockStructure, predicted_nanoseconds
 from mslsq.linear.constant_inverse import ConstantInverse
-from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Vector
+from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.sparse.backends.analysis import BACKENDS, analysis_of, solve_with_backend
 from mslsq.linear.sparse.backends.cudss import is_installed, require_cudss
-from mslsq.linear.sparse.tensor_product import symmetric_product
-from mslsq.linear.sparse.torch_operators import factor, multiply, packed, solve
-
-Values = Float[Tensor, "batch values"]
-"""The stored blocks of a matrix, in the order of its `BlockStructure`."""
-
+from mslsq.linear.sparse.torch_operators import factor, packed, solve
+from mslsq.linear.storage import Storage, Vector
+from mslsq.linear.stored_blocks import StoredBlocks, Values
+from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem
 
 WITHOUT_KERNELS = ("superlu", "cudss")
 """Backends for where the library's own kernels are not: nothing that they are asked for is done by those."""
@@ -65,8 +63,8 @@ class SparseCholesky(LinearSolver):
             raise ValueError(f"SparseCholesky: backend must be one of {known}, not {self.backend!r}.")
 
     @property
-    def form(self) -> Literal["normal", "triangular", "sparse"]:
-        return "sparse"
+    def storage(self) -> Storage:
+        return StoredBlocks(self.structure)
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "SparseCholesky":
         if self.backend == "auto" and not available():
@@ -77,11 +75,14 @@ class SparseCholesky(LinearSolver):
             analysis_of(structure, self.backend)  # a missing library is said before anything is computed
         return replace(self, structure=structure)
 
-    def on_cuda(self) -> "SparseCholesky | None":
-        """What solves on a CUDA device: cuDSS, None where it is not to be had."""
+    def elsewhere(self) -> "SparseCholesky | None":
+        """cuDSS, None where it is not to be had."""
         if self.backend == "cudss":
             return self
         return replace(self, backend="cudss") if self.backend == "auto" and is_installed() else None
+
+    def damped_system(self) -> DampedSystem:
+        return StoredSystem(self._structure, self)
 
     def summary(self) -> str:
         return f"SparseCholesky ({'mslsq' if self.backend == 'auto' else self.backend})"
@@ -109,18 +110,6 @@ class SparseCholesky(LinearSolver):
         arrays, numbers = packed(self._structure)
         factors, solved = factor(matrix, matrix.new_zeros(0) if damping is None else damping, arrays, numbers)
         return -solve(factors, solved, rhs[..., None], arrays, numbers)[..., 0], solved
-
-    def squared_column_norms(self, matrix: Values) -> Vector:
-        return matrix[:, torch.from_numpy(self._structure.diagonal_index).to(matrix.device)]
-
-    def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
-        return (vector * self.product(matrix, vector)).sum(-1)
-
-    def product(self, matrix: Values, vector: Vector) -> Vector:
-        if self.backend in WITHOUT_KERNELS:
-            return symmetric_product(self._structure, matrix, vector[..., None])[..., 0]
-        arrays, numbers = packed(self._structure)
-        return multiply(matrix, vector[..., None], arrays, numbers)[..., 0]
 
     def definite_factor(self, matrix: Values) -> DefiniteFactor:
         if self.backend in WITHOUT_KERNELS:

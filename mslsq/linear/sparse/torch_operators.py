@@ -1,4 +1,4 @@
-"""Factoring, solving and multiplying block-sparse matrices as operators of PyTorch.
+"""Factoring block-sparse matrices and solving with them as operators of PyTorch.
 
 The operators take the plan of the elimination as tensors, so a step that calls them can be recorded as a plain graph
 and replayed; they have no derivative of their own (the adjoint brings it). They run on the CPU, in the dtype of the
@@ -53,15 +53,6 @@ def solve(factor: Tensor, usable: Tensor, rhs: Tensor, arrays: list[Tensor], num
     return solved
 
 
-@registered("block_multiply")
-def multiply(values: Tensor, vectors: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
-    """A x for (batch, columns, k)."""
-    first, rows, columns, offsets = arrays[numbers[3] + TRIANGULAR :]
-    product = torch.zeros_like(vectors, memory_format=torch.contiguous_format)
-    multifrontal.multiply(values.contiguous(), vectors.contiguous(), product, first, rows, columns, offsets)
-    return product
-
-
 def _threads(numbers: int) -> int:
     """As many as PyTorch takes itself, where so many numbers of factors are worth starting them."""
     return torch.get_num_threads() if numbers > WORTH_THREADS else 1
@@ -77,24 +68,12 @@ def _(factor: Tensor, usable: Tensor, rhs: Tensor, arrays: list[Tensor], numbers
     return torch.empty_like(rhs, memory_format=torch.contiguous_format)
 
 
-@multiply.register_fake
-def _(values: Tensor, vectors: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
-    return torch.empty_like(vectors, memory_format=torch.contiguous_format)
-
-
 def packed(structure: BlockStructure) -> tuple[list[Tensor], list[int]]:
     """The plan of an elimination as tensors (sharing memory) and integers; made once per structure."""
-    cached = structure.__dict__.get("_packed")
-    if cached is None:
-        arrays = (
-            *structure._numeric,
-            *structure._triangular,
-            structure.starts,
-            structure.rows,
-            structure.cols,
-            structure.offsets,
-        )
+
+    def make() -> tuple[list[Tensor], list[int]]:
+        arrays = (*structure._numeric, *structure._triangular)
         numbers = [structure.factor_size, structure._stack, structure._tallest, len(structure._numeric)]
-        cached = (kept_tensors(arrays, torch.device("cpu")), numbers)
-        structure.__dict__["_packed"] = cached
-    return cached
+        return kept_tensors(arrays, torch.device("cpu")), numbers
+
+    return structure.memo.once("multifrontal", make)

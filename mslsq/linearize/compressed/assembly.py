@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mslsq.linear.storage import LinearizedTerm
 from mslsq.linearize.blocks import squared_norms
 from mslsq.linearize.compressed.plan import CompressedPlan
 from mslsq.linearize.compressed.term import CompressedTerm
@@ -51,7 +52,7 @@ def compressed_placement_of(
 
 
 @dataclass(frozen=True, eq=False)
-class CompressedAssembly:
+class CompressedAssembly(LinearizedTerm):
     """The normal equations of a system that is one big residual; Jacobians are (1, entries, lanes)."""
 
     block: CompressedTerm
@@ -61,11 +62,6 @@ class CompressedAssembly:
     @property
     def plan(self) -> CompressedPlan:
         return self.block.plan
-
-    @property
-    def reduces(self) -> bool:
-        """Is there one lane per problem?"""
-        return True
 
     def robustified(
         self,
@@ -109,6 +105,14 @@ class CompressedAssembly:
         entries = jacobian[0]
         products = entries.index_select(0, one) * entries.index_select(0, other)
         return self.place_matrix(_added(products, place, len(self.plan.lower[0])).T)
+
+    def placed(self, blockwise: Float[Tensor, "1 entries lanes"]) -> Tensor:
+        """The lower triangle of every Hessian, in the system's matrices."""
+        return self.place_matrix(blockwise[0].movedim(-1, 0))
+
+    def placed_vector(self, blockwise: Float[Tensor, "1 entries lanes"]) -> Float[Tensor, "batch columns"]:
+        """A vector of every problem, in the system's columns."""
+        return self.place_vector(blockwise[0].movedim(-1, 0))
 
     def place_vector(self, vector: Float[Tensor, "batch entries"]) -> Float[Tensor, "batch columns"]:
         """A vector of the joint tangent in the columns of the system."""

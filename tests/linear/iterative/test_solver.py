@@ -11,9 +11,7 @@ from torch.func import hessian, jacfwd, jacrev, vmap
 
 import mslsq
 from mslsq.datasets.bal import read_bal
-from mslsq.linear.block_structure import analyze
-from mslsq.linear.independent_kinds import EliminationError
-from mslsq.linear.iterative.block_products import (
+from mslsq.linear.block_products import (
     product,
     product_anywhere,
     symmetric_plan,
@@ -21,6 +19,8 @@ from mslsq.linear.iterative.block_products import (
     symmetric_product_anywhere,
     transposed,
 )
+from mslsq.linear.block_structure import analyze
+from mslsq.linear.independent_kinds import EliminationError
 from mslsq.linear.iterative.block_rows import HessianBlocks, JacobianBlocks, Term, added_normal, added_symmetric
 from tests.linear.sparse.test_solver import POINT, graph_function, ring, with_landmarks
 

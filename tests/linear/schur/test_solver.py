@@ -159,7 +159,7 @@ def test_a_factor_without_kernels_solves_and_says_what_is_definite():
     assert bool(torch.isfinite(solved).all())
     torch.testing.assert_close(solved[good], -solved_densely(dense[good], rhs[good], None), rtol=1e-10, atol=1e-10)
     product = (dense[good] @ rhs[good][..., None])[..., 0]
-    torch.testing.assert_close(solver.product(values, rhs)[good], product, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(solver.storage.product(values, rhs)[good], product, rtol=1e-12, atol=1e-12)
 
 
 def test_float32_in_is_float32_out_and_summed_in_float64():

@@ -126,10 +126,7 @@ def analysis_of(structure: BlockStructure, backend: str, device: torch.device = 
         BackendMissingError: its library is not installed.
     """
     with _MAKING:
-        made = structure.__dict__.setdefault("_analyses", {})
-        if (backend, device) not in made:
-            made[backend, device] = Analysis(structure, backend, device)
-        return made[backend, device]
+        return structure.memo.once(("analysis", backend, device), lambda: Analysis(structure, backend, device))
 
 
 def lower_triangle(structure: BlockStructure) -> tuple[Lower, Int[ndarray, "entries"]]:

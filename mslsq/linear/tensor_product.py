@@ -25,12 +25,13 @@ class Places(NamedTuple):
 
 def places_on(structure: BlockStructure, device: torch.device) -> Places:
     """The places as tensors on a device; made once per structure."""
-    made = structure.__dict__.setdefault("_places_on", {})
-    if device not in made:
+
+    def make() -> Places:
         rows, columns = structure.places
         arrays = rows, columns, structure.diagonal_index, rows >= columns, rows > columns
-        made[device] = Places(*kept_tensors(arrays, device))
-    return made[device]
+        return Places(*kept_tensors(arrays, device))
+
+    return structure.memo.once(("places", device), make)
 
 
 def symmetric_product(

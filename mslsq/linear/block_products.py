@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mslsq.kernels import Kernel, run_on
+from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import BlockStructure
 
 _symmetric = Kernel("symmetric_product", "nnnTnTTnlnl")
@@ -35,6 +36,11 @@ def symmetric_plan(structure: BlockStructure) -> tuple[np.ndarray, np.ndarray]:
     """The tables of `symmetric_product`: of the blocks below the diagonal, and of the lower triangles on it."""
     table, own = block_table(structure, structure.starts), structure.rows == structure.cols
     return table[~own], table[own]
+
+
+def tables_on(structure: BlockStructure, device: torch.device) -> list[Tensor]:
+    """The tables of `symmetric_product` on a device; made once per structure."""
+    return structure.memo.once(("tables", device), lambda: kept_tensors(symmetric_plan(structure), device))
 
 
 def symmetric_product(values: Matrices, x: Vectors, below: Table, diagonal: Table) -> Vectors:

@@ -1,0 +1,57 @@
+"""The blocks of J themselves, as a linearization keeps them for a solver that never forms JᵀJ."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.linear.iterative.block_rows import BlockRows
+from mslsq.linear.iterative.torch_operators import multiply
+from mslsq.linear.storage import LinearizedTerm, Storage, Vector
+
+Values = Float[Tensor, "batch values"]
+
+
+@dataclass(frozen=True, eq=False)
+class UnformedBlocks(Storage):
+    """The blocks of J, one term after the other, flat; of a Hessian the symmetric blocks of every term."""
+
+    is_dense: ClassVar[bool] = False
+    is_normal: ClassVar[bool] = False
+    rows: BlockRows | None = None
+    """None for a solver that is not bound to any yet."""
+
+    def part(self, term: LinearizedTerm, jacobian: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
+        return (term.flat(jacobian),)
+
+    def hessian_part(self, term: LinearizedTerm, blockwise: Tensor) -> Values:
+        return term.flat(term.shared(blockwise))
+
+    def squared_part(self, term: LinearizedTerm, jacobian: Tensor) -> Values:
+        return term.flat(term.shared(term.squared(jacobian)))
+
+    def joined_hessian(self, parts: list[Tensor]) -> Values:
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+    def diagonal(self, matrix: Values) -> Vector:
+        return self._bound.squared_column_norms(matrix)
+
+    def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
+        return (vector * self._multiply(matrix, vector, "jacobian")).sum(-1)
+
+    def product(self, matrix: Values, vector: Vector) -> Vector:
+        return self._multiply(matrix, vector, "hessian")
+
+    def magnitude(self, matrix: Values, vector: Vector) -> Vector:
+        return self._multiply(matrix.abs(), vector.abs(), "jacobian")
+
+    def _multiply(self, matrix: Values, vector: Vector, kind: str) -> Vector:
+        return multiply(matrix, vector, *self._bound.plan_on(matrix.device, hessian=kind == "hessian"), kind)
+
+    @property
+    def _bound(self) -> BlockRows:
+        if self.rows is None:
+            raise RuntimeError("This linear solver has no blocks yet: it is bound by the solver that uses it.")
+        return self.rows
