@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Self
 
@@ -94,16 +95,8 @@ class UnitVector(Manifold):
         return cls._wrap(storage.repeat(*_batch(batch_shape), 1))
 
     @classmethod
-    def random(
-        cls,
-        *batch_shape: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Self:
-        """Uniformly distributed directions."""
-        shape = (*_batch(batch_shape), cls.storage_dim)
-        return cls._wrap(normalized(torch.randn(shape, generator=generator, dtype=dtype, device=device)))
+    def _random_storage(cls, normal: Callable[[int], Tensor]) -> Tensor:
+        return normalized(normal(cls.storage_dim))
 
 
 @cache
