@@ -78,17 +78,20 @@ class Warp(Manifold):
         return torch.stack([h[0] / depth, h[1] / depth], -1), depth
 
     def pull_back(
-        self, gradient: Float[Tensor, "channels 2"], point: Float[Tensor, "2"]
+        self,
+        gradient: Float[Tensor, "channels 2"],
+        point: Float[Tensor, "2"],
+        seen: tuple[Float[Tensor, "2"], Float[Tensor, ""]] | None = None,
     ) -> Float[Tensor, "channels tangent"]:
         """The chain rule at ONE point n: `gradient` with respect to H n → derivative with respect to the tangent of
-        `retract`.
+        `retract`. `seen` is `act_and_depth(point)`, where it is known already.
 
         ∂(H R(ξ) n)/∂ξ_k = P H G_k n with P the 2 x 3 derivative of the division. Multiplied from the left, so that
         nothing of size 2 x tangent is formed.
         """
-        q, depth = self.act_and_depth(point)
+        moved, depth = self.act_and_depth(point) if seen is None else seen
         gx, gy = gradient[:, 0], gradient[:, 1]
-        row = torch.stack([gx, gy, -(gx * q[0] + gy * q[1])], -1) / depth
+        row = torch.stack([gx, gy, -(gx * moved[0] + gy * moved[1])], -1) / depth
         m = self.matrix()
         r0, r1, r2 = (row[:, 0] * m[0, j] + row[:, 1] * m[1, j] + row[:, 2] * m[2, j] for j in range(3))
         x, y = point[0], point[1]

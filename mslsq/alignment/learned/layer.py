@@ -38,16 +38,20 @@ class FeatureDifference(mslsq.CostFunction):
     ) -> Float[Tensor, " channels"]:
         return sample(coefficients, warp.act(point) * to_level[0] + to_level[1:]) - target
 
-    def jacobians(
+    def residual_and_jacobians(
         self,
         warp: Warp,
         point: Float[Tensor, "2"],
         target: Float[Tensor, " channels"],
         coefficients: Float[Tensor, "channels height width"],
         to_level: Float[Tensor, "3"],
-    ) -> tuple[Float[Tensor, "channels tangent"]]:
-        _, gradient = sample_with_gradient(coefficients, warp.act(point) * to_level[0] + to_level[1:])
-        return (warp.pull_back(to_level[0] * gradient, point),)
+    ) -> tuple[Float[Tensor, " channels"], tuple[Float[Tensor, "channels tangent"]]]:
+        moved, depth = warp.act_and_depth(point)
+        sampled, gradient = sample_with_gradient(coefficients, moved * to_level[0] + to_level[1:])
+        return sampled - target, (warp.pull_back(to_level[0] * gradient, point, (moved, depth)),)
+
+    def jacobians(self, warp: Warp, **data: Tensor) -> tuple[Float[Tensor, "channels tangent"]]:
+        return self.residual_and_jacobians(warp, **data)[1]
 
 
 class Anchor(mslsq.CostFunction):
