@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.manifolds.base import Manifold
+from mslsq import Manifold
 
 HORIZON = 1e-3
 """Points this near to the horizon of a homography (or behind it) are warped as if they lay there: finite, masked
@@ -118,10 +118,10 @@ class Translation(Warp):
 
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
-        return cls._wrap(matrix[..., :2, 2] / matrix[..., 2:, 2])
+        return cls(matrix[..., :2, 2] / matrix[..., 2:, 2])
 
     def retract(self, delta: Float[Tensor, "*batch 2"]) -> Self:
-        return self._wrap(self.storage + delta)
+        return type(self)(self.storage + delta)
 
     def local(self, other: Self) -> Float[Tensor, "*batch 2"]:
         return other.storage - self.storage
@@ -141,7 +141,7 @@ class Similarity(Warp):
     def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
         m = matrix / matrix[..., 2:, 2:]
         c, s = (m[..., 0, 0] + m[..., 1, 1]) / 2, (m[..., 1, 0] - m[..., 0, 1]) / 2
-        return cls._wrap(cls._scaled(torch.stack([m[..., 0, 2], m[..., 1, 2], c, s], -1)))
+        return cls(cls._scaled(torch.stack([m[..., 0, 2], m[..., 1, 2], c, s], -1)))
 
     @classmethod
     def _scaled(cls, storage: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
@@ -156,7 +156,7 @@ class Similarity(Warp):
         grown = self._log_scale(delta).exp()
         dc, ds = grown * angle.cos(), grown * angle.sin()
         moved = [x + c * dx - s * dy, y + s * dx + c * dy, c * dc - s * ds, s * dc + c * ds]
-        return self._wrap(self._scaled(torch.stack(moved, -1)))
+        return type(self)(self._scaled(torch.stack(moved, -1)))
 
     def local(self, other: Self) -> Float[Tensor, "*batch tangent"]:
         _, _, c, s = self.storage.unbind(-1)
@@ -195,7 +195,7 @@ class Affine(Warp):
 
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
-        return cls._wrap((matrix / matrix[..., 2:, 2:])[..., :2, :].flatten(-2))
+        return cls((matrix / matrix[..., 2:, 2:])[..., :2, :].flatten(-2))
 
     def retract(self, delta: Float[Tensor, "*batch 6"]) -> Self:
         return self.from_matrix(self.matrix() @ _near_identity(delta))
@@ -216,7 +216,7 @@ class Homography(Warp):
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
         entries = matrix.flatten(-2)
-        return cls._wrap(entries * (3.0 / (entries * entries).sum(-1, keepdim=True)).sqrt())
+        return cls(entries * (3.0 / (entries * entries).sum(-1, keepdim=True)).sqrt())
 
     def retract(self, delta: Float[Tensor, "*batch 8"]) -> Self:
         return self.from_matrix(self.matrix() @ _near_identity(delta))

@@ -169,7 +169,7 @@ class LearnedAligner(nn.Module):
         layer = self.layers[number]
         assert isinstance(layer, mslsq.LeastSquaresLayer)  # ModuleList forgets the type
         cost = layer.problem["features"]
-        start = self.kind._wrap(start.storage.detach())
+        start = self.kind(start.storage.detach())
         every = self._every(fixed.features.shape[-1])
         weight = self._weight(fixed.confidence[:, ::every, ::every].flatten(1), moving.confidence, start, cost)
         count = weight.shape[-1]
@@ -181,7 +181,7 @@ class LearnedAligner(nn.Module):
                 "coefficients": moving.features,
                 "weight": weight,
             },
-            "anchor": {"start": self.kind._wrap(start.storage[:, None]), "weight": trust},
+            "anchor": {"start": self.kind(start.storage[:, None]), "weight": trust},
         }
         dims = {"features": {"target": 0, "coefficients": 0, "weight": 0}, "anchor": {"start": 0, "weight": None}}
         return layer({"warp": start}, data, in_dims=({"warp": 0}, dims))
@@ -195,7 +195,7 @@ class LearnedAligner(nn.Module):
     ) -> Float[Tensor, "batch n"]:
         """sqrt of the product of both confidences at the start, zero outside the moving image; mean square one."""
         points, to_level = cost.get_buffer("point"), cost.get_buffer("to_level")
-        at = self.kind._wrap(start.storage[:, None]).act(points) * to_level[0] + to_level[1:]
+        at = self.kind(start.storage[:, None]).act(points) * to_level[0] + to_level[1:]
         height, width = moving.shape[-2:]
         scaled = 2 * at / at.new_tensor([width - 1, height - 1]) - 1
         seen = functional.grid_sample(moving[:, None], scaled[:, None], align_corners=True)[:, 0, 0]
