@@ -14,6 +14,7 @@ from mslsq.manifolds.base import Manifold, _batch
 from mslsq.manifolds.lie_group import dot, normalized
 from mslsq.manifolds.series import angle_ratios, half_angle
 from mslsq.manifolds.validation import refuse, squared_norm_is_off
+from mslsq.validation import integer
 
 
 class UnitVector(Manifold):
@@ -35,8 +36,7 @@ class UnitVector(Manifold):
     @staticmethod
     def of_dim(dim: int) -> type[UnitVector]:
         """The unit vectors of R^dim (dim ≥ 2), always the same class for the same dim."""
-        if not isinstance(dim, int) or isinstance(dim, bool) or dim < 2:
-            raise ValueError(f"UnitVector.of_dim(dim) needs an int of at least 2, got {dim!r}")
+        integer("UnitVector.of_dim: dim", dim, 2)
         return _of_dim(dim)
 
     @classmethod

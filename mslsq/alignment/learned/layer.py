@@ -18,6 +18,7 @@ import mslsq
 from mslsq.alignment.learned.network import FeatureLevel, FeaturePyramid
 from mslsq.alignment.models import MODELS, Frame, Warp
 from mslsq.alignment.sampling import sample, sample_with_gradient
+from mslsq.validation import one_of
 
 
 class FeatureDifference(mslsq.CostFunction):
@@ -111,8 +112,7 @@ class LearnedAligner(nn.Module):
         super().__init__()
         if size < 4 * strides[0] + 1:
             raise ValueError(f"size={size} is too small for stride {strides[0]}: at least {4 * strides[0] + 1} pixels.")
-        if model not in ("translation", "se2", "sim2"):
-            raise ValueError(f"model={model!r}; the learned aligner knows translation, se2 and sim2.")
+        one_of("LearnedAligner: model", model, ("translation", "se2", "sim2"))
         self.size, self.kind, self.samples = size, MODELS[model], samples
         self.network = FeaturePyramid(tuple(strides), channels, width)
         self.log_trust = nn.Parameter(torch.zeros(len(strides)))
