@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["instance_of", "integer", "number", "one_of", "suggestion"]
 
@@ -74,9 +74,10 @@ def number(
 
     Infinity is a number only where `most=math.inf` says so, NaN never.
     """
-    if isinstance(given, Real) and not isinstance(given, bool) and least <= given and above < given:
-        below_top = given < below if most is None else given <= most
-        if below_top and given > -math.inf:
+    if isinstance(given, Real) and not isinstance(given, bool):
+        value = cast(float, given)
+        below_top = value < below if most is None else value <= most
+        if below_top and least <= value and above < value and value > -math.inf:
             return
     raise error(f"{what} must be {_range(least, above, most, below)}, not {given!r}.")
 

@@ -34,13 +34,17 @@ from torch import Tensor
 
 import mslsq
 import mslsq.kernels
-from mslsq.datasets.bal import read_bal, write_bal
-from mslsq.datasets.g2o import read_g2o, write_g2o
-from mslsq.datasets.pose_graph import PoseGraph
-from mslsq.datasets.synthetic_graphs import ring_graph, sphere_graph
-from mslsq.datasets.toro import read_toro
-from mslsq.plotting.convergence import plot_convergence
-from mslsq.plotting.views import Panel, plot_views
+from mslsq.datasets import (
+    PoseGraph,
+    read_bal,
+    read_g2o,
+    read_toro,
+    ring_graph,
+    sphere_graph,
+    write_bal,
+    write_g2o,
+)
+from mslsq.plotting import Panel, plot_convergence, plot_views
 from mslsq.replacing import write_text
 from mslsq.validation import integer, number, one_of
 
