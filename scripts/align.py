@@ -25,10 +25,10 @@ from schemas import AlignmentOptions
 from mslsq.alignment import Alignment, MapStatus, Stage, align
 from mslsq.alignment.output_names import refuse_to_overwrite_inputs
 from mslsq.alignment.outputs import Aligned, describe, write_all
-from mslsq.alignment.rasters import write_text
 from mslsq.alignment.scale_scene import figures_of, read_ratios, synthetic_ratios, write_scales
 from mslsq.alignment.scale_sync import scale_sync
 from mslsq.alignment.scenes import Scene, scene_from_bundled, scene_from_files
+from mslsq.replacing import write_text
 from mslsq.validation import integer, one_of
 
 OPTIONS = tuple(option.name for option in fields(AlignmentOptions))

@@ -24,7 +24,7 @@ from training.learned_alignment import LearnedAlignment
 from training.loop import Schedule, train
 from training.pose_graph_weights import PoseGraphWeights
 
-from mslsq.alignment.rasters import write_text
+from mslsq.replacing import write_text
 from mslsq.validation import integer, number, one_of
 
 TASKS = {"learned_alignment": LearnedAlignment, "pose_graph_weights": PoseGraphWeights}

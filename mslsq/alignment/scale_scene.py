@@ -10,10 +10,10 @@ from jaxtyping import Float, Int
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from mslsq.alignment.rasters import replacing
-from mslsq.alignment.report import figure_of, save_figure
 from mslsq.alignment.scale_sync import ScaleSync
 from mslsq.alignment.synthetic import base_raster
+from mslsq.plotting import figure_of, save_figure
+from mslsq.replacing import replacing
 from mslsq.validation import number
 
 

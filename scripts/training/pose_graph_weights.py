@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import mslsq
-from mslsq.alignment.report import figure_of, save_figure
+from mslsq.plotting import figure_of, save_figure
 from mslsq.validation import integer, number
 from training.loop import Schedule
 
