@@ -10,14 +10,14 @@ from typing import Any, cast
 __all__ = ["instance_of", "integer", "number", "one_of", "suggestion"]
 
 
-def suggestion(given: object, known: Iterable[object]) -> str:
-    """ " Did you mean 'schur'?" for the nearest of the known names; nothing where none is near.
+def suggestion(given: object, known: Iterable[object], prefix: str = "") -> str:
+    """The words "Did you mean ...?" with the nearest of the known names behind `prefix`; nothing where none is near.
 
     >>> suggestion("shur", ["schur", "cholesky"])
     " Did you mean 'schur'?"
     """
     near = get_close_matches(str(given), [name for name in known if isinstance(name, str)], 1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    return f" Did you mean {prefix + near[0]!r}?" if near else ""
 
 
 def one_of(what: str, given: Any, known: Sequence[Any], error: type[Exception] = ValueError) -> None:

@@ -58,10 +58,9 @@ def _names_of(schema: Any) -> list[str]:
 
 
 def _unknown(full_name: str, schema: Any) -> str:
-    prefix, dot, name = full_name.rpartition(".")
+    section, dot, name = full_name.rpartition(".")
     known = _names_of(schema)
-    hint = suggestion(name, known).replace("'", "").replace("mean ", f"mean {prefix}{dot}")
-    return f"there is no option {full_name}.{hint} Options: {', '.join(known)}."
+    return f"there is no option {full_name}.{suggestion(name, known, section + dot)} Options: {', '.join(known)}."
 
 
 def refuse(error: Exception) -> int:

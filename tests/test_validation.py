@@ -13,6 +13,7 @@ METHODS = ("schur", "cholesky", None)
 
 def test_the_nearest_name_is_suggested_and_nothing_far_off():
     assert suggestion("shur", METHODS) == " Did you mean 'schur'?"
+    assert suggestion("shur", METHODS, "linear.") == " Did you mean 'linear.schur'?"
     assert suggestion("banana", METHODS) == suggestion(3, METHODS) == ""
 
 

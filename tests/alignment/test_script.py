@@ -110,9 +110,9 @@ def test_strict_turns_a_map_left_out_into_an_exit_code(tmp_path, crops):
         (["maps=[{a},{b}]", "levels=-3"], 2, "levels"),
         (["maps=[{a},{b}]", "reference=z.png"], 2, "none of the maps"),
         (["maps=[{a},{b}]", "masks=[{a}]"], 2, "1 masks for 2 maps"),
-        (["maps=[{a},{b}]", "+modle=affine"], 2, "Did you mean model?"),
-        (["+bundled.cuont=3"], 2, "Did you mean bundled.count?"),
-        (["bundled.cuont=3"], 2, "Did you mean bundled.count?"),
+        (["maps=[{a},{b}]", "+modle=affine"], 2, "Did you mean 'model'?"),
+        (["+bundled.cuont=3"], 2, "Did you mean 'bundled.count'?"),
+        (["bundled.cuont=3"], 2, "Did you mean 'bundled.count'?"),
         (["levels=1.5"], 2, "levels: Value '1.5' of type 'float'"),
         (["maps=[{a}"], 2, "input"),
         (["bundled.rasters=[lena]"], 2, "camera"),
@@ -150,7 +150,7 @@ def script():
 
 @pytest.mark.parametrize(
     ("option", "says"),
-    [("modle=affine", "Did you mean model?"), ("+experiment=multiscael", "Did you mean 'multiscale'?")],
+    [("modle=affine", "Did you mean 'model'?"), ("+experiment=multiscael", "Did you mean 'multiscale'?")],
 )
 def test_a_misspelt_option_or_experiment_is_refused_by_name(option, says):
     done = run(option)

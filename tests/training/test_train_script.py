@@ -96,8 +96,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(command, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["+stpes=3"], "no option stpes. Did you mean steps?"),
-        (["+learned_alignment.chanels=3"], "Did you mean learned_alignment.channels?"),
+        (["+stpes=3"], "no option stpes. Did you mean 'steps'?"),
+        (["+learned_alignment.chanels=3"], "Did you mean 'learned_alignment.channels'?"),
         (["task=learned_aligment"], "Did you mean 'learned_alignment'?"),
         (["steps=0"], "steps must be a positive integer, not 0."),
         (["learning_rate=-1"], "learning_rate must be a positive number, not -1.0."),
