@@ -19,6 +19,7 @@ import torch
 from mslsq.linearize import independent
 from mslsq.linearize.agreement import (
     DerivativeMismatchError,
+    check_collected,
     check_deterministic,
     compare_hessian,
     compare_jacobian,
@@ -238,11 +239,21 @@ def _say_slow(block: BlockTerm, error: NotImplementedError) -> None:
 
 
 def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs) -> Found | None:
-    """The way in which gradient, Hessian and mixed derivative are right too; None where `way` is already."""
+    """The way in which gradient, Hessian and mixed derivative are right too; None where `way` is already.
+
+    Raises:
+        UncollectedTensorError: the residual depends on a tensor that requires grad and is no input.
+        SecondDerivativeError: an operator has none.
+        DerivativeMismatchError: no way gives those of plain reverse mode.
+    """
     term = block.term
-    if term.curvature is not None:
-        return None  # in closed form: `check_jacobian` is for those
+    is_closed = term.curvature is not None  # `check_jacobian` is for those
+    if is_closed and term.is_of_library:
+        return None
     sample = sample_at_ends(block, values, inputs)
+    check_collected(sample)
+    if is_closed:
+        return None
     expected = double_backward(sample)
     failures: list[Exception] = []
     for candidate in _hessian_ways(block, way, values, inputs):

@@ -77,7 +77,9 @@ FUSED = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 """What attention modules call where nothing requires a gradient, which has no derivative at all: capturing calls the
 parts instead (`without_fused_modules`)."""
 
-COMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {torch.cosine_similarity: formulas.cosine_similarity}
+COMPOSED: dict[Callable[..., Any], Callable[..., Any]] = dict.fromkeys(
+    (torch.cosine_similarity, aten.cosine_similarity, aten.cosine_similarity.default), formulas.cosine_similarity
+)
 """Functions that PyTorch makes of operators some of which it runs without gradients: forward and reverse mode differ,
 and no operator is at fault."""
 

@@ -221,6 +221,14 @@ def test_a_clamped_cosine_similarity_has_its_true_derivative(trace):
         torch.testing.assert_close(gradient, torch.full_like(DIRECTIONS, 1e-9 / 101), rtol=1e-6, atol=0)
 
 
+def test_the_operator_itself_is_known_too():
+    def residual(x, t):
+        return torch.cat([torch.ops.aten.cosine_similarity(x, t, 0)[None], 1e7 * (x - 1e-9 * t)])
+
+    solution = mslsq.least_squares(residual, DIRECTIONS[0] + 0.3, (DIRECTIONS,), in_dims=(None, 0))
+    torch.testing.assert_close(solution.value, 1e-9 * DIRECTIONS / 101, rtol=1e-6, atol=0)
+
+
 def test_one_lane_that_clamps_disturbs_no_other():
     def residual(x, scale, t):
         return torch.cat([F.cosine_similarity(x, t, dim=0)[None] - 0.4, 1e-2 / scale * (x - scale * t)])

@@ -302,6 +302,72 @@ def test_what_comes_past_the_exchange_is_refused_by_name(function, trace, given,
         )
 
 
+NAME = ["ga", "in"]
+
+
+def by_a_made_name(x, y):
+    """No code names what is read."""
+    return getattr(Config, "".join(NAME)) * x - y
+
+
+class ByMadeName(mslsq.CostFunction):
+    def residual(self, x, y):
+        return by_a_made_name(x, y)
+
+    def jacobians(self, x, y):
+        return (2 * torch.eye(2, dtype=F64),)
+
+    def curvature(self, cotangent, x, y):
+        return torch.zeros(2, 2, dtype=F64)
+
+
+@pytest.mark.parametrize("adjoint", [None, mslsq.Unrolled(), mslsq.DirectLossMinimization(1e-4)])
+@pytest.mark.parametrize("jac", [None, lambda x, y: 2 * torch.eye(4, dtype=F64)])
+def test_what_was_not_found_is_refused_where_derivatives_are_taken(adjoint, jac):
+    """It got lost as soon as the step was recorded, and at once with direct loss minimization."""
+    start, y = torch.ones(4, dtype=F64), Y.clone().requires_grad_()
+    with pytest.raises(UncollectedTensorError, match=r"'by_a_made_name'.*not found.*pass it in args"):
+        mslsq.least_squares(by_a_made_name, start, (y,), adjoint=adjoint, jac=jac)
+    solution = mslsq.least_squares(by_a_made_name, start, (Y,), adjoint=adjoint, jac=jac)
+    torch.testing.assert_close(solution.value.detach(), Y / 2)
+
+
+def test_what_was_not_found_is_refused_beside_a_curvature_too():
+    x = mslsq.Variable("x", mslsq.Euclidean(2))
+    problem = mslsq.Problem(ByMadeName(x, y=Y[None, :2], name="made"))
+    data = {"made": {"y": Y[None, :2].clone().requires_grad_()}}
+    with pytest.raises(UncollectedTensorError, match="'made'"):
+        mslsq.solve(problem, {"x": torch.ones(2, dtype=F64)}, data)
+
+
+def test_a_matrix_that_cannot_be_factored_hides_nothing_of_its_neighbours():
+    """The plain evaluation of that problem raises; the other one is looked at, and derivatives are taken."""
+
+    def residual(x, y):
+        return torch.linalg.cholesky(torch.diag(y[:2])) @ x - y[2:]
+
+    y = torch.tensor([[4.0, 9.0, 1.0, 1.0], [4.0, -9.0, 1.0, 1.0]], dtype=F64, requires_grad=True)
+    solution = mslsq.least_squares(residual, torch.ones(2, dtype=F64), (y,), in_dims=(None, 0))
+    (gradient,) = torch.autograd.grad(solution.value[0].sum(), y)
+    torch.testing.assert_close(gradient[0], torch.tensor([-1 / 16, -1 / 54, 1 / 2, 1 / 3], dtype=F64))
+    with pytest.raises(UncollectedTensorError, match="not found"):
+        mslsq.least_squares(
+            lambda x, y: residual(x, y) * getattr(Config, "".join(NAME)),
+            torch.ones(2, dtype=F64),
+            (y,),
+            in_dims=(None, 0),
+        )
+
+
+def test_a_leaf_that_the_residual_makes_for_itself_is_no_lost_input():
+    def residual(x, y):
+        return torch.full((4,), 2.0, dtype=F64, requires_grad=True) * x - y
+
+    y = Y.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(mslsq.least_squares(residual, torch.ones(4, dtype=F64), (y,)).value.sum(), y)
+    torch.testing.assert_close(gradient, torch.full_like(Y, 0.5))
+
+
 def test_a_tensor_that_is_being_transformed_is_refused():
     class Setting:
         gain = torch.tensor(1.0, dtype=F64)

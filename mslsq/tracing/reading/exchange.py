@@ -73,12 +73,12 @@ def _check_none_is_missed(held: Mapping[str, Tensor], output: Any) -> None:
     own = {get_gradient_edge(tensor).node: name for name, tensor in held.items() if tensor.requires_grad}
     if not own:
         return
-    for node in _nodes(output):
+    for node in nodes_of(output):
         if node in own:
             raise UncollectedTensorError(refusal(own[node]))
 
 
-def _nodes(output: Any) -> Iterator[Any]:
+def nodes_of(output: Any) -> Iterator[Any]:
     """All nodes of the graphs that tensors were made by."""
     pending = [leaf.grad_fn for leaf in pytree.leaves(output) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
     seen = set(pending)
