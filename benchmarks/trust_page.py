@@ -48,8 +48,8 @@ KNOWN = """\
   where a solve ends; none is known.
 - **Tensors that require grad in classes and imported modules** are inputs wherever functions of PyTorch see them. Given directly to an
   `autograd.Function` or to TorchScript they raise `UncollectedTensorError`, as plain globals that require grad do, and as any do that
-  `torch.func` is transforming. So do tensors that were not found at all (an attribute whose name is made at run time), once in the
-  first solve of a plan of which derivatives are taken; one that comes to require grad after that is not seen.
+  `torch.func` is transforming. So do tensors that were not found at all (an attribute whose name is made at run time). These are
+  looked for once, in the first solve of a plan of which derivatives are taken: one that requires grad only later is not seen.
 - **A `gtol` that is given is SciPy's, absolute**: a fit that runs away to where its variables have no influence any more (−3.7 e^(−201 t))
   meets it, and has converged by that letter. The default is relative to the residual, and does not.
 - **Of several minima** a solve finds one, which need not be SciPy's: of 160 fits of small systems one ends at 0.79987, with `lm`, `dogbox`
