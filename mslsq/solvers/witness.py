@@ -17,9 +17,9 @@ from mslsq.linearize import independent
 from mslsq.linearize.agreement import NonDeterministicResidualError, check_deterministic
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Way
-from mslsq.linearize.execution import WITNESS
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.sample import Sample, sample_of
+from mslsq.linearize.trace import WITNESS
 from mslsq.problem.system import Inputs
 from mslsq.solvers.planning import Task
 from mslsq.tracing.graph import TRANSFORM_LOCK
@@ -143,11 +143,11 @@ class Witness:
         pulled = sample.block.pulled(jacobian, u[None, :, None])
         room = sample.block.pulled(jacobian.abs(), u.abs()[None, :, None])
         room = DERIVATIVE_ROUNDING[residual.dtype] * eps * (room + room.amax(1, keepdim=True))
-        differ = []
+        differ, rewritten = [], sample.block.way.residual is not None
         for (problem, lane), storages, inputs in user.each():
             place = (problem, slice(None), lane)
             try:
-                now, expected = independent.pullback(user.block, storages, inputs, u)
+                now, expected = independent.pullback(user.block, storages, inputs, u, rewritten)
             except LinAlgError:  # a matrix that cannot be factored: the graph has NaN there
                 continue
             except RuntimeError:  # no derivative in reverse mode
