@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 import scipy
 import scipy.sparse as sp
+import torch
 from scipy.sparse.linalg import splu
 
 from mslsq.linear.block_structure import BlockStructure, analyze
 from mslsq.linear.sparse.backends import lower_triangle
-from mslsq.linear.sparse.block_cholesky import factor, solve
+from mslsq.linear.sparse.multifrontal import factor, solve
 
 PEERS = {"superlu": "SuperLU, ordered once", "pardiso": "MKL PARDISO", "cholmod": "CHOLMOD", "mumps": "MUMPS"}
 
@@ -103,18 +104,20 @@ def to_scipy(structure: BlockStructure, values: np.ndarray) -> sp.csc_matrix:
 def own(graph: Graph, batch: int, dtype: type, runs: int) -> dict[str, str]:
     """This library's row; times per matrix."""
     structure = analyze(*graph)
-    values = normal_equations(structure, graph, batch).astype(dtype)
-    rhs = np.random.default_rng(1).standard_normal((batch, structure.num_unknowns, 8)).astype(dtype)
-    factored = factor(structure, values)
-    x = solve(factored, rhs[:, :, :1].copy())
-    matrix = to_scipy(structure, values[0])
-    residual = np.abs(matrix @ x[0] - rhs[0, :, :1]).max() / (abs(matrix).sum(1).max() * np.abs(x[0]).max())
+    plan = structure.elimination.packed
+    values = torch.from_numpy(normal_equations(structure, graph, batch).astype(dtype))
+    rhs = torch.from_numpy(np.random.default_rng(1).standard_normal((batch, structure.num_unknowns, 8)).astype(dtype))
+    none, one = values.new_zeros(0), rhs[:, :, :1].contiguous()
+    factored = factor(values, none, *plan)
+    x = solve(*factored, one, *plan)[0].numpy()
+    matrix = to_scipy(structure, values[0].numpy())
+    residual = np.abs(matrix @ x - one[0].numpy()).max() / (abs(matrix).sum(1).max() * np.abs(x).max())
     return {
         "solver": f"mslsq block LLᵀ, {np.dtype(dtype).name}",
         "analysis": f"{milliseconds(lambda: analyze(*graph), 3):.1f}",
-        "factor": f"{milliseconds(lambda: factor(structure, values, out=factored), runs) / batch:.3g}",
-        "solve": f"{milliseconds(lambda: solve(factored, rhs[:, :, :1].copy()), runs) / batch:.3g}",
-        "solve 8": f"{milliseconds(lambda: solve(factored, rhs), runs) / batch:.3g}",
+        "factor": f"{milliseconds(lambda: factor(values, none, *plan), runs) / batch:.3g}",
+        "solve": f"{milliseconds(lambda: solve(*factored, one, *plan), runs) / batch:.3g}",
+        "solve 8": f"{milliseconds(lambda: solve(*factored, rhs, *plan), runs) / batch:.3g}",
         "residual": f"{residual:.0e}",
     }
 

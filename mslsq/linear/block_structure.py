@@ -7,7 +7,7 @@
 >>> structure.diagonal_index.tolist()
 [0, 3, 8, 11]
 
-Arrays are NumPy's.
+What says which blocks there are is NumPy's, for the analyses; what a step reads are tensors of one device.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Int
 from numpy import ndarray
 
@@ -24,10 +25,9 @@ from mslsq.kernels import available
 from mslsq.linear.memo import Memo
 
 if TYPE_CHECKING:
-    from mslsq.linear.sparse.elimination import Plan
+    from mslsq.linear.sparse.elimination import Elimination
 
-# nanoseconds of a front: constant, per column, per operation, per number of the panel, per number of the update matrix
-_MODEL = (250.0, 6.0, 0.025, 2.0, 0.8)
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,48 +45,19 @@ class BlockStructure:
     offsets: Int[ndarray, "pairs"]
     starts: Int[ndarray, "blocks+1"]  # first unknown of every block
     num_values: int
+    device: torch.device = CPU
+    """Of the matrices, and of the tensors that are kept for them."""
     memo: Memo = field(default_factory=Memo, repr=False)
 
     @cached_property
-    def elimination(self) -> Plan:
+    def elimination(self) -> Elimination:
         """The elimination in a fill-reducing order; planned when somebody asks for the first time."""
-        from mslsq.linear.sparse.elimination import adjacency, plan
+        from mslsq.linear.sparse.elimination import adjacency, eliminated
         from mslsq.linear.sparse.fill_reducing import fill_reducing_order
 
         graph = adjacency(len(self.block_sizes), self.rows, self.cols)
         order = fill_reducing_order(self.block_sizes, *graph)
-        return plan(self.block_sizes, self.starts, order, *graph, self.rows, self.cols, self.offsets, _MODEL)
-
-    @property
-    def order(self) -> Int[ndarray, "blocks"]:
-        """The elimination order."""
-        return self.elimination.order
-
-    @property
-    def factor_size(self) -> int:
-        """Numbers that a factor stores, padding included."""
-        return self.elimination.factor_size
-
-    @property
-    def flops(self) -> float:
-        """Floating-point operations of one factorisation, without padding."""
-        return self.elimination.flops
-
-    @property
-    def _stack(self) -> int:
-        return self.elimination.stack
-
-    @property
-    def _tallest(self) -> int:
-        return self.elimination.tallest
-
-    @property
-    def _numeric(self) -> tuple[ndarray, ...]:
-        return self.elimination.numeric
-
-    @property
-    def _triangular(self) -> tuple[ndarray, ...]:
-        return self.elimination.triangular
+        return eliminated(self.block_sizes, self.starts, order, *graph, self.rows, self.cols, self.offsets)
 
     @property
     def num_unknowns(self) -> int:
@@ -141,6 +112,7 @@ def analyze(
     rows: Int[ndarray, "pairs"],
     cols: Int[ndarray, "pairs"],
     eliminate: bool = True,
+    device: torch.device = CPU,
 ) -> BlockStructure:
     """Order, eliminate symbolically and plan: once per structure, then any number of `factor` calls.
 
@@ -168,15 +140,7 @@ def analyze(
     ends = np.cumsum(sizes[rows] * sizes[cols])
     offsets = ends - sizes[rows] * sizes[cols]
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-    structure = BlockStructure(sizes, rows, cols, offsets, starts, num_values=int(ends[-1]))
+    structure = BlockStructure(sizes, rows, cols, offsets, starts, int(ends[-1]), device)
     if eliminate and available():
         _ = structure.elimination
     return structure
-
-
-def predicted_nanoseconds(structure: BlockStructure) -> float:
-    """The time of one factorisation on one core by the model that also merges supernodes: right for pose graphs, a
-    third of the truth where thousands of tiny fronts add to a few large ones (bundle adjustment)."""
-    from mslsq.linear.sparse.elimination import fronts_nanoseconds
-
-    return fronts_nanoseconds(structure._numeric[0], _MODEL)

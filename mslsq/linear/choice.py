@@ -43,7 +43,7 @@ def blocks_are_faster(structure: BlockStructure, kinds: Mapping[str, np.ndarray]
     """
     if not available() or 4 * structure.num_values > 3 * structure.num_unknowns**2:  # one full block is dense
         return False
-    by_blocks = SparseCholesky().bound(structure, kinds).nanoseconds + 10 * structure.num_values
+    by_blocks = structure.elimination.nanoseconds + 10 * structure.num_values
     return by_blocks < DENSE_NANOSECONDS * structure.num_unknowns**2
 
 
@@ -77,16 +77,16 @@ def fastest_sparse(structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -
     Conjugate gradients only where a factorisation is out of the question: they take hundreds of iterations on a pose
     graph of 2500 poses, and do not always get there.
     """
-    general, schur = SparseCholesky().bound(structure, kinds), eliminating(structure, kinds)
-    direct: SparseCholesky | Schur = general
-    if schur is not None and schur.nanoseconds < general.nanoseconds:
-        times = [f"{solver.nanoseconds / 1e6:.2g} ms" for solver in (schur, general)]
+    schur, direct = eliminating(structure, kinds), SparseCholesky().bound(structure, kinds)
+    time, stored = structure.elimination.nanoseconds, structure.elimination.factor_size
+    if schur is not None and schur.nanoseconds < time:
+        times = [f"{nanoseconds / 1e6:.2g} ms" for nanoseconds in (schur.nanoseconds, time)]
         direct = replace(schur, reason=f"{times[0]} a solve by estimate, {times[1]} without")
-    stored = direct.factor_size
-    slow = direct.nanoseconds > max(SLOWEST_FACTOR, FASTER * ITERATIONS * 3 * structure.num_values)
+        time, stored = schur.nanoseconds, schur.factor_size
+    slow = time > max(SLOWEST_FACTOR, FASTER * ITERATIONS * 3 * structure.num_values)
     if stored <= LARGEST_FACTOR and not slow:
         return direct
-    why = f"a factor would hold {stored:.1e} numbers and take {direct.nanoseconds * 1e-9:.0f} s"
+    why = f"a factor would hold {stored:.1e} numbers and take {time * 1e-9:.0f} s"
     preconditioner = "block_jacobi" if schur is None else "schur_jacobi"
     return ConjugateGradient(preconditioner, reason=why).bound(structure, kinds)
 

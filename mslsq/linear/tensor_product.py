@@ -42,3 +42,12 @@ def symmetric_product(
     y = x.new_zeros(x.shape)
     y = y.index_add(1, rows, torch.where(read, matrix, 0)[..., None] * x.index_select(1, columns))
     return y.index_add(1, columns, torch.where(mirrored, matrix, 0)[..., None] * x.index_select(1, rows))
+
+
+def lower_triangle(
+    structure: BlockStructure, matrix: Float[Tensor, "batch values"]
+) -> Float[Tensor, "batch columns columns"]:
+    """The matrix, dense, of which only the lower triangle is filled."""
+    rows, columns, *_ = places_on(structure, matrix.device)
+    n = structure.num_unknowns
+    return matrix.new_zeros(len(matrix), n * n).index_copy(1, rows * n + columns, matrix).unflatten(1, (n, n))

@@ -221,7 +221,7 @@ class ConjugateGradient(LinearSolver):
     def _solves_directly(self, matrix: Tensor) -> bool:
         if self.derivatives != "auto" or self.matrix_free or matrix.device.type != "cpu":
             return self.derivatives == "direct"
-        return self._structure.factor_size <= LARGEST_DIRECT
+        return self._structure.elimination.factor_size <= LARGEST_DIRECT
 
     @property
     def _num_columns(self) -> int:

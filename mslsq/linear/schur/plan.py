@@ -10,68 +10,129 @@ eliminated ones follow: y = L⁻ᵀ(L⁻¹c − Yᵀx).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
+from torch import Tensor
 
+from mslsq.kernels import run_on
 from mslsq.linear.block_structure import BlockStructure, analyze
 from mslsq.linear.independent_kinds import blocks_of
-from mslsq.linear.memo import Memo
+from mslsq.linear.operator_plan import OperatorPlan, on_device
+from mslsq.linear.schur.reduced import Reduced, Way, way_of
 
 PADDING = 8
 """Numbers at the end of Y and L that vectors of the kernels read beyond the last block."""
 
+MOST_UNROLLED_PRODUCTS = 4096
+"""Up to that many multiplications of vectors of eight in a product of small blocks kernels with the sizes built in are
+compiled."""
+
 
 @dataclass(frozen=True, eq=False)
-class Pivots:
+class Pivots(OperatorPlan):
     """The eliminated blocks of one size k."""
 
     size: int
-    source: Int[ndarray, "pivots"]
+    source: Int[Tensor, "pivots"]
     """Where the values hold the diagonal block, k × k by rows."""
-    column: Int[ndarray, "pivots"]
+    column: Int[Tensor, "pivots"]
     """The first unknown."""
-    triangle: Int[ndarray, "pivots"]
+    triangle: Int[Tensor, "pivots"]
     """Where the work array holds L, k × k by rows."""
-    right: Int[ndarray, "pivots"]
+    right: Int[Tensor, "pivots"]
     """Where the eliminated unknowns, one block after the other, hold L⁻¹c."""
 
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class Edges(OperatorPlan):
     """The blocks of W between kept blocks of size a and eliminated ones of size k."""
 
     kept_size: int
     size: int
-    source: Int[ndarray, "edges"]
+    by_row: int
+    by_column: int
+    """Entry (k, a) of Wᵀ is at source + k by_row + a by_column."""
+    group: int
+    """Which of the groups of pivots the eliminated blocks belong to."""
+    pivot: Int[Tensor, "edges"]
+    """Which of that group."""
+    source: Int[Tensor, "edges"]
     """Where the values hold the block."""
-    transposed: bool
-    """Does it lie there by rows of the kept block, a × k? Otherwise k × a."""
-    triangle: Int[ndarray, "edges"]
-    right: Int[ndarray, "edges"]
-    pivot_column: Int[ndarray, "edges"]
-    """The first unknown of the eliminated block."""
-    column: Int[ndarray, "edges"]
+    triangle: Int[Tensor, "edges"]
+    right: Int[Tensor, "edges"]
+    column: Int[Tensor, "edges"]
     """The first unknown of the kept block in the reduced system."""
-    target: Int[ndarray, "edges"]
+    target: Int[Tensor, "edges"]
     """Where the work array holds Yᵀ, k × a by rows."""
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class Pairs(OperatorPlan):
     """The products Y_i Y_jᵀ, a × b through k, sorted by the block of the reduced matrix they are subtracted from."""
 
     height: int
     size: int
     width: int
-    left: Int[ndarray, "pairs"]
-    right: Int[ndarray, "pairs"]
+    left: Int[Tensor, "pairs"]
+    right: Int[Tensor, "pairs"]
     """Where the work array holds the factors."""
-    start: Int[ndarray, "targets+1"]
-    target: Int[ndarray, "targets"]
-    """Numbers of the stored blocks of the reduced structure."""
+    start: Int[Tensor, "targets+1"]
+    target: Int[Tensor, "targets"]
+    """Where the reduced matrix holds the blocks..."""
+    stride: Int[Tensor, "targets"]
+    """... and at what distance their rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept(OperatorPlan):
+    """The blocks of U that are stored, of one size a × b."""
+
+    height: int
+    width: int
+    is_diagonal: int
+    source: Int[Tensor, "blocks"]
+    """Where the values hold the block."""
+    target: Int[Tensor, "blocks"]
+    """Where the reduced matrix holds it..."""
+    stride: Int[Tensor, "blocks"]
+    """... and at what distance its rows."""
+    column: Int[Tensor, "blocks"]
+    """The first unknown of its rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class SchurTables(OperatorPlan):
+    """What both halves of the elimination read."""
+
+    num_unknowns: int
+    num_reduced: int
+    """Unknowns that are left."""
+    matrix_size: int
+    """Numbers of the reduced matrix."""
+    work_size: int
+    """Numbers of Y and L together, and padding."""
+    kept_unknowns: Int[Tensor, "reduced"]
+    """The unknowns of the reduced system, in order."""
+    pivots: tuple[Pivots, ...]
+    edges: tuple[Edges, ...]
+    pairs: tuple[Pairs, ...]
+    kept: tuple[Kept, ...]
+
+    @property
+    def num_eliminated(self) -> int:
+        """Unknowns that are eliminated."""
+        return self.num_unknowns - self.num_reduced
+
+    @cached_property
+    def are_unrollable(self) -> bool:
+        """Are all blocks small enough for kernels with the sizes built in?"""
+        sizes = [(pairs.height, pairs.size, pairs.width) for pairs in self.pairs]
+        sizes += [(edges.kept_size, edges.size, 1) for edges in self.edges]
+        return all(a * k * -(-b // 8) <= MOST_UNROLLED_PRODUCTS for a, k, b in sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,39 +142,31 @@ class SchurPlan:
     structure: BlockStructure
     names: tuple[str, ...]
     """The kinds of variables that are eliminated."""
-    eliminated: Int[ndarray, "eliminated"]
-    kept: Int[ndarray, "kept"]
-    """Numbers of blocks."""
-    kept_unknowns: Int[ndarray, "reduced"]
-    """The unknowns of the reduced system, in order."""
+    eliminated: Int[Tensor, "eliminated"]
+    """Numbers of their blocks."""
     reduced: BlockStructure | None
     """None where nothing is kept."""
-    pivots: tuple[Pivots, ...]
-    edges: tuple[Edges, ...]
-    pairs: tuple[Pairs, ...]
-    kept_source: Int[ndarray, "kept_pairs"]
-    """Where the values hold the blocks of U."""
-    kept_target: Int[ndarray, "kept_pairs"]
-    """Numbers of the stored blocks of the reduced structure."""
-    work_size: int
-    """Numbers of Y and L together, and padding."""
-    memo: Memo = field(default_factory=Memo, repr=False)
+    chosen: Way
+    """How the reduced system is solved."""
+    tables: SchurTables
+    kernels: bool
+    """Do kernels work on its device?"""
 
     @property
-    def num_reduced(self) -> int:
-        """Unknowns that are left."""
-        return len(self.kept_unknowns)
-
-    @property
-    def num_eliminated(self) -> int:
-        """Unknowns that are eliminated."""
-        return self.structure.num_unknowns - self.num_reduced
+    def by_kernels(self) -> bool:
+        """Do kernels do both halves? Large blocks go through BLAS."""
+        return self.kernels and self.tables.are_unrollable
 
 
 def schur_plan(
-    structure: BlockStructure, kinds: Mapping[str, Int[ndarray, "count"]], names: tuple[str, ...]
+    structure: BlockStructure, kinds: Mapping[str, Int[ndarray, "count"]], names: tuple[str, ...], asked: Reduced
 ) -> SchurPlan:
-    """Plan the elimination of all blocks of these kinds, which do not touch each other."""
+    """Plan the elimination of all blocks of these kinds, which do not touch each other.
+
+    Args:
+        asked: how the reduced system is to be solved.
+    """
+    kernels, kept_on = run_on(structure.device), partial(on_device, device=structure.device)
     rows, cols, sizes, offsets = structure.rows, structure.cols, structure.block_sizes, structure.offsets
     gone = blocks_of(structure, kinds, names)
     eliminated, kept = np.flatnonzero(gone), np.flatnonzero(~gone)
@@ -137,65 +190,74 @@ def schur_plan(
 
     diagonal = np.empty(len(sizes), np.int64)
     diagonal[rows[rows == cols]] = offsets[rows == cols]
-    pivots = []
-    for k in np.unique(sizes[eliminated]):
+    among, pivots = (
+        np.empty(len(eliminated), np.int64),
+        [],
+    )  # `among`: of every eliminated block among those of its size
+    pivot_sizes = np.unique(sizes[eliminated]).tolist()
+    for k in pivot_sizes:
         here = np.flatnonzero(sizes[eliminated] == k)
+        among[here] = np.arange(len(here))
         blocks = eliminated[here]
-        pivots.append(Pivots(int(k), diagonal[blocks], starts[blocks], triangles[here], rights[here]))
+        arrays = diagonal[blocks], starts[blocks], triangles[here], rights[here]
+        pivots.append(Pivots(k, *map(kept_on, arrays)))
     edges = []
-    for a, k, lies in _combinations(heights, depths, ~by_row):
+    for a, k, lies in _combinations(heights, depths, ~by_row):  # `lies` across, by rows of the kept block
         here = np.flatnonzero((heights == a) & (depths == k) & (~by_row == lies))
         p = pivot[here]
-        edges.append(
-            Edges(
-                kept_size=a,
-                size=k,
-                source=offsets[mixed[here]],
-                transposed=bool(lies),
-                triangle=triangles[p],
-                right=rights[p],
-                pivot_column=starts[eliminated[p]],
-                column=kept_starts[other[here]],
-                target=targets[here],
-            )
+        arrays = (
+            *(among[p], offsets[mixed[here]], triangles[p], rights[p]),
+            *(kept_starts[other[here]], targets[here]),
         )
+        by = (1, k) if lies else (a, 1)
+        edges.append(Edges(a, k, *by, pivot_sizes.index(k), *map(kept_on, arrays)))
 
     # All pairs of edges at one eliminated block.
     left, right = _pairs_within(pivot, len(eliminated))
     swap = other[left] < other[right]
     left, right = np.where(swap, right, left), np.where(swap, left, right)
     inside = np.flatnonzero(~gone[rows] & ~gone[cols])
-    reduced = None
+    reduced, chosen, matrix_size = None, "dense", 0
     pairs: list[Pairs] = []
-    kept_target = np.zeros(0, np.int64)
+    stored: list[Kept] = []
     if len(kept):
         keys = np.unique(other[left] * len(kept) + other[right])
+        row, col = number[rows[inside]], number[cols[inside]]
         reduced = analyze(
             sizes[kept],
-            np.concatenate((number[rows[inside]], keys // len(kept))),
-            np.concatenate((number[cols[inside]], keys % len(kept))),
+            np.concatenate((row, keys // len(kept))),
+            np.concatenate((col, keys % len(kept))),
+            device=structure.device,
         )
-        kept_target = _stored(reduced, number[rows[inside]], number[cols[inside]])
+        chosen = way_of(reduced, asked, kernels)
+        place, stride, matrix_size = _places(reduced, dense=chosen == "dense")
         block = _stored(reduced, other[left], other[right])
         for a, k, b in _combinations(heights[left], depths[left], heights[right]):
             here = np.flatnonzero((heights[left] == a) & (depths[left] == k) & (heights[right] == b))
             here = here[np.argsort(block[here], kind="stable")]
             target, first = np.unique(block[here], return_index=True)
-            pairs.append(Pairs(a, k, b, targets[left[here]], targets[right[here]], np.append(first, len(here)), target))
-    return SchurPlan(
-        structure,
-        names,
-        eliminated,
-        kept,
-        kept_unknowns,
-        reduced,
-        tuple(pivots),
-        tuple(edges),
-        tuple(pairs),
-        offsets[inside],
-        kept_target,
-        int(triangles[-1]) + PADDING,
+            ends = np.append(first, len(here))
+            arrays = targets[left[here]], targets[right[here]], ends, place[target], stride[target]
+            pairs.append(Pairs(a, k, b, *map(kept_on, arrays)))
+        block = _stored(reduced, row, col)
+        for a, b, own in _combinations(sizes[kept][row], sizes[kept][col], row == col):
+            here = np.flatnonzero((sizes[kept][row] == a) & (sizes[kept][col] == b) & ((row == col) == own))
+            arrays = offsets[inside[here]], place[block[here]], stride[block[here]], starts[kept[row[here]]]
+            stored.append(Kept(a, b, own, *map(kept_on, arrays)))
+    tables = SchurTables(
+        *(structure.num_unknowns, len(kept_unknowns), matrix_size, int(triangles[-1]) + PADDING),
+        *(kept_on(kept_unknowns), tuple(pivots), tuple(edges), tuple(pairs), tuple(stored)),
     )
+    return SchurPlan(structure, names, kept_on(eliminated), reduced, chosen, tables, kernels)
+
+
+def _places(reduced: BlockStructure, dense: bool) -> tuple[Int[ndarray, "blocks"], Int[ndarray, "blocks"], int]:
+    """Where each stored block of the reduced matrix begins, the distance of its rows, and how many numbers there
+    are: dense by rows, or by stored blocks."""
+    if not dense:
+        return reduced.offsets, reduced.block_sizes[reduced.cols], reduced.num_values
+    n = reduced.num_unknowns
+    return reduced.starts[reduced.rows] * n + reduced.starts[reduced.cols], np.full(len(reduced.rows), n), n * n
 
 
 def _starts(counts: Int[ndarray, "parts"]) -> Int[ndarray, "parts+1"]:

@@ -6,26 +6,28 @@ front's time (arithmetic on padded tiles, traffic of the update matrix, a consta
 cheaper than two.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import torch
 from jaxtyping import Int
 from numpy import ndarray
+from torch import Tensor
 
 from mslsq.kernels import Kernel
-from mslsq.linear.sparse.multifrontal import (
-    BELOW,
-    FIRST,
-    LD,
-    PADDED,
-    PADDED_BELOW,
-    PANEL,
-    TILE,
-    UPDATE,
-    UPDATE_LD,
-    WIDTH,
-)
+from mslsq.levels import kept_tensors
+from mslsq.linear.operator_plan import OperatorPlan
+
+TILE = 8
+"""What rows and columns of fronts are padded to."""
+
+MODEL = np.array((250.0, 6.0, 0.025, 2.0, 0.8))
+"""Nanoseconds of a front: constant, per column, per operation, per number of the panel, per number of the update
+matrix."""
+
+# columns of the table of fronts
+WIDTH, PADDED, BELOW, PADDED_BELOW, LD, PANEL, UPDATE, UPDATE_LD, FIRST = range(9)
 
 _elimination_tree = Kernel("elimination_tree", "nilii")
 _postorder = Kernel("postorder", "nii")
@@ -83,12 +85,12 @@ def _structures(
 
 
 def _supernodes(
-    sizes: ndarray, order: ndarray, parent: ndarray, blocks: ndarray, scalars: ndarray, model: Sequence[float]
+    sizes: ndarray, order: ndarray, parent: ndarray, blocks: ndarray, scalars: ndarray
 ) -> tuple[ndarray, ndarray, ndarray]:
     """The supernode of every column; the topmost column and (in a postorder) the parent of every supernode."""
     of, tops, parents = (np.empty(order.size, np.int32) for _ in range(3))
     count = np.empty(1, np.int64)
-    _merge(order.size, sizes, order, parent, blocks, scalars, np.array(model), of, tops, parents, count)
+    _merge(order.size, sizes, order, parent, blocks, scalars, MODEL, of, tops, parents, count)
     return of, tops[: count[0]], parents[: count[0]]
 
 
@@ -97,14 +99,6 @@ def _stacks(up: Int[ndarray, "fronts"], needs: Int[ndarray, "fronts"]) -> tuple[
     place, room = np.empty(up.size, np.int64), np.empty(1, np.int64)
     _update_stacks(up.size, up, needs, place, room)
     return place, int(room[0])
-
-
-def fronts_nanoseconds(fronts: Int[ndarray, "fronts 9"], model: Sequence[float]) -> float:
-    """The time of one factorisation on one core, by the model that also merges supernodes."""
-    total = np.empty(1)
-    width, below = (np.ascontiguousarray(fronts[:, column]) for column in (WIDTH, BELOW))
-    _fronts_nanoseconds(len(fronts), width, below, np.array(model), total)
-    return float(total[0])
 
 
 def _padded(count):
@@ -123,22 +117,45 @@ def _inverse(order):
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """What `multifrontal.factor` and `multifrontal.solve` read: see `plan` for each."""
+class Elimination(OperatorPlan):
+    """The fronts of a factorisation, as `multifrontal.factor` and `multifrontal.solve` read them: on the CPU, where
+    their kernels work."""
 
-    order: np.ndarray
     factor_size: int
+    """Numbers that a factor stores, padding included."""
     stack: int
+    """Room for update matrices."""
     tallest: int
-    flops: float
-    numeric: tuple[np.ndarray, ...]
-    triangular: tuple[np.ndarray, ...]
+    """Rows of the largest front."""
+    fronts: Int[Tensor, "fronts 9"]
+    entry_start: Int[Tensor, "fronts+1"]
+    entries: Int[Tensor, "pairs 6"]
+    """Blocks of the matrix, sorted by front: source, strides by row and by column, height, width, target."""
+    child_start: Int[Tensor, "fronts+1"]
+    children: Int[Tensor, "children"]
+    run_start: Int[Tensor, "fronts+1"]
+    runs: Int[Tensor, "runs 3"]
+    """Consecutive rows of a front inside its parent: first row, row in the parent, length."""
+    scalar: Int[Tensor, "places"]
+    """The unknown at every place of the padded elimination order, -1 for padding."""
+    row_start: Int[Tensor, "fronts+1"]
+    row_places: Int[Tensor, "rows"]
+    """The places of the rows below every panel."""
+
+    @cached_property
+    def nanoseconds(self) -> float:
+        """The time of one factorisation on one core by the model that also merges supernodes: right for pose graphs, a
+        third of the truth where thousands of tiny fronts add to a few large ones (bundle adjustment)."""
+        total = np.empty(1)
+        width, below = (np.ascontiguousarray(self.fronts.numpy()[:, column]) for column in (WIDTH, BELOW))
+        _fronts_nanoseconds(len(width), width, below, MODEL, total)
+        return float(total[0])
 
 
-def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
+def eliminated(sizes, first, order, start, neighbour, rows, columns, offsets) -> Elimination:
     """Fronts from an elimination order of the blocks: pairs (rows, columns) at `offsets` of the values.
 
-    `first` are the blocks' first unknowns, (start, neighbour) the graph, `model` the five costs of `_time`.
+    `first` are the blocks' first unknowns, (start, neighbour) the graph.
     """
     n = sizes.size
     parent = _tree(order, start, neighbour)
@@ -146,7 +163,7 @@ def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
     order, parent, place = order[post], parent[post], _inverse(post)
     parent = np.where(parent >= 0, place[parent], parent).astype(np.int32)
     blocks, scalars = _counts(sizes, order, parent, start, neighbour)
-    front, tops, parents = _supernodes(sizes, order, parent, blocks, scalars, model)
+    front, tops, parents = _supernodes(sizes, order, parent, blocks, scalars)
     wanted = np.zeros(n, np.bool_)
     wanted[tops] = True
     begin, below_blocks = _structures(order, parent, wanted, blocks, start, neighbour)
@@ -173,8 +190,6 @@ def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
     fronts[:, WIDTH], fronts[:, PADDED], fronts[:, BELOW], fronts[:, PADDED_BELOW] = width, padded, below, padded_below
     fronts[:, LD], fronts[:, PANEL], fronts[:, UPDATE_LD], fronts[:, FIRST] = ld, panels[:-1], update_ld, places[:-1]
     fronts[:, UPDATE], stack = _stacks(up, update_ld * padded_below)
-    w, r = width.astype(float), below.astype(float)
-    flops = float((w**3 / 3 + w**2 * r + w * r**2).sum())
 
     # a block's unknowns inside its own panel, and in the padded elimination order; the last slot there is always zero
     before = _starts(size)[:-1]
@@ -238,12 +253,6 @@ def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
     inner = np.flatnonzero(up >= 0)
     children = inner[np.argsort(up[inner], kind="stable")]
     child_start = _starts(np.bincount(up[inner], minlength=count))
-    return Plan(
-        order=order,
-        factor_size=int(panels[-1]),
-        stack=int(stack),
-        tallest=int((padded + padded_below).max()),
-        flops=flops,
-        numeric=(fronts, entry_start, entries, child_start, children, run_start, runs, scalar),
-        triangular=(fronts, row_start, row_places, scalar),
-    )
+    arrays = (fronts, entry_start, entries, child_start, children, run_start, runs, scalar, row_start, row_places)
+    sizes = int(panels[-1]), int(stack), int((padded + padded_below).max())
+    return Elimination(*sizes, *kept_tensors(arrays, torch.device("cpu")))
