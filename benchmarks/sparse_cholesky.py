@@ -86,7 +86,7 @@ def normal_equations(structure: BlockStructure, graph: Graph, batch: int) -> np.
                 block = products[:, :, a * d : a * d + d, b * d : b * d + d]
                 entry = np.arange(batch)[:, None, None, None] * structure.num_values
                 np.add.at(values.reshape(-1), entry + at, block)
-    values[:, structure.diagonal_index] += 0.01
+    values[:, structure.diagonal_index.numpy()] += 0.01
     return values
 
 

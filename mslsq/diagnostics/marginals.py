@@ -28,7 +28,7 @@ def marginals(
     structure = point.pattern.structure
     own = point.pattern.blocks[list(point.problem.variables).index(name)][blocks.cpu().numpy()]
     values = matrix.detach().cpu().numpy().astype(np.float64)
-    diagonal = values[:, structure.diagonal_index]
+    diagonal = values[:, structure.diagonal_index.cpu().numpy()]
     scale = np.sqrt(np.where(diagonal > 0, diagonal, 1))
     rows, columns = structure.places
     scaled = values / (scale[:, rows] * scale[:, columns])

@@ -20,14 +20,25 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from numpy import ndarray
+from torch import Tensor
 
 from mslsq.kernels import available
 from mslsq.linear.memo import Memo
+from mslsq.linear.operator_plan import OperatorPlan, on_device
 
 if TYPE_CHECKING:
     from mslsq.linear.sparse.elimination import Elimination
 
 CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class Entries(OperatorPlan):
+    """A matrix entry by entry: where the values hold it, its row and its column."""
+
+    place: Int[Tensor, "entries"]
+    row: Int[Tensor, "entries"]
+    column: Int[Tensor, "entries"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +76,28 @@ class BlockStructure:
         return int(self.starts[-1])
 
     @cached_property
-    def diagonal_index(self) -> Int[ndarray, "unknowns"]:
+    def diagonal_index(self) -> Int[Tensor, "unknowns"]:
         """Where the values hold the diagonal of A."""
         own = self.offsets[self.rows == self.cols]
         sizes = np.repeat(self.block_sizes, self.block_sizes)
         within = np.arange(self.num_unknowns) - np.repeat(self.starts[:-1], self.block_sizes)
-        return np.repeat(own, self.block_sizes) + within * (sizes + 1)
+        return on_device(np.repeat(own, self.block_sizes) + within * (sizes + 1), self.device)
+
+    @cached_property
+    def entries(self) -> Entries:
+        """All of A, both triangles."""
+        everywhere = np.arange(self.num_unknowns)
+        return self.entries_between(everywhere, everywhere)
+
+    def entries_between(self, rows: Int[ndarray, "unknowns"], columns: Int[ndarray, "unknowns"]) -> Entries:
+        """The part of A with the rows and columns that have a number there, -1 for those that are left out."""
+        row, column = self.places
+        lower, strict = np.flatnonzero(row >= column), np.flatnonzero(row > column)
+        place = np.concatenate((lower, strict))
+        i = rows[np.concatenate((row[lower], column[strict]))]
+        j = columns[np.concatenate((column[lower], row[strict]))]
+        inside = (i >= 0) & (j >= 0)
+        return Entries(*(on_device(array[inside], self.device) for array in (place, i, j)))
 
     @cached_property
     def places(self) -> tuple[Int[ndarray, "values"], Int[ndarray, "values"]]:

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure, analyze
-from mslsq.linear.iterative.block_rows import BlockRows, TermBlocks
+from mslsq.linear.iterative.block_rows import BlockRows, TermBlocks, block_rows
 from mslsq.linearize.normal_products import NormalPlan, normal_plan
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System, Term
@@ -89,7 +89,7 @@ def block_rows_of(system: System, structure: Structure, heights: tuple[int, ...]
             start += own.shape[1]
         shared = lanes > 1 and all(isinstance(slot.index, int) for slot in term.slots)
         terms.append(TermBlocks(rows, np.concatenate(columns), tuple(slots), shared))
-    return BlockRows(sizes, tuple(terms))
+    return block_rows(sizes, terms, structure.columns[0].device)
 
 
 def _free_blocks(system: System) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -74,7 +74,7 @@ for dtype in (np.float64, np.float32):  # a Cholesky with blocks of two sizes, o
     rows, cols = rng.integers(0, 60, 150), rng.integers(0, 60, 150)
     structure = analyze(sizes, rows, cols)
     values = 0.1 * rng.standard_normal((2, structure.num_values))
-    values[:, structure.diagonal_index] = 20
+    values[:, structure.diagonal_index.numpy()] = 20
     matrix, plan = torch.from_numpy(values.astype(dtype)), structure.elimination.packed
     factored = factor(matrix, matrix.new_zeros(0), *plan)
     for k in (1, 11):

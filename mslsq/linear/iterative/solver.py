@@ -9,17 +9,17 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.constant_inverse import ConstantInverse
 from mslsq.linear.independent_kinds import EliminationError, blocks_of, kinds_to_eliminate
 from mslsq.linear.iterative.accurate import Accurate, random_rhs, solve_accurately
-from mslsq.linear.iterative.block_rows import BlockRows
-from mslsq.linear.iterative.implicit_schur import ImplicitSchur
-from mslsq.linear.iterative.linear_operators import Formed, Vectors
-from mslsq.linear.iterative.torch_operators import OPERATORS, iterate
+from mslsq.linear.iterative.block_rows import BlockRows, HessianBlocks, JacobianBlocks
+from mslsq.linear.iterative.implicit_schur import ImplicitSchur, ImplicitSchurPlan
+from mslsq.linear.iterative.linear_operators import Formed, FormedPlan, Operator, Vectors
+from mslsq.linear.iterative.torch_operators import iterate
 from mslsq.linear.iterative.unformed import UnformedBlocks
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
+from mslsq.linear.operator_plan import OperatorPlan
 from mslsq.linear.sparse import SparseCholesky
 from mslsq.linear.storage import Storage, Vector
 from mslsq.linear.stored_blocks import StoredBlocks
@@ -154,16 +154,14 @@ class ConjugateGradient(LinearSolver):
         return StoredSystem(self._structure, self) if self.rows is None else UnformedSystem(self.rows, self)
 
     def solve(self, matrix: Values, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
-        kind = "jacobian" if self.matrix_free else "implicit_schur" if self.eliminated is not None else "formed"
-        plan, sizes = self._plan(kind, matrix.device)
+        operator, plan = self._operator()
         x, solved, _ = iterate(
             matrix,
             rhs,
             matrix.new_zeros(0) if damping is None else damping,
             matrix.new_zeros(0) if self.accuracy is None else self.accuracy,
-            plan,
-            sizes,
-            kind,
+            *plan.packed,
+            operator.kind,
             self.preconditioner == "jacobi",
             self.tolerance,
             self.max_iterations,
@@ -206,13 +204,16 @@ class ConjugateGradient(LinearSolver):
     ) -> Float[Tensor, "batch columns k"]:
         """(JᵀJ + diag(damping))⁻¹ rhs from the blocks of J, as accurately as for derivatives; NaN where the residual
         stays too large."""
-        operator = OPERATORS["jacobian"](jacobian, damping, *self._plan("jacobian", jacobian.device), False)
+        assert self.rows is not None  # bound by the engine
+        operator = JacobianBlocks(jacobian, damping, self.rows.jacobian, False)
         tried = solve_accurately(operator, rhs.mT.flatten(0, 1), self._most_iterations(rhs.shape[1]))
         return _trusted(tried, jacobian, rhs)
 
     def _solve_accurately(self, matrix: Values, rhs: Vectors) -> Accurate:
-        kind = "hessian" if self.matrix_free else "formed"
-        operator = OPERATORS[kind](matrix, None, *self._plan(kind, matrix.device), False)
+        if self.rows is not None:
+            operator: Operator = HessianBlocks(matrix, None, self.rows.hessian, False)
+        else:
+            operator = Formed(matrix, None, FormedPlan.of(self._structure), False)
         return solve_accurately(operator, rhs, self._most_iterations(rhs.shape[1]))
 
     def _most_iterations(self, columns: int) -> int:
@@ -237,23 +238,13 @@ class ConjugateGradient(LinearSolver):
             raise RuntimeError("ConjugateGradient has no structure yet: it is bound by the solver that uses it.")
         return self.structure
 
-    def _plan(self, kind: str, device: torch.device) -> tuple[list[Tensor], list[int]]:
-        """The plan of an operator on a device; made once per structure."""
-        if kind in ("jacobian", "hessian"):
-            assert self.rows is not None  # bound by the engine
-            return self.rows.plan_on(device, hessian=kind == "hessian")
-        structure, eliminated = self._structure, self.eliminated
-
-        def make() -> tuple[list[Tensor], list[int]]:
-            if kind == "formed":
-                arrays, sizes = Formed.plan(structure)
-            else:
-                assert eliminated is not None
-                arrays, sizes = ImplicitSchur.plan(structure, eliminated)
-            return kept_tensors(arrays, device), sizes
-
-        which = None if eliminated is None or kind == "formed" else eliminated.tobytes()
-        return structure.memo.once((kind, which, device), make)
+    def _operator(self) -> tuple[type[Operator], OperatorPlan]:
+        """What a step multiplies by, and where its numbers stand."""
+        if self.rows is not None:
+            return JacobianBlocks, self.rows.jacobian
+        if self.eliminated is not None:
+            return ImplicitSchur, ImplicitSchurPlan.of(self._structure, self.eliminated)
+        return Formed, FormedPlan.of(self._structure)
 
 
 def _trusted(

@@ -21,7 +21,6 @@ from mslsq.linear.sparse.solver import SparseCholesky
 from mslsq.linear.storage import Storage, Vector
 from mslsq.linear.stored_blocks import StoredBlocks, Values
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem
-from mslsq.linear.tensor_product import lower_triangle
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,9 @@ class Schur(LinearSolver):
         reduced = reduction.matrix
         if plan.chosen == "iterative":
             assert plan.reduced is not None  # something is iterated on
-            reduced = lower_triangle(plan.reduced, reduced)
+            entries, n = plan.reduced.entries, tables.num_reduced
+            dense = reduced.new_zeros(len(reduced), n * n)
+            reduced = dense.index_copy(1, entries.row * n + entries.column, reduced.index_select(1, entries.place))
         eye = torch.eye(tables.num_reduced, dtype=F64, device=matrix.device)
         reduced = reduced.reshape(-1, *eye.shape)
         finite = torch.isfinite(reduced).all(-1).all(-1)
