@@ -50,13 +50,7 @@ def blocks_are_faster(structure: BlockStructure, kinds: Mapping[str, np.ndarray]
 @dataclass(frozen=True)
 class AutomaticSparse(LinearSolver):
     """Becomes `SparseCholesky` or `Schur` when it is bound to a structure: what `linear_solver="auto"` takes for large
-    systems.
-
-    Args:
-        on_cpu: elsewhere `Schur` is taken wherever it makes the system much smaller, and cuDSS where not.
-    """
-
-    on_cpu: bool = True
+    systems. On other devices than CPUs `Schur` wherever it makes the system much smaller, and cuDSS where not."""
 
     @property
     def storage(self) -> Storage:
@@ -64,11 +58,12 @@ class AutomaticSparse(LinearSolver):
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> LinearSolver:
         def choose() -> LinearSolver:
-            fastest = fastest_sparse if self.on_cpu and available() else eliminating
-            general = SparseCholesky("auto" if self.on_cpu else "cudss")
+            on_cpu = structure.device.type == "cpu"
+            fastest = fastest_sparse if on_cpu and available() else eliminating
+            general = SparseCholesky("auto" if on_cpu else "cudss")
             return fastest(structure, kinds) or general.bound(structure, kinds)
 
-        return structure.memo.once(("automatic", self.on_cpu), choose)
+        return structure.memo.once(self, choose)
 
 
 def fastest_sparse(structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> LinearSolver:

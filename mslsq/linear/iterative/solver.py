@@ -173,7 +173,7 @@ class ConjugateGradient(LinearSolver):
     def definite_factor(self, matrix: Values) -> DefiniteFactor:
         """The matrix itself, and where it is positive definite as far as conjugate gradients with a random right-hand
         side can tell: they converge, and meet every direction on the way. Sparse Cholesky's, where that is used."""
-        if self._solves_directly(matrix):
+        if self._solves_directly:
             return self._direct.definite_factor(matrix)
         finite = torch.isfinite(matrix).all(-1)
         probe = random_rhs(self._num_columns, matrix)
@@ -184,13 +184,13 @@ class ConjugateGradient(LinearSolver):
         return DefiniteFactor(torch.where(usable[:, None], matrix, 0), usable, undecided)
 
     def factor_of_step(self, matrix: Values) -> DefiniteFactor:
-        if self._solves_directly(matrix):
+        if self._solves_directly:
             return self._direct.definite_factor(matrix)
         finite = torch.isfinite(matrix).all(-1)
         return DefiniteFactor(torch.where(finite[:, None], matrix, 0), finite)
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
-        if self._solves_directly(factor):
+        if self._solves_directly:
             return self._direct.solve_factored(factor, rhs)
         return ConstantInverse.apply(self._solved, factor, rhs[..., None])[..., 0]
 
@@ -219,8 +219,9 @@ class ConjugateGradient(LinearSolver):
     def _most_iterations(self, columns: int) -> int:
         return max(self.max_iterations, min(2 * columns, 20_000))
 
-    def _solves_directly(self, matrix: Tensor) -> bool:
-        if self.derivatives != "auto" or self.matrix_free or matrix.device.type != "cpu":
+    @property
+    def _solves_directly(self) -> bool:
+        if self.derivatives != "auto" or self.matrix_free or self._structure.device.type != "cpu":
             return self.derivatives == "direct"
         return self._structure.elimination.factor_size <= LARGEST_DIRECT
 

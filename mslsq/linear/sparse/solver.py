@@ -131,5 +131,5 @@ def _solved(
 def _solved_by(
     structure: BlockStructure, backend: str, matrix: Values, damping: Vector | None, rhs: Tensor
 ) -> tuple[Float[Tensor, "batch columns k"], Bool[Tensor, "batch"]]:
-    analysis = analysis_of(structure, backend, matrix.device)
-    return solve_with_backend(matrix, matrix.new_zeros(0) if damping is None else damping, rhs, analysis.handle)
+    shift = matrix.new_zeros(0) if damping is None else damping
+    return solve_with_backend(matrix, shift, rhs, analysis_of(structure, backend).handle)

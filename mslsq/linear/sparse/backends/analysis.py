@@ -27,9 +27,6 @@ BACKENDS = {
 """The backends, and what to install for each."""
 
 
-CPU = torch.device("cpu")
-
-
 class BackendMissingError(ImportError):
     """A backend of SparseCholesky was asked for that is not installed."""
 
@@ -66,8 +63,8 @@ class Backend(Protocol):
 class Analysis:
     """One structure in one backend. Its methods hold a lock: the libraries keep one factor per analysis."""
 
-    def __init__(self, structure: BlockStructure, backend: str, device: torch.device):
-        lower, place = lower_triangle(structure)
+    def __init__(self, structure: BlockStructure, backend: str):
+        device, (lower, place) = structure.device, lower_triangle(structure)
         first = lower.indptr[:-1]  # of every column, where its diagonal is
         self._place, self._diagonal = kept_tensors([place, first], device)
         self._on_device = backend == "cudss"
@@ -119,14 +116,14 @@ _HANDLES = itertools.count()
 _MAKING = threading.Lock()
 
 
-def analysis_of(structure: BlockStructure, backend: str, device: torch.device = CPU) -> Analysis:
-    """The analysis of a structure by a backend; made once.
+def analysis_of(structure: BlockStructure, backend: str) -> Analysis:
+    """The analysis of a structure by a backend, on the device of the structure; made once.
 
     Raises:
         BackendMissingError: its library is not installed.
     """
     with _MAKING:
-        return structure.memo.once(("analysis", backend, device), lambda: Analysis(structure, backend, device))
+        return structure.memo.once(("analysis", backend), lambda: Analysis(structure, backend))
 
 
 def lower_triangle(structure: BlockStructure) -> tuple[Lower, Int[ndarray, "entries"]]:
