@@ -92,12 +92,7 @@ def normal_equations(structure: BlockStructure, graph: Graph, batch: int) -> np.
 
 def to_scipy(structure: BlockStructure, values: np.ndarray) -> sp.csc_matrix:
     """One matrix in SciPy's form."""
-    heights, widths = structure.block_sizes[structure.rows], structure.block_sizes[structure.cols]
-    pair = np.repeat(np.arange(len(heights)), heights * widths)
-    within = np.arange(structure.num_values) - structure.offsets[pair]
-    row = structure.starts[structure.rows[pair]] + within // widths[pair]
-    column = structure.starts[structure.cols[pair]] + within % widths[pair]
-    lower = sp.tril(sp.coo_matrix((values, (row, column)), (structure.num_unknowns,) * 2)).tocsc()
+    lower = sp.tril(sp.coo_matrix((values, structure.places), (structure.num_unknowns,) * 2)).tocsc()
     return sp.csc_matrix(lower + sp.tril(lower, -1).T)
 
 

@@ -99,7 +99,7 @@ class BlockStructure:
         inside = (i >= 0) & (j >= 0)
         return Entries(*(on_device(array[inside], self.device) for array in (place, i, j)))
 
-    @cached_property
+    @property
     def places(self) -> tuple[Int[ndarray, "values"], Int[ndarray, "values"]]:
         """The row and the column of A that every number of the values belongs to."""
         heights, widths = self.block_sizes[self.rows], self.block_sizes[self.cols]
@@ -128,6 +128,10 @@ class BlockStructure:
                 "stored pairs: give every pair that will receive a contribution to analyze()"
             )
         return self.offsets[at], i < j
+
+    def numbers_of(self, rows: Int[ndarray, "pairs"], cols: Int[ndarray, "pairs"]) -> Int[ndarray, "pairs"]:
+        """The numbers of blocks that are stored, rows >= cols."""
+        return np.searchsorted(self._keys, rows * len(self.block_sizes) + cols)
 
     @cached_property
     def _keys(self) -> Int[ndarray, "pairs"]:
@@ -164,10 +168,13 @@ def analyze(
     keys.sort()  # not `np.unique`, which imports NumPy's masked arrays: 15 ms of the first solve of a process
     keys = keys[np.append(True, keys[1:] != keys[:-1])]
     rows, cols = keys // n, keys % n
-    ends = np.cumsum(sizes[rows] * sizes[cols])
-    offsets = ends - sizes[rows] * sizes[cols]
-    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-    structure = BlockStructure(sizes, rows, cols, offsets, starts, int(ends[-1]), device)
+    offsets = starts_of(sizes[rows] * sizes[cols])
+    structure = BlockStructure(sizes, rows, cols, offsets[:-1], starts_of(sizes), int(offsets[-1]), device)
     if eliminate and available():
         _ = structure.elimination
     return structure
+
+
+def starts_of(counts: Int[ndarray, "groups"]) -> Int[ndarray, "groups+1"]:
+    """Where each of consecutive groups begins, and where the last ends."""
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))

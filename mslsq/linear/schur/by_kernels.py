@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.kernels import Kernel
-from mslsq.linear.schur.plan import PADDING, SchurTables
+from mslsq.linear.schur.tables import PADDING, SchurTables
 from mslsq.linear.torch_operators import registered
 
 F64 = torch.float64

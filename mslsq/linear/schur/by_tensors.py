@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mslsq.linear.schur.by_kernels import F64, Reduction
-from mslsq.linear.schur.plan import SchurTables
+from mslsq.linear.schur.tables import SchurTables
 
 
 def reduce(values: Tensor, shift: Tensor | None, rhs: Tensor, plan: SchurTables) -> Reduction:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mslsq.kernels import Kernel
 from mslsq.levels import kept_tensors
+from mslsq.linear.block_structure import starts_of
 from mslsq.linear.operator_plan import OperatorPlan
 
 TILE = 8
@@ -43,12 +44,7 @@ def adjacency(n, rows, columns):
     apart = rows != columns
     here = np.concatenate((rows[apart], columns[apart]))
     there = np.concatenate((columns[apart], rows[apart]))
-    return _starts(np.bincount(here, minlength=n)), there[np.argsort(here, kind="stable")].astype(np.int32)
-
-
-def _starts(counts):
-    """Where each of consecutive groups begins, and where the last ends."""
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
+    return starts_of(np.bincount(here, minlength=n)), there[np.argsort(here, kind="stable")].astype(np.int32)
 
 
 def _tree(order: ndarray, start: ndarray, neighbour: ndarray) -> Int[ndarray, "n"]:
@@ -78,7 +74,7 @@ def _structures(
     order: ndarray, parent: ndarray, wanted: ndarray, blocks: ndarray, start: ndarray, neighbour: ndarray
 ) -> tuple[Int[ndarray, "n+1"], Int[ndarray, "rows"]]:
     """Row blocks below the diagonal, ascending, of the wanted columns."""
-    begin = _starts(np.where(wanted, blocks, 0))
+    begin = starts_of(np.where(wanted, blocks, 0))
     rows = np.empty(begin[-1], np.int32)
     _column_structures(order.size, order, parent, wanted, begin, start, neighbour, rows)
     return begin, rows
@@ -186,13 +182,13 @@ def eliminated(sizes, first, order, start, neighbour, rows, columns, offsets) ->
     below = scalars[tops]
     padded, padded_below = _padded(width), _padded(below)
     ld, update_ld = _staggered(padded + padded_below), _staggered(padded_below)
-    panels, places = _starts(ld * padded), _starts(padded)
+    panels, places = starts_of(ld * padded), starts_of(padded)
     fronts[:, WIDTH], fronts[:, PADDED], fronts[:, BELOW], fronts[:, PADDED_BELOW] = width, padded, below, padded_below
     fronts[:, LD], fronts[:, PANEL], fronts[:, UPDATE_LD], fronts[:, FIRST] = ld, panels[:-1], update_ld, places[:-1]
     fronts[:, UPDATE], stack = _stacks(up, update_ld * padded_below)
 
     # a block's unknowns inside its own panel, and in the padded elimination order; the last slot there is always zero
-    before = _starts(size)[:-1]
+    before = starts_of(size)[:-1]
     local = before - before[np.searchsorted(front, np.arange(count))][front]
     block_place = places[front] + local
     scalar = np.full(places[-1] + 1, -1, np.int64)
@@ -203,9 +199,9 @@ def eliminated(sizes, first, order, start, neighbour, rows, columns, offsets) ->
     row_keys = np.sort(row_front.astype(np.int64) * n + row_block)
     row_front, row_block = row_keys // n, row_keys % n
     height = size[row_block]
-    row_before = _starts(height)[:-1]
-    row_local = row_before - _starts(below)[:-1][row_front]
-    row_start = _starts(padded_below)
+    row_before = starts_of(height)[:-1]
+    row_local = row_before - starts_of(below)[:-1][row_front]
+    row_start = starts_of(padded_below)
     row_places = np.full(row_start[-1], places[-1], np.int32)
     within = np.arange(height.sum()) - np.repeat(row_before, height)
     row_places[np.repeat(row_start[row_front] + row_local, height) + within] = (
@@ -236,7 +232,7 @@ def eliminated(sizes, first, order, start, neighbour, rows, columns, offsets) ->
         ),
         1,
     )[np.argsort(k, kind="stable")]
-    entry_start = _starts(np.bincount(k, minlength=count))
+    entry_start = starts_of(np.bincount(k, minlength=count))
 
     # runs of consecutive rows of a front inside its parent: first row, row in the parent, length; none across the
     # border between panel and update matrix
@@ -249,10 +245,10 @@ def eliminated(sizes, first, order, start, neighbour, rows, columns, offsets) ->
     heads = np.flatnonzero(np.concatenate((np.ones(min(1, joined.size + 1), bool), ~joined))[: row_keys.size])
     lengths = np.add.reduceat(height, heads) if heads.size else height
     runs = np.stack((row_local[heads], target[heads], lengths), 1)
-    run_start = _starts(np.bincount(row_front[heads], minlength=count))
+    run_start = starts_of(np.bincount(row_front[heads], minlength=count))
     inner = np.flatnonzero(up >= 0)
     children = inner[np.argsort(up[inner], kind="stable")]
-    child_start = _starts(np.bincount(up[inner], minlength=count))
+    child_start = starts_of(np.bincount(up[inner], minlength=count))
     arrays = (fronts, entry_start, entries, child_start, children, run_start, runs, scalar, row_start, row_places)
     sizes = int(panels[-1]), int(stack), int((padded + padded_below).max())
     return Elimination(*sizes, *kept_tensors(arrays, torch.device("cpu")))

@@ -14,7 +14,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from mslsq.levels import kept_tensors
-from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.block_structure import BlockStructure, starts_of
 from mslsq.linear.torch_operators import registered
 
 BACKENDS = {
@@ -128,18 +128,11 @@ def analysis_of(structure: BlockStructure, backend: str) -> Analysis:
 
 def lower_triangle(structure: BlockStructure) -> tuple[Lower, Int[ndarray, "entries"]]:
     """The lower triangle entry by entry, and the place of each in the values."""
-    heights, widths = structure.block_sizes[structure.rows], structure.block_sizes[structure.cols]
-    sizes = heights * widths
-    block = np.repeat(np.arange(len(sizes)), sizes)
-    within = np.arange(sizes.sum()) - (np.cumsum(sizes) - sizes)[block]
-    row = structure.starts[structure.rows[block]] + within // widths[block]
-    column = structure.starts[structure.cols[block]] + within % widths[block]
-    place = structure.offsets[block] + within
+    row, column = structure.places
     order = np.lexsort((row, column))
     order = order[row[order] >= column[order]]
-    size = structure.num_unknowns
-    counts = np.bincount(column[order], minlength=size)
-    return Lower(size, np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))), row[order]), place[order]
+    counts = np.bincount(column[order], minlength=structure.num_unknowns)
+    return Lower(structure.num_unknowns, starts_of(counts), row[order]), order
 
 
 @registered("foreign_cholesky_solve")
