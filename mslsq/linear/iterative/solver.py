@@ -21,7 +21,7 @@ from mslsq.linear.iterative.unformed import UnformedBlocks
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.operator_plan import OperatorPlan
 from mslsq.linear.sparse import SparseCholesky
-from mslsq.linear.storage import Storage, Vector
+from mslsq.linear.storage import Storage, Vector, already_bound
 from mslsq.linear.stored_blocks import StoredBlocks
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem, UnformedSystem
 
@@ -204,8 +204,7 @@ class ConjugateGradient(LinearSolver):
     ) -> Float[Tensor, "batch columns k"]:
         """(JᵀJ + diag(damping))⁻¹ rhs from the blocks of J, as accurately as for derivatives; NaN where the residual
         stays too large."""
-        assert self.rows is not None  # bound by the engine
-        operator = JacobianBlocks(jacobian, damping, self.rows.jacobian, False)
+        operator = JacobianBlocks(jacobian, damping, already_bound(self.rows).jacobian, False)
         tried = solve_accurately(operator, rhs.mT.flatten(0, 1), self._most_iterations(rhs.shape[1]))
         return _trusted(tried, jacobian, rhs)
 
@@ -235,9 +234,7 @@ class ConjugateGradient(LinearSolver):
 
     @property
     def _structure(self) -> BlockStructure:
-        if self.structure is None:
-            raise RuntimeError("ConjugateGradient has no structure yet: it is bound by the solver that uses it.")
-        return self.structure
+        return already_bound(self.structure)
 
     def _operator(self) -> tuple[type[Operator], OperatorPlan]:
         """What a step multiplies by, and where its numbers stand."""
