@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.kernels import run_on
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.constant_inverse import ConstantInverse
 from mslsq.linear.independent_kinds import EliminationError, blocks_of, kinds_to_eliminate
@@ -220,7 +221,7 @@ class ConjugateGradient(LinearSolver):
 
     @property
     def _solves_directly(self) -> bool:
-        if self.derivatives != "auto" or self.matrix_free or self._structure.device.type != "cpu":
+        if self.derivatives != "auto" or self.matrix_free or not run_on(self._structure.device):
             return self.derivatives == "direct"
         return self._structure.elimination.factor_size <= LARGEST_DIRECT
 
