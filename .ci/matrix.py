@@ -46,7 +46,9 @@ def outcome(python: str, torch: str, tests: str, folder: Path) -> dict[str, Any]
     folder.mkdir(parents=True, exist_ok=True)
     constraints = folder / "constraints.txt"
     # constraints.txt is of one Python and one PyTorch: with others, pip chooses what goes with them
-    constraints.write_text(f"torch=={torch}\n")
+    wanted = f"torch=={torch}\n"
+    if not constraints.exists() or constraints.read_text() != wanted:  # else make would install all again
+        constraints.write_text(wanted)
     make = ["make", "test", f"PYTHON={python}", f"VENV={folder / 'venv'}", f"CONSTRAINTS={constraints}"]
     chosen = "" if tests == ALL else tests
     log = folder / "log"
@@ -81,8 +83,12 @@ def keep(new: list[dict[str, Any]]) -> None:
     merged = {combination(result): result for result in [*known, *new]}
     results = [merged[key] for key in sorted(merged)]
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    PAGE.write_text(page(results), "utf-8")
+
+
+def page(results: list[dict[str, Any]]) -> str:
     columns = ("python", "torch", "numpy", "scipy", "libc", "kernels", "tests", "result", "seconds", "date", "commit")
-    PAGE.write_text(HEAD + "".join(f"| {' | '.join(str(one[name]) for name in columns)} |\n" for one in results))
+    return HEAD + "".join(f"| {' | '.join(str(one[name]) for name in columns)} |\n" for one in results)
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """What is given away: the source archive has all that the README's commands and the tests need, a wheel its kernels."""
 
+import json
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -102,3 +104,10 @@ def test_where_the_kernels_are_required_the_build_fails_and_says_why(checkout: P
     done = run(checkout, *arguments, CXX="no-such-compiler", MSLSQ_KERNELS="required")
     assert done.returncode and "no C++ compiler: looked for no-such-compiler" in done.stderr
     assert not list(checkout.glob("dist/*.whl"))
+
+
+def test_the_page_of_tested_versions_says_what_the_runs_gave() -> None:
+    results = json.loads((REPOSITORY / ".ci" / "versions.json").read_text())
+    matrix = runpy.run_path(str(REPOSITORY / ".ci" / "matrix.py"))
+    assert (REPOSITORY / "docs" / "versions.md").read_text("utf-8") == matrix["page"](results)
+    assert sorted(results, key=matrix["combination"]) == results
