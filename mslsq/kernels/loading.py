@@ -117,7 +117,7 @@ def _compiled(kept: Path | None, named: str | None, reasons: list[str], unusable
             if place is None:
                 temporary = tempfile.TemporaryDirectory(prefix="mslsq-", ignore_cleanup_errors=True)
                 place = make_private(Path(until_loaded.enter_context(temporary)))
-            # Loaded before it gets its name, so that of several processes at once each has its own, whoever is last.
+            # Loaded before it gets its name, so that of several processes at once each has its own, whichever is last.
             work = tempfile.TemporaryDirectory(prefix="new-", dir=place, ignore_cleanup_errors=True)
             folder = Path(until_loaded.enter_context(work))
             target = named or best_target(folder)
