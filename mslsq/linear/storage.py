@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 Vector = Float[Tensor, "batch columns"]
@@ -76,6 +76,14 @@ class Storage:
         """A symmetric matrix of all terms, in the form that `product` and `LinearSolver.definite_factor` take."""
         return added(parts)
 
+    def restricted(self, matrix: Tensor, free: Bool[Tensor, "batch columns"]) -> Tensor:
+        """The matrix of the system in which only some columns are free, for a solver that holds the others.
+
+        Where the right-hand side of a held column is zero, so is its step. A matrix that holds JᵀJ, or its triangle,
+        has a one on the diagonal there; among blocks of J the column is zero, and damping keeps the system regular.
+        """
+        raise NotImplementedError
+
     # ---- what can be told of a matrix
 
     def diagonal(self, matrix: Tensor) -> Vector:
@@ -102,6 +110,10 @@ class DenseNormal(Storage):
     is_dense: ClassVar[bool] = True
     is_normal: ClassVar[bool] = True
 
+    def restricted(self, matrix: Tensor, free: Bool[Tensor, "batch columns"]) -> Tensor:
+        own = free.reshape(matrix.shape[:-1])
+        return torch.where(own[..., None] & own[..., None, :], matrix, torch.diag_embed((~own).to(matrix.dtype)))
+
     def diagonal(self, matrix: Tensor) -> Vector:
         return matrix.diagonal(dim1=-2, dim2=-1).flatten(1)
 
@@ -121,6 +133,11 @@ class Triangle(DenseNormal):
     def joined(self, parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, Vector | None]:
         jacobians, residuals = zip(*parts, strict=True)
         return triangle_of(torch.cat(jacobians, 1), torch.cat(residuals, 1))
+
+    def restricted(self, matrix: Tensor, free: Bool[Tensor, "batch columns"]) -> Tensor:
+        own = free.reshape(matrix.shape[:-1])
+        held = torch.diag_embed((~own).to(matrix.dtype))
+        return torch.linalg.qr(torch.cat((matrix * own[..., None, :], held), -2), mode="r").R
 
     def diagonal(self, matrix: Tensor) -> Vector:
         return (matrix * matrix).sum(-2).flatten(1)

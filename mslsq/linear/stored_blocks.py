@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.linear.block_products import product_by_entries, recorded_product, symmetric_product_of
 from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.operator_plan import on_device
 from mslsq.linear.storage import Storage, Vector, already_bound
 
 Values = Float[Tensor, "batch values"]
@@ -22,6 +24,13 @@ class StoredBlocks(Storage):
     is_normal: ClassVar[bool] = True
     structure: BlockStructure | None = None
     """None for a solver that is not bound to one yet."""
+
+    def restricted(self, matrix: Values, free: Bool[Tensor, "batch columns"]) -> Values:
+        structure = already_bound(self.structure)
+        row, column = structure.memo.once("places", lambda: [on_device(at, matrix.device) for at in structure.places])
+        both = free.index_select(1, row) & free.index_select(1, column)
+        held = (~free).to(matrix.dtype).index_select(1, row) * (row == column)
+        return torch.where(both, matrix, held)
 
     def diagonal(self, matrix: Values) -> Vector:
         return matrix.index_select(1, already_bound(self.structure).diagonal_index)

@@ -78,6 +78,11 @@ def test_every_storage_tells_the_same(linear, monkeypatch):
     assert torch.allclose(storage.product(hessian, v)[0], H @ v[0], rtol=1e-12)
     assert bool((storage.magnitude(matrix, v)[0] >= (A.abs() @ v[0].abs()) * (1 - 1e-12)).all())
     assert storage.is_dense == (matrix.ndim == 4)
+    free = torch.arange(len(A)) % 3 != 1
+    only = storage.restricted(matrix, free[None])
+    held = float(isinstance(storage, DenseNormal) or storage.is_normal) * ~free
+    assert torch.allclose(storage.diagonal(only)[0], torch.where(free, A.diagonal(), held), rtol=1e-12)
+    assert torch.allclose(storage.quadratic(only, v), (v * free) @ A @ (v[0] * free) + (held * v**2).sum(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("count", [3, 200])

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.linear.iterative.block_rows import BlockRows
+from mslsq.linear.iterative.block_rows import BlockRows, terms
 from mslsq.linear.iterative.torch_operators import multiply
 from mslsq.linear.storage import LinearizedTerm, Storage, Vector, already_bound
 
@@ -34,6 +34,14 @@ class UnformedBlocks(Storage):
 
     def joined_hessian(self, parts: list[Tensor]) -> Values:
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+    def restricted(self, matrix: Values, free: Bool[Tensor, "batch columns"]) -> Values:
+        padded = torch.nn.functional.pad(free, (0, 1))  # what is fixed stands behind the last column
+        kept = [
+            (term.matrix * padded[:, None, term.plan.columns]).flatten(1)
+            for term in terms(matrix, already_bound(self.rows).jacobian)
+        ]
+        return torch.cat(kept, 1)
 
     def diagonal(self, matrix: Values) -> Vector:
         return already_bound(self.rows).squared_column_norms(matrix)
