@@ -1,6 +1,6 @@
-"""`docs/operators.md` from what `trust_operators.py` found: which operators are right in a residual, which refused.
+"""`docs/reference/operators.md` from what `trust_operators.py` found: which operators are right in a residual, which refused.
 
-python benchmarks/operators_table.py benchmarks/results/operators.json > docs/operators.md
+python benchmarks/operators_table.py benchmarks/results/operators.json > docs/reference/operators.md
 """
 
 import json

@@ -1,9 +1,9 @@
-"""`docs/trust.md` from what was measured: the long runs' results and the report of a test run.
+"""`docs/project/trust.md` from what was measured: the long runs' results and the report of a test run.
 
 python benchmarks/trust_operators.py --seed 0 --count 20000 --out operators.json
 python benchmarks/trust_solves.py --seed 0 --count 500 --out solves.json
 make test ARGS="--junitxml=tests.xml"
-python benchmarks/trust_page.py --operators operators.json --solves solves.json --tests tests.xml > docs/trust.md
+python benchmarks/trust_page.py --operators operators.json --solves solves.json --tests tests.xml > docs/project/trust.md
 """
 
 # ruff: noqa: E501 (prose of the page)
@@ -62,7 +62,7 @@ def operators_section(path: Path) -> list[str]:
         "",
         f"Every differentiable operator of PyTorch {found['torch']} in a residual of its own, on random samples, float32, float64",
         "and complex; one problem, a batch, recorded, and the derivative of the solution; against plain reverse mode, one",
-        f"problem at a time ([operators.md](operators.md) has every operator). Seed {found['seed']}.",
+        f"problem at a time ([operators.md](../reference/operators.md) has every operator). Seed {found['seed']}.",
         "",
         "| outcome | checks |",
         "|---|---|",
@@ -134,7 +134,7 @@ def main() -> None:
         "<!-- Written by benchmarks/trust_page.py; do not edit. -->",
         "",
         "The engine checks itself while it runs: every plan once against plain reverse mode, every solve that used a recorded graph",
-        "against the user's own Python ([solvers.md](solvers.md#what-is-checked)). Below is what was tried from outside to find where",
+        "against the user's own Python ([solvers.md](../guide/solvers.md#what-is-checked)). Below is what was tried from outside to find where",
         "that is not enough.",
         "",
         *operators_section(arguments.operators),
