@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+__all__ = ["Pair", "base_raster", "benchmark_pairs", "make_pair", "random_transform", "warp_from_base"]
+
 BASE_SIGMA = 0.8
 MODELS = ("translation", "se2", "sim2", "affine", "homography")
 

@@ -1,5 +1,4 @@
-"""The code of README.md and of every page of docs/ runs as it stands: the blocks of a page one after the other, in one
-namespace."""
+"""The code of README.md, CONTRIBUTING.md and every page of docs/ runs: the blocks of a page in order, in one namespace."""
 
 import linecache
 import re
@@ -9,23 +8,11 @@ from pathlib import Path
 import matplotlib
 import pytest
 import torch
+from pages import PAGES, blocks_of
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)(?P<target>[^)#]+)")
 
 matplotlib.use("Agg")
-
-
-def blocks_of(text: str) -> list[tuple[int, str]]:
-    """The ```python blocks with the number of their first line; those marked `no-run` are left out."""
-    found = []
-    for match in FENCE.finditer(text):
-        words = match["info"].split()
-        if words and words[0] == "python" and "no-run" not in words:
-            found.append((text.count("\n", 0, match.start("code")) + 1, match["code"]))
-    return found
 
 
 def compiled(code: str, page: Path, line: int):

@@ -1,0 +1,187 @@
+"""The API reference, a Sphinx extension: it writes what `public_names` finds, from the docstrings.
+
+    {public-names}                a table of all public names, one line each
+    {public-module} mslsq.linear  the description of each name whose page this is
+
+Docstrings have code in single backticks and Google's sections. `as_restructured_text` turns the former into what
+autodoc reads, `napoleon` the latter. Inline code that is a public name becomes a link to its description.
+"""
+
+import inspect
+import re
+from typing import Any
+
+import public_names
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from docutils.statemachine import StringList
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
+
+CODE = re.compile(r"(:[\w:]+:`[^`]+`|``[^`]+``|`[^`]+`)")
+LOGGER = logging.getLogger(__name__)
+TOP_LEVEL = ("module", "class", "exception", "function", "data")
+FOREIGN = ("Module", "Function", "Exception", "Enum", "int", "tuple")
+"""Bases whose members are described by Python and PyTorch."""
+
+
+class PublicModule(Directive):
+    """Each name of a module that is described nowhere else, by autodoc; the others as links."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        module = self.arguments[0]
+        here, elsewhere = [], []
+        for name in public_names.names_of(module):
+            (here if public_names.page_of(module, name) == module else elsewhere).append(name)
+        lines = [line for name in here for line in described(module, name)]
+        if elsewhere and module != "mslsq":
+            links = ", ".join(f":py:obj:`{name} <{public_names.shortest(module, name)}>`" for name in elsewhere)
+            lines += [f"Can be imported from here, described elsewhere: {links}."]
+        return parsed(self, [*module_target(module), *lines])
+
+
+class PublicNames(Directive):
+    """The one page that lists all public names."""
+
+    def run(self) -> list[nodes.Node]:
+        lines = []
+        for module in public_names.public_modules():
+            lines += [f".. rubric:: ``{module}``", "", ".. list-table::", "   :widths: 35 65", ""]
+            for name in public_names.names_of(module):
+                target = public_names.shortest(module, name)
+                said = as_restructured_text([public_names.summary(public_names.value_of(module, name))])[0]
+                lines += [f"   * - :py:obj:`{name} <{target}>`", f"     - {said}"]
+            lines.append("")
+        return parsed(self, lines)
+
+
+def parsed(directive: Directive, lines: list[str]) -> list[nodes.Node]:
+    """The nodes of reStructuredText, also within a page that is Markdown."""
+    wrapped = [8 * "`" + "{eval-rst}", *lines, 8 * "`"] if directive.state.__class__.__name__ == "MockState" else lines
+    container = nodes.container()
+    directive.state.nested_parse(StringList(wrapped, source="docs/api_pages.py"), 0, container)
+    return container.children
+
+
+def module_target(module: str) -> list[str]:
+    return [f".. py:module:: {module}", ""]
+
+
+def described(module: str, name: str) -> list[str]:
+    """The autodoc directive of one name."""
+    value, full = public_names.value_of(module, name), public_names.shortest(module, name)
+    if inspect.isclass(value):
+        return [f".. autoclass:: {full}", *(f"   {option}" for option in options_of(value)), ""]
+    if inspect.isroutine(value):
+        return [f".. autofunction:: {full}", ""]
+    return [f".. autodata:: {full}", "   :no-value:", ""]
+
+
+def options_of(kind: type) -> list[str]:
+    """What a class adds to its public bases; the members of private bases are its own."""
+    names = linked_names()
+    public = [base for base in kind.__mro__[1:] if base.__name__ in names]
+    inherited = sorted({name for base in public for name in vars(base) if not name.startswith("_")})
+    options = [":members:", f":inherited-members: {', '.join((*FOREIGN, *(base.__name__ for base in public)))}"]
+    return [*options, *([f":exclude-members: {', '.join(inherited)}"] if inherited else []), ":show-inheritance:"]
+
+
+def as_restructured_text(lines: list[str]) -> list[str]:
+    """Docstring lines with inline code in double backticks and no accidental emphasis; code blocks stay as they are."""
+    result, verbatim, indent = [], False, 0
+    for line in lines:
+        text, depth = line.strip(), len(line) - len(line.lstrip())
+        if text.startswith(">>>"):
+            verbatim, indent = True, depth
+        elif (verbatim and (depth < indent if text else indent < 0)) or (verbatim and not text):
+            verbatim = False
+        result.append(line if verbatim else prose(line))
+    return literal_blocks_restored(lines, result)
+
+
+def literal_blocks_restored(lines: list[str], converted: list[str]) -> list[str]:
+    """What is indented below a line that ends in `::` is code."""
+    result, depth = list(converted), None
+    for number, line in enumerate(lines):
+        if not line.strip():
+            continue
+        here = len(line) - len(line.lstrip())
+        if depth is not None and here <= depth:
+            depth = None
+        if depth is not None:
+            result[number] = line
+        elif line.rstrip().endswith("::"):
+            depth = here
+    return result
+
+
+def prose(line: str) -> str:
+    parts = CODE.split(line)
+    for number, part in enumerate(parts):
+        if number % 2 == 0:
+            escaped = part.replace("\\", "\\\\").replace("*", "\\*").replace("|", "\\|")
+            parts[number] = re.sub(r"(\w)_(?!\w)", r"\1\\_", escaped)
+        elif not part.startswith(":"):
+            before, after = parts[number - 1][-1:], parts[number + 1][:1]
+            joined = [r"\ " if side.isalnum() or side in "_-" else "" for side in (before, after)]
+            parts[number] = f"{joined[0]}``{part.strip('`')}``{joined[1]}"
+    return "".join(parts)
+
+
+def convert_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = as_restructured_text(lines)
+
+
+class LinkedNames(SphinxTransform):
+    """Inline code that is a public name, with or without `mslsq.` and `()`, becomes a link."""
+
+    default_priority = 400
+
+    def apply(self, **options: Any) -> None:
+        known = linked_names()
+        for literal in list(self.document.findall(nodes.literal)):
+            target = known.get(literal.astext().removesuffix("()"))
+            if target and not isinstance(literal.parent, (nodes.reference, pending_xref)):
+                link = pending_xref("", refdomain="py", reftype="obj", reftarget=target, refexplicit=True, refwarn=True)
+                literal.replace_self(link)
+                link += literal
+
+
+def linked_names() -> dict[str, str]:
+    """How prose may call a public name: as at the top (`Huber`, `mslsq.Huber`), or in full (`linear.QR`)."""
+    found = {}
+    for module in reversed(public_names.public_modules()):
+        for name in public_names.names_of(module):
+            target = public_names.shortest(module, name)
+            short = f"{module}.{name}".removeprefix("mslsq.")
+            found |= {short: target, f"mslsq.{short}": target}
+            if name[0].isupper():
+                found[name] = target
+    return found
+
+
+def check_complete(app: Sphinx, env: BuildEnvironment) -> None:
+    """Everything public is described, and nothing else: members of classes aside."""
+    modules = public_names.public_modules()
+    public = {public_names.shortest(module, name) for module in modules for name in public_names.names_of(module)}
+    public |= set(modules)
+    objects: Any = env.get_domain("py").data["objects"]
+    found = {name for name, entry in objects.items() if entry.objtype in TOP_LEVEL and not entry.aliased}
+    for name in sorted(public - found):
+        LOGGER.warning("%s is public and is described on no page of docs/reference", name)
+    for name in sorted(found - public):
+        LOGGER.warning("%s is described, and is not public", name)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("public-module", PublicModule)
+    app.add_directive("public-names", PublicNames)
+    app.add_transform(LinkedNames)
+    app.connect("env-check-consistency", check_complete)
+    app.connect("autodoc-process-docstring", convert_docstring, priority=400)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
