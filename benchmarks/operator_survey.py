@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mslsq.linearize.operators import WHILE_RECORDING
+from mslsq.tracing.operators import WHILE_RECORDING
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "complex128": torch.complex128}
 SECONDS = 20
@@ -115,7 +115,7 @@ def run_case(case: Any, captured: bool, skip: set[str], started: Any) -> dict[st
         return {**line, "skipped": f"plain autograd raises {first_line(error)}"}
     function: Any = case.residual
     if captured:
-        from mslsq.linearize.capture import capture
+        from mslsq.tracing.capture import capture
 
         started("capture")
         try:

@@ -41,7 +41,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mslsq
-from mslsq.linearize.operators import REWRITTEN
+from mslsq.tracing.operators import REWRITTEN
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "complex128": torch.complex128}
 FORMS = ("single", "batch", "recorded", "derivative")

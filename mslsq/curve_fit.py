@@ -14,10 +14,10 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.least_squares import solved
-from mslsq.linearize.values import is_wrapped
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
 from mslsq.measurements import Measurements, is_element
+from mslsq.private import is_wrapped
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.solution import Solution
 from mslsq.solvers import Solver

@@ -5,26 +5,22 @@ whether a Jacobian can be mapped) when it plans its structure. None of them are 
 of ones of the same shapes writes down the same operations, and those are done on the fake tensors.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch import Tensor, fx, nn
 from torch.func import functional_call
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.overrides import _pop_mode_temporarily
-from torch.utils._python_dispatch import _disable_current_modes
 
 from mslsq import pytree
-from mslsq.adjoint.compiling import NotExportableError
-from mslsq.linearize.operators import WHILE_RECORDING
+from mslsq.adjoint.compiling import ExportError
+from mslsq.private import FakeTensor, without_modes
 from mslsq.problem import Problem, Shared
 from mslsq.solution import Solution
 from mslsq.solve import solve
 from mslsq.solvers import Solver
+from mslsq.tracing.graph import graph_of
 
 
 def is_being_exported() -> bool:
@@ -37,52 +33,71 @@ def exported_solve(problem: Problem, values: Any, data: Any, in_dims: Any, solve
     """`solve` as `max_steps` steps of plain operations, for inference.
 
     Raises:
-        NotExportableError: the solver stops early, compiles or calls back, or the recording failed; names
+        ExportError: the solver stops early, compiles or calls back, or the recording failed; names
             `mslsq.interop.export`, which records on real numbers.
     """
-    for option, wanted in (("early_stop", False), ("compile", False), ("callback", None), ("verbose", False)):
-        if getattr(solver, option) != wanted:
-            raise NotExportableError(
-                f"A layer is being exported whose solver has {option}={getattr(solver, option)!r}; a program takes a "
-                f"fixed number of steps and nothing but tensors: {type(solver).__name__}(max_steps="
-                f"{min(solver.max_steps, 20)}, early_stop=False). See also mslsq.interop.export."
-            )
+    check_exportable(solver)
     stated = _Stated(problem, dataclasses.replace(solver, trace="never"), in_dims)
-    state = {**dict(problem.named_parameters()), **dict(problem.named_buffers())}
     plain = pytree.map_leaves(lambda leaf: leaf.value if isinstance(leaf, Shared) else leaf, (values, data or {}))
     leaves, structure = pytree.flatten(plain)
-    tensors = [*state.values(), *leaves]
     found: dict[str, Any] = {}
 
-    def flat(*given: Tensor) -> list[Tensor]:
-        held = {f"problem.{name}": tensor for name, tensor in zip(state, given, strict=False)}
-        own_values, own_data = pytree.unflatten(list(given[len(state) :]), structure)
-        output, found["structure"] = pytree.flatten(functional_call(stated, held, (own_values, own_data)))
+    def run(module: Callable[..., Any], given: tuple[Tensor, ...]) -> list[Tensor]:
+        output, found["structure"] = pytree.flatten(module(*pytree.unflatten(given, structure)))
         return output
 
-    with _outside_of_export(), torch.no_grad():
+    tensors = [*state_of(stated), *leaves]
+    with without_modes(), torch.no_grad():
         try:
-            examples = [_stand_in(tensor) for tensor in tensors]
-            flat(*examples)  # plans the structure
-            graph = make_fx(flat, decomposition_table=WHILE_RECORDING)(*examples)
+            graph = graph_of_module(stated, [_stand_in(tensor) for tensor in tensors], run)
         except Exception as error:
-            raise NotExportableError(
+            raise ExportError(
                 f"The solve of a layer could not be recorded for torch.export ({type(error).__name__}: {error}). "
                 "mslsq.interop.export(module, args) records on the numbers of your example instead of on ones."
             ) from error
-        graph.graph.eliminate_dead_code()
-        graph.recompile()
     return pytree.unflatten(graph(*tensors), found["structure"])
 
 
-@contextlib.contextmanager
-def _outside_of_export() -> Iterator[None]:
-    """No mode of the export is active: tensors are real, and nothing is written down."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_disable_current_modes())
-        for _ in range(torch._C._len_torch_function_stack()):
-            stack.enter_context(_pop_mode_temporarily())
-        yield
+def state_of(module: nn.Module) -> list[Tensor]:
+    """The parameters and buffers of a module, in the order in which its graph takes them."""
+    return [*dict(module.named_parameters()).values(), *dict(module.named_buffers()).values()]
+
+
+def graph_of_module(
+    module: nn.Module,
+    tensors: list[Tensor],
+    run: Callable[[Callable[..., Any], tuple[Tensor, ...]], list[Tensor]],
+) -> fx.GraphModule:
+    """The operations of a module's forward pass, from its state and other tensors.
+
+    Args:
+        tensors: examples for the state of the module (as in `state_of`), then for what `run` is given.
+        run: `run(module, given)` calls the module, whose state is that of the graph, and returns tensors.
+    """
+    names = [*dict(module.named_parameters()), *dict(module.named_buffers())]
+
+    def flat(*given: Tensor) -> list[Tensor]:
+        held = dict(zip(names, given, strict=False))
+        return run(lambda *args, **options: functional_call(module, held, args, options), given[len(names) :])
+
+    flat(*tensors)  # plans the structure, which is read from index tensors
+    return graph_of(flat, tensors)
+
+
+def check_exportable(solver: Solver, layer: str = "") -> None:
+    """A program takes a fixed number of steps, and calls nothing.
+
+    Raises:
+        ExportError: the solver of this layer stops early, compiles, calls back or prints.
+    """
+    for option, wanted in (("early_stop", False), ("compile", False), ("callback", None), ("verbose", False)):
+        if getattr(solver, option) != wanted:
+            which, hint = (f" of layer {layer!r}", "") if layer else ("", " See also mslsq.interop.export.")
+            raise ExportError(
+                f"The solver{which} has {option}={getattr(solver, option)!r}; an exported program takes a fixed number "
+                f"of steps and nothing but tensors: {type(solver).__name__}(max_steps={min(solver.max_steps, 20)}, "
+                f"early_stop=False).{hint}"
+            )
 
 
 class _Stated(nn.Module):

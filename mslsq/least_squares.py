@@ -15,9 +15,7 @@ from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.adjoint.function import Made
 from mslsq.batching import batch_size, mapped_dims, take, unbatched
 from mslsq.linearize.blocks import BlockTerm, Values
-from mslsq.linearize.changes import Changes
-from mslsq.linearize.inputs import Collected, collect, collect_values
-from mslsq.linearize.trace import TRANSFORM_LOCK, PlanCache
+from mslsq.linearize.plan import PlanCache
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
@@ -25,6 +23,9 @@ from mslsq.problem.layout import check_dense
 from mslsq.problem.leaf import LeafSpace, leaf_space
 from mslsq.problem.system import Inputs, Slot, System, Term, Unknown
 from mslsq.solvers import Solver
+from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.tracing.reading.changes import Changes
+from mslsq.tracing.reading.inputs import Collected, collect, collect_values
 
 _PLANS: "weakref.WeakKeyDictionary[Any, PlanCache]" = weakref.WeakKeyDictionary()
 """Plans by the code of the residual, so that a lambda written anew for every call is recognised."""

@@ -1,18 +1,25 @@
 """Looking through the levels of `torch.func`: who differentiates a tensor, and the tensor without that.
 
-The wrappers and their order are PyTorch's own business (`torch._C._functorch`); only this file knows them.
+The wrappers and their order are PyTorch's own business: no other file looks at them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C import _autograd, _functorch  # pyright: ignore[reportAttributeAccessIssue]
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
+
+from mslsq.private import (
+    forward_level_is_open,
+    is_batched,
+    is_differentiated,
+    is_wrapped,
+    level_of,
+    outside_of_transforms,
+    rebatched,
+    unwrapped,
+)
 
 
 def constant(tensor: Tensor) -> Tensor:
@@ -28,40 +35,8 @@ def constant(tensor: Tensor) -> Tensor:
 def kept_tensors(arrays: Iterable[np.ndarray], device: torch.device) -> list[Tensor]:
     """Arrays as tensors that are kept from one call to the next, on a CPU in the same memory: made outside of all
     transforms, which wrap whatever is made inside of them, and whose wrappers are of no use afterwards."""
-    with temporarily_clear_interpreter_stack():
+    with outside_of_transforms():
         return [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays]
-
-
-def outside_of_transforms() -> Any:
-    """A context in which no `torch.func` transform is running."""
-    return temporarily_clear_interpreter_stack()
-
-
-@contextmanager
-def without_saved_tensor_hooks() -> Iterator[None]:
-    """Leave aside what the caller does with tensors saved for backward (`torch.utils.checkpoint`, `save_on_cpu`):
-    `torch.func.vjp` raises where anybody does. What is saved in here is kept as it is."""
-    suspended = []
-    if _autograd._saved_tensors_hooks_get_disabled_error_message() is None:  # a transform has none
-        while (hooks := _autograd._top_saved_tensors_default_hooks(True)) is not None:
-            _autograd._pop_saved_tensors_default_hooks()
-            suspended.append(hooks)
-    try:
-        yield
-    finally:
-        for pack, unpack in reversed(suspended):
-            _autograd._push_saved_tensors_default_hooks(pack, unpack)
-
-
-def transforms_are_active() -> bool:
-    """Is a `torch.func` transform running?"""
-    return bool(_functorch.get_interpreter_stack())
-
-
-def is_batched_by_autograd(tensor: Tensor) -> bool:
-    """Is this one of many cotangents of `torch.autograd.grad(..., is_grads_batched=True)`? It has a `vmap` of its
-    own."""
-    return _functorch.is_legacy_batchedtensor(tensor)
 
 
 def count_transforms(tensors: Iterable[Tensor]) -> int:
@@ -91,35 +66,34 @@ def belongs_to(tensor: Tensor, mask: Tensor) -> bool:
 
 def has_plain_tangent(tensor: Tensor) -> bool:
     """Does it carry a tangent of `torch.autograd.forward_ad` itself, not of `jvp` or `jacfwd`?"""
-    if forward_ad._current_level < 0:
+    if not forward_level_is_open():
         return False
-    with temporarily_clear_interpreter_stack():
+    with outside_of_transforms():
         return forward_ad.unpack_dual(_plain(tensor)).tangent is not None
 
 
 def at_the_bottom(tensor: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """`function` of the tensor underneath all transforms, constant for those that differentiate, mapped by those that
     map."""
-    if _functorch.is_gradtrackingtensor(tensor):
-        return at_the_bottom(_functorch.get_unwrapped(tensor), function)
-    if _functorch.is_batchedtensor(tensor):
-        inner = at_the_bottom(_functorch.get_unwrapped(tensor), function)
-        return _functorch._add_batch_dim(inner, _functorch.maybe_get_bdim(tensor), _functorch.maybe_get_level(tensor))
-    with temporarily_clear_interpreter_stack():
+    if is_differentiated(tensor):
+        return at_the_bottom(unwrapped(tensor), function)
+    if is_batched(tensor):
+        return rebatched(at_the_bottom(unwrapped(tensor), function), like=tensor)
+    with outside_of_transforms():
         return function(tensor)
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = _functorch.get_unwrapped(tensor)
+    while is_wrapped(tensor):
+        tensor = unwrapped(tensor)
     return tensor
 
 
 def _levels(tensor: Tensor) -> tuple[frozenset[int], frozenset[int]]:
     """The levels at which a tensor is mapped, and those at which it is differentiated."""
     mapped, differentiated = set(), set()
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        kind = differentiated if _functorch.is_gradtrackingtensor(tensor) else mapped
-        kind.add(_functorch.maybe_get_level(tensor))
-        tensor = _functorch.get_unwrapped(tensor)
+    while is_wrapped(tensor):
+        kind = differentiated if is_differentiated(tensor) else mapped
+        kind.add(level_of(tensor))
+        tensor = unwrapped(tensor)
     return frozenset(mapped), frozenset(differentiated)

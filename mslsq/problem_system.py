@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from mslsq import pytree
 from mslsq.batching import batch_size, mapped_dims, take
-from mslsq.linearize.changes import Changes
-from mslsq.linearize.inputs import Collected, collect_module
 from mslsq.manifolds import Manifold
+from mslsq.private import disable_proxy_modes_tracing, version_of
 from mslsq.problem import CostFunction, Problem, Shared
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError, unknown_name
 from mslsq.problem.layout import check_dense
 from mslsq.problem.system import Inputs, Slot, System, Term, Unknown
 from mslsq.problem.variable import Blocks, Variable
+from mslsq.tracing.reading.changes import Changes
+from mslsq.tracing.reading.inputs import Collected, collect_module
 
 _CHANGES: "weakref.WeakKeyDictionary[Problem, Changes]" = weakref.WeakKeyDictionary()
 """The memory of the states in which a problem was solved."""
@@ -165,7 +165,7 @@ def _term(
         per_block=_per_block(cost, tensors, mapped),
         key=(
             key,
-            tuple((id(r.index), r.index._version) for r in cost.references if isinstance(r.index, Tensor)),
+            tuple((id(r.index), version_of(r.index)) for r in cost.references if isinstance(r.index, Tensor)),
         ),
         chunk=cost.chunk,
         is_of_library=type(cost).__module__.startswith("mslsq.problem.") and "residual" not in vars(cost),

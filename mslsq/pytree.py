@@ -1,13 +1,12 @@
-"""Pytrees: the one place that touches `torch.utils._pytree`, which is private to PyTorch.
+"""Pytrees: the one place that takes nested structures of tensors apart and puts them together.
 
-Everything that `torch.func` maps over (manifold elements, solutions) is registered here, and every nested structure of
-tensors is taken apart and put together here.
+Everything that `torch.func` maps over (manifold elements, solutions) is registered here.
 """
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torch.utils import _pytree
+from mslsq.private import pytree as _pytree
 
 T = TypeVar("T")
 Structure = _pytree.TreeSpec

@@ -9,7 +9,7 @@ from torch import Tensor
 from mslsq.adjoint import Adjoint, solve_system
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.batching import unbatched
-from mslsq.linearize.trace import PlanCache
+from mslsq.linearize.plan import PlanCache
 from mslsq.problem import Problem
 from mslsq.problem.variable import Variable
 from mslsq.problem_system import stated

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import mslsq
-from mslsq.linearize.inplace import InPlaceResidualWarning
 from mslsq.problem import ProblemError
+from mslsq.tracing.inplace import InPlaceResidualWarning
 
 F64 = torch.float64
 T = torch.linspace(0, 1, 24, dtype=F64)
@@ -262,7 +262,7 @@ def test_a_residual_may_write_into_its_arguments_without_harm():
     assert torch.allclose(solution.value, mslsq.least_squares(residual, START, (T, y)).value, rtol=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore::mslsq.linearize.inplace.InPlaceResidualWarning")
+@pytest.mark.filterwarnings("ignore::mslsq.tracing.inplace.InPlaceResidualWarning")
 @pytest.mark.parametrize("mapped", [True, False])
 def test_a_write_that_does_not_depend_on_x_does_not_add_up_over_steps(mapped):
     y = noisy()

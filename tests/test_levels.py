@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.func import grad, jvp, vmap
 
-from mslsq.levels import kept_tensors, transforms_are_active
+from mslsq.levels import kept_tensors
+from mslsq.private import transforms_are_active
 
 TRANSFORMS = {
     "grad": lambda f: grad(lambda x: f(x).sum())(torch.ones(2)),

@@ -10,12 +10,13 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from mslsq.adjoint.function import Answer, Call
-from mslsq.levels import belongs_to, constant, transforms_are_active
+from mslsq.levels import belongs_to, constant
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs, linearizer_of
-from mslsq.linearize.trace import Recorded
+from mslsq.private import transforms_are_active
 from mslsq.problem.system import Inputs
 from mslsq.solvers.planning import linear_solver_of
+from mslsq.tracing.recording import Recorded
 
 
 @dataclass(frozen=True, eq=False)

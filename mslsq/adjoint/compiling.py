@@ -7,7 +7,8 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+
+from mslsq.private import FakeTensor, hidden_from_dynamo
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -19,14 +20,14 @@ REASON = (
 )
 
 
-class NotExportableError(RuntimeError):
-    """A solve cannot be exported as it is; the message says why and what to change."""
+class ExportError(ValueError):
+    """A solve or a module cannot be exported as it is; the message says why and what to change."""
 
 
 def refuse_fake_tensors(tensor: Tensor) -> None:
     """A solve that `torch.export` runs on fake tensors ends in an error of its own about symbols: say it in words."""
     if torch.compiler.is_exporting() and isinstance(tensor, FakeTensor):
-        raise NotExportableError(
+        raise ExportError(
             "torch.export is running a solve on tensors without numbers, but a solve reads some when it plans its "
             "structure. Put it into a LeastSquaresLayer with solver=LevenbergMarquardt(max_steps=k, early_stop=False), "
             "or export the module with mslsq.interop.export(module, args)."
@@ -50,7 +51,5 @@ def outside_compiled_regions(function: F) -> F:
             disabled.append(torch.compiler.disable(function, reason=REASON))
         return disabled[0](*args, **options)
 
-    # What `torch.compiler.disable` tells Dynamo about a function, without importing it.
-    cast(Any, outside)._torchdynamo_disable = True
-    cast(Any, outside)._torchdynamo_disable_msg = REASON
+    hidden_from_dynamo(outside, REASON)
     return cast(F, outside)

@@ -9,9 +9,10 @@ from torch.autograd.function import once_differentiable
 
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError, DerivativeOrderError
 from mslsq.adjoint.attachment import Attachment
-from mslsq.levels import constant, transforms_are_active
+from mslsq.levels import constant
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.trace import TRANSFORM_LOCK
+from mslsq.private import transforms_are_active
+from mslsq.tracing.graph import TRANSFORM_LOCK
 
 CHORD_STEPS = 10
 """Each gains a factor of about ε: ten are beyond rounding for any sensible ε."""

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from mslsq.adjoint.adjoint import Adjoint
 from mslsq.adjoint.judging import judged
-from mslsq.levels import without_saved_tensor_hooks
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.trace import Plan
+from mslsq.linearize.plan import Plan
+from mslsq.private import without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status
 from mslsq.solvers.planning import Task

@@ -9,11 +9,12 @@ from torch import Tensor
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment
 from mslsq.adjoint.pullback import attached_lazily
-from mslsq.levels import constant, without_saved_tensor_hooks
+from mslsq.levels import constant
 from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import TermInputs
-from mslsq.linearize.trace import TRANSFORM_LOCK
+from mslsq.private import without_saved_tensor_hooks
+from mslsq.tracing.graph import TRANSFORM_LOCK
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from mslsq.adjoint.minimum import Curvature, Evidence, Point, evidence_of_a_mini
 from mslsq.adjoint.warning import TRUSTED, warn_about
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
-from mslsq.linearize.trace import TRANSFORM_LOCK
 from mslsq.solution import Status
 from mslsq.solvers.run import Outcome
+from mslsq.tracing.graph import TRANSFORM_LOCK
 
 if TYPE_CHECKING:
     from mslsq.adjoint.function import Call

@@ -15,16 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mslsq.levels import (
-    backward_may_come,
-    is_batched_by_autograd,
-    transforms_are_active,
-    without_saved_tensor_hooks,
-)
+from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
-from mslsq.linearize.trace import Recorded
+from mslsq.private import is_batched_by_autograd, transforms_are_active, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
+from mslsq.tracing.recording import Recorded
 
 if TYPE_CHECKING:
     from mslsq.adjoint.attachment import Attachment

@@ -12,7 +12,7 @@ from mslsq.adjoint.implicit import Implicit
 from mslsq.adjoint.limit import limited
 from mslsq.levels import backward_may_come, constant, count_transforms, has_plain_tangent
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.trace import PlanCache
+from mslsq.linearize.plan import PlanCache
 from mslsq.problem.system import Inputs, System
 from mslsq.solution import History, Solution
 from mslsq.solvers import LevenbergMarquardt, Solver

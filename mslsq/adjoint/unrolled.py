@@ -12,11 +12,12 @@ from torch.utils.checkpoint import checkpoint
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment, per_entry
 from mslsq.adjoint.linear_steps import differentiable, harmless
-from mslsq.levels import constant, transforms_are_active
+from mslsq.levels import constant
 from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer
-from mslsq.linearize.trace import TRANSFORM_LOCK
+from mslsq.private import transforms_are_active
+from mslsq.tracing.graph import TRANSFORM_LOCK
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from torch import Tensor
 from mslsq.linear import Cholesky
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.linearize.pattern import Pattern
-from mslsq.linearize.trace import TRANSFORM_LOCK
 from mslsq.problem import Problem
 from mslsq.problem.structure import Structure
 from mslsq.problem_system import StatedProblem, stated
 from mslsq.solve import plans_of
 from mslsq.solvers import LevenbergMarquardt
 from mslsq.solvers.planning import Task, planned
+from mslsq.tracing.graph import TRANSFORM_LOCK
 
 
 @dataclass(frozen=True, eq=False)

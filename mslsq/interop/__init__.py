@@ -1,5 +1,6 @@
 """Beyond PyTorch's own calls: programs for `torch.export`."""
 
-from mslsq.interop.exporting import ExportError, export
+from mslsq.exporting import ExportError
+from mslsq.interop.exporting import export
 
 __all__ = ["ExportError", "export"]

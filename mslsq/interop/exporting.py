@@ -2,22 +2,17 @@
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from mslsq.exporting import WHILE_RECORDING
+from mslsq.exporting import ExportError, check_exportable, graph_of_module, state_of
 from mslsq.layer import LeastSquaresLayer
 from mslsq.manifolds import Manifold
-
-
-class ExportError(ValueError):
-    """A module cannot be exported; the message says why and what to change."""
+from mslsq.tracing.graph import distinct
 
 
 def export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -49,35 +44,31 @@ def export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] |
     module = copy.deepcopy(module)
     for name, layer in module.named_modules():
         if isinstance(layer, LeastSquaresLayer):
-            _check_solver(name, layer)
+            check_exportable(layer.solver, name or "itself")
             # Nothing is recorded while this is being recorded.
             layer.solver = dataclasses.replace(layer.solver, trace="never")
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    names, leaves = list(state), []
+    leaves: list[Tensor] = []
     frame = _take_apart((args, kwargs), leaves)
     results: dict[str, Any] = {}
 
-    def flat(*tensors: Tensor) -> list[Tensor]:
-        held = dict(zip(names, tensors[: len(names)], strict=True))
-        given_args, given_kwargs = _put_together(frame, iter(tensors[len(names) :]))
+    def run(forward: Callable[..., Any], given: tuple[Tensor, ...]) -> list[Tensor]:
+        given_args, given_kwargs = _put_together(frame, iter(given))
         output: list[Tensor] = []
-        results["frame"] = _take_apart(functional_call(module, held, given_args, given_kwargs), output)
+        results["frame"] = _take_apart(forward(*given_args, **given_kwargs), output)
         return output
 
+    state = state_of(module)
     with torch.no_grad():
         try:
-            given = [tensor.detach() for tensor in (*state.values(), *leaves)]
-            flat(*given)  # plans the structure, which is read from index tensors
-            graph = make_fx(flat, decomposition_table=WHILE_RECORDING)(*given)
+            graph = graph_of_module(module, distinct([*state, *leaves]), run)
         except RuntimeError as error:
             raise ExportError(
                 f"The forward pass of {type(module).__name__} cannot be recorded ({error}). A solve must take a fixed "
                 "number of steps: solver=LevenbergMarquardt(max_steps=k, early_stop=False, trace='never')."
             ) from error
-        graph.graph.eliminate_dead_code()
         constants = _constants_as_inputs(graph)
         graph.recompile()
-        program = _Program(graph, [*state.values()], constants, results["frame"])
+        program = _Program(graph, state, constants, results["frame"])
         return torch.export.export(program, args, kwargs, strict=False)
 
 
@@ -149,14 +140,3 @@ def _put_together(frame: Any, leaves: Any) -> Any:
     if isinstance(frame, tuple):
         return tuple(_put_together(value, leaves) for value in frame)
     return frame
-
-
-def _check_solver(name: str, layer: LeastSquaresLayer) -> None:
-    solver = layer.solver
-    for option, wanted in (("early_stop", False), ("compile", False), ("callback", None), ("verbose", False)):
-        if getattr(solver, option) != wanted:
-            raise ExportError(
-                f"The solver of layer {name or 'itself'!r} has {option}={getattr(solver, option)!r}; an exported "
-                f"program takes a fixed number of steps and nothing but tensors: {type(solver).__name__}(max_steps="
-                f"{min(solver.max_steps, 20)}, early_stop=False)."
-            )

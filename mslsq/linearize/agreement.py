@@ -14,8 +14,8 @@ from mslsq.linearize import independent
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.compressed import CompressedTerm
 from mslsq.linearize.sample import Sample, product
-from mslsq.linearize.trace import TRANSFORM_LOCK
 from mslsq.problem.system import Inputs
+from mslsq.tracing.graph import TRANSFORM_LOCK
 
 
 class DerivativeMismatchError(RuntimeError):

@@ -11,7 +11,6 @@ import torch
 from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from mslsq.kernels import run_on
 from mslsq.linear.storage import LinearizedTerm
@@ -28,6 +27,7 @@ from mslsq.linearize.normal_products import (
 )
 from mslsq.linearize.pattern import Placement
 from mslsq.linearize.robust import robustified
+from mslsq.private import get_proxy_mode
 from mslsq.problem.structure import Structure
 
 PIECE = 500_000

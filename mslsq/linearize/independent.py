@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.levels import outside_of_transforms
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.manifolds.validation import unchecked
+from mslsq.private import outside_of_transforms
 from mslsq.problem.system import Inputs
 
 Storages = tuple[Tensor, ...]

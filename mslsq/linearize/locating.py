@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.func import jacfwd, jacrev, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq.linearize import independent
 from mslsq.linearize.sample import Sample
-from mslsq.linearize.trace import TRANSFORM_LOCK
+from mslsq.private import is_operator, operator_name
+from mslsq.tracing.graph import TRANSFORM_LOCK, graph_of
 
 
 def faulty_operator(sample: Sample) -> str:
@@ -33,13 +33,13 @@ def _first_wrong(sample: Sample) -> str:
         return block.residual_of_block(tensors[:count], dict(zip(names, tensors[count:], strict=True)))
 
     rows = [[*storages, *(inputs[name] for name in names)] for storages, inputs in lanes]
-    graph = make_fx(flat)(*rows[0])
+    graph = graph_of(flat, rows[0])
     found = [_Values(graph, row) for row in rows]
     for node in graph.graph.nodes:
         for values in found:
             values.run(node)
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and _is_wrong(node, found):
-            return node.target._schema.name.removeprefix("aten::")
+        if node.op == "call_function" and is_operator(node.target) and _is_wrong(node, found):
+            return operator_name(node.target)
     return ""
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mslsq.linearize import independent
 from mslsq.linearize.agreement import (
@@ -27,16 +26,17 @@ from mslsq.linearize.agreement import (
     double_backward,
 )
 from mslsq.linearize.blocks import BlockTerm, Values, first_block
-from mslsq.linearize.capture import CaptureError, capture
 from mslsq.linearize.compressed import CompressedTerm
 from mslsq.linearize.derivatives import Mode, Way
-from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.linearize.locating import faulty_operator
-from mslsq.linearize.operators import must_be_rewritten
 from mslsq.linearize.sample import Sample, sample_of
-from mslsq.linearize.trace import TRANSFORM_LOCK
+from mslsq.private import TorchDispatchMode, operator_name, version_of
 from mslsq.problem.errors import ProblemError, SecondDerivativeError
 from mslsq.problem.system import Inputs
+from mslsq.tracing.capture import CaptureError, capture
+from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.tracing.inplace import InPlaceResidualWarning, inplace_advice
+from mslsq.tracing.operators import must_be_rewritten
 
 MANY_ROWS = 1000
 """A Jacobian with so many rows is not made by one backward pass per row without a word: 3,136 rows take minutes."""
@@ -154,18 +154,17 @@ def _reason_to_rewrite(block: BlockTerm, values: Values, inputs: Inputs) -> str:
     """Why the residual must not be differentiated as it is written; empty where nothing speaks against it."""
     storages, first = first_block(block.term, block.batched, values, inputs)
     tensors = [*storages, *first.values()]
-    counted = not any(tensor.is_inference() for tensor in tensors)  # inference tensors count no versions
-    before = [tensor._version for tensor in tensors] if counted else []
+    before = [version_of(tensor) for tensor in tensors]
     is_differentiated = block.term.jacobians is None
     observer = Observer()  # importing torch._dynamo when it is entered takes a second in torch 2.13
     with independent.plain_python(), observer if is_differentiated else contextlib.nullcontext():
         block.term.residual(block.values_of_block(storages), first)
-    if counted and [tensor._version for tensor in tensors] != before:
+    if [version_of(tensor) for tensor in tensors] != before:
         # Under `vmap` that may work silently, and change the user's data once per step.
         return "it writes into its arguments"
     if observer.switches_gradients_off:
         return "it uses torch.no_grad(), which forward mode does not respect"
-    rewritten = sorted({operator._schema.name.removeprefix("aten::") for operator in observer.operators})
+    rewritten = sorted({operator_name(operator) for operator in observer.operators})
     return f"{', '.join(rewritten)} cannot be differentiated as is in PyTorch" if rewritten else ""
 
 

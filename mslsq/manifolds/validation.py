@@ -12,8 +12,8 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from mslsq.levels import is_batched_by_autograd, transforms_are_active
 from mslsq.manifolds.errors import ManifoldError
+from mslsq.private import is_batched_by_autograd, is_tracing_or_dispatching, transforms_are_active
 
 DIGITS = 1e-3
 """How far from one a squared norm may be: quaternions of four digits, as trajectories have them in files, are wrong by
@@ -46,8 +46,7 @@ def may_look(tensor: Tensor) -> bool:
         return False
     if transforms_are_active() or is_batched_by_autograd(tensor):
         return False
-    recorded = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-    if recorded or torch._C._len_torch_dispatch_stack():
+    if torch.compiler.is_compiling() or is_tracing_or_dispatching():
         return False
     return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mslsq import pytree
-from mslsq.levels import outside_of_transforms
+from mslsq.private import outside_of_transforms
 from mslsq.problem.cost import CostFunction, own_tensors
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
 from mslsq.problem.system import residual_vector

@@ -14,7 +14,6 @@ from torch import Tensor
 from mslsq.linear.block_structure import analyze
 from mslsq.linear.choice import blocks_are_faster
 from mslsq.linearize.blocks import BlockTerm, Values, first_block
-from mslsq.linearize.capture import Captured, capture
 from mslsq.linearize.compressed import (
     CompressedPlan,
     CompressedTerm,
@@ -28,14 +27,16 @@ from mslsq.linearize.compressed import (
 )
 from mslsq.linearize.derivatives import Way
 from mslsq.linearize.independent import irregular
-from mslsq.linearize.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.linearize.pattern import Pattern
+from mslsq.linearize.plan import Plan
 from mslsq.linearize.sample import SMALL_MOVE
-from mslsq.linearize.trace import TRANSFORM_LOCK, Plan
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import SMALL, Structure, numbered_by_component
 from mslsq.problem.system import Inputs, System, residual_vector
 from mslsq.solvers.solver import LARGEST_DENSE, Solver
+from mslsq.tracing.capture import Captured, capture
+from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.tracing.inplace import InPlaceResidualWarning, inplace_advice
 
 WORTH_LOOKING = 1_000_000
 """Numbers in the dense Jacobians of a batch from which the sparsity is looked for (or more than LARGEST_DENSE columns):

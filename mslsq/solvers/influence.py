@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
-from mslsq.linearize.trace import TRANSFORM_LOCK
 from mslsq.solution import Status
+from mslsq.tracing.graph import TRANSFORM_LOCK
 
 NEARBY = 1e-2
 """How far from the start, relative to 1 + |x|, the Jacobian is looked at again: beyond rounding, within most models."""

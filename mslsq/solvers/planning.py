@@ -11,7 +11,7 @@ from mslsq.linear.choice import blocks_are_faster
 from mslsq.linearize.blocks import BlockTerm, Values, block_term
 from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
-from mslsq.linearize.trace import Plan, PlanCache, global_key, tensor_key
+from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
 from mslsq.linearize.ways import hessian_way_of, way_of
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
-from mslsq.linearize.trace import Plan
+from mslsq.linearize.plan import Plan
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
 from mslsq.solvers.influence import first_look, warn_without_influence

@@ -6,10 +6,11 @@ from typing import Any
 from mslsq import pytree
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
-from mslsq.linearize.trace import WITNESS, Plan, Recorded
+from mslsq.linearize.plan import WITNESS, Plan
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.step import Record, State, Step
 from mslsq.solvers.witness import Witness
+from mslsq.tracing.recording import Recorded
 
 
 class Runner:

@@ -18,10 +18,11 @@ from mslsq.linearize.agreement import NonDeterministicResidualError, check_deter
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.compressed import CompressedTerm
 from mslsq.linearize.derivatives import Way
+from mslsq.linearize.plan import WITNESS, Plan
 from mslsq.linearize.sample import Sample, product, sample_of
-from mslsq.linearize.trace import TRANSFORM_LOCK, WITNESS, Plan
 from mslsq.problem.system import Inputs
 from mslsq.solvers.planning import Task
+from mslsq.tracing.graph import TRANSFORM_LOCK
 
 ROUNDING = 1e3
 """Two evaluations may differ by so many units in the last place of |J|·|x| plus the largest residual of the start."""

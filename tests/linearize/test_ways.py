@@ -128,7 +128,7 @@ def test_kinks_and_ties_at_the_start_are_no_difference(kink):
     assert solution.cost.isfinite()
 
 
-@pytest.mark.filterwarnings("ignore::mslsq.linearize.inplace.InPlaceResidualWarning")
+@pytest.mark.filterwarnings("ignore::mslsq.tracing.inplace.InPlaceResidualWarning")
 def test_no_grad_means_the_same_in_forward_and_in_reverse_mode():
     """Many rows: forward mode, which PyTorch lets ignore `no_grad`; few rows: reverse mode; in place: rewritten."""
 

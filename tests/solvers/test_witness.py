@@ -126,7 +126,7 @@ def test_compiled_problems_keep_their_graphs(dtype, monkeypatch):
 
 
 def count_drops(monkeypatch):
-    from mslsq.linearize.trace import PlanCache
+    from mslsq.linearize.plan import PlanCache
 
     dropped, drop = [], PlanCache.drop
     monkeypatch.setattr(PlanCache, "drop", lambda self, key: dropped.append(key) or drop(self, key))

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
 from mslsq.linearize.compressed.operation import Pins, Tracked
 from mslsq.linearize.compressed.rulebook import Rulebook
 from mslsq.linearize.compressed.sets import LARGEST, Sets, csr, empty, singletons
-from mslsq.linearize.operators import WHILE_RECORDING
+from mslsq.private import is_operator
+from mslsq.tracing.graph import attribute_of, distinct, graph_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +50,11 @@ def dependence_of(
     """
     delta = storages[0].new_zeros(columns)
     flat, structure = pytree.flatten((delta, storages, dict(inputs)))
-    distinct = [leaf.detach().clone() for leaf in flat]
+    example = distinct(flat)
     with torch.no_grad():
-        of_leaves = make_fx(
-            lambda *leaves: function(*pytree.unflatten(list(leaves), structure)), decomposition_table=WHILE_RECORDING
-        )
-        graph = of_leaves(*distinct)
-    graph.graph.eliminate_dead_code()
+        graph = graph_of(lambda *leaves: function(*pytree.unflatten(list(leaves), structure)), example)
     names = ["x"] * (1 + len(storages)) + [f"input {name}" for name in _sorted_like(structure, flat, inputs)]
-    starts = [Tracked(tensor, None, frozenset([name])) for tensor, name in zip(distinct, names, strict=True)]
+    starts = [Tracked(tensor, None, frozenset([name])) for tensor, name in zip(example, names, strict=True)]
     starts[0].sets = singletons(columns, 0, columns)
     pins = Pins(frozenset(["x", *(f"input {name}" for name in batched)]))
     book = Rulebook(pins, columns, LARGEST if largest is None else min(largest, LARGEST))
@@ -83,10 +79,10 @@ def _followed(graph: fx.GraphModule, starts: list[Tracked], book: Rulebook) -> T
         if node.op == "placeholder":
             known[node] = next(given)
         elif node.op == "get_attr":
-            known[node] = Tracked(_attribute(graph, str(node.target)))
+            known[node] = Tracked(attribute_of(graph, node))
         elif node.op == "output":
             return pytree.leaves(fx.map_arg(node.args[0], lambda used: known[used]))[0]
-        elif not isinstance(node.target, torch._ops.OpOverload):
+        elif not is_operator(node.target):
             args = fx.map_arg(node.args, lambda used: known[used])
             known[node] = node.target(*args)  # pyright: ignore[reportCallIssue]  (getitem of several outputs)
         else:
@@ -116,10 +112,3 @@ def _evaluated(node: fx.Node, known: dict[fx.Node, Any], book: Rulebook) -> Any:
     sets = iter(book.sets_of(node.target, args, kwargs, outputs))
     tracked = [Tracked(leaf, next(sets), sources) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     return pytree.unflatten(tracked, structure)
-
-
-def _attribute(graph: fx.GraphModule, name: str) -> Tensor:
-    value: Any = graph
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from mslsq.linearize.compressed.sets import Sets, csr
+from mslsq.private import arguments_of
 
 
 @dataclass(eq=False)
@@ -43,7 +44,7 @@ class Operation:
 
     def argument(self, name: str, default: Any = None) -> Any:
         """An argument by its name in the schema."""
-        for number, entry in enumerate(self.target._schema.arguments):
+        for number, entry in enumerate(arguments_of(self.target)):
             if entry.name == name:
                 return self.args[number] if number < len(self.args) else self.kwargs.get(name, entry.default_value)
         return default
@@ -51,7 +52,7 @@ class Operation:
     def without_filling(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments, with zero for a number that the operation writes into free places."""
         args, kwargs = list(self.args), dict(self.kwargs)
-        for number, entry in enumerate(self.target._schema.arguments):
+        for number, entry in enumerate(arguments_of(self.target)):
             if entry.name == "value" and not isinstance(self.argument("value"), Tracked):
                 if number < len(args):
                     args[number] = 0

@@ -26,6 +26,7 @@ from mslsq.linearize.compressed.rules import (
     sampled,
 )
 from mslsq.linearize.compressed.sets import TooDenseError
+from mslsq.private import is_operator
 
 aten = torch.ops.aten
 
@@ -136,7 +137,7 @@ REINTERPRETING = _overloads("as_strided") | {aten.view.dtype}
 def _rule(target: Any) -> Rule:
     if target in _RULES:
         return _RULES[target]
-    if not isinstance(target, torch._ops.OpOverload) or target in REINTERPRETING:
+    if not is_operator(target) or target in REINTERPRETING:
         return everything
     if torch.Tag.pointwise in target.tags:
         return elementwise

@@ -15,6 +15,7 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.linearize.compressed.operation import Operation, Tracked
 from mslsq.linearize.compressed.sets import Sets, csr, product, stacked, take, union, united
+from mslsq.private import arguments_of
 
 aten = torch.ops.aten
 
@@ -105,7 +106,7 @@ def matrices(call: Operation) -> Found:
 
 def multiplied(call: Operation) -> Found:
     """Matrix products: entry (i, j) depends on row i of one factor and column j of the other."""
-    names = [entry.name for entry in call.target._schema.arguments if str(entry.type) == "Tensor"]
+    names = [entry.name for entry in arguments_of(call.target) if str(entry.type) == "Tensor"]
     factors = [call.argument(name) for name in names]
     added, (left, right) = factors[:-2], factors[-2:]
     output = call.outputs[0]

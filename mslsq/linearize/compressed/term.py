@@ -8,14 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import vjp
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.compressed.plan import CompressedPlan
-from mslsq.linearize.operators import WHILE_RECORDING
-from mslsq.linearize.rewrites import make_transformable
 from mslsq.problem.system import Inputs
+from mslsq.tracing.graph import distinct, forget_example, graph_of
+from mslsq.tracing.rewrites import make_transformable
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +90,8 @@ def recorded_linearization(
         return list(block.linearization_of_block(*pytree.unflatten(list(leaves), structure)))
 
     with torch.no_grad():
-        distinct = [leaf.detach().clone() for leaf in flat]
-        graph = make_transformable(make_fx(linearization, decomposition_table=WHILE_RECORDING)(*distinct), distinct)
-    for node in graph.graph.nodes:
-        node.meta.clear()  # a fake tensor each, with a mode of its own: 25 MB for 500 nodes
+        example = distinct(flat)
+        graph = forget_example(make_transformable(graph_of(linearization, example), example))
     names = list(inputs)
 
     def replayed(storages: tuple[Tensor, ...], inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

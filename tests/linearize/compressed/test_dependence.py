@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mslsq.linearize.capture import capture
 from mslsq.linearize.compressed import TooDenseError, dependence_of
 from mslsq.linearize.compressed import sets as sets_module
+from mslsq.tracing.capture import capture
 
 F64 = torch.float64
 I = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8])

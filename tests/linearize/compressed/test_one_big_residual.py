@@ -14,8 +14,8 @@ import torch
 
 import mslsq
 from mslsq.least_squares import _PLANS, plans_of
-from mslsq.linearize.inplace import InPlaceResidualWarning
 from mslsq.problem.errors import ProblemError
+from mslsq.tracing.inplace import InPlaceResidualWarning
 
 F64 = torch.float64
 

@@ -9,10 +9,10 @@ from torch import nn
 
 import mslsq
 from mslsq.least_squares import changes_of, plans_of
-from mslsq.linearize import reachable
-from mslsq.linearize.changes import Changes
-from mslsq.linearize.inplace import InPlaceResidualWarning
-from mslsq.linearize.inputs import collect
+from mslsq.tracing.inplace import InPlaceResidualWarning
+from mslsq.tracing.reading import reachable
+from mslsq.tracing.reading.changes import Changes
+from mslsq.tracing.reading.inputs import collect
 
 
 class Settings:

@@ -19,9 +19,9 @@ import pytest
 import torch
 from torch import nn
 
-from mslsq.linearize import reachable
-from mslsq.linearize.changes import named
-from mslsq.linearize.inputs import UncollectedTensorError, collect
+from mslsq.tracing.reading import reachable
+from mslsq.tracing.reading.changes import named
+from mslsq.tracing.reading.inputs import UncollectedTensorError, collect
 
 KINDS = []
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
-from mslsq.linearize.guard import REMEDIES, DataDependentError, DependenceMode, ValueMode
-from mslsq.linearize.inplace import InPlaceResidualWarning, MutationRecorder, SourceLine, inplace_advice, is_users
-from mslsq.linearize.operators import WHILE_RECORDING, without_fused_modules
-from mslsq.linearize.rewrites import make_transformable
+from mslsq.tracing.graph import graph_of
+from mslsq.tracing.guard import REMEDIES, DataDependentError
+from mslsq.tracing.inplace import InPlaceResidualWarning, MutationRecorder, SourceLine, inplace_advice, is_users
+from mslsq.tracing.operators import without_fused_modules
+from mslsq.tracing.rewrites import make_transformable
 
 __all__ = ["CaptureError", "Captured", "InPlaceResidualWarning", "SourceLine", "capture", "inplace_advice"]
 
@@ -97,14 +96,9 @@ def capture(function: Callable[..., Any], example: tuple[Any, ...], *, name: str
     def flat_function(*flat: Any) -> list[Any]:
         return pytree.leaves(function(*pytree.unflatten(flat, structure)))
 
-    def guarded(*flat: Any) -> Any:
-        tensors = [leaf for leaf in flat if isinstance(leaf, Tensor)]
-        with ValueMode(), DependenceMode(tensors), without_fused_modules():
-            return functionalize(flat_function, remove="mutations_and_views")(*flat)
-
     try:
         with torch.enable_grad():  # so that the user's own `no_grad` can be told
-            graph = make_fx(guarded, decomposition_table=WHILE_RECORDING)(*(private(leaf) for leaf in leaves))
+            graph = graph_of(flat_function, [private(leaf) for leaf in leaves], guarded=True, functional=True)
         graph = make_transformable(graph, [private(leaf) for leaf in leaves])
     except Exception as error:
         if "custom_function_call" in str(error) and not recorder.mutates:

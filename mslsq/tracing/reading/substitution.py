@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from mslsq import pytree
-from mslsq.linearize.values import attributes_of
+from mslsq.private import MODULE_TABLES
+from mslsq.tracing.reading.values import attributes_of
 
 NODES: dict[type, bool] = {}
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
@@ -110,7 +111,7 @@ class Substitution:
     def module(self, value: nn.Module, address: int) -> nn.Module:
         new = self.done[address] = object.__new__(type(value))
         contents = dict(value.__dict__)
-        for table in ("_parameters", "_buffers", "_modules"):
+        for table in MODULE_TABLES:
             contents[table] = {key: self(entry) for key, entry in contents[table].items()}
         new.__dict__.update({key: self(entry) for key, entry in contents.items()})
         return new

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from mslsq.private import fast_entry, is_operator, returns_a_view, writes
+
 aten = torch.ops.aten
 
 FASTER: dict[Any, Callable[..., Any]] = {
@@ -126,7 +128,7 @@ def _written(graph: fx.Graph) -> set[fx.Node]:
     """What is written to in place (`jacfwd` fills zeros of its own), with all views of it: none of it may be shared."""
     written: set[fx.Node] = set()
     for node in graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+        if writes(node.target):
             written.update(node.all_input_nodes, (node,))
     # Up from a view to what it is a view of, and down again to its other views, until there is nothing more.
     pairs = [(node, used) for node in graph.nodes if _is_view(node.target) for used in node.all_input_nodes]
@@ -141,9 +143,9 @@ def _written(graph: fx.Graph) -> set[fx.Node]:
 
 def _is_view(target: Any) -> bool:
     """May the result share memory with an argument?"""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not is_operator(target):
         return target is operator.getitem
-    return target is aten._unsafe_view.default or any(r.alias_info is not None for r in target._schema.returns)
+    return target is aten._unsafe_view.default or returns_a_view(target)
 
 
 def _viewed(node: fx.Node) -> fx.Node | None:
@@ -173,9 +175,9 @@ def _device(node: fx.Node) -> torch.device | None:
 
 def _is_pure(target: Any) -> bool:
     """Does the operation depend on its arguments alone, and change nothing?"""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not is_operator(target):
         return target is operator.getitem
-    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+    return not writes(target) and torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def _is_small_constant(node: fx.Node) -> bool:
@@ -189,9 +191,7 @@ def _is_small_constant(node: fx.Node) -> bool:
 
 def _entry(target: Any) -> Callable[..., Any]:
     """What to call for an operation."""
-    if target in FASTER:
-        return FASTER[target]
-    return target._op if isinstance(target, torch._ops.OpOverload) else target
+    return FASTER[target] if target in FASTER else fast_entry(target)
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

@@ -10,7 +10,8 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from mslsq.private import TorchDispatchMode, writes
 
 LIBRARIES = (f"{Path(str(torch.__file__)).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
 # PyTorch's own frames between an operation and a dispatch mode.
@@ -64,7 +65,7 @@ class MutationRecorder(TorchDispatchMode):
         self.mutates = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.is_mutable:
+        if writes(func):
             self.mutates = True
             frame: FrameType | None = sys._getframe(1)
             while frame is not None and frame.f_code.co_filename.endswith(DISPATCHING):

@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 import mslsq
-from mslsq.linearize.capture import CaptureError
-from mslsq.linearize.inplace import InPlaceResidualWarning
-from mslsq.linearize.trace import NoCompilerWarning, PlanCache
+from mslsq.linearize.plan import PlanCache
+from mslsq.tracing.capture import CaptureError
+from mslsq.tracing.inplace import InPlaceResidualWarning
+from mslsq.tracing.recording import NoCompilerWarning
 
 F64 = torch.float64
 T = torch.linspace(0, 1, 12, dtype=F64)
@@ -219,7 +220,7 @@ def test_a_rebound_global(monkeypatch):
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.filterwarnings("ignore::mslsq.linearize.inplace.InPlaceResidualWarning")
+@pytest.mark.filterwarnings("ignore::mslsq.tracing.inplace.InPlaceResidualWarning")
 def test_an_attribute_of_an_imported_module(in_place):
     """The key holds its value: what was recorded or captured with another one is not used."""
     SETTINGS.factor = 1.0
@@ -431,7 +432,7 @@ def test_another_process_takes_the_compiled_graph_from_disk_and_its_own_numbers(
 
 
 def test_without_a_compiler_compile_says_so_once_and_works(monkeypatch):
-    monkeypatch.setattr("mslsq.linearize.trace.compiler_available", lambda: False)
+    monkeypatch.setattr("mslsq.tracing.recording.compiler_available", lambda: False)
 
     def residual(p):
         return scaled(p, 1.0)
@@ -506,7 +507,7 @@ def test_the_in_place_residual_of_theseus_650_in_a_cost_function():
     assert torch.allclose(solution.value["x"], expected.value["x"], rtol=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore::mslsq.linearize.inplace.InPlaceResidualWarning")
+@pytest.mark.filterwarnings("ignore::mslsq.tracing.inplace.InPlaceResidualWarning")
 def test_the_gradient_through_an_in_place_residual_is_that_of_the_other():
     ratios = 1 + torch.rand(3, 5, generator=torch.Generator().manual_seed(0), dtype=F64)
     start = torch.ones(15, dtype=F64)

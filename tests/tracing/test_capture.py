@@ -10,7 +10,7 @@ from torch.func import jacfwd, jacrev, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
-from mslsq.linearize.capture import CaptureError, InPlaceResidualWarning, capture, inplace_advice
+from mslsq.tracing.capture import CaptureError, InPlaceResidualWarning, capture, inplace_advice
 
 F64 = torch.float64
 MASK = torch.tensor([True, False, True, True])

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from mslsq.linearize.inputs import Collected
-from mslsq.linearize.reachable import DEEPEST, MOST_OBJECTS, Walk
+from mslsq.tracing.reading.inputs import Collected
+from mslsq.tracing.reading.reachable import DEEPEST, MOST_OBJECTS, Walk
 
 CHANGES = 3
 """New values of one place after which it is no longer keyed."""

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mslsq.linearize.origins import INSTALLED, LIBRARY, origin_of_holder, owners_of
-from mslsq.linearize.reads import WHOLE, Chains, Reads
+from mslsq.tracing.reading.origins import INSTALLED, LIBRARY, origin_of_holder, owners_of
+from mslsq.tracing.reading.reads import WHOLE, Chains, Reads
 
 if TYPE_CHECKING:
-    from mslsq.linearize.reachable import Walk
+    from mslsq.tracing.reading.reachable import Walk
 
 # Called without their name standing in the code.
 OPERATORS = {

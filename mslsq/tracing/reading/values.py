@@ -116,11 +116,6 @@ def tensor_value(value: torch.Tensor) -> Any:
     return digest(ctypes.string_at(value.data_ptr(), value.nbytes))
 
 
-def is_wrapped(value: torch.Tensor) -> bool:
-    """Is this a tensor inside a `torch.func` transform?"""
-    return torch._C._functorch.is_functorch_wrapped_tensor(value)  # pyright: ignore[reportAttributeAccessIssue]
-
-
 @functools.lru_cache(maxsize=1024)
 def slots_of(kind: type) -> tuple[str, ...]:
     """Names of the slots of a class and its bases."""

@@ -10,11 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from mslsq import pytree
-from mslsq.linearize.values import is_wrapped
+from mslsq.private import TorchDispatchMode, WeakTensorKeyDictionary, is_wrapped, operator_name, without_dispatch_modes
 
 aten = torch.ops.aten
 
@@ -99,12 +97,12 @@ class DependenceMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name.removeprefix("aten::")
+        name = operator_name(func)
         dependent = self.depends((args, kwargs))
         if func is aten._local_scalar_dense.default:
             if dependent:
                 raise DataDependentError("value")
-            with _disable_current_modes():
+            with without_dispatch_modes():
                 return func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded in func.tags and not any(word in name for word in NOT_RANDOM):
             raise DataDependentError("random")
@@ -116,7 +114,7 @@ class DependenceMode(TorchDispatchMode):
         elif torch.Tag.dynamic_output_shape in func.tags:
             if dependent:
                 raise DataDependentError("shape")
-            with _disable_current_modes():
+            with without_dispatch_modes():
                 return func(*args, **kwargs)
         out = func(*args, **kwargs)
         if self.grad_enabled and not torch.is_grad_enabled():
@@ -133,7 +131,7 @@ class DependenceMode(TorchDispatchMode):
         if not any(is_mask(index) for index in indices):
             return args, None
         if not self.depends(indices):
-            with _disable_current_modes():
+            with without_dispatch_modes():
                 indices = [
                     part for index in indices for part in (index.nonzero().unbind(-1) if is_mask(index) else (index,))
                 ]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mslsq.linearize.replay import merge_repeated, straight_line
-from mslsq.linearize.trace import Recorded
+from mslsq.tracing.recording import Recorded
+from mslsq.tracing.replay import merge_repeated, straight_line
 
 F64 = torch.float64
 

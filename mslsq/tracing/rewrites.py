@@ -12,10 +12,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
-from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from mslsq.linearize import factorizations, operators
+from mslsq.private import arguments_of, is_operator, operator_name, overload_name, writes
+from mslsq.tracing import operators
+from mslsq.tracing.graph import graph_of
+from mslsq.tracing.replacements import factorizations
 
 aten = torch.ops.aten
 
@@ -75,7 +76,7 @@ def make_transformable(module: fx.GraphModule, example: Sequence[Any]) -> fx.Gra
         # A kernel that is made of others (padding="circular") writes out of sight of the first `functionalize`.
         forward = module.forward
         with torch.no_grad():
-            module = make_fx(functionalize(lambda *flat: forward(*flat), remove="mutations_and_views"))(*example)
+            module = graph_of(lambda *flat: forward(*flat), example, functional=True)
     for node in list(module.graph.nodes):
         if node.op == "call_function":
             rewrite(node)
@@ -111,10 +112,10 @@ def rewrite(node: fx.Node) -> None:
         joined(node)
     elif target in REPLACED:
         node.target = REPLACED[target]
-    elif isinstance(target, torch._ops.OpOverload):
-        name = target._schema.name.removeprefix("aten::")
+    elif is_operator(target):
+        name = operator_name(target)
         if name.endswith("_copy") and hasattr(aten, name.removesuffix("_copy")):
-            node.target = getattr(getattr(aten, name.removesuffix("_copy")), target._overloadname)
+            node.target = getattr(getattr(aten, name.removesuffix("_copy")), overload_name(target))
         elif not node.all_input_nodes:
             fixed_dtype(node)
 
@@ -124,7 +125,7 @@ def unchecked(node: fx.Node) -> None:
     info = cast(fx.Node, node.args[0])
     source = cast(fx.Node, info.args[0])
     # What stands for an operator here (`factorizations.solve`) has no half factors.
-    results = source.users if isinstance(source.target, torch._ops.OpOverload) else {}
+    results = source.users if is_operator(source.target) else {}
     for factor in [other for other in results if other.target is operator.getitem and other.args[1] == 0]:
         with node.graph.inserting_after(factor):
             own = node.graph.call_function(operator.getitem, (source, info.args[1]))
@@ -144,7 +145,7 @@ def into_fresh(node: fx.Node) -> bool:
 
 def writes_into_a_view(node: fx.Node) -> bool:
     """Does it write into the result of another operation, of which others may see a part?"""
-    if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+    if not writes(node.target):
         return False
     into = node.args[0] if node.args else None
     return isinstance(into, fx.Node) and into.op == "call_function" and not into_fresh(node)
@@ -288,7 +289,7 @@ def strided(node: fx.Node) -> None:
 
 def fixed_dtype(node: fx.Node) -> None:
     """A factory keeps the dtype it had while traced, whatever torch.get_default_dtype() says later."""
-    taken = {argument.name for argument in node.target._schema.arguments}  # pyright: ignore
+    taken = {argument.name for argument in arguments_of(node.target)}
     meta = node.meta.get("val")
     if "dtype" in taken and isinstance(meta, Tensor):
         node.kwargs = {**node.kwargs, "dtype": meta.dtype}

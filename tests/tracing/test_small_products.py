@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mslsq.linearize.small_products import write_out_small_products
+from mslsq.tracing.small_products import write_out_small_products
 
 aten = torch.ops.aten
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mslsq.linearize.reachable import UncollectedTensorError, Walk
-from mslsq.linearize.substitution import Substitution
+from mslsq.tracing.reading.reachable import UncollectedTensorError, Walk
+from mslsq.tracing.reading.substitution import Substitution
 
 __all__ = ["Collected", "UncollectedTensorError", "collect", "collect_module", "collect_values"]
 

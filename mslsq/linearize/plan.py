@@ -1,15 +1,7 @@
-"""Record a pure function of tensors once as a plain graph, replay it at a fraction of the cost, or compile it.
+"""What is kept between the solves of one problem at one set of shapes: structure, ways to differentiate, graphs."""
 
-`make_fx` runs the function with its transforms (`vmap(jacfwd(...))`) on an example and writes down the operations
-that remain: a replay skips all of functorch (4x at batch 1, 1.5x at 1024), and `torch.compile`, which fails on the
-transforms themselves (pytorch #151196), takes the plain graph.
-"""
-
-import copy
-import shutil
 import threading
 import time
-import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -17,170 +9,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from mslsq import pytree
 from mslsq.linear.iterative.block_rows import BlockRows
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.compressed import CompressedPlacement, CompressedPlan, CompressedTerm
 from mslsq.linearize.derivatives import Way
-from mslsq.linearize.guard import REMEDIES, DataDependentError, DependenceMode, ValueMode
-from mslsq.linearize.operators import WHILE_RECORDING
 from mslsq.linearize.pattern import Pattern, Placement
-from mslsq.linearize.replay import merge_repeated, straight_line
-from mslsq.linearize.rewrites import make_transformable, writes_into_a_view
-from mslsq.linearize.small_products import write_out_small_products
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System
-
-TRANSFORM_LOCK = threading.RLock()
-"""Forward-mode levels are global to the process in PyTorch: a fifth of concurrent `jacfwd` calls are silently wrong,
-and threaded tracing raises. Everything that traces or differentiates forward holds this lock; replaying a graph
-needs none."""
+from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.tracing.recording import NotRecordableError, Recorded
 
 TRACE_SECONDS, TRACE_CALLS = 0.3, 100
 """What recording a step costs, in seconds of a small problem and in calls of any: a millisecond or two per operation of
 the graph, of which each replay saves four microseconds. It is paid once as much has been spent on running the step
 without: never for a few steps, however long they take (3 s for sphere2500, whose nine steps take 0.4)."""
 
-
-class NotRecordableError(RuntimeError):
-    """A function cannot be written down as a graph; says why."""
-
-
 WITNESS = "witness"
 """The graph of a few lanes that is compared with the user's Python (`solvers.witness`)."""
-
-
-class Recorded:
-    """A function of a pytree of tensors as a graph of plain operations.
-
-    Raises:
-        NotRecordableError: the function reads the value of an argument (`item`, `tolist`, a boolean mask, `nonzero`,
-            ...), which a graph would keep for ever, or PyTorch cannot trace it.
-    """
-
-    def __init__(self, function: Callable[..., Any], example: tuple[Any, ...]):
-        leaves, structure = pytree.flatten(example)
-        self._out: pytree.Structure | None = None
-
-        def flat(*tensors: Tensor) -> list[Tensor]:
-            output, self._out = pytree.flatten(function(*pytree.unflatten(tensors, structure)))
-            return output
-
-        def guarded(*tensors: Tensor) -> list[Tensor]:
-            with ValueMode(), DependenceMode(list(tensors)):
-                return flat(*tensors)
-
-        # An object of its own for each: a tensor that stands in two places of the example would be taken for one input.
-        distinct = [leaf.detach() for leaf in leaves]
-        with TRANSFORM_LOCK, torch.no_grad():
-            try:
-                graph = make_fx(guarded, decomposition_table=WHILE_RECORDING)(*distinct)
-            except DataDependentError as error:
-                raise NotRecordableError(f"it has {REMEDIES[error.construct][0]}") from error
-            except Exception as error:
-                first_line = (str(error).splitlines() or [""])[0]
-                raise NotRecordableError(f"PyTorch cannot trace it ({type(error).__name__}: {first_line})") from error
-        # Dead nodes of a forward-mode trace (zero tensors, meta devices) cost a third of the time, and break
-        # transforms of the graph.
-        graph.graph.eliminate_dead_code()
-        merge_repeated(graph.graph)
-        graph.recompile()
-        self.graph = graph
-        self._without_writes: torch.fx.GraphModule | None = None
-        self._call: Callable[..., Any] = straight_line(graph.graph, graph)
-        for node in graph.graph.nodes:
-            node.meta.pop("val", None)  # a fake tensor with a mode of its own: 25 MB for 500 nodes
-
-    def compile(self, quiet: bool = False) -> None:
-        """Compile the graph, on its first call. Without a C++ compiler, says so (unless `quiet`) and goes on "
-        "replaying."""
-        if compiler_available():
-            self._call = Compiled(self.graph)
-        elif not quiet:
-            warnings.warn(
-                "compile=True needs a C++ compiler (g++ or clang++ on the PATH, or CXX); none was found, so the "
-                "recorded graph is replayed instead.",
-                NoCompilerWarning,
-                stacklevel=2,
-            )
-
-    def __call__(self, *args: Any) -> Any:
-        assert self._out is not None  # set while recording
-        with torch.no_grad():
-            return pytree.unflatten(self.flat(pytree.leaves(args)), self._out)
-
-    def differentiable(self, *args: Any) -> Any:
-        """The same with gradients on: the plain graph, whose operations PyTorch differentiates like any others."""
-        assert self._out is not None  # set while recording
-        leaves = pytree.leaves(args)
-        if self._without_writes is None:
-            self._without_writes = self._written_out([leaf.detach() for leaf in leaves])
-        return pytree.unflatten(list(self._without_writes.forward(*leaves)), self._out)
-
-    def _written_out(self, example: list[Tensor]) -> torch.fx.GraphModule:
-        """The graph without writes into tensors, which PyTorch's own composite operators leave in a recording: the
-        backward pass wants what they overwrite."""
-        if not any(writes_into_a_view(node) for node in self.graph.graph.nodes):
-            return self.graph
-        with TRANSFORM_LOCK:
-            return make_transformable(torch.fx.GraphModule(self.graph, copy.deepcopy(self.graph.graph)), example)
-
-    def flat(self, tensors: list[Tensor]) -> list[Tensor]:
-        """The leaves of the output from the leaves of the arguments. Gradients must be off."""
-        return list(self._call(*tensors))
-
-
-class Compiled:
-    """A plain graph compiled by Inductor, once for every layout of its inputs.
-
-    Not through `torch.compile`: a step is called twenty times in a millisecond, and Dynamo's guards and wrappers
-    take 60 µs of each call to find out what the key of the plan has said already.
-    """
-
-    def __init__(self, graph: torch.fx.GraphModule):
-        self._graph = graph
-        self._compiled: dict[Hashable, Callable[..., Any]] = {}
-
-    def __call__(self, *tensors: Tensor) -> Any:
-        key = (torch.get_num_threads(), *[tensor.stride() for tensor in tensors])
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            with TRANSFORM_LOCK:
-                compiled = self._compiled[key] = _by_inductor(self._copy(), list(tensors))
-        return compiled(*tensors)
-
-    def _copy(self) -> torch.fx.GraphModule:
-        """The compiler changes the graph that it is given."""
-        graph = copy.deepcopy(self._graph.graph)
-        write_out_small_products(graph)
-        return torch.fx.GraphModule(self._graph, graph)
-
-
-def _by_inductor(graph: torch.fx.GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
-    """The graph compiled, or taken from Inductor's cache on disk, which only looks at graphs inside a tracing context:
-    a second process compiles the step of sphere2500 in 3 seconds instead of 25."""
-    from torch import _inductor  # takes seconds to import
-    from torch._guards import TracingContext, tracing
-    from torch._subclasses import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
-    with tracing(TracingContext(mode)):
-        compiled: Any = _inductor.compile(graph, [mode.from_tensor(tensor) for tensor in tensors])
-    return compiled
-
-
-class NoCompilerWarning(UserWarning):
-    """`compile=True` was asked for, and there is no C++ compiler."""
-
-
-def compiler_available() -> bool:
-    """Is there a C++ compiler that `torch.compile` would use on the CPU?"""
-    import os
-
-    return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++") if name)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from torch.func import functionalize, jacfwd, jacrev, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
-from mslsq.linearize.inputs import UncollectedTensorError, collect, collect_module
+from mslsq.tracing.reading.inputs import UncollectedTensorError, collect, collect_module
 
 
 def tensor(*values):

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mslsq.linearize import attention, distances, factorizations, formulas, sampling
+from mslsq.private import is_lazy_zero
+from mslsq.tracing.replacements import attention, distances, factorizations, formulas, sampling
 
 aten = torch.ops.aten
 
@@ -117,7 +118,7 @@ def scaled(x: Tensor, factor: Any) -> Any:
     The derivative of `add(x, y, alpha=2)`, `addcmul`, `addmm` and the like in x alone multiplies such a tangent of y:
     a segmentation fault (torch 2.13).
     """
-    if x._is_zerotensor():
+    if is_lazy_zero(x):
         return torch.zeros(x.shape, dtype=torch.result_type(x, factor), device=x.device)
     return NotImplemented  # as usual
 

@@ -21,25 +21,24 @@ import torch
 from torch import Tensor, nn
 
 from mslsq import pytree
-from mslsq.linearize.holders import Holders
-from mslsq.linearize.origins import INSTALLED, LIBRARY, is_library, is_own, origin_of
-from mslsq.linearize.reads import WHOLE, Chains, reads_of
-from mslsq.linearize.substitution import VIEWS, is_pytree_node
-from mslsq.linearize.values import (
+from mslsq.private import MODULE_TABLES, is_wrapped, version_of
+from mslsq.tracing.reading.holders import Holders
+from mslsq.tracing.reading.origins import INSTALLED, LIBRARY, is_library, is_own, origin_of
+from mslsq.tracing.reading.reads import WHOLE, Chains, reads_of
+from mslsq.tracing.reading.substitution import VIEWS, is_pytree_node
+from mslsq.tracing.reading.values import (
     BYTES,
     SCALARS,
     Identity,
     attributes_of,
     flat_value,
-    is_wrapped,
     slots_of,
     tensor_value,
     value_of,
 )
 
 # What nn.Module keeps beside the user's attributes, in torch 2.9 to 2.13.
-MODULE_TABLES = {"_parameters", "_buffers", "_modules"}
-MODULE_INTERNALS = MODULE_TABLES | {"training", "_non_persistent_buffers_set", "_is_full_backward_hook"}
+MODULE_INTERNALS = {*MODULE_TABLES, "training", "_non_persistent_buffers_set", "_is_full_backward_hook"}
 ENUM_INTERNALS = {"_value_", "_name_", "__objclass__", "_sort_order_"}
 # Built-in objects that say what they are made of, and lose nothing by being asked: `__reduce__`.
 REDUCIBLE: set[type] = {
@@ -144,8 +143,7 @@ class Walk:
                     "become an input of the solve from there and would lose its derivative: pass it in args (or as "
                     "data of the cost), or hold it in a closure, a list or a module."
                 )
-            version = 0 if value.is_inference() else value._version
-            self.scalars.append((Identity(value), version, tensor_value(value)))
+            self.scalars.append((Identity(value), version_of(value), tensor_value(value)))
             return
         name = name or "tensor"
         if name in self.tensors:
@@ -254,7 +252,7 @@ class Walk:
     def module(self, value: nn.Module, name: str, address: int) -> None:
         self.scalars.append((type(value), value.training))
         attributes = value.__dict__
-        for table in ("_parameters", "_buffers", "_modules"):
+        for table in MODULE_TABLES:
             for key, entry in attributes[table].items():
                 self.scalars.append(key)
                 self.visit(entry, join(name, key), address)

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch.func import jacfwd, jacrev, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mslsq.linearize.capture import capture
-from mslsq.linearize.operators import RARELY_WRONG, REPLACEMENTS, REWRITTEN, WHILE_RECORDING, overloads
+from mslsq.tracing.capture import capture
+from mslsq.tracing.operators import RARELY_WRONG, REPLACEMENTS, REWRITTEN, WHILE_RECORDING, overloads
 
 F64 = torch.float64
 LANES, UNKNOWNS = 3, 3
@@ -327,7 +327,7 @@ def test_recording_a_derivative_of_a_scaled_sum_does_not_end_the_process():
 import torch
 from torch.func import jacfwd, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
-from mslsq.linearize.operators import WHILE_RECORDING
+from mslsq.tracing.operators import WHILE_RECORDING
 c, x = torch.rand(4, dtype=torch.float64) + 1, torch.rand(3, 4, dtype=torch.float64) + 1
 for name, code in {SCALED}.items():
     def f(x):

@@ -1,0 +1,235 @@
+"""The names of PyTorch that are private or experimental: each is touched here and nowhere else.
+
+They change without notice. `tests/test_private.py` has a test for each, which says what a version of PyTorch broke.
+What takes long to import is imported where it is called.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._C import _autograd, _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, make_fx
+from torch.overrides import _pop_mode_temporarily
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.weak import WeakTensorKeyDictionary
+
+__all__ = [
+    "MODULE_TABLES",
+    "FakeTensor",
+    "TorchDispatchMode",
+    "WeakTensorKeyDictionary",
+    "arguments_of",
+    "batch_dimension",
+    "compiled_by_inductor",
+    "disable_proxy_modes_tracing",
+    "fast_entry",
+    "forward_level_is_open",
+    "get_proxy_mode",
+    "hidden_from_dynamo",
+    "is_batched",
+    "is_batched_by_autograd",
+    "is_differentiated",
+    "is_lazy_zero",
+    "is_operator",
+    "is_tracing_or_dispatching",
+    "is_wrapped",
+    "level_of",
+    "make_fx",
+    "operator_name",
+    "outside_of_transforms",
+    "overload_name",
+    "pytree",
+    "rebatched",
+    "returns_a_view",
+    "transforms_are_active",
+    "unwrapped",
+    "version_of",
+    "without_dispatch_modes",
+    "without_modes",
+    "without_saved_tensor_hooks",
+    "writes",
+]
+
+pytree = _pytree
+"""`torch.utils._pytree`, for `mslsq.pytree` alone."""
+
+MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+"""The attributes in which an `nn.Module` keeps its tensors and submodules."""
+
+
+# Operators
+
+
+def is_operator(target: Any) -> bool:
+    """Is the target of a node an operator of the dispatcher, with a schema?"""
+    return isinstance(target, torch._ops.OpOverload)
+
+
+def operator_name(operator: Any) -> str:
+    """The name without its overload, and without `aten::`."""
+    return operator._schema.name.removeprefix("aten::")
+
+
+def overload_name(operator: Any) -> str:
+    """The name of the overload: "Tensor" of `aten.add.Tensor`."""
+    return operator._overloadname
+
+
+def arguments_of(operator: Any) -> list[Any]:
+    """The arguments that the schema declares, each with `name` and `type`."""
+    return operator._schema.arguments
+
+
+def returns_a_view(operator: Any) -> bool:
+    """Does the schema say that a result shares memory with an argument?"""
+    return any(result.alias_info is not None for result in operator._schema.returns)
+
+
+def writes(operator: Any) -> bool:
+    """Does the operator write into an argument?"""
+    return is_operator(operator) and operator._schema.is_mutable
+
+
+def fast_entry(operator: Any) -> Callable[..., Any]:
+    """The function that an operator calls in the end, without the checks of its Python wrapper."""
+    return operator._op if is_operator(operator) else operator
+
+
+# Tensors
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor has been written to. Inference tensors do not count it."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def is_lazy_zero(tensor: Tensor) -> bool:
+    """Is it one of PyTorch's tensors of zeros that have no memory?"""
+    return tensor._is_zerotensor()
+
+
+# Modes
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """No mode of any kind is active: tensors are real, and nothing is written down."""
+    with ExitStack() as stack:
+        stack.enter_context(_disable_current_modes())
+        for _ in range(torch._C._len_torch_function_stack()):
+            stack.enter_context(_pop_mode_temporarily())
+        yield
+
+
+def without_dispatch_modes() -> Any:
+    """A context in which no dispatch mode is active."""
+    return _disable_current_modes()
+
+
+def is_tracing_or_dispatching() -> bool:
+    """Is a `torch.jit` trace or a dispatch mode (`make_fx`, fake tensors) active?"""
+    return torch._C._get_tracing_state() is not None or bool(torch._C._len_torch_dispatch_stack())
+
+
+# Levels of `torch.func`
+
+
+def outside_of_transforms() -> Any:
+    """A context in which no `torch.func` transform is running."""
+    return temporarily_clear_interpreter_stack()
+
+
+def transforms_are_active() -> bool:
+    """Is a `torch.func` transform running?"""
+    return bool(_functorch.get_interpreter_stack())
+
+
+def is_wrapped(tensor: Tensor) -> bool:
+    """Is this a tensor inside a `torch.func` transform?"""
+    return _functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def is_differentiated(tensor: Tensor) -> bool:
+    """Is the outermost wrapper that of a derivative (`grad`, `jvp`, `jacfwd`)?"""
+    return _functorch.is_gradtrackingtensor(tensor)
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """Is the outermost wrapper that of `vmap`?"""
+    return _functorch.is_batchedtensor(tensor)
+
+
+def is_batched_by_autograd(tensor: Tensor) -> bool:
+    """Is it one of the cotangents of `torch.autograd.grad(..., is_grads_batched=True)`?"""
+    return _functorch.is_legacy_batchedtensor(tensor)
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    """The tensor without its outermost wrapper."""
+    return _functorch.get_unwrapped(tensor)
+
+
+def level_of(tensor: Tensor) -> int:
+    """The level of the outermost wrapper."""
+    return _functorch.maybe_get_level(tensor)
+
+
+def batch_dimension(tensor: Tensor) -> int:
+    """The axis along which the outermost wrapper, one of `vmap`, maps."""
+    return _functorch.maybe_get_bdim(tensor)
+
+
+def rebatched(inner: Tensor, like: Tensor) -> Tensor:
+    """`inner` in a wrapper of `vmap` like the outermost one of `like`."""
+    return _functorch._add_batch_dim(inner, batch_dimension(like), level_of(like))
+
+
+def forward_level_is_open() -> bool:
+    """Is a level of `torch.autograd.forward_ad` open?"""
+    return forward_ad._current_level >= 0
+
+
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Set aside what the caller does with tensors saved for backward (`torch.utils.checkpoint`, `save_on_cpu`):
+    `torch.func.vjp` raises where such hooks are set. What is saved in here is kept as it is."""
+    suspended = []
+    if _autograd._saved_tensors_hooks_get_disabled_error_message() is None:  # a transform has none
+        while (hooks := _autograd._top_saved_tensors_default_hooks(True)) is not None:
+            _autograd._pop_saved_tensors_default_hooks()
+            suspended.append(hooks)
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(suspended):
+            _autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+# Compilers
+
+
+def hidden_from_dynamo(function: Any, reason: str) -> None:
+    """Mark a function as `torch.compiler.disable` does, without importing Dynamo, which takes two seconds."""
+    function._torchdynamo_disable = True
+    function._torchdynamo_disable_msg = reason
+
+
+def compiled_by_inductor(graph: fx.GraphModule, tensors: Iterable[Tensor]) -> Callable[..., Any]:
+    """The graph compiled, or taken from Inductor's cache on disk, which only looks at graphs inside a tracing context:
+    a second process compiles the step of sphere2500 in 3 seconds instead of 25."""
+    from torch import _inductor  # takes seconds to import
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
+    with tracing(TracingContext(mode)):
+        compiled: Any = _inductor.compile(graph, [mode.from_tensor(tensor) for tensor in tensors])
+    return compiled

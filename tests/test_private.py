@@ -1,0 +1,319 @@
+"""Every private name of PyTorch that the library uses still does what the library expects of it.
+
+A failure here says which name this version of PyTorch has changed; `mslsq/private.py` is the one file to mend.
+"""
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.func import grad, vmap
+
+import mslsq
+from mslsq import private
+
+aten = torch.ops.aten
+CHECKS: dict[str, Callable[[], None]] = {}
+
+
+def of(*names: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """The check of these names."""
+
+    def register(check: Callable[[], None]) -> Callable[[], None]:
+        CHECKS.update(dict.fromkeys(names, check))
+        return check
+
+    return register
+
+
+def inside(transform: Callable, look: Callable[[torch.Tensor], object]) -> object:
+    """What `look` sees of a tensor inside a transform."""
+    seen = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(look(x))
+        return x.sum()
+
+    transform(function)
+    return seen[0]
+
+
+def under_vmap(look: Callable[[torch.Tensor], object]) -> object:
+    return inside(lambda f: vmap(f, in_dims=1)(torch.ones(2, 3)), look)
+
+
+def under_grad(look: Callable[[torch.Tensor], object]) -> object:
+    return inside(lambda f: grad(f)(torch.ones(3)), look)
+
+
+@of("MODULE_TABLES")
+def module_tables() -> None:
+    module = nn.BatchNorm1d(2)
+    module.add_module("inner", nn.Linear(1, 1))
+    tables = [vars(module)[name] for name in private.MODULE_TABLES]
+    assert [next(iter(table)) for table in tables] == ["weight", "running_mean", "inner"]
+
+
+@of("is_operator", "operator_name", "overload_name")
+def operators() -> None:
+    assert private.is_operator(aten.add.Tensor)
+    assert not private.is_operator(torch.add)
+    assert not private.is_operator(aten.add)
+    assert (private.operator_name(aten.add.Tensor), private.overload_name(aten.add.Tensor)) == ("add", "Tensor")
+
+
+@of("arguments_of")
+def arguments() -> None:
+    found = private.arguments_of(aten.sum.dim_IntList)
+    assert [argument.name for argument in found][:3] == ["self", "dim", "keepdim"]
+    assert str(found[0].type) == "Tensor"
+
+
+@of("returns_a_view", "writes")
+def aliases() -> None:
+    assert private.returns_a_view(aten.transpose.int)
+    assert not private.returns_a_view(aten.add.Tensor)
+    assert private.writes(aten.add_.Tensor)
+    assert not private.writes(aten.add.Tensor)
+    assert not private.writes(torch.add)
+
+
+@of("fast_entry")
+def entries() -> None:
+    assert private.fast_entry(aten.add.Tensor)(torch.ones(2), torch.ones(2)).tolist() == [2, 2]
+    assert private.fast_entry(torch.add) is torch.add
+
+
+@of("version_of")
+def versions() -> None:
+    x = torch.zeros(2)
+    before = private.version_of(x)
+    x.add_(1)
+    assert private.version_of(x) == before + 1
+    with torch.inference_mode():
+        assert private.version_of(torch.zeros(2)) == 0
+
+
+@of("is_lazy_zero")
+def lazy_zeros() -> None:
+    assert private.is_lazy_zero(torch._efficientzerotensor(2))
+    assert not private.is_lazy_zero(torch.zeros(2))
+
+
+class Counting(private.TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(private.operator_name(func))
+        return func(*args, **(kwargs or {}))
+
+
+@of("TorchDispatchMode", "without_dispatch_modes", "without_modes", "is_tracing_or_dispatching")
+def modes() -> None:
+    x = torch.ones(2)
+    assert not private.is_tracing_or_dispatching()
+    with Counting() as mode:
+        _ = x + x
+        assert private.is_tracing_or_dispatching()
+        for without in (private.without_dispatch_modes, private.without_modes):
+            with without():
+                _ = x * x
+                assert not private.is_tracing_or_dispatching()
+    assert mode.seen == ["add"]
+    with torch.device("meta"), private.without_modes():
+        assert torch.zeros(1).device.type == "cpu"
+    seen = []
+    torch.jit.trace(lambda y: seen.append(private.is_tracing_or_dispatching()) or y * 2, x, check_trace=False)
+    assert seen[0]
+
+
+@of("WeakTensorKeyDictionary")
+def weak_keys() -> None:
+    x = torch.ones(2)
+    table = private.WeakTensorKeyDictionary()
+    table[x] = True
+    assert x in table
+    assert torch.ones(2) not in table
+    del x
+    assert not len(table)
+
+
+@of("FakeTensor")
+def fake_tensors() -> None:
+    seen = []
+    private.make_fx(lambda x: seen.append(x) or x * 2, tracing_mode="fake")(torch.ones(2))
+    assert isinstance(seen[0], torch.Tensor)
+    graph = private.make_fx(lambda x: x * 2)(torch.ones(2))
+    assert isinstance(list(graph.graph.nodes)[1].meta["val"], private.FakeTensor)
+
+
+@of("make_fx", "get_proxy_mode", "disable_proxy_modes_tracing")
+def recording() -> None:
+    seen = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(private.get_proxy_mode())
+        with private.disable_proxy_modes_tracing():
+            seen.append(private.get_proxy_mode())
+        return vmap(grad(torch.sin))(x)
+
+    graph = private.make_fx(function, decomposition_table={})(torch.ones(3))
+    assert seen[0] is not None
+    assert seen[1] is None
+    assert private.get_proxy_mode() is None
+    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert aten.cos.default in targets
+    assert all(private.is_operator(target) for target in targets)
+    assert graph(torch.zeros(3)).tolist() == [1, 1, 1]
+
+
+@of("transforms_are_active", "outside_of_transforms")
+def transforms() -> None:
+    def look(x: torch.Tensor) -> tuple[bool, bool]:
+        with private.outside_of_transforms():
+            outside = private.transforms_are_active()
+        return private.transforms_are_active(), outside
+
+    assert not private.transforms_are_active()
+    assert under_vmap(look) == under_grad(look) == (True, False)
+
+
+@of("is_wrapped", "is_batched", "is_differentiated", "unwrapped", "level_of", "batch_dimension", "rebatched")
+def wrappers() -> None:
+    def look(x: torch.Tensor) -> tuple:
+        kinds = private.is_wrapped(x), private.is_batched(x), private.is_differentiated(x)
+        return *kinds, tuple(private.unwrapped(x).shape), private.level_of(x)
+
+    assert not private.is_wrapped(torch.ones(2))
+    assert under_vmap(look) == (True, True, False, (2, 3), 1)
+    assert under_grad(look) == (True, False, True, (3,), 1)
+    assert under_vmap(private.batch_dimension) == 1
+    again = under_vmap(lambda x: tuple(private.rebatched(private.unwrapped(x), like=x).shape))
+    assert again == (2,)
+
+
+@of("is_batched_by_autograd")
+def legacy_wrappers() -> None:
+    seen = []
+
+    class Identity(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            seen.append(private.is_batched_by_autograd(g))
+            return g
+
+    x = torch.ones(2, requires_grad=True)
+    torch.autograd.grad(Identity.apply(x), x, torch.eye(2), is_grads_batched=True)
+    assert seen == [True]
+    assert not private.is_batched_by_autograd(torch.ones(2))
+
+
+@of("forward_level_is_open")
+def forward_levels() -> None:
+    assert not private.forward_level_is_open()
+    with torch.autograd.forward_ad.dual_level():
+        assert private.forward_level_is_open()
+
+
+@of("without_saved_tensor_hooks")
+def saved_tensor_hooks() -> None:
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x) or x, lambda x: x):
+        x = torch.ones(2, requires_grad=True)
+        with private.without_saved_tensor_hooks():
+            (x * x).sum()
+            torch.func.vjp(torch.sin, torch.ones(2))
+        assert not packed
+        (x * x).sum()
+        assert packed
+    with private.without_saved_tensor_hooks():  # inside a transform, where hooks are disabled
+        grad(lambda y: (y * y).sum())(torch.ones(2))
+
+
+@of("hidden_from_dynamo")
+def hidden() -> None:
+    def function() -> None: ...
+
+    private.hidden_from_dynamo(function, "a reason")
+    disabled = torch.compiler.disable(lambda: None, reason="a reason")
+    marks = {name for name in vars(disabled) if name in vars(function)}
+    assert {name: getattr(function, name) for name in marks} == {name: getattr(disabled, name) for name in marks}
+    assert len(marks) == 2
+
+
+@of("compiled_by_inductor")
+def inductor() -> None:
+    graph = private.make_fx(lambda x: (torch.sin(x) + 1,))(torch.ones(8))
+    found = private.compiled_by_inductor(graph, [torch.ones(8)])(torch.zeros(8))
+    assert found[0].tolist() == [1.0] * 8
+
+
+@of("pytree")
+def pytrees() -> None:
+    tree = {"b": 1, "a": (mslsq.SO2.identity(dtype=torch.float64), 2)}
+    leaves, structure = private.pytree.tree_flatten(tree)
+    assert [leaf for leaf in leaves if isinstance(leaf, int)] == [1, 2]
+    again = private.pytree.tree_unflatten(leaves, structure)
+    assert isinstance(again["a"][0], mslsq.SO2)
+    assert private.pytree._broadcast_to_and_flatten({"b": 0, "a": None}, structure) == [0, None, None]
+    path = private.pytree.tree_flatten_with_path({"a": [3]})[0][0][0]
+    assert private.pytree.keystr(path) == "['a'][0]"
+
+
+SLOW = {"compiled_by_inductor", "hidden_from_dynamo"}  # they import Dynamo and Inductor
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in private.__all__]
+)
+def test_it_still_does_what_is_expected_of_it(name):
+    try:
+        CHECKS[name]()
+    except Exception as error:
+        raise AssertionError(f"torch {torch.__version__} has changed what mslsq.private.{name} stands for") from error
+
+
+def test_it_works_in_another_thread():
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            wrappers()
+            transforms()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not failures
+
+
+PRIVATE = re.compile(
+    r"torch(\.\w+)*\._(?!_)\w|from torch\._|import torch\._|torch\.fx\.experimental|torch\.utils\.(_|weak)"
+    r"|\._(schema|op|overloadname|version|is_zerotensor|current_level|torchdynamo_disable)\b"
+)
+
+
+def test_no_other_file_uses_a_private_name():
+    root = Path(mslsq.__file__).parent
+    found = [
+        f"{path.relative_to(root)}:{number}: {line.strip()}"
+        for path in sorted(root.rglob("*.py"))
+        if path.name != "private.py"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if PRIVATE.search(line) and "aten._" not in line
+    ]
+    # The name alone, to ask whether Dynamo has been imported; and a comment.
+    allowed = ('"torch._dynamo" not in sys.modules', "# importing torch._dynamo")
+    assert not [line for line in found if not any(text in line for text in allowed)]
