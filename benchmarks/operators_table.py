@@ -1,4 +1,4 @@
-"""`docs/reference/operators.md` from what `trust_operators.py` found: which operators are right in a residual, which not.
+"""`docs/reference/operators.md` from what `trust_operators.py` found: operators that are right in a residual, and not.
 
 python benchmarks/operators_table.py benchmarks/results/operators.json > docs/reference/operators.md
 """

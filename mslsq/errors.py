@@ -10,10 +10,6 @@ from mslsq.kernels.loading import KernelsMissingError, KernelsNotKeptWarning
 from mslsq.linear.independent_kinds import EliminationError
 from mslsq.linear.sparse.backends import BackendMissingError
 from mslsq.linearize.agreement import DerivativeMismatchError, NonDeterministicResidualError
-from mslsq.linearize.capture import CaptureError
-from mslsq.linearize.inplace import InPlaceResidualWarning
-from mslsq.linearize.reachable import UncollectedTensorError
-from mslsq.linearize.trace import NoCompilerWarning
 from mslsq.linearize.ways import SlowResidualWarning, UndifferentiableResidualError
 from mslsq.manifolds.errors import ManifoldError
 from mslsq.problem.errors import (
@@ -28,6 +24,10 @@ from mslsq.problem.errors import (
 from mslsq.replacing import NotWrittenError
 from mslsq.solvers.influence import NoInfluenceWarning
 from mslsq.solvers.solver import SolverOptionError
+from mslsq.tracing.capture import CaptureError
+from mslsq.tracing.inplace import InPlaceResidualWarning
+from mslsq.tracing.reading.reachable import UncollectedTensorError
+from mslsq.tracing.recording import NoCompilerWarning
 
 __all__ = [
     "AdjointOptionError",

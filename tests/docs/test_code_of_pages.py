@@ -1,4 +1,4 @@
-"""The code of README.md, CONTRIBUTING.md and every page of docs/ runs: the blocks of a page in order, in one namespace."""
+"""The code of README.md, CONTRIBUTING.md and the pages of docs/ runs: a page's blocks in order, in one namespace."""
 
 import linecache
 import re
