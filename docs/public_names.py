@@ -1,4 +1,4 @@
-"""What is public: the `__all__` of `mslsq` and of every module directly below it that has one.
+"""What is public: the `__all__` of `mslsq` and of every module directly below it that has one (`mslsq.private` aside).
 
 A module named in such an `__all__` is public too, with its own `__all__`. Everything else is private.
 """
@@ -10,6 +10,9 @@ from types import ModuleType
 
 import mslsq
 
+PRIVATE = {"mslsq.private"}
+"""Lists names of PyTorch for the library's own use."""
+
 ERRORS = "mslsq.errors"
 """All exceptions and warnings are described there, wherever else they may be imported from."""
 
@@ -17,7 +20,7 @@ ERRORS = "mslsq.errors"
 def public_modules() -> list[str]:
     """`mslsq` and the public modules below it, by their full names."""
     below = (f"mslsq.{found.name}" for found in pkgutil.iter_modules(mslsq.__path__))
-    direct = [name for name in below if hasattr(importlib.import_module(name), "__all__")]
+    direct = [name for name in below if name not in PRIVATE and hasattr(importlib.import_module(name), "__all__")]
     named = [f"{module}.{name}" for module in direct for name in names_of(module) if is_module(module, name)]
     return ["mslsq", *direct, *named]
 

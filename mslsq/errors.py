@@ -1,7 +1,7 @@
 """Every exception and every warning that can reach a caller of the front doors, in one place to import them from."""
 
 from mslsq.adjoint.adjoint import AdjointOptionError, DerivativeOrderError
-from mslsq.adjoint.compiling import NotExportableError
+from mslsq.adjoint.compiling import ExportError
 from mslsq.adjoint.warning import NotDifferentiableWarning, UnconvergedAdjointWarning
 from mslsq.curve_fit import CovarianceWarning
 from mslsq.diagnostics.covariance import SingularCovarianceError
@@ -39,6 +39,7 @@ __all__ = [
     "DeviceError",
     "DtypeError",
     "EliminationError",
+    "ExportError",
     "InPlaceResidualWarning",
     "IndexRangeError",
     "KernelsMissingError",
@@ -49,7 +50,6 @@ __all__ = [
     "NoInfluenceWarning",
     "NonDeterministicResidualError",
     "NotDifferentiableWarning",
-    "NotExportableError",
     "NotWrittenError",
     "ProblemError",
     "SecondDerivativeError",
