@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is true: its files exist, its tower is the import linter's, and each thing that it says how to add can
+"""CONTRIBUTING.md is true: its files exist, its tower is the import linter's, and each thing that it tells of can
 be added in the files that it names and no others."""
 
 import os

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import public_names
 import pytest
-from pages import PAGES, ROOT, blocks_of
+from pages import PAGES, ROOT, python_of
 
 import mslsq
 
@@ -106,7 +106,7 @@ def is_public(dotted: str) -> bool:
 
 
 PROGRAMS = {
-    **{f"{page.stem}": "\n".join(code for _, code in blocks_of(page.read_text("utf-8"))) for page in PAGES},
+    **{f"{page.stem}": python_of(page) for page in PAGES},
     **{path.name: path.read_text("utf-8") for path in sorted((ROOT / "examples").glob("*.py"))},
 }
 
