@@ -9,6 +9,7 @@ autodoc reads, `napoleon` the latter. Inline code that is a public name becomes 
 
 import inspect
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import public_names
@@ -42,7 +43,7 @@ class PublicModule(Directive):
         if elsewhere and module != "mslsq":
             links = ", ".join(f":py:obj:`{name} <{public_names.shortest(module, name)}>`" for name in elsewhere)
             lines += [f"Can be imported from here, described elsewhere: {links}."]
-        return parsed(self, [*module_target(module), *lines])
+        return parsed(self, [*introduction(module), *lines])
 
 
 class PublicNames(Directive):
@@ -68,8 +69,9 @@ def parsed(directive: Directive, lines: list[str]) -> list[nodes.Node]:
     return container.children
 
 
-def module_target(module: str) -> list[str]:
-    return [f".. py:module:: {module}", ""]
+def introduction(module: str) -> list[str]:
+    """The docstring of the module, which is the place of links to it; that of `mslsq` says no more than the README."""
+    return [f".. py:module:: {module}" if module == "mslsq" else f".. automodule:: {module}", ""]
 
 
 def described(module: str, name: str) -> list[str]:
@@ -93,31 +95,23 @@ def options_of(kind: type) -> list[str]:
 
 def as_restructured_text(lines: list[str]) -> list[str]:
     """Docstring lines with inline code in double backticks and no accidental emphasis; code blocks stay as they are."""
-    result, verbatim, indent = [], False, 0
+    return [CONVERSIONS[kind](line) for kind, line in zip(kinds_of(lines), lines, strict=True)]
+
+
+def kinds_of(lines: list[str]) -> Iterator[str]:
+    """Of each line: prose, an example (`>>>` to the next empty line), a table, or code indented below `::`."""
+    kind, depth = "prose", 0
     for line in lines:
-        text, depth = line.strip(), len(line) - len(line.lstrip())
-        if text.startswith(">>>"):
-            verbatim, indent = True, depth
-        elif (verbatim and (depth < indent if text else indent < 0)) or (verbatim and not text):
-            verbatim = False
-        result.append(line if verbatim else prose(line))
-    return literal_blocks_restored(lines, result)
-
-
-def literal_blocks_restored(lines: list[str], converted: list[str]) -> list[str]:
-    """What is indented below a line that ends in `::` is code."""
-    result, depth = list(converted), None
-    for number, line in enumerate(lines):
-        if not line.strip():
-            continue
-        here = len(line) - len(line.lstrip())
-        if depth is not None and here <= depth:
-            depth = None
-        if depth is not None:
-            result[number] = line
-        elif line.rstrip().endswith("::"):
-            depth = here
-    return result
+        text, here = line.strip(), len(line) - len(line.lstrip())
+        if (not text and kind in ("example", "table")) or (text and kind == "code" and here <= depth):
+            kind = "prose"
+        if kind == "prose" and text.startswith(">>>"):
+            kind = "example"
+        elif kind == "prose" and text.startswith("=="):
+            kind = "table"
+        yield kind
+        if kind == "prose" and text.endswith("::"):
+            kind, depth = "code", here
 
 
 def prose(line: str) -> str:
@@ -128,9 +122,17 @@ def prose(line: str) -> str:
             parts[number] = re.sub(r"(\w)_(?!\w)", r"\1\\_", escaped)
         elif not part.startswith(":"):
             before, after = parts[number - 1][-1:], parts[number + 1][:1]
-            joined = [r"\ " if side.isalnum() or side in "_-" else "" for side in (before, after)]
+            joined = [r"\ " if side.isalnum() or side == "_" else "" for side in (before, after)]
             parts[number] = f"{joined[0]}``{part.strip('`')}``{joined[1]}"
     return "".join(parts)
+
+
+CONVERSIONS: dict[str, Callable[[str], str]] = {
+    "prose": prose,
+    "example": str,
+    "code": str,
+    "table": lambda line: line.replace("|", "\N{DIVIDES}"),  # cells stand in columns: nothing may become longer
+}
 
 
 def convert_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
