@@ -39,7 +39,10 @@ class PublicModule(Directive):
         here, elsewhere = [], []
         for name in public_names.names_of(module):
             (here if public_names.page_of(module, name) == module else elsewhere).append(name)
-        lines = [line for name in here for line in described(module, name)]
+        values = {name: public_names.value_of(module, name) for name in here}
+        bases = {id(base) for value in values.values() if inspect.isclass(value) for base in value.__mro__[1:]}
+        first = sorted(here, key=lambda name: id(values[name]) not in bases)  # what others are made from comes first
+        lines = [line for name in first for line in described(module, name)]
         if elsewhere and module != "mslsq":
             links = ", ".join(f":py:obj:`{name} <{public_names.shortest(module, name)}>`" for name in elsewhere)
             lines += [f"Can be imported from here, described elsewhere: {links}."]
