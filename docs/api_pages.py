@@ -41,7 +41,8 @@ class PublicModule(Directive):
             (here if public_names.page_of(module, name) == module else elsewhere).append(name)
         values = {name: public_names.value_of(module, name) for name in here}
         bases = {id(base) for value in values.values() if inspect.isclass(value) for base in value.__mro__[1:]}
-        first = sorted(here, key=lambda name: id(values[name]) not in bases)  # what others are made from comes first
+        leads = {name for name in here if id(values[name]) in bases or inspect.isroutine(values[name])}
+        first = sorted(here, key=lambda name: name not in leads)  # functions, and what others are made from
         lines = [line for name in first for line in described(module, name)]
         if elsewhere and module != "mslsq":
             links = ", ".join(f":py:obj:`{name} <{public_names.shortest(module, name)}>`" for name in elsewhere)
@@ -93,7 +94,8 @@ def options_of(kind: type) -> list[str]:
     public = [base for base in kind.__mro__[1:] if base.__name__ in names]
     inherited = sorted({name for base in public for name in vars(base) if not name.startswith("_")})
     options = [":members:", f":inherited-members: {', '.join((*FOREIGN, *(base.__name__ for base in public)))}"]
-    return [*options, *([f":exclude-members: {', '.join(inherited)}"] if inherited else []), ":show-inheritance:"]
+    options += [f":exclude-members: {', '.join(inherited)}"] if inherited else []
+    return options + ([":show-inheritance:"] if kind.__bases__ != (object,) else [])
 
 
 def as_restructured_text(lines: list[str]) -> list[str]:
@@ -150,7 +152,7 @@ class LinkedNames(SphinxTransform):
     def apply(self, **options: Any) -> None:
         known = linked_names()
         for literal in list(self.document.findall(nodes.literal)):
-            target = known.get(literal.astext().removesuffix("()"))
+            target = known.get(literal.astext()) or known.get(literal.astext().removesuffix("()"))
             if target and not isinstance(literal.parent, (nodes.reference, pending_xref)):
                 link = pending_xref("", refdomain="py", reftype="obj", reftarget=target, refexplicit=True, refwarn=True)
                 literal.replace_self(link)
@@ -164,9 +166,11 @@ def linked_names() -> dict[str, str]:
         for name in public_names.names_of(module):
             target = public_names.shortest(module, name)
             short = f"{module}.{name}".removeprefix("mslsq.")
-            found |= {short: target, f"mslsq.{short}": target}
-            if name[0].isupper():
-                found[name] = target
+            found |= {f"mslsq.{short}": target, f"{short}()": target}
+            if (
+                not name.islower() or "_" in name
+            ):  # `cost` may be an attribute, `Huber` and `curve_fit` are nothing else
+                found |= {short: target, name: target}
     return found
 
 
