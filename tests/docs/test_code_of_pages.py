@@ -8,14 +8,11 @@ import sys
 import warnings
 from pathlib import Path
 
-import matplotlib
 import pytest
 import torch
 from pages import PAGES, ROOT, Block, blocks_of
 
 LINK = re.compile(r"\]\((?!https?://)(?P<target>[^)#]+)")
-
-matplotlib.use("Agg")
 
 
 def compiled(block: Block, page: Path):
