@@ -1,7 +1,5 @@
 """From a system and its tensors to a solution with derivatives: what both front doors call."""
 
-from typing import Any
-
 import torch
 
 from mslsq.adjoint.adjoint import Adjoint, DerivativeOrderError
@@ -17,6 +15,7 @@ from mslsq.problem.system import Inputs, System
 from mslsq.solution import History, Solution
 from mslsq.solvers import LevenbergMarquardt, Solver
 from mslsq.solvers.planning import Task
+from mslsq.validation import instance_of
 
 
 def solve_system(
@@ -40,8 +39,8 @@ def solve_system(
     """
     solver = LevenbergMarquardt() if solver is None else solver
     adjoint = Implicit() if adjoint is None else adjoint
-    checked_option("solver", solver, Solver)
-    checked_option("adjoint", adjoint, Adjoint)
+    instance_of("solver", solver, Solver)
+    instance_of("adjoint", adjoint, Adjoint)
     refuse_fake_tensors(values[0])
     device = values[0].device.type
     if torch.is_autocast_enabled(device):
@@ -99,11 +98,3 @@ def solve_system(
         History(*answer.history),
         answer.adjoint_residual,
     )
-
-
-def checked_option(name: str, value: Any, kind: type) -> None:
-    """An option must be an object of its kind, not a string or a class."""
-    if isinstance(value, kind):
-        return
-    hint = f" Did you mean {value.__name__}()?" if isinstance(value, type) and issubclass(value, kind) else ""
-    raise TypeError(f"{name} must be a {kind.__name__} object, not {value!r}.{hint}")

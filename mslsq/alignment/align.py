@@ -65,7 +65,7 @@ def align(
         reference is tried against the maps already placed, best first.
 
     Raises:
-        AlignmentOptionError: an option without sense (never for the content of a map).
+        AlignmentOptionError: an option that is not valid (never for the content of a map).
 
     >>> from mslsq.alignment import align, synthetic
     >>> pair = synthetic.make_pair("camera", "translation", seed=1, size=128)

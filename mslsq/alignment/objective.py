@@ -26,6 +26,9 @@ LOSSES: dict[str, type[mslsq.losses.RobustLoss]] = {
 """Robust losses by name; their scale is `tuning` times the noise's sigma, re-estimated before every solve."""
 
 
+Jacobians = tuple[Float[Tensor, "channels tangent"], Float[Tensor, "channels 2"]]
+
+
 class Photometric(mslsq.CostFunction):
     """The difference between a map, warped and corrected in value, and the reference, at one sample.
 
@@ -51,7 +54,7 @@ class Photometric(mslsq.CostFunction):
         sampled = sample(coefficients, warp.act(point) * to_level[0] + to_level[1:])
         return valid * (value[0].exp() * sampled + value[1] - target)
 
-    def jacobians(
+    def residual_and_jacobians(
         self,
         warp: Warp,
         value: Float[Tensor, "2"],
@@ -61,26 +64,48 @@ class Photometric(mslsq.CostFunction):
         coefficients: Float[Tensor, "channels height width"],
         to_level: Float[Tensor, "3"],
         freedom: Float[Tensor, "2"],
-    ) -> tuple[Float[Tensor, "channels tangent"], Float[Tensor, "channels 2"]]:
-        gain = (value[0] * freedom[0]).exp()
-        sampled, gradient = sample_with_gradient(coefficients, warp.act(point) * to_level[0] + to_level[1:])
-        by_warp = warp.pull_back((valid * gain * to_level[0]) * gradient, point)
-        by_value = torch.stack([gain * sampled * freedom[0], torch.ones_like(sampled) * freedom[1]], -1)
-        return by_warp, valid * by_value
+    ) -> tuple[Float[Tensor, " channels"], Jacobians]:
+        """Both from one look at the map: its samples are what an alignment spends its time on."""
+        log_gain, bias = value * freedom
+        moved, depth = warp.act_and_depth(point)
+        sampled, gradient = sample_with_gradient(coefficients, moved * to_level[0] + to_level[1:])
+        corrected = log_gain.exp() * sampled
+        by_warp = warp.pull_back((valid * log_gain.exp() * to_level[0]) * gradient, point, (moved, depth))
+        by_value = torch.stack([corrected * freedom[0], torch.ones_like(sampled) * freedom[1]], -1)
+        return valid * (corrected + bias - target), (by_warp, valid * by_value)
+
+    def jacobians(self, warp: Warp, value: Float[Tensor, "2"], **data: Tensor) -> Jacobians:
+        return self.residual_and_jacobians(warp, value, **data)[1]
+
+
+class Held(mslsq.CostFunction):
+    """Gain and bias that are not free, at zero: the samples say nothing of them, and a covariance needs all."""
+
+    def residual(self, value: Float[Tensor, "2"], freedom: Float[Tensor, "2"]) -> Float[Tensor, "2"]:
+        return (1 - freedom) * value
 
 
 @lru_cache(maxsize=64)
 def photometric_problem(
-    model: str, blocks: int, shape: tuple[int, int, int], loss: str | None, dtype: torch.dtype, device: torch.device
+    model: str,
+    blocks: int,
+    shape: tuple[int, int, int],
+    loss: str | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    held: bool = False,
 ) -> mslsq.Problem:
     """The problem for data of these shapes, with placeholders: what `solve` has traced for one pair serves every pair
-    like it."""
+    like it. `held` adds a cost on what is not free, for the covariance."""
     like = torch.zeros((), dtype=dtype, device=device)
     robust = None if loss is None else LOSSES[loss](like.new_ones(()))
+    value = mslsq.Variable("value", mslsq.Euclidean(2))
+    more = [Held(value, freedom=mslsq.Shared(like.new_ones(2)), name="held")] if held else []
     return mslsq.Problem(
+        *more,
         Photometric(
             mslsq.Variable("warp", MODELS[model]),
-            mslsq.Variable("value", mslsq.Euclidean(2)),
+            value,
             # One zero, seen as often as there are entries: a cached problem holds no memory of its size.
             point=like.expand(blocks, 2),
             target=like.expand(blocks, shape[0]),
@@ -90,5 +115,5 @@ def photometric_problem(
             freedom=mslsq.Shared(like.new_ones(2)),
             loss=robust,
             name="photometric",
-        )
+        ),
     )

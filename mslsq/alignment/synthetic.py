@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from mslsq.validation import suggestion
+
 __all__ = ["Pair", "base_raster", "benchmark_pairs", "make_pair", "random_transform", "warp_from_base"]
 
 BASE_SIGMA = 0.8
@@ -83,7 +85,7 @@ def base_raster(name: str) -> Shaped[np.ndarray, "height width"]:
     (344, 403)
     """
     if name != "elevation" and name not in IMAGES:
-        raise ValueError(f"There is no bundled raster {name!r}; there are {', '.join(NAMES)}.")
+        raise ValueError(f"There is no bundled raster {name!r}; there are {', '.join(NAMES)}.{suggestion(name, NAMES)}")
     if name == "elevation":
         return _elevation()
     raster = _scikit_image(IMAGES[name])

@@ -4,10 +4,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+import mslsq
 from mslsq.alignment.estimate import Estimate, PairLevel, mad_sigma, residual_at
 from mslsq.alignment.models import MODELS, Frame
-from mslsq.alignment.objective import Photometric, photometric_problem
+from mslsq.alignment.objective import photometric_problem
 from mslsq.alignment.options import Options
+from mslsq.diagnostics import SingularCovarianceError
+
+WHERE_IT_IS = mslsq.LevenbergMarquardt(max_steps=0, trace="never")
+"""`mslsq.covariance` takes a solution; no step makes one of the estimate."""
 
 
 def tangent_covariance(
@@ -16,35 +21,26 @@ def tangent_covariance(
     """σ̂² (JᵀJ)⁻¹ of the warp's tangent, gain and bias marginalised, times 4πσ² for a prefilter of σ px.
 
     The prefilter correlates neighbouring residuals, so that n samples hold only n / 4πσ² independent ones (12.6 at 1
-    px). The noise is that of the MAD. Infinite-variance directions come back as NaN.
+    px). The noise is that of the MAD. NaN where the samples leave a direction undetermined.
     """
     kind = MODELS[options.model]
-    warp = kind.from_matrix(estimate.matrix)
     residual, valid = residual_at(estimate, level)
     problem = photometric_problem(
-        options.model, len(level.points), tuple(level.moving.coefficients.shape), None, residual.dtype, residual.device
+        options.model,
+        len(level.points),
+        tuple(level.moving.coefficients.shape),
+        None,
+        residual.dtype,
+        residual.device,
+        held=True,
     )
-    cost = next(module for module in problem.modules() if isinstance(module, Photometric))
-    size = kind.tangent_dim + 2
-    normal = residual.new_zeros(size, size)
-    rows = torch.arange(len(level.points), device=residual.device)
-    for chunk in rows.split(1 << 16):
-
-        def one(point: Tensor, target: Tensor, known: Tensor) -> Tensor:
-            parts = cost.jacobians(
-                warp, estimate.value, point, target, known, level.moving.coefficients, level.to_level, freedom
-            )
-            return torch.cat(parts, -1)
-
-        jacobian = torch.func.vmap(one)(level.points[chunk], level.target[chunk], valid[chunk].to(residual.dtype))
-        flat = jacobian.reshape(-1, size)
-        normal = normal + flat.T @ flat
-    active = normal.diagonal() > 0
-    normal = normal + torch.diag((~active).to(normal.dtype))
-    factor, failed = torch.linalg.cholesky_ex(normal)
-    if int(failed) != 0:
-        return normal.new_full((kind.tangent_dim, kind.tangent_dim), float("nan"))
-    inverse = torch.cholesky_inverse(factor)[: kind.tangent_dim, : kind.tangent_dim]
+    data = {"photometric": level.data(valid, freedom), "held": {"freedom": freedom}}
+    values = {"warp": kind.from_matrix(estimate.matrix), "value": estimate.value}
+    found = mslsq.solve(problem, values, data, solver=WHERE_IT_IS, adjoint=mslsq.Detached())
+    try:
+        inverse = mslsq.covariance(problem, found, "warp", data=data)
+    except SingularCovarianceError:
+        return residual.new_full((kind.tangent_dim, kind.tangent_dim), float("nan"))
     correlated = max(1.0, 4 * torch.pi * options.prefilter**2)
     return mad_sigma(residual, valid) ** 2 * correlated * inverse
 

@@ -1,4 +1,5 @@
-"""Problems with known answers: NIST's regressions (:mod:`.nist`), the classics (:mod:`.classic`), pose graphs, BAL."""
+"""Problems with known answers and files of problems: NIST's certified regressions (`nist`), the test problems of Moré,
+Garbow and Hillstrom (`classic`), pose graphs and bundle adjustments."""
 
 from mslsq.datasets import classic, nist
 from mslsq.datasets.bal import BundleAdjustment, read_bal, write_bal

@@ -24,6 +24,7 @@ from mslsq.linear.sparse import SparseCholesky
 from mslsq.linear.storage import Storage, Vector
 from mslsq.linear.stored_blocks import StoredBlocks
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem, UnformedSystem
+from mslsq.validation import integer, number, one_of
 
 LARGEST_DIRECT = 2e8
 """Up to that many numbers in the factor (1.6 GB) derivatives are solved by sparse Cholesky, on a CPU: it proves the
@@ -59,7 +60,7 @@ class ConjugateGradient(LinearSolver):
             or with the damped normal equations of every step (`Unrolled`).
 
     Raises:
-        ValueError: options that make no sense, or not together.
+        ValueError: options that are not valid, or not together.
         EliminationError (a ValueError): when `"schur_jacobi"` is bound to a problem: the blocks that are to be
             eliminated touch each other, or are all there is; there is no such variable. The message says which.
 
@@ -90,14 +91,9 @@ class ConjugateGradient(LinearSolver):
             ("forcing", ("adaptive", "constant")),
             ("derivatives", ("auto", "direct", "iterative")),
         ):
-            if getattr(self, option) not in known:
-                raise ValueError(f"ConjugateGradient: {option} must be one of {known}, not {getattr(self, option)!r}.")
-        if not 0 < self.tolerance < 1:
-            raise ValueError(f"ConjugateGradient: tolerance must lie between 0 and 1, not {self.tolerance!r}.")
-        if not isinstance(self.max_iterations, int) or self.max_iterations < 1:
-            raise ValueError(
-                f"ConjugateGradient: max_iterations must be a positive integer, not {self.max_iterations!r}."
-            )
+            one_of(f"ConjugateGradient: {option}", getattr(self, option), known)
+        number("ConjugateGradient: tolerance", self.tolerance, above=0, below=1)
+        integer("ConjugateGradient: max_iterations", self.max_iterations, 1)
         if self.matrix_free and self.preconditioner == "schur_jacobi":
             raise ValueError(
                 "ConjugateGradient: 'schur_jacobi' needs the blocks of the normal equations: leave matrix_free out, or "

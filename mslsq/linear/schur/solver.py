@@ -31,6 +31,7 @@ from mslsq.linear.sparse.solver import SparseCholesky
 from mslsq.linear.storage import Storage, Vector
 from mslsq.linear.stored_blocks import StoredBlocks, Values
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem
+from mslsq.validation import one_of
 
 Reduced = Literal["auto", "dense", "sparse", "iterative"]
 
@@ -60,14 +61,14 @@ class Schur(LinearSolver):
             allows), or `"auto"`, by size and density.
 
     Raises:
-        ValueError: an option that makes no sense.
+        ValueError: an option that is not valid.
         EliminationError (a ValueError): when it is bound to a problem: blocks that are to be eliminated are in one cost
             function; nothing can be eliminated; no such name. The message says which.
 
     >>> solver = mslsq.LevenbergMarquardt(linear_solver=mslsq.linear.Schur(eliminate="point"))
     >>> mslsq.linear.Schur(reduced="cholesky")
     Traceback (most recent call last):
-    ValueError: Schur: reduced must be 'auto', 'dense', 'sparse' or 'iterative', not 'cholesky'.
+    ValueError: Schur: reduced must be one of 'auto', 'dense', 'sparse', 'iterative', not 'cholesky'.
     """
 
     eliminate: str | tuple[str, ...] | None = None
@@ -80,8 +81,7 @@ class Schur(LinearSolver):
     """Why it was chosen, where nobody asked for it."""
 
     def __post_init__(self) -> None:
-        if self.reduced not in ("auto", "dense", "sparse", "iterative"):
-            raise ValueError(f"Schur: reduced must be 'auto', 'dense', 'sparse' or 'iterative', not {self.reduced!r}.")
+        one_of("Schur: reduced", self.reduced, ("auto", "dense", "sparse", "iterative"))
         if isinstance(self.eliminate, list):
             object.__setattr__(self, "eliminate", tuple(self.eliminate))
         names = (self.eliminate,) if isinstance(self.eliminate, str) else self.eliminate

@@ -20,6 +20,7 @@ from mslsq.linear.sparse.torch_operators import factor, packed, solve
 from mslsq.linear.storage import Storage, Vector
 from mslsq.linear.stored_blocks import StoredBlocks, Values
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem
+from mslsq.validation import one_of
 
 WITHOUT_KERNELS = ("superlu", "cudss")
 """Backends for where the library's own kernels are not: nothing that they are asked for is done by those."""
@@ -58,9 +59,7 @@ class SparseCholesky(LinearSolver):
     """The structure it is bound to; set by the engine."""
 
     def __post_init__(self) -> None:
-        if self.backend not in ("auto", "mslsq", *BACKENDS):
-            known = ", ".join(map(repr, ("auto", "mslsq", *BACKENDS)))
-            raise ValueError(f"SparseCholesky: backend must be one of {known}, not {self.backend!r}.")
+        one_of("SparseCholesky: backend", self.backend, ("auto", "mslsq", *BACKENDS))
 
     @property
     def storage(self) -> Storage:

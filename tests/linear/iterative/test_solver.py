@@ -297,7 +297,7 @@ def test_matrix_free_keeps_nothing_larger_than_the_blocks(monkeypatch):
     "options, words",
     [
         ({"preconditioner": "ilu"}, "preconditioner must be one of"),
-        ({"tolerance": 0.0}, "tolerance must lie between"),
+        ({"tolerance": 0.0}, "tolerance must be a number between 0 and 1"),
         ({"max_iterations": 0}, "positive integer"),
         ({"matrix_free": True, "preconditioner": "schur_jacobi"}, "leave matrix_free out"),
         ({"eliminate": "point"}, "goes with preconditioner"),

@@ -227,7 +227,7 @@ def test_fixed_blocks_take_no_part():
 
 def test_an_unknown_name_suggests_the_nearest():
     bundle = Bundle()
-    with pytest.raises(EliminationError, match="did you mean 'point'"):
+    with pytest.raises(EliminationError, match="Did you mean 'point'"):
         Schur(eliminate="points").bound(bundle.structure, bundle.kinds)
 
 
