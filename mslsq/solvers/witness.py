@@ -143,11 +143,11 @@ class Witness:
         pulled, room = product(sample.block, u[None, :, None], jacobian), None
         room = product(sample.block, u.abs()[None, :, None], jacobian.abs())
         room = DERIVATIVE_ROUNDING[residual.dtype] * eps * (room + room.amax(1, keepdim=True))
-        differ = []
+        differ, rewritten = [], sample.block.way.residual is not None
         for (problem, lane), storages, inputs in user.each():
             place = (problem, slice(None), lane)
             try:
-                now, expected = independent.pullback(user.block, storages, inputs, u)
+                now, expected = independent.pullback(user.block, storages, inputs, u, rewritten)
             except LinAlgError:  # a matrix that cannot be factored: the graph has NaN there
                 continue
             except RuntimeError:  # no derivative in reverse mode
