@@ -142,7 +142,7 @@ class Solver:
         asked = self.linear_solver
         if asked == "auto":
             if sparse:
-                return AutomaticSparse(on_cpu)
+                return AutomaticSparse()
             return UnrolledCholesky() if self.compile and size <= LARGEST_UNROLLED else Cholesky()
         if sparse:
             # One big residual is compressed to normal equations: it has no blocks to multiply by.

@@ -39,16 +39,17 @@ class UnformedBlocks(Storage):
         return self._bound.squared_column_norms(matrix)
 
     def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
-        return (vector * self._multiply(matrix, vector, "jacobian")).sum(-1)
+        return (vector * self._multiply(matrix, vector, hessian=False)).sum(-1)
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
-        return self._multiply(matrix, vector, "hessian")
+        return self._multiply(matrix, vector, hessian=True)
 
     def magnitude(self, matrix: Values, vector: Vector) -> Vector:
-        return self._multiply(matrix.abs(), vector.abs(), "jacobian")
+        return self._multiply(matrix.abs(), vector.abs(), hessian=False)
 
-    def _multiply(self, matrix: Values, vector: Vector, kind: str) -> Vector:
-        return multiply(matrix, vector, *self._bound.plan_on(matrix.device, hessian=kind == "hessian"), kind)
+    def _multiply(self, matrix: Values, vector: Vector, hessian: bool) -> Vector:
+        plan = self._bound.hessian if hessian else self._bound.jacobian
+        return multiply(matrix, vector, *plan.packed, hessian)
 
     @property
     def _bound(self) -> BlockRows:
