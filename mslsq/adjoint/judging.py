@@ -69,8 +69,8 @@ def _factored(call: "Call", outcome: Outcome, minimum_norm: bool) -> Factored:
     """Factors of all Hessians, and what they and the gradient say."""
     plan, linearizer, inputs = outcome.planned
     solver, linear = call.task.solver, linearizer.linear_solver
-    policy, compiled = _policy(call, outcome)
-    plan.recorded("cost", policy, linearizer.cost, outcome.values, inputs)
+    wish = solver.execution
+    plan.execution.graph("cost", wish, linearizer.cost, outcome.values, inputs)
     gradient = _gradient(call, outcome)
     name, hessian = _hessian(call, outcome)
     point = Point(outcome.values, inputs, outcome.matrix, outcome.cost)
@@ -93,10 +93,8 @@ def _factored(call: "Call", outcome: Outcome, minimum_norm: bool) -> Factored:
     # Dense factors are a part of what is recorded; sparse and iterative solvers do as they like.
     if linear.storage.is_dense and not minimum_norm:
         name = f"factored {name}, ftol {solver.ftol}, xtol {solver.xtol}"
-        graph = plan.recorded(name, policy, whole, *point, compiled=compiled)
-        return plan.run_eagerly(whole, *point) if graph is None else graph(*point)
-    graph = plan.recorded(name, policy, hessian, *point[:3], compiled=compiled)
-    matrix = plan.run_eagerly(hessian, *point[:3]) if graph is None else graph(*point[:3])
+        return plan.execution.run(name, wish, whole, *point, compiled="small")
+    matrix = plan.execution.run(name, wish, hessian, *point[:3], compiled="small")
     return factored(matrix, point, gradient)
 
 
@@ -111,17 +109,11 @@ def _looked_at_again(call: "Call", start: Values, outcome: Outcome, found: Facto
     )
 
 
-def _policy(call: "Call", outcome: Outcome) -> tuple[str, bool]:
-    """When to record, and whether to compile that: the Hessian of a large problem would take minutes, for one call per
-    solve."""
-    compiled = call.task.solver.compile and not outcome.planned[0].is_large
-    return "always" if compiled else call.task.solver.trace, compiled
-
-
 def _gradient(call: "Call", outcome: Outcome) -> Callable[..., Tensor]:
     """The gradient, from its graph where there is one."""
     plan, linearizer, inputs = outcome.planned
-    graph = plan.recorded("gradient", _policy(call, outcome)[0], linearizer.gradient, outcome.values, inputs)
+    wish = call.task.solver.execution
+    graph = plan.execution.graph("gradient", wish, linearizer.gradient, outcome.values, inputs)
     return linearizer.gradient if graph is None else graph
 
 

@@ -50,8 +50,8 @@ def load() -> tuple[ctypes.CDLL, str]:
     if named and named not in targets():
         raise ValueError(f"MSLSQ_TARGET={named}: the kernels are compiled for {', '.join(targets())}.")
     reasons: list[str] = []  # why what is there is not used
-    # Whoever owns this file or a folder above it runs code here anyway: another user who installed the package, or the
-    # unknown owner of / in a sandbox. The library beside it is as good.
+    # The owners of this file and of the folders above it run code here anyway: another user who installed the package, or
+    # the unknown owner of / in a sandbox. A library of theirs beside it is as trustworthy.
     here = Path(__file__).resolve()
     library = _opened(here.with_name(NAME), reasons, [path.stat().st_uid for path in (here, *here.parents)])
     if library:
@@ -117,7 +117,7 @@ def _compiled(kept: Path | None, named: str | None, reasons: list[str], unusable
             if place is None:
                 temporary = tempfile.TemporaryDirectory(prefix="mslsq-", ignore_cleanup_errors=True)
                 place = make_private(Path(until_loaded.enter_context(temporary)))
-            # Loaded before it gets its name, so that of several processes at once each has its own, whoever is last.
+            # Loaded before it gets its name, so that of several processes at once each has its own, whichever is last.
             work = tempfile.TemporaryDirectory(prefix="new-", dir=place, ignore_cleanup_errors=True)
             folder = Path(until_loaded.enter_context(work))
             target = named or best_target(folder)

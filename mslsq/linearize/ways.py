@@ -27,7 +27,6 @@ from mslsq.linearize.agreement import (
     double_backward,
 )
 from mslsq.linearize.blocks import BlockTerm, Values, first_block
-from mslsq.linearize.compressed import CompressedTerm
 from mslsq.linearize.derivatives import Mode, Way
 from mslsq.linearize.locating import faulty_operator
 from mslsq.linearize.sample import Sample, sample_of
@@ -40,7 +39,7 @@ from mslsq.tracing.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.tracing.operators import Composed, must_be_rewritten
 
 MANY_ROWS = 1000
-"""A Jacobian with so many rows is not made by one backward pass per row without a word: 3,136 rows take minutes."""
+"""With this many rows, a Jacobian made by one backward pass per row causes a warning: 3,136 rows take minutes."""
 
 
 class UndifferentiableResidualError(RuntimeError):
@@ -235,7 +234,7 @@ def _say_slow(block: BlockTerm, error: NotImplementedError) -> None:
     )
 
 
-# ---- gradient and Hessian, when somebody differentiates
+# ---- gradient and Hessian, for derivatives through the solve
 
 
 def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs) -> Found | None:
@@ -285,7 +284,7 @@ def _hessian_ways(block: BlockTerm, way: Way, values: Values, inputs: Inputs) ->
     yield way
     for mode in ("reverse", "row by row"):  # `jacrev` under a second `vmap` writes in place in some operators
         yield dataclasses.replace(way, hessian=mode)
-    if isinstance(block, CompressedTerm) or way.lane_by_lane:
+    if not block.can_be_rewritten or way.lane_by_lane:
         return
     if way.residual is None:
         try:

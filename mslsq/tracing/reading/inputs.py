@@ -106,7 +106,7 @@ def collect(function: Callable[..., Any]) -> Collected:
     Walked are closure cells, default arguments, `functools.partial`, bound methods, attributes of objects,
     `nn.Module`s, lists, tuples, dicts, dataclasses and pytree nodes, nested in any way and with cycles. Of globals,
     classes and the user's Python modules, what the code names counts by value. Objects of libraries, files, generators
-    and what else does not show its state count by identity.
+    and other objects that do not show their state count by identity.
 
     Raises:
         UncollectedTensorError: a global variable (of the function or of one it calls) is a tensor, or holds one, that
@@ -126,8 +126,8 @@ def collect(function: Callable[..., Any]) -> Collected:
 
 
 def collect_values(values: tuple[Any, ...]) -> Collected:
-    """`collect` for objects that are handed to a callable (modules, numbers, arrays): `rebuild(tensors)` returns "
-    "the tuple anew."""
+    """`collect` for objects that are handed to a callable (modules, numbers, arrays): `rebuild(tensors)` returns
+    the tuple again."""
     return collected(values, ("__call__", "forward"))
 
 

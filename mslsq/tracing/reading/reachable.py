@@ -390,7 +390,7 @@ class Walk:
         self.apart(value.get(None), f"{name} (context variable '{value.name}')")
 
     def wrapper(self, value: Any, name: str, address: int) -> None:
-        """`functools.lru_cache`, and what else makes a method or function of a function."""
+        """`functools.lru_cache`, and other wrappers that make a method or function of a function."""
         self.scalars.append(type(value))
         for attribute in ("__wrapped__", "__func__", "fget", "func", "dispatcher"):
             inner = getattr(value, attribute, None)
