@@ -45,8 +45,20 @@ KNOWN = """\
   steps. Both are right with the present one. The other 498 were not run again.
 - **Some checks ended in an error of PyTorch.** Apart from quantiles outside of [0, 1], these are a `SystemError` around a warning. Its
   cause is not known. The same operators (`to_sparse`, `glu`, `embedding_bag`, `masked_mean`) run by themselves gave none.
-- **PyTorch's two modes may differ.** If `cosine_similarity` clamps (a vector shorter than 1e-8), its forward and its reverse derivative
-  are 1 % apart. A solve that ends there with a recorded graph raises `NonDeterministicResidualError` for the batch.
+- **PyTorch's two modes may differ.** If `cosine_similarity` clamps (a vector shorter than 1e-8), its reverse derivative is wrong, so
+  mslsq computes it by its formula. Another operator of that kind would raise `NonDeterministicResidualError` for the whole batch if a
+  solve ends there. None is known.
+- **Tensors that require grad in classes and imported modules** are inputs if functions of PyTorch receive them. They raise
+  `UncollectedTensorError` if they are passed directly to an `autograd.Function` or to TorchScript, if `torch.func` is transforming
+  them, or if they were not found at all (an attribute whose name is made at run time). Plain globals that require grad raise it, too.
+  The search takes place once, in the first solve of a plan that is differentiated: a tensor that requires grad only later is not
+  noticed.
+- **A `gtol` that you give is absolute, as in SciPy.** A fit that runs away to where its variables have no influence (−3.7 e^(−201 t))
+  meets it, and counts as converged. The default is relative to the residual and is not met there.
+- **Of several minima** a solve finds one, which need not be SciPy's. Of 160 fits of small systems, one ends at 0.79987, as `lm`, `dogbox`
+  and `trf` with `x_scale="jac"` do; `trf` with its default scale ends at 0.80864.
+- **A matrix that `torch.linalg.cholesky` cannot factor at the start** gives NaN for its own problem, except if that problem (or block) is
+  the first: then PyTorch's error ends the whole batch.
 - **A saddle, or a minimum at which a column of J vanishes**, ends as STALLED when no step helps any more, not as converged. So does the
   true minimum of x² + 1.
 - **Nothing here ran on CUDA**, and only the version of PyTorch named above was tried.
@@ -74,10 +86,13 @@ def operators_section(path: Path) -> list[str]:
     return [*lines, f"| all | {found['checks']:,} |", ""]
 
 
-def solves_section(path: Path) -> list[str]:
-    found = json.loads(path.read_text())
-    verdicts: list[dict[str, Any]] = found["verdicts"]
-    calls = found.get("calls", 4)
+def solves_section(paths: list[Path]) -> list[str]:
+    runs = [json.loads(path.read_text()) for path in paths]
+    verdicts: list[dict[str, Any]] = [verdict for run in runs for verdict in run["verdicts"]]
+    calls = max(run.get("calls", 4) for run in runs)
+    seeds = ", ".join(str(run["seed"]) for run in runs)
+    watched = sum(verdict["case"].get("callback", "none") != "none" for verdict in verdicts)
+    compiled = sum(verdict["case"].get("compile") == "yes" for verdict in verdicts)
     lines = [
         "## Whole solves",
         "",
@@ -85,7 +100,8 @@ def solves_section(path: Path) -> list[str]:
         f"recording, family of residuals, kind of hidden state and derivative occurs in one. Each calls its solve {calls} times while",
         "the hidden state changes. A solve that claims to have converged is judged by plain PyTorch: its gradient must vanish, or its",
         "cost must not exceed SciPy's. Derivatives are judged by the implicit function theorem in plain reverse mode.",
-        f"Seed {found['seed']}.",
+        "A plateau is a point that meets only the `gtol` that the program gave, as it would SciPy's: a fit that ran away.",
+        f"{watched} of the programs have a callback, {compiled} are compiled. Seeds: {seeds}.",
         "",
         "| outcome | programs |",
         "|---|---|",
@@ -128,9 +144,9 @@ def tests_section(paths: list[Path]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("operators", "solves"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--tests", type=Path, nargs="+", required=True)
+    parser.add_argument("--operators", type=Path, required=True)
+    for name in ("solves", "tests"):
+        parser.add_argument(f"--{name}", type=Path, nargs="+", required=True)
     arguments = parser.parse_args()
     lines = [
         "# Why to trust it: what was tried",

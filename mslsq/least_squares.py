@@ -252,7 +252,7 @@ class _Statement:
             slots=tuple(Slot(number, 0) for number in range(len(spaces))),
             num_blocks=1,
             residual=self._residual,
-            jacobians=None if self.jac is None else self._jacobians(spaces),
+            jacobians=None if self.jac is None else self._jacobians(spaces, self.jac),
             loss=self.loss,
             loss_inputs={name.removeprefix("loss."): name for name in names},
             elementwise_loss=True,
@@ -268,17 +268,27 @@ class _Statement:
         reasons = [f"args: {reason}" if name == "args" else reason for name, (_, reason) in found.items() if reason]
         return tuple((name, key) for name, (key, _) in found.items()), "; ".join(reasons)
 
-    def _call(self, collected: Any, prefix: str, values: tuple[Any, ...], inputs: Inputs) -> Any:
-        function = collected.rebuild({name: inputs[f"{prefix} {name}"] for name in collected.tensors})
-        others = iter(self.others.rebuild({name: inputs[f"args {name}"] for name in self.others.tensors}))
-        leaves = []
+    def _call(self, collected: Collected, prefix: str, values: tuple[Any, ...], inputs: Inputs) -> Any:
+        of_function = {name: inputs[f"{prefix} {name}"] for name in collected.tensors}
+        of_others = {name: inputs[f"args {name}"] for name in self.others.tensors}
+
+        def call(others: tuple[Any, ...]) -> Any:
+            args = self._args(inputs, others)
+            given = pytree.unflatten(list(values), self.structure)
+            return collected.applied(of_function, lambda function: function(given, *args))
+
+        return self.others.applied(of_others, call)
+
+    def _args(self, inputs: Inputs, others: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments around the tensors of `inputs`; `others` are those leaves that are none."""
+        rest, leaves = iter(others), []
         for number, leaf in enumerate(self.arg_leaves):
             tensor = inputs.get(f"args {number}")
             if tensor is None:
-                leaves.append(next(others))
+                leaves.append(next(rest))
             else:
                 leaves.append(type(leaf)._wrap(tensor) if isinstance(leaf, Manifold) else tensor)
-        return function(pytree.unflatten(list(values), self.structure), *pytree.unflatten(leaves, self.arg_structure))
+        return pytree.unflatten(leaves, self.arg_structure)
 
     def _residual(self, values: tuple[Any, ...], inputs: Inputs) -> Any:
         output = self._call(self.residual, "residual", values, inputs)
@@ -288,9 +298,9 @@ class _Statement:
             raise ProblemError("has_aux=True: the residual must return a pair (residual, aux).")
         return output[0]
 
-    def _jacobians(self, spaces: tuple[LeafSpace, ...]) -> Callable[..., tuple[Tensor, ...]]:
+    def _jacobians(self, spaces: tuple[LeafSpace, ...], jac: Collected) -> Callable[..., tuple[Tensor, ...]]:
         def jacobians(values: tuple[Any, ...], inputs: Inputs) -> tuple[Tensor, ...]:
-            parts = pytree.leaves(self._call(self.jac, "jac", values, inputs))
+            parts = pytree.leaves(self._call(jac, "jac", values, inputs))
             if len(parts) != len(spaces) or not all(map(_ends_with_tangent, parts, spaces)):
                 shapes = ", ".join(str(tuple(part.shape)) for part in parts)
                 expected = ", ".join(f"(*residual, {', '.join(map(str, space.tangent_shape))})" for space in spaces)

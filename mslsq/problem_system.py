@@ -1,7 +1,7 @@
 """From a problem, a start and its data to a system: names, shapes, dtypes, devices are checked here, once, in words."""
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,9 +184,13 @@ def _given_tensors(replaced: Mapping[str, Any]) -> dict[str, Tensor]:
 def _functions(cost: CostFunction, collected: Collected) -> dict[str, Any]:
     """Residual, Jacobians and weight of one block, as functions of explicit tensors."""
 
+    def applied(use: Callable[[Any, dict[str, Any]], Any], inputs: Inputs) -> Any:
+        """`use(module, data)` of the cost around the tensors of `inputs`."""
+        tensors = {name: inputs[name] for name in collected.tensors}
+        return collected.applied(tensors, lambda module: use(module, module.data_arguments(inputs)))
+
     def residual(values: tuple[Any, ...], inputs: Inputs) -> Any:
-        module = collected.rebuild({name: inputs[name] for name in collected.tensors})
-        return module.residual(*values, **module.data_arguments(inputs))
+        return applied(lambda module, data: module.residual(*values, **data), inputs)
 
     functions: dict[str, Any] = {"residual": residual}
     if cost.jacobians is not None:
@@ -194,22 +198,19 @@ def _functions(cost: CostFunction, collected: Collected) -> dict[str, Any]:
         functions["broadcasts"] = cost.broadcasts is not None and weight_broadcasts and cost.broadcasts()
 
         def jacobians(values: tuple[Any, ...], inputs: Inputs) -> tuple[Tensor, ...]:
-            module = collected.rebuild({name: inputs[name] for name in collected.tensors})
-            return tuple(module.jacobians(*values, **module.data_arguments(inputs)))
+            return applied(lambda module, data: tuple(module.jacobians(*values, **data)), inputs)
 
         functions["jacobians"] = jacobians
         if cost.residual_and_jacobians is not None:
 
             def residual_and_jacobians(values: tuple[Any, ...], inputs: Inputs) -> tuple[Any, tuple[Tensor, ...]]:
-                module = collected.rebuild({name: inputs[name] for name in collected.tensors})
-                return module.residual_and_jacobians(*values, **module.data_arguments(inputs))
+                return applied(lambda module, data: module.residual_and_jacobians(*values, **data), inputs)
 
             functions["residual_and_jacobians"] = residual_and_jacobians
     if cost.curvature is not None:
 
         def curvature(cotangent: Any, values: tuple[Any, ...], inputs: Inputs) -> Tensor:
-            module = collected.rebuild({name: inputs[name] for name in collected.tensors})
-            return module.curvature(cotangent, *values, **module.data_arguments(inputs))
+            return applied(lambda module, data: module.curvature(cotangent, *values, **data), inputs)
 
         functions["curvature"] = curvature
     if cost.weight is not None:

@@ -15,6 +15,7 @@ from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.sample import Sample
 from mslsq.problem.system import Inputs
 from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.tracing.reading.exchange import UncollectedTensorError, nodes_of
 
 
 class DerivativeMismatchError(RuntimeError):
@@ -146,6 +147,39 @@ def check_deterministic(sample: Sample) -> None:
                 "be a function of its inputs: put modules with dropout or batch normalisation into eval(), draw random "
                 "numbers outside and pass them in args, and keep no counter inside."
             )
+
+
+def check_collected(sample: Sample) -> None:
+    """No graph of the residual may lead to a tensor that is no input: its derivative would be lost.
+
+    Raises:
+        UncollectedTensorError: one does.
+    """
+    for _, storages, inputs in sample.each():
+        with independent.plain_python(), contextlib.suppress(RuntimeError):  # such as a matrix that cannot be factored
+            first = _leaves(sample.block.residual_of_block(storages, inputs))
+            if not first:
+                continue
+            # A leaf that the residual makes for itself is another one each time.
+            again = _leaves(sample.block.residual_of_block(storages, inputs))
+            known = {id(leaf) for leaf in first}
+            lost = [leaf for leaf in again if id(leaf) in known]
+            if lost:
+                _refuse_uncollected(sample.block.term.name, lost[0])
+
+
+def _refuse_uncollected(name: str, lost: Tensor) -> None:
+    raise UncollectedTensorError(
+        f"The residual of {name!r} depends on a tensor of shape {tuple(lost.shape)} that requires grad and was not "
+        "found among what it reads (an attribute whose name is made while it runs, the inside of a library's object). "
+        "It would lose its derivative: pass it in args (or as data of the cost), or hold it in a closure, a list or a "
+        "module."
+    )
+
+
+def _leaves(output: Tensor) -> list[Tensor]:
+    """The leaves of the graph that a tensor was made by."""
+    return [node.variable for node in nodes_of(output) if hasattr(node, "variable")]
 
 
 def _agree(

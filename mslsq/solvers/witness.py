@@ -143,11 +143,11 @@ class Witness:
         pulled = sample.block.pulled(jacobian, u[None, :, None])
         room = sample.block.pulled(jacobian.abs(), u.abs()[None, :, None])
         room = DERIVATIVE_ROUNDING[residual.dtype] * eps * (room + room.amax(1, keepdim=True))
-        differ = []
+        differ, rewritten = [], sample.block.way.residual is not None
         for (problem, lane), storages, inputs in user.each():
             place = (problem, slice(None), lane)
             try:
-                now, expected = independent.pullback(user.block, storages, inputs, u)
+                now, expected = independent.pullback(user.block, storages, inputs, u, rewritten)
             except LinAlgError:  # a matrix that cannot be factored: the graph has NaN there
                 continue
             except RuntimeError:  # no derivative in reverse mode
