@@ -78,34 +78,18 @@ class Photometric(mslsq.CostFunction):
         return self.residual_and_jacobians(warp, value, **data)[1]
 
 
-class Held(mslsq.CostFunction):
-    """Gain and bias that are not free, at zero: the samples say nothing of them, and a covariance needs all."""
-
-    def residual(self, value: Float[Tensor, "2"], freedom: Float[Tensor, "2"]) -> Float[Tensor, "2"]:
-        return (1 - freedom) * value
-
-
 @lru_cache(maxsize=64)
 def photometric_problem(
-    model: str,
-    blocks: int,
-    shape: tuple[int, int, int],
-    loss: str | None,
-    dtype: torch.dtype,
-    device: torch.device,
-    held: bool = False,
+    model: str, blocks: int, shape: tuple[int, int, int], loss: str | None, dtype: torch.dtype, device: torch.device
 ) -> mslsq.Problem:
     """The problem for data of these shapes, with placeholders: what `solve` has traced for one pair serves every pair
-    like it. `held` adds a cost on what is not free, for the covariance."""
+    like it."""
     like = torch.zeros((), dtype=dtype, device=device)
     robust = None if loss is None else LOSSES[loss](like.new_ones(()))
-    value = mslsq.Variable("value", mslsq.Euclidean(2))
-    more = [Held(value, freedom=mslsq.Shared(like.new_ones(2)), name="held")] if held else []
     return mslsq.Problem(
-        *more,
         Photometric(
             mslsq.Variable("warp", MODELS[model]),
-            value,
+            mslsq.Variable("value", mslsq.Euclidean(2)),
             # One zero, seen as often as there are entries: a cached problem holds no memory of its size.
             point=like.expand(blocks, 2),
             target=like.expand(blocks, shape[0]),
