@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mslsq.linear.block_products import product_by_entries, recorded_product, symmetric_product_of
 from mslsq.linear.block_structure import BlockStructure
-from mslsq.linear.storage import Storage, Vector
+from mslsq.linear.storage import Storage, Vector, already_bound
 
 Values = Float[Tensor, "batch values"]
 """The stored blocks of a matrix, in the order of its `BlockStructure`."""
@@ -24,16 +24,10 @@ class StoredBlocks(Storage):
     """None for a solver that is not bound to one yet."""
 
     def diagonal(self, matrix: Values) -> Vector:
-        return matrix.index_select(1, self._bound.diagonal_index)
+        return matrix.index_select(1, already_bound(self.structure).diagonal_index)
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
-        plan = symmetric_product_of(self._bound)
+        plan = symmetric_product_of(already_bound(self.structure))
         if plan.entries:
             return product_by_entries(matrix, vector[..., None], plan.entries[0], plan.height)[..., 0]
         return recorded_product(matrix, vector, *plan.packed)
-
-    @property
-    def _bound(self) -> BlockStructure:
-        if self.structure is None:
-            raise RuntimeError("This linear solver has no structure yet: it is bound by the solver that uses it.")
-        return self.structure

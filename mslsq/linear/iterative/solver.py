@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.kernels import run_on
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.constant_inverse import ConstantInverse
 from mslsq.linear.independent_kinds import EliminationError, blocks_of, kinds_to_eliminate
@@ -21,7 +22,7 @@ from mslsq.linear.iterative.unformed import UnformedBlocks
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.operator_plan import OperatorPlan
 from mslsq.linear.sparse import SparseCholesky
-from mslsq.linear.storage import Storage, Vector
+from mslsq.linear.storage import Storage, Vector, already_bound
 from mslsq.linear.stored_blocks import StoredBlocks
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem, UnformedSystem
 from mslsq.validation import integer, number, one_of
@@ -200,8 +201,7 @@ class ConjugateGradient(LinearSolver):
     ) -> Float[Tensor, "batch columns k"]:
         """(JᵀJ + diag(damping))⁻¹ rhs from the blocks of J, as accurately as for derivatives; NaN where the residual
         stays too large."""
-        assert self.rows is not None  # bound by the engine
-        operator = JacobianBlocks(jacobian, damping, self.rows.jacobian, False)
+        operator = JacobianBlocks(jacobian, damping, already_bound(self.rows).jacobian, False)
         tried = solve_accurately(operator, rhs.mT.flatten(0, 1), self._most_iterations(rhs.shape[1]))
         return _trusted(tried, jacobian, rhs)
 
@@ -217,7 +217,7 @@ class ConjugateGradient(LinearSolver):
 
     @property
     def _solves_directly(self) -> bool:
-        if self.derivatives != "auto" or self.matrix_free or self._structure.device.type != "cpu":
+        if self.derivatives != "auto" or self.matrix_free or not run_on(self._structure.device):
             return self.derivatives == "direct"
         return self._structure.elimination.factor_size <= LARGEST_DIRECT
 
@@ -231,9 +231,7 @@ class ConjugateGradient(LinearSolver):
 
     @property
     def _structure(self) -> BlockStructure:
-        if self.structure is None:
-            raise RuntimeError("ConjugateGradient has no structure yet: it is bound by the solver that uses it.")
-        return self.structure
+        return already_bound(self.structure)
 
     def _operator(self) -> tuple[type[Operator], OperatorPlan]:
         """What a step multiplies by, and where its numbers stand."""

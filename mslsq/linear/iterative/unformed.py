@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mslsq.linear.iterative.block_rows import BlockRows
 from mslsq.linear.iterative.torch_operators import multiply
-from mslsq.linear.storage import LinearizedTerm, Storage, Vector
+from mslsq.linear.storage import LinearizedTerm, Storage, Vector, already_bound
 
 Values = Float[Tensor, "batch values"]
 
@@ -36,7 +36,7 @@ class UnformedBlocks(Storage):
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
     def diagonal(self, matrix: Values) -> Vector:
-        return self._bound.squared_column_norms(matrix)
+        return already_bound(self.rows).squared_column_norms(matrix)
 
     def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
         return (vector * self._multiply(matrix, vector, hessian=False)).sum(-1)
@@ -48,11 +48,5 @@ class UnformedBlocks(Storage):
         return self._multiply(matrix.abs(), vector.abs(), hessian=False)
 
     def _multiply(self, matrix: Values, vector: Vector, hessian: bool) -> Vector:
-        plan = self._bound.hessian if hessian else self._bound.jacobian
+        plan = already_bound(self.rows).hessian if hessian else already_bound(self.rows).jacobian
         return multiply(matrix, vector, *plan.packed, hessian)
-
-    @property
-    def _bound(self) -> BlockRows:
-        if self.rows is None:
-            raise RuntimeError("This linear solver has no blocks yet: it is bound by the solver that uses it.")
-        return self.rows

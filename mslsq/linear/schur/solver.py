@@ -18,7 +18,7 @@ from mslsq.linear.schur.by_kernels import F64, Reduction
 from mslsq.linear.schur.plan import SchurPlan, schur_plan
 from mslsq.linear.schur.reduced import Reduced, dense_nanoseconds
 from mslsq.linear.sparse.solver import SparseCholesky
-from mslsq.linear.storage import Storage, Vector
+from mslsq.linear.storage import Storage, Vector, already_bound
 from mslsq.linear.stored_blocks import StoredBlocks, Values
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem
 from mslsq.validation import one_of
@@ -99,9 +99,7 @@ class Schur(LinearSolver):
     @property
     def elimination(self) -> SchurPlan:
         """What is eliminated, and how."""
-        if self.plan is None:
-            raise RuntimeError("Schur has no structure yet: it is bound by the solver that uses it.")
-        return self.plan
+        return already_bound(self.plan)
 
     def summary(self) -> str:
         plan = self.elimination

@@ -17,7 +17,7 @@ from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.sparse.backends.analysis import BACKENDS, analysis_of, solve_with_backend
 from mslsq.linear.sparse.backends.cudss import is_installed, require_cudss
 from mslsq.linear.sparse.multifrontal import factor, solve
-from mslsq.linear.storage import Storage, Vector
+from mslsq.linear.storage import Storage, Vector, already_bound
 from mslsq.linear.stored_blocks import StoredBlocks, Values
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem
 from mslsq.validation import one_of
@@ -88,9 +88,7 @@ class SparseCholesky(LinearSolver):
 
     @property
     def _structure(self) -> BlockStructure:
-        if self.structure is None:
-            raise RuntimeError("SparseCholesky has no structure yet: it is bound by the solver that uses it.")
-        return self.structure
+        return already_bound(self.structure)
 
     def solve(self, matrix: Values, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
         if self.backend in BACKENDS:
