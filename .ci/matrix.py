@@ -55,7 +55,7 @@ def outcome(python: str, torch: str, tests: str, folder: Path) -> dict[str, Any]
     with log.open("w") as written:
         subprocess.run([*make, f"ARGS={chosen}"], cwd=ROOT, stdout=written, stderr=subprocess.STDOUT)
     said = re.findall(r"^=* ?(.*(?:passed|failed|error).*) in ([\d.]+)s", log.read_text(), re.MULTILINE)
-    if not said:
+    if not said or re.search("^!+ ", log.read_text(), re.MULTILINE):  # pytest's mark for an interruption
         sys.exit(f"{python} with PyTorch {torch}: pytest did not finish, see {log}")
     asked = [str(folder / "venv" / "bin" / "python"), "-c", ASK]
     found = json.loads(subprocess.run(asked, cwd=folder, check=True, capture_output=True, text=True).stdout)

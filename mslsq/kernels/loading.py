@@ -50,8 +50,8 @@ def load() -> tuple[ctypes.CDLL, str]:
     if named and named not in targets():
         raise ValueError(f"MSLSQ_TARGET={named}: the kernels are compiled for {', '.join(targets())}.")
     reasons: list[str] = []  # why what is there is not used
-    # The owners of this file and of the folders above it run code here anyway: another user who installed the package,
-    # or the unknown owner of / in a sandbox. A library of theirs beside it is as trustworthy.
+    # Whoever owns this file or a folder above it runs code here anyway: another user who installed the package, or the
+    # unknown owner of / in a sandbox. The library beside it is as good.
     here = Path(__file__).resolve()
     library = _opened(here.with_name(NAME), reasons, [path.stat().st_uid for path in (here, *here.parents)])
     if library:
