@@ -57,8 +57,8 @@ KNOWN = """\
   meets it, and counts as converged. The default is relative to the residual and is not met there.
 - **Of several minima** a solve finds one, which need not be SciPy's. Of 160 fits of small systems, one ends at 0.79987, as `lm`, `dogbox`
   and `trf` with `x_scale="jac"` do; `trf` with its default scale ends at 0.80864.
-- **A matrix that `torch.linalg.cholesky` cannot factor at the start** gives NaN for its own problem, except if that problem (or block) is
-  the first: then PyTorch's error ends the whole batch.
+- **A matrix that `torch.linalg.cholesky` cannot factor at the start** gives NaN for its own problem. PyTorch's error is raised only if
+  it occurs in the first block of a single problem, or in that of each of the first 16 problems of a batch.
 - **A saddle, or a minimum at which a column of J vanishes**, ends as STALLED when no step helps any more, not as converged. So does the
   true minimum of x² + 1.
 - **Nothing here ran on CUDA**, and only the version of PyTorch named above was tried.
