@@ -1,4 +1,5 @@
 # make run    the flagship: installs what it needs into .venv, then aligns real rasters and says where it wrote
+# make docs   builds the documentation into build/docs and checks every link in it
 # make test   installs the test dependencies into .venv, then runs the tests (without the slow ones)
 # make wheel  builds what people install into dist/: the source archive, and of it a wheel with the compiled kernels
 #
@@ -18,7 +19,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all lint format types imports check sdist wheel clean
+.PHONY: help run docs test test-all lint format types imports check sdist wheel clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -32,6 +33,10 @@ test: $(VENV)/.with-test
 
 test-all: $(VENV)/.with-test
 	$(PYTEST) $(ARGS)
+
+docs: $(VENV)/.with-docs
+	$(BIN)/python -m sphinx -c docs -W --keep-going --quiet . build/docs
+	$(BIN)/python docs/check_site.py build/docs
 
 lint: $(VENV)/.with-check
 	$(BIN)/ruff check .
@@ -47,7 +52,7 @@ types: $(VENV)/.with-check
 imports: $(VENV)/.with-check
 	$(BIN)/lint-imports
 
-check: test lint types imports
+check: test lint types imports docs
 
 sdist: $(VENV)/.with-build
 	$(BIN)/python -m build --sdist --outdir "$(DIST)"
@@ -66,10 +71,12 @@ wheel: $(VENV)/.with-build
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
-# An environment grows with what is asked of it: .with-run for the flagship, .with-test, .with-check for the linters.
+# An environment grows with what is asked of it: .with-run for the flagship, .with-test, .with-check for the linters,
+# .with-docs for the documentation.
 EXTRAS_run := align
 EXTRAS_test := align,test
-EXTRAS_check := align,test,lint
+EXTRAS_check := align,test,lint,docs
+EXTRAS_docs := align,docs
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("mslsq needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; name another: make ... PYTHON=python3.12")'

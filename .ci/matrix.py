@@ -1,4 +1,4 @@
-"""The test suite with each version of Python and PyTorch that is claimed to work; writes docs/versions.md.
+"""The test suite with each version of Python and PyTorch that is claimed to work; writes docs/project/versions.md.
 
     python .ci/matrix.py --python python3.11 python3.14 --torch 2.9.1 2.13.0
 
@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / ".ci" / "versions.json"
-PAGE = ROOT / "docs" / "versions.md"
+PAGE = ROOT / "docs" / "project" / "versions.md"
 ALL = "all but the slow"
 
 HEAD = """# Tested versions

@@ -1,6 +1,6 @@
-"""`docs/operators.md` from what `trust_operators.py` found: which operators are right in a residual, which refused.
+"""`docs/reference/operators.md` from what `trust_operators.py` found: operators that are right in a residual, and not.
 
-python benchmarks/operators_table.py benchmarks/results/operators.json > docs/operators.md
+python benchmarks/operators_table.py benchmarks/results/operators.json > docs/reference/operators.md
 """
 
 import json
@@ -28,7 +28,7 @@ def kind(counts: dict[str, int]) -> str:
 
 
 def cell(text: str, length: int = 260) -> str:
-    text = re.sub(r"/\S*/(\w+\.py)", r"\1", re.sub(r"\s+", " ", text)).replace("|", "\\|")
+    text = re.sub(r"\S*/(\w+\.py)", r"\1", re.sub(r"\s+", " ", text)).replace("|", "\\|")
     return text if len(text) <= length else text[:length] + " …"
 
 
@@ -52,18 +52,19 @@ def document(found: dict[str, Any]) -> str:
         "",
         "<!-- Written by benchmarks/operators_table.py; do not edit. -->",
         "",
-        f"Every differentiable operator of PyTorch {found['torch']} (OpInfo's table) in a residual of its own,",
-        "on random samples of its inputs, in float32, float64 and complex: a single problem, a batch, a batch whose",
-        "steps are recorded, and the derivative of a converged batch, against plain reverse mode of `torch.autograd`",
-        f"in float64, one problem at a time. {found['checks']} checks, seed {found['seed']}:",
+        f"Every differentiable operator of PyTorch {found['torch']} (the table of OpInfo) was put into a residual of",
+        "its own, on random samples of its inputs in float32, float64 and complex: as a single problem, as a batch, as",
+        "a batch whose steps are recorded, and for the derivative of a converged batch. Each result was compared with",
+        "plain reverse mode of `torch.autograd` in float64, one problem at a time.",
+        f"There were {found['checks']} checks, seed {found['seed']}:",
         "",
         "| outcome | checks |",
         "|---|---|",
         *[f"| {name} | {count} |" for name, count in found["counts"].items() if name != "no case"],
         "",
-        "`not differentiable there`: plain autograd and central differences differ too (a kink, a jump, a choice of",
-        "signs). Names are OpInfo's: `linalg_inv` is `torch.linalg.inv`, `nn_functional_glu` is",
-        "`torch.nn.functional.glu`.",
+        "`not differentiable there` means that plain autograd and central differences differ as well: at a kink, a",
+        "jump, a choice of signs. Names are those of OpInfo: `linalg_inv` is `torch.linalg.inv`, and",
+        "`nn_functional_glu` is `torch.nn.functional.glu`.",
         "",
     ]
     for name in BAD:

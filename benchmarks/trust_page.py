@@ -1,9 +1,9 @@
-"""`docs/trust.md` from what was measured: the long runs' results and the report of a test run.
+"""`docs/project/trust.md` from what was measured: the long runs' results and the report of a test run.
 
 python benchmarks/trust_operators.py --seed 0 --count 20000 --out operators.json
 python benchmarks/trust_solves.py --seed 0 --count 500 --out solves.json
 make test ARGS="--junitxml=tests.xml"
-python benchmarks/trust_page.py --operators operators.json --solves solves.json --tests tests.xml > docs/trust.md
+python benchmarks/trust_page.py --operators operators.json --solves solves.json --tests tests.xml > docs/project/trust.md
 """
 
 # ruff: noqa: E501 (prose of the page)
@@ -30,39 +30,42 @@ JUDGES = {
     "scripts": "files read back",
     "training": "runs that were killed and resumed",
     "benchmarks": "the long runs' own samples",
+    "docs": "the pages' own code, in a new process; the import linter's contract",
+    "tracing": "the same residual without a graph",
 }
 
 KNOWN = """\
-- **One look per plan and per solve.** The once-per-plan comparison looks at up to six blocks at one point near the start; an
-  operator that is wrong only at other values is not seen. The comparison of each solve looks at up to four blocks.
-- **Where plain reverse mode has no derivative**, central differences judge; where these fail too, `verbose=True` says "not
-  checked". Given Jacobians are not checked in a solve: `check_jacobian` does that.
-- **Transforms around a solve** (`torch.func.vmap`, `jacfwd` of `jacrev`, ...) of an operator whose rules are wrong in that
-  nesting alone are not compared. The gradient, the Hessian and the mixed derivative that `backward()` uses are.
-- **The two wrong programs** of the run above (a derivative off by 8e-4 and by 2e-3) were made by a version of the chord steps that is gone:
-  run again, both are right. The other 498 were not run again with the code of today.
-- **Checks that ended in PyTorch's own words** are, but for quantiles outside of [0, 1], a `SystemError` around a warning. Why is not
-  known; where the same operators were run by themselves (`to_sparse`, `glu`, `embedding_bag`, `masked_mean`) none did.
-- **PyTorch's own two modes may differ**: where `cosine_similarity` clamps (a vector shorter than 1e-8) its reverse derivative is wrong.
-  That function is computed by its formula. Another one of that kind would raise `NonDeterministicResidualError` for the whole batch
-  where a solve ends; none is known.
-- **Tensors that require grad in classes and imported modules** are inputs wherever functions of PyTorch see them. Given directly to an
-  `autograd.Function` or to TorchScript they raise `UncollectedTensorError`, as plain globals that require grad do, and as any do that
-  `torch.func` is transforming. So do tensors that were not found at all (an attribute whose name is made at run time). These are
-  looked for once, in the first solve of a plan of which derivatives are taken: one that requires grad only later is not seen.
-- **A `gtol` that is given is SciPy's, absolute**: a fit that runs away to where its variables have no influence any more (−3.7 e^(−201 t))
-  meets it, and has converged by that letter. The default is relative to the residual, and does not.
-- **Of several minima** a solve finds one, which need not be SciPy's: of 160 fits of small systems one ends at 0.79987, with `lm`, `dogbox`
-  and `trf` in the units of the columns (`x_scale="jac"`), while `trf` as it comes ends at 0.80864.
-- **A matrix that `torch.linalg.cholesky` cannot factor at the start** gives NaN for its problem alone. PyTorch's error is raised
-  where the first block of a single problem has one, or that of the first 16 problems of a batch.
-- **A saddle, or a minimum at which a column of J vanishes**, ends as STALLED where steps no longer help, not as converged; so does
-  the true minimum of x² + 1.
-- **Nothing here ran on CUDA**, and no other version of PyTorch than the one named above was tried.
-- **A residual that changes only where nothing is looked at** (other blocks than the four, after the solution was compared)
-  is not noticed in that call. The blocks move on from call to call.
-- **Kinks.** A minimum at a kink ends as STALLED, without a derivative. Exactly at the seam of a Huber loss the derivative is
-  one-sided or NaN. In float32, kinks narrower than 2e-6 of the variable count as rounding.
+- **One comparison per plan, one per solve.** The comparison of a plan looks at up to six blocks, at one point near the start. An
+  operator that is wrong only at other values is not noticed. The comparison of a solve looks at up to four blocks.
+- **Operators without a derivative in plain reverse mode** are compared with central differences. If these fail too, `verbose=True`
+  prints "not checked". Jacobians that you give are not checked in a solve: use `check_jacobian`.
+- **Transforms around a solve** (`torch.func.vmap`, `jacfwd` of `jacrev`, ...) are not compared for operators whose rules are wrong in
+  that nesting alone. The gradient, the Hessian and the mixed derivative that `backward()` uses are compared.
+- **The two wrong programs** of the run above (a derivative off by 8e-4 and one by 2e-3) come from an earlier version of the chord
+  steps. Both are right with the present one. The other 498 were not run again.
+- **Some checks ended in an error of PyTorch.** Apart from quantiles outside of [0, 1], these are a `SystemError` around a warning. Its
+  cause is not known. The same operators (`to_sparse`, `glu`, `embedding_bag`, `masked_mean`) run by themselves gave none.
+- **PyTorch's two modes may differ.** If `cosine_similarity` clamps (a vector shorter than 1e-8), its reverse derivative is wrong, so
+  mslsq computes it by its formula. Another operator of that kind would raise `NonDeterministicResidualError` for the whole batch if a
+  solve ends there. None is known.
+- **Tensors that require grad in classes and imported modules** are inputs if functions of PyTorch receive them. They raise
+  `UncollectedTensorError` if they are passed directly to an `autograd.Function` or to TorchScript, if `torch.func` is transforming
+  them, or if they were not found at all (an attribute whose name is made at run time). Plain globals that require grad raise it, too.
+  The search takes place once, in the first solve of a plan that is differentiated: a tensor that requires grad only later is not
+  noticed.
+- **A `gtol` that you give is absolute, as in SciPy.** A fit that runs away to where its variables have no influence (−3.7 e^(−201 t))
+  meets it, and counts as converged. The default is relative to the residual and is not met there.
+- **Of several minima** a solve finds one, which need not be SciPy's. Of 160 fits of small systems, one ends at 0.79987, as `lm`, `dogbox`
+  and `trf` with `x_scale="jac"` do; `trf` with its default scale ends at 0.80864.
+- **A matrix that `torch.linalg.cholesky` cannot factor at the start** gives NaN for its own problem. PyTorch's error is raised only if
+  it occurs in the first block of a single problem, or in that of each of the first 16 problems of a batch.
+- **A saddle, or a minimum at which a column of J vanishes**, ends as STALLED when no step helps any more, not as converged. So does the
+  true minimum of x² + 1.
+- **Nothing here ran on CUDA**, and only the version of PyTorch named above was tried.
+- **A residual that changes only where no comparison looks** (other blocks than the four, or after the solution was compared) is not
+  noticed in that call. The blocks change from call to call.
+- **Kinks.** A minimum at a kink ends as STALLED, without a derivative. Exactly at the seam of a Huber loss, the derivative is one-sided
+  or NaN. In float32, kinks narrower than 2e-6 of the variable count as rounding.
 """
 
 
@@ -71,9 +74,10 @@ def operators_section(path: Path) -> list[str]:
     lines = [
         "## Operators",
         "",
-        f"Every differentiable operator of PyTorch {found['torch']} in a residual of its own, on random samples, float32, float64",
-        "and complex; one problem, a batch, recorded, and the derivative of the solution; against plain reverse mode, one",
-        f"problem at a time ([operators.md](operators.md) has every operator). Seed {found['seed']}.",
+        f"Every differentiable operator of PyTorch {found['torch']} was put into a residual of its own, on random samples in float32,",
+        "float64 and complex: as one problem, as a batch, recorded, and for the derivative of the solution. Each result was compared",
+        "with plain reverse mode, one problem at a time. [Operators in residuals](../reference/operators.md) lists them all.",
+        f"Seed {found['seed']}.",
         "",
         "| outcome | checks |",
         "|---|---|",
@@ -92,12 +96,12 @@ def solves_section(paths: list[Path]) -> list[str]:
     lines = [
         "## Whole solves",
         "",
-        f"{len(verdicts):,} programs, chosen so that every pair of front door, method, linear solver, batch form, dtype, way of",
-        f"recording, family of residuals, kind of hidden state and derivative stands in one; each calls its solve {calls} times while",
-        "the hidden state changes. What claims to have converged is judged by plain PyTorch: a gradient that vanishes, or a cost",
-        "not above SciPy's. Derivatives: by the implicit function theorem in plain reverse mode. A plateau is a point where only the",
-        "`gtol` that the program gave is met, as SciPy's would be: a fit that ran away.",
-        f"{watched} of them have a callback, {compiled} are compiled. Seeds: {seeds}.",
+        f"{len(verdicts):,} programs were chosen so that every pair of front door, method, linear solver, batch form, dtype, way of",
+        f"recording, family of residuals, kind of hidden state and derivative occurs in one. Each calls its solve {calls} times while",
+        "the hidden state changes. A solve that claims to have converged is judged by plain PyTorch: its gradient must vanish, or its",
+        "cost must not exceed SciPy's. Derivatives are judged by the implicit function theorem in plain reverse mode.",
+        "A plateau is a point that meets only the `gtol` that the program gave, as it would SciPy's: a fit that ran away.",
+        f"{watched} of the programs have a callback, {compiled} are compiled. Seeds: {seeds}.",
         "",
         "| outcome | programs |",
         "|---|---|",
@@ -150,13 +154,13 @@ def main() -> None:
         "<!-- Written by benchmarks/trust_page.py; do not edit. -->",
         "",
         "The engine checks itself while it runs: every plan once against plain reverse mode, every solve that used a recorded graph",
-        "against the user's own Python ([solvers.md](solvers.md#what-is-checked)). Below is what was tried from outside to find where",
-        "that is not enough.",
+        "against the user's own Python ([what is checked](../guide/solvers.md#what-is-checked)). This page reports what was tried from",
+        "outside to find wrong answers that these checks miss.",
         "",
         *operators_section(arguments.operators),
         *solves_section(arguments.solves),
         *tests_section(arguments.tests),
-        "## Known not to work, or not looked at",
+        "## Known not to work, or not tried",
         "",
         KNOWN,
     ]

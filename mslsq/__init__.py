@@ -1,6 +1,6 @@
 """mslsq: differentiable nonlinear least squares for PyTorch. Names only; every idea has a room of its own."""
 
-from mslsq import linear, losses
+from mslsq import errors, linear, losses
 from mslsq.adjoint import Adjoint, Detached, DirectLossMinimization, Implicit, Truncated, Unrolled
 from mslsq.curve_fit import CurveFit, curve_fit
 from mslsq.diagnostics import check_jacobian, covariance, explain
@@ -81,6 +81,7 @@ __all__ = [
     "cost",
     "covariance",
     "curve_fit",
+    "errors",
     "explain",
     "least_squares",
     "linear",

@@ -109,5 +109,5 @@ def test_where_the_kernels_are_required_the_build_fails_and_says_why(checkout: P
 def test_the_page_of_tested_versions_says_what_the_runs_gave() -> None:
     results = json.loads((REPOSITORY / ".ci" / "versions.json").read_text())
     matrix = runpy.run_path(str(REPOSITORY / ".ci" / "matrix.py"))
-    assert (REPOSITORY / "docs" / "versions.md").read_text("utf-8") == matrix["page"](results)
+    assert (REPOSITORY / "docs" / "project" / "versions.md").read_text("utf-8") == matrix["page"](results)
     assert sorted(results, key=matrix["combination"]) == results

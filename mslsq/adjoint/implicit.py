@@ -47,7 +47,7 @@ class Implicit(Adjoint):
         failed: what a derivative is where there is none.
         gauge: what to do where the problem leaves a gauge free (a pose graph without a fixed pose), so that H is
             singular: `"error"` treats it as failed, with a warning in words; `"minimum_norm"` takes the derivative
-                of least norm.
+            of least norm.
     """
 
     hessian: Literal["exact", "gauss_newton"] = "exact"

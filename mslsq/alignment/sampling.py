@@ -6,7 +6,7 @@ c, a fixed linear operator applied once per pyramid level; `sample` and `sample_
 Both ends extend by mirroring about the centre of the border pixel, as `scipy.ndimage` does with `mode="mirror"`.
 
 Why cubic splines: the gradient is continuous, so Levenberg-Marquardt converges to rounding (with bilinear sampling it
-stalls near 1e-3 px), and the noise bias of the estimate is known (`docs/alignment.md`).
+stalls near 1e-3 px), and the noise bias of the estimate is known (`docs/guide/alignment.md`).
 """
 
 import torch

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from mslsq.validation import suggestion
 
+__all__ = ["Pair", "base_raster", "benchmark_pairs", "make_pair", "random_transform", "warp_from_base"]
+
 BASE_SIGMA = 0.8
 MODELS = ("translation", "se2", "sim2", "affine", "homography")
 

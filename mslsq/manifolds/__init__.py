@@ -1,5 +1,6 @@
 """Manifolds: Lie groups, the sphere, Euclidean space, products by dict; and the one face they show to the engine."""
 
+from mslsq.manifolds import components
 from mslsq.manifolds.base import Manifold, ManifoldError, cat, stack
 from mslsq.manifolds.euclidean import Euclidean
 from mslsq.manifolds.lie_group import LieGroup
@@ -26,6 +27,7 @@ __all__ = [
     "Space",
     "UnitVector",
     "cat",
+    "components",
     "space_of",
     "space_of_value",
     "stack",

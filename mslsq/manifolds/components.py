@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+__all__ = ["cat", "cat_matrices", "cross", "matmul", "stack"]
+
 
 def batch_is_innermost(x: Float[Tensor, "*batch components"]) -> bool:
     """Are these vectors along one batch axis, which is contiguous in memory?"""

@@ -1,0 +1,64 @@
+"""Every exception and every warning that can reach a caller of the front doors, in one place to import them from."""
+
+from mslsq.adjoint.adjoint import AdjointOptionError, DerivativeOrderError
+from mslsq.adjoint.compiling import ExportError
+from mslsq.adjoint.warning import NotDifferentiableWarning, UnconvergedAdjointWarning
+from mslsq.curve_fit import CovarianceWarning
+from mslsq.diagnostics.covariance import SingularCovarianceError
+from mslsq.kernels.library import KernelsMissingWarning
+from mslsq.kernels.loading import KernelsMissingError, KernelsNotKeptWarning
+from mslsq.linear.independent_kinds import EliminationError
+from mslsq.linear.sparse.backends import BackendMissingError
+from mslsq.linearize.agreement import DerivativeMismatchError, NonDeterministicResidualError
+from mslsq.linearize.ways import SlowResidualWarning, UndifferentiableResidualError
+from mslsq.manifolds.errors import ManifoldError
+from mslsq.problem.errors import (
+    DeviceError,
+    DtypeError,
+    IndexRangeError,
+    ProblemError,
+    SecondDerivativeError,
+    ShapeError,
+    UnknownNameError,
+)
+from mslsq.replacing import NotWrittenError
+from mslsq.solvers.influence import NoInfluenceWarning
+from mslsq.solvers.solver import SolverOptionError
+from mslsq.tracing.capture import CaptureError
+from mslsq.tracing.inplace import InPlaceResidualWarning
+from mslsq.tracing.reading.reachable import UncollectedTensorError
+from mslsq.tracing.recording import NoCompilerWarning
+
+__all__ = [
+    "AdjointOptionError",
+    "BackendMissingError",
+    "CaptureError",
+    "CovarianceWarning",
+    "DerivativeMismatchError",
+    "DerivativeOrderError",
+    "DeviceError",
+    "DtypeError",
+    "EliminationError",
+    "ExportError",
+    "InPlaceResidualWarning",
+    "IndexRangeError",
+    "KernelsMissingError",
+    "KernelsMissingWarning",
+    "KernelsNotKeptWarning",
+    "ManifoldError",
+    "NoCompilerWarning",
+    "NoInfluenceWarning",
+    "NonDeterministicResidualError",
+    "NotDifferentiableWarning",
+    "NotWrittenError",
+    "ProblemError",
+    "SecondDerivativeError",
+    "ShapeError",
+    "SingularCovarianceError",
+    "SlowResidualWarning",
+    "SolverOptionError",
+    "UncollectedTensorError",
+    "UnconvergedAdjointWarning",
+    "UndifferentiableResidualError",
+    "UnknownNameError",
+]
