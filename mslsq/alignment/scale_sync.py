@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mslsq.front.solve import solve
 from mslsq.losses import Cauchy, SoftL1
 from mslsq.manifolds import Euclidean
 from mslsq.problem import CostFunction, Problem, ProblemError, Scale, ShapeError, Variable
 from mslsq.solution import Status
-from mslsq.solve import solve
 from mslsq.solvers import LevenbergMarquardt
 
 

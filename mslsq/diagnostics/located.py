@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.front.problem_system import StatedProblem, stated
+from mslsq.front.solve import plans_of
 from mslsq.linear import Cholesky
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.linearize.pattern import Pattern
 from mslsq.problem import Problem
 from mslsq.problem.structure import Structure
-from mslsq.problem_system import StatedProblem, stated
-from mslsq.solve import plans_of
 from mslsq.solvers import LevenbergMarquardt
 from mslsq.solvers.planning import Task, planned
 from mslsq.tracing.graph import TRANSFORM_LOCK

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import mslsq
-from mslsq.least_squares import changes_of, plans_of
+from mslsq.front.least_squares import changes_of, plans_of
 from mslsq.tracing.inplace import InPlaceResidualWarning
 from mslsq.tracing.reading import reachable
 from mslsq.tracing.reading.changes import Changes

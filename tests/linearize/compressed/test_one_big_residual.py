@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.least_squares import _PLANS, plans_of
+from mslsq.front.least_squares import _PLANS, plans_of
 from mslsq.problem.errors import ProblemError
 from mslsq.tracing.inplace import InPlaceResidualWarning
 

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from mslsq.adjoint import Adjoint, solve_system
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.batching import unbatched
+from mslsq.front.batching import unbatched
+from mslsq.front.problem_system import stated
 from mslsq.linearize.plan import PlanCache
 from mslsq.problem import Problem
 from mslsq.problem.variable import Variable
-from mslsq.problem_system import stated
 from mslsq.solution import Solution
 from mslsq.solvers import Solver
 

@@ -13,7 +13,7 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint, solve_system
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.adjoint.function import Made
-from mslsq.batching import batch_size, mapped_dims, take, unbatched
+from mslsq.front.batching import batch_size, mapped_dims, take, unbatched
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.plan import PlanCache
 from mslsq.losses import RobustLoss

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from mslsq import pytree
-from mslsq.batching import batch_size, mapped_dims, take
+from mslsq.front.batching import batch_size, mapped_dims, take
 from mslsq.manifolds import Manifold
 from mslsq.private import disable_proxy_modes_tracing, version_of
 from mslsq.problem import CostFunction, Problem, Shared

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from mslsq import pytree
-from mslsq.batching import batch_size, mapped_dims
+from mslsq.front.batching import batch_size, mapped_dims
 from mslsq.manifolds import Manifold
 from mslsq.problem.errors import DtypeError, ShapeError
 

@@ -13,10 +13,10 @@ from torch.func import vmap
 from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.least_squares import solved
+from mslsq.front.least_squares import solved
+from mslsq.front.measurements import Measurements, is_element
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
-from mslsq.measurements import Measurements, is_element
 from mslsq.private import is_wrapped
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.solution import Solution
