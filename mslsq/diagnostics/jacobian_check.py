@@ -12,7 +12,7 @@ from torch.func import hessian, jacfwd
 
 from mslsq import pytree
 from mslsq.diagnostics.ridders import central_differences
-from mslsq.front.problem_system import stated
+from mslsq.front.problem_statement import stated
 from mslsq.manifolds import Manifold
 from mslsq.manifolds.space import Space
 from mslsq.problem import CostFunction, Problem

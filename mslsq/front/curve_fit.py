@@ -13,8 +13,9 @@ from torch.func import vmap
 from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.front.least_squares import solved
-from mslsq.front.measurements import Measurements, is_element
+from mslsq.front.batching import is_whole
+from mslsq.front.measurements import Measurements
+from mslsq.front.residual_statement import stated_residual
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
 from mslsq.private import is_wrapped
@@ -104,8 +105,10 @@ def curve_fit(
 
     args = (prepared.t, prepared.y, prepared.whitening, prepared.used)
     problem_dims = None if measurements.size is None else (measurements.p0_dims, prepared.t_dims, 0, 0, 0)
-    solution, _, linearized = solved(residual, p0, args, None, False, problem_dims, solver, loss, bounds, adjoint)
-    r, jacobian = linearized.residual_and_jacobian()
+    stated = stated_residual(residual, p0, args, in_dims=problem_dims, loss=loss, bounds=bounds)
+    solved = stated.statement.solved(solver, adjoint)
+    solution = solved.solution
+    r, jacobian = solved.residual_and_jacobian()
 
     def covariance(jacobian: Tensor, r: Tensor, used: Tensor) -> Tensor:
         return _covariance(jacobian, r, used, absolute_sigma, loss)
@@ -207,7 +210,7 @@ def _checked(model: Any, y: Any, p0: Any, sigma: Any) -> Tensor | None:
         raise DtypeError(
             f"y must be a real floating-point tensor, not {kind}. For complex data use mslsq.least_squares."
         )
-    for leaf in pytree.leaves(p0, is_leaf=is_element):
+    for leaf in pytree.leaves(p0, is_leaf=is_whole):
         if isinstance(leaf, Manifold):
             raise ProblemError(
                 f"p0 holds an element of {type(leaf).__name__}: curve_fit fits plain tensors. "

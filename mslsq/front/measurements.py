@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from mslsq import pytree
-from mslsq.front.batching import batch_size, mapped_dims
-from mslsq.manifolds import Manifold
+from mslsq.front.batching import shape_of_one, taken_apart
 from mslsq.problem.errors import DtypeError, ShapeError
 
 
@@ -33,26 +32,24 @@ class Measurements:
                     f"in_dims={in_dims!r}: give an integer, or a tuple over (t, y, p0, sigma), the last optional."
                 )
             in_dims = (*in_dims, None)[:4]
-        parts = (t, y, p0, sigma)
         if isinstance(in_dims, int) and not isinstance(in_dims, bool):
             shared = sigma is None or sigma.ndim == 0
             in_dims = (in_dims, in_dims, in_dims, None if shared else in_dims)
-        flat = mapped_dims(in_dims, parts, is_leaf=is_element)
-        self.size = batch_size(flat, pytree.leaves(parts, is_leaf=is_element))
-        counts = [len(pytree.leaves(part, is_leaf=is_element)) for part in parts]
-        starts = [sum(counts[:number]) for number in range(4)]
+        arguments = taken_apart(t, y, p0, sigma)
+        axes = arguments.axes(in_dims)
+        self.size = axes.size
         self.t, self.y, self.sigma, self.mask = t, y, sigma, mask
-        self.t_dims = flat[: counts[0]]
-        self.y_dim, self.sigma_dim = flat[starts[1]], flat[starts[3]]
-        self.p0_dims = _tree_like(p0, flat[starts[2] : starts[3]])
-        self._one = _without(y, self.y_dim)
+        self._t_leaves, self._t_structure = arguments.leaves[0], arguments.structures[0]
+        self.t_dims, (self.y_dim,), p0_dims, (self.sigma_dim,) = axes.of
+        self.p0_dims = pytree.unflatten(p0_dims, arguments.structures[2])
+        self._one = shape_of_one(y.shape, self.y_dim)
         self._check_sigma()
         self.mask_dim = self._dim_of_mask()
 
     def _check_sigma(self) -> None:
         if self.sigma is None:
             return
-        one, shape = self._one, _without(self.sigma, self.sigma_dim)
+        one, shape = self._one, shape_of_one(self.sigma.shape, self.sigma_dim)
         if shape in ((), one) or (len(one) == 1 and shape == one * 2):
             return
         covariance = f", or {one * 2} for a covariance matrix" if len(one) == 1 else ""
@@ -76,7 +73,7 @@ class Measurements:
 
     def prepare(self) -> Prepared:
         """Missing points made harmless, sigma turned into whitening; once per fit, outside the solve."""
-        leaves, structure = pytree.flatten(self.t, is_leaf=is_element)
+        leaves, structure = self._t_leaves, self._t_structure
         # A t that all fits share stays as it is where each may lack other points.
         fixed = self.size is not None and (self.y_dim is not None or self.mask_dim is not None)
         moves = [
@@ -142,19 +139,3 @@ def _filled(part: Tensor, used: Tensor, first: Tensor) -> Tensor:
     instead = flat.gather(0, index)
     keep = used.reshape(-1, *(1,) * (flat.ndim - 1))
     return torch.where(keep, flat, instead).reshape(part.shape)
-
-
-def _without(tensor: Tensor, dim: int | None) -> tuple[int, ...]:
-    """The shape that one fit sees."""
-    shape = list(tensor.shape)
-    if dim is not None:
-        del shape[dim]
-    return tuple(shape)
-
-
-def _tree_like(tree: Any, leaves: list[Any]) -> Any:
-    return pytree.unflatten(leaves, pytree.flatten(tree, is_leaf=is_element)[1])
-
-
-def is_element(value: Any) -> bool:
-    return isinstance(value, Manifold)

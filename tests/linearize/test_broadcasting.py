@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.front.problem_system import stated
+from mslsq.front.problem_statement import stated
 from mslsq.linearize.blocks import BlockTerm, block_term
 
 F64 = torch.float64

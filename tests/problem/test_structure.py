@@ -7,7 +7,7 @@ import scipy.sparse.csgraph
 import torch
 
 import mslsq
-from mslsq.front.problem_system import stated
+from mslsq.front.problem_statement import stated
 from mslsq.problem.structure import SMALL, Structure, least_connected, structure_of
 
 F64 = torch.float64
