@@ -98,14 +98,13 @@ def curve_fit(
     """
     sigma = _checked(model, y, p0, sigma)
     measurements = Measurements(t, y, p0, sigma, mask, in_dims)
-    prepared = measurements.prepare()
+    points, t_dims = measurements.prepare()
 
     def residual(p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
         return _residual(model, p, t, y, whitening, used)
 
-    args = (prepared.t, prepared.y, prepared.whitening, prepared.used)
-    problem_dims = None if measurements.size is None else (measurements.p0_dims, prepared.t_dims, 0, 0, 0)
-    stated = stated_residual(residual, p0, args, in_dims=problem_dims, loss=loss, bounds=bounds)
+    problem_dims = None if measurements.size is None else (measurements.p0_dims, t_dims, 0, 0, 0)
+    stated = stated_residual(residual, p0, tuple(points), in_dims=problem_dims, loss=loss, bounds=bounds)
     solved = stated.statement.solved(solver, adjoint)
     solution = solved.solution
     r, jacobian = solved.residual_and_jacobian()
@@ -114,9 +113,9 @@ def curve_fit(
         return _covariance(jacobian, r, used, absolute_sigma, loss)
 
     if measurements.size is None:
-        matrix = covariance(jacobian[0], r[0], prepared.used)
+        matrix = covariance(jacobian[0], r[0], points.used)
     else:
-        matrix = vmap(covariance)(jacobian, r, prepared.used)
+        matrix = vmap(covariance)(jacobian, r, points.used)
     _warn_where_infinite(matrix)
     deviation = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
     return CurveFit(solution.value, matrix, _like(solution.value, deviation), solution)
