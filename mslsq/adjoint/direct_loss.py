@@ -9,8 +9,10 @@ from torch.autograd.function import once_differentiable
 
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError, DerivativeOrderError
 from mslsq.adjoint.attachment import Attachment
+from mslsq.adjoint.factor import Factorization
+from mslsq.adjoint.judging import judged
+from mslsq.adjoint.outputs import Attached, Ended, Prepared
 from mslsq.levels import constant
-from mslsq.linearize.blocks import Values
 from mslsq.private import transforms_are_active
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
@@ -41,14 +43,13 @@ class DirectLossMinimization(Adjoint):
             )
 
     @property
-    def factors(self) -> str | None:
-        return "exact"
-
-    @property
     def highest_order(self) -> int | None:
         return 1
 
-    def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
+    def prepare(self, ended: Ended) -> Prepared:
+        return judged(ended, Factorization("exact"))
+
+    def attach(self, attachment: Attachment) -> Attached:
         if transforms_are_active():
             raise DerivativeOrderError(
                 "DirectLossMinimization gives first derivatives by backward() alone. Use Implicit() or Unrolled() "
@@ -61,7 +62,7 @@ class DirectLossMinimization(Adjoint):
             # The cost at a minimum has the partial derivative for its total one.
             cost = attachment.linearizer.cost(attachment.answer.values, attachment.linearizer.prepare(inputs))
         cost = torch.where(attachment.failed, 0, cost)
-        return values, attachment.answer.cost + (cost - constant(cost))
+        return Attached(values, attachment.answer.cost + (cost - constant(cost)))
 
 
 class _DirectLoss(torch.autograd.Function):

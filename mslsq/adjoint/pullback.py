@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mslsq.adjoint.outputs import Attached
 from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from mslsq.adjoint.implicit import Implicit
 
 
-def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> tuple[Values, Tensor] | None:
+def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached | None:
     """Values and cost whose derivative waits for `backward`; None where it must be attached at once.
 
     That is under a transform, where something failed, where the start is data (fixed blocks), and where nothing is
@@ -46,7 +47,7 @@ def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> tuple[Valu
     if graphs is None:
         return None
     *values, cost = Pullback.apply(adjoint, attachment, graphs, *flat)
-    return tuple(values), cost
+    return Attached(tuple(values), cost)
 
 
 class Pullback(torch.autograd.Function):
@@ -75,7 +76,7 @@ class Pullback(torch.autograd.Function):
         through_retraction, to_inputs = ctx.graphs
         towards = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(answer.values, of_values, strict=True))
         gradient = through_retraction(answer.values, towards)
-        move = -ctx.adjoint.inverse(linear, answer.factor, gradient)
+        move = -ctx.adjoint.factorization.inverse(linear, answer.factor, gradient)
         found = iter(to_inputs(answer.values, inputs, move))
         return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in flat)
 

@@ -7,13 +7,13 @@ import torch
 from mslsq.adjoint.adjoint import Adjoint, DerivativeOrderError
 from mslsq.adjoint.attachment import attachment_of
 from mslsq.adjoint.compiling import refuse_fake_tensors
-from mslsq.adjoint.function import Call, Solve, answer_of
+from mslsq.adjoint.function import Call, Solve
 from mslsq.adjoint.limit import limited
 from mslsq.levels import backward_may_come, constant, count_transforms, has_plain_tangent
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
 from mslsq.problem.system import Inputs
-from mslsq.solution import History, Solution
+from mslsq.solution import Solution
 from mslsq.solvers.planning import Task
 
 
@@ -63,7 +63,7 @@ def solve_system(task: Task, values: Values, inputs: tuple[Inputs, ...], adjoint
         values = tuple(limited(x, transforms, order) for x in values)
     call = Call(task, tuple(tuple(given) for given in inputs), adjoint if levels else None)
     # The solve itself never sees a differentiating level: derivatives are attached to its answer.
-    answer = answer_of(call, Solve.apply(call, *map(constant, call.flatten(values, inputs))))
+    answer = call.answer(Solve.apply(call, *map(constant, call.flatten(values, inputs))))
     value, cost = answer.values, answer.cost
     if levels:
         value, cost = adjoint.attach(attachment_of(call, values, inputs, answer))
@@ -75,7 +75,7 @@ def solve_system(task: Task, values: Values, inputs: tuple[Inputs, ...], adjoint
         answer.num_evaluations,
         answer.gradient_norm,
         answer.differentiable,
-        History(*answer.history),
+        answer.history,
         answer.adjoint_residual,
     )
     assert call.made.plan is not None  # the solve has been run
