@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from mslsq import pytree
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError, DerivativeOrderError
 from mslsq.adjoint.attachment import Attachment
 from mslsq.adjoint.factor import Factorization
@@ -56,8 +57,7 @@ class DirectLossMinimization(Adjoint):
                 "under torch.func."
             )
         inputs = attachment.guarded(torch.nan)
-        flat = [tensor for given in inputs for tensor in given.values()]
-        values = _DirectLoss.apply(attachment, self.epsilon, *flat)
+        values = _DirectLoss.apply(attachment, self.epsilon, *pytree.leaves(inputs))
         with TRANSFORM_LOCK:
             # The cost at a minimum has the partial derivative for its total one.
             cost = attachment.linearizer.cost(attachment.answer.values, attachment.linearizer.prepare(inputs))
@@ -83,10 +83,9 @@ class _DirectLoss(torch.autograd.Function):
             tensor.detach().requires_grad_(needed)
             for tensor, needed in zip(ctx.saved_tensors, ctx.needs_input_grad[2:], strict=True)
         ]
-        rest = iter(flat)
         with torch.enable_grad():
-            inputs = linearizer.prepare(tuple({name: next(rest) for name in given} for given in attachment.inputs))
-        plain = tuple({name: tensor.detach() for name, tensor in given.items()} for given in inputs)
+            inputs = linearizer.prepare(pytree.unflatten(flat, pytree.flatten(attachment.inputs)[1]))
+        plain = pytree.map_leaves(torch.Tensor.detach, inputs)
         zero = star[0].new_zeros(len(star[0]), linearizer.structure.num_columns)
         pull: Any = torch.func.vjp(lambda delta: linearizer.retract(star, delta), zero)[1]
         (direction,) = pull(tuple(cotangents))
