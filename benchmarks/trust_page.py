@@ -43,8 +43,19 @@ KNOWN = """\
   run again, both are right. The other 498 were not run again with the code of today.
 - **Checks that ended in PyTorch's own words** are, but for quantiles outside of [0, 1], a `SystemError` around a warning. Why is not
   known; where the same operators were run by themselves (`to_sparse`, `glu`, `embedding_bag`, `masked_mean`) none did.
-- **PyTorch's own two modes may differ**: where `cosine_similarity` clamps (a vector shorter than 1e-8), its forward and its reverse
-  derivative are 1 % apart. A solve that ends there with a recorded graph raises `NonDeterministicResidualError` for the batch.
+- **PyTorch's own two modes may differ**: where `cosine_similarity` clamps (a vector shorter than 1e-8) its reverse derivative is wrong.
+  That function is computed by its formula. Another one of that kind would raise `NonDeterministicResidualError` for the whole batch
+  where a solve ends; none is known.
+- **Tensors that require grad in classes and imported modules** are inputs wherever functions of PyTorch see them. Given directly to an
+  `autograd.Function` or to TorchScript they raise `UncollectedTensorError`, as plain globals that require grad do, and as any do that
+  `torch.func` is transforming. So do tensors that were not found at all (an attribute whose name is made at run time). These are
+  looked for once, in the first solve of a plan of which derivatives are taken: one that requires grad only later is not seen.
+- **A `gtol` that is given is SciPy's, absolute**: a fit that runs away to where its variables have no influence any more (−3.7 e^(−201 t))
+  meets it, and has converged by that letter. The default is relative to the residual, and does not.
+- **Of several minima** a solve finds one, which need not be SciPy's: of 160 fits of small systems one ends at 0.79987, with `lm`, `dogbox`
+  and `trf` in the units of the columns (`x_scale="jac"`), while `trf` as it comes ends at 0.80864.
+- **A matrix that `torch.linalg.cholesky` cannot factor at the start** gives NaN for its problem alone, but not where that problem (or
+  block) is the first: then PyTorch's error ends the whole batch.
 - **A saddle, or a minimum at which a column of J vanishes**, ends as STALLED where steps no longer help, not as converged; so does
   the true minimum of x² + 1.
 - **Nothing here ran on CUDA**, and no other version of PyTorch than the one named above was tried.
@@ -71,17 +82,22 @@ def operators_section(path: Path) -> list[str]:
     return [*lines, f"| all | {found['checks']:,} |", ""]
 
 
-def solves_section(path: Path) -> list[str]:
-    found = json.loads(path.read_text())
-    verdicts: list[dict[str, Any]] = found["verdicts"]
-    calls = found.get("calls", 4)
+def solves_section(paths: list[Path]) -> list[str]:
+    runs = [json.loads(path.read_text()) for path in paths]
+    verdicts: list[dict[str, Any]] = [verdict for run in runs for verdict in run["verdicts"]]
+    calls = max(run.get("calls", 4) for run in runs)
+    seeds = ", ".join(str(run["seed"]) for run in runs)
+    watched = sum(verdict["case"].get("callback", "none") != "none" for verdict in verdicts)
+    compiled = sum(verdict["case"].get("compile") == "yes" for verdict in verdicts)
     lines = [
         "## Whole solves",
         "",
         f"{len(verdicts):,} programs, chosen so that every pair of front door, method, linear solver, batch form, dtype, way of",
         f"recording, family of residuals, kind of hidden state and derivative stands in one; each calls its solve {calls} times while",
         "the hidden state changes. What claims to have converged is judged by plain PyTorch: a gradient that vanishes, or a cost",
-        f"not above SciPy's. Derivatives: by the implicit function theorem in plain reverse mode. Seed {found['seed']}.",
+        "not above SciPy's. Derivatives: by the implicit function theorem in plain reverse mode. A plateau is a point where only the",
+        "`gtol` that the program gave is met, as SciPy's would be: a fit that ran away.",
+        f"{watched} of them have a callback, {compiled} are compiled. Seeds: {seeds}.",
         "",
         "| outcome | programs |",
         "|---|---|",
@@ -124,9 +140,9 @@ def tests_section(paths: list[Path]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("operators", "solves"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--tests", type=Path, nargs="+", required=True)
+    parser.add_argument("--operators", type=Path, required=True)
+    for name in ("solves", "tests"):
+        parser.add_argument(f"--{name}", type=Path, nargs="+", required=True)
     arguments = parser.parse_args()
     lines = [
         "# Why to trust it: what was tried",

@@ -3,7 +3,10 @@
 Every case is a small random problem, solved several times while what its residual reads changes. What claims to have
 converged is judged by plain PyTorch, one problem at a time, without `torch.func` and without this library: the
 gradient must vanish there, or the cost not be above SciPy's from the same start. Derivatives are judged by the
-implicit function theorem in plain reverse mode.
+implicit function theorem in plain reverse mode. A point where only the `gtol` that the case gave is met, which is
+SciPy's and absolute, is counted by itself: a plateau, where a column of the Jacobian has all but vanished.
+
+Some cases have a callback, which watches the steps or stops them, and a few are compiled (half a minute a graph).
 
     python benchmarks/trust_solves.py --count 2000 --seed 0 --out solves.json
 """
@@ -54,7 +57,17 @@ AXES: dict[str, tuple[str, ...]] = {
     "derivative": ("none", "backward", "jacfwd"),
 }
 WEIGHTS = {"trace": {"always": 0.15, "auto": 0.5, "never": 0.35}}
+RARE: dict[str, dict[str, float]] = {
+    "callback": {"none": 0.5, "watch": 0.3, "stop": 0.2},
+    "compile": {"no": 0.97, "yes": 0.03},
+}
+"""Axes that are drawn by themselves, with these weights, so that a seed keeps its cases in all others."""
 CALLS = 4
+LEVEL = 4096.0
+"""Units in the last place by which an accepted step may raise the cost, where the gradient decides."""
+PLATEAU = "plateau"
+STOP_AFTER = 2
+"""Steps after which a callback of kind `stop` ends the solve."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +75,37 @@ class Verdict:
     case: dict[str, str]
     seed: int
     outcome: str
-    """right, not converged, refused, wrong."""
+    """right, plateau, not converged, refused, crashed, wrong."""
     detail: str = ""
+
+
+class Watch:
+    """A callback that keeps what it is told, and may stop the solve."""
+
+    def __init__(self, kind: str):
+        self.stops = kind == "stop"
+        self.steps: list[tuple[int, Tensor]] = []
+
+    def __call__(self, info: Any) -> bool:
+        if info.step == 0:  # also where a stale graph was found, and all begins anew
+            self.steps.clear()
+        self.steps.append((info.step, info.cost.clone()))
+        return self.stops and info.step >= STOP_AFTER
+
+    def error(self, solution: Any) -> str:
+        """What it was told that is not true of the solution; empty where all is."""
+        numbers, costs = [step for step, _ in self.steps], torch.stack([cost for _, cost in self.steps])
+        most = int(solution.num_steps.max())
+        if numbers != list(range(len(numbers))) or not most <= numbers[-1]:
+            return f"callback: told of steps {numbers}, {most} were taken"
+        if self.stops and most > STOP_AFTER:
+            return f"callback: {most} steps after it stopped the solve"
+        rounding = LEVEL * torch.finfo(costs.dtype).eps
+        if bool((costs[1:] > (1 + rounding) * costs[:-1]).any()):
+            return "callback: the cost rises"
+        if not torch.equal(costs[-1], solution.cost.reshape(-1)):
+            return f"callback: last cost {costs[-1].tolist()}, solution's {solution.cost.tolist()}"
+        return ""
 
 
 class Settings:
@@ -180,16 +222,26 @@ class Fit(mslsq.CostFunction):
         return self.read(y) * prediction(self.family, p) - y
 
 
-def solver_of(case: dict[str, str]) -> Any:
+def tolerances(case: dict[str, str]) -> dict[str, float]:
     double = case["dtype"] == "float64"
+    return {"gtol": 1e-12, "ftol": 1e-15, "xtol": 1e-12} if double else {"gtol": 1e-5, "ftol": 1e-7, "xtol": 1e-6}
+
+
+def solver_of(case: dict[str, str], callback: Watch | None) -> Any:
     linear: Any = "auto" if case["linear"] == "auto" else getattr(mslsq.linear, case["linear"])()
-    tight = {"gtol": 1e-12, "ftol": 1e-15, "xtol": 1e-12} if double else {"gtol": 1e-5, "ftol": 1e-7, "xtol": 1e-6}
-    return getattr(mslsq, case["method"])(linear_solver=linear, trace=case["trace"], max_steps=200, **tight)
+    return getattr(mslsq, case["method"])(
+        linear_solver=linear,
+        trace=case["trace"],
+        compile=case.get("compile") == "yes",
+        callback=callback,
+        max_steps=200,
+        **tolerances(case),
+    )
 
 
-def solved(case: dict[str, str], read: Any, start: Tensor, y: Tensor) -> Any:
+def solved(case: dict[str, str], read: Any, start: Tensor, y: Tensor, callback: Watch | None = None) -> Any:
     """The solution for data (12,) or (batch, 12) through the case's front door; value (3,) or (batch, 3)."""
-    family, solver = case["family"], solver_of(case)
+    family, solver = case["family"], solver_of(case, callback)
     batched = y.ndim == 2
 
     def residual(p: Tensor, y: Tensor) -> Tensor:
@@ -230,7 +282,8 @@ def value_of(solution: Any) -> Tensor:
 
 
 def judged(case: dict[str, str], read: Any, start: Tensor, y: Tensor, value: Tensor) -> str:
-    """What plain PyTorch and SciPy say of one converged problem; empty where nothing is wrong."""
+    """What plain PyTorch and SciPy say of one converged problem; empty where nothing is wrong, `PLATEAU` where only the
+    case's own `gtol` is met."""
     double = case["dtype"] == "float64"
     y64, x = y.detach().double(), value.detach().double().requires_grad_()
 
@@ -250,6 +303,8 @@ def judged(case: dict[str, str], read: Any, start: Tensor, y: Tensor, value: Ten
     )
     if cost <= found.cost * (1 + (1e-6 if double else 1e-3)):
         return ""
+    if float((rows.T @ r).abs().amax()) <= tolerances(case)["gtol"]:
+        return PLATEAU
     return f"cosine {float(cosine):.1e}, cost {cost:.6e}, SciPy {found.cost:.6e}"
 
 
@@ -278,8 +333,9 @@ def run_case(case: dict[str, str], seed: int) -> Verdict:
     state = State(case["state"])
     truth = torch.rand(3, dtype=dtype) + 0.5
     start = truth + 0.3 * torch.randn(3, dtype=dtype)
+    callback = None if case.get("callback", "none") == "none" else Watch(case["callback"])
     count = 3
-    converged = 0
+    converged = plateaus = 0
     for call in range(CALLS):
         state.set(1.0 if call == 0 else 0.6 + 0.8 * generator.random())
         read = state.reader()
@@ -289,7 +345,7 @@ def run_case(case: dict[str, str], seed: int) -> Verdict:
         try:
             if case["derivative"] == "backward":
                 y.requires_grad_()
-            solution = solved(case, read, start, y)
+            solution = solved(case, read, start, y, callback)
             value = value_of(solution)
             gradient = None
             if case["derivative"] == "backward" and dtype == torch.float64:
@@ -305,6 +361,9 @@ def run_case(case: dict[str, str], seed: int) -> Verdict:
         finally:
             y = y.detach()
         solution = getattr(solution, "solution", solution)
+        told = "" if callback is None else callback.error(solution)
+        if told:
+            return Verdict(case, seed, "wrong", f"call {call}: {told}")
         values, gradients = (
             (value, gradient) if y.ndim == 2 else (value[None], None if gradient is None else gradient[None])
         )
@@ -315,16 +374,20 @@ def run_case(case: dict[str, str], seed: int) -> Verdict:
                 continue
             converged += 1
             wrong = judged(case, read, start, data[k], values[k])
+            if wrong == PLATEAU:
+                plateaus, wrong = plateaus + 1, ""
             if not wrong and gradients is not None and bool(usable[k]) and not gradients[k].isnan().any():
                 wrong = derivative_error(case, read, data[k], values[k], gradients[k])
             if wrong:
                 return Verdict(case, seed, "wrong", f"call {call}, problem {k}: {wrong}")
+    if plateaus:
+        return Verdict(case, seed, PLATEAU, f"{plateaus} of {converged} solutions")
     return Verdict(case, seed, "right" if converged else "not converged")
 
 
 def pairwise(count: int, seed: int) -> list[dict[str, str]]:
     """Cases in which every pair of values of two axes stands, as early as a greedy choice among thirty gets it."""
-    generator = random.Random(seed)
+    generator, rarely = random.Random(seed), random.Random(f"rare {seed}")
     missing = {(a, x, b, y) for a, b in itertools.combinations(AXES, 2) for x in AXES[a] for y in AXES[b]}
     cases = []
     while len(cases) < count:
@@ -338,8 +401,9 @@ def pairwise(count: int, seed: int) -> list[dict[str, str]]:
             if new > most:
                 best, most = case, new
         assert best is not None
+        rare = {axis: rarely.choices(list(weights), list(weights.values()))[0] for axis, weights in RARE.items()}
         missing -= {(a, best[a], b, best[b]) for a, b in itertools.combinations(AXES, 2)}
-        cases.append(best)
+        cases.append(best | rare)
     return cases
 
 

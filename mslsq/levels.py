@@ -1,4 +1,4 @@
-"""Looking through the levels of `torch.func`: who differentiates a tensor, and the tensor without that.
+"""Looking through the levels of `torch.func`: which derivatives are taken of a tensor, and the tensor without them.
 
 The wrappers and their order are PyTorch's own business: no other file looks at them.
 """
@@ -54,8 +54,8 @@ def backward_may_come(tensor: Tensor) -> bool:
 def belongs_to(tensor: Tensor, mask: Tensor) -> bool:
     """Does the derivative in the tensor belong to the problem of the mask alone?
 
-    Not where a `vmap` that maps the problem does not map the tensor, and somebody outside of that `vmap`
-    differentiates it: that derivative is a sum over problems. (Inside of it each problem has a derivative of its own.)
+    Not where a `vmap` that maps the problem does not map the tensor, and a derivative is taken of it outside of that
+    `vmap`: that derivative is a sum over problems. (Inside of it each problem has a derivative of its own.)
     """
     mapped, differentiated = _levels(tensor)
     if backward_may_come(tensor):

@@ -93,8 +93,8 @@ class Solution:
     differentiable: Bool[Tensor, "*batch"]
     history: History
     adjoint_residual: Float[Tensor, "*batch"]
-    """How well the linear system behind derivatives was solved: a relative residual; NaN where nobody differentiates,
-    or where there is no such system."""
+    """How well the linear system behind derivatives was solved: a relative residual; NaN without derivatives, or
+    where there is no such system."""
 
     @property
     def converged(self) -> Bool[Tensor, "*batch"]:

@@ -13,7 +13,7 @@ from mslsq.adjoint.function import Call
 from mslsq.adjoint.outputs import Answer, Attached
 from mslsq.levels import belongs_to, constant
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs, linearizer_of
+from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.private import transforms_are_active
 from mslsq.problem.system import Inputs
 from mslsq.solvers.planning import linear_solver_of
@@ -75,18 +75,12 @@ class Attachment:
 
     def _graph(self, name: str) -> Recorded | None:
         plan = self.call.made.plan
-        if plan is None or self.call.task.solver.trace == "never":
-            return None
-        return plan.graphs.get(name)
+        return None if plan is None else plan.execution.known(name, self.call.task.solver.execution)
 
     def recorded(self, name: str, function: Callable[..., Any], *example: Any) -> Recorded | None:
         """The graph of that name among those of the plan, recorded as the solver says, compiled where it is small."""
-        plan, solver = self.call.made.plan, self.call.task.solver
-        if plan is None:
-            return None
-        compiled = solver.compile and not plan.is_large
-        policy = "always" if compiled else solver.trace
-        return plan.recorded(name, policy, function, *example, compiled=compiled)
+        plan, wish = self.call.made.plan, self.call.task.solver.execution
+        return None if plan is None else plan.execution.graph(name, wish, function, *example, compiled="small")
 
     def prepared(self, fill: float) -> TermInputs:
         """The inputs as `guarded`, in the layout of the lanes."""
@@ -135,9 +129,8 @@ def attachment_of(call: Call, start: Values, inputs: tuple[Inputs, ...], answer:
     plan = call.made.plan
     assert plan is not None  # the solve has just been run
     task = call.task
-    blocks = plan.blocks(task.system, task.batch, task.batched)
     linear = linear_solver_of(task, plan)
-    linearizer = linearizer_of(task.system, plan.structure, blocks, plan.placements, linear, differentiable=True)
+    linearizer = plan.linearizer(task.system, task.batch, task.batched, linear, differentiable=True)
     return Attachment(call, linearizer, start, inputs, answer)
 
 

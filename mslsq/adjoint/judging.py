@@ -85,8 +85,8 @@ class Judgement:
 
     def _factored(self, recorded: bool) -> Factored:
         """Factors of all Hessians, and what they and the gradient say; `recorded` with a graph of all that."""
-        plan, policy, point = self.plan, self._policy, self.point
-        plan.recorded("cost", policy, self.linearizer.cost, point.values, point.inputs)
+        execution, wish, point = self.plan.execution, self.solver.execution, self.point
+        execution.graph("cost", wish, self.linearizer.cost, point.values, point.inputs)
         gradient = self._gradient()
         name, hessian = self._hessian()
 
@@ -95,10 +95,8 @@ class Judgement:
 
         if recorded:
             name = f"factored {name}, ftol {self.solver.ftol}, xtol {self.solver.xtol}"
-            graph = plan.recorded(name, policy, whole, *point, compiled=self._is_compiled)
-            return plan.run_eagerly(whole, *point) if graph is None else graph(*point)
-        graph = plan.recorded(name, policy, hessian, *point[:3], compiled=self._is_compiled)
-        matrix = plan.run_eagerly(hessian, *point[:3]) if graph is None else graph(*point[:3])
+            return execution.run(name, wish, whole, *point, compiled="small")
+        matrix = execution.run(name, wish, hessian, *point[:3], compiled="small")
         return self._found(matrix, point, gradient)
 
     def _found(self, hessian: Tensor, point: Point, gradient: Callable[..., Tensor]) -> Factored:
@@ -116,20 +114,11 @@ class Judgement:
         )
         return found._replace(evidence=evidence)
 
-    @property
-    def _is_compiled(self) -> bool:
-        """The Hessian of a large problem would take minutes to compile, for one call per solve."""
-        return self.solver.compile and not self.plan.is_large
-
-    @property
-    def _policy(self) -> str:
-        """When to record."""
-        return "always" if self._is_compiled else self.solver.trace
-
     def _gradient(self) -> Callable[..., Tensor]:
         """The gradient, from its graph where there is one."""
         gradient = self.linearizer.gradient
-        graph = self.plan.recorded("gradient", self._policy, gradient, self.point.values, self.point.inputs)
+        wish = self.solver.execution
+        graph = self.plan.execution.graph("gradient", wish, gradient, self.point.values, self.point.inputs)
         return gradient if graph is None else graph
 
     def _curvature(self, hessian: Tensor, factor: Tensor, definite: Tensor) -> Curvature:

@@ -90,13 +90,18 @@ class Callables:
         return (parts, kinds, repr(self.arguments.structures[1:]), self.has_aux), "; ".join(reasons)
 
     def _call(self, function: Holder, values: tuple[Any, ...], inputs: Inputs) -> Any:
-        others = iter(self.others.around(inputs))
-        leaves = [
-            next(others) if place is None else element_like(leaf, inputs[place.name])
-            for leaf, place in zip(_behind_x(self.arguments.leaves), self.places, strict=True)
-        ]
         x = pytree.unflatten(list(values), self.arguments.structures[0])
-        return function.around(inputs)(x, *self._put_together(leaves))
+
+        def call(others: tuple[Any, ...]) -> Any:
+            rest = iter(others)
+            leaves = [
+                next(rest) if place is None else element_like(leaf, inputs[place.name])
+                for leaf, place in zip(_behind_x(self.arguments.leaves), self.places, strict=True)
+            ]
+            args = self._put_together(leaves)
+            return function.applied(inputs, lambda function: function(x, *args))
+
+        return self.others.applied(inputs, call)
 
     def _put_together(self, leaves: list[Any]) -> list[Any]:
         """The arguments behind x with these leaves."""

@@ -73,8 +73,9 @@ def _functions(cost: CostFunction, module: Holder) -> dict[str, Any]:
     def method(name: str) -> Callable[..., Any]:
         def called(*args: Any) -> Any:
             *first, values, inputs = args
-            around = module.around(inputs)
-            return getattr(around, name)(*first, *values, **around.data_arguments(inputs))
+            return module.applied(
+                inputs, lambda cost: getattr(cost, name)(*first, *values, **cost.data_arguments(inputs))
+            )
 
         return called
 

@@ -1,6 +1,6 @@
 """The tensors of a statement: each knows what it is, what messages call it, and which of its axes is the batch."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -121,9 +121,9 @@ class Holder:
     leaves: Mapping[str, Leaf]
     """By their names in `collected`."""
 
-    def around(self, inputs: Mapping[str, Tensor]) -> Any:
-        """The same around other tensors, which are found among the inputs of a term."""
-        return self.collected.rebuild({own: inputs[leaf.name] for own, leaf in self.leaves.items()})
+    def applied(self, inputs: Mapping[str, Tensor], use: Callable[[Any], Any]) -> Any:
+        """`use` of the same around other tensors, which are found among the inputs of a term."""
+        return self.collected.applied({own: inputs[leaf.name] for own, leaf in self.leaves.items()}, use)
 
     def keyed(self, changes: Changes) -> tuple[Hashable, str]:
         """What a plan depends on besides the tensors, and why no graph may be kept (empty where one may)."""

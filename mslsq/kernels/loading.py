@@ -50,7 +50,7 @@ def load() -> tuple[ctypes.CDLL, str]:
     if named and named not in targets():
         raise ValueError(f"MSLSQ_TARGET={named}: the kernels are compiled for {', '.join(targets())}.")
     reasons: list[str] = []  # why what is there is not used
-    # Whoever wrote this file runs code here anyway: where another user installed the package, its library is as good.
+    # The user who wrote this file runs code here anyway: a library of theirs beside it is as trustworthy.
     library = _opened(Path(__file__).with_name(NAME), reasons, [Path(__file__).stat().st_uid])
     if library:
         return library, _target(library, named)
@@ -115,7 +115,7 @@ def _compiled(kept: Path | None, named: str | None, reasons: list[str], unusable
             if place is None:
                 temporary = tempfile.TemporaryDirectory(prefix="mslsq-", ignore_cleanup_errors=True)
                 place = make_private(Path(until_loaded.enter_context(temporary)))
-            # Loaded before it gets its name, so that of several processes at once each has its own, whoever is last.
+            # Loaded before it gets its name, so that of several processes at once each has its own, whichever is last.
             work = tempfile.TemporaryDirectory(prefix="new-", dir=place, ignore_cleanup_errors=True)
             folder = Path(until_loaded.enter_context(work))
             target = named or best_target(folder)

@@ -1,6 +1,6 @@
 """Folders that a library may be loaded from, and made in.
 
-The code of a library runs as the present user as soon as it is loaded: nobody else may be able to put one there.
+The code of a library runs as the present user as soon as it is loaded: no other user may be able to put one there.
 """
 
 import os
@@ -31,7 +31,7 @@ def cache_folder() -> Path:
 
 
 def objection(folder: Path, files: Collection[Path] = (), owners: Collection[int] = ()) -> str | None:
-    """Why another user could have put these files into the folder, or could exchange them; None where nobody could.
+    """Why another user could have put these files into the folder, or could exchange them; None where that cannot be.
 
     The files and the folder, and all folders above them, have to belong to this user, to root or to one of `owners`.
     Others may write to none of them, but to sticky folders above (/tmp): they can add files there, not exchange any.

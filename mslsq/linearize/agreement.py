@@ -12,10 +12,10 @@ from torch.func import jvp
 
 from mslsq.linearize import independent
 from mslsq.linearize.blocks import BlockTerm
-from mslsq.linearize.compressed import CompressedTerm
-from mslsq.linearize.sample import Sample, product
+from mslsq.linearize.sample import Sample
 from mslsq.problem.system import Inputs
 from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.tracing.reading.exchange import UncollectedTensorError, nodes_of
 
 
 class DerivativeMismatchError(RuntimeError):
@@ -47,8 +47,8 @@ def compare_jacobian(sample: Sample, block: BlockTerm, residual: Tensor, jacobia
         DerivativeMismatchError: they differ.
     """
     u = independent.irregular(residual.shape[1], residual)
-    pulled = product(block, u[None, :, None], jacobian)
-    size = product(block, u.abs()[None, :, None], jacobian.abs())
+    pulled = block.pulled(jacobian, u[None, :, None])
+    size = block.pulled(jacobian.abs(), u.abs()[None, :, None])
     for (problem, lane), storages, inputs in sample.each():
         place = (problem, slice(None), lane)
         try:
@@ -63,16 +63,16 @@ def compare_jacobian(sample: Sample, block: BlockTerm, residual: Tensor, jacobia
 def _compare_with_differences(sample: Sample, block: BlockTerm, residual: Tensor, jacobian: Tensor) -> str:
     """The same by central differences."""
     unchecked = f"not checked: the Jacobian of {block.term.name!r}, which plain reverse mode cannot take"
-    if isinstance(block, CompressedTerm):
-        return unchecked
-    v = independent.irregular(jacobian.shape[2], residual)
+    v = independent.irregular(sum(block.tangents), residual)
+    pushed = block.pushed(jacobian, v[None, :, None])
+    size = block.pushed(jacobian.abs(), v.abs()[None, :, None])
     for (problem, lane), storages, inputs in sample.each():
-        own = jacobian[problem, :, :, lane]
+        place = (problem, slice(None), lane)
         try:
             expected = independent.directional_difference(sample.block, storages, inputs, v)
         except RuntimeError:
             return unchecked
-        if not _agree(own @ v, expected, own.abs() @ v.abs(), differences=True):
+        if not _agree(pushed[place], expected, size[place], differences=True):
             raise DerivativeMismatchError(f"wrong derivatives of {block.term.name!r}")
     return ""
 
@@ -110,8 +110,8 @@ def compare_hessian(candidate: Sample, expected: list[Any] | None) -> None:
     steepness, height = (x.nan_to_num(0, 0, 0).norm() for x in (jacobian, residual))
     for (problem, lane), (g, hv, _) in expected:
         v = independent.irregular(len(g), g)
-        own = _hessian_times(block, hessian[problem, ..., lane], v)
-        size = _hessian_times(block, hessian[problem, ..., lane].abs(), v.abs())
+        own = block.hessian_times(hessian[problem, ..., lane], v)
+        size = block.hessian_times(hessian[problem, ..., lane].abs(), v.abs())
         if not (
             _agree(gradient[problem, :, lane], g, g.abs(), terms=steepness * height)
             and _agree(own, hv, size, terms=steepness**2)
@@ -149,6 +149,39 @@ def check_deterministic(sample: Sample) -> None:
             )
 
 
+def check_collected(sample: Sample) -> None:
+    """No graph of the residual may lead to a tensor that is no input: its derivative would be lost.
+
+    Raises:
+        UncollectedTensorError: one does.
+    """
+    for _, storages, inputs in sample.each():
+        with independent.plain_python(), contextlib.suppress(RuntimeError):  # such as a matrix that cannot be factored
+            first = _leaves(sample.block.residual_of_block(storages, inputs))
+            if not first:
+                continue
+            # A leaf that the residual makes for itself is another one each time.
+            again = _leaves(sample.block.residual_of_block(storages, inputs))
+            known = {id(leaf) for leaf in first}
+            lost = [leaf for leaf in again if id(leaf) in known]
+            if lost:
+                _refuse_uncollected(sample.block.term.name, lost[0])
+
+
+def _refuse_uncollected(name: str, lost: Tensor) -> None:
+    raise UncollectedTensorError(
+        f"The residual of {name!r} depends on a tensor of shape {tuple(lost.shape)} that requires grad and was not "
+        "found among what it reads (an attribute whose name is made while it runs, the inside of a library's object). "
+        "It would lose its derivative: pass it in args (or as data of the cost), or hold it in a closure, a list or a "
+        "module."
+    )
+
+
+def _leaves(output: Tensor) -> list[Tensor]:
+    """The leaves of the graph that a tensor was made by."""
+    return [node.variable for node in nodes_of(output) if hasattr(node, "variable")]
+
+
 def _agree(
     found: Tensor, expected: Tensor, size: Tensor, differences: bool = False, terms: Tensor | float = 0.0
 ) -> bool:
@@ -170,15 +203,6 @@ def _agree(
 
 def _direction(block: BlockTerm, storages: tuple[Tensor, ...]) -> Tensor:
     return independent.irregular(sum(block.tangents), storages[0])
-
-
-def _hessian_times(block: BlockTerm, hessian: Tensor, v: Tensor) -> Tensor:
-    if not isinstance(block, CompressedTerm):
-        return hessian @ v
-    row, column = (torch.from_numpy(part).to(v.device) for part in block.plan.lower)
-    product = torch.zeros_like(v).index_add(0, row, hessian * v[column])
-    off = row != column
-    return product.index_add(0, column[off], (hessian * v[row])[off])
 
 
 def _along_gradient(block: BlockTerm, storages: tuple[Tensor, ...], inputs: Inputs) -> Tensor:

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.kernels import run_on
-from mslsq.linear.storage import LinearizedTerm
 from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.normal_products import (
@@ -27,17 +26,18 @@ from mslsq.linearize.normal_products import (
 )
 from mslsq.linearize.pattern import Placement
 from mslsq.linearize.robust import robustified
+from mslsq.linearize.term_assembly import TermAssembly
 from mslsq.private import get_proxy_mode
 from mslsq.problem.structure import Structure
 
 PIECE = 500_000
 """Numbers of J (4 MB in float64) that are made at a time where there are twice as many or more: a larger J is memory
-that no cache holds and that the system has to find anew. 1,000,000 between factors: 5.4 s a step instead of 12. With
-100,000 numbers at a time the calls of PyTorch cost more than the caches save."""
+that no cache holds and that the system has to allocate again. 1,000,000 between factors: 5.4 s a step instead of 12.
+With 100,000 numbers at a time the calls of PyTorch cost more than the caches save."""
 
 
 @dataclass(frozen=True, eq=False)
-class Assembly(LinearizedTerm):
+class Assembly(TermAssembly):
     """Where the blocks of one term go in the normal equations of the whole system."""
 
     block: BlockTerm
@@ -102,25 +102,25 @@ class Assembly(LinearizedTerm):
 
     @property
     def comes_in_pieces(self) -> bool:
-        """Are there so many lanes that they are better linearized some at a time? Not while the step is recorded, which
+        """Are there too many lanes to linearize all at once? Not while the step is recorded, which
         would write down every piece."""
         return (
             self.placement.normal is not None
             and self.block.outer == 1
-            and self.block.term.num_blocks >= 2 * self._lanes_at_a_time
+            and self.block.term.num_blocks >= 2 * self._blocks_in_cache
             and not self.fused
             and self._by_kernels(self.placement.columns)
             and get_proxy_mode() is None
         )
 
     @property
-    def _lanes_at_a_time(self) -> int:
+    def _blocks_in_cache(self) -> int:
         return max(PIECE // (self.block.rows * sum(self.block.tangents)), 1)
 
     @cached_property
     def _pieces(self) -> list[NormalPlan]:
-        normal, lanes, count = self.placement.normal, self._lanes_at_a_time, self.block.term.num_blocks
-        assert normal is not None  # whoever asks has looked
+        normal, lanes, count = self.placement.normal, self._blocks_in_cache, self.block.term.num_blocks
+        assert normal is not None  # the callers have checked
         return [of_lanes(normal, start, start + lanes) for start in range(0, count, lanes)]
 
     def accumulated(
@@ -131,7 +131,7 @@ class Assembly(LinearizedTerm):
         """The losses by pieces, Jᵀr and JᵀJ, with only one piece of J in memory at a time."""
         matrix, gradient = (values[0].new_zeros(1, size) for size in self._pieces[0].numbers[:2])
         losses = []
-        linearized = self.block.linearizations_in_pieces(values, inputs, self._lanes_at_a_time)
+        linearized = self.block.linearizations_in_pieces(values, inputs, self._blocks_in_cache)
         for plan, (part, (residual, jacobian)) in zip(self._pieces, linearized, strict=True):
             rho, residual, jacobian = self.robustified(residual, jacobian, part)
             losses.append(rho)

@@ -15,6 +15,7 @@ from mslsq.linearize.blocks import BlockTerm
 from mslsq.manifolds.validation import unchecked
 from mslsq.private import outside_of_transforms
 from mslsq.problem.system import Inputs
+from mslsq.tracing.operators import Composed
 
 Storages = tuple[Tensor, ...]
 
@@ -38,10 +39,14 @@ def residual(block: BlockTerm, storages: Storages, inputs: Inputs) -> Float[Tens
 
 
 def pullback(
-    block: BlockTerm, storages: Storages, inputs: Inputs, u: Float[Tensor, "rows"]
+    block: BlockTerm, storages: Storages, inputs: Inputs, u: Float[Tensor, "rows"], rewritten: bool = True
 ) -> tuple[Float[Tensor, "rows"], Float[Tensor, "tangent"]]:
-    """The residual r and uᵀ∂r."""
-    with plain_python():
+    """The residual r and uᵀ∂r.
+
+    `rewritten` where that may be a residual with functions whose reverse mode is wrong in PyTorch itself: looking for
+    those takes a microsecond per operation.
+    """
+    with plain_python(), Composed() if rewritten else contextlib.nullcontext():
         function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
         at = at.detach().clone().requires_grad_()
         r = function(at)
@@ -52,7 +57,7 @@ def hessian_product(
     block: BlockTerm, storages: Storages, inputs: Inputs, v: Float[Tensor, "tangent"]
 ) -> tuple[Float[Tensor, "tangent"], Float[Tensor, "tangent"], dict[str, Tensor]]:
     """Of the block's cost: the gradient g, Hv, and ∂(gᵀv) in every input of real numbers."""
-    with plain_python():
+    with plain_python(), Composed():
         real = {name: x.detach().clone().requires_grad_() for name, x in inputs.items() if x.is_floating_point()}
         given = {**inputs, **real}
         function, at = block._in_tangent(lambda moved: block.cost_of_block(moved, given), storages)

@@ -1,5 +1,6 @@
 """The whole system as pure functions: residuals, cost, linearization, exact gradient and Hessian."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,11 +12,9 @@ from torch.func import jvp
 
 from mslsq.linear import LinearSolver
 from mslsq.linear.storage import added
-from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm, Values
-from mslsq.linearize.compressed import CompressedAssembly, CompressedPlacement, CompressedTerm
-from mslsq.linearize.pattern import Placement
 from mslsq.linearize.robust import robustified
+from mslsq.linearize.term_assembly import TermAssembly
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import Inputs, System
 
@@ -34,14 +33,21 @@ class Linearization(NamedTuple):
     """J̃ᵀr̃ (the gradient), or Qᵀr̃."""
 
 
+def _alone(total: Tensor) -> Tensor:
+    """The sum over all blocks, where all blocks are here."""
+    return total
+
+
 @dataclass(frozen=True, eq=False)
 class Linearizer:
     """Pure, out-of-place functions of a system; nothing here is specific to a solver."""
 
     system: System
     structure: Structure
-    assemblies: tuple[Assembly | CompressedAssembly, ...]
+    assemblies: tuple[TermAssembly, ...]
     linear_solver: LinearSolver
+    reduce: Callable[[Tensor], Tensor] = _alone
+    """Adds up what several processes know of one problem, each with its own blocks: cost, gradient and matrix."""
 
     @property
     def blocks(self) -> tuple[BlockTerm, ...]:
@@ -61,27 +67,26 @@ class Linearizer:
             self._summed(block, robustified(block, block.residuals(values, given), None, given)[0])
             for block, given in zip(self.blocks, inputs, strict=True)
         ]
-        return torch.stack(costs).sum(0) if len(costs) > 1 else costs[0]
+        return self.reduce(torch.stack(costs).sum(0) if len(costs) > 1 else costs[0])
 
     def linearize(self, values: Values, inputs: TermInputs) -> Linearization:
         """Cost, gradient, and what the linear solver keeps of J, at a point."""
         storage = self.linear_solver.storage
         costs, gradients, parts = [], [], []
         for assembly, given in zip(self.assemblies, inputs, strict=True):
-            if isinstance(assembly, Assembly) and assembly.comes_in_pieces:
+            if assembly.comes_in_pieces:
                 losses, gradient, matrix = assembly.accumulated(values, given)
                 costs += [self._summed(assembly.block, rho) for rho in losses]
                 gradients.append(gradient)
                 parts.append((matrix,))
                 continue
-            for some in chunks(assembly, given) if storage.is_normal else [given]:
-                rho, residual, jacobian = self._rescaled(assembly, values, some)
+            for rho, residual, jacobian in self._rescaled(assembly, values, given):
                 costs.append(self._summed(assembly.block, rho))
                 gradients.append(assembly.gradient(jacobian, residual))
                 parts.append(storage.part(assembly, jacobian, residual))
         matrix, rhs = storage.joined(parts)
-        gradient = added(gradients)
-        return Linearization(added(costs), gradient, self._padded(matrix), gradient if rhs is None else rhs)
+        gradient, matrix = self.reduce(added(gradients)), self._padded(self.reduce(matrix))
+        return Linearization(self.reduce(added(costs)), gradient, matrix, gradient if rhs is None else rhs)
 
     def gradient(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch columns"]:
         """The exact gradient of the cost in the tangent at `values`, differentiable to any order."""
@@ -89,7 +94,7 @@ class Linearizer:
             assembly.placed_vector(assembly.block.over_lanes(assembly.block.gradient_of_block, values, given))
             for assembly, given in zip(self.assemblies, inputs, strict=True)
         ]
-        return added(gradients)
+        return self.reduce(added(gradients))
 
     def hessian(
         self, values: Values, inputs: TermInputs, exact: bool = True
@@ -101,16 +106,16 @@ class Linearizer:
             parts = [self._hessian(one, values, given) for one, given in zip(self.assemblies, inputs, strict=True)]
         else:
             parts = [
-                storage.squared_part(assembly, self._rescaled(assembly, values, some)[2])
+                storage.squared_part(assembly, jacobian)
                 for assembly, given in zip(self.assemblies, inputs, strict=True)
-                for some in (chunks(assembly, given) if storage.is_normal else [given])
+                for _, _, jacobian in self._rescaled(assembly, values, given)
             ]
-        return self._padded(storage.joined_hessian(parts))
+        return self._padded(self.reduce(storage.joined_hessian(parts)))
 
-    def _hessian(self, assembly: Assembly | CompressedAssembly, values: Values, given: dict[str, Tensor]) -> Tensor:
+    def _hessian(self, assembly: TermAssembly, values: Values, given: dict[str, Tensor]) -> Tensor:
         """The exact Hessian of one term, as the storage wants it."""
         storage, block = self.linear_solver.storage, assembly.block
-        if block.term.curvature is None or block.term.loss is not None or isinstance(assembly, CompressedAssembly):
+        if block.term.curvature is None or block.term.loss is not None or not assembly.knows_curvature:
             return storage.hessian_part(assembly, self._blockwise_hessian(block, values, given))
         _, jacobian = block.linearizations(values, given)
         curvature = block.over_lanes(block.curvature_of_block, values, given)
@@ -139,7 +144,7 @@ class Linearizer:
     def normal_equations_are_exact(self) -> bool:
         """Is the matrix of a linearization JᵀJ itself: no loss in it, and no Jacobian that a user vouches for alone?"""
         return self.linear_solver.storage.is_normal and all(
-            isinstance(assembly, Assembly)
+            assembly.knows_curvature
             and assembly.block.term.loss is None
             and (assembly.block.term.jacobians is None or assembly.block.term.curvature is not None)
             for assembly in self.assemblies
@@ -151,7 +156,7 @@ class Linearizer:
             assembly.placed(assembly.block.over_lanes(assembly.block.curvature_of_block, values, given))
             for assembly, given in zip(self.assemblies, inputs, strict=True)
         ]
-        return added([normal, *parts])
+        return normal + self.reduce(added(parts))
 
     def slope(self, values: Values, inputs: TermInputs, move: Float[Tensor, "batch columns"]) -> Float[Tensor, "batch"]:
         """The derivative of the cost along a tangent vector, differentiable in the inputs."""
@@ -170,7 +175,7 @@ class Linearizer:
                 return robustified(block, r, None, given)[0]
 
             slopes.append(self._summed(block, jvp(rho, (residual,), (tangent,))[1]))
-        return added(slopes)
+        return self.reduce(added(slopes))
 
     def _padded(self, matrix: Tensor) -> Tensor:
         """A one on the diagonal for the columns that pad a component to the common size keeps them out of
@@ -193,57 +198,14 @@ class Linearizer:
         )
 
     def _rescaled(
-        self, assembly: Assembly | CompressedAssembly, values: Values, inputs: dict[str, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss, residual and Jacobian as plain least squares sees them."""
-        residual, jacobian = assembly.block.linearizations(values, inputs)
-        return assembly.robustified(residual, jacobian, inputs)
+        self, assembly: TermAssembly, values: Values, inputs: dict[str, Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Loss, residual and Jacobian as plain least squares sees them, in pieces where their matrices add up."""
+        lanes = assembly.blocks_at_a_time if self.linear_solver.storage.is_normal else None
+        for part, (residual, jacobian) in assembly.block.linearizations_in_pieces(values, inputs, lanes):
+            yield assembly.robustified(residual, jacobian, part)
 
     @staticmethod
     def _summed(block: BlockTerm, rho: Float[Tensor, "outer groups lanes"]) -> Float[Tensor, "batch"]:
         """½Σρ of a term, per problem of the batch."""
         return 0.5 * (rho[0].sum(0) if block.lanes_are_batch else rho.sum((1, 2)))
-
-
-def chunks(assembly: Assembly | CompressedAssembly, inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The inputs in pieces of so many lanes, where the cost bounds its memory and its blocks add up to one small
-    matrix."""
-    term = assembly.block.term
-    if term.chunk is None or term.num_blocks <= term.chunk or not assembly.block.shares_variables:
-        return [inputs]
-    return [
-        {name: t[..., start : start + term.chunk] if name in term.per_block else t for name, t in inputs.items()}
-        for start in range(0, term.num_blocks, term.chunk)
-    ]
-
-
-def linearizer_of(
-    system: System,
-    structure: Structure,
-    blocks: tuple[BlockTerm, ...],
-    placements: tuple[Placement | CompressedPlacement, ...],
-    linear_solver: LinearSolver,
-    fused: bool = False,
-    differentiable: bool = False,
-) -> Linearizer:
-    """Put together the plans of all terms; `differentiable` where linearizations are to carry derivatives."""
-    sparse = linear_solver.storage.is_normal and not linear_solver.storage.is_dense
-    assemblies = tuple(
-        _assembly(block, structure, placement, sparse, fused, differentiable)
-        for block, placement in zip(blocks, placements, strict=True)
-    )
-    return Linearizer(system, structure, assemblies, linear_solver)
-
-
-def _assembly(
-    block: BlockTerm,
-    structure: Structure,
-    placement: Placement | CompressedPlacement,
-    sparse: bool,
-    fused: bool,
-    differentiable: bool,
-) -> Assembly | CompressedAssembly:
-    if isinstance(placement, CompressedPlacement):
-        assert isinstance(block, CompressedTerm)  # both come from one plan
-        return CompressedAssembly(block, structure, placement)
-    return Assembly(block, structure, placement, sparse, fused, differentiable)

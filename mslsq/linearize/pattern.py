@@ -56,7 +56,7 @@ class Placement:
 
 
 def pattern_of(system: System, structure: Structure) -> Pattern:
-    """The block pairs that terms couple; eliminated when somebody asks. `structure` has one component."""
+    """The block pairs that terms couple; eliminated when first needed. `structure` has one component."""
     sizes, blocks = _free_blocks(system)
     rows: list[np.ndarray] = []
     cols: list[np.ndarray] = []

@@ -1,32 +1,26 @@
 """What is kept between the solves of one problem at one set of shapes: structure, ways to differentiate, graphs."""
 
 import threading
-import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mslsq.linear import LinearSolver
 from mslsq.linear.iterative.block_rows import BlockRows
+from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm
-from mslsq.linearize.compressed import CompressedPlacement, CompressedPlan, CompressedTerm
+from mslsq.linearize.compressed import CompressedAssembly, CompressedPlacement, CompressedPlan, CompressedTerm
 from mslsq.linearize.derivatives import Way
+from mslsq.linearize.execution import Execution, Notes
+from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.pattern import Pattern, Placement
+from mslsq.linearize.term_assembly import TermAssembly
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System
-from mslsq.tracing.graph import TRANSFORM_LOCK
-from mslsq.tracing.recording import NotRecordableError, Recorded
-
-TRACE_SECONDS, TRACE_CALLS = 0.3, 100
-"""What recording a step costs, in seconds of a small problem and in calls of any: a millisecond or two per operation of
-the graph, of which each replay saves four microseconds. It is paid once as much has been spent on running the step
-without: never for a few steps, however long they take (3 s for sphere2500, whose nine steps take 0.4)."""
-
-WITNESS = "witness"
-"""The graph of a few lanes that is compared with the user's Python (`solvers.witness`)."""
 
 
 @dataclass
@@ -47,21 +41,17 @@ class Plan:
     """Where the blocks of every term stand, if normal equations are never formed."""
     compressed: CompressedPlan | None = None
     """Of a system that is one big residual, if its sparsity is made use of."""
-    note: str = ""
-    """What was found while planning, for who wants to know (`verbose`)."""
-    eager: str = ""
-    """Why nothing of it may be recorded, in words; empty where it may."""
     changes_unseen: bool = False
     """Does a residual read what no key can hold? Then its ways are chosen again in every solve."""
-    graphs: dict[str, Recorded] = field(default_factory=dict)
-    eager_seconds: float = 0.0
-    eager_calls: int = 0
-    needs_witness: bool = True
-    """Can a residual change unseen: is one not the library's own?"""
     hessians_checked: bool = False
     """Have second derivatives been compared with plain reverse mode?"""
     calls: int = 0
     """Solves so far."""
+    notes: Notes = field(default_factory=Notes)
+    """What was found while planning."""
+
+    def __post_init__(self) -> None:
+        self.execution = Execution(self.is_large, self.notes)
 
     @property
     def is_large(self) -> bool:
@@ -69,9 +59,8 @@ class Plan:
         return self.pattern is not None or self.rows is not None
 
     @property
-    def is_witnessed(self) -> bool:
-        """Would it be noticed if what is recorded goes stale?"""
-        return not self.needs_witness or WITNESS in self.graphs
+    def is_on_cpu(self) -> bool:
+        return self.structure.columns[0].device.type == "cpu"
 
     @property
     def holds_residuals(self) -> bool:
@@ -89,66 +78,25 @@ class Plan:
             found.append(block.going(self.ways.get(number, block.way)))
         return tuple(found)
 
-    def worth_recording(self, policy: str) -> bool:
-        """Record now? As soon as the steps run without a graph have cost as much as recording will."""
-        if self.eager:
-            return False
-        spent = self.eager_seconds >= TRACE_SECONDS and self.eager_calls >= TRACE_CALLS
-        return policy == "always" or (policy == "auto" and spent)
-
-    def recorded(
+    def linearizer(
         self,
-        name: str,
-        policy: str,
-        function: Callable[..., Any],
-        *example: Any,
-        compiled: bool = False,
-        quiet: bool = True,
-    ) -> Recorded | None:
-        """The graph of that name, recorded now if that pays; None where it does not, or is not wanted.
-
-        Nothing is recorded before the witness, by which a solve learns whether its graphs still hold.
-        """
-        if policy == "never":
-            return None  # though another solver may have recorded it
-        if name not in self.graphs and self.is_witnessed and self.worth_recording(policy):
-            self.record(name, function, *example, compiled=compiled, quiet=quiet)
-        return self.graphs.get(name)
-
-    def record(
-        self, name: str, function: Callable[..., Any], *example: Any, compiled: bool = False, quiet: bool = True
-    ) -> None:
-        """Record a graph; where that fails everything runs as before, only slower, and `verbose` says why."""
-        with TRANSFORM_LOCK:
-            if name in self.graphs:  # another thread was faster
-                return
-            try:
-                graph = Recorded(function, example)
-            except NotRecordableError as error:
-                self.run_eagerly_from_now_on(f"no graph of the residual is kept: {error}")
-                return
-            if compiled:
-                graph.compile(quiet)  # a missing compiler has been said by the step
-            self.graphs[name] = graph
-
-    def run_eagerly_from_now_on(self, why: str) -> None:
-        self.eager = why
-        self.graphs.clear()
-        self.say(why)
-
-    def say(self, text: str) -> None:
-        """Keep a sentence for `verbose`."""
-        if text and text not in self.note:
-            self.note = f"{self.note}\n{text}" if self.note else text
-
-    def run_eagerly(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function that holds transforms, under the lock, and keep count of the time."""
-        with TRANSFORM_LOCK, torch.no_grad():
-            start = time.perf_counter()
-            output = function(*args)
-            self.eager_seconds += time.perf_counter() - start
-            self.eager_calls += 1
-        return output
+        system: System,
+        batch: int,
+        batched: tuple[frozenset[str], ...],
+        linear_solver: LinearSolver,
+        fused: bool = False,
+        differentiable: bool = False,
+    ) -> Linearizer:
+        """The functions of a system for this plan; `differentiable` where linearizations are to carry derivatives."""
+        storage = linear_solver.storage
+        sparse = storage.is_normal and not storage.is_dense
+        assemblies: list[TermAssembly] = []
+        for block, placement in zip(self.blocks(system, batch, batched), self.placements, strict=True):
+            if isinstance(block, CompressedTerm) and isinstance(placement, CompressedPlacement):
+                assemblies.append(CompressedAssembly(block, self.structure, placement))
+            elif isinstance(placement, Placement):
+                assemblies.append(Assembly(block, self.structure, placement, sparse, fused, differentiable))
+        return Linearizer(system, self.structure, tuple(assemblies), linear_solver)
 
 
 STALE_OFTEN = 3
@@ -177,7 +125,7 @@ class PlanCache:
                 self._plans.popitem(last=False)
 
     def drop(self, key: Hashable) -> None:
-        """Forget a plan that has gone stale; whoever is running it keeps it to the end."""
+        """Forget a plan that has gone stale; a solve that runs on it keeps it to the end."""
         with self._lock:
             self._plans.pop(key, None)
             self._dropped[key] += 1

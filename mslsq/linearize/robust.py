@@ -11,7 +11,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.linearize.blocks import BlockTerm, squared_norms
+from mslsq.linearize.blocks import BlockTerm
+from mslsq.linearize.one_block import squared_norms
 from mslsq.problem.system import Inputs
 
 LEAST_CURVATURE = 0.1
@@ -53,9 +54,9 @@ def correction(
     Float[Tensor, "outer groups lanes"], Float[Tensor, "outer groups lanes"], Float[Tensor, "outer groups lanes"]
 ]:
     """The loss of squared norms, √ρ', and √(1 − α) of Triggs: the share of that which is left along r."""
-    assert block.term.loss is not None  # whoever asks has looked
+    assert block.term.loss is not None  # the callers have checked
     rho, slope, curvature = block.term.loss.derivatives(squared, block.loss_parameters_by_lane(inputs))
-    # ρ' = 0 (Tukey's outliers): the block has no say at all.
+    # ρ' = 0 (Tukey's outliers): the block has no weight.
     positive = slope > 0
     kept = torch.where(positive, 1 + 2 * squared * curvature / torch.where(positive, slope, 1), 1)
     return rho, slope.clamp(min=0).sqrt(), torch.where(kept >= LEAST_CURVATURE, kept, 1).sqrt()

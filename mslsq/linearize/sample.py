@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.linearize.blocks import BlockTerm, Values
-from mslsq.linearize.compressed import CompressedTerm
 from mslsq.problem.system import Inputs, Slot
 
 SMALL_MOVE = 1e-3
@@ -109,15 +108,6 @@ def sample_of(
             tensor = tensor[:, list(blocks)] if own else tensor[list(blocks)]
         chosen[name] = tensor
     return Sample(block, tuple(storages), tuple(dims), block.prepare(chosen))
-
-
-def product(block: BlockTerm, u: Tensor, jacobian: Tensor) -> Float[Tensor, "outer tangent lanes"]:
-    """Jᵀu for every lane, u (outer, rows, lanes); of compressed Jacobians too."""
-    if isinstance(block, CompressedTerm):
-        products = jacobian * u.index_select(1, block.plan.entry_rows)
-        zeros = products.new_zeros(len(products), block.plan.columns, products.shape[-1])
-        return zeros.index_add(1, block.plan.entry_columns, products)
-    return (u[:, :, None] * jacobian).sum(1)
 
 
 def _own(x: Tensor) -> Tensor:

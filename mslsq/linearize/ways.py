@@ -19,6 +19,7 @@ import torch
 from mslsq.linearize import independent
 from mslsq.linearize.agreement import (
     DerivativeMismatchError,
+    check_collected,
     check_deterministic,
     compare_hessian,
     compare_jacobian,
@@ -26,7 +27,6 @@ from mslsq.linearize.agreement import (
     double_backward,
 )
 from mslsq.linearize.blocks import BlockTerm, Values, first_block
-from mslsq.linearize.compressed import CompressedTerm
 from mslsq.linearize.derivatives import Mode, Way
 from mslsq.linearize.locating import faulty_operator
 from mslsq.linearize.sample import Sample, sample_of
@@ -36,10 +36,10 @@ from mslsq.problem.system import Inputs
 from mslsq.tracing.capture import CaptureError, capture
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.tracing.inplace import InPlaceResidualWarning, inplace_advice
-from mslsq.tracing.operators import must_be_rewritten
+from mslsq.tracing.operators import Composed, must_be_rewritten
 
 MANY_ROWS = 1000
-"""A Jacobian with so many rows is not made by one backward pass per row without a word: 3,136 rows take minutes."""
+"""With this many rows, a Jacobian made by one backward pass per row causes a warning: 3,136 rows take minutes."""
 
 
 class UndifferentiableResidualError(RuntimeError):
@@ -157,14 +157,15 @@ def _reason_to_rewrite(block: BlockTerm, values: Values, inputs: Inputs) -> str:
     before = [version_of(tensor) for tensor in tensors]
     is_differentiated = block.term.jacobians is None
     observer = Observer()  # importing torch._dynamo when it is entered takes a second in torch 2.13
-    with independent.plain_python(), observer if is_differentiated else contextlib.nullcontext():
+    composed = Composed()
+    with independent.plain_python(), observer if is_differentiated else contextlib.nullcontext(), composed:
         block.term.residual(block.values_of_block(storages), first)
     if [version_of(tensor) for tensor in tensors] != before:
         # Under `vmap` that may work silently, and change the user's data once per step.
         return "it writes into its arguments"
     if observer.switches_gradients_off:
         return "it uses torch.no_grad(), which forward mode does not respect"
-    rewritten = sorted({operator_name(operator) for operator in observer.operators})
+    rewritten = sorted({operator_name(operator) for operator in observer.operators} | composed.met)
     return f"{', '.join(rewritten)} cannot be differentiated as is in PyTorch" if rewritten else ""
 
 
@@ -233,15 +234,25 @@ def _say_slow(block: BlockTerm, error: NotImplementedError) -> None:
     )
 
 
-# ---- gradient and Hessian, when somebody differentiates
+# ---- gradient and Hessian, for derivatives through the solve
 
 
 def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs) -> Found | None:
-    """The way in which gradient, Hessian and mixed derivative are right too; None where `way` is already."""
+    """The way in which gradient, Hessian and mixed derivative are right too; None where `way` is already.
+
+    Raises:
+        UncollectedTensorError: the residual depends on a tensor that requires grad and is no input.
+        SecondDerivativeError: an operator has none.
+        DerivativeMismatchError: no way gives those of plain reverse mode.
+    """
     term = block.term
-    if term.curvature is not None:
-        return None  # in closed form: `check_jacobian` is for those
+    is_closed = term.curvature is not None  # `check_jacobian` is for those
+    if is_closed and term.is_of_library:
+        return None
     sample = sample_at_ends(block, values, inputs)
+    check_collected(sample)
+    if is_closed:
+        return None
     expected = double_backward(sample)
     failures: list[Exception] = []
     for candidate in _hessian_ways(block, way, values, inputs):
@@ -273,7 +284,7 @@ def _hessian_ways(block: BlockTerm, way: Way, values: Values, inputs: Inputs) ->
     yield way
     for mode in ("reverse", "row by row"):  # `jacrev` under a second `vmap` writes in place in some operators
         yield dataclasses.replace(way, hessian=mode)
-    if isinstance(block, CompressedTerm) or way.lane_by_lane:
+    if not block.can_be_rewritten or way.lane_by_lane:
         return
     if way.residual is None:
         try:

@@ -5,6 +5,7 @@ the unknowns, and pure functions of (values of one block, input tensors of one b
 everything below them reads them.
 """
 
+import enum
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,6 +38,13 @@ class Slot:
 
     unknown: int
     index: Tensor | int
+
+
+class TermKind(enum.Enum):
+    """What the residual of a term means to the problem."""
+
+    COST = "cost"
+    """½ρ(‖r‖²) is a part of what is minimised."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +84,7 @@ class Term:
     """Linearize at most that many blocks at a time, where blocks share their variables (memory)."""
     is_of_library: bool = False
     """Is all of its code the library's own, so that it changes with its inputs alone?"""
+    kind: TermKind = TermKind.COST
     eager: str = ""
     """Why no graph of it may be kept between calls, in words; empty where one may."""
 

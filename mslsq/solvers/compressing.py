@@ -43,7 +43,7 @@ WORTH_LOOKING = 1_000_000
 looking takes some 50 ms, as long as a dozen steps with such Jacobians. 64 chains of 290 unknowns: 0.06 ms a step each
 instead of 9."""
 FEWER = 4
-"""Compressing pays where so many times fewer derivatives are taken than there are columns."""
+"""Compressing pays where it takes this many times fewer derivatives than there are columns."""
 DENSITY = 0.3
 """Above that share of non-zeros JᵀJ is factored as a dense matrix."""
 
@@ -82,7 +82,7 @@ def compressed_plan(
 
 
 def _check_capture(block: BlockTerm, captured: Captured, storages: tuple[Tensor, ...], first: Inputs) -> None:
-    """The graph must give what the user's function gives: what else it got wrong nobody would notice."""
+    """The graph must give what the user's function gives: no later check would notice a difference."""
 
     def of(residual: Callable[..., Any]) -> Tensor:
         copies = tuple(x.clone() for x in storages)  # in-place residuals may write into their inputs
@@ -215,9 +215,9 @@ def _check_dense_fits(block: BlockTerm, start: Tensor, reason: Exception) -> Non
 
 
 def _fits(numbers: int, block: BlockTerm, dtype: torch.dtype) -> bool:
-    """Do so many numbers per problem fit into half the machine's memory?"""
+    """Does that many numbers per problem fit into half the machine's memory?"""
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not on this system: nobody is refused
+    except (AttributeError, ValueError, OSError):  # not on this system: nothing is refused
         return True
     return numbers * block.batch * dtype.itemsize <= memory // 2

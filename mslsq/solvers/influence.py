@@ -1,4 +1,4 @@
-"""Does anything depend on the variables? Where the Jacobian is zero every start is "stationary", and nobody would know.
+"""Does anything depend on the variables? Where the Jacobian is zero every start is "stationary".
 
 A residual with a `detach`, a `round`, an `argmax` or a loss that rejects every block has a gradient of zero: the solve
 ends at its start, and by the letter of its tolerance it has converged. Said by a warning. A single variable without

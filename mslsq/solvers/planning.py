@@ -9,7 +9,7 @@ import torch
 from mslsq.linear import LinearSolver
 from mslsq.linear.choice import blocks_are_faster
 from mslsq.linearize.blocks import BlockTerm, Values, block_term
-from mslsq.linearize.linearizer import Linearizer, TermInputs, linearizer_of
+from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
 from mslsq.linearize.ways import hessian_way_of, way_of
@@ -48,47 +48,46 @@ def planned(
         if plan is None:
             plan = _made(task, blocks, values[0].device)
             _choose_ways(plan, blocks, values, inputs)
-        plan.needs_witness = not all(term.is_of_library for term in task.system.terms)
-        plan.say(note)
+        plan.execution.needs_witness = not all(term.is_of_library for term in task.system.terms)
+        plan.notes.say(note)
         for why in [term.eager for term in task.system.terms] + [STALE] * task.cache.goes_stale(key):
             if why:
-                plan.eager = plan.eager or why
+                plan.execution.why_eager = plan.execution.why_eager or why
                 plan.changes_unseen = True
-                plan.say(f"no graph of it is kept: {why}")
+                plan.notes.say(f"no graph of it is kept: {why}")
         # A graph that a residual was rewritten into holds for this call alone where no graph may be kept.
-        if not (plan.eager and plan.holds_residuals):
+        if not (plan.execution.why_eager and plan.holds_residuals):
             task.cache.put(key, plan)
     elif plan.changes_unseen:
         plan = _checked_again(task, plan, values, inputs)
     if differentiated and not plan.hessians_checked:
         _choose_hessians(task, plan, values, inputs)
-    blocks = plan.blocks(task.system, task.batch, task.batched)
-    linearizer = linearizer_of(
-        task.system, plan.structure, blocks, plan.placements, linear_solver_of(task, plan), fused=task.solver.compile
+    linearizer = plan.linearizer(
+        task.system, task.batch, task.batched, linear_solver_of(task, plan), fused=task.solver.compile
     )
     return plan, linearizer, linearizer.prepare(inputs)
 
 
 def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
-    """The plan for this call alone: who reads something else may need another way, and return another number of rows.
+    """The plan for this call alone: a residual that reads something else may need another way, or return more rows.
 
     That takes as long as one step, of a solve whose steps are not recorded.
     """
     blocks = _measured(task, values, inputs)
-    if tuple((block.rows, block.pairs) for block in blocks) != plan.sizes:
-        fresh = _made(task, blocks, values[0].device)
-        plan = dataclasses.replace(fresh, eager=plan.eager, note=plan.note, changes_unseen=True)
-    plan = dataclasses.replace(plan, ways={}, graphs={}, hessians_checked=False)
-    _choose_ways(plan, blocks, values, inputs)
-    return plan
+    same = tuple((block.rows, block.pairs) for block in blocks) == plan.sizes
+    fresh = plan if same else _made(task, blocks, values[0].device)
+    fresh = dataclasses.replace(fresh, ways={}, notes=plan.notes, changes_unseen=True, hessians_checked=False)
+    fresh.execution.why_eager = plan.execution.why_eager
+    fresh.execution.needs_witness = plan.execution.needs_witness
+    _choose_ways(fresh, blocks, values, inputs)
+    return fresh
 
 
 def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
     """The linear solver that the task's solver chooses for this structure, bound to its pattern where it is sparse."""
     if plan.rows is not None and task.solver.linear_solver != "auto":
         return task.solver.linear_solver.bound_to_rows(plan.rows)
-    on_cpu = plan.structure.columns[0].device.type == "cpu"
-    linear = task.solver.chosen_linear_solver(plan.structure.size, plan.pattern is not None, on_cpu)
+    linear = task.solver.chosen_linear_solver(plan.structure.size, plan.pattern is not None, plan.is_on_cpu)
     if plan.pattern is None:
         return linear
     return linear.bound(plan.pattern.structure, plan.pattern.kinds(task.system))
@@ -131,9 +130,9 @@ def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inpu
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
         found = way_of(block, values, given)
         plan.ways[number] = found.way
-        plan.say(found.note)
-        if found.way.lane_by_lane and not plan.eager:
-            plan.eager = found.note
+        plan.notes.say(found.note)
+        if found.way.lane_by_lane and not plan.execution.why_eager:
+            plan.execution.why_eager = found.note
 
 
 def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
@@ -144,8 +143,8 @@ def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Input
         found = hessian_way_of(user, block.way, values, given)
         if found is not None:
             plan.ways[number] = found.way
-            plan.graphs.clear()
-            plan.say(found.note)
+            plan.execution.graphs.clear()
+            plan.notes.say(found.note)
     plan.hessians_checked = True
 
 
@@ -154,6 +153,7 @@ def plan_key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable
     terms = tuple(
         (
             term.name,
+            term.kind,
             term.key,
             term.num_blocks,
             term.per_block,

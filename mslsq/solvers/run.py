@@ -95,7 +95,7 @@ def _solved(
         runner = Runner(plan, linearizer, task.solver, prepared, witness)
         state, record = runner.start(values)
         records, methods = [record], []
-        table = Table(task.solver, linearizer, plan.note) if task.solver.verbose else None
+        table = Table(task.solver, linearizer, plan.notes.text) if task.solver.verbose else None
         idle = False
         for number in range(task.solver.max_steps + 1):
             if _told_to_stop(task.solver, table, number, records[-1], state) or number == task.solver.max_steps:
@@ -119,14 +119,14 @@ def _solved(
             task.cache.drop(plan_key(task, values, inputs))
             return None
         if not asks and stale_here is not None:
-            # Without asking the device nothing can be recorded anew; but a stale graph must not pass for an answer.
+            # Without asking the device nothing can be recorded again; but a stale graph must not pass for an answer.
             stale = stale_here if stale is None else stale | stale_here
             status = torch.where(stale, int(Status.NON_FINITE), status)
             state = state._replace(values=tuple(torch.where(stale, torch.nan, x) for x in state.values))
         if idle:
             warn_without_influence(linearizer, values, prepared)
         if table is not None:
-            table.finish(status, plan.note)
+            table.finish(status, plan.notes.text)
         return Outcome(
             state.values,
             state.model.cost,
@@ -168,7 +168,7 @@ def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> Histor
 
 
 def _trajectory(records: list[Record], methods: list[tuple[Tensor, MethodState]]) -> Trajectory:
-    """The steps that somebody accepted, stacked."""
+    """The steps that at least one problem accepted, stacked."""
     accepted = torch.stack([record.accepted for record in records], 1)
     useful = accepted.any(0)
 

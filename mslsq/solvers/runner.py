@@ -6,7 +6,7 @@ from typing import Any
 from mslsq import pytree
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
-from mslsq.linearize.plan import WITNESS, Plan
+from mslsq.linearize.plan import Plan
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.step import Record, State, Step
 from mslsq.solvers.witness import Witness
@@ -22,26 +22,27 @@ class Runner:
     """
 
     def __init__(self, plan: Plan, linearizer: Linearizer, solver: Solver, inputs: TermInputs, witness: Witness):
-        self._plan, self._solver, self._linearizer = plan, solver, linearizer
-        self._policy = "always" if solver.compile else solver.trace
-        self._witness = witness
+        self._plan, self._linearizer = plan, linearizer
+        self._wish, self._witness = solver.execution, witness
         self._inputs, self._flat_inputs = inputs, pytree.leaves(inputs)
         linearize = self._linearized if plan.is_large else linearizer.linearize
-        self._step = Step(solver, linearizer, linearize, asks=plan.is_large and solver.early_stop)
+        # Reading a number of a CPU waits for nothing; of a device only the loop reads, one number in every step.
+        asks = plan.is_large and solver.early_stop and plan.is_on_cpu
+        self._step = Step(solver, linearizer, linearize, asks)
         self._wary = False
 
     def start(self, values: Values) -> tuple[State, Record]:
         """The state at these values."""
         graph = None if self._plan.is_large else self._graph("start", self._step.start, values)
         if graph is None:
-            return self._plan.run_eagerly(self._step.start, values, self._inputs)
+            return self._plan.execution.run_eagerly(self._step.start, values, self._inputs)
         return graph(values, self._inputs)
 
     def step(self, state: State) -> tuple[State, Record]:
         """The state after one more step. Gradients must be off."""
         graph = None if self._plan.is_large else self._graph("step", self._step, state)
         if graph is None:
-            after, record = self._plan.run_eagerly(self._step, state, self._inputs, self._wary)
+            after, record = self._plan.execution.run_eagerly(self._step, state, self._inputs, self._wary)
             # Rejections come in runs: a damping that was too small is raised several times.
             self._wary = self._step.asks and not bool(record.accepted.any())
             return after, record
@@ -55,14 +56,13 @@ class Runner:
 
     def _graph(self, name: str, function: Callable[..., Any], at: Values | State) -> Recorded | None:
         """The recorded graph, recorded now if that pays; None where it does not, or is not wanted."""
-        if self._policy == "never":
-            return None  # though another solver may have recorded it
-        plan = self._plan
-        if name not in plan.graphs and plan.worth_recording(self._policy):
-            if not plan.is_witnessed:
-                self._witness.record(at.values if isinstance(at, State) else at)
-            quiet = any(other not in (WITNESS, name) for other in plan.graphs)  # a missing compiler is said once
-            return plan.recorded(
-                name, self._policy, function, at, self._inputs, compiled=self._solver.compile, quiet=quiet
-            )
-        return plan.graphs.get(name)
+        values = at.values if isinstance(at, State) else at
+        return self._plan.execution.graph(
+            name,
+            self._wish,
+            function,
+            at,
+            self._inputs,
+            compiled="always",
+            witness=lambda: self._witness.record(values),
+        )

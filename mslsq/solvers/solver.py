@@ -13,6 +13,7 @@ from mslsq.linear import Cholesky, LinearSolver, SparseCholesky, UnrolledCholesk
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.choice import BATCH, AutomaticSparse, eliminating
 from mslsq.linear.unrolled import LARGEST_UNROLLED
+from mslsq.linearize.execution import Wish
 from mslsq.linearize.linearizer import Linearization
 
 LARGEST_DENSE = 300
@@ -110,6 +111,11 @@ class Solver:
         """What a graph of the step depends on."""
         skip = ("callback", "verbose", "max_steps", "early_stop", "trace")
         return (type(self), *(v for k, v in self.__dict__.items() if k not in skip))
+
+    @property
+    def execution(self) -> Wish:
+        """What the options ask for, of how functions run."""
+        return Wish(self.trace, self.compile)
 
     def wants_sparse(self, size: int) -> bool:
         """Should normal equations whose connected parts have this size be stored by their blocks?"""

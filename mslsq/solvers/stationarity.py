@@ -25,13 +25,14 @@ COSINE = 1e-12
 condition hides."""
 
 ROUNDING = 4.0
-"""A gradient of so many units in the last place of |JᵀJ||x| is zero: no x that can be represented makes it smaller."""
+"""A gradient below this many units in the last place of |JᵀJ||x| is zero: no x that can be represented makes it
+smaller."""
 
 NEAR = 1e-3
 """No tolerance for the gradient beside its floor is larger."""
 
 NOISE = 128.0
-"""Cosines squared below so many units in the last place may be rounding."""
+"""Squared cosines below this many units in the last place may be rounding."""
 
 SMALL = 1e-8
 """A step or a decrease below its tolerance means convergence only where |D⁻¹g|² is below this share of |r|² (or ten

@@ -117,7 +117,7 @@ class Step:
     linearize: Callable[[Values, TermInputs], Linearization]
     """The linearizer's, or a graph of it."""
     asks: bool = False
-    """May a step ask what its numbers are? Not where it is recorded, or must not wait for the device."""
+    """May a step read its numbers? Not where it is recorded, and not on a device, which it would wait for."""
 
     @property
     def linear(self) -> LinearSolver:
@@ -150,25 +150,24 @@ class Step:
     def __call__(self, state: State, inputs: TermInputs, wary: bool = False) -> tuple[State, Record]:
         """The state after one more step of every problem that is still running.
 
-        `wary` looks at the cost of the trial points first, and linearizes there only if somebody may accept.
+        `wary` looks at the cost of the trial points first, and linearizes there only if a problem may accept its own.
         """
         running = state.status == Status.RUNNING
         proposal = self.solver.propose(state.model, state.method, self.linear.to_accuracy(state.accuracy))
         values = self.linearizer.retract(state.values, torch.nan_to_num(proposal.step, posinf=0.0, neginf=0.0))
         model = self._trial(state, values, inputs, proposal) if wary else self.linearize(values, inputs)
         verdict = self._compare(state, model, proposal, running)
-        kept = Linearization(
-            *(self._select(verdict.accepted, new, old) for new, old in zip(model, state.model, strict=True))
-        )
+        keeps = self._selection(verdict.accepted)
+        kept = Linearization(*map(keeps, model, state.model))
         coupled = self.linearizer.structure.coupled
         method = self.solver.update(state.method, kept, proposal, verdict.gain, verdict.accepted, self.linear, coupled)
-        method = type(method)(*(self._select(running, new, old) for new, old in zip(method, state.method, strict=True)))
+        method = type(method)(*map(self._selection(running), method, state.method))
         step_norm = torch.linalg.vector_norm(proposal.step, dim=-1)
         gradient_norm = _largest(kept.gradient)
         judged = self._judge(state, kept, method, proposal, verdict, step_norm, gradient_norm)
         count = running.to(torch.int64)
         after = State(
-            tuple(self._select(verdict.accepted, new, old) for new, old in zip(values, state.values, strict=True)),
+            tuple(map(keeps, values, state.values)),
             kept,
             method,
             torch.where(running, judged, state.status),
@@ -187,11 +186,12 @@ class Step:
         before, after = ((model.gradient**2 / squared).sum(-1) for model in (state.model, kept))
         return next_accuracy(state.accuracy, before, after, accepted)
 
-    def _select(self, mask: Bool[Tensor, "batch"], new: Tensor, old: Tensor) -> Tensor:
-        """`new` for the problems in the mask, `old` for the others."""
+    def _selection(self, mask: Bool[Tensor, "batch"]) -> Callable[[Tensor, Tensor], Tensor]:
+        """The choice of a new tensor for the problems in the mask, of the old one for the others."""
         if self.asks and len(mask) == 1:
-            return new if bool(mask) else old  # no copy of a million numbers: 2 ms of a bundle adjustment's step
-        return torch.where(mask.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+            chosen = bool(mask)  # no copy of a million numbers: 2 ms of a bundle adjustment's step
+            return lambda new, old: new if chosen else old
+        return lambda new, old: torch.where(mask.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
     def _trial(self, state: State, values: Values, inputs: TermInputs, proposal: Proposal) -> Linearization:
         """The model at the trial points; where all are worse, the old one with the new cost will do to reject them."""

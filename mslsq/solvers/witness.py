@@ -16,16 +16,16 @@ from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIss
 from mslsq.linearize import independent
 from mslsq.linearize.agreement import NonDeterministicResidualError, check_deterministic
 from mslsq.linearize.blocks import BlockTerm, Values
-from mslsq.linearize.compressed import CompressedTerm
 from mslsq.linearize.derivatives import Way
-from mslsq.linearize.plan import WITNESS, Plan
-from mslsq.linearize.sample import Sample, product, sample_of
+from mslsq.linearize.execution import WITNESS
+from mslsq.linearize.plan import Plan
+from mslsq.linearize.sample import Sample, sample_of
 from mslsq.problem.system import Inputs
 from mslsq.solvers.planning import Task
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
 ROUNDING = 1e3
-"""Two evaluations may differ by so many units in the last place of |J|·|x| plus the largest residual of the start."""
+"""Two evaluations may differ by this many units in the last place of |J|·|x| plus the largest residual of the start."""
 DERIVATIVE_ROUNDING = {torch.float64: 1e5, torch.float32: 1e4}
 """The same for uᵀJ, of |u|ᵀ|J|: inside of a derivative larger numbers may cancel."""
 
@@ -46,7 +46,7 @@ class Witness:
     @property
     def is_needed(self) -> bool:
         """Has anything been recorded that could have gone stale?"""
-        return bool(self._terms) and (bool(self._plan.graphs) or self._plan.holds_residuals)
+        return bool(self._terms) and (bool(self._plan.execution.graphs) or self._plan.holds_residuals)
 
     def record(self, values: Values) -> None:
         """Record the linearization of the lanes; done before anything else is recorded."""
@@ -58,7 +58,7 @@ class Witness:
                 for sample, (storages, inputs) in zip(samples, lanes, strict=True)
             ]
 
-        self._plan.record(WITNESS, linearizations, self._lanes(samples))
+        self._plan.execution.record(WITNESS, linearizations, self._lanes(samples))
 
     def disagrees(self, values: Values) -> Tensor | None:
         """Is there more than rounding between what is recorded and the user's Python at `values`? The answer stays on
@@ -68,7 +68,7 @@ class Witness:
         with torch.no_grad():
             numbered = self._samples(values)
             samples = list(numbered.values())
-            graph = self._plan.graphs.get(WITNESS)
+            graph = self._plan.execution.graphs.get(WITNESS)
             if graph is not None:
                 recorded = graph(self._lanes(samples))
             else:
@@ -140,14 +140,14 @@ class Witness:
             room = DERIVATIVE_ROUNDING[residual.dtype] * eps * (jacobian.abs() + jacobian.abs().amax())
             return [_differ(residual, now, allowed), _differ(jacobian, derivative, room)]
         u = independent.irregular(residual.shape[1], residual)
-        pulled, room = product(sample.block, u[None, :, None], jacobian), None
-        room = product(sample.block, u.abs()[None, :, None], jacobian.abs())
+        pulled = sample.block.pulled(jacobian, u[None, :, None])
+        room = sample.block.pulled(jacobian.abs(), u.abs()[None, :, None])
         room = DERIVATIVE_ROUNDING[residual.dtype] * eps * (room + room.amax(1, keepdim=True))
-        differ = []
+        differ, rewritten = [], sample.block.way.residual is not None
         for (problem, lane), storages, inputs in user.each():
             place = (problem, slice(None), lane)
             try:
-                now, expected = independent.pullback(user.block, storages, inputs, u)
+                now, expected = independent.pullback(user.block, storages, inputs, u, rewritten)
             except LinAlgError:  # a matrix that cannot be factored: the graph has NaN there
                 continue
             except RuntimeError:  # no derivative in reverse mode
@@ -181,11 +181,7 @@ def _times_size(sample: Sample, jacobian: Tensor) -> Tensor:
         x = x if space.is_euclidean else x.amax(1, keepdim=True).expand(-1, space.tangent_dim, -1)
         sizes.append(x.expand(jacobian.shape[0], -1, jacobian.shape[-1]))
     size = torch.cat(sizes, 1)
-    if isinstance(block, CompressedTerm):
-        products = jacobian.abs() * size.index_select(1, block.plan.entry_columns)
-        zeros = products.new_zeros(len(products), block.plan.rows, products.shape[-1])
-        return zeros.index_add(1, block.plan.entry_rows, products)
-    return (jacobian.abs() * size[:, None]).sum(2)
+    return block.pushed(jacobian.abs(), size)
 
 
 def _differ(old: Tensor, new: Tensor, allowed: Tensor) -> Tensor:

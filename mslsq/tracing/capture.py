@@ -18,7 +18,7 @@ from mslsq import pytree
 from mslsq.tracing.graph import graph_of
 from mslsq.tracing.guard import REMEDIES, DataDependentError
 from mslsq.tracing.inplace import InPlaceResidualWarning, MutationRecorder, SourceLine, inplace_advice, is_users
-from mslsq.tracing.operators import without_fused_modules
+from mslsq.tracing.operators import Composed, without_fused_modules
 from mslsq.tracing.rewrites import make_transformable
 
 __all__ = ["CaptureError", "Captured", "InPlaceResidualWarning", "SourceLine", "capture", "inplace_advice"]
@@ -94,7 +94,8 @@ def capture(function: Callable[..., Any], example: tuple[Any, ...], *, name: str
         output = pytree.flatten(function(*pytree.unflatten([private(leaf) for leaf in leaves], structure)))[1]
 
     def flat_function(*flat: Any) -> list[Any]:
-        return pytree.leaves(function(*pytree.unflatten(flat, structure)))
+        with Composed():
+            return pytree.leaves(function(*pytree.unflatten(flat, structure)))
 
     try:
         with torch.enable_grad():  # so that the user's own `no_grad` can be told

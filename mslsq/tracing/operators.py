@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from mslsq.private import is_lazy_zero
 from mslsq.tracing.replacements import attention, distances, factorizations, formulas, sampling
@@ -75,6 +76,28 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = overloads(WRONG | INCOMPLETE | RAR
 FUSED = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 """What attention modules call where nothing requires a gradient, which has no derivative at all: capturing calls the
 parts instead (`without_fused_modules`)."""
+
+COMPOSED: dict[Callable[..., Any], Callable[..., Any]] = dict.fromkeys(
+    (torch.cosine_similarity, aten.cosine_similarity, aten.cosine_similarity.default), formulas.cosine_similarity
+)
+"""Functions that PyTorch makes of operators some of which it runs without gradients: forward and reverse mode differ,
+and no operator is at fault."""
+
+
+class Composed(TorchFunctionMode):
+    """While it is active, the functions of `COMPOSED` are computed by their formulas. `met` are the names of those that
+    were called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met: set[str] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        formula = COMPOSED.get(func)
+        if formula is not None:
+            self.met.add(func.__name__)
+        return (formula or func)(*args, **(kwargs or {}))
+
 
 BY_PLACE = (
     "as_strided",

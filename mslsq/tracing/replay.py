@@ -51,11 +51,11 @@ FASTER: dict[Any, Callable[..., Any]] = {
     aten.view.default: Tensor.view,
     aten.where.self: torch.where,
 }
-"""Public functions that do the same as an operation, from the same arguments, without its schema being read each "
-"time."""
+"""Public functions that do the same as an operation, from the same arguments, without its schema being read each
+time."""
 
 SMALL = 1024
-"""Constants of at most so many entries are made once and kept; larger ones anew each time, not to hold memory."""
+"""Constants of at most this many entries are made once and kept; larger ones are made each time, to save memory."""
 
 
 def straight_line(graph: fx.Graph, attributes: Any) -> Callable[..., list[Tensor]]:

@@ -62,7 +62,7 @@ SCATTERS = (
 DROPPED = (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.alias_copy.default, aten.alias.default)
 
 
-# Each further write lists all stretches again while the graph is built: quadratic, so it starts anew at some number.
+# Each further write lists all stretches again while the graph is built: quadratic, so the list starts again at a limit.
 MOST_STRETCHES = 512
 
 

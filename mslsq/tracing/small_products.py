@@ -11,13 +11,13 @@ from torch import fx
 aten = torch.ops.aten
 
 LARGEST_INNER = 16
-"""Up to so many terms a sum is written out."""
+"""Sums of at most this many terms are written out."""
 
 LARGEST_PRODUCT = 2048
-"""Up to so many multiplications one product of two matrices counts as small."""
+"""A product of two matrices with at most this many multiplications is small."""
 
 FEWEST = 16
-"""From so many matrices on; a single small product is quicker in one call."""
+"""The fewest matrices in a batch: a single small product is quicker in one call."""
 
 
 def write_out_small_products(graph: fx.Graph) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import mslsq
 from mslsq.linearize.agreement import NonDeterministicResidualError
@@ -190,3 +191,55 @@ def test_the_lanes_move_on_from_call_to_call(count, call):
     chosen, later = witness._spread(count, call), witness._spread(count, call + 1)
     assert len(chosen) <= 4 and {0, count - 1} <= set(chosen) and max(chosen) < count
     assert count <= 5 or chosen != later
+
+
+# ---- where PyTorch's own reverse mode is wrong -------------------------------------------------------
+
+
+DIRECTIONS = torch.tensor([[1.0, 2.0, 0.5], [0.3, -1.0, 2.0]], dtype=F64)
+
+
+def short_vector(x, t):
+    """A vector shorter than 1e-8, where `cosine_similarity` clamps: its cosine is linear there, Σ x t / (1e-8 |t|)."""
+    return torch.cat([F.cosine_similarity(x, t, dim=0)[None], 1e7 * (x - 1e-9 * t)])
+
+
+@pytest.mark.parametrize("trace", ["never", "auto", "always"])
+def test_a_clamped_cosine_similarity_has_its_true_derivative(trace):
+    """Plain reverse mode of PyTorch moves the clamped norm, and forward mode does not; a neighbour is not clamped.
+
+    The minimum is that of a linear problem: 1e-9 t / 101, and so is its derivative.
+    """
+    solver = mslsq.LevenbergMarquardt(trace=trace)
+    start = DIRECTIONS[0] + 0.3
+    for _ in range(4):
+        t = DIRECTIONS.clone().requires_grad_()
+        solution = mslsq.least_squares(short_vector, start, (t,), in_dims=(None, 0), solver=solver)
+        assert bool(solution.converged.all()) and bool(solution.differentiable.all())
+        torch.testing.assert_close(solution.value.detach(), 1e-9 * DIRECTIONS / 101, rtol=1e-6, atol=0)
+        (gradient,) = torch.autograd.grad(solution.value.sum(), t)
+        torch.testing.assert_close(gradient, torch.full_like(DIRECTIONS, 1e-9 / 101), rtol=1e-6, atol=0)
+
+
+def test_the_operator_itself_is_known_too():
+    def residual(x, t):
+        return torch.cat([torch.ops.aten.cosine_similarity(x, t, 0)[None], 1e7 * (x - 1e-9 * t)])
+
+    solution = mslsq.least_squares(residual, DIRECTIONS[0] + 0.3, (DIRECTIONS,), in_dims=(None, 0))
+    torch.testing.assert_close(solution.value, 1e-9 * DIRECTIONS / 101, rtol=1e-6, atol=0)
+
+
+def test_one_lane_that_clamps_disturbs_no_other():
+    def residual(x, scale, t):
+        return torch.cat([F.cosine_similarity(x, t, dim=0)[None] - 0.4, 1e-2 / scale * (x - scale * t)])
+
+    t, scales = DIRECTIONS[0], torch.tensor([1e-9, 1.0], dtype=F64)
+    start = torch.tensor([0.5, 0.5, 0.5], dtype=F64) * scales[:, None]
+    both = mslsq.least_squares(residual, start, (scales, t), in_dims=(0, 0, None))
+    alone = mslsq.least_squares(residual, start[1], (scales[1], t))
+    assert bool(both.converged.all())
+    torch.testing.assert_close(both.value[1], alone.value, rtol=1e-9, atol=1e-12)
+    x = both.value[0].clone()
+    step = 1e-13 * torch.eye(3, dtype=F64)
+    costs = [[float(residual(x + s * row, scales[0], t).square().sum()) for s in (-1, 0, 1)] for row in step]
+    assert all(middle <= min(low, high) for low, middle, high in costs)

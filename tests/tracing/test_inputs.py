@@ -419,7 +419,6 @@ class Trainer:
         (lambda x: GLOBAL_NET(x), "GLOBAL_NET'.weight"),
         (lambda x: uses_parameter(x), "GLOBAL_PARAMETER"),
         (Trainer().direct, "GLOBAL_NET'.weight"),
-        (Trainer().attribute, "attribute 'table' of class 'Trainer'"),
         (functools.partial(uses_parameter), "GLOBAL_PARAMETER"),
     ],
 )
@@ -465,6 +464,10 @@ def test_manifold_elements_and_losses_of_the_library_are_walked():
     assert name == "closure cell 'target'"
     same = collected.rebuild({name: pose.storage})(pose)
     torch.testing.assert_close(same, torch.zeros(6, dtype=torch.float64), rtol=0, atol=1e-14)
+
+
+def test_a_class_attribute_that_requires_grad_is_collected():
+    assert list(collect(Trainer().attribute).tensors) == ["attribute 'table' of class 'Trainer'"]
 
 
 def test_a_global_that_is_not_used_by_the_residual_is_no_obstacle():

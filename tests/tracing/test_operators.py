@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq.tracing.capture import capture
 from mslsq.tracing.operators import RARELY_WRONG, REPLACEMENTS, REWRITTEN, WHILE_RECORDING, overloads
+from mslsq.tracing.replacements import formulas
 
 F64 = torch.float64
 LANES, UNKNOWNS = 3, 3
@@ -340,3 +341,26 @@ for name, code in {SCALED}.items():
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("shapes", [((3,), (3,)), ((4, 3), (3,)), ((2, 4, 3), (4, 1)), ((), ())])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_cosine_similarity_is_its_formula(shapes, dim):
+    x, y = (torch.randn(shape, dtype=F64, generator=torch.Generator().manual_seed(4)) for shape in shapes)
+    for eps in (1e-8, 0.7):
+        torch.testing.assert_close(formulas.cosine_similarity(x, y, dim, eps), F.cosine_similarity(x, y, dim, eps))
+
+
+def test_the_formula_of_cosine_similarity_has_one_derivative_where_a_vector_is_short():
+    """Of zero length too, where the norm alone has no second derivative."""
+    y = torch.tensor([1.0, 2.0, -0.5], dtype=F64)
+    for x in (torch.tensor([1e-9, -3e-9, 2e-9], dtype=F64), torch.zeros(3, dtype=F64)):
+        expected = y / (1e-8 * y.norm())
+
+        def cosine(x):
+            return formulas.cosine_similarity(x, y, 0)
+
+        for derivative in (jacfwd(cosine), jacrev(cosine)):
+            torch.testing.assert_close(derivative(x), expected)
+            torch.testing.assert_close(jacfwd(derivative)(x), torch.zeros(3, 3, dtype=F64))
+    assert not torch.allclose(jacrev(lambda x: F.cosine_similarity(x, y, 0))(torch.full_like(y, 1e-9)), expected)

@@ -4,18 +4,19 @@ The plan (which two entries each product is of, and where it goes) is worked out
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mslsq.linear.storage import LinearizedTerm
-from mslsq.linearize.blocks import squared_norms
 from mslsq.linearize.compressed.plan import CompressedPlan
 from mslsq.linearize.compressed.term import CompressedTerm
+from mslsq.linearize.one_block import squared_norms
 from mslsq.linearize.pattern import Pattern
 from mslsq.linearize.robust import correction
+from mslsq.linearize.term_assembly import TermAssembly
 from mslsq.problem.structure import Structure
 
 
@@ -52,12 +53,13 @@ def compressed_placement_of(
 
 
 @dataclass(frozen=True, eq=False)
-class CompressedAssembly(LinearizedTerm):
+class CompressedAssembly(TermAssembly):
     """The normal equations of a system that is one big residual; Jacobians are (1, entries, lanes)."""
 
     block: CompressedTerm
     structure: Structure
-    placement: "CompressedPlacement"
+    placement: CompressedPlacement
+    knows_curvature: ClassVar[bool] = False
 
     @property
     def plan(self) -> CompressedPlan:

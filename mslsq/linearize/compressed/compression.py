@@ -61,7 +61,7 @@ class Compression:
         return products.reshape(-1).index_select(0, self.places)
 
     def _chunk(self, length: int, lanes: int) -> int:
-        """So many colours at once."""
+        """How many colours are differentiated at once."""
         return max(1, AT_ONCE // max(length * lanes, 1))
 
 
@@ -117,7 +117,8 @@ def symmetric_compression_of(sets: Sets, device: torch.device, dtype: torch.dtyp
 HUB = 64
 """Columns of a Hessian with fewer entries than that are never taken for hubs."""
 REVERSE = 4
-"""So many more passes forward mode may take: a reverse one costs more, and keeps all intermediate tensors."""
+"""Forward mode may take this many times the passes of reverse mode: a reverse pass costs more, and keeps all
+intermediate tensors."""
 MOST_NEIGHBOURS = 50_000_000
 """Pairs of rows that share a column, beyond which their colouring is not tried."""
 

@@ -43,7 +43,7 @@ def dependence_of(
         function: out-of-place (see `capture`), returns a real vector.
         columns: the length of δ.
         batched: inputs that differ between the problems of a batch; the pattern holds for all of them.
-        largest: entries of any pattern, those of intermediate tensors included, beyond which nobody is interested.
+        largest: the most entries that a pattern may have, those of intermediate tensors included.
 
     Raises:
         TooDenseError: the pattern has too many entries to be worth anything.

@@ -47,7 +47,7 @@ class CompressedPlan:
 
     @cached_property
     def hessian(self) -> Compression:
-        """Colours for the exact Hessian; found when somebody differentiates."""
+        """Colours for the exact Hessian; found when derivatives are first taken."""
         return symmetric_compression_of(self.gram, self.device, self.dtype)
 
     @cached_property

@@ -31,7 +31,7 @@ def everything(call: Operation) -> list[Any]:
         if one.sets is not None:
             whole = united(one.sets, np.zeros(one.value.numel(), np.int64), 1)
             joint = whole if joint is None else union(joint, whole)
-    assert joint is not None  # somebody has sets, else no rule is asked
+    assert joint is not None  # an argument has sets, else no rule is asked
     return [take(joint, np.zeros(output.numel(), np.int64)) for output in call.outputs]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -22,6 +22,7 @@ class CompressedTerm(BlockTerm):
     """A term of a single block, the problems of the batch as lanes, that knows its sparsity."""
 
     plan: CompressedPlan = field(kw_only=True)
+    can_be_rewritten: ClassVar[bool] = False
 
     def _mapped(
         self,
@@ -55,11 +56,31 @@ class CompressedTerm(BlockTerm):
         function, at = self._in_tangent(lambda moved: self.cost_of_block(moved, inputs), storages)
         return self.plan.hessian.hessian(function, at, self.batch)
 
+    def pulled(
+        self, jacobian: Float[Tensor, "outer entries lanes"], u: Float[Tensor, "outer rows lanes"]
+    ) -> Float[Tensor, "outer tangent lanes"]:
+        products = jacobian * u.index_select(1, self.plan.entry_rows)
+        zeros = products.new_zeros(len(products), self.plan.columns, products.shape[-1])
+        return zeros.index_add(1, self.plan.entry_columns, products)
+
+    def pushed(
+        self, jacobian: Float[Tensor, "outer entries lanes"], v: Float[Tensor, "outer tangent lanes"]
+    ) -> Float[Tensor, "outer rows lanes"]:
+        products = jacobian * v.index_select(1, self.plan.entry_columns)
+        zeros = products.new_zeros(len(products), self.plan.rows, products.shape[-1])
+        return zeros.index_add(1, self.plan.entry_rows, products)
+
+    def hessian_times(self, hessian: Float[Tensor, "entries"], v: Float[Tensor, "tangent"]) -> Tensor:
+        row, column = (torch.from_numpy(part).to(v.device) for part in self.plan.lower)
+        product = torch.zeros_like(v).index_add(0, row, hessian * v[column])
+        off = row != column
+        return product.index_add(0, column[off], (hessian * v[row])[off])
+
 
 def pattern_holds(block: CompressedTerm, storages: tuple[Tensor, ...], inputs: Inputs) -> bool:
     """Do the entries give the product Jᵀu that reverse mode gives, for a random u?
 
-    Who finds a pattern that lacks an entry should not solve with it, whatever the reason: a wrong rule, a derivative
+    A pattern that lacks an entry must not be used, whatever the reason: a wrong rule, a derivative
     that forward mode does not know (custom operators without one give zeros).
     """
     plan = block.plan
@@ -79,7 +100,7 @@ def pattern_holds(block: CompressedTerm, storages: tuple[Tensor, ...], inputs: I
 def recorded_linearization(
     block: CompressedTerm, storages: tuple[Tensor, ...], inputs: Inputs
 ) -> Callable[[tuple[Tensor, ...], Inputs], tuple[Tensor, Tensor]]:
-    """`linearization_of_block` as a plain graph: the transforms are done with once and for all.
+    """`linearization_of_block` as a plain graph, without transforms.
 
     Recording a step that holds them takes a second for 56 slices; a step that holds this graph a tenth of that, and
     need not be recorded at all.

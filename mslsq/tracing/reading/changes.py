@@ -1,4 +1,4 @@
-"""What of a callable's state changes from call to call: three times, and it is no longer keyed but read anew.
+"""What of a callable's state changes from call to call: after three changes it is read in every call instead.
 
 Every new value in the key is a new plan, of which nothing is ever recorded; and a place that changes all the time
 is the likeliest to change where no key can see it, in the middle of a solve. So such a residual runs eagerly.

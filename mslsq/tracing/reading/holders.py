@@ -129,7 +129,7 @@ class Holders:
             content = unwrapped(content)
             if isinstance(content, SLOTS):
                 return
-        self.walk.apart(content, label(owner, attribute))
+        self.walk.apart(content, label(owner, attribute), held=True)
 
     def rest(self) -> None:
         """Of the classes of objects, and of classes and modules used as a whole: everything the code has a name for,

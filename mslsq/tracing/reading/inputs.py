@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mslsq.tracing.reading.reachable import UncollectedTensorError, Walk
+from mslsq.tracing.reading.exchange import UncollectedTensorError, with_substitutes
+from mslsq.tracing.reading.reachable import Walk
 from mslsq.tracing.reading.substitution import Substitution
 
 __all__ = ["Collected", "UncollectedTensorError", "collect", "collect_module", "collect_values"]
@@ -22,6 +23,7 @@ class Collected:
 
     Attributes:
         tensors: by readable name ("closure cell 'target'", "net.0.weight"), each tensor once, in a fixed order.
+        held: those of `tensors` that a class or an imported module holds; `applied` alone exchanges them.
         scalars: hashable; every Python value and training flag reachable, and the identity of whatever else is
             reachable.
         codes: the code of every function reachable.
@@ -30,11 +32,24 @@ class Collected:
         too_large: the place from which on there were too many objects to look into; empty where all were.
     """
 
-    __slots__ = ("_bearing", "_parents", "_slots", "codes", "key", "methods", "root", "scalars", "tensors", "too_large")
+    __slots__ = (
+        "_bearing",
+        "_parents",
+        "_slots",
+        "codes",
+        "held",
+        "key",
+        "methods",
+        "root",
+        "scalars",
+        "tensors",
+        "too_large",
+    )
 
     def __init__(self, root: Any, methods: tuple[str, ...]) -> None:
         walk = Walk(root, methods)
         self.tensors: dict[str, Tensor] = walk.tensors
+        self.held: dict[str, Tensor] = walk.held
         self.scalars: tuple[Any, ...] = tuple(walk.scalars)
         self.codes = tuple(walk.codes)
         self.key: tuple[Any, ...] = (self.codes, self.scalars)
@@ -43,6 +58,19 @@ class Collected:
         self._slots = walk.names
         self._parents = walk.parents
         self._bearing: set[int] | None = None
+
+    def applied(self, tensors: Mapping[str, Tensor], use: Callable[[Any], Any]) -> Any:
+        """`use(root)` of the callable or module around `tensors`, one for every name.
+
+        What a class or an imported module holds stays where it is; functions of PyTorch that `use` calls are given
+        its substitute.
+
+        Raises:
+            UncollectedTensorError: such a tensor is used where that cannot be done (an `autograd.Function`,
+            TorchScript).
+        """
+        root = self.rebuild(tensors)
+        return with_substitutes(lambda: use(root), self.held, tensors) if self.held else use(root)
 
     def rebuild(self, tensors: Mapping[str, Tensor]) -> Any:
         """The callable or module around `tensors` (by name; others stay its own); the original is not written to.
@@ -78,12 +106,13 @@ def collect(function: Callable[..., Any]) -> Collected:
     Walked are closure cells, default arguments, `functools.partial`, bound methods, attributes of objects,
     `nn.Module`s, lists, tuples, dicts, dataclasses and pytree nodes, nested in any way and with cycles. Of globals,
     classes and the user's Python modules, what the code names counts by value. Objects of libraries, files, generators
-    and what else does not show its state count by identity.
+    and other objects that do not show their state count by identity.
 
     Raises:
         UncollectedTensorError: a global variable (of the function or of one it calls) is a tensor, or holds one, that
-            requires grad or is being transformed by `torch.func`; so is one that a class or an imported module holds.
-            Other such tensors count by identity, version and, up to 4096 entries on the CPU, content.
+            requires grad or is being transformed by `torch.func`; so is one that a class or an imported module holds
+            and that is being transformed. One that only requires grad is collected from there. Other such tensors
+            count by identity, version and, up to 4096 entries on the CPU, content.
 
     Example:
         >>> target = torch.ones(3)
@@ -97,8 +126,8 @@ def collect(function: Callable[..., Any]) -> Collected:
 
 
 def collect_values(values: tuple[Any, ...]) -> Collected:
-    """`collect` for objects that are handed to a callable (modules, numbers, arrays): `rebuild(tensors)` returns "
-    "the tuple anew."""
+    """`collect` for objects that are handed to a callable (modules, numbers, arrays): `rebuild(tensors)` returns
+    the tuple again."""
     return collected(values, ("__call__", "forward"))
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from mslsq import pytree
 from mslsq.private import MODULE_TABLES, is_wrapped, version_of
+from mslsq.tracing.reading.exchange import UncollectedTensorError, refusal
 from mslsq.tracing.reading.holders import Holders
 from mslsq.tracing.reading.origins import INSTALLED, LIBRARY, is_library, is_own, origin_of
 from mslsq.tracing.reading.reads import WHOLE, Chains, reads_of
@@ -56,12 +57,9 @@ MOST_BYTES = 1_000_000
 """Size up to which arrays inside a library's object are compared: 1 ms."""
 
 
-class UncollectedTensorError(ValueError):
-    """A residual uses a tensor that carries derivatives but cannot be made an input, such as a global variable."""
-
-
 class Walk:
-    """One pass over the objects reachable from a callable. `parents` are the edges backwards, for `rebuild`."""
+    """One pass over the objects reachable from a callable. `parents` are the edges backwards, for `rebuild`; `held` are
+    the tensors that a class or an imported module holds, which are exchanged where they are used."""
 
     shortcut = True
     """Are the plain values in containers noted without a visit?"""
@@ -70,13 +68,14 @@ class Walk:
         self.used = set(methods)  # names of attributes that the code met so far asks for
         self.holders = Holders(self)
         self.tensors: dict[str, Tensor] = {}
+        self.held: dict[str, Tensor] = {}
         self.names: dict[int, str] = {}
         self.parents: dict[int, list[int]] = {}
         self.scalars: list[Any] = self.values()
         self.codes: list[types.CodeType] = []
         self.seen: dict[int, int] = {}
         self.alive: list[Any] = []  # so that no id is given out twice during the walk
-        self.inside_global = False
+        self.inside_global = self.inside_holder = False
         self.home = getattr(root, "__module__", "") or ""
         self.objects = self.depth = 0
         self.too_large = ""
@@ -110,13 +109,15 @@ class Walk:
             handler = HANDLERS[kind] = handler_of(value, kind)
         handler(self, value, name, address)
 
-    def apart(self, value: Any, name: str) -> None:
-        """Visit what cannot be exchanged for a copy: tensors in there cannot become inputs."""
+    def apart(self, value: Any, name: str, held: bool = False) -> None:
+        """Visit what cannot be exchanged for a copy: tensors in there cannot become inputs, unless `held` by a class
+        or a module, for all that read them."""
         outer, self.inside_global = self.inside_global, True
+        above, self.inside_holder = self.inside_holder, held
         try:
             self.visit(value, name, 0)
         finally:
-            self.inside_global = outer
+            self.inside_global, self.inside_holder = outer, above
 
     def holder(self, value: type | types.ModuleType, name: str, chains: Chains) -> None:
         """Visit a class or a module of which the code reads these attributes."""
@@ -137,20 +138,27 @@ class Walk:
 
     def tensor(self, value: Tensor, name: str, address: int) -> None:
         if self.inside_global:
-            if value.requires_grad or is_wrapped(value):
-                raise UncollectedTensorError(
-                    f"The residual uses the {name}, a tensor that requires grad or is being transformed. It cannot "
-                    "become an input of the solve from there and would lose its derivative: pass it in args (or as "
-                    "data of the cost), or hold it in a closure, a list or a module."
-                )
-            self.scalars.append((Identity(value), version_of(value), tensor_value(value)))
-            return
-        name = name or "tensor"
-        if name in self.tensors:
-            name = next(f"{name} ({n})" for n in range(2, len(self.tensors) + 3) if f"{name} ({n})" not in self.tensors)
-        self.scalars.append(("tensor", len(self.tensors)))
-        self.tensors[name] = value
-        self.names[address] = name
+            if not value.requires_grad and not is_wrapped(value):
+                self.scalars.append((Identity(value), version_of(value), tensor_value(value)))
+                return
+            if not self.inside_holder or is_wrapped(value):
+                raise UncollectedTensorError(refusal(name))
+        if address in self.names:  # one that a holder has and a closure too
+            known = self.names[address]
+            self.scalars.append(("tensor", list(self.tensors).index(known)))
+        else:
+            known = self.free_name(name or "tensor")
+            self.scalars.append(("tensor", len(self.tensors)))
+            self.tensors[known] = value
+            self.names[address] = known
+        if self.inside_global:
+            self.held[known] = value
+
+    def free_name(self, name: str) -> str:
+        """The name, numbered where another tensor has it."""
+        if name not in self.tensors:
+            return name
+        return next(f"{name} ({n})" for n in range(2, len(self.tensors) + 3) if f"{name} ({n})" not in self.tensors)
 
     def function(self, value: types.FunctionType, name: str, address: int) -> None:
         code = value.__code__
@@ -207,6 +215,7 @@ class Walk:
     def globals(self, table: dict[str, Any], names: dict[str, Chains], foreign: bool) -> None:
         """Globals cannot be substituted: values count, tensors by identity and version; with derivatives they raise."""
         outer, self.inside_global = self.inside_global, True
+        above, self.inside_holder = self.inside_holder, False
         try:
             for name, chains in names.items():
                 value = table.get(name, table)
@@ -220,7 +229,7 @@ class Walk:
                 else:
                     self.visit(value, f"global '{name}'", 0)
         finally:
-            self.inside_global = outer
+            self.inside_global, self.inside_holder = outer, above
 
     def method(self, value: types.MethodType, name: str, address: int) -> None:
         self.visit(value.__func__, name, address)
@@ -381,7 +390,7 @@ class Walk:
         self.apart(value.get(None), f"{name} (context variable '{value.name}')")
 
     def wrapper(self, value: Any, name: str, address: int) -> None:
-        """`functools.lru_cache`, and what else makes a method or function of a function."""
+        """`functools.lru_cache`, and other wrappers that make a method or function of a function."""
         self.scalars.append(type(value))
         for attribute in ("__wrapped__", "__func__", "fget", "func", "dispatcher"):
             inner = getattr(value, attribute, None)

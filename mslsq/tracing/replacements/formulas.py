@@ -96,6 +96,22 @@ def rrelu_functional(x: Tensor, noise: Tensor, *rest: Any) -> tuple[Tensor, Tens
     return rrelu(x, noise, *rest), noise
 
 
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Σ x1 x2 / (n1 n2) with n = max(|x|, eps).
+
+    PyTorch takes that maximum without gradients: its reverse derivative moves n where it rests at eps, which forward
+    mode and differences do not.
+    """
+
+    def length(x: Tensor) -> Tensor:
+        short = torch.linalg.vector_norm(x, dim=dim, keepdim=True) < eps
+        # A vector of ones in place of a short one: the norm has no second derivative at zero.
+        return torch.where(short, eps, torch.linalg.vector_norm(torch.where(short, 1, x), dim=dim, keepdim=True))
+
+    x1, x2 = torch.broadcast_tensors(x1, x2)
+    return (x1 / length(x1) * (x2 / length(x2))).sum(dim)
+
+
 def group_norm(
     x: Inexact[Tensor, "n c *size"],
     weight: Tensor | None,

@@ -1,0 +1,137 @@
+"""Decides how each function of a plan runs: eagerly, from its recorded graph, or compiled. No other file does."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.tracing.recording import NotRecordableError, Recorded
+
+TRACE_SECONDS, TRACE_CALLS = 0.3, 100
+"""What recording a step costs, in seconds of a small problem and in calls of any: a millisecond or two per operation of
+the graph, of which each replay saves four microseconds. It is paid once as much has been spent on running the step
+without: never for a few steps, however long they take (3 s for sphere2500, whose nine steps take 0.4)."""
+
+WITNESS = "witness"
+"""The graph of a few lanes that is compared with the user's Python (`solvers.witness`)."""
+
+
+Compiled = Literal["never", "small", "always"]
+"""Is a graph compiled where the solver asks for that: never, where the plan is not large, or always?"""
+
+
+class Wish(NamedTuple):
+    """What the options of a solver ask for."""
+
+    trace: Literal["auto", "always", "never"]
+    compile: bool
+
+
+@dataclass
+class Notes:
+    """What was found on the way, in sentences for `verbose`."""
+
+    text: str = ""
+
+    def say(self, sentence: str) -> None:
+        """Keep a sentence, once."""
+        if sentence and sentence not in self.text:
+            self.text = f"{self.text}\n{sentence}" if self.text else sentence
+
+
+@dataclass
+class Execution:
+    """The graphs of a plan, and the time that has been spent without them."""
+
+    is_large: bool
+    """Are the normal equations too large to be dense? Then single functions are recorded, not steps, and what
+    derivatives need is not compiled: it would take minutes, for one call per solve."""
+    notes: Notes
+    why_eager: str = ""
+    """Why nothing may be recorded, in words; empty where it may."""
+    needs_witness: bool = True
+    """Can a residual change unseen: is one not the library's own?"""
+    graphs: dict[str, Recorded] = field(default_factory=dict)
+    eager_seconds: float = 0.0
+    eager_calls: int = 0
+    asked_for_compiler: bool = False
+
+    def graph(
+        self,
+        name: str,
+        wish: Wish,
+        function: Callable[..., Any],
+        *example: Any,
+        compiled: Compiled = "never",
+        witness: Callable[[], None] | None = None,
+    ) -> Recorded | None:
+        """The graph of that name, recorded now if that pays; None where it does not, or is not wanted.
+
+        Args:
+            example: what `function` is called with.
+            compiled: whether the graph is compiled where the solver asks for that.
+            witness: records the witness, by which a solve learns whether its graphs still hold. Nothing is recorded
+                before it.
+        """
+        compile_it = wish.compile and (compiled == "always" or (compiled == "small" and not self.is_large))
+        at_once = wish.trace == "always" or compile_it or (wish.compile and not self.is_large)
+        if wish.trace == "never" and not at_once:
+            return None  # though another solver may have recorded it
+        if name not in self.graphs and not self.why_eager and (at_once or self._has_cost_enough):
+            if not self.is_witnessed and witness is not None:
+                witness()
+            if self.is_witnessed and not self.why_eager:
+                self.record(name, function, *example, compiled=compile_it)
+        return self.graphs.get(name)
+
+    def known(self, name: str, wish: Wish) -> Recorded | None:
+        """The graph of that name, if there is one and the solver wants it."""
+        return None if wish.trace == "never" else self.graphs.get(name)
+
+    def run(self, name: str, wish: Wish, function: Callable[..., Any], *args: Any, compiled: Compiled = "never") -> Any:
+        """`function(*args)` without gradients, from its graph if there is one, or if it pays to record it now."""
+        graph = self.graph(name, wish, function, *args, compiled=compiled)
+        return self.run_eagerly(function, *args) if graph is None else graph(*args)
+
+    def run_eagerly(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function that holds transforms, under the lock, and keep count of the time."""
+        with TRANSFORM_LOCK, torch.no_grad():
+            start = time.perf_counter()
+            output = function(*args)
+            self.eager_seconds += time.perf_counter() - start
+            self.eager_calls += 1
+        return output
+
+    def record(self, name: str, function: Callable[..., Any], *example: Any, compiled: bool = False) -> None:
+        """Record a graph; where that fails everything runs as before, only slower, and `verbose` says why."""
+        with TRANSFORM_LOCK:
+            if name in self.graphs:  # another thread was faster
+                return
+            try:
+                graph = Recorded(function, example)
+            except NotRecordableError as error:
+                self.stay_eager(f"no graph of the residual is kept: {error}")
+                return
+            if compiled:
+                graph.compile(quiet=self.asked_for_compiler)
+                self.asked_for_compiler = True  # that there is none is said once
+            self.graphs[name] = graph
+
+    def stay_eager(self, why: str) -> None:
+        """Record nothing from now on, and forget what has been."""
+        self.why_eager = why
+        self.graphs.clear()
+        self.notes.say(why)
+
+    @property
+    def is_witnessed(self) -> bool:
+        """Would it be noticed if what is recorded goes stale?"""
+        return not self.needs_witness or WITNESS in self.graphs
+
+    @property
+    def _has_cost_enough(self) -> bool:
+        """Have the steps that ran without a graph cost as much as recording will?"""
+        return self.eager_seconds >= TRACE_SECONDS and self.eager_calls >= TRACE_CALLS
