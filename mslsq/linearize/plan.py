@@ -15,10 +15,10 @@ from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.compressed import CompressedAssembly, CompressedPlacement, CompressedPlan, CompressedTerm
 from mslsq.linearize.derivatives import Way
-from mslsq.linearize.execution import Execution, Notes
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.term_assembly import TermAssembly
+from mslsq.linearize.trace import Execution, Notes
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System
 

@@ -13,8 +13,8 @@ from mslsq.linear import Cholesky, LinearSolver, SparseCholesky, UnrolledCholesk
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.choice import BATCH, AutomaticSparse, eliminating
 from mslsq.linear.unrolled import LARGEST_UNROLLED
-from mslsq.linearize.execution import Wish
 from mslsq.linearize.linearizer import Linearization
+from mslsq.linearize.trace import Wish
 
 LARGEST_DENSE = 300
 """Up to that many columns in one connected part the normal equations are dense under `linear_solver="auto"`."""

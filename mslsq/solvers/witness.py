@@ -17,9 +17,9 @@ from mslsq.linearize import independent
 from mslsq.linearize.agreement import NonDeterministicResidualError, check_deterministic
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Way
-from mslsq.linearize.execution import WITNESS
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.sample import Sample, sample_of
+from mslsq.linearize.trace import WITNESS
 from mslsq.problem.system import Inputs
 from mslsq.solvers.planning import Task
 from mslsq.tracing.graph import TRANSFORM_LOCK

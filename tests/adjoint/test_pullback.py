@@ -9,7 +9,7 @@ from torch.func import grad, hessian, jacrev
 
 import mslsq
 from mslsq.adjoint import DerivativeOrderError
-from mslsq.linearize import execution
+from mslsq.linearize import trace
 from tests.adjoint import test_transforms as matrix
 
 F64 = torch.float64
@@ -21,7 +21,7 @@ WEIGHTS = matrix.WEIGHTS
 @pytest.fixture(autouse=True)
 def recorded_at_once(monkeypatch):
     """Solvers that record as soon as that pays record now."""
-    monkeypatch.setattr(execution, "TRACE_SECONDS", 0.0)
+    monkeypatch.setattr(trace, "TRACE_SECONDS", 0.0)
 
 
 def is_lazy(output: torch.Tensor) -> bool:
