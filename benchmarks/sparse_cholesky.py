@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 import scipy
 import scipy.sparse as sp
+import torch
 from scipy.sparse.linalg import splu
 
 from mslsq.linear.block_structure import BlockStructure, analyze
 from mslsq.linear.sparse.backends import lower_triangle
-from mslsq.linear.sparse.block_cholesky import factor, solve
+from mslsq.linear.sparse.multifrontal import factor, solve
 
 PEERS = {"superlu": "SuperLU, ordered once", "pardiso": "MKL PARDISO", "cholmod": "CHOLMOD", "mumps": "MUMPS"}
 
@@ -85,36 +86,33 @@ def normal_equations(structure: BlockStructure, graph: Graph, batch: int) -> np.
                 block = products[:, :, a * d : a * d + d, b * d : b * d + d]
                 entry = np.arange(batch)[:, None, None, None] * structure.num_values
                 np.add.at(values.reshape(-1), entry + at, block)
-    values[:, structure.diagonal_index] += 0.01
+    values[:, structure.diagonal_index.numpy()] += 0.01
     return values
 
 
 def to_scipy(structure: BlockStructure, values: np.ndarray) -> sp.csc_matrix:
     """One matrix in SciPy's form."""
-    heights, widths = structure.block_sizes[structure.rows], structure.block_sizes[structure.cols]
-    pair = np.repeat(np.arange(len(heights)), heights * widths)
-    within = np.arange(structure.num_values) - structure.offsets[pair]
-    row = structure.starts[structure.rows[pair]] + within // widths[pair]
-    column = structure.starts[structure.cols[pair]] + within % widths[pair]
-    lower = sp.tril(sp.coo_matrix((values, (row, column)), (structure.num_unknowns,) * 2)).tocsc()
+    lower = sp.tril(sp.coo_matrix((values, structure.places), (structure.num_unknowns,) * 2)).tocsc()
     return sp.csc_matrix(lower + sp.tril(lower, -1).T)
 
 
 def own(graph: Graph, batch: int, dtype: type, runs: int) -> dict[str, str]:
     """This library's row; times per matrix."""
     structure = analyze(*graph)
-    values = normal_equations(structure, graph, batch).astype(dtype)
-    rhs = np.random.default_rng(1).standard_normal((batch, structure.num_unknowns, 8)).astype(dtype)
-    factored = factor(structure, values)
-    x = solve(factored, rhs[:, :, :1].copy())
-    matrix = to_scipy(structure, values[0])
-    residual = np.abs(matrix @ x[0] - rhs[0, :, :1]).max() / (abs(matrix).sum(1).max() * np.abs(x[0]).max())
+    plan = structure.elimination.packed
+    values = torch.from_numpy(normal_equations(structure, graph, batch).astype(dtype))
+    rhs = torch.from_numpy(np.random.default_rng(1).standard_normal((batch, structure.num_unknowns, 8)).astype(dtype))
+    none, one = values.new_zeros(0), rhs[:, :, :1].contiguous()
+    factored = factor(values, none, *plan)
+    x = solve(*factored, one, *plan)[0].numpy()
+    matrix = to_scipy(structure, values[0].numpy())
+    residual = np.abs(matrix @ x - one[0].numpy()).max() / (abs(matrix).sum(1).max() * np.abs(x).max())
     return {
         "solver": f"mslsq block LLᵀ, {np.dtype(dtype).name}",
         "analysis": f"{milliseconds(lambda: analyze(*graph), 3):.1f}",
-        "factor": f"{milliseconds(lambda: factor(structure, values, out=factored), runs) / batch:.3g}",
-        "solve": f"{milliseconds(lambda: solve(factored, rhs[:, :, :1].copy()), runs) / batch:.3g}",
-        "solve 8": f"{milliseconds(lambda: solve(factored, rhs), runs) / batch:.3g}",
+        "factor": f"{milliseconds(lambda: factor(values, none, *plan), runs) / batch:.3g}",
+        "solve": f"{milliseconds(lambda: solve(*factored, one, *plan), runs) / batch:.3g}",
+        "solve 8": f"{milliseconds(lambda: solve(*factored, rhs, *plan), runs) / batch:.3g}",
         "residual": f"{residual:.0e}",
     }
 

@@ -32,6 +32,7 @@ def spanning_tree(
         first, second: numbers of the poses that each edge joins, from 0 to `count` - 1.
         measured: the pose of `second` as seen from `first`, elements of a Lie group (edges,).
         count: number of poses.
+        root: the pose that stays at the identity; other connected parts have roots of their own.
 
     Returns:
         Poses (count,), with the dtype and device of `measured`.
@@ -78,8 +79,9 @@ def chordal(
     much as a step of a solver. A start only: it carries no derivatives.
 
     Args:
-        first, second, count, root: as in `spanning_tree`; other connected parts have roots of their own.
+        first, second: as in `spanning_tree`.
         measured: relative poses (edges,), on SE2 or SE3.
+        count, root: as in `spanning_tree`.
         information: inverse covariances; w and v are the mean diagonal entries of their rotations and translations.
             None: all edges count the same.
 

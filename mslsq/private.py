@@ -55,6 +55,7 @@ __all__ = [
     "without_modes",
     "without_saved_tensor_hooks",
     "writes",
+    "written_arguments",
 ]
 
 pytree = _pytree
@@ -95,6 +96,12 @@ def returns_a_view(operator: Any) -> bool:
 def writes(operator: Any) -> bool:
     """Does the operator write into an argument?"""
     return is_operator(operator) and operator._schema.is_mutable
+
+
+def written_arguments(operator: Any, arguments: Iterable[Any]) -> list[Any]:
+    """Those of the positional arguments that an operator writes into."""
+    pairs = zip(arguments, operator._schema.arguments, strict=False)
+    return [given for given, declared in pairs if declared.alias_info and declared.alias_info.is_write]
 
 
 def fast_entry(operator: Any) -> Callable[..., Any]:

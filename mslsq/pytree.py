@@ -21,9 +21,8 @@ def register(
     """Make `cls` a pytree node.
 
     `flatten_fn(node)` returns (children, context), `unflatten_fn(children, context)` the node again. The latter must
-    not
-    validate: transforms put placeholders where tensors belong. `leaf_names(node)` names the children (export needs
-        names).
+    not validate: transforms put placeholders where tensors belong. `leaf_names(node)` names the children (export needs
+    names).
     """
 
     def with_keys(node: T) -> tuple[list[tuple[Any, Any]], Any]:

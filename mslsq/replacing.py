@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+__all__ = ["NotWrittenError", "replacing", "write_text"]
+
 
 class NotWrittenError(OSError):
     """A file that could not be written: the disk is full, say, or the folder may not be written to. It names the file;

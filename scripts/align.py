@@ -4,46 +4,34 @@
     python scripts/align.py maps='[a.png,b.tif]' model=affine           # your own
     python scripts/align.py +experiment=scale_sync                      # scale maps from their ratios
 
-Exit codes: 0 done; 1 nothing could be aligned; 2 the command makes no sense; 3 some map was left out (with
+Exit codes: 0 done; 1 nothing could be aligned; 2 the command is not valid; 3 some map was left out (with
 strict=true); 4 a file could not be written (a full disk): what was written before it is whole.
 """
 
 import json
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import hydra
 import torch
-from command_line import LEFT_OUT, NOTHING_DONE, NonsenseError, check_names, console, errors, exit_with
+from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors, exit_with, start
 from omegaconf import DictConfig
 from rich.markup import escape
 from rich.table import Table
+from schemas import AlignmentOptions
 
 from mslsq.alignment import Alignment, MapStatus, Stage, align
 from mslsq.alignment.output_names import refuse_to_overwrite_inputs
 from mslsq.alignment.outputs import Aligned, describe, write_all
-from mslsq.alignment.rasters import write_text
 from mslsq.alignment.scale_scene import figures_of, read_ratios, synthetic_ratios, write_scales
 from mslsq.alignment.scale_sync import scale_sync
 from mslsq.alignment.scenes import Scene, scene_from_bundled, scene_from_files
+from mslsq.replacing import write_text
+from mslsq.validation import integer, one_of
 
-OPTIONS = ("model", "value", "levels", "loss", "init", "min_overlap", "min_ncc", "min_detail", "prefilter", "max_steps")
-KNOWN = {
-    "": ("task", "maps", "masks", "reference", *OPTIONS, "threads", "strict", "quiet", "bundled", "scale_sync"),
-    "scale_sync": ("file", "maps", "size", "noise", "outliers", "missing", "seed"),
-    "bundled": ("rasters", "count", "size", "model", "shift", "degrees", "noise", "seed"),
-}
-
-
-def check_flags(config: dict[str, Any]) -> None:
-    """The options that only this script reads."""
-    threads = config["threads"]
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-        raise NonsenseError(f"threads={threads!r}; threads is a positive integer.")
-    for name in ("strict", "quiet"):
-        if not isinstance(config[name], bool):
-            raise NonsenseError(f"{name}={config[name]!r}; {name} is true or false.")
+OPTIONS = tuple(option.name for option in fields(AlignmentOptions))
 
 
 def as_list(config: dict[str, Any], name: str) -> list[Any]:
@@ -60,12 +48,10 @@ def scenes_of(config: dict[str, Any]) -> list[Scene]:
         return [scene_from_files(maps, as_list(config, "masks"))]
     bundled = dict(config["bundled"])
     rasters = bundled.pop("rasters")
-    seed = bundled.pop("seed", 0)
+    seed = bundled.pop("seed")
     names: list[Any] = [rasters] if isinstance(rasters, str) else list(rasters or ())
     if not names:
-        raise NonsenseError("neither maps nor bundled.rasters are given: there is nothing to align.")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise NonsenseError(f"bundled.seed={seed!r}; it is a whole number, zero or more.")
+        raise CommandError("neither maps nor bundled.rasters are given: there is nothing to align.")
     scenes = []
     for i, name in enumerate(names):
         times = names[:i].count(name)  # the same raster once more, with another seed, has a name of its own
@@ -87,8 +73,8 @@ def reference_of(config: dict[str, Any], scene: Scene) -> int:
             return found[0]
         if found:
             several = ", ".join(f"{i} {scene.names[i]}" for i in found)
-            raise NonsenseError(f"reference={given!r} is the name of several maps: {several}. Give its number.")
-    raise NonsenseError(
+            raise CommandError(f"reference={given!r} is the name of several maps: {several}. Give its number.")
+    raise CommandError(
         f"reference={given!r} is none of the maps: {', '.join(f'{i} {n}' for i, n in enumerate(scene.names))}."
     )
 
@@ -144,11 +130,9 @@ def table_of(items: list[Aligned]) -> Table:
 
 def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
-    check_names(config, KNOWN)
-    check_flags(config)
+    integer("threads", config["threads"], 1)
+    one_of("task", config["task"], list(TASKS))
     torch.set_num_threads(config["threads"])
-    if config["task"] not in TASKS:
-        raise NonsenseError(f"task={config['task']!r}; task is one of {', '.join(TASKS)}.")
     return TASKS[config["task"]](config, folder)
 
 
@@ -220,4 +204,4 @@ def main(settings: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

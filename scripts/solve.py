@@ -4,7 +4,7 @@
     python scripts/solve.py +experiment=pose_graph file=graph.g2o        # your own, in the plane or in space
     python scripts/solve.py +experiment=bundle_adjustment file=problem.txt.bz2
 
-Exit codes: 0 done; 1 nothing was solved (the cost did not fall, or is not finite); 2 the command makes no sense;
+Exit codes: 0 done; 1 nothing was solved (the cost did not fall, or is not finite); 2 the command is not valid;
 3 no tolerance was met (with strict=true); 130 interrupted (Ctrl-C); the best found by then is written.
 """
 
@@ -13,7 +13,6 @@ import math
 import signal
 import time
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,11 @@ from command_line import (
     INTERRUPTED,
     LEFT_OUT,
     NOTHING_DONE,
-    NonsenseError,
-    check_names,
+    CommandError,
     console,
     errors,
     exit_with,
+    start,
 )
 from omegaconf import DictConfig
 from rich.markup import escape
@@ -35,20 +34,20 @@ from torch import Tensor
 
 import mslsq
 import mslsq.kernels
-from mslsq.datasets.bal import read_bal, write_bal
-from mslsq.datasets.g2o import read_g2o, write_g2o
-from mslsq.datasets.pose_graph import PoseGraph
-from mslsq.datasets.synthetic_graphs import ring_graph, sphere_graph
-from mslsq.datasets.toro import read_toro
-from mslsq.plotting.convergence import plot_convergence
-from mslsq.plotting.views import Panel, plot_views
-from mslsq.replacing import write_text
-
-OPTIONS = (
-    *("task", "file", "init", "loss", "loss_scale", "max_steps", "ftol", "linear_solver", "initial_damping", "dtype"),
-    *("compile", "threads", "strict", "quiet", "synthetic"),
+from mslsq.datasets import (
+    PoseGraph,
+    read_bal,
+    read_g2o,
+    read_toro,
+    ring_graph,
+    sphere_graph,
+    write_bal,
+    write_g2o,
 )
-KNOWN = {"": OPTIONS, "synthetic": ("shape", "laps", "per_lap", "sigma_translation", "sigma_rotation", "seed")}
+from mslsq.plotting import Panel, plot_convergence, plot_views
+from mslsq.replacing import write_text
+from mslsq.validation import integer, number, one_of
+
 LOSSES: dict[str, Callable[[float], mslsq.RobustLoss] | None] = {
     "l2": None,
     "huber": mslsq.Huber,
@@ -76,38 +75,23 @@ INITS = {
 }
 
 
-def one_of(name: str, value: Any, known: Any) -> Any:
-    if value not in known:
-        near = get_close_matches(str(value), list(known), 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise NonsenseError(f"{name}={value!r}; {name} is one of {', '.join(known)}.{hint}")
-    return value
-
-
 def check_values(config: dict[str, Any]) -> None:
-    one_of("task", config["task"], TASKS)
-    one_of("loss", config["loss"], LOSSES)
-    one_of("init", config["init"], INITS)
-    one_of("linear_solver", config["linear_solver"], LINEAR_SOLVERS)
-    one_of("dtype", config["dtype"], DTYPES)
-    one_of("synthetic.shape", config["synthetic"].get("shape"), SHAPES)
-    if config["file"] is not None and not isinstance(config["file"], str):
-        raise NonsenseError(f"file={config['file']!r}; file is a path; for a file of such a name write ./name.")
-    for name, value, least in (
-        ("threads", config["threads"], 1),
-        ("max_steps", config["max_steps"], 1),
-        ("synthetic.seed", config["synthetic"].get("seed", 0), 0),
+    """What the schema does not say: names that are known, and ranges."""
+    for name, known in (
+        ("task", TASKS),
+        ("loss", LOSSES),
+        ("init", INITS),
+        ("linear_solver", LINEAR_SOLVERS),
+        ("dtype", DTYPES),
     ):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise NonsenseError(f"{name}={value!r}; {name} is a whole number, {least} or more.")
-    for name in ("strict", "quiet", "compile"):
-        if not isinstance(config[name], bool):
-            raise NonsenseError(f"{name}={config[name]!r}; {name} is true or false.")
-    for name, value in (("loss_scale", config["loss_scale"]), ("initial_damping", config["initial_damping"])):
-        if value is None and name == "initial_damping":
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise NonsenseError(f"{name}={value!r}; {name} is a positive number.")
+        one_of(name, config[name], list(known))
+    one_of("synthetic.shape", config["synthetic"]["shape"], list(SHAPES))
+    integer("synthetic.seed", config["synthetic"]["seed"])
+    for name in ("threads", "max_steps"):
+        integer(name, config[name], 1)
+    number("loss_scale", config["loss_scale"], above=0)
+    if config["initial_damping"] is not None:
+        number("initial_damping", config["initial_damping"], above=0)
 
 
 def loss_of(config: dict[str, Any]) -> mslsq.RobustLoss | None:
@@ -229,7 +213,7 @@ def graph_of(config: dict[str, Any]) -> tuple[PoseGraph, Any]:
         made = SHAPES[options.pop("shape")](**options)
         graph, truth = made.graph, made.truth
     if not len(graph.measured):
-        raise NonsenseError(f"{config['file']}: the graph has no edges, so there is nothing to solve.")
+        raise CommandError(f"{config['file']}: the graph has no edges, so there is nothing to solve.")
     return INITS[config["init"]](graph), truth
 
 
@@ -284,9 +268,9 @@ def position_error(poses: Any, truth: Any) -> float:
 def run_bundle_adjustment(config: dict[str, Any], folder: Path) -> int:
     """Cameras and points from observations."""
     if not config["file"]:
-        raise NonsenseError("bundle adjustment needs file=..., a problem in the BAL text format (.txt, .gz, .bz2).")
+        raise CommandError("bundle adjustment needs file=..., a problem in the BAL text format (.txt, .gz, .bz2).")
     if config["init"] != "given":
-        raise NonsenseError(f"init={config['init']!r} is for pose graphs; bundle adjustment starts as given.")
+        raise CommandError(f"init={config['init']!r} is for pose graphs; bundle adjustment starts as given.")
     begin = time.perf_counter()
     scene = read_bal(config["file"])
     problem = scene.problem(loss_of(config))
@@ -327,7 +311,6 @@ TASKS = {"pose_graph": run_pose_graph, "bundle_adjustment": run_bundle_adjustmen
 
 def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
-    check_names(config, KNOWN)
     check_values(config)
     torch.set_num_threads(config["threads"])
     mslsq.kernels.keep_freed_memory()
@@ -340,4 +323,4 @@ def main(settings: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -4,19 +4,18 @@
     python scripts/train.py +experiment=pose_graph_weights              # weights of a pose graph; under a minute
     python scripts/train.py +experiment=learned_alignment resume=DIR    # go on after a kill
 
-Exit codes: 0 done; 1 training led nowhere (the loss is not finite); 2 the command makes no sense.
+Exit codes: 0 done; 1 training led nowhere (the loss is not finite); 2 the command is not valid.
 """
 
 import json
 import math
 import time
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import hydra
 import torch
-from command_line import NOTHING_DONE, NonsenseError, check_names, console, errors, exit_with
+from command_line import NOTHING_DONE, console, errors, exit_with, start
 from omegaconf import DictConfig
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -25,41 +24,27 @@ from training.learned_alignment import LearnedAlignment
 from training.loop import Schedule, train
 from training.pose_graph_weights import PoseGraphWeights
 
-from mslsq.alignment.rasters import write_text
+from mslsq.replacing import write_text
+from mslsq.validation import integer, number, one_of
 
 TASKS = {"learned_alignment": LearnedAlignment, "pose_graph_weights": PoseGraphWeights}
 SHOWN = {"learned_alignment": "median_px_", "pose_graph_weights": "error"}
 """Columns of the curve that are drawn beside the loss, by how they begin."""
-KNOWN = {
-    "": ("task", "seed", "threads", "steps", "minutes", "batch", "learning_rate", "checkpoint_every", "resume", "quiet",
-         *TASKS),
-    "learned_alignment": ("size", "model", "shift", "degrees", "noise", "strides", "channels", "width", "samples",
-                          "max_steps", "adjoint", "test_pairs", "intensity"),
-    "pose_graph_weights": ("poses", "closures", "outliers", "hidden", "test_graphs"),
-}  # fmt: skip
 WHOLE = {"seed": 0, "threads": 1, "steps": 1, "batch": 1, "checkpoint_every": 1}
-"""Whole numbers, and the least that makes sense."""
+"""Integers, and the least that each may be."""
 
 
 def check_values(config: dict[str, Any]) -> None:
-    """What every experiment has."""
+    """What the schema does not say: names that are known, and ranges."""
     for name, least in WHOLE.items():
-        if isinstance(config[name], bool) or not isinstance(config[name], int) or config[name] < least:
-            raise NonsenseError(f"{name}={config[name]!r}; {name} is a whole number, {least} or more.")
+        integer(name, config[name], least)
     for name in ("minutes", "learning_rate"):
-        if isinstance(config[name], bool) or not isinstance(config[name], (int, float)) or config[name] <= 0:
-            raise NonsenseError(f"{name}={config[name]!r}; {name} is a positive number.")
-    if not isinstance(config["quiet"], bool):
-        raise NonsenseError(f"quiet={config['quiet']!r}; quiet is true or false.")
-    if config["task"] not in TASKS:
-        near = get_close_matches(str(config["task"]), TASKS, 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise NonsenseError(f"task={config['task']!r}; task is one of {', '.join(TASKS)}.{hint}")
+        number(name, config[name], above=0)
+    one_of("task", config["task"], list(TASKS))
 
 
 def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
-    check_names(config, KNOWN)
     check_values(config)
     torch.set_num_threads(config["threads"])
     resume = config["resume"] is not None
@@ -122,4 +107,4 @@ def main(settings: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

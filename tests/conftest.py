@@ -11,6 +11,7 @@ import torch
 
 from mslsq.kernels import KernelsMissingError, available
 
+os.environ["MPLBACKEND"] = "Agg"  # no windows; by a variable, so that matplotlib is not needed where nothing is drawn
 torch.set_num_threads(1)  # small problems: torch's own pool only fights with pytest-xdist's processes
 
 # the same examples everywhere: a failure in CI is a failure here. No deadline: torch's first call of anything is slow.

@@ -6,7 +6,6 @@ import re
 import warnings
 from pathlib import Path
 
-import matplotlib
 import pytest
 import torch
 
@@ -14,8 +13,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)(?P<target>[^)#]+)")
-
-matplotlib.use("Agg")
 
 
 def blocks_of(text: str) -> list[tuple[int, str]]:

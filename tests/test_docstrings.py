@@ -1,111 +1,153 @@
-"""The `>>>` examples in the docstrings of the public names run as they are written, in a scene with the names that they
-assume: poses, points, indices, a problem. An example that states no output need only run."""
+"""Every `Args:` section says what the signature says: the same names, in the same order, and in public all of them."""
 
-import doctest
+import ast
+import importlib
 import inspect
-import warnings
-from typing import Any
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 import mslsq
-from mslsq.alignment import align
 
-PUBLIC = {name: getattr(mslsq, name) for name in mslsq.__all__ if callable(getattr(mslsq, name))} | {"align": align}
-PUBLIC |= {f"linear.{name}": getattr(mslsq.linear, name) for name in mslsq.linear.__all__}
-EXAMPLES = {name: doctest.DocTestParser().get_examples(inspect.getdoc(what) or "") for name, what in PUBLIC.items()}
-MAIN = [
-    "least_squares",
-    "curve_fit",
-    "solve",
-    "Variable",
-    "CostFunction",
-    "cost",
-    "Shared",
-    "Problem",
-    "Prior",
-    "Between",
-    "Difference",
-    "Reprojection",
-    "SnavelyReprojection",
-    "LeastSquaresLayer",
-    "RobustLoss",
-    "covariance",
-    "check_jacobian",
-    "explain",
-    "align",
-]
+NAMES = re.compile(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*): \S")
+SECTION = re.compile(r"^(?P<indent> *)Args:\n(?P<body>(?:(?P=indent) +.*\n|\n)*)", re.MULTILINE)
+NEXT_ENTRY = re.compile(r"[.;,] (\w+): [a-z`\"(]")
+"""Where a docstring was wrapped over the border of two entries, the second stands inside of the first."""
 
 
-def scene(name: str) -> dict[str, Any]:
-    """What examples take for granted. `explain` shows a chain of planar poses, the others a graph of poses in space."""
-    generator = torch.Generator().manual_seed(0)
-    group: Any = mslsq.SE2 if name == "explain" else mslsq.SE3
-    poses = group.random(5, generator=generator)
-    i, j = torch.tensor([0, 1, 2, 3]), torch.tensor([1, 2, 3, 4])
-    pose, point = mslsq.Variable("pose", group, count=5), mslsq.Variable("point", mslsq.Euclidean(3), count=5)
-    between = mslsq.Between(pose[i], pose[j], measured=poses[i].between(poses[j]))
-    problem = mslsq.Problem(between) if name == "explain" else mslsq.Problem(between, pose.fixed([0]))
-
-    @mslsq.cost
-    def sampled(warp: Any, image: Any, pixel: Any) -> Any:
-        return image[0, :1] * warp[:1] - pixel[:1]
-
-    return {
-        "torch": torch,
-        "mslsq": mslsq,
-        **{known: getattr(mslsq, known) for known in mslsq.__all__ if known != "cost"},
-        "generator": generator,
-        "pose": pose,
-        "poses": poses,
-        "point": point,
-        "height": mslsq.Variable("height", mslsq.Euclidean(1), count=5),
-        "levelled": torch.zeros(4, 1),
-        "sigma": torch.ones(1),
-        "i": i,
-        "j": j,
-        "T_ij": poses[i].between(poses[j]),
-        "T0": poses,
-        "uv": torch.zeros(4, 2),
-        "Sampled": sampled,
-        "warp": mslsq.Variable("warp", mslsq.Euclidean(2)),
-        "image": torch.ones(4, 4),
-        "pixels": torch.zeros(6, 2),
-        "cost": between,
-        "problem": problem,
-        "solution": mslsq.solve(problem, {"pose": poses}) if name == "covariance" else None,
-        "network": lambda images: poses[i].between(poses[j]).retract(images),
-        "images": torch.zeros(4, 6, requires_grad=True),
-        "loss": lambda found: found.translation.square().sum(),
-    }
+FACES = re.compile(r"mslsq(\.(?!adjoint|kernels)\w+|\.alignment\.learned|\.datasets\.\w+)?")
+"""Where public names are: at the top or one level below. What users need of the engine's rooms is in `mslsq` itself."""
 
 
-class Lenient(doctest.OutputChecker):
-    """No output stated: any will do."""
-
-    def check_output(self, want: str, got: str, optionflags: int) -> bool:
-        return not want or super().check_output(want, got, optionflags)
-
-
-@pytest.mark.parametrize("name", [name for name, examples in EXAMPLES.items() if examples])
-def test_the_examples_of_a_docstring_run(name):
-    test = doctest.DocTest(EXAMPLES[name], scene(name), name, None, 0, None)
-    runner = doctest.DocTestRunner(Lenient(), optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
-    report: list[str] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        result = runner.run(test, out=report.append)
-    assert result.failed == 0, "".join(report)
+class Documented(NamedTuple):
+    where: str
+    docstring: str
+    parameters: list[str]
+    required: list[str]
 
 
-@pytest.mark.parametrize("name", MAIN)
-def test_the_main_names_have_an_example(name):
-    assert EXAMPLES[name]
+class Entry(NamedTuple):
+    names: list[str]
+    text: str
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_says_what_it_is(name):
-    own = PUBLIC[name].__doc__
-    assert own and not own.startswith(f"{name}(")  # a dataclass without a docstring gets its signature for one
+def entries(docstring: str) -> list[Entry]:
+    """What an `Args:` section documents, in order; raises for a line that belongs to no entry."""
+    section = SECTION.search(inspect.cleandoc(docstring) + "\n")
+    if section is None:
+        return []
+    indent = len(section["indent"]) + 4
+    found: list[Entry] = []
+    for line in filter(str.strip, section["body"].split("\n")):
+        depth = len(line) - len(line.lstrip())
+        match = NAMES.match(line.strip())
+        if depth > indent and found:
+            found[-1] = Entry(found[-1].names, f"{found[-1].text} {line.strip()}")
+        elif depth == indent and match:
+            found.append(Entry([name.lstrip("*") for name in match[1].split(", ")], line.strip()[match.end(1) :]))
+        else:
+            raise ValueError(f"this line of Args begins no entry, and is not indented as a continuation: {line!r}")
+    return found
+
+
+def modules() -> Iterator[Any]:
+    root = Path(mslsq.__path__[0])
+    for file in sorted(root.rglob("*.py")):
+        parts = file.relative_to(root.parent).with_suffix("").parts
+        if parts[-1] != "__main__":
+            yield importlib.import_module(".".join(parts).removesuffix(".__init__"))
+
+
+def parameters_of(value: Any) -> list[str]:
+    """What may be documented: of a cost function the arguments of its residual too, which are its data by name."""
+    named = list(inspect.signature(value.forward if is_a(value, torch.autograd.Function) else value).parameters)
+    if is_a(value, mslsq.CostFunction) and value is not mslsq.CostFunction:
+        named = [*inspect.signature(value.residual).parameters, *inspect.signature(mslsq.CostFunction).parameters]
+    return [name for name in dict.fromkeys(named) if name not in ("self", "cls", "ctx")]
+
+
+def required_of(value: Any) -> list[str]:
+    """What has to be documented: of an option class its own options, of a cost function what its residual takes."""
+    if is_dataclass(value):  # fields that do not count in comparisons are not options: the engine fills them in
+        return [field.name for field in fields(value) if field.compare and field.name in vars(value)["__annotations__"]]
+    if is_a(value, mslsq.CostFunction):
+        return [name for name in inspect.signature(value.residual).parameters if name != "self"]
+    return parameters_of(value)
+
+
+def is_a(value: Any, kind: type) -> bool:
+    return inspect.isclass(value) and issubclass(value, kind)
+
+
+def documented() -> Iterator[Documented]:
+    """All functions, classes and methods of the package whose docstring has an `Args:` section."""
+    faces = [module for module in modules() if FACES.fullmatch(module.__name__)]
+    public = {id(getattr(face, name)) for face in faces for name in getattr(face, "__all__", ())}
+    for module in modules():
+        for value in vars(module).values():
+            if getattr(value, "__module__", None) != module.__name__ or not callable(value):
+                continue
+            is_public = id(value) in public
+            where = f"{module.__name__}.{value.__name__}"
+            yield from _one(where, value, is_public)
+            if inspect.isclass(value):
+                for name, method in vars(value).items():
+                    plain = getattr(method, "__func__", method)  # of static and class methods
+                    if inspect.isfunction(plain):
+                        yield from _one(f"{where}.{name}", plain, is_public and not name.startswith("_"))
+
+
+def _one(where: str, value: Any, public: bool) -> Iterator[Documented]:
+    docstring = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+    if docstring and SECTION.search(inspect.cleandoc(docstring) + "\n"):
+        yield Documented(where, docstring, parameters_of(value), required_of(value) if public else [])
+
+
+ALL = list(documented())
+
+
+def test_there_are_docstrings_to_compare():
+    trees = [ast.parse(Path(module.__file__).read_text()) for module in modules()]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    definitions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    written = [node for node in definitions if SECTION.search((ast.get_docstring(node) or "") + "\n")]
+    assert len(ALL) == len(written) > 40
+    assert {"mslsq.alignment.align.align", "mslsq.curve_fit.curve_fit"} <= {one.where for one in ALL if one.required}
+
+
+@pytest.mark.parametrize("one", ALL, ids=lambda one: one.where)
+def test_args_are_the_parameters_in_their_order(one: Documented):
+    names = [name for entry in entries(one.docstring) for name in entry.names]
+    assert [name for name in names if name not in one.parameters] == []
+    assert names == [name for name in one.parameters if name in names]
+    assert [name for name in one.required if name not in names] == []
+
+
+@pytest.mark.parametrize("one", ALL, ids=lambda one: one.where)
+def test_no_entry_swallows_its_neighbour(one: Documented):
+    swallowed = [name for entry in entries(one.docstring) for name in NEXT_ENTRY.findall(entry.text)]
+    assert [name for name in swallowed if name in one.parameters] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("x: the one.\n    y: the other.", ["x", "y"]),
+        ("x, y: both\n        of them.\n    *args: more.\n    **keywords: and more.", ["x", "y", "args", "keywords"]),
+        ("x: the\n    one. y: the other.", "this line of Args"),
+        ("x: the one\n    y", "this line of Args"),
+    ],
+)
+def test_a_section_is_read_as_a_reader_does(body, said):
+    indented = body.replace("\n", "\n    ")
+    docstring = f"What it does.\n\n    Args:\n        {indented}\n\n    Returns:\n        z: no.\n    "
+    if isinstance(said, list):
+        assert [name for entry in entries(docstring) for name in entry.names] == said
+        return
+    with pytest.raises(ValueError, match=said):
+        entries(docstring)

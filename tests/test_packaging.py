@@ -1,6 +1,8 @@
 """What is given away: the source archive has all that the README's commands and the tests need, a wheel its kernels."""
 
+import json
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -39,11 +41,15 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path / "check out"
 
 
+def run(checkout: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Python in a checkout."""
+    environment = os.environ | variables
+    return subprocess.run([sys.executable, *arguments], cwd=checkout, env=environment, capture_output=True, text=True)
+
+
 def build(checkout: Path, *arguments: str, **variables: str) -> None:
     """As `python -m build --no-isolation` does it, which is not needed for that."""
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=checkout, env=os.environ | variables, capture_output=True, text=True
-    )
+    done = run(checkout, *arguments, **variables)
     assert done.returncode == 0, done.stderr
 
 
@@ -91,3 +97,17 @@ def test_without_a_compiler_the_package_is_built_all_the_same(checkout: Path) ->
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
     assert "mslsq/kernels/source/schur.cpp" in names and f"mslsq/kernels/{NAME}" not in names
+
+
+def test_where_the_kernels_are_required_the_build_fails_and_says_why(checkout: Path) -> None:
+    arguments = ("-c", "import setuptools.build_meta as backend; backend.build_wheel('dist')")
+    done = run(checkout, *arguments, CXX="no-such-compiler", MSLSQ_KERNELS="required")
+    assert done.returncode and "no C++ compiler: looked for no-such-compiler" in done.stderr
+    assert not list(checkout.glob("dist/*.whl"))
+
+
+def test_the_page_of_tested_versions_says_what_the_runs_gave() -> None:
+    results = json.loads((REPOSITORY / ".ci" / "versions.json").read_text())
+    matrix = runpy.run_path(str(REPOSITORY / ".ci" / "matrix.py"))
+    assert (REPOSITORY / "docs" / "versions.md").read_text("utf-8") == matrix["page"](results)
+    assert sorted(results, key=matrix["combination"]) == results

@@ -73,13 +73,16 @@ def arguments() -> None:
     assert str(found[0].type) == "Tensor"
 
 
-@of("returns_a_view", "writes")
+@of("returns_a_view", "writes", "written_arguments")
 def aliases() -> None:
     assert private.returns_a_view(aten.transpose.int)
     assert not private.returns_a_view(aten.add.Tensor)
     assert private.writes(aten.add_.Tensor)
     assert not private.writes(aten.add.Tensor)
     assert not private.writes(torch.add)
+    assert private.written_arguments(aten.add_.Tensor, ("self", "other")) == ["self"]
+    with_statistics = ("input", "weight", "bias", "mean", "variance", True, 0.1, 1e-5)
+    assert private.written_arguments(aten._native_batch_norm_legit.default, with_statistics) == ["mean", "variance"]
 
 
 @of("fast_entry")

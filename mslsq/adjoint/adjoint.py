@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AdjointOptionError(ValueError):
-    """An option of an adjoint has a value that makes no sense."""
+    """An option of an adjoint has a value that is not valid."""
 
 
 class DerivativeOrderError(RuntimeError):

@@ -16,6 +16,7 @@ from mslsq.adjoint.outputs import Attached, Ended, Prepared
 from mslsq.levels import constant
 from mslsq.private import transforms_are_active
 from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.validation import number
 
 CHORD_STEPS = 10
 """Each gains a factor of about ε: ten are beyond rounding for any sensible ε."""
@@ -38,10 +39,7 @@ class DirectLossMinimization(Adjoint):
     epsilon: float = 1e-4
 
     def __post_init__(self) -> None:
-        if not isinstance(self.epsilon, (int, float)) or not 0 < self.epsilon < float("inf"):
-            raise AdjointOptionError(
-                f"DirectLossMinimization: epsilon must be a positive number, not {self.epsilon!r}."
-            )
+        number("DirectLossMinimization: epsilon", self.epsilon, above=0, error=AdjointOptionError)
 
     @property
     def highest_order(self) -> int | None:

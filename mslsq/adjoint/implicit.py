@@ -16,6 +16,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import TermInputs
 from mslsq.private import without_saved_tensor_hooks
 from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.validation import integer, one_of
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,13 @@ class Implicit(Adjoint):
     gauge: Literal["error", "minimum_norm"] = "error"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.order, int) or isinstance(self.order, bool) or self.order < 1:
-            raise AdjointOptionError(f"Implicit: order must be a positive integer, not {self.order!r}.")
+        integer("Implicit: order", self.order, 1, error=AdjointOptionError)
         for option, known in (
             ("hessian", ("exact", "gauss_newton")),
             ("failed", ("nan", "zero")),
             ("gauge", ("error", "minimum_norm")),
         ):
-            if getattr(self, option) not in known:
-                raise AdjointOptionError(f"Implicit: {option} must be one of {known}, not {getattr(self, option)!r}.")
+            one_of(f"Implicit: {option}", getattr(self, option), known, AdjointOptionError)
 
     @property
     def factorization(self) -> Factorization:

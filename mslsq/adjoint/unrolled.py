@@ -22,6 +22,10 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer
 from mslsq.private import transforms_are_active
 from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.validation import integer, one_of
+
+FAILED = ("nan", "zero")
+"""What the derivatives of a problem that has none may be."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Unrolled(Adjoint):
     failed: Literal["nan", "zero"] = "nan"
 
     def __post_init__(self) -> None:
-        _check_failed("Unrolled", self.failed)
+        one_of("Unrolled: failed", self.failed, FAILED, AdjointOptionError)
 
     def attach(self, attachment: Attachment) -> Attached:
         fill = torch.nan if self.failed == "nan" else 0.0
@@ -92,9 +96,8 @@ class Truncated(Adjoint):
     failed: Literal["nan", "zero"] = "nan"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 1:
-            raise AdjointOptionError(f"Truncated: steps must be a positive integer, not {self.steps!r}.")
-        _check_failed("Truncated", self.failed)
+        integer("Truncated: steps", self.steps, 1, error=AdjointOptionError)
+        one_of("Truncated: failed", self.failed, FAILED, AdjointOptionError)
 
     def prepare(self, ended: Ended) -> Prepared:
         return judged(ended, Factorization("gauss_newton"))  # for its verdict: a singular JᵀJ has no step
@@ -113,11 +116,6 @@ class Truncated(Adjoint):
                 x = linearizer.retract(x, step) if all_usable else _moved(linearizer, x, step, usable)
             cost = linearizer.cost(x, prepared)
         return attachment.with_value(x, cost, fill)
-
-
-def _check_failed(name: str, failed: str) -> None:
-    if failed not in ("nan", "zero"):
-        raise AdjointOptionError(f"{name}: failed must be one of ('nan', 'zero'), not {failed!r}.")
 
 
 def _checkpointed(again: Callable[[Values, int], Values], x: Values, number: int) -> Values:

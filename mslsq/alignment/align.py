@@ -39,24 +39,23 @@ def align(
 
     Args:
         maps: rasters (H, W) or (C, H, W), tensors or arrays of any real dtype; sizes may differ, NaN is no data. Where
-        the
-            numbers of channels differ, all are reduced to their channels' mean. Computation is in float64.
+            the numbers of channels differ, all are reduced to the mean of their channels. Computation is in float64.
         model: "translation", "se2", "sim2", "affine" or "homography".
         reference: index of the map on which all others are placed.
         masks: per map None or (H, W), true where the map holds data.
         value: what relates values, reference ≈ gain · map + bias: "gain_bias", "gain", "bias" or "none". One gain
             and one bias per map, for all its channels.
         levels: of the pyramid; "auto" adds levels while the short side stays at or above 24 px.
-        loss: "cauchy", "huber", "tukey", "geman_mcclure" on coarse levels, with a scale from the residuals' MAD, and
-        on the finest
-            where the residuals have outliers; plain least squares there otherwise. None or "l2": plain everywhere.
+        loss: "cauchy", "huber", "tukey" or "geman_mcclure": used on the coarse levels, with a scale from the
+            residuals' MAD, and on the finest level where the residuals have outliers; the finest level is plain least
+            squares otherwise. None or "l2": plain least squares on all levels.
         init: "auto" or "search" (identity, phase correlation, every rotation, log-polar; the best four are refined),
-        "phase",
-            "identity", or a tensor (N, 3, 3) of starts in the convention of the result.
+            "phase", "identity", or a tensor (N, 3, 3) of starts in the convention of the result.
         min_overlap: share of the smaller map's valid pixels that must be common.
         min_ncc: correlation over the overlap below which a placement is not believed.
         min_detail: the same for the detail, what a Gaussian of 3 px takes away: a common sky or slope correlates
-        anywhere. prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
+            anywhere.
+        prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
         max_steps: of Levenberg-Marquardt on the finest level.
         progress: called with a `Stage` after every solve.
 
@@ -66,7 +65,7 @@ def align(
         reference is tried against the maps already placed, best first.
 
     Raises:
-        AlignmentOptionError: an option without sense (never for the content of a map).
+        AlignmentOptionError: an option that is not valid (never for the content of a map).
 
     >>> from mslsq.alignment import align, synthetic
     >>> pair = synthetic.make_pair("camera", "translation", seed=1, size=128)

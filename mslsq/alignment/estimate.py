@@ -65,6 +65,17 @@ class PairLevel:
         valid = self.known & starts.inside(pixels, self.moving.mask)
         return sample_at(self.moving.coefficients, torch.nan_to_num(pixels)).T, valid
 
+    def data(self, valid: Bool[Tensor, "*batch n"], freedom: Float[Tensor, "2"]) -> dict[str, Tensor]:
+        """What `objective.Photometric` is given of this level."""
+        return {
+            "point": self.points,
+            "target": self.target,
+            "valid": valid.to(self.points.dtype),
+            "coefficients": self.moving.coefficients,
+            "to_level": self.to_level,
+            "freedom": freedom,
+        }
+
     def share(self, valid: Bool[Tensor, " n"]) -> float:
         """Overlap as a share of the smaller map's valid pixels."""
         stride = self.size[0] * self.size[1] / self.known.numel()

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.manifolds.base import Manifold
+from mslsq import Manifold
 
 HORIZON = 1e-3
 """Points this near to the horizon of a homography (or behind it) are warped as if they lay there: finite, masked
@@ -78,17 +78,20 @@ class Warp(Manifold):
         return torch.stack([h[0] / depth, h[1] / depth], -1), depth
 
     def pull_back(
-        self, gradient: Float[Tensor, "channels 2"], point: Float[Tensor, "2"]
+        self,
+        gradient: Float[Tensor, "channels 2"],
+        point: Float[Tensor, "2"],
+        seen: tuple[Float[Tensor, "2"], Float[Tensor, ""]] | None = None,
     ) -> Float[Tensor, "channels tangent"]:
         """The chain rule at ONE point n: `gradient` with respect to H n → derivative with respect to the tangent of
-        `retract`.
+        `retract`. `seen` is `act_and_depth(point)`, where it is known already.
 
         ∂(H R(ξ) n)/∂ξ_k = P H G_k n with P the 2 x 3 derivative of the division. Multiplied from the left, so that
         nothing of size 2 x tangent is formed.
         """
-        q, depth = self.act_and_depth(point)
+        moved, depth = self.act_and_depth(point) if seen is None else seen
         gx, gy = gradient[:, 0], gradient[:, 1]
-        row = torch.stack([gx, gy, -(gx * q[0] + gy * q[1])], -1) / depth
+        row = torch.stack([gx, gy, -(gx * moved[0] + gy * moved[1])], -1) / depth
         m = self.matrix()
         r0, r1, r2 = (row[:, 0] * m[0, j] + row[:, 1] * m[1, j] + row[:, 2] * m[2, j] for j in range(3))
         x, y = point[0], point[1]
@@ -115,10 +118,10 @@ class Translation(Warp):
 
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
-        return cls._wrap(matrix[..., :2, 2] / matrix[..., 2:, 2])
+        return cls(matrix[..., :2, 2] / matrix[..., 2:, 2])
 
     def retract(self, delta: Float[Tensor, "*batch 2"]) -> Self:
-        return self._wrap(self.storage + delta)
+        return type(self)(self.storage + delta)
 
     def local(self, other: Self) -> Float[Tensor, "*batch 2"]:
         return other.storage - self.storage
@@ -138,7 +141,7 @@ class Similarity(Warp):
     def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
         m = matrix / matrix[..., 2:, 2:]
         c, s = (m[..., 0, 0] + m[..., 1, 1]) / 2, (m[..., 1, 0] - m[..., 0, 1]) / 2
-        return cls._wrap(cls._scaled(torch.stack([m[..., 0, 2], m[..., 1, 2], c, s], -1)))
+        return cls(cls._scaled(torch.stack([m[..., 0, 2], m[..., 1, 2], c, s], -1)))
 
     @classmethod
     def _scaled(cls, storage: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
@@ -153,7 +156,7 @@ class Similarity(Warp):
         grown = self._log_scale(delta).exp()
         dc, ds = grown * angle.cos(), grown * angle.sin()
         moved = [x + c * dx - s * dy, y + s * dx + c * dy, c * dc - s * ds, s * dc + c * ds]
-        return self._wrap(self._scaled(torch.stack(moved, -1)))
+        return type(self)(self._scaled(torch.stack(moved, -1)))
 
     def local(self, other: Self) -> Float[Tensor, "*batch tangent"]:
         _, _, c, s = self.storage.unbind(-1)
@@ -192,7 +195,7 @@ class Affine(Warp):
 
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
-        return cls._wrap((matrix / matrix[..., 2:, 2:])[..., :2, :].flatten(-2))
+        return cls((matrix / matrix[..., 2:, 2:])[..., :2, :].flatten(-2))
 
     def retract(self, delta: Float[Tensor, "*batch 6"]) -> Self:
         return self.from_matrix(self.matrix() @ _near_identity(delta))
@@ -213,7 +216,7 @@ class Homography(Warp):
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
         entries = matrix.flatten(-2)
-        return cls._wrap(entries * (3.0 / (entries * entries).sum(-1, keepdim=True)).sqrt())
+        return cls(entries * (3.0 / (entries * entries).sum(-1, keepdim=True)).sqrt())
 
     def retract(self, delta: Float[Tensor, "*batch 8"]) -> Self:
         return self.from_matrix(self.matrix() @ _near_identity(delta))

@@ -26,6 +26,9 @@ LOSSES: dict[str, type[mslsq.losses.RobustLoss]] = {
 """Robust losses by name; their scale is `tuning` times the noise's sigma, re-estimated before every solve."""
 
 
+Jacobians = tuple[Float[Tensor, "channels tangent"], Float[Tensor, "channels 2"]]
+
+
 class Photometric(mslsq.CostFunction):
     """The difference between a map, warped and corrected in value, and the reference, at one sample.
 
@@ -51,7 +54,7 @@ class Photometric(mslsq.CostFunction):
         sampled = sample(coefficients, warp.act(point) * to_level[0] + to_level[1:])
         return valid * (value[0].exp() * sampled + value[1] - target)
 
-    def jacobians(
+    def residual_and_jacobians(
         self,
         warp: Warp,
         value: Float[Tensor, "2"],
@@ -61,12 +64,18 @@ class Photometric(mslsq.CostFunction):
         coefficients: Float[Tensor, "channels height width"],
         to_level: Float[Tensor, "3"],
         freedom: Float[Tensor, "2"],
-    ) -> tuple[Float[Tensor, "channels tangent"], Float[Tensor, "channels 2"]]:
-        gain = (value[0] * freedom[0]).exp()
-        sampled, gradient = sample_with_gradient(coefficients, warp.act(point) * to_level[0] + to_level[1:])
-        by_warp = warp.pull_back((valid * gain * to_level[0]) * gradient, point)
-        by_value = torch.stack([gain * sampled * freedom[0], torch.ones_like(sampled) * freedom[1]], -1)
-        return by_warp, valid * by_value
+    ) -> tuple[Float[Tensor, " channels"], Jacobians]:
+        """Both from one look at the map: its samples are what an alignment spends its time on."""
+        log_gain, bias = value * freedom
+        moved, depth = warp.act_and_depth(point)
+        sampled, gradient = sample_with_gradient(coefficients, moved * to_level[0] + to_level[1:])
+        corrected = log_gain.exp() * sampled
+        by_warp = warp.pull_back((valid * log_gain.exp() * to_level[0]) * gradient, point, (moved, depth))
+        by_value = torch.stack([corrected * freedom[0], torch.ones_like(sampled) * freedom[1]], -1)
+        return valid * (corrected + bias - target), (by_warp, valid * by_value)
+
+    def jacobians(self, warp: Warp, value: Float[Tensor, "2"], **data: Tensor) -> Jacobians:
+        return self.residual_and_jacobians(warp, value, **data)[1]
 
 
 @lru_cache(maxsize=64)
@@ -90,5 +99,5 @@ def photometric_problem(
             freedom=mslsq.Shared(like.new_ones(2)),
             loss=robust,
             name="photometric",
-        )
+        ),
     )

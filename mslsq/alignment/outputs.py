@@ -17,9 +17,10 @@ from mslsq.alignment import report
 from mslsq.alignment.canvas import Canvas, blend, canvas_around, resample, shifted_georeference
 from mslsq.alignment.metrics import corner_error
 from mslsq.alignment.output_names import FOLDER, MapFiles, mosaic_names, output_names
-from mslsq.alignment.rasters import Kind, writable, write_raster, write_text
+from mslsq.alignment.rasters import Kind, writable, write_raster
 from mslsq.alignment.result import CONVENTION, Alignment, MapStatus
 from mslsq.alignment.scenes import Scene
+from mslsq.replacing import write_text
 
 MOSAIC_CONVENTION = {"convention": "the mosaic's first pixel is (left, top) in pixels of the reference; one pixel each"}
 MASK_KIND = Kind(".png", np.dtype(np.uint8))

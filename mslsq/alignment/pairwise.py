@@ -69,14 +69,7 @@ def refine(
     valid = torch.stack([mask for _, mask in looks])
     coefficients = level.moving.coefficients
     problem = photometric_problem(model, len(level.points), tuple(coefficients.shape), loss, like.dtype, like.device)
-    data = {
-        "point": level.points,
-        "target": level.target,
-        "valid": valid.to(like.dtype),
-        "coefficients": coefficients,
-        "to_level": level.to_level,
-        "freedom": freedom,
-    }
+    data = level.data(valid, freedom)
     mapped: dict[str, int | None] = dict.fromkeys(data) | {"valid": 0}
     if loss is not None:
         data["loss.scale"] = like.new_tensor([LOSSES[loss].tuning * mad_sigma(*look) for look in looks])

@@ -29,10 +29,9 @@ from mslsq.alignment.kinds import (
 from mslsq.alignment.nodata import beside_nodata
 from mslsq.alignment.pictures import LARGEST_SIDE, read_picture, write_picture
 from mslsq.alignment.tiff import read_tiff, write_tiff
-from mslsq.replacing import replacing as replacing
-from mslsq.replacing import write_text as write_text
+from mslsq.replacing import replacing
 
-__all__ = ["Kind", "Raster", "RasterError", "read_raster", "replacing", "writable", "write_raster", "write_text"]
+__all__ = ["Kind", "Raster", "RasterError", "read_raster", "writable", "write_raster"]
 
 LARGEST_WHOLE = 2**53
 """Up to here float64 holds all whole numbers."""

@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment.rasters import replacing
 from mslsq.alignment.result import Stage
-
-INK, PAPER = "#1a1a1a", "white"
+from mslsq.plotting import INK, figure_of, save_figure
 
 
 @dataclass(frozen=True)
@@ -27,22 +24,6 @@ class Comparison:
     before: tuple[Float[Tensor, "height width"], Bool[Tensor, "height width"]]
     after: tuple[Float[Tensor, "height width"], Bool[Tensor, "height width"]]
     caption: str
-
-
-def figure_of(width: float, height: float) -> Any:
-    """A matplotlib figure without global state: no pyplot, so nothing to close and no backend to choose."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=110, facecolor=PAPER, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save_figure(figure: Any, path: Path) -> Path:
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png")
-    return path
 
 
 def _stretch(values: Tensor, known: Tensor) -> tuple[float, float]:

@@ -10,10 +10,11 @@ from jaxtyping import Float, Int
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from mslsq.alignment.rasters import replacing
-from mslsq.alignment.report import figure_of, save_figure
 from mslsq.alignment.scale_sync import ScaleSync
 from mslsq.alignment.synthetic import base_raster
+from mslsq.plotting import figure_of, save_figure
+from mslsq.replacing import replacing
+from mslsq.validation import number
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,7 @@ def synthetic_ratios(
     if maps < 2 or height < 1 or width < 1:
         raise ValueError(f"needs at least two maps of at least one cell, not {maps} of {height} x {width}.")
     for name, share in (("noise", noise), ("outliers", outliers), ("missing", missing)):
-        if not 0 <= share < 1:
-            raise ValueError(f"{name}={share!r}; it is a share, at least 0 and less than 1.")
+        number(name, share, least=0, below=1)
     random = np.random.default_rng(seed)
 
     def smooth(count: int, sigma: float) -> np.ndarray:

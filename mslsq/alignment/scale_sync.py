@@ -17,12 +17,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mslsq.front.solve import solve
-from mslsq.losses import Cauchy, SoftL1
-from mslsq.manifolds import Euclidean
-from mslsq.problem import CostFunction, Problem, ProblemError, Scale, ShapeError, Variable
-from mslsq.solution import Status
-from mslsq.solvers import LevenbergMarquardt
+from mslsq import (
+    Cauchy,
+    CostFunction,
+    Euclidean,
+    LevenbergMarquardt,
+    Problem,
+    ProblemError,
+    Scale,
+    SoftL1,
+    Status,
+    Variable,
+    solve,
+)
+from mslsq.problem import ShapeError
 
 
 class Ratio(CostFunction):

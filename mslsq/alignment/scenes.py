@@ -4,7 +4,6 @@ import glob
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.ndimage
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from mslsq.alignment.rasters import Kind, Raster, RasterError, read_raster
 from mslsq.alignment.synthetic import BASE_SIGMA, MODELS, base_raster, random_transform, warp_from_base
+from mslsq.validation import integer, number, one_of
 
 
 @dataclass(frozen=True)
@@ -121,26 +121,13 @@ def scene_from_bundled(
     >>> scene_from_bundled("elevation", size=128).names
     ['elevation-0', 'elevation-1', 'elevation-2']
     """
-    if model not in MODELS:
-        raise ValueError(f"bundled scene: model={model!r}; it is one of {', '.join(MODELS)}.")
+    one_of("bundled.model", model, list(MODELS))
+    for option, given, least in (("count", count, 2), ("size", size, 32), ("seed", seed, 0)):
+        integer(f"bundled.{option}", given, least)
+    number("bundled.degrees", degrees)
+    for option, given in (("noise", noise), ("shift", shift)):
+        number(f"bundled.{option}", given, least=0)
     scene = name or raster
-    numbers: dict[str, Any] = {
-        "count": count,
-        "size": size,
-        "shift": shift,
-        "degrees": degrees,
-        "noise": noise,
-        "seed": seed,
-    }
-    for option, given in numbers.items():
-        whole = option in ("count", "size", "seed")
-        if isinstance(given, bool) or not isinstance(given, int if whole else (int, float)):
-            raise ValueError(f"bundled scene: {option}={given!r}; it is a {'whole ' if whole else ''}number.")
-    if count < 2 or size < 32 or noise < 0 or shift < 0:
-        raise ValueError(
-            f"bundled scene: needs count >= 2, size >= 32, noise >= 0 and shift >= 0; given count={count}, "
-            f"size={size}, noise={noise}, shift={shift}."
-        )
     random = np.random.default_rng(seed)
     base = scipy.ndimage.gaussian_filter(base_raster(raster), BASE_SIGMA, mode="mirror")
     base = (base - base.min()) / (base.max() - base.min())

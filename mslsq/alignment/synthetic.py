@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from mslsq.validation import suggestion
+
 BASE_SIGMA = 0.8
 MODELS = ("translation", "se2", "sim2", "affine", "homography")
 
@@ -81,7 +83,7 @@ def base_raster(name: str) -> Shaped[np.ndarray, "height width"]:
     (344, 403)
     """
     if name != "elevation" and name not in IMAGES:
-        raise ValueError(f"There is no bundled raster {name!r}; there are {', '.join(NAMES)}.")
+        raise ValueError(f"There is no bundled raster {name!r}; there are {', '.join(NAMES)}.{suggestion(name, NAMES)}")
     if name == "elevation":
         return _elevation()
     raster = _scikit_image(IMAGES[name])

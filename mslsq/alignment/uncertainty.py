@@ -16,7 +16,10 @@ def tangent_covariance(
     """σ̂² (JᵀJ)⁻¹ of the warp's tangent, gain and bias marginalised, times 4πσ² for a prefilter of σ px.
 
     The prefilter correlates neighbouring residuals, so that n samples hold only n / 4πσ² independent ones (12.6 at 1
-    px). The noise is that of the MAD. Infinite-variance directions come back as NaN.
+    px). The noise is that of the MAD. NaN where the samples leave a direction undetermined.
+
+    Not `mslsq.covariance`: the same numbers to 1e-13, but a solve and a plan more, 1.5 s for the first pair of a size
+    and twice the time for each (0.16 s instead of 0.09 at 256 x 256).
     """
     kind = MODELS[options.model]
     warp = kind.from_matrix(estimate.matrix)
@@ -25,22 +28,18 @@ def tangent_covariance(
         options.model, len(level.points), tuple(level.moving.coefficients.shape), None, residual.dtype, residual.device
     )
     cost = next(module for module in problem.modules() if isinstance(module, Photometric))
+    data = level.data(valid, freedom)
+    per_block = {name: data.pop(name) for name in ("point", "target", "valid")}
+
+    def one(block: dict[str, Tensor]) -> Tensor:
+        return torch.cat(cost.jacobians(warp, estimate.value, **block, **data), -1)
+
     size = kind.tangent_dim + 2
-    normal = residual.new_zeros(size, size)
-    rows = torch.arange(len(level.points), device=residual.device)
-    for chunk in rows.split(1 << 16):
-
-        def one(point: Tensor, target: Tensor, known: Tensor) -> Tensor:
-            parts = cost.jacobians(
-                warp, estimate.value, point, target, known, level.moving.coefficients, level.to_level, freedom
-            )
-            return torch.cat(parts, -1)
-
-        jacobian = torch.func.vmap(one)(level.points[chunk], level.target[chunk], valid[chunk].to(residual.dtype))
-        flat = jacobian.reshape(-1, size)
-        normal = normal + flat.T @ flat
-    active = normal.diagonal() > 0
-    normal = normal + torch.diag((~active).to(normal.dtype))
+    # What is not free has no column in J; with a one on the diagonal it has no influence on the rest.
+    normal = torch.diag(torch.cat([freedom.new_zeros(kind.tangent_dim), 1 - freedom]))
+    for rows in torch.arange(len(level.points), device=residual.device).split(Photometric.chunk):
+        jacobian = torch.func.vmap(one)({name: x[rows] for name, x in per_block.items()}).reshape(-1, size)
+        normal = normal + jacobian.T @ jacobian
     factor, failed = torch.linalg.cholesky_ex(normal)
     if int(failed) != 0:
         return normal.new_full((kind.tangent_dim, kind.tangent_dim), float("nan"))

@@ -10,8 +10,7 @@ from torch import Tensor
 from mslsq.initialization import chordal, spanning_tree
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import SE2, SE3
-from mslsq.problem import Between, Prior, Problem, Scale, SqrtInformation, Variable
-from mslsq.problem.errors import ProblemError
+from mslsq.problem import Between, Prior, Problem, ProblemError, Scale, SqrtInformation, Variable
 from mslsq.problem.structure import least_connected
 
 __all__ = ["PoseGraph"]

@@ -9,6 +9,7 @@ from torch import Tensor
 from mslsq.datasets.pose_graph import PoseGraph
 from mslsq.initialization import spanning_tree
 from mslsq.manifolds import SE2, SE3, SO3
+from mslsq.validation import integer, number
 
 __all__ = ["SyntheticGraph", "ring_graph", "sphere_graph"]
 
@@ -48,12 +49,10 @@ def sphere_graph(
 
 
 def _checked(laps: int, per_lap: int, *sigmas: float) -> int:
-    for name, value, least in (("laps", laps, 1), ("per_lap", per_lap, 3)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}={value!r}; it is a whole number, {least} or more.")
+    integer("laps", laps, 1)
+    integer("per_lap", per_lap, 3)
     for name, value in zip(("sigma_translation", "sigma_rotation"), sigmas, strict=True):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            raise ValueError(f"{name}={value!r}; it is a positive number.")
+        number(name, value, above=0)
     return laps * per_lap
 
 

@@ -41,6 +41,7 @@ def covariance(
     the inverse.
 
     Args:
+        problem: the one that was solved.
         solution: what `mslsq.solve` returned for this problem, of one problem or of a batch.
         name: of the variable.
         index: which blocks: an integer, or anything that `variable[index]` takes; all of them by default.

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from mslsq.diagnostics.located import Located, machine_epsilon
 from mslsq.linear.block_structure import BlockStructure
-from mslsq.linear.sparse.block_cholesky import Factor, factor, matvec, solve
+from mslsq.linear.sparse.multifrontal import factor, solve
+from mslsq.linear.stored_blocks import StoredBlocks
 
 SHIFT = 1e-10
 """Added to the unit diagonal of a singular matrix to solve with it all the same."""
@@ -27,31 +28,42 @@ def marginals(
     structure = point.pattern.structure
     own = point.pattern.blocks[list(point.problem.variables).index(name)][blocks.cpu().numpy()]
     values = matrix.detach().cpu().numpy().astype(np.float64)
-    diagonal = values[:, structure.diagonal_index]
+    diagonal = values[:, structure.diagonal_index.cpu().numpy()]
     scale = np.sqrt(np.where(diagonal > 0, diagonal, 1))
     rows, columns = structure.places
     scaled = values / (scale[:, rows] * scale[:, columns])
-    factored = factor(structure, scaled)
+    factors, regular = _factored(structure, scaled)
     lowest = _lowest(matrix, structure)
-    sound = squared_pivots(factored) > lowest
-    factored.ok[:] = factored.ok & (diagonal > 0).all(1) & sound.all(1)
-    result = _blocks(factored, own, structure, scale, int(point.columns(name).shape[1]))
-    missing = (0, 0) if factored.ok.all() else _missing(structure, scaled[~factored.ok][0], lowest)
-    found = torch.from_numpy(result).to(matrix), torch.from_numpy(factored.ok.copy()).to(matrix.device)
-    return *found, missing
+    sound = squared_pivots(structure, factors) > lowest
+    regular = regular & (diagonal > 0).all(1) & sound.all(1)
+    result = _blocks(structure, factors, regular, own, scale, int(point.columns(name).shape[1]))
+    missing = (0, 0) if regular.all() else _missing(structure, scaled[~regular][0], lowest)
+    return torch.from_numpy(result).to(matrix), torch.from_numpy(regular).to(matrix.device), missing
 
 
-def _blocks(factored: Factor, own: np.ndarray, structure: BlockStructure, scale: np.ndarray, size: int) -> np.ndarray:
+def _factored(structure: BlockStructure, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    factors, definite = factor(torch.from_numpy(values), torch.zeros(0), *structure.elimination.packed)
+    return factors.numpy(), definite.numpy()
+
+
+def _blocks(
+    structure: BlockStructure,
+    factors: np.ndarray,
+    regular: np.ndarray,
+    own: np.ndarray,
+    scale: np.ndarray,
+    size: int,
+) -> np.ndarray:
     """Marginal covariances; zero for the blocks that are held fixed."""
     from mslsq.linear.sparse.selected_inverse import diagonal_blocks
 
     result = np.zeros((len(scale), len(own), size, size))
     free = np.flatnonzero(own >= 0)
     if len(free):
-        for number, block in diagonal_blocks(factored, own[free]):
+        for number, block in diagonal_blocks(structure, factors, regular, own[free]):
             deviation = scale[:, structure.starts[own[free[number]]] + np.arange(size)[None]].reshape(-1, size)
             result[:, free[number]] = block / (deviation[:, :, None] * deviation[:, None, :])
-    result[~factored.ok] = np.nan
+    result[~regular] = np.nan
     return result
 
 
@@ -68,13 +80,16 @@ def _missing(structure: BlockStructure, scaled: np.ndarray, lowest: float) -> tu
     if not np.isfinite(scaled).all():
         return 0, 0
     count = min(MOST_FREE, structure.num_unknowns)
-    shifted = factor(structure, scaled[None], np.full((1, structure.num_unknowns), max(SHIFT, 10 * lowest)))
-    if not shifted.ok[0]:
+    plan, values = structure.elimination.packed, torch.from_numpy(scaled)[None]
+    shift = values.new_full((1, structure.num_unknowns), max(SHIFT, 10 * lowest))
+    shifted = factor(values, shift, *plan)
+    if not shifted[1][0]:
         return 0, 0
     vectors = np.random.default_rng(0).normal(size=(structure.num_unknowns, count))
     for _ in range(3):
-        vectors = np.linalg.qr(solve(shifted, vectors[None])[0])[0]
-    small = vectors.T @ matvec(structure, scaled[None], vectors[None])[0]
+        vectors = np.linalg.qr(solve(*shifted, torch.from_numpy(vectors)[None], *plan)[0].numpy())[0]
+    rows = torch.from_numpy(vectors).T.contiguous()
+    small = vectors.T @ StoredBlocks(structure).product(values, rows).T.numpy()
     eigenvalues, turned = np.linalg.eigh((small + small.T) / 2)
     free = vectors @ turned[:, eigenvalues < lowest]
     return max(free.shape[1], 1), int((free**2).sum(1).argmax())

@@ -74,10 +74,9 @@ def curve_fit(
             Σ(r/sigma)² / (points − parameters). `True`: sigma is meant in the units of y, nothing is scaled.
         bounds: as for `least_squares`.
         mask: which points count, in the shape of y (and then mapped as y is) or of the y of one fit. Fits with
-            different numbers of points make a batch by padding. Points that do not count have no weight and are not
-            counted as degrees of
-            freedom; their t, where it is as long as y and mapped like it, is replaced by that of a point that counts,
-            so that padding need not make sense to the model.
+            different numbers of points make a batch by padding. Points that do not count have no weight and are no
+            degrees of freedom; their t, where it is as long as y and mapped like it, is replaced by that of a point
+            that counts, so that padding need not make sense to the model.
         in_dims: `torch.func.vmap`'s, over `(t, y, p0, sigma)`, the last of which may be left out: one independent fit
             per entry.
         solver, loss, adjoint: as for `least_squares`; a loss acts on (model − y) / sigma of each point. The covariance

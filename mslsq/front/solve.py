@@ -24,6 +24,7 @@ def solve(
     """Minimise the cost of a problem over its variables.
 
     Args:
+        problem: its costs know their variables.
         values: the start by variable name: manifold elements or storage tensors, (count, storage), or (storage,) for a
             variable with `count=None`.
         data: `data[cost][leaf]` replaces any tensor of a cost: its data by keyword, `"weight"`, `"loss.scale"`,

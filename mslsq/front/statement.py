@@ -18,6 +18,7 @@ from mslsq.solution import Solution
 from mslsq.solvers import LevenbergMarquardt, Solver
 from mslsq.solvers.planning import Task
 from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.validation import instance_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +59,8 @@ class Statement:
         """The solution; by default of `LevenbergMarquardt()`, with the derivatives of `Implicit()`."""
         solver = LevenbergMarquardt() if solver is None else solver
         adjoint = Implicit() if adjoint is None else adjoint
-        _check_option("solver", solver, Solver)
-        _check_option("adjoint", adjoint, Adjoint)
+        instance_of("solver", solver, Solver)
+        instance_of("adjoint", adjoint, Adjoint)
         found, plan = solve_system(self.task(solver), self.values, self.inputs, adjoint)
         solution = replace(found, value=self.in_users_form(found.value))
         if self.size is None:
@@ -87,11 +88,3 @@ class Solved:
         with TRANSFORM_LOCK:
             residual, jacobian = block.linearizations(self.storages, block.prepare(inputs))
         return residual[0].movedim(-1, 0), jacobian[0].movedim(-1, 0)
-
-
-def _check_option(name: str, value: Any, kind: type) -> None:
-    """An option must be an object of its kind, not a string or a class."""
-    if isinstance(value, kind):
-        return
-    hint = f" Did you mean {value.__name__}()?" if isinstance(value, type) and issubclass(value, kind) else ""
-    raise TypeError(f"{name} must be a {kind.__name__} object, not {value!r}.{hint}")

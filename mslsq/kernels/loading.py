@@ -50,8 +50,10 @@ def load() -> tuple[ctypes.CDLL, str]:
     if named and named not in targets():
         raise ValueError(f"MSLSQ_TARGET={named}: the kernels are compiled for {', '.join(targets())}.")
     reasons: list[str] = []  # why what is there is not used
-    # The user who wrote this file runs code here anyway: a library of theirs beside it is as trustworthy.
-    library = _opened(Path(__file__).with_name(NAME), reasons, [Path(__file__).stat().st_uid])
+    # Whoever owns this file or a folder above it runs code here anyway: another user who installed the package, or the
+    # unknown owner of / in a sandbox. The library beside it is as good.
+    here = Path(__file__).resolve()
+    library = _opened(here.with_name(NAME), reasons, [path.stat().st_uid for path in (here, *here.parents)])
     if library:
         return library, _target(library, named)
     try:

@@ -1,11 +1,11 @@
-"""Products of block matrices with vectors: kernels for CPUs, and the same in PyTorch for other devices.
+"""Products of block matrices with vectors: by kernels on a CPU, by entries in PyTorch elsewhere and for derivatives.
 
-A symmetric matrix is stored as in `BlockStructure`; any other set of blocks as a table with a row (i, j, h, w, at, s,
-t) per block: entry (r, c) of the h × w block is `values[at + r s + c t]`, its first row of the matrix is i, its first
-column j. Vectors are (entries, columns), the entries a multiple of the batch: k vectors for each matrix in turn.
+A set of blocks is a table with a row (i, j, h, w, at, s, t) per block: entry (r, c) of the h × w block is
+`values[at + r s + c t]`, its first row of the matrix is i, its first column j.
 """
 
-from typing import TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,97 +13,98 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mslsq.kernels import Kernel, run_on
-from mslsq.levels import kept_tensors
-from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.block_structure import BlockStructure, Entries
+from mslsq.linear.operator_plan import OperatorPlan, on_device
+from mslsq.linear.torch_operators import registered
 
 _symmetric = Kernel("symmetric_product", "nnnTnTTnlnl")
 _rectangular = Kernel("block_product", "nnnnTnTTnl")
 
 Matrices = Float[Tensor, "batch values"]
 Vectors = Float[Tensor, "entries columns"]
-Table = Int[Tensor, "blocks 7"]
-AnyTable = TypeVar("AnyTable", Tensor, np.ndarray)
+"""The entries are a multiple of the batch: so many vectors for each matrix in turn."""
+
+Table = Int[np.ndarray, "blocks 7"]
 
 
-def block_table(structure: BlockStructure, starts: Int[np.ndarray, "blocks"]) -> Int[np.ndarray, "pairs 7"]:
+@dataclass(frozen=True, eq=False)
+class BlockProduct(OperatorPlan):
+    """Where the blocks of a matrix stand that vectors are multiplied by, on one device."""
+
+    height: int
+    """Rows of the matrix."""
+    tables: tuple[Int[Tensor, "blocks 7"], ...]
+    """For the kernels: of a symmetric matrix the blocks below the diagonal and those on it, of which the lower triangle
+    is read; of another all its blocks. None where no kernels work on the device..."""
+    entries: tuple[Entries, ...]
+    """... but the entries."""
+
+
+def block_product(
+    height: int, tables: tuple[Table, ...], entries: Callable[[], Entries], device: torch.device
+) -> BlockProduct:
+    """The plan with what is needed on the device."""
+    if run_on(device):
+        return BlockProduct(height, tuple(on_device(table, device) for table in tables), ())
+    return BlockProduct(height, (), (entries(),))
+
+
+def symmetric_product_of(structure: BlockStructure) -> BlockProduct:
+    """The product with a matrix of this structure; made once."""
+
+    def make() -> BlockProduct:
+        table, own = block_table(structure, structure.starts), structure.rows == structure.cols
+        tables = table[~own], table[own]
+        return block_product(structure.num_unknowns, tables, lambda: structure.entries, structure.device)
+
+    return structure.memo.once("product", make)
+
+
+def block_table(structure: BlockStructure, starts: Int[np.ndarray, "blocks"]) -> Table:
     """The table of the stored blocks, for a vector in which the unknowns of each block begin at `starts`."""
     heights, widths = structure.block_sizes[structure.rows], structure.block_sizes[structure.cols]
     first = starts[structure.rows], starts[structure.cols]
     return np.stack((*first, heights, widths, structure.offsets, widths, np.ones_like(widths)), 1)
 
 
-def symmetric_plan(structure: BlockStructure) -> tuple[np.ndarray, np.ndarray]:
-    """The tables of `symmetric_product`: of the blocks below the diagonal, and of the lower triangles on it."""
-    table, own = block_table(structure, structure.starts), structure.rows == structure.cols
-    return table[~own], table[own]
-
-
-def tables_on(structure: BlockStructure, device: torch.device) -> list[Tensor]:
-    """The tables of `symmetric_product` on a device; made once per structure."""
-    return structure.memo.once(("tables", device), lambda: kept_tensors(symmetric_plan(structure), device))
-
-
-def symmetric_product(values: Matrices, x: Vectors, below: Table, diagonal: Table) -> Vectors:
-    """A x."""
-    if run_on(x.device):
-        y = torch.zeros_like(x, memory_format=torch.contiguous_format)
-        v, below, diagonal = values.contiguous(), below.contiguous(), diagonal.contiguous()
-        tables = len(below), below, len(diagonal), diagonal
-        _symmetric(len(x), repeats(v, x), x.shape[1], v, v.shape[1], x.contiguous(), y, *tables)
-        return y
-    return symmetric_product_anywhere(values, x, below, diagonal)
-
-
-def product(values: Matrices, x: Vectors, table: Table, height: int) -> Vectors:
-    """B x, of `height` rows."""
-    if run_on(x.device):
-        y = x.new_zeros(len(x), height)
-        v = values.contiguous()
-        sizes = len(x), repeats(v, x), x.shape[1], height
-        _rectangular(*sizes, v, v.shape[1], x.contiguous(), y, len(table), table.contiguous())
-        return y
-    return product_anywhere(values, x, table, height)
-
-
-def transposed(table: AnyTable) -> AnyTable:
+def transposed(table: Table) -> Table:
     """The table of Bᵀ."""
     return table[:, [1, 0, 3, 2, 4, 6, 5]]
 
 
-def symmetric_product_anywhere(values: Matrices, x: Vectors, below: Table, diagonal: Table) -> Vectors:
-    """`symmetric_product` in operations of PyTorch."""
-    n = x.shape[1]
-    place, row, column = _entries(diagonal)
-    lower = row >= column
-    place, row, column = place[lower], row[lower], column[lower]
-    strictly = row > column
-    return (
-        product_anywhere(values, x, below, n)
-        + product_anywhere(values, x, transposed(below), n)
-        + _added(values, x, place, row, column, n)
-        + _added(values, x, place[strictly], column[strictly], row[strictly], n)
-    )
+def product(values: Matrices, x: Vectors, plan: BlockProduct) -> Vectors:
+    """A x."""
+    repeat = repeats(values, x)
+    if plan.entries:
+        vectors = x.unflatten(0, (len(values), repeat)).mT
+        return product_by_entries(values, vectors, plan.entries[0], plan.height).mT.flatten(0, 1)
+    values, y = values.contiguous(), x.new_zeros(len(x), plan.height)
+    arrays = values, values.shape[1], x.contiguous(), y
+    tables = [part for table in plan.tables for part in (len(table), table)]
+    if len(plan.tables) == 2:
+        _symmetric(len(x), repeat, x.shape[1], *arrays, *tables)
+    else:
+        _rectangular(len(x), repeat, x.shape[1], plan.height, *arrays, *tables)
+    return y
 
 
-def product_anywhere(values: Matrices, x: Vectors, table: Table, height: int) -> Vectors:
-    """`product` in operations of PyTorch."""
-    return _added(values, x, *_entries(table), height)
+@registered("block_product")
+def recorded_product(values: Tensor, x: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
+    """The same as one operator, without derivative."""
+    return product(values, x, BlockProduct.unpacked(tensors, numbers))
 
 
-def _entries(table: Table) -> tuple[Tensor, Tensor, Tensor]:
-    """The place in the values, row and column of every entry of every block."""
-    i, j, h, w, at, s, t = table.unbind(1)
-    size = h * w
-    block = torch.repeat_interleave(torch.arange(len(table), device=table.device), size)
-    within = torch.arange(len(block), device=table.device) - (size.cumsum(0) - size)[block]
-    r, c = within // w[block], within % w[block]
-    return at[block] + r * s[block] + c * t[block], i[block] + r, j[block] + c
+@recorded_product.register_fake
+def _(values: Tensor, x: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
+    return x.new_empty(len(x), BlockProduct.unpacked(tensors, numbers).height)
 
 
-def _added(values: Matrices, x: Vectors, place: Tensor, row: Tensor, column: Tensor, height: int) -> Vectors:
-    repeat = len(x) // max(len(values), 1)
-    terms = values[:, None, place] * x.unflatten(0, (len(values), repeat))[:, :, column]
-    return x.new_zeros(len(x), height).index_add(1, row, terms.flatten(0, 1))
+def product_by_entries(
+    values: Matrices, x: Float[Tensor, "batch columns k"], entries: Entries, height: int
+) -> Float[Tensor, "batch height k"]:
+    """A x for any number of vectors of each matrix, in operations of PyTorch: differentiable to any order."""
+    terms = values.index_select(1, entries.place)[..., None] * x.index_select(1, entries.column)
+    return x.new_zeros(len(x), height, x.shape[2]).index_add(1, entries.row, terms)
 
 
 def repeats(values: Matrices, x: Vectors) -> int:

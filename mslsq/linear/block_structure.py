@@ -7,7 +7,7 @@
 >>> structure.diagonal_index.tolist()
 [0, 3, 8, 11]
 
-Arrays are NumPy's.
+What says which blocks there are is NumPy's, for the analyses; what a step reads are tensors of one device.
 """
 
 from __future__ import annotations
@@ -17,17 +17,28 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Int
 from numpy import ndarray
+from torch import Tensor
 
 from mslsq.kernels import available
 from mslsq.linear.memo import Memo
+from mslsq.linear.operator_plan import OperatorPlan, on_device
 
 if TYPE_CHECKING:
-    from mslsq.linear.sparse.elimination import Plan
+    from mslsq.linear.sparse.elimination import Elimination
 
-# nanoseconds of a front: constant, per column, per operation, per number of the panel, per number of the update matrix
-_MODEL = (250.0, 6.0, 0.025, 2.0, 0.8)
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class Entries(OperatorPlan):
+    """A matrix entry by entry: where the values hold it, its row and its column."""
+
+    place: Int[Tensor, "entries"]
+    row: Int[Tensor, "entries"]
+    column: Int[Tensor, "entries"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,48 +56,19 @@ class BlockStructure:
     offsets: Int[ndarray, "pairs"]
     starts: Int[ndarray, "blocks+1"]  # first unknown of every block
     num_values: int
+    device: torch.device = CPU
+    """Of the matrices, and of the tensors that are kept for them."""
     memo: Memo = field(default_factory=Memo, repr=False)
 
     @cached_property
-    def elimination(self) -> Plan:
+    def elimination(self) -> Elimination:
         """The elimination in a fill-reducing order; planned when somebody asks for the first time."""
-        from mslsq.linear.sparse.elimination import adjacency, plan
+        from mslsq.linear.sparse.elimination import adjacency, eliminated
         from mslsq.linear.sparse.fill_reducing import fill_reducing_order
 
         graph = adjacency(len(self.block_sizes), self.rows, self.cols)
         order = fill_reducing_order(self.block_sizes, *graph)
-        return plan(self.block_sizes, self.starts, order, *graph, self.rows, self.cols, self.offsets, _MODEL)
-
-    @property
-    def order(self) -> Int[ndarray, "blocks"]:
-        """The elimination order."""
-        return self.elimination.order
-
-    @property
-    def factor_size(self) -> int:
-        """Numbers that a factor stores, padding included."""
-        return self.elimination.factor_size
-
-    @property
-    def flops(self) -> float:
-        """Floating-point operations of one factorisation, without padding."""
-        return self.elimination.flops
-
-    @property
-    def _stack(self) -> int:
-        return self.elimination.stack
-
-    @property
-    def _tallest(self) -> int:
-        return self.elimination.tallest
-
-    @property
-    def _numeric(self) -> tuple[ndarray, ...]:
-        return self.elimination.numeric
-
-    @property
-    def _triangular(self) -> tuple[ndarray, ...]:
-        return self.elimination.triangular
+        return eliminated(self.block_sizes, self.starts, order, *graph, self.rows, self.cols, self.offsets)
 
     @property
     def num_unknowns(self) -> int:
@@ -94,14 +76,30 @@ class BlockStructure:
         return int(self.starts[-1])
 
     @cached_property
-    def diagonal_index(self) -> Int[ndarray, "unknowns"]:
+    def diagonal_index(self) -> Int[Tensor, "unknowns"]:
         """Where the values hold the diagonal of A."""
         own = self.offsets[self.rows == self.cols]
         sizes = np.repeat(self.block_sizes, self.block_sizes)
         within = np.arange(self.num_unknowns) - np.repeat(self.starts[:-1], self.block_sizes)
-        return np.repeat(own, self.block_sizes) + within * (sizes + 1)
+        return on_device(np.repeat(own, self.block_sizes) + within * (sizes + 1), self.device)
 
     @cached_property
+    def entries(self) -> Entries:
+        """All of A, both triangles."""
+        everywhere = np.arange(self.num_unknowns)
+        return self.entries_between(everywhere, everywhere)
+
+    def entries_between(self, rows: Int[ndarray, "unknowns"], columns: Int[ndarray, "unknowns"]) -> Entries:
+        """The part of A with the rows and columns that have a number there, -1 for those that are left out."""
+        row, column = self.places
+        lower, strict = np.flatnonzero(row >= column), np.flatnonzero(row > column)
+        place = np.concatenate((lower, strict))
+        i = rows[np.concatenate((row[lower], column[strict]))]
+        j = columns[np.concatenate((column[lower], row[strict]))]
+        inside = (i >= 0) & (j >= 0)
+        return Entries(*(on_device(array[inside], self.device) for array in (place, i, j)))
+
+    @property
     def places(self) -> tuple[Int[ndarray, "values"], Int[ndarray, "values"]]:
         """The row and the column of A that every number of the values belongs to."""
         heights, widths = self.block_sizes[self.rows], self.block_sizes[self.cols]
@@ -131,6 +129,10 @@ class BlockStructure:
             )
         return self.offsets[at], i < j
 
+    def numbers_of(self, rows: Int[ndarray, "pairs"], cols: Int[ndarray, "pairs"]) -> Int[ndarray, "pairs"]:
+        """The numbers of blocks that are stored, rows >= cols."""
+        return np.searchsorted(self._keys, rows * len(self.block_sizes) + cols)
+
     @cached_property
     def _keys(self) -> Int[ndarray, "pairs"]:
         return self.rows * len(self.block_sizes) + self.cols
@@ -141,6 +143,7 @@ def analyze(
     rows: Int[ndarray, "pairs"],
     cols: Int[ndarray, "pairs"],
     eliminate: bool = True,
+    device: torch.device = CPU,
 ) -> BlockStructure:
     """Order, eliminate symbolically and plan: once per structure, then any number of `factor` calls.
 
@@ -165,18 +168,13 @@ def analyze(
     keys.sort()  # not `np.unique`, which imports NumPy's masked arrays: 15 ms of the first solve of a process
     keys = keys[np.append(True, keys[1:] != keys[:-1])]
     rows, cols = keys // n, keys % n
-    ends = np.cumsum(sizes[rows] * sizes[cols])
-    offsets = ends - sizes[rows] * sizes[cols]
-    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-    structure = BlockStructure(sizes, rows, cols, offsets, starts, num_values=int(ends[-1]))
+    offsets = starts_of(sizes[rows] * sizes[cols])
+    structure = BlockStructure(sizes, rows, cols, offsets[:-1], starts_of(sizes), int(offsets[-1]), device)
     if eliminate and available():
         _ = structure.elimination
     return structure
 
 
-def predicted_nanoseconds(structure: BlockStructure) -> float:
-    """The time of one factorisation on one core by the model that also merges supernodes: right for pose graphs, a
-    third of the truth where thousands of tiny fronts add to a few large ones (bundle adjustment)."""
-    from mslsq.linear.sparse.elimination import fronts_nanoseconds
-
-    return fronts_nanoseconds(structure._numeric[0], _MODEL)
+def starts_of(counts: Int[ndarray, "groups"]) -> Int[ndarray, "groups+1"]:
+    """Where each of consecutive groups begins, and where the last ends."""
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))

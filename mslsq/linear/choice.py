@@ -43,20 +43,14 @@ def blocks_are_faster(structure: BlockStructure, kinds: Mapping[str, np.ndarray]
     """
     if not available() or 4 * structure.num_values > 3 * structure.num_unknowns**2:  # one full block is dense
         return False
-    by_blocks = SparseCholesky().bound(structure, kinds).nanoseconds + 10 * structure.num_values
+    by_blocks = structure.elimination.nanoseconds + 10 * structure.num_values
     return by_blocks < DENSE_NANOSECONDS * structure.num_unknowns**2
 
 
 @dataclass(frozen=True)
 class AutomaticSparse(LinearSolver):
     """Becomes `SparseCholesky` or `Schur` when it is bound to a structure: what `linear_solver="auto"` takes for large
-    systems.
-
-    Args:
-        on_cpu: elsewhere `Schur` is taken wherever it makes the system much smaller, and cuDSS where not.
-    """
-
-    on_cpu: bool = True
+    systems. On other devices than CPUs `Schur` wherever it makes the system much smaller, and cuDSS where not."""
 
     @property
     def storage(self) -> Storage:
@@ -64,11 +58,12 @@ class AutomaticSparse(LinearSolver):
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> LinearSolver:
         def choose() -> LinearSolver:
-            fastest = fastest_sparse if self.on_cpu and available() else eliminating
-            general = SparseCholesky("auto" if self.on_cpu else "cudss")
+            on_cpu = structure.device.type == "cpu"
+            fastest = fastest_sparse if on_cpu and available() else eliminating
+            general = SparseCholesky("auto" if on_cpu else "cudss")
             return fastest(structure, kinds) or general.bound(structure, kinds)
 
-        return structure.memo.once(("automatic", self.on_cpu), choose)
+        return structure.memo.once(self, choose)
 
 
 def fastest_sparse(structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> LinearSolver:
@@ -77,16 +72,16 @@ def fastest_sparse(structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -
     Conjugate gradients only where a factorisation is out of the question: they take hundreds of iterations on a pose
     graph of 2500 poses, and do not always get there.
     """
-    general, schur = SparseCholesky().bound(structure, kinds), eliminating(structure, kinds)
-    direct: SparseCholesky | Schur = general
-    if schur is not None and schur.nanoseconds < general.nanoseconds:
-        times = [f"{solver.nanoseconds / 1e6:.2g} ms" for solver in (schur, general)]
+    schur, direct = eliminating(structure, kinds), SparseCholesky().bound(structure, kinds)
+    time, stored = structure.elimination.nanoseconds, structure.elimination.factor_size
+    if schur is not None and schur.nanoseconds < time:
+        times = [f"{nanoseconds / 1e6:.2g} ms" for nanoseconds in (schur.nanoseconds, time)]
         direct = replace(schur, reason=f"{times[0]} a solve by estimate, {times[1]} without")
-    stored = direct.factor_size
-    slow = direct.nanoseconds > max(SLOWEST_FACTOR, FASTER * ITERATIONS * 3 * structure.num_values)
+        time, stored = schur.nanoseconds, schur.factor_size
+    slow = time > max(SLOWEST_FACTOR, FASTER * ITERATIONS * 3 * structure.num_values)
     if stored <= LARGEST_FACTOR and not slow:
         return direct
-    why = f"a factor would hold {stored:.1e} numbers and take {direct.nanoseconds * 1e-9:.0f} s"
+    why = f"a factor would hold {stored:.1e} numbers and take {time * 1e-9:.0f} s"
     preconditioner = "block_jacobi" if schur is None else "schur_jacobi"
     return ConjugateGradient(preconditioner, reason=why).bound(structure, kinds)
 

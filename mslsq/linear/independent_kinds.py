@@ -3,7 +3,6 @@
 The points of a bundle adjustment meet cameras and never each other: of a symmetric matrix their part is block-diagonal.
 """
 
-import difflib
 from collections.abc import Mapping
 from itertools import combinations
 
@@ -12,6 +11,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 
 from mslsq.linear.block_structure import BlockStructure
+from mslsq.validation import suggestion
 
 Kinds = Mapping[str, Int[ndarray, "count"]]
 """By the name of a variable the numbers of its blocks, -1 for those that are held fixed."""
@@ -59,9 +59,8 @@ def kinds_to_eliminate(
     names = (asked,) if isinstance(asked, str) else asked
     for name in names:
         if name not in kinds:
-            near = difflib.get_close_matches(name, list(kinds), 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise EliminationError(f"{solver}(eliminate={name!r}): no variable of that name among {known}{hint}")
+            hint = suggestion(name, kinds)
+            raise EliminationError(f"{solver}(eliminate={name!r}): no variable of that name among {known}.{hint}")
     chosen = blocks_of(structure, kinds, names)
     bad = np.flatnonzero((structure.rows != structure.cols) & chosen[structure.rows] & chosen[structure.cols])
     if len(bad):

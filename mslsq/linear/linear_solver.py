@@ -68,6 +68,7 @@ class LinearSolver:
         """The solver for block-sparse matrices of this structure.
 
         Args:
+            structure: which blocks are stored.
             kinds: the matrix's blocks by the kind of variable they belong to: per name (count,) numbers of blocks, -1
                 for those that are held fixed.
         """

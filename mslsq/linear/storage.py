@@ -6,13 +6,14 @@ and never which solver it is for.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 Vector = Float[Tensor, "batch columns"]
+Bound = TypeVar("Bound")
 
 
 class LinearizedTerm:
@@ -131,6 +132,13 @@ class Triangle(DenseNormal):
     def magnitude(self, matrix: Tensor, vector: Vector) -> Vector:
         triangle, v = matrix.abs(), vector.abs().reshape(matrix.shape[:-1])[..., None]
         return (triangle.mT @ (triangle @ v))[..., 0].flatten(1)
+
+
+def already_bound(found: Bound | None) -> Bound:
+    """What a linear solver is bound to; RuntimeError before it is bound."""
+    if found is None:
+        raise RuntimeError("This linear solver has no structure yet: it is bound by the solver that uses it.")
+    return found
 
 
 def triangle_of(

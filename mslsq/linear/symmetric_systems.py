@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.linear.block_products import product_by_entries
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.differentiable_inverse import SymmetricSystem, Values, Vectors
 from mslsq.linear.iterative.block_rows import BlockRows, Term, terms
 from mslsq.linear.linear_solver import LinearSolver
 from mslsq.linear.storage import Vector
-from mslsq.linear.tensor_product import places_on, symmetric_product
 
 if TYPE_CHECKING:
     from mslsq.linear.iterative import ConjugateGradient
@@ -55,11 +55,11 @@ class StoredSystem(DampedSystem):
     def damped(self, matrix: Values, damping: Vector | None) -> Values:
         if damping is None:
             return matrix
-        return matrix.index_add(1, places_on(self.structure, matrix.device).diagonal, damping)
+        return matrix.index_add(1, self.structure.diagonal_index, damping)
 
     def harmless(self, matrix: Values) -> Tensor:
         ones = matrix.new_zeros(matrix.shape[1])
-        return ones.index_fill(0, places_on(self.structure, matrix.device).diagonal, 1.0)
+        return ones.index_fill(0, self.structure.diagonal_index, 1.0)
 
     def factor(self, values: Values) -> Tensor:
         factor, definite, _ = self.linear.factor_of_step(values)
@@ -71,16 +71,15 @@ class StoredSystem(DampedSystem):
         return torch.where(missing & (rhs != 0).any(1, keepdim=True), torch.nan, x)
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
-        return symmetric_product(self.structure, matrix, vector[..., None])[..., 0]
+        return self.tangent(matrix, matrix, vector[..., None])[..., 0]
 
     def tangent(self, values: Values, direction: Values, x: Vectors) -> Vectors:
-        return symmetric_product(self.structure, direction, x)
+        return product_by_entries(direction, x, self.structure.entries, self.structure.num_unknowns)
 
     def cotangent(self, values: Values, u: Vectors, x: Vectors) -> Values:
-        rows, columns, _, read, mirrored = places_on(self.structure, x.device)
-        own = (u.index_select(1, rows) * x.index_select(1, columns)).sum(-1)
-        image = (u.index_select(1, columns) * x.index_select(1, rows)).sum(-1)
-        return torch.where(read, own, 0) + torch.where(mirrored, image, 0)
+        entries = self.structure.entries
+        products = (u.index_select(1, entries.row) * x.index_select(1, entries.column)).sum(-1)
+        return products.new_zeros(len(products), self.structure.num_values).index_add(1, entries.place, products)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +114,7 @@ class UnformedSystem(DampedSystem):
         (jacobian, _), (moved, damping) = self._split(values), self._split(direction)
         y = torch.nn.functional.pad(damping[..., None] * x, (0, 0, 0, 1))
         for at, along in zip(self._terms(jacobian), self._terms(moved), strict=True):
-            columns = at.columns.reshape(-1)
+            columns = at.plan.columns.reshape(-1)
             local = _local(at, x)
             back = _transposed(along, _images(at, local)) + _transposed(at, _images(along, local))
             y = y.index_add(1, columns, back.flatten(1, 2))
@@ -136,7 +135,7 @@ class UnformedSystem(DampedSystem):
         return values[:, : values.shape[1] - columns], values[:, values.shape[1] - columns :]
 
     def _terms(self, jacobian: Values) -> list[Term]:
-        return list(terms(jacobian, *self.rows.plan_on(jacobian.device, hessian=False)))
+        return list(terms(jacobian, self.rows.jacobian))
 
 
 def _each(solve: "partial[Tensor]", rhs: Vectors) -> Vectors:
@@ -149,7 +148,7 @@ def _each(solve: "partial[Tensor]", rhs: Vectors) -> Vectors:
 def _local(term: Term, x: Vectors) -> Float[Tensor, "batch tangent lanes k"]:
     """The entries of x that the blocks of a term stand on; zero for those held fixed."""
     padded = torch.nn.functional.pad(x, (0, 0, 0, 1))
-    return padded.index_select(1, term.columns.reshape(-1)).unflatten(1, term.columns.shape)
+    return padded.index_select(1, term.plan.columns.reshape(-1)).unflatten(1, term.plan.columns.shape)
 
 
 def _images(term: Term, local: Tensor) -> Float[Tensor, "batch rows lanes k"]:

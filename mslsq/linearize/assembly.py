@@ -22,7 +22,6 @@ from mslsq.linearize.normal_products import (
     normal_gradient,
     normal_matrix,
     normal_matrix_by_tensors,
-    of_lanes,
 )
 from mslsq.linearize.pattern import Placement
 from mslsq.linearize.robust import robustified
@@ -72,7 +71,7 @@ class Assembly(TermAssembly):
         """Jᵀr, in the columns of the system."""
         normal = self.placement.normal
         if normal is not None and self._by_kernels(jacobian):
-            return normal_gradient(jacobian, residual, normal.arrays, normal.numbers)
+            return normal_gradient(jacobian, residual, *normal.packed)
         if self.block.lanes_are_batch:
             return self.place_vector((jacobian[0] * residual[0, :, None]).sum(0).T)
         if self.reduces:
@@ -85,7 +84,7 @@ class Assembly(TermAssembly):
         """JᵀJ, as a batch of dense matrices, one per component, or by its blocks."""
         normal = self.placement.normal
         if normal is not None and self._by_kernels(jacobian):
-            return normal_matrix(jacobian, normal.arrays, normal.numbers)
+            return normal_matrix(jacobian, *normal.packed)
         if normal is not None:
             return normal_matrix_by_tensors(jacobian, normal)
         if self.block.lanes_are_batch:
@@ -121,7 +120,7 @@ class Assembly(TermAssembly):
     def _pieces(self) -> list[NormalPlan]:
         normal, lanes, count = self.placement.normal, self._blocks_in_cache, self.block.term.num_blocks
         assert normal is not None  # the callers have checked
-        return [of_lanes(normal, start, start + lanes) for start in range(0, count, lanes)]
+        return [normal.of_lanes(start, start + lanes) for start in range(0, count, lanes)]
 
     def accumulated(
         self, values: Values, inputs: dict[str, Tensor]
@@ -129,14 +128,15 @@ class Assembly(TermAssembly):
         list[Float[Tensor, "outer groups lanes"]], Float[Tensor, "batch columns"], Float[Tensor, "batch values"]
     ]:
         """The losses by pieces, Jᵀr and JᵀJ, with only one piece of J in memory at a time."""
-        matrix, gradient = (values[0].new_zeros(1, size) for size in self._pieces[0].numbers[:2])
+        whole = self._pieces[0]
+        matrix, gradient = (values[0].new_zeros(1, size) for size in (whole.num_values, whole.num_columns))
         losses = []
         linearized = self.block.linearizations_in_pieces(values, inputs, self._blocks_in_cache)
         for plan, (part, (residual, jacobian)) in zip(self._pieces, linearized, strict=True):
             rho, residual, jacobian = self.robustified(residual, jacobian, part)
             losses.append(rho)
-            add_normal_gradient(gradient, jacobian, residual, plan.arrays, plan.numbers)
-            add_normal_matrix(matrix, jacobian, plan.arrays, plan.numbers)
+            add_normal_gradient(gradient, jacobian, residual, plan)
+            add_normal_matrix(matrix, jacobian, plan)
         return losses, gradient, matrix
 
     def rows(

@@ -6,7 +6,7 @@ their plan as tensors, so a step that calls them can be recorded; they have no d
 """
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mslsq.kernels import Kernel
+from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.operator_plan import OperatorPlan, on_device
 from mslsq.linear.torch_operators import registered
 
 _matrix = Kernel("normal_matrix", "nSnnnnTnnllnnnnn")
@@ -22,120 +24,123 @@ _gradient = Kernel("normal_gradient", "nSnnnnSnnnTnnllnnn")
 
 
 @dataclass(frozen=True, eq=False)
-class NormalPlan:
+class PairPlan(OperatorPlan):
+    """The products of two variables of a term, of those blocks that are stored."""
+
+    first: int
+    second: int
+    """Where they begin in the joint tangent."""
+    height: int
+    width: int
+    lanes: Int[Tensor, "products"]
+    offsets: Int[Tensor, "products"]
+    """Where the matrix holds the block of every such lane."""
+
+
+@dataclass(frozen=True, eq=False)
+class VariablePlan(OperatorPlan):
+    """One variable of a term, where it is free."""
+
+    first: int
+    height: int
+    lanes: Int[Tensor, "free"]
+    columns: Int[Tensor, "free"]
+    """The first column of the block in every such lane."""
+
+
+@dataclass(frozen=True, eq=False)
+class NormalPlan(OperatorPlan):
     """Where the products of a term's blocks go."""
 
-    arrays: list[Tensor]
-    """For every pair of variables lanes and offsets of blocks, for every variable lanes and first columns."""
-    numbers: list[int]
-    """Sizes of matrix and gradient, numbers of pairs and variables, then (first, second, height, width) of pairs and
-    (first, height) of variables in the joint tangent."""
+    num_values: int
+    num_columns: int
+    pairs: tuple[PairPlan, ...]
+    variables: tuple[VariablePlan, ...]
+
+    def of_lanes(self, start: int, stop: int) -> "NormalPlan":
+        """The plan of the lanes from `start` to `stop` alone, numbered from 0; of a plan on the CPU."""
+
+        def cut(lanes: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            first, last = np.searchsorted(lanes.numpy(), (start, stop))
+            return lanes[first:last] - start, targets[first:last]
+
+        pairs = (PairPlan(p.first, p.second, p.height, p.width, *cut(p.lanes, p.offsets)) for p in self.pairs)
+        variables = (VariablePlan(v.first, v.height, *cut(v.lanes, v.columns)) for v in self.variables)
+        return NormalPlan(self.num_values, self.num_columns, tuple(pairs), tuple(variables))
 
 
-def of_lanes(plan: NormalPlan, start: int, stop: int) -> NormalPlan:
-    """The plan of the lanes from `start` to `stop` alone, numbered from 0."""
-    arrays = []
-    for lanes, targets in zip(plan.arrays[::2], plan.arrays[1::2], strict=True):
-        first, last = np.searchsorted(lanes.numpy(), (start, stop))
-        arrays += [lanes[first:last] - start, targets[first:last]]
-    return NormalPlan(arrays, plan.numbers)
-
-
-def normal_plan(
-    tangents: list[int],
-    joint: list[Int[np.ndarray, "lanes"]],
-    starts: Int[np.ndarray, "blocks"],
-    offsets: Any,
-    num_values: int,
-    num_columns: int,
-    device: torch.device,
-) -> NormalPlan:
-    """The plan of a term.
+def normal_plan(tangents: list[int], joint: list[Int[np.ndarray, "lanes"]], structure: BlockStructure) -> NormalPlan:
+    """The plan of a term, on the device of the structure.
 
     Args:
         tangents: the dimension of each of its variables.
         joint: for each the number of the block in every lane, -1 where it is held fixed.
-        starts: the first column of every block.
-        offsets: (i, j) with i >= j to the place of a stored block.
     """
-    first = np.concatenate((np.zeros(1, np.int64), np.cumsum(tangents)))
-    pairs: list[tuple[int, int, int, int]] = []
-    variables: list[tuple[int, int]] = []
-    arrays: list[np.ndarray] = []
+    first = np.cumsum([0, *tangents]).tolist()
+    kept = partial(on_device, device=structure.device)
+    pairs, variables = [], []
     for p, i in enumerate(joint):
         for q, j in enumerate(joint):
             lanes = np.flatnonzero((i >= 0) & (j >= 0) & (i >= j))
             if len(lanes):
-                pairs.append((int(first[p]), int(first[q]), tangents[p], tangents[q]))
-                arrays += [lanes, offsets(i[lanes], j[lanes])]
-    for p, i in enumerate(joint):
+                offsets, _ = structure.offset_of(i[lanes], j[lanes])
+                pairs.append(PairPlan(first[p], first[q], tangents[p], tangents[q], kept(lanes), kept(offsets)))
         lanes = np.flatnonzero(i >= 0)
-        variables.append((int(first[p]), tangents[p]))
-        arrays += [lanes, starts[i[lanes]]]
-    numbers = [num_values, num_columns, len(pairs), len(variables)]
-    numbers += [number for group in (*pairs, *variables) for number in group]
-    return NormalPlan([torch.from_numpy(np.ascontiguousarray(a, np.int64)).to(device) for a in arrays], numbers)
+        variables.append(VariablePlan(first[p], tangents[p], kept(lanes), kept(structure.starts[i[lanes]])))
+    return NormalPlan(structure.num_values, structure.num_unknowns, tuple(pairs), tuple(variables))
 
 
 @registered("normal_matrix")
-def normal_matrix(jacobian: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
+def normal_matrix(jacobian: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
     """The stored blocks (batch, values) of JᵀJ, of J (batch, rows, tangent, lanes); on the diagonal both triangles."""
-    values = jacobian.new_zeros(len(jacobian), numbers[0])
-    add_normal_matrix(values, jacobian, arrays, numbers)
+    plan = NormalPlan.unpacked(tensors, numbers)
+    values = jacobian.new_zeros(len(jacobian), plan.num_values)
+    add_normal_matrix(values, jacobian, plan)
     return values
 
 
-def add_normal_matrix(values: Tensor, jacobian: Tensor, arrays: list[Tensor], numbers: list[int]) -> None:
+def add_normal_matrix(values: Tensor, jacobian: Tensor, plan: NormalPlan) -> None:
     """The same added to what is there."""
-    rows = jacobian.shape[1]
-    for k in range(numbers[2]):
-        first, second, height, width = numbers[4 + 4 * k : 8 + 4 * k]
-        lanes, offsets = arrays[2 * k], arrays[2 * k + 1]
-        sizes = len(lanes), lanes, offsets, first, second, rows, height, width
-        _matrix(len(jacobian), jacobian, *jacobian.stride(), values, numbers[0], *sizes)
+    given = len(jacobian), jacobian, *jacobian.stride(), values, plan.num_values
+    for p in plan.pairs:
+        _matrix(*given, len(p.lanes), p.lanes, p.offsets, p.first, p.second, jacobian.shape[1], p.height, p.width)
 
 
 @registered("normal_gradient")
-def normal_gradient(jacobian: Tensor, residual: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
+def normal_gradient(jacobian: Tensor, residual: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
     """Jᵀr (batch, columns) for r (batch, rows, lanes)."""
-    gradient = jacobian.new_zeros(len(jacobian), numbers[1])
-    add_normal_gradient(gradient, jacobian, residual, arrays, numbers)
+    plan = NormalPlan.unpacked(tensors, numbers)
+    gradient = jacobian.new_zeros(len(jacobian), plan.num_columns)
+    add_normal_gradient(gradient, jacobian, residual, plan)
     return gradient
 
 
-def add_normal_gradient(
-    gradient: Tensor, jacobian: Tensor, residual: Tensor, arrays: list[Tensor], numbers: list[int]
-) -> None:
+def add_normal_gradient(gradient: Tensor, jacobian: Tensor, residual: Tensor, plan: NormalPlan) -> None:
     """The same added to what is there."""
-    rows, pairs = jacobian.shape[1], numbers[2]
-    given = jacobian, *jacobian.stride(), residual, *residual.stride()
-    for k in range(numbers[3]):
-        first, height = numbers[4 + 4 * pairs + 2 * k : 6 + 4 * pairs + 2 * k]
-        lanes, columns = arrays[2 * (pairs + k)], arrays[2 * (pairs + k) + 1]
-        _gradient(len(jacobian), *given, gradient, numbers[1], len(lanes), lanes, columns, first, rows, height)
+    given = jacobian, *jacobian.stride(), residual, *residual.stride(), gradient, plan.num_columns
+    for v in plan.variables:
+        _gradient(len(jacobian), *given, len(v.lanes), v.lanes, v.columns, v.first, jacobian.shape[1], v.height)
 
 
 @normal_matrix.register_fake
-def _(jacobian: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
-    return jacobian.new_empty(len(jacobian), numbers[0])
+def _(jacobian: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
+    return jacobian.new_empty(len(jacobian), NormalPlan.unpacked(tensors, numbers).num_values)
 
 
 @normal_gradient.register_fake
-def _(jacobian: Tensor, residual: Tensor, arrays: list[Tensor], numbers: list[int]) -> Tensor:
-    return jacobian.new_empty(len(jacobian), numbers[1])
+def _(jacobian: Tensor, residual: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
+    return jacobian.new_empty(len(jacobian), NormalPlan.unpacked(tensors, numbers).num_columns)
 
 
 def normal_matrix_by_tensors(
     jacobian: Float[Tensor, "batch rows tangent lanes"], plan: NormalPlan
 ) -> Float[Tensor, "batch values"]:
     """`normal_matrix` in operations of PyTorch, for other devices than CPUs; no place is added to but those stored."""
-    values = jacobian.new_zeros(len(jacobian), plan.numbers[0])
-    for k in range(plan.numbers[2]):
-        first, second, height, width = plan.numbers[4 + 4 * k : 8 + 4 * k]
-        lanes, offsets = plan.arrays[2 * k], plan.arrays[2 * k + 1]
-        kept = jacobian if len(lanes) == jacobian.shape[3] else jacobian.index_select(3, lanes)
-        left, right = kept[:, :, first : first + height], kept[:, :, second : second + width]
+    values = jacobian.new_zeros(len(jacobian), plan.num_values)
+    for p in plan.pairs:
+        kept = jacobian if len(p.lanes) == jacobian.shape[3] else jacobian.index_select(3, p.lanes)
+        left, right = kept[:, :, p.first : p.first + p.height], kept[:, :, p.second : p.second + p.width]
         products = einsum(left, right, "o rows a lanes, o rows b lanes -> o lanes a b")
-        within = torch.arange(height * width, device=jacobian.device)
-        values = values.index_add(1, (offsets[:, None] + within).reshape(-1), products.flatten(1))
+        within = torch.arange(p.height * p.width, device=jacobian.device)
+        values = values.index_add(1, (p.offsets[:, None] + within).reshape(-1), products.flatten(1))
     return values

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure, analyze
-from mslsq.linear.iterative.block_rows import BlockRows, TermBlocks
+from mslsq.linear.iterative.block_rows import BlockRows, TermBlocks, block_rows
 from mslsq.linearize.normal_products import NormalPlan, normal_plan
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System, Term
@@ -68,7 +68,7 @@ def pattern_of(system: System, structure: Structure) -> Pattern:
                 rows.append(joint[one][both])
                 cols.append(joint[other][both])
     row, col = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in (rows, cols))
-    return Pattern(analyze(sizes, row, col, eliminate=False), tuple(blocks))
+    return Pattern(analyze(sizes, row, col, eliminate=False, device=structure.columns[0].device), tuple(blocks))
 
 
 def block_rows_of(system: System, structure: Structure, heights: tuple[int, ...]) -> BlockRows:
@@ -89,7 +89,7 @@ def block_rows_of(system: System, structure: Structure, heights: tuple[int, ...]
             start += own.shape[1]
         shared = lanes > 1 and all(isinstance(slot.index, int) for slot in term.slots)
         terms.append(TermBlocks(rows, np.concatenate(columns), tuple(slots), shared))
-    return BlockRows(sizes, tuple(terms))
+    return block_rows(sizes, terms, structure.columns[0].device)
 
 
 def _free_blocks(system: System) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -132,10 +132,7 @@ def placement_of(
     joint = [_numbers(term, position, pattern.blocks, lanes) for position in range(len(term.slots))]
     stored, normal = pattern.structure, None
     if not lanes_are_batch and not shared:
-        sizes = (stored.num_values, stored.num_unknowns)
-        normal = normal_plan(
-            tangents, joint, stored.starts, lambda i, j: stored.offset_of(i, j)[0], *sizes, columns.device
-        )
+        normal = normal_plan(tangents, joint, stored)
     return Placement(whole, columns, vector, stored.num_values, lambda: _sparse_places(tangents, joint, stored), normal)
 
 

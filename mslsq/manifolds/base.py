@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
@@ -116,10 +116,24 @@ class Manifold:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Self:
-        """Random elements: the identity moved by a standard normal tangent vector (a manifold may know better)."""
+        """Random elements in the given batch shape, for tests and starts.
+
+        Rotations and directions are uniformly distributed, translations are standard normal, log scales have the
+        standard deviation 0.3. A manifold of your own draws the identity moved by a standard normal tangent vector, or
+        defines `random` itself.
+        """
         batch = _batch(batch_shape)
-        delta = torch.randn((*batch, cls.tangent_dim), generator=generator, dtype=dtype, device=device)
-        return cls.identity(*batch, dtype=delta.dtype, device=delta.device).retract(delta)
+
+        def normal(components: int) -> Tensor:
+            return torch.randn((*batch, components), generator=generator, dtype=dtype, device=device)
+
+        return cls._wrap(cls._random_storage(normal))
+
+    @classmethod
+    def _random_storage(cls, normal: Callable[[int], Tensor]) -> Float[Tensor, "*batch storage"]:
+        """The storage of random elements; `normal(n)` draws standard normal numbers of shape (*batch, n)."""
+        delta = normal(cls.tangent_dim)
+        return cls.identity(*delta.shape[:-1], dtype=delta.dtype, device=delta.device).retract(delta).storage
 
     # The batch
 

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.manifolds.base import Manifold, ManifoldError, _batch
-from mslsq.manifolds.components import stack
-from mslsq.manifolds.validation import refuse, squared_norm_is_off
+from mslsq.manifolds.components import cat, stack
+from mslsq.manifolds.validation import check_matrix, refuse, squared_norm_is_off
 
 
 class LieGroup(Manifold):
@@ -30,7 +30,7 @@ class LieGroup(Manifold):
         unit = cls._unit
         if unit is None:
             return
-        scaled = unit.stop < cls.storage_dim  # what stands behind the rotation is the scale
+        scaled = cls._is_scaled(unit)
 
         def is_wrong(flat: Tensor) -> Tensor:
             wrong = squared_norm_is_off(flat[:, unit])
@@ -78,6 +78,31 @@ class LieGroup(Manifold):
         """The homogeneous matrix (the rotation matrix, for pure rotations)."""
         raise NotImplementedError
 
+    @classmethod
+    def from_matrix(cls, matrix: Float[Tensor, "*batch rows columns"]) -> Self:
+        """The element of a rotation matrix (SO2, SO3), or of a homogeneous matrix [[s R, t], [0, 1]], with or without
+        its last row.
+
+        Raises:
+            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
+                named.
+        """
+        unit = cls._unit
+        if unit is None:
+            raise NotImplementedError(f"{cls.__name__} does not define from_matrix(matrix)")
+        dim = 2 if unit.stop - unit.start == 2 else 3
+        check_matrix(matrix, dim, cls.__name__, homogeneous=unit.start > 0, scaled=cls._is_scaled(unit))
+        return cls._wrap(cls._storage_of_matrix(matrix))
+
+    @classmethod
+    def _storage_of_matrix(cls, matrix: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    @classmethod
+    def _is_scaled(cls, unit: slice) -> bool:
+        """Does a scale stand behind the rotation?"""
+        return unit.stop < cls.storage_dim
+
     def __matmul__(self, other: Any) -> Self:
         if type(other) is not type(self):
             points = " To move points, use .act(points)." if isinstance(other, Tensor) else ""
@@ -98,6 +123,14 @@ class LieGroup(Manifold):
         """`(self.inverse() @ other).log()`."""
         return self.between(other).log()
 
+    def normalized(self) -> Self:
+        """The same elements with rotations of norm one, for storage read from files of few digits."""
+        unit = self._unit
+        if unit is None:
+            return self
+        parts = [self.storage[..., : unit.start], normalized(self.storage[..., unit]), self.storage[..., unit.stop :]]
+        return self._wrap(cat([part for part in parts if part.shape[-1]], like=self.storage))
+
     @classmethod
     def identity(
         cls, *batch_shape: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
@@ -105,6 +138,35 @@ class LieGroup(Manifold):
         """The neutral element in the given batch shape."""
         storage = torch.tensor(cls._identity, dtype=dtype or torch.get_default_dtype(), device=device)
         return cls._wrap(storage.repeat(*_batch(batch_shape), 1))
+
+
+class RigidGroup(LieGroup):
+    """Rotations and rigid motions: groups whose exponential has Jacobians in closed form.
+
+    A subclass defines the left Jacobian and its inverse; the right ones are those at -x.
+    """
+
+    @classmethod
+    def left_jacobian(cls, tangent: Float[Tensor, "*batch tangent"]) -> Float[Tensor, "*batch tangent tangent"]:
+        """J with exp(x + dx) ≈ exp(J dx) exp(x)."""
+        raise NotImplementedError
+
+    @classmethod
+    def left_jacobian_inverse(cls, tangent: Float[Tensor, "*batch tangent"]) -> Float[Tensor, "*batch tangent tangent"]:
+        """The inverse of `left_jacobian`, for angles below 2 pi."""
+        raise NotImplementedError
+
+    @classmethod
+    def right_jacobian(cls, tangent: Float[Tensor, "*batch tangent"]) -> Float[Tensor, "*batch tangent tangent"]:
+        """J with exp(x + dx) ≈ exp(x) exp(J dx): the left Jacobian at -x."""
+        return cls.left_jacobian(-tangent)
+
+    @classmethod
+    def right_jacobian_inverse(
+        cls, tangent: Float[Tensor, "*batch tangent"]
+    ) -> Float[Tensor, "*batch tangent tangent"]:
+        """The inverse of `right_jacobian`: d log(T exp(dx)) / d dx at dx = 0, for x = log T."""
+        return cls.left_jacobian_inverse(-tangent)
 
 
 def dot(a: Float[Tensor, "*batch n"], b: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:

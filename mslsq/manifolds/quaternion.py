@@ -69,8 +69,3 @@ def from_matrix(m: Float[Tensor, "*batch 3 3"]) -> Quaternion:
     largest = torch.stack([a - e - i, e - a - i, i - a - e, a + e + i], -1).argmax(-1)
     index = largest[..., None, None].expand(*largest.shape, 1, 4)
     return normalized(candidates.gather(-2, index).squeeze(-2))
-
-
-def random(*batch: int, generator: torch.Generator | None, dtype: torch.dtype | None, device: object) -> Quaternion:
-    """Uniform on the unit sphere, so uniform on rotations."""
-    return normalized(torch.randn((*batch, 4), generator=generator, dtype=dtype, device=device))  # type: ignore[arg-type]

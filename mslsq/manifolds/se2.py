@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -9,15 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.manifolds import planar
-from mslsq.manifolds.base import _batch
 from mslsq.manifolds.components import cat, stack
-from mslsq.manifolds.lie_group import LieGroup, normalized
+from mslsq.manifolds.lie_group import RigidGroup, normalized
 from mslsq.manifolds.series import half_angle, sine_remainder
 from mslsq.manifolds.so2 import SO2
-from mslsq.manifolds.validation import check_matrix
 
 
-class SE2(LieGroup):
+class SE2(RigidGroup):
     """Rigid motions p -> R p + t of the plane. Storage (x, y, cos θ, sin θ); tangent (translation, angle).
 
     Example::
@@ -98,15 +97,8 @@ class SE2(LieGroup):
         return stack([c, -s, x, s, c, y, o, o, o + 1.0], like=self.storage).unflatten(-1, (3, 3))
 
     @classmethod
-    def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
-        """The motion of a homogeneous matrix; (..., 2, 3) does too.
-
-        Raises:
-            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
-                named.
-        """
-        check_matrix(matrix, 2, cls.__name__, homogeneous=True)
-        return cls._wrap(torch.cat([matrix[..., :2, 2], planar.from_matrix(matrix)], -1))
+    def _storage_of_matrix(cls, matrix: Tensor) -> Tensor:
+        return torch.cat([matrix[..., :2, 2], planar.from_matrix(matrix)], -1)
 
     @classmethod
     def left_jacobian(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
@@ -119,11 +111,6 @@ class SE2(LieGroup):
         return _upper(v, planar.product(cat([2.0 * x * sine_remainder(parts), -flat], like=tangent), tangent[..., :2]))
 
     @classmethod
-    def right_jacobian(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
-        """J with exp(x + dx) ≈ exp(x) exp(J dx): the left Jacobian at -x."""
-        return cls.left_jacobian(-tangent)
-
-    @classmethod
     def left_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
         """The inverse of `left_jacobian`, for angles below 2 pi: [[V⁻¹, -V⁻¹ v], [0, 1]]."""
         x = 0.5 * tangent[..., 2:]
@@ -133,26 +120,9 @@ class SE2(LieGroup):
         return _upper(inverse, -planar.product(inverse, planar.product(v, tangent[..., :2])))
 
     @classmethod
-    def right_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
-        """The inverse of `right_jacobian`: d log(T exp(dx)) / d dx at dx = 0, for x = log T."""
-        return cls.left_jacobian_inverse(-tangent)
-
-    def normalized(self) -> Self:
-        """The same motions with cos² + sin² = 1, for storage read from files of few digits."""
-        return self._wrap(cat([self.storage[..., :2], normalized(self.storage[..., 2:])]))
-
-    @classmethod
-    def random(
-        cls,
-        *batch_shape: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Self:
-        """Uniformly distributed angles, standard normal translations."""
-        batch = _batch(batch_shape)
-        storage = torch.randn((*batch, 4), generator=generator, dtype=dtype, device=device)
-        return cls._wrap(torch.cat([storage[..., :2], normalized(storage[..., 2:])], -1))
+    def _random_storage(cls, normal: Callable[[int], Tensor]) -> Tensor:
+        storage = normal(4)
+        return torch.cat([storage[..., :2], normalized(storage[..., 2:])], -1)
 
 
 def _upper(block: Tensor, column: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -9,15 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.manifolds import quaternion
-from mslsq.manifolds.base import _batch
 from mslsq.manifolds.components import cat, cat_matrices, cross, matmul
-from mslsq.manifolds.lie_group import LieGroup, dot, hat, hat_squared, normalized, outer
+from mslsq.manifolds.lie_group import RigidGroup, dot, hat, hat_squared, normalized, outer
 from mslsq.manifolds.series import HalfAngle, half_angle, higher_remainders, sine_remainder
 from mslsq.manifolds.so3 import SO3
-from mslsq.manifolds.validation import check_matrix
 
 
-class SE3(LieGroup):
+class SE3(RigidGroup):
     """Rigid motions p -> R p + t. Storage (x, y, z, qx, qy, qz, qw); tangent (translation, rotation vector).
 
     Example::
@@ -97,26 +96,14 @@ class SE3(LieGroup):
         return torch.cat([top, last], -2)
 
     @classmethod
-    def from_matrix(cls, matrix: Float[Tensor, "*batch 4 4"]) -> Self:
-        """The motion of a homogeneous matrix whose last row is (0, 0, 0, 1); (..., 3, 4) does too.
-
-        Raises:
-            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
-                named.
-        """
-        check_matrix(matrix, 3, cls.__name__, homogeneous=True)
-        return cls._wrap(torch.cat([matrix[..., :3, 3], quaternion.from_matrix(matrix[..., :3, :3])], -1))
+    def _storage_of_matrix(cls, matrix: Tensor) -> Tensor:
+        return torch.cat([matrix[..., :3, 3], quaternion.from_matrix(matrix[..., :3, :3])], -1)
 
     @classmethod
     def left_jacobian(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
         """J with exp(x + dx) ≈ exp(J dx) exp(x): [[J, Q], [0, J]] with SO(3)'s J and `_coupling` Q."""
         half = half_angle(0.25 * dot(tangent[..., 3:], tangent[..., 3:]))
         return _blocks(SO3.left_jacobian(tangent[..., 3:]), _coupling(tangent, half))
-
-    @classmethod
-    def right_jacobian(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
-        """J with exp(x + dx) ≈ exp(x) exp(J dx): the left Jacobian at -x."""
-        return cls.left_jacobian(-tangent)
 
     @classmethod
     def left_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
@@ -126,27 +113,8 @@ class SE3(LieGroup):
         return _blocks(inverse, -matmul(matmul(inverse, _coupling(tangent, half)), inverse))
 
     @classmethod
-    def right_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6 6"]:
-        """The inverse of `right_jacobian`: d log(T exp(dx)) / d dx at dx = 0, for x = log T."""
-        return cls.left_jacobian_inverse(-tangent)
-
-    def normalized(self) -> Self:
-        """The same motions with quaternions of norm one, for storage read from files of few digits."""
-        return self._wrap(cat([self.storage[..., :3], normalized(self.storage[..., 3:])]))
-
-    @classmethod
-    def random(
-        cls,
-        *batch_shape: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Self:
-        """Uniformly distributed rotations, standard normal translations."""
-        batch = _batch(batch_shape)
-        translation = torch.randn((*batch, 3), generator=generator, dtype=dtype, device=device)
-        rotation = quaternion.random(*batch, generator=generator, dtype=dtype, device=device)
-        return cls._wrap(torch.cat([translation, rotation], -1))
+    def _random_storage(cls, normal: Callable[[int], Tensor]) -> Tensor:
+        return torch.cat([normal(3), normalized(normal(4))], -1)
 
 
 def _coupling(tangent: Float[Tensor, "*batch 6"], half: HalfAngle) -> Float[Tensor, "*batch 3 3"]:

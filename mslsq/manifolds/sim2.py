@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -9,12 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.manifolds import planar
-from mslsq.manifolds.base import _batch
 from mslsq.manifolds.lie_group import LieGroup, normalized
 from mslsq.manifolds.series import half_angle
 from mslsq.manifolds.similarity import translation_coefficients
 from mslsq.manifolds.so2 import SO2
-from mslsq.manifolds.validation import check_matrix
 
 
 class Sim2(LieGroup):
@@ -86,35 +85,15 @@ class Sim2(LieGroup):
         return torch.stack([a, -b, x, b, a, y, o, o, o + 1.0], -1).unflatten(-1, (3, 3))
 
     @classmethod
-    def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
-        """The similarity of a homogeneous matrix [[s R, t], [0, 1]]; (..., 2, 3) does too.
-
-        Raises:
-            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
-                named.
-        """
-        check_matrix(matrix, 2, cls.__name__, homogeneous=True, scaled=True)
+    def _storage_of_matrix(cls, matrix: Tensor) -> Tensor:
         linear = matrix[..., :2, :2]
         scale = (0.5 * (linear * linear).sum((-1, -2))).sqrt()[..., None]
-        return cls._wrap(torch.cat([matrix[..., :2, 2], planar.from_matrix(matrix), scale], -1))
-
-    def normalized(self) -> Self:
-        """The same similarities with cos² + sin² = 1, for storage read from files of few digits."""
-        parts = [self.storage[..., :2], normalized(self.storage[..., 2:4]), self.storage[..., 4:]]
-        return self._wrap(torch.cat(parts, -1))
+        return torch.cat([matrix[..., :2, 2], planar.from_matrix(matrix), scale], -1)
 
     @classmethod
-    def random(
-        cls,
-        *batch_shape: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Self:
-        """Uniformly distributed angles, standard normal translations, log scales of standard deviation 0.3."""
-        batch = _batch(batch_shape)
-        normal = torch.randn((*batch, 5), generator=generator, dtype=dtype, device=device)
-        return cls._wrap(torch.cat([normal[..., :2], normalized(normal[..., 2:4]), (0.3 * normal[..., 4:]).exp()], -1))
+    def _random_storage(cls, normal: Callable[[int], Tensor]) -> Tensor:
+        storage = normal(5)
+        return torch.cat([storage[..., :2], normalized(storage[..., 2:4]), (0.3 * storage[..., 4:]).exp()], -1)
 
 
 def _mean_motion(sigma: Tensor, angle: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -9,13 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.manifolds import quaternion
-from mslsq.manifolds.base import _batch
 from mslsq.manifolds.components import cross
 from mslsq.manifolds.lie_group import LieGroup, dot, hat, normalized
 from mslsq.manifolds.series import half_angle
 from mslsq.manifolds.similarity import inverse_coefficients, translation_coefficients
 from mslsq.manifolds.so3 import SO3
-from mslsq.manifolds.validation import check_matrix
 
 
 class Sim3(LieGroup):
@@ -99,37 +98,16 @@ class Sim3(LieGroup):
         return torch.cat([top, torch.cat([zeros, zeros[..., :1] + 1.0], -1)], -2)
 
     @classmethod
-    def from_matrix(cls, matrix: Float[Tensor, "*batch 4 4"]) -> Self:
-        """The similarity of a homogeneous matrix [[s R, t], [0, 1]]; (..., 3, 4) does too.
-
-        Raises:
-            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
-                named.
-        """
-        check_matrix(matrix, 3, cls.__name__, homogeneous=True, scaled=True)
+    def _storage_of_matrix(cls, matrix: Tensor) -> Tensor:
         linear = matrix[..., :3, :3]
         scale = ((linear * linear).sum((-1, -2)) / 3.0).sqrt()[..., None]  # |s R|² = 3 s² in Frobenius' norm
         q = quaternion.from_matrix(linear / scale[..., None])
-        return cls._wrap(torch.cat([matrix[..., :3, 3], q, scale], -1))
-
-    def normalized(self) -> Self:
-        """The same similarities with quaternions of norm one, for storage read from files of few digits."""
-        parts = [self.storage[..., :3], normalized(self.storage[..., 3:7]), self.storage[..., 7:]]
-        return self._wrap(torch.cat(parts, -1))
+        return torch.cat([matrix[..., :3, 3], q, scale], -1)
 
     @classmethod
-    def random(
-        cls,
-        *batch_shape: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Self:
-        """Uniformly distributed rotations, standard normal translations, log scales of standard deviation 0.3."""
-        batch = _batch(batch_shape)
-        normal = torch.randn((*batch, 4), generator=generator, dtype=dtype, device=device)
-        rotation = quaternion.random(*batch, generator=generator, dtype=dtype, device=device)
-        return cls._wrap(torch.cat([normal[..., :3], rotation, (0.3 * normal[..., 3:]).exp()], -1))
+    def _random_storage(cls, normal: Callable[[int], Tensor]) -> Tensor:
+        rest, rotation = normal(4), normalized(normal(4))
+        return torch.cat([rest[..., :3], rotation, (0.3 * rest[..., 3:]).exp()], -1)
 
 
 def _apply(coefficients: tuple[Tensor, Tensor, Tensor], phi: Tensor, vector: Tensor) -> Tensor:

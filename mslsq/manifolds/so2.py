@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -9,13 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.manifolds import planar
-from mslsq.manifolds.base import _batch
 from mslsq.manifolds.components import stack
-from mslsq.manifolds.lie_group import LieGroup, normalized
-from mslsq.manifolds.validation import check_matrix
+from mslsq.manifolds.lie_group import RigidGroup, normalized
 
 
-class SO2(LieGroup):
+class SO2(RigidGroup):
     """Rotations of the plane. Storage (cos θ, sin θ); tangent: the angle, shape (..., 1).
 
     Example::
@@ -57,37 +56,16 @@ class SO2(LieGroup):
         return stack([c, -s, s, c], like=self.storage).unflatten(-1, (2, 2))
 
     @classmethod
-    def from_matrix(cls, matrix: Float[Tensor, "*batch 2 2"]) -> Self:
-        """The rotation of a rotation matrix.
-
-        Raises:
-            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
-                named.
-        """
-        check_matrix(matrix, 2, cls.__name__, homogeneous=False)
-        return cls._wrap(planar.from_matrix(matrix))
+    def _storage_of_matrix(cls, matrix: Tensor) -> Tensor:
+        return planar.from_matrix(matrix)
 
     @classmethod
     def left_jacobian(cls, tangent: Float[Tensor, "*batch 1"]) -> Float[Tensor, "*batch 1 1"]:
         """One: rotations of the plane commute. So are the other three Jacobians."""
         return torch.ones_like(tangent[..., None])
 
-    right_jacobian = left_jacobian
     left_jacobian_inverse = left_jacobian
-    right_jacobian_inverse = left_jacobian
-
-    def normalized(self) -> Self:
-        """The same rotations with cos² + sin² = 1, for storage read from files of few digits."""
-        return self._wrap(normalized(self.storage))
 
     @classmethod
-    def random(
-        cls,
-        *batch_shape: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Self:
-        """Uniformly distributed rotations."""
-        storage = torch.randn((*_batch(batch_shape), 2), generator=generator, dtype=dtype, device=device)
-        return cls._wrap(normalized(storage))
+    def _random_storage(cls, normal: Callable[[int], Tensor]) -> Tensor:
+        return normalized(normal(2))

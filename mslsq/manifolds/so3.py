@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -9,14 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.manifolds import quaternion
-from mslsq.manifolds.base import _batch
 from mslsq.manifolds.components import cat
-from mslsq.manifolds.lie_group import LieGroup, dot, hat, hat_squared, normalized
+from mslsq.manifolds.lie_group import RigidGroup, dot, hat, hat_squared, normalized
 from mslsq.manifolds.series import HalfAngle, cotangent_remainder, half_angle, sine_remainder
-from mslsq.manifolds.validation import check_matrix
 
 
-class SO3(LieGroup):
+class SO3(RigidGroup):
     """Rotations in space. Storage (qx, qy, qz, qw), q and -q being the same rotation; tangent: the rotation vector.
 
     Example::
@@ -59,30 +58,8 @@ class SO3(LieGroup):
         return quaternion.matrix(self.storage)
 
     @classmethod
-    def from_matrix(cls, matrix: Float[Tensor, "*batch 3 3"]) -> Self:
-        """The rotation of a rotation matrix (orthogonal, of determinant one).
-
-        Raises:
-            ManifoldError: a reflection, a matrix that is not orthogonal up to 1e-3, or of another shape; it is
-                named.
-        """
-        check_matrix(matrix, 3, cls.__name__, homogeneous=False)
-        return cls._wrap(quaternion.from_matrix(matrix))
-
-    def normalized(self) -> Self:
-        """The same rotations with quaternions of norm one, for storage read from files of few digits."""
-        return self._wrap(normalized(self.storage))
-
-    @classmethod
-    def random(
-        cls,
-        *batch_shape: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Self:
-        """Uniformly distributed rotations."""
-        return cls._wrap(quaternion.random(*_batch(batch_shape), generator=generator, dtype=dtype, device=device))
+    def _storage_of_matrix(cls, matrix: Tensor) -> Tensor:
+        return quaternion.from_matrix(matrix)
 
     @staticmethod
     def hat(tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
@@ -97,11 +74,6 @@ class SO3(LieGroup):
         return _eye(tangent) + hat(first * tangent) + second[..., None] * hat_squared(tangent)
 
     @classmethod
-    def right_jacobian(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
-        """J with exp(x + dx) ≈ exp(x) exp(J dx): the left Jacobian at -x (its transpose)."""
-        return cls.left_jacobian(tangent).mT
-
-    @classmethod
     def left_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
         """The inverse of `left_jacobian`, for angles below 2 pi: I - [x]/2 + (1 - (θ/2) cot(θ/2))/θ² [x]²."""
         return cls._left_jacobian_inverse(tangent, half_angle(0.25 * dot(tangent, tangent)))
@@ -112,9 +84,8 @@ class SO3(LieGroup):
         return _eye(tangent) + hat(-0.5 * tangent) + second[..., None] * hat_squared(tangent)
 
     @classmethod
-    def right_jacobian_inverse(cls, tangent: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
-        """The inverse of `right_jacobian`: d log(R exp(dx)) / d dx at dx = 0, for x = log R."""
-        return cls.left_jacobian_inverse(tangent).mT
+    def _random_storage(cls, normal: Callable[[int], Tensor]) -> Tensor:
+        return normalized(normal(4))
 
 
 def _eye(like: Tensor) -> Tensor:

@@ -57,7 +57,10 @@ class Space:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Storage:
-        """Random storage."""
+        """Random storage in the given batch shape: standard normal, or what the manifold's `random` draws."""
+        return self._random(batch_shape, {"generator": generator, "dtype": dtype, "device": device})
+
+    def _random(self, batch_shape: tuple[int, ...], options: dict[str, Any]) -> Storage:
         raise NotImplementedError
 
     def check(self, value: Any) -> None:
@@ -99,14 +102,8 @@ class EuclideanSpace(Space):
     def local(self, a: Storage, b: Storage) -> Tangent:
         return b - a
 
-    def random(
-        self,
-        *batch_shape: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Storage:
-        return torch.randn((*batch_shape, self.storage_dim), generator=generator, dtype=dtype, device=device)
+    def _random(self, batch_shape: tuple[int, ...], options: dict[str, Any]) -> Storage:
+        return torch.randn((*batch_shape, self.storage_dim), **options)
 
 
 @dataclass(frozen=True)
@@ -135,14 +132,8 @@ class ManifoldSpace(Space):
     def local(self, a: Storage, b: Storage) -> Tangent:
         return self.manifold._wrap(a).local(self.manifold._wrap(b))
 
-    def random(
-        self,
-        *batch_shape: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Storage:
-        return self.manifold.random(*batch_shape, generator=generator, dtype=dtype, device=device).storage
+    def _random(self, batch_shape: tuple[int, ...], options: dict[str, Any]) -> Storage:
+        return self.manifold.random(*batch_shape, **options).storage
 
 
 @dataclass(frozen=True)
@@ -194,15 +185,8 @@ class ProductSpace(Space):
         pairs = zip(self.parts, a.split(sizes, -1), b.split(sizes, -1), strict=True)
         return torch.cat([space.local(x, y) for (_, space), x, y in pairs], -1)
 
-    def random(
-        self,
-        *batch_shape: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Storage:
-        draws = [s.random(*batch_shape, generator=generator, dtype=dtype, device=device) for _, s in self.parts]
-        return torch.cat(draws, -1)
+    def _random(self, batch_shape: tuple[int, ...], options: dict[str, Any]) -> Storage:
+        return torch.cat([space._random(batch_shape, options) for _, space in self.parts], -1)
 
 
 def space_of(kind: Kind) -> Space:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from mslsq.manifolds.base import Manifold, _batch
 from mslsq.manifolds.lie_group import dot, normalized
 from mslsq.manifolds.series import angle_ratios, half_angle
 from mslsq.manifolds.validation import refuse, squared_norm_is_off
+from mslsq.validation import integer
 
 
 class UnitVector(Manifold):
@@ -34,8 +36,7 @@ class UnitVector(Manifold):
     @staticmethod
     def of_dim(dim: int) -> type[UnitVector]:
         """The unit vectors of R^dim (dim ≥ 2), always the same class for the same dim."""
-        if not isinstance(dim, int) or isinstance(dim, bool) or dim < 2:
-            raise ValueError(f"UnitVector.of_dim(dim) needs an int of at least 2, got {dim!r}")
+        integer("UnitVector.of_dim: dim", dim, 2)
         return _of_dim(dim)
 
     @classmethod
@@ -94,16 +95,8 @@ class UnitVector(Manifold):
         return cls._wrap(storage.repeat(*_batch(batch_shape), 1))
 
     @classmethod
-    def random(
-        cls,
-        *batch_shape: int,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Self:
-        """Uniformly distributed directions."""
-        shape = (*_batch(batch_shape), cls.storage_dim)
-        return cls._wrap(normalized(torch.randn(shape, generator=generator, dtype=dtype, device=device)))
+    def _random_storage(cls, normal: Callable[[int], Tensor]) -> Tensor:
+        return normalized(normal(cls.storage_dim))
 
 
 @cache

@@ -1,7 +1,8 @@
 """One exception class per kind of mistake a user can make in stating a problem; all are `ProblemError`s."""
 
-import difflib
 from collections.abc import Iterable
+
+from mslsq.validation import suggestion
 
 
 class ProblemError(ValueError):
@@ -32,9 +33,8 @@ class UnknownNameError(ProblemError):
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
     """The error for a name that is not known: suggests the nearest one."""
     known = list(known)
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return UnknownNameError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(map(repr, known)) or 'none'}.")
+    listed = ", ".join(map(repr, known)) or "none"
+    return UnknownNameError(f"Unknown {kind} {name!r}.{suggestion(name, known)} Known: {listed}.")
 
 
 class SecondDerivativeError(NotImplementedError):

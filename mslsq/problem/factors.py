@@ -27,7 +27,7 @@ class Prior(CostFunction):
     Of a Euclidean variable it is x − target.
 
     Args:
-        variable: a variable on any manifold, or `variable[index]`.
+        x: a variable on any manifold, or `variable[index]`.
         target: an element, or a tensor where the variable is Euclidean, one per block or `Shared`; a dict for a
             product.
         weight: 1/sigma, for instance `mslsq.Scale(1e6)` to hold a gauge.

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mslsq.manifolds import space_of
 from mslsq.problem.errors import IndexRangeError, ProblemError
+from mslsq.validation import integer
 
 Index = Any  # int, slice, sequence of int, or integer tensor of shape (E,)
 
@@ -31,8 +32,8 @@ class Variable:
     def __init__(self, name: str, manifold: Any, count: int | None = None):
         if not isinstance(name, str) or not name:
             raise ProblemError(f"Variable: the name must be a non-empty string, not {name!r}.")
-        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
-            raise ProblemError(f"Variable {name!r}: count must be a positive integer or None, not {count!r}.")
+        if count is not None:
+            integer(f"Variable {name!r}: count", count, 1, otherwise="None", error=ProblemError)
         self.name = name
         self.manifold = manifold
         self.space = space_of(manifold)

@@ -177,7 +177,7 @@ def _placed(system: System, solver: Solver, block: BlockTerm, compressed: Compre
     if (wanted or may_want) and not (full and not split) and device.type == "cpu":
         ends = np.cumsum([0, *tangents])
         pieces = tuple(np.arange(start, stop) for start, stop in pairwise(ends))
-        pattern = Pattern(analyze(np.ones(n, np.int64), *compressed.lower), pieces)
+        pattern = Pattern(analyze(np.ones(n, np.int64), *compressed.lower, device=device), pieces)
         if wanted or blocks_are_faster(pattern.structure, pattern.kinds(system)):
             structure = _numbered(np.zeros(n, np.int64), tangents, device, largest)
         else:

@@ -1,5 +1,6 @@
 """Powell's dogleg: inside a trust region, from the steepest descent towards the Gauss–Newton step."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from mslsq.linear import LinearSolver
 from mslsq.linearize.linearizer import Linearization
 from mslsq.solvers.solver import Proposal, Solver, SolverOptionError, quotient
+from mslsq.validation import number
 
 
 class TrustRegion(NamedTuple):
@@ -41,8 +43,7 @@ class Dogleg(Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.initial_radius > 0:
-            raise SolverOptionError(f"Dogleg: initial_radius must be positive, not {self.initial_radius!r}.")
+        number("Dogleg: initial_radius", self.initial_radius, above=0, most=math.inf, error=SolverOptionError)
 
     def start(self, model: Linearization, linear: LinearSolver, coupled: int) -> TrustRegion:
         squared = linear.storage.diagonal(model.matrix)

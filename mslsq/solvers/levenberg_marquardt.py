@@ -9,6 +9,7 @@ from torch import Tensor
 from mslsq.linear import LinearSolver
 from mslsq.linearize.linearizer import Linearization
 from mslsq.solvers.solver import LARGEST_DENSE, RESOLVED, Proposal, Solver, SolverOptionError
+from mslsq.validation import one_of
 
 SMALL_SHRINK, LARGE_SHRINK = 0.2, 0.1
 """Least share of the damping that one step leaves, in small and in large systems. Nielsen's third is reached at a gain
@@ -70,10 +71,7 @@ class LevenbergMarquardt(Solver):
                 f"LevenbergMarquardt: needs 0 < initial_damping < max_damping, got {self.initial_damping!r} and "
                 f"{self.max_damping!r}."
             )
-        if self.scaling not in ("marquardt", "identity"):
-            raise SolverOptionError(
-                f"LevenbergMarquardt: scaling must be 'marquardt' or 'identity', not {self.scaling!r}."
-            )
+        one_of("LevenbergMarquardt: scaling", self.scaling, ("marquardt", "identity"), SolverOptionError)
 
     def start(self, model: Linearization, linear: LinearSolver, coupled: int) -> Damping:
         scale = self._scale(model, linear)

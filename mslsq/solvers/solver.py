@@ -15,13 +15,14 @@ from mslsq.linear.choice import BATCH, AutomaticSparse, eliminating
 from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.linearizer import Linearization
 from mslsq.linearize.trace import Wish
+from mslsq.validation import integer, number, one_of
 
 LARGEST_DENSE = 300
 """Up to that many columns in one connected part the normal equations are dense under `linear_solver="auto"`."""
 
 
 class SolverOptionError(ValueError):
-    """An option of a solver has a value that makes no sense."""
+    """An option of a solver has a value that is not valid."""
 
 
 RESOLVED = 1e-2
@@ -89,16 +90,11 @@ class Solver:
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if not isinstance(self.max_steps, int) or isinstance(self.max_steps, bool) or self.max_steps < 0:
-            raise SolverOptionError(f"{name}: max_steps must be a non-negative integer, not {self.max_steps!r}.")
+        integer(f"{name}: max_steps", self.max_steps, error=SolverOptionError)
         for option in ("ftol", "gtol", "xtol"):
-            value = getattr(self, option)
-            if option == "gtol" and value is None:
-                continue
-            if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-                raise SolverOptionError(f"{name}: {option} must be a number >= 0, not {value!r}.")
-        if self.trace not in ("auto", "always", "never"):
-            raise SolverOptionError(f"{name}: trace must be 'auto', 'always' or 'never', not {self.trace!r}.")
+            if option != "gtol" or self.gtol is not None:
+                number(f"{name}: {option}", getattr(self, option), least=0, error=SolverOptionError)
+        one_of(f"{name}: trace", self.trace, ("auto", "always", "never"), SolverOptionError)
         if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
             raise SolverOptionError(
                 f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky(), "
@@ -152,7 +148,7 @@ class Solver:
         asked = self.linear_solver
         if asked == "auto":
             if sparse:
-                return AutomaticSparse(on_cpu)
+                return AutomaticSparse()
             return UnrolledCholesky() if self.compile and size <= LARGEST_UNROLLED else Cholesky()
         if sparse:
             # One big residual is compressed to normal equations: it has no blocks to multiply by.

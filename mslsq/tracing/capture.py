@@ -75,9 +75,8 @@ def capture(function: Callable[..., Any], example: tuple[Any, ...], *, name: str
 
     Raises:
         CaptureError: Python looks at the value of an input (a branch, `.item()`, a mask index, NumPy), or random
-        numbers
-            are drawn. The message names the cost, the line, and what to write instead. Errors of the residual itself on
-            the example pass through unchanged.
+            numbers are drawn. The message names the cost, the line, and what to write instead. Errors of the residual
+            itself on the example pass through unchanged.
 
     Example:
         >>> def residual(x):

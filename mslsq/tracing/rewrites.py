@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 
-from mslsq.private import arguments_of, is_operator, operator_name, overload_name, writes
+from mslsq.private import arguments_of, is_operator, operator_name, overload_name, writes, written_arguments
 from mslsq.tracing import operators
 from mslsq.tracing.graph import graph_of
 from mslsq.tracing.replacements import factorizations
@@ -139,16 +139,18 @@ def unchecked(node: fx.Node) -> None:
 
 def into_fresh(node: fx.Node) -> bool:
     """Is it a copy into zeros made for it? A tangent gets the layout of its primal so: losing it loses a derivative."""
-    into = cast(fx.Node, node.args[0])
-    return into.target is aten._new_zeros_with_same_feature_meta.default and len(into.users) == 1
+    into = node.args[0] if node.args else None
+    fresh = aten._new_zeros_with_same_feature_meta.default
+    return isinstance(into, fx.Node) and into.target is fresh and len(into.users) == 1
 
 
 def writes_into_a_view(node: fx.Node) -> bool:
     """Does it write into the result of another operation, of which others may see a part?"""
-    if not writes(node.target):
+    if not writes(node.target) or into_fresh(node):
         return False
-    into = node.args[0] if node.args else None
-    return isinstance(into, fx.Node) and into.op == "call_function" and not into_fresh(node)
+    # not always the first: PyTorch 2.9 records a batch norm as one that writes its running statistics, the module's own
+    into = written_arguments(node.target, node.args)
+    return any(isinstance(one, fx.Node) and one.op == "call_function" for one in into)
 
 
 def replace(node: fx.Node, by: Any) -> None:

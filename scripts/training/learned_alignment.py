@@ -15,6 +15,7 @@ import mslsq
 from mslsq.alignment import align
 from mslsq.alignment.learned import TEST, TRAIN, LearnedAligner, PairBatch, PairSource, corner_errors, training_loss
 from mslsq.alignment.metrics import corner_error
+from mslsq.validation import one_of
 from training import pictures
 from training.loop import Schedule
 
@@ -33,8 +34,7 @@ class LearnedAlignment:
     """The task: pairs of training images, the robustified corner error after every level."""
 
     def __init__(self, options: dict[str, Any], schedule: Schedule, seed: int):
-        if options["adjoint"] not in ADJOINTS:
-            raise ValueError(f"learned_alignment.adjoint={options['adjoint']!r}; it is one of {', '.join(ADJOINTS)}.")
+        one_of("learned_alignment.adjoint", options["adjoint"], list(ADJOINTS))
         torch.manual_seed(seed)
         self.seed, self.batch, self.options = seed, schedule.batch, options
         self.module = LearnedAligner(**{k: options[k] for k in NETWORK}, adjoint=ADJOINTS[options["adjoint"]]())

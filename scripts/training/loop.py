@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from mslsq.alignment.rasters import replacing, write_text
+from mslsq.replacing import replacing, write_text
 
 CHECKPOINT = "checkpoint.pt"
 WARM_UP = 0.05

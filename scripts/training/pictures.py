@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mslsq.alignment.learned import LearnedAligner, PairBatch
 from mslsq.alignment.learned.pairs import resampled
-from mslsq.alignment.report import figure_of, save_figure
+from mslsq.plotting import figure_of, save_figure
 from training.loop import smoothed
 
 COLOURS = {"start": "0.6", "intensity": "tab:orange", "learned": "tab:blue"}

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import mslsq
-from mslsq.alignment.report import figure_of, save_figure
+from mslsq.plotting import figure_of, save_figure
+from mslsq.validation import integer, number
 from training.loop import Schedule
 
 STEP_SIGMA = 0.03
@@ -58,10 +59,8 @@ class PoseGraphWeights:
 
     def __init__(self, options: dict[str, Any], schedule: Schedule, seed: int):
         for name, low in (("poses", 4), ("closures", 1), ("hidden", 1), ("test_graphs", 1)):
-            if isinstance(options[name], bool) or not isinstance(options[name], int) or options[name] < low:
-                raise ValueError(f"pose_graph_weights.{name}={options[name]!r}; it is a whole number, {low} or more.")
-        if not 0 <= options["outliers"] <= 1:
-            raise ValueError(f"pose_graph_weights.outliers={options['outliers']!r}; it is a share, 0 to 1.")
+            integer(f"pose_graph_weights.{name}", options[name], low)
+        number("pose_graph_weights.outliers", options["outliers"], least=0, most=1)
         torch.manual_seed(seed)
         self.seed, self.batch, self.options = seed, schedule.batch, options
         generator = torch.Generator().manual_seed(seed)

@@ -197,7 +197,7 @@ def test_integer_maps_and_colours_are_taken_as_they_are(shifted):
         ({"loss": "couchy"}, "cauchy"),
         ({"init": "fase"}, "phase"),
         ({"reference": 2}, "from 0 to 1"),
-        ({"reference": "a"}, "index"),
+        ({"reference": "a"}, "reference must be an integer from 0 to 1"),
         ({"levels": 0}, "levels"),
         ({"levels": 2.5}, "levels"),
         ({"min_overlap": -1}, "min_overlap"),
@@ -208,7 +208,7 @@ def test_integer_maps_and_colours_are_taken_as_they_are(shifted):
         ({"init": torch.eye(3)}, "shape"),
     ],
 )
-def test_an_option_without_sense_is_refused_with_what_makes_sense(pair, options, says):
+def test_an_option_that_is_not_valid_is_refused_with_what_is(pair, options, says):
     with pytest.raises(AlignmentOptionError, match=says):
         align([pair.reference, pair.moving], **options)
 

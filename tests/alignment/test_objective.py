@@ -83,3 +83,14 @@ def test_every_loss_makes_a_problem_that_the_engine_solves(loss):
     assert abs(float(found[0, 2]) - 0.5) < 2e-3
     assert abs(float(found[1, 2])) < 2e-3
     assert abs(float(solution.value["value"][0].exp()) - 1 / 0.8) < 2e-3
+
+
+@pytest.mark.parametrize("name", list(models.MODELS))
+def test_a_step_looks_at_the_map_once_and_sees_the_same(name):
+    cost, data = cost_of(name), arguments()
+    warp = models.MODELS[name].identity(dtype=torch.float64)
+    value = torch.tensor([0.2, -0.1], dtype=torch.float64)
+    residual, parts = cost.residual_and_jacobians(warp, value, **data)
+    # Same formula up to the order of operations.
+    torch.testing.assert_close(residual, cost.residual(warp, value, **data), rtol=1e-13, atol=1e-13)
+    assert all(torch.equal(a, b) for a, b in zip(parts, cost.jacobians(warp, value, **data), strict=True))

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from mslsq.alignment import rasters
+from mslsq.replacing import replacing, write_text
 
 iio = pytest.importorskip("imageio.v3")
 tifffile = pytest.importorskip("tifffile")
@@ -141,8 +142,8 @@ def test_missing_files_directories_and_wrong_arrays_are_refused(tmp_path):
 
 def test_an_interrupted_write_leaves_the_old_file_whole(tmp_path):
     path = tmp_path / "a.txt"
-    rasters.write_text(path, "old")
-    with pytest.raises(RuntimeError), rasters.replacing(path) as temporary:
+    write_text(path, "old")
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
         temporary.write_text("half")
         raise RuntimeError
     assert path.read_text() == "old"

@@ -1,6 +1,8 @@
 """The classic problems: SciPy reaches the published minima from the published starts."""
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,3 +103,14 @@ def test_the_helix_turns_as_in_the_paper():
         theta = math.atan(x[1] / x[0]) / (2 * math.pi) + (0.5 if x[0] < 0 else 0.0)
         point = torch.tensor([*x, 0.0], dtype=torch.float64)
         assert classic.helical_valley(point)[0].item() == pytest.approx(-100 * theta)
+
+
+def test_the_page_of_the_data_sets_lists_every_problem_as_it_is():
+    page = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| ([^|]*) \|", page, re.MULTILINE)
+    listed = {name: (int(n), int(m), [float(x) for x in minima.split(",")]) for name, n, m, minima in rows}
+    assert list(listed) == list(classic.PROBLEMS)
+    for name, problem in classic.PROBLEMS.items():
+        unknowns, residuals, minima = listed[name]
+        assert (unknowns, residuals) == (len(problem.start), len(problem.residual(problem.start)))
+        assert minima == pytest.approx(problem.minima, rel=1e-5)

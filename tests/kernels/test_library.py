@@ -65,7 +65,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 SOLVE = """
 import torch, mslsq, numpy as np
 from mslsq.linear.block_structure import analyze
-from mslsq.linear.sparse.block_cholesky import factor, solve
+from mslsq.linear.sparse.multifrontal import factor, solve
 torch.manual_seed(0)
 rng = np.random.default_rng(0)
 found = []
@@ -74,10 +74,12 @@ for dtype in (np.float64, np.float32):  # a Cholesky with blocks of two sizes, o
     rows, cols = rng.integers(0, 60, 150), rng.integers(0, 60, 150)
     structure = analyze(sizes, rows, cols)
     values = 0.1 * rng.standard_normal((2, structure.num_values))
-    values[:, structure.diagonal_index] = 20
-    factored = factor(structure, values.astype(dtype))
+    values[:, structure.diagonal_index.numpy()] = 20
+    matrix, plan = torch.from_numpy(values.astype(dtype)), structure.elimination.packed
+    factored = factor(matrix, matrix.new_zeros(0), *plan)
     for k in (1, 11):
-        found.append(solve(factored, rng.standard_normal((2, structure.num_unknowns, k)).astype(dtype)))
+        rhs = torch.from_numpy(rng.standard_normal((2, structure.num_unknowns, k)).astype(dtype))
+        found.append(solve(*factored, rhs, *plan).numpy())
 camera, point = mslsq.Variable("camera", mslsq.Euclidean(9), 12), mslsq.Variable("point", mslsq.Euclidean(3), 80)
 @mslsq.cost
 def seen(c, p, *, seen_at):

@@ -43,6 +43,20 @@ def test_the_packaged_library_needs_no_home(installed, compiled, homeless):
     assert library.available()
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives folders away")
+def test_the_packaged_library_may_be_below_a_folder_of_another_user_as_the_package_is(installed, compiled, monkeypatch):
+    """Sandboxes: / belongs to a user that is not known inside. In the cache no such library is loaded."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    os.chown(installed.package.parent, 12345, -1)
+    kept = installed.cache / sources_hash() / f"{sys.platform}-{loading.platform.machine()}"
+    installed.put(kept / next(iter(targets())) / NAME, compiled)
+    with pytest.raises(KernelsMissingError, match="belongs to another user"):
+        library.target()
+    library._outcome.cache_clear()
+    installed.packaged(compiled)
+    assert library.target()
+
+
 def test_without_a_library_and_a_compiler_the_error_says_what_to_do(installed, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.warns(KernelsMissingWarning, match="ten times"):

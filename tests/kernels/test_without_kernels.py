@@ -8,6 +8,7 @@ import mslsq.kernels.library as library
 from mslsq.datasets.synthetic_graphs import ring_graph
 
 F64 = torch.float64
+EXACT_ITERATIONS = mslsq.linear.ConjugateGradient(tolerance=1e-12, forcing="constant")
 
 
 @pytest.fixture
@@ -78,12 +79,13 @@ def test_large_problems_are_solved_with_a_warning(make, linear, no_kernels):
 
 
 @pytest.mark.filterwarnings("ignore::mslsq.kernels.library.KernelsMissingWarning")
-def test_derivatives_go_through_such_a_solve(no_kernels):
+@pytest.mark.parametrize("linear", ["auto", EXACT_ITERATIONS], ids=["auto", "iterative"])
+def test_derivatives_go_through_such_a_solve(linear, no_kernels):
     problem, start = bundle()
     target = torch.randn(600, 2, dtype=F64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     gradients = []
-    for linear in ("auto", mslsq.linear.Cholesky()):
-        solver = mslsq.LevenbergMarquardt(linear_solver=linear, gtol=1e-12)
+    for chosen in (linear, mslsq.linear.Cholesky()):
+        solver = mslsq.LevenbergMarquardt(linear_solver=chosen, gtol=1e-12)
         solution = mslsq.solve(problem, start, {"seen": {"measured": target}}, solver=solver)
         gradients.append(torch.autograd.grad(solution.value["point"].sum(), target)[0])
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-6, atol=1e-9)

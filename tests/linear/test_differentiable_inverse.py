@@ -11,7 +11,7 @@ from torch.func import grad, jacfwd, jacrev, jvp, vmap
 from mslsq.linear import Cholesky, ConjugateGradient, Schur, SparseCholesky
 from mslsq.linear.block_structure import analyze
 from mslsq.linear.differentiable_inverse import DifferentiableInverse
-from mslsq.linear.iterative.block_rows import BlockRows, TermBlocks
+from mslsq.linear.iterative.block_rows import BlockRows, TermBlocks, block_rows
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem, UnformedSystem
 
 F64 = torch.float64
@@ -34,18 +34,18 @@ def by_blocks() -> tuple[BlockRows, ConjugateGradient]:
     columns += [np.where(second >= 0, starts[second] + a, 10) for a in range(3)]
     pair = TermBlocks(3, np.stack(columns), ((0, 2, first), (2, 3, second)), False)
     whole = TermBlocks(4, np.arange(2)[:, None], ((0, 2, np.array([0])),), False)
-    rows = BlockRows(np.array([2, 2, 3, 3]), (pair, whole))
+    rows = block_rows(np.array([2, 2, 3, 3]), (pair, whole), torch.device("cpu"))
     return rows, dataclasses.replace(ConjugateGradient(matrix_free=True), rows=rows)
 
 
 def dense_by_blocks(rows: BlockRows, jacobian: Tensor) -> Tensor:
     """JᵀJ, each row of J written out."""
     total, at = jacobian.new_zeros(rows.num_columns, rows.num_columns), 0
-    for term in rows.terms:
+    for term in rows.jacobian.terms:
         tangent, lanes = term.columns.shape
         size = term.rows * tangent * lanes
         blocks = jacobian[..., at : at + size].reshape(*jacobian.shape[:-1], term.rows, tangent, lanes)
-        place = torch.nn.functional.one_hot(torch.from_numpy(term.columns), rows.num_columns + 1).to(F64)[..., :-1]
+        place = torch.nn.functional.one_hot(term.columns, rows.num_columns + 1).to(F64)[..., :-1]
         full = torch.einsum("...rtl,tlc->...rlc", blocks, place).flatten(-3, -2)
         total, at = total + full.mT @ full, at + size
     return total
@@ -59,7 +59,7 @@ class Case:
         if isinstance(system, UnformedSystem):
             rows = system.rows
             self.columns = rows.num_columns
-            self.size = sum(t.rows * t.columns.size for t in rows.terms)
+            self.size = sum(t.rows * t.columns.numel() for t in rows.jacobian.terms)
             self.matrix, self.damping = random(self.size), random(self.columns, seed=3).abs() + 0.5
             return
         self.columns, self.size = STRUCTURE.num_unknowns, STRUCTURE.num_values

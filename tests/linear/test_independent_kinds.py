@@ -30,7 +30,7 @@ def test_names_are_taken_as_they_are_given():
 @pytest.mark.parametrize(
     "asked, words",
     [
-        ("points", r"Solver\(eliminate='points'\): no variable of that name.*did you mean 'point'"),
+        ("points", r"Solver\(eliminate='points'\): no variable of that name.*Did you mean 'point'"),
         ("camera", r"Solver\(eliminate='camera'\): camera\[0\] and camera\[2\].*or do without\."),
         (("point", "camera"), r"camera\[0\] and camera\[2\]"),
     ],

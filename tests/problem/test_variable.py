@@ -1,4 +1,4 @@
-"""Variables and references to their blocks: an index that makes no sense names variable, entry and range."""
+"""Variables and references to their blocks: an index that is not valid names variable, entry and range."""
 
 # Wrong arguments on purpose.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false

@@ -20,12 +20,15 @@ def train_script():
 @pytest.fixture
 def command(train_script):
     """`command(folder, *overrides)` runs the script with these options and returns its exit code."""
-    from command_line import attempt
+    from command_line import CONFIGURATION_ERRORS, attempt, refuse
     from hydra import compose, initialize_config_dir
 
     def call(folder, *overrides):
         with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-            settings = compose("train", overrides=[str(option) for option in overrides])
+            try:
+                settings = compose("train", overrides=[str(option) for option in overrides])
+            except CONFIGURATION_ERRORS as error:
+                return refuse(error)
         return attempt(train_script.run, settings, Path(folder))
 
     yield call

@@ -1,4 +1,4 @@
-"""The training script: it learns, it survives a kill, and it says what makes no sense."""
+"""The training script: it learns, it survives a kill, and it says what is not valid."""
 
 import csv
 import json
@@ -96,21 +96,21 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(command, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["+stpes=3"], "no option stpes. Did you mean steps?"),
-        (["+learned_alignment.chanels=3"], "Did you mean learned_alignment.channels?"),
-        (["task=learned_aligment"], "Did you mean learned_alignment?"),
-        (["steps=0"], "steps is a whole number, 1 or more"),
-        (["learning_rate=-1"], "learning_rate is a positive number"),
-        (["quiet=maybe"], "quiet is true or false"),
+        (["+stpes=3"], "no option stpes. Did you mean 'steps'?"),
+        (["+learned_alignment.chanels=3"], "Did you mean 'learned_alignment.channels'?"),
+        (["task=learned_aligment"], "Did you mean 'learned_alignment'?"),
+        (["steps=0"], "steps must be a positive integer, not 0."),
+        (["learning_rate=-1"], "learning_rate must be a positive number, not -1.0."),
+        (["quiet=maybe"], "quiet: Value 'maybe' is not a valid bool"),
         (["learned_alignment.strides=[2,4]"], "coarsest first"),
         (["learned_alignment.size=20"], "too small"),
-        (["learned_alignment.model=affine"], "translation, se2 and sim2"),
-        (["learned_alignment.adjoint=backprop"], "unrolled, implicit, gauss_newton"),
+        (["learned_alignment.model=affine"], "'translation', 'se2', 'sim2'"),
+        (["learned_alignment.adjoint=backprop"], "'unrolled', 'implicit', 'gauss_newton'"),
         (["task=pose_graph_weights", "pose_graph_weights.poses=1"], "4 or more"),
         (["resume=/nowhere"], "nothing to resume"),
     ],
 )
-def test_what_makes_no_sense_is_said_in_words(command, tmp_path, capsys, options, words):
+def test_a_command_that_is_not_valid_is_told_in_words(command, tmp_path, capsys, options, words):
     assert command(tmp_path, *options) == 2
     assert words in capsys.readouterr().err.replace("\n", " ")
     assert not list(tmp_path.iterdir())

@@ -18,6 +18,7 @@ import mslsq
 from mslsq.alignment.learned.network import FeatureLevel, FeaturePyramid
 from mslsq.alignment.models import MODELS, Frame, Warp
 from mslsq.alignment.sampling import sample, sample_with_gradient
+from mslsq.validation import one_of
 
 
 class FeatureDifference(mslsq.CostFunction):
@@ -38,16 +39,20 @@ class FeatureDifference(mslsq.CostFunction):
     ) -> Float[Tensor, " channels"]:
         return sample(coefficients, warp.act(point) * to_level[0] + to_level[1:]) - target
 
-    def jacobians(
+    def residual_and_jacobians(
         self,
         warp: Warp,
         point: Float[Tensor, "2"],
         target: Float[Tensor, " channels"],
         coefficients: Float[Tensor, "channels height width"],
         to_level: Float[Tensor, "3"],
-    ) -> tuple[Float[Tensor, "channels tangent"]]:
-        _, gradient = sample_with_gradient(coefficients, warp.act(point) * to_level[0] + to_level[1:])
-        return (warp.pull_back(to_level[0] * gradient, point),)
+    ) -> tuple[Float[Tensor, " channels"], tuple[Float[Tensor, "channels tangent"]]]:
+        moved, depth = warp.act_and_depth(point)
+        sampled, gradient = sample_with_gradient(coefficients, moved * to_level[0] + to_level[1:])
+        return sampled - target, (warp.pull_back(to_level[0] * gradient, point, (moved, depth)),)
+
+    def jacobians(self, warp: Warp, **data: Tensor) -> tuple[Float[Tensor, "channels tangent"]]:
+        return self.residual_and_jacobians(warp, **data)[1]
 
 
 class Anchor(mslsq.CostFunction):
@@ -107,8 +112,7 @@ class LearnedAligner(nn.Module):
         super().__init__()
         if size < 4 * strides[0] + 1:
             raise ValueError(f"size={size} is too small for stride {strides[0]}: at least {4 * strides[0] + 1} pixels.")
-        if model not in ("translation", "se2", "sim2"):
-            raise ValueError(f"model={model!r}; the learned aligner knows translation, se2 and sim2.")
+        one_of("LearnedAligner: model", model, ("translation", "se2", "sim2"))
         self.size, self.kind, self.samples = size, MODELS[model], samples
         self.network = FeaturePyramid(tuple(strides), channels, width)
         self.log_trust = nn.Parameter(torch.zeros(len(strides)))
@@ -165,7 +169,7 @@ class LearnedAligner(nn.Module):
         layer = self.layers[number]
         assert isinstance(layer, mslsq.LeastSquaresLayer)  # ModuleList forgets the type
         cost = layer.problem["features"]
-        start = self.kind._wrap(start.storage.detach())
+        start = self.kind(start.storage.detach())
         every = self._every(fixed.features.shape[-1])
         weight = self._weight(fixed.confidence[:, ::every, ::every].flatten(1), moving.confidence, start, cost)
         count = weight.shape[-1]
@@ -177,7 +181,7 @@ class LearnedAligner(nn.Module):
                 "coefficients": moving.features,
                 "weight": weight,
             },
-            "anchor": {"start": self.kind._wrap(start.storage[:, None]), "weight": trust},
+            "anchor": {"start": self.kind(start.storage[:, None]), "weight": trust},
         }
         dims = {"features": {"target": 0, "coefficients": 0, "weight": 0}, "anchor": {"start": 0, "weight": None}}
         return layer({"warp": start}, data, in_dims=({"warp": 0}, dims))
@@ -191,7 +195,7 @@ class LearnedAligner(nn.Module):
     ) -> Float[Tensor, "batch n"]:
         """sqrt of the product of both confidences at the start, zero outside the moving image; mean square one."""
         points, to_level = cost.get_buffer("point"), cost.get_buffer("to_level")
-        at = self.kind._wrap(start.storage[:, None]).act(points) * to_level[0] + to_level[1:]
+        at = self.kind(start.storage[:, None]).act(points) * to_level[0] + to_level[1:]
         height, width = moving.shape[-2:]
         scaled = 2 * at / at.new_tensor([width - 1, height - 1]) - 1
         seen = functional.grid_sample(moving[:, None], scaled[:, None], align_corners=True)[:, 0, 0]

@@ -57,4 +57,4 @@ def within_reach(
         noise = torch.randn(len(far), aligner.kind.tangent_dim, generator=generator).to(warp.storage)
         # A tangent of length t moves the corners by t half-sides on average.
         step = 0.7 * reach / aligner.frame.half * noise / noise.norm(dim=-1, keepdim=True)
-        return aligner.kind._wrap(torch.where(far[:, None], truth.retract(step).storage, warp.storage))
+        return aligner.kind(torch.where(far[:, None], truth.retract(step).storage, warp.storage))

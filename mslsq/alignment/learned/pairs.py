@@ -47,6 +47,7 @@ class PairSource:
     Args:
         images: names of bundled rasters, or files of scikit-image's and Matplotlib's wheels.
         size: of the crops, pixels.
+        model: of the warp: "translation", "se2" or "sim2".
         shift, degrees: of the warp about the crop's centre, each way.
         noise: of both crops, as a share of their range.
     """

@@ -1,5 +1,7 @@
 """Inverses of many small symmetric blocks, applied to vectors: what block-Jacobi preconditioners are made of."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -16,7 +18,7 @@ class BlockInverse:
             once.
     """
 
-    def __init__(self, blocks: list[Blocks], columns: list[Int[Tensor, "count size"]]):
+    def __init__(self, blocks: list[Blocks], columns: Sequence[Int[Tensor, "count size"]]):
         self._columns = columns
         made = [inverted(group) for group in blocks]
         self.inverses = [inverse for inverse, _ in made]

@@ -1,22 +1,105 @@
 """A Schur complement that is never formed, as conjugate gradients see it."""
 
-from typing import ClassVar
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mslsq.linear.block_products import block_table, product, symmetric_product, transposed
+from mslsq.linear.block_products import BlockProduct, Matrices, Vectors, block_product, block_table, product, transposed
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.iterative.block_inverse import BlockInverse
-from mslsq.linear.iterative.linear_operators import (
-    Matrices,
-    Operator,
-    Vectors,
-    damped,
-    damped_blocks,
-    diagonal_groups,
-)
+from mslsq.linear.iterative.linear_operators import DiagonalBlocks, Operator, damped, diagonal_groups
+from mslsq.linear.operator_plan import OperatorPlan, on_device
+
+
+@dataclass(frozen=True, eq=False)
+class Coupling(OperatorPlan):
+    """The blocks of E between kept blocks of one size and eliminated ones of one size."""
+
+    kept_group: int
+    gone_group: int
+    entries: Int[Tensor, "pairs height width"]
+    """Where the values hold them."""
+    kept: Int[Tensor, "pairs"]
+    gone: Int[Tensor, "pairs"]
+    """Which blocks of their groups."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImplicitSchurPlan(OperatorPlan):
+    """Where B, C and E stand."""
+
+    own: BlockProduct
+    """B x."""
+    across: BlockProduct
+    """Eᵀ x."""
+    through: BlockProduct
+    """E z."""
+    kept: Int[Tensor, "kept"]
+    gone: Int[Tensor, "eliminated"]
+    """The columns on each side."""
+    back: Int[Tensor, "columns"]
+    """Where each column is among those of both sides."""
+    kept_groups: tuple[DiagonalBlocks, ...]
+    gone_groups: tuple[DiagonalBlocks, ...]
+    couplings: tuple[Coupling, ...]
+
+    @classmethod
+    def of(cls, structure: BlockStructure, eliminated: Bool[np.ndarray, "blocks"]) -> "ImplicitSchurPlan":
+        """The plan for eliminating these blocks; made once."""
+        return structure.memo.once(("implicit", eliminated.tobytes()), partial(_plan, structure, eliminated))
+
+
+def _plan(structure: BlockStructure, eliminated: Bool[np.ndarray, "blocks"]) -> ImplicitSchurPlan:
+    sizes, device = structure.block_sizes, structure.device
+    is_row, is_col = eliminated[structure.rows], eliminated[structure.cols]
+    own = structure.rows == structure.cols
+    if (is_row & is_col & ~own).any():
+        raise ValueError("the blocks to eliminate touch each other")
+    starts, within = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)  # within its side, and its group
+    for side in (False, True):
+        starts[eliminated == side] = np.cumsum(sizes[eliminated == side]) - sizes[eliminated == side]
+        for size in np.unique(sizes):
+            group = np.flatnonzero((sizes == size) & (eliminated == side))
+            within[group] = np.arange(len(group))
+    table, crossing, kept = block_table(structure, starts), is_row != is_col, ~is_row & ~is_col
+    # E has the kept blocks as rows.
+    coupling = np.where(is_row[:, None], transposed(table), table)[crossing]
+    kept_block = np.where(is_row, structure.cols, structure.rows)[crossing]
+    gone_block = np.where(is_row, structure.rows, structure.cols)[crossing]
+    column = np.repeat(eliminated, sizes)
+    numbers = [np.where(column == side, np.cumsum(column == side) - 1, -1) for side in (False, True)]
+    columns = [np.flatnonzero(column == side) for side in (False, True)]
+
+    def between(to: int, of: int, *tables: np.ndarray) -> BlockProduct:
+        """The part of A from one side to one side, 0 the kept one."""
+        entries = partial(structure.entries_between, numbers[to], numbers[of])
+        return block_product(len(columns[to]), tables, entries, device)
+
+    couplings = []
+    heights, widths = (np.unique(sizes[eliminated == side]).tolist() for side in (False, True))
+    for k, height in enumerate(heights):
+        for g, width in enumerate(widths):
+            pairs = np.flatnonzero((coupling[:, 2] == height) & (coupling[:, 3] == width))
+            at, by_row, by_column = coupling[pairs, 4:, None, None].swapaxes(0, 1)
+            entries = at + np.arange(height)[:, None] * by_row + np.arange(width) * by_column
+            arrays = entries, within[kept_block[pairs]], within[gone_block[pairs]]
+            couplings.append(Coupling(k, g, *(on_device(array, device) for array in arrays)))
+    kept_columns, gone_columns = columns
+    groups = (diagonal_groups(structure, np.flatnonzero(eliminated == side), starts) for side in (False, True))
+    return ImplicitSchurPlan(
+        between(0, 0, table[kept & ~own], table[kept & own]),
+        between(1, 0, transposed(coupling)),
+        between(0, 1, coupling),
+        on_device(kept_columns, device),
+        on_device(gone_columns, device),
+        on_device(np.concatenate(columns).argsort(), device),
+        *groups,
+        couplings=tuple(couplings),
+    )
 
 
 class ImplicitSchur(Operator):
@@ -24,107 +107,35 @@ class ImplicitSchur(Operator):
     the inverses of its own diagonal blocks (Agarwal, Snavely, Seitz, Szeliski, "Bundle adjustment in the large",
     2010: implicit Schur, SCHUR_JACOBI)."""
 
-    HEAD: ClassVar[int] = 6
+    kind, Plan = "implicit_schur", ImplicitSchurPlan
 
-    @staticmethod
-    def plan(structure: BlockStructure, eliminated: np.ndarray) -> tuple[list[np.ndarray], list[int]]:
-        """The plan for eliminating these blocks ((blocks,) bool)."""
-        number = np.where(eliminated, np.cumsum(eliminated), np.cumsum(~eliminated)) - 1  # among its own kind
-        starts = _starts_within(structure, eliminated)
-        is_row, is_col = eliminated[structure.rows], eliminated[structure.cols]
-        own = structure.rows == structure.cols
-        if (is_row & is_col & ~own).any():
-            raise ValueError("the blocks to eliminate touch each other")
-        table = block_table(structure, starts)
-        kept = ~is_row & ~is_col
-        crossing = is_row != is_col
-        # E has the kept blocks as rows.
-        coupling = np.where(is_row[:, None], transposed(table), table)[crossing]
-        kept_number = number[np.where(is_row, structure.cols, structure.rows)][crossing]
-        gone_number = number[np.where(is_row, structure.rows, structure.cols)][crossing]
-        column = np.repeat(eliminated, structure.block_sizes)
-        plan = [
-            table[kept & ~own],
-            table[kept & own],
-            coupling,
-            np.flatnonzero(~column),
-            np.flatnonzero(column),
-            np.concatenate((np.flatnonzero(~column), np.flatnonzero(column))).argsort(),
-        ]
-        groups = {True: [], False: []}
-        place = np.zeros(len(eliminated), np.int64)  # of a block within the group of its size
-        for size, places, _ in diagonal_groups(structure):
-            for side in (False, True):
-                blocks = np.flatnonzero((structure.block_sizes == size) & (eliminated == side))
-                if blocks.size:
-                    among = np.flatnonzero(structure.block_sizes == size)
-                    place[blocks] = np.arange(blocks.size)
-                    columns = starts[blocks][:, None] + np.arange(size)
-                    groups[side].append((size, places[np.isin(among, blocks)], columns))
-        by_number = {side: place[eliminated == side] for side in (False, True)}
-        for side in (False, True):
-            for _, places, columns in groups[side]:
-                plan += [places, columns]
-        for height, _, _ in groups[False]:
-            for width, _, _ in groups[True]:
-                pairs = np.flatnonzero((coupling[:, 2] == height) & (coupling[:, 3] == width))
-                part = coupling[pairs]
-                r, c = np.arange(height)[:, None], np.arange(width)
-                plan += [
-                    part[:, 4, None, None] + r * part[:, 5, None, None] + c * part[:, 6, None, None],
-                    by_number[False][kept_number[pairs]],
-                    by_number[True][gone_number[pairs]],
-                ]
-        return plan, [len(groups[False]), len(groups[True])]
-
-    def __init__(self, values: Matrices, damping: Tensor | None, plan: list[Tensor], sizes: list[int], jacobi: bool):
-        self._values = values
-        self._below, self._diagonal, self._coupling, self._kept, self._gone, self._back = plan[: self.HEAD]
-        self._back_coupling = transposed(self._coupling)
-        kept_damping, gone_damping = (None if damping is None else damping[:, c] for c in (self._kept, self._gone))
+    def __init__(self, values: Matrices, damping: Tensor | None, plan: ImplicitSchurPlan, jacobi: bool):
+        self._values, self._plan = values, plan
+        kept_damping, gone_damping = (None if damping is None else damping[:, c] for c in (plan.kept, plan.gone))
         self._damping = kept_damping
-        num_kept, num_gone = sizes
-        rest = plan[self.HEAD :]
-        kept_places, kept_columns = rest[0 : 2 * num_kept : 2], rest[1 : 2 * num_kept : 2]
-        rest = rest[2 * num_kept :]
-        gone_places, gone_columns = rest[0 : 2 * num_gone : 2], rest[1 : 2 * num_gone : 2]
-        pairs = rest[2 * num_gone :]
-        self._inverse = BlockInverse(damped_blocks(values, gone_damping, gone_places, gone_columns), gone_columns)
-        blocks = damped_blocks(values, kept_damping, kept_places, kept_columns)
-        for k in range(num_kept):
-            for g in range(num_gone):
-                entries, kept, gone = pairs[:3]
-                pairs = pairs[3:]
-                coupling = values[:, entries]
-                lost = coupling @ self._inverse.inverses[g][:, gone] @ coupling.mT
-                blocks[k] = blocks[k].index_add(1, kept, lost, alpha=-1)
-        self.precondition = BlockInverse(blocks, kept_columns)
+        gone_blocks = [group.of(values, gone_damping) for group in plan.gone_groups]
+        self._inverse = BlockInverse(gone_blocks, [group.columns for group in plan.gone_groups])
+        blocks = [group.of(values, kept_damping) for group in plan.kept_groups]
+        for part in plan.couplings:
+            coupling = values[:, part.entries]
+            lost = coupling @ self._inverse.inverses[part.gone_group][:, part.gone] @ coupling.mT
+            blocks[part.kept_group] = blocks[part.kept_group].index_add(1, part.kept, lost, alpha=-1)
+        self.precondition = BlockInverse(blocks, [group.columns for group in plan.kept_groups])
         self.definite = self._inverse.definite
 
     def multiply(self, x: Vectors) -> Vectors:
-        own = damped(symmetric_product(self._values, x, self._below, self._diagonal), x, self._damping)
+        own = damped(product(self._values, x, self._plan.own), x, self._damping)
         return own - self._through(self._inverse(self._across(x)))
 
     def _across(self, x: Vectors) -> Vectors:
-        """Eᵀ x."""
-        return product(self._values, x, self._back_coupling, len(self._gone))
+        return product(self._values, x, self._plan.across)
 
     def _through(self, z: Vectors) -> Vectors:
-        """E z."""
-        return product(self._values, z, self._coupling, len(self._kept))
+        return product(self._values, z, self._plan.through)
 
     def reduced(self, rhs: Vectors) -> Vectors:
-        return rhs[:, self._kept] - self._through(self._inverse(rhs[:, self._gone]))
+        return rhs[:, self._plan.kept] - self._through(self._inverse(rhs[:, self._plan.gone]))
 
     def expanded(self, x: Vectors, rhs: Vectors) -> Vectors:
-        gone = self._inverse(rhs[:, self._gone] - self._across(x))
-        return torch.cat((x, gone), 1)[:, self._back]
-
-
-def _starts_within(structure: BlockStructure, eliminated: np.ndarray) -> np.ndarray:
-    """The first column of every block among the columns of its own side."""
-    starts = np.zeros(len(eliminated), np.int64)
-    for side in (False, True):
-        sizes = structure.block_sizes[eliminated == side]
-        starts[eliminated == side] = np.cumsum(sizes) - sizes
-    return starts
+        gone = self._inverse(rhs[:, self._plan.gone] - self._across(x))
+        return torch.cat((x, gone), 1)[:, self._plan.back]

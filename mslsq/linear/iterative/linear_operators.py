@@ -1,43 +1,39 @@
-"""Symmetric matrices as conjugate gradients see them: products and preconditioners, from tensors alone.
+"""Symmetric matrices as conjugate gradients see them: products and preconditioners, from tensors and a plan.
 
-Each operator is made from the numbers of a matrix (batch, values), a damping (batch, columns) or none, and a plan: a
-list of tensors and a list of integers that say where the numbers stand, worked out once per structure. So all of it
-fits behind one operator of PyTorch that can be recorded.
+Each operator is made from the numbers of a matrix (batch, values), a damping (batch, columns) or none, and a plan that
+says where the numbers stand. So all of it fits behind one operator of PyTorch that can be recorded.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mslsq.linear.block_products import symmetric_plan, symmetric_product
+from mslsq.linear.block_products import BlockProduct, Matrices, Vectors, product, symmetric_product_of
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.iterative.block_inverse import BlockInverse
-
-Matrices = Float[Tensor, "batch values"]
-Vectors = Float[Tensor, "entries columns"]
+from mslsq.linear.operator_plan import OperatorPlan, on_device
 
 
 class Operator:
     """Base: x ↦ (A + diag(damping)) x and r ↦ M⁻¹ r for vectors (entries, columns), the entries a multiple of the
     batch."""
 
+    kind: ClassVar[str]
+    """What a recorded graph calls it."""
+    Plan: ClassVar[type[OperatorPlan]]
     precondition: Callable[[Vectors], Vectors]
     definite: Bool[Tensor, "batch"]
     """Were the blocks that the preconditioner inverts positive definite?"""
 
-    def __init__(self, values: Matrices, damping: Tensor | None, plan: list[Tensor], sizes: list[int], jacobi: bool):
+    def __init__(self, values: Matrices, damping: Tensor | None, plan: Any, jacobi: bool):
         raise NotImplementedError
 
     def multiply(self, x: Vectors) -> Vectors:
-        raise NotImplementedError
-
-    @classmethod
-    def product(cls, values: Matrices, x: Vectors, plan: list[Tensor], sizes: list[int]) -> Vectors:
-        """A x alone."""
         raise NotImplementedError
 
     def reduced(self, rhs: Vectors) -> Vectors:
@@ -49,39 +45,58 @@ class Operator:
         return x
 
 
+@dataclass(frozen=True, eq=False)
+class DiagonalBlocks(OperatorPlan):
+    """Blocks on the diagonal, of one size."""
+
+    places: Int[Tensor, "count size size"]
+    """Where the values hold their entries, the upper triangle mirroring the lower."""
+    columns: Int[Tensor, "count size"]
+
+    def of(self, values: Matrices, damping: Tensor | None) -> Float[Tensor, "batch count size size"]:
+        """The blocks, damped."""
+        blocks = values[:, self.places]
+        return blocks if damping is None else blocks + torch.diag_embed(damping[:, self.columns])
+
+
+@dataclass(frozen=True, eq=False)
+class FormedPlan(OperatorPlan):
+    """Where the stored blocks of A stand."""
+
+    product: BlockProduct
+    diagonal: Int[Tensor, "columns"]
+    groups: tuple[DiagonalBlocks, ...]
+
+    @classmethod
+    def of(cls, structure: BlockStructure) -> "FormedPlan":
+        """The plan of a structure; made once."""
+
+        def make() -> FormedPlan:
+            groups = diagonal_groups(structure, np.arange(len(structure.block_sizes)), structure.starts)
+            return cls(symmetric_product_of(structure), structure.diagonal_index, groups)
+
+        return structure.memo.once("formed", make)
+
+
 class Formed(Operator):
     """A by its blocks, preconditioned by the inverses of the blocks on the diagonal (or of the diagonal)."""
 
-    HEAD: ClassVar[int] = 3
+    kind, Plan = "formed", FormedPlan
 
-    @staticmethod
-    def plan(structure: BlockStructure) -> tuple[list[np.ndarray], list[int]]:
-        """Where the numbers stand."""
-        below, diagonal = symmetric_plan(structure)
-        plan = [below, diagonal, structure.diagonal_index]
-        for _, places, columns in diagonal_groups(structure):
-            plan += [places, columns]
-        return plan, []
-
-    def __init__(self, values: Matrices, damping: Tensor | None, plan: list[Tensor], sizes: list[int], jacobi: bool):
-        self._values, self._damping = values, damping
-        self._below, self._diagonal, diagonal_index = plan[: self.HEAD]
-        places, columns = plan[self.HEAD :: 2], plan[self.HEAD + 1 :: 2]
+    def __init__(self, values: Matrices, damping: Tensor | None, plan: FormedPlan, jacobi: bool):
+        self._values, self._damping, self._product = values, damping, plan.product
         if jacobi:
-            diagonal = values[:, diagonal_index]
+            diagonal = values[:, plan.diagonal]
             diagonal = diagonal if damping is None else diagonal + damping
             everywhere = torch.arange(diagonal.shape[1], device=values.device)[:, None]
             inverse = BlockInverse([diagonal[..., None, None]], [everywhere])
         else:
-            inverse = BlockInverse(damped_blocks(values, damping, places, columns), columns)
+            blocks = [group.of(values, damping) for group in plan.groups]
+            inverse = BlockInverse(blocks, [group.columns for group in plan.groups])
         self.precondition, self.definite = inverse, inverse.definite
 
     def multiply(self, x: Vectors) -> Vectors:
-        return damped(symmetric_product(self._values, x, self._below, self._diagonal), x, self._damping)
-
-    @classmethod
-    def product(cls, values: Matrices, x: Vectors, plan: list[Tensor], sizes: list[int]) -> Vectors:
-        return symmetric_product(values, x, plan[0], plan[1])
+        return damped(product(self._values, x, self._product), x, self._damping)
 
 
 def damped(product: Vectors, x: Vectors, damping: Float[Tensor, "batch columns"] | None) -> Vectors:
@@ -93,25 +108,16 @@ def damped(product: Vectors, x: Vectors, damping: Float[Tensor, "batch columns"]
     return torch.addcmul(product, damping, x)
 
 
-def damped_blocks(
-    values: Matrices, damping: Tensor | None, places: list[Tensor], columns: list[Tensor]
-) -> list[Float[Tensor, "batch count size size"]]:
-    """The diagonal blocks by groups of one size, damped."""
-    blocks = [values[:, place] for place in places]
-    if damping is None:
-        return blocks
-    return [block + torch.diag_embed(damping[:, column]) for block, column in zip(blocks, columns, strict=True)]
-
-
-def diagonal_groups(structure: BlockStructure) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Per size of diagonal block: the size, the places of the entries in the values (count, size, size), the upper
-    triangle mirroring the lower, and the columns (count, size)."""
+def diagonal_groups(
+    structure: BlockStructure, chosen: Int[np.ndarray, "blocks"], starts: Int[np.ndarray, "blocks"]
+) -> tuple[DiagonalBlocks, ...]:
+    """The chosen diagonal blocks, by size; `starts` are the first columns of all blocks."""
     own = structure.offsets[structure.rows == structure.cols]
     groups = []
-    for size in np.unique(structure.block_sizes).tolist():
-        blocks = np.flatnonzero(structure.block_sizes == size)
+    for size in np.unique(structure.block_sizes[chosen]).tolist():
+        blocks = chosen[structure.block_sizes[chosen] == size]
         r, c = np.arange(size)[:, None], np.arange(size)
-        within = np.maximum(r, c) * size + np.minimum(r, c)
-        columns = structure.starts[:-1][blocks][:, None] + np.arange(size)
-        groups.append((size, own[blocks][:, None, None] + within, columns))
-    return groups
+        places = own[blocks][:, None, None] + np.maximum(r, c) * size + np.minimum(r, c)
+        arrays = places, starts[blocks][:, None] + np.arange(size)
+        groups.append(DiagonalBlocks(*(on_device(array, structure.device) for array in arrays)))
+    return tuple(groups)

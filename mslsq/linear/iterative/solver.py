@@ -9,21 +9,23 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.levels import kept_tensors
+from mslsq.kernels import run_on
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.constant_inverse import ConstantInverse
 from mslsq.linear.independent_kinds import EliminationError, blocks_of, kinds_to_eliminate
 from mslsq.linear.iterative.accurate import Accurate, random_rhs, solve_accurately
-from mslsq.linear.iterative.block_rows import BlockRows
-from mslsq.linear.iterative.implicit_schur import ImplicitSchur
-from mslsq.linear.iterative.linear_operators import Formed, Vectors
-from mslsq.linear.iterative.torch_operators import OPERATORS, iterate
+from mslsq.linear.iterative.block_rows import BlockRows, HessianBlocks, JacobianBlocks
+from mslsq.linear.iterative.implicit_schur import ImplicitSchur, ImplicitSchurPlan
+from mslsq.linear.iterative.linear_operators import Formed, FormedPlan, Operator, Vectors
+from mslsq.linear.iterative.torch_operators import iterate
 from mslsq.linear.iterative.unformed import UnformedBlocks
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
+from mslsq.linear.operator_plan import OperatorPlan
 from mslsq.linear.sparse import SparseCholesky
-from mslsq.linear.storage import Storage, Vector
+from mslsq.linear.storage import Storage, Vector, already_bound
 from mslsq.linear.stored_blocks import StoredBlocks
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem, UnformedSystem
+from mslsq.validation import integer, number, one_of
 
 LARGEST_DIRECT = 2e8
 """Up to that many numbers in the factor (1.6 GB) derivatives are solved by sparse Cholesky, on a CPU: it proves the
@@ -59,7 +61,7 @@ class ConjugateGradient(LinearSolver):
             or with the damped normal equations of every step (`Unrolled`).
 
     Raises:
-        ValueError: options that make no sense, or not together.
+        ValueError: options that are not valid, or not together.
         EliminationError (a ValueError): when `"schur_jacobi"` is bound to a problem: the blocks that are to be
             eliminated touch each other, or are all there is; there is no such variable. The message says which.
 
@@ -90,14 +92,9 @@ class ConjugateGradient(LinearSolver):
             ("forcing", ("adaptive", "constant")),
             ("derivatives", ("auto", "direct", "iterative")),
         ):
-            if getattr(self, option) not in known:
-                raise ValueError(f"ConjugateGradient: {option} must be one of {known}, not {getattr(self, option)!r}.")
-        if not 0 < self.tolerance < 1:
-            raise ValueError(f"ConjugateGradient: tolerance must lie between 0 and 1, not {self.tolerance!r}.")
-        if not isinstance(self.max_iterations, int) or self.max_iterations < 1:
-            raise ValueError(
-                f"ConjugateGradient: max_iterations must be a positive integer, not {self.max_iterations!r}."
-            )
+            one_of(f"ConjugateGradient: {option}", getattr(self, option), known)
+        number("ConjugateGradient: tolerance", self.tolerance, above=0, below=1)
+        integer("ConjugateGradient: max_iterations", self.max_iterations, 1)
         if self.matrix_free and self.preconditioner == "schur_jacobi":
             raise ValueError(
                 "ConjugateGradient: 'schur_jacobi' needs the blocks of the normal equations: leave matrix_free out, or "
@@ -154,16 +151,14 @@ class ConjugateGradient(LinearSolver):
         return StoredSystem(self._structure, self) if self.rows is None else UnformedSystem(self.rows, self)
 
     def solve(self, matrix: Values, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
-        kind = "jacobian" if self.matrix_free else "implicit_schur" if self.eliminated is not None else "formed"
-        plan, sizes = self._plan(kind, matrix.device)
+        operator, plan = self._operator()
         x, solved, _ = iterate(
             matrix,
             rhs,
             matrix.new_zeros(0) if damping is None else damping,
             matrix.new_zeros(0) if self.accuracy is None else self.accuracy,
-            plan,
-            sizes,
-            kind,
+            *plan.packed,
+            operator.kind,
             self.preconditioner == "jacobi",
             self.tolerance,
             self.max_iterations,
@@ -175,7 +170,7 @@ class ConjugateGradient(LinearSolver):
     def definite_factor(self, matrix: Values) -> DefiniteFactor:
         """The matrix itself, and where it is positive definite as far as conjugate gradients with a random right-hand
         side can tell: they converge, and meet every direction on the way. Sparse Cholesky's, where that is used."""
-        if self._solves_directly(matrix):
+        if self._solves_directly:
             return self._direct.definite_factor(matrix)
         finite = torch.isfinite(matrix).all(-1)
         probe = random_rhs(self._num_columns, matrix)
@@ -186,13 +181,13 @@ class ConjugateGradient(LinearSolver):
         return DefiniteFactor(torch.where(usable[:, None], matrix, 0), usable, undecided)
 
     def factor_of_step(self, matrix: Values) -> DefiniteFactor:
-        if self._solves_directly(matrix):
+        if self._solves_directly:
             return self._direct.definite_factor(matrix)
         finite = torch.isfinite(matrix).all(-1)
         return DefiniteFactor(torch.where(finite[:, None], matrix, 0), finite)
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
-        if self._solves_directly(factor):
+        if self._solves_directly:
             return self._direct.solve_factored(factor, rhs)
         return ConstantInverse.apply(self._solved, factor, rhs[..., None])[..., 0]
 
@@ -206,22 +201,25 @@ class ConjugateGradient(LinearSolver):
     ) -> Float[Tensor, "batch columns k"]:
         """(JᵀJ + diag(damping))⁻¹ rhs from the blocks of J, as accurately as for derivatives; NaN where the residual
         stays too large."""
-        operator = OPERATORS["jacobian"](jacobian, damping, *self._plan("jacobian", jacobian.device), False)
+        operator = JacobianBlocks(jacobian, damping, already_bound(self.rows).jacobian, False)
         tried = solve_accurately(operator, rhs.mT.flatten(0, 1), self._most_iterations(rhs.shape[1]))
         return _trusted(tried, jacobian, rhs)
 
     def _solve_accurately(self, matrix: Values, rhs: Vectors) -> Accurate:
-        kind = "hessian" if self.matrix_free else "formed"
-        operator = OPERATORS[kind](matrix, None, *self._plan(kind, matrix.device), False)
+        if self.rows is not None:
+            operator: Operator = HessianBlocks(matrix, None, self.rows.hessian, False)
+        else:
+            operator = Formed(matrix, None, FormedPlan.of(self._structure), False)
         return solve_accurately(operator, rhs, self._most_iterations(rhs.shape[1]))
 
     def _most_iterations(self, columns: int) -> int:
         return max(self.max_iterations, min(2 * columns, 20_000))
 
-    def _solves_directly(self, matrix: Tensor) -> bool:
-        if self.derivatives != "auto" or self.matrix_free or matrix.device.type != "cpu":
+    @property
+    def _solves_directly(self) -> bool:
+        if self.derivatives != "auto" or self.matrix_free or not run_on(self._structure.device):
             return self.derivatives == "direct"
-        return self._structure.factor_size <= LARGEST_DIRECT
+        return self._structure.elimination.factor_size <= LARGEST_DIRECT
 
     @property
     def _num_columns(self) -> int:
@@ -233,27 +231,15 @@ class ConjugateGradient(LinearSolver):
 
     @property
     def _structure(self) -> BlockStructure:
-        if self.structure is None:
-            raise RuntimeError("ConjugateGradient has no structure yet: it is bound by the solver that uses it.")
-        return self.structure
+        return already_bound(self.structure)
 
-    def _plan(self, kind: str, device: torch.device) -> tuple[list[Tensor], list[int]]:
-        """The plan of an operator on a device; made once per structure."""
-        if kind in ("jacobian", "hessian"):
-            assert self.rows is not None  # bound by the engine
-            return self.rows.plan_on(device, hessian=kind == "hessian")
-        structure, eliminated = self._structure, self.eliminated
-
-        def make() -> tuple[list[Tensor], list[int]]:
-            if kind == "formed":
-                arrays, sizes = Formed.plan(structure)
-            else:
-                assert eliminated is not None
-                arrays, sizes = ImplicitSchur.plan(structure, eliminated)
-            return kept_tensors(arrays, device), sizes
-
-        which = None if eliminated is None or kind == "formed" else eliminated.tobytes()
-        return structure.memo.once((kind, which, device), make)
+    def _operator(self) -> tuple[type[Operator], OperatorPlan]:
+        """What a step multiplies by, and where its numbers stand."""
+        if self.rows is not None:
+            return JacobianBlocks, self.rows.jacobian
+        if self.eliminated is not None:
+            return ImplicitSchur, ImplicitSchurPlan.of(self._structure, self.eliminated)
+        return Formed, FormedPlan.of(self._structure)
 
 
 def _trusted(

@@ -9,17 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mslsq.linear.iterative.block_rows import HessianBlocks, JacobianBlocks
+from mslsq.linear.iterative.block_rows import HessianBlocks, JacobianBlocks, RowsPlan
 from mslsq.linear.iterative.conjugate_gradients import conjugate_gradients
 from mslsq.linear.iterative.implicit_schur import ImplicitSchur
 from mslsq.linear.iterative.linear_operators import Formed, Operator
 from mslsq.linear.torch_operators import registered
 
 OPERATORS: dict[str, type[Operator]] = {
-    "formed": Formed,
-    "implicit_schur": ImplicitSchur,
-    "jacobian": JacobianBlocks,
-    "hessian": HessianBlocks,
+    operator.kind: operator for operator in (Formed, ImplicitSchur, JacobianBlocks, HessianBlocks)
 }
 """What may be multiplied by: a recorded graph holds tensors, numbers and such names."""
 
@@ -30,8 +27,8 @@ def iterate(
     rhs: Tensor,
     damping: Tensor,
     accuracy: Tensor,
-    plan: list[Tensor],
-    sizes: list[int],
+    tensors: list[Tensor],
+    numbers: list[int],
     kind: str,
     jacobi: bool,
     tolerance: float,
@@ -39,7 +36,9 @@ def iterate(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(A + diag(damping))⁻¹ rhs to an accuracy per entry (an empty one: `tolerance` for all), which entries have moved
     at all, and how many iterations each took."""
-    operator = OPERATORS[kind](values, damping if damping.numel() else None, plan, sizes, jacobi)
+    form = OPERATORS[kind]
+    plan = form.Plan.unpacked(tensors, numbers)
+    operator = form(values, damping if damping.numel() else None, plan, jacobi)
     result = conjugate_gradients(
         operator.multiply,
         operator.reduced(rhs),
@@ -53,9 +52,7 @@ def iterate(
 
 
 @iterate.register_fake
-def _(
-    values: Tensor, rhs: Tensor, damping: Tensor, accuracy: Tensor, plan: Any, sizes: Any, kind: Any, *_: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(values: Tensor, rhs: Tensor, damping: Tensor, accuracy: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return (
         torch.empty_like(rhs, memory_format=torch.contiguous_format),
         rhs.new_empty(len(rhs), dtype=torch.bool),
@@ -64,11 +61,12 @@ def _(
 
 
 @registered("operator_product")
-def multiply(values: Tensor, vector: Tensor, plan: list[Tensor], sizes: list[int], kind: str) -> Tensor:
-    """A x."""
-    return OPERATORS[kind].product(values, vector, plan, sizes)
+def multiply(values: Tensor, vector: Tensor, tensors: list[Tensor], numbers: list[int], hessian: bool) -> Tensor:
+    """JᵀJx from the blocks of J, or Hx from those of a Hessian."""
+    operator = HessianBlocks if hessian else JacobianBlocks
+    return operator.product(values, vector, RowsPlan.unpacked(tensors, numbers))
 
 
 @multiply.register_fake
-def _(values: Tensor, vector: Tensor, plan: Any, sizes: Any, kind: Any) -> Tensor:
+def _(values: Tensor, vector: Tensor, tensors: Any, numbers: Any, hessian: Any) -> Tensor:
     return torch.empty_like(vector, memory_format=torch.contiguous_format)

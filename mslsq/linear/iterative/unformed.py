@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mslsq.linear.iterative.block_rows import BlockRows
 from mslsq.linear.iterative.torch_operators import multiply
-from mslsq.linear.storage import LinearizedTerm, Storage, Vector
+from mslsq.linear.storage import LinearizedTerm, Storage, Vector, already_bound
 
 Values = Float[Tensor, "batch values"]
 
@@ -36,22 +36,17 @@ class UnformedBlocks(Storage):
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
     def diagonal(self, matrix: Values) -> Vector:
-        return self._bound.squared_column_norms(matrix)
+        return already_bound(self.rows).squared_column_norms(matrix)
 
     def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
-        return (vector * self._multiply(matrix, vector, "jacobian")).sum(-1)
+        return (vector * self._multiply(matrix, vector, hessian=False)).sum(-1)
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
-        return self._multiply(matrix, vector, "hessian")
+        return self._multiply(matrix, vector, hessian=True)
 
     def magnitude(self, matrix: Values, vector: Vector) -> Vector:
-        return self._multiply(matrix.abs(), vector.abs(), "jacobian")
+        return self._multiply(matrix.abs(), vector.abs(), hessian=False)
 
-    def _multiply(self, matrix: Values, vector: Vector, kind: str) -> Vector:
-        return multiply(matrix, vector, *self._bound.plan_on(matrix.device, hessian=kind == "hessian"), kind)
-
-    @property
-    def _bound(self) -> BlockRows:
-        if self.rows is None:
-            raise RuntimeError("This linear solver has no blocks yet: it is bound by the solver that uses it.")
-        return self.rows
+    def _multiply(self, matrix: Values, vector: Vector, hessian: bool) -> Vector:
+        plan = already_bound(self.rows).hessian if hessian else already_bound(self.rows).jacobian
+        return multiply(matrix, vector, *plan.packed, hessian)

@@ -1,4 +1,4 @@
-"""Where every number of the elimination comes from and goes to, once per structure.
+"""The symbolic analysis of a Schur complement, once per structure.
 
 Blocks that do not touch each other (the points of a bundle adjustment) have a block-diagonal part V of the matrix
 
@@ -9,69 +9,22 @@ which is factored block by block, V = L Lᵀ. With Y = W L⁻ᵀ the kept unknow
 eliminated ones follow: y = L⁻ᵀ(L⁻¹c − Yᵀx).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from numpy import ndarray
+from torch import Tensor
 
-from mslsq.linear.block_structure import BlockStructure, analyze
+from mslsq.kernels import run_on
+from mslsq.linear.block_structure import BlockStructure, analyze, starts_of
 from mslsq.linear.independent_kinds import blocks_of
-from mslsq.linear.memo import Memo
-
-PADDING = 8
-"""Numbers at the end of Y and L that vectors of the kernels read beyond the last block."""
-
-
-@dataclass(frozen=True, eq=False)
-class Pivots:
-    """The eliminated blocks of one size k."""
-
-    size: int
-    source: Int[ndarray, "pivots"]
-    """Where the values hold the diagonal block, k × k by rows."""
-    column: Int[ndarray, "pivots"]
-    """The first unknown."""
-    triangle: Int[ndarray, "pivots"]
-    """Where the work array holds L, k × k by rows."""
-    right: Int[ndarray, "pivots"]
-    """Where the eliminated unknowns, one block after the other, hold L⁻¹c."""
-
-
-@dataclass(frozen=True, eq=False)
-class Edges:
-    """The blocks of W between kept blocks of size a and eliminated ones of size k."""
-
-    kept_size: int
-    size: int
-    source: Int[ndarray, "edges"]
-    """Where the values hold the block."""
-    transposed: bool
-    """Does it lie there by rows of the kept block, a × k? Otherwise k × a."""
-    triangle: Int[ndarray, "edges"]
-    right: Int[ndarray, "edges"]
-    pivot_column: Int[ndarray, "edges"]
-    """The first unknown of the eliminated block."""
-    column: Int[ndarray, "edges"]
-    """The first unknown of the kept block in the reduced system."""
-    target: Int[ndarray, "edges"]
-    """Where the work array holds Yᵀ, k × a by rows."""
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """The products Y_i Y_jᵀ, a × b through k, sorted by the block of the reduced matrix they are subtracted from."""
-
-    height: int
-    size: int
-    width: int
-    left: Int[ndarray, "pairs"]
-    right: Int[ndarray, "pairs"]
-    """Where the work array holds the factors."""
-    start: Int[ndarray, "targets+1"]
-    target: Int[ndarray, "targets"]
-    """Numbers of the stored blocks of the reduced structure."""
+from mslsq.linear.operator_plan import on_device
+from mslsq.linear.schur.reduced import Reduced, Way, way_of
+from mslsq.linear.schur.tables import PADDING, Edges, Kept, Pairs, Pivots, SchurTables
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,152 +34,173 @@ class SchurPlan:
     structure: BlockStructure
     names: tuple[str, ...]
     """The kinds of variables that are eliminated."""
-    eliminated: Int[ndarray, "eliminated"]
-    kept: Int[ndarray, "kept"]
-    """Numbers of blocks."""
-    kept_unknowns: Int[ndarray, "reduced"]
-    """The unknowns of the reduced system, in order."""
+    eliminated: Int[Tensor, "eliminated"]
+    """Numbers of their blocks."""
     reduced: BlockStructure | None
     """None where nothing is kept."""
-    pivots: tuple[Pivots, ...]
-    edges: tuple[Edges, ...]
-    pairs: tuple[Pairs, ...]
-    kept_source: Int[ndarray, "kept_pairs"]
-    """Where the values hold the blocks of U."""
-    kept_target: Int[ndarray, "kept_pairs"]
-    """Numbers of the stored blocks of the reduced structure."""
-    work_size: int
-    """Numbers of Y and L together, and padding."""
-    memo: Memo = field(default_factory=Memo, repr=False)
+    chosen: Way
+    """How the reduced system is solved."""
+    tables: SchurTables
+    kernels: bool
+    """Do kernels work on its device?"""
 
     @property
-    def num_reduced(self) -> int:
-        """Unknowns that are left."""
-        return len(self.kept_unknowns)
-
-    @property
-    def num_eliminated(self) -> int:
-        """Unknowns that are eliminated."""
-        return self.structure.num_unknowns - self.num_reduced
+    def by_kernels(self) -> bool:
+        """Do kernels do both halves? Large blocks go through BLAS."""
+        return self.kernels and self.tables.are_unrollable
 
 
 def schur_plan(
-    structure: BlockStructure, kinds: Mapping[str, Int[ndarray, "count"]], names: tuple[str, ...]
+    structure: BlockStructure, kinds: Mapping[str, Int[ndarray, "count"]], names: tuple[str, ...], asked: Reduced
 ) -> SchurPlan:
-    """Plan the elimination of all blocks of these kinds, which do not touch each other."""
-    rows, cols, sizes, offsets = structure.rows, structure.cols, structure.block_sizes, structure.offsets
-    gone = blocks_of(structure, kinds, names)
+    """Plan the elimination of all blocks of these kinds, which do not touch each other.
+
+    Args:
+        asked: how the reduced system is to be solved.
+    """
+    gone, kernels = blocks_of(structure, kinds, names), run_on(structure.device)
     eliminated, kept = np.flatnonzero(gone), np.flatnonzero(~gone)
     number = np.where(gone, np.cumsum(gone), np.cumsum(~gone)) - 1  # of every block among its own
-    starts = structure.starts
-    kept_starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes[kept])))
-    kept_unknowns = np.repeat(starts[kept] - kept_starts[:-1], sizes[kept]) + np.arange(kept_starts[-1])
+    coupling, on = _coupling(structure, gone, number), partial(on_device, device=structure.device)
+    kept_starts, depths = starts_of(structure.block_sizes[kept]), structure.block_sizes[eliminated]
+    kept_unknowns = np.repeat(structure.starts[kept] - kept_starts[:-1], np.diff(kept_starts))
+    kept_unknowns = kept_unknowns + np.arange(kept_starts[-1])
+    targets = starts_of(structure.block_sizes[kept][coupling.other] * depths[coupling.pivot])
+    triangles, rights = targets[-1] + starts_of(depths**2), starts_of(depths)
 
-    # Every block of W, sorted by the eliminated block that it belongs to.
-    mixed = np.flatnonzero(gone[rows] != gone[cols])
-    by_row = gone[rows[mixed]]  # stored as (eliminated, kept)
-    pivot = number[np.where(by_row, rows[mixed], cols[mixed])]
-    order = np.argsort(pivot, kind="stable")
-    mixed, by_row, pivot = mixed[order], by_row[order], pivot[order]
-    other = number[np.where(by_row, cols[mixed], rows[mixed])]
-
-    heights, depths = sizes[kept][other], sizes[eliminated][pivot]
-    targets = _starts(heights * depths)
-    triangles = targets[-1] + _starts(sizes[eliminated] ** 2)
-    rights = _starts(sizes[eliminated])
-
-    diagonal = np.empty(len(sizes), np.int64)
-    diagonal[rows[rows == cols]] = offsets[rows == cols]
-    pivots = []
-    for k in np.unique(sizes[eliminated]):
-        here = np.flatnonzero(sizes[eliminated] == k)
-        blocks = eliminated[here]
-        pivots.append(Pivots(int(k), diagonal[blocks], starts[blocks], triangles[here], rights[here]))
+    diagonal = structure.offsets[structure.rows == structure.cols]
+    among, pivots = np.empty(len(eliminated), np.int64), {}
+    for (k,), here in _groups(depths):
+        among[here] = np.arange(len(here))
+        arrays = diagonal[eliminated[here]], structure.starts[eliminated[here]], triangles[here], rights[here]
+        pivots[k] = Pivots(k, *map(on, arrays))
     edges = []
-    for a, k, lies in _combinations(heights, depths, ~by_row):
-        here = np.flatnonzero((heights == a) & (depths == k) & (~by_row == lies))
-        p = pivot[here]
-        edges.append(
-            Edges(
-                kept_size=a,
-                size=k,
-                source=offsets[mixed[here]],
-                transposed=bool(lies),
-                triangle=triangles[p],
-                right=rights[p],
-                pivot_column=starts[eliminated[p]],
-                column=kept_starts[other[here]],
-                target=targets[here],
-            )
-        )
+    for (a, k, across), here in _groups(np.diff(kept_starts)[coupling.other], depths[coupling.pivot], coupling.across):
+        p, by = coupling.pivot[here], (1, k) if across else (a, 1)
+        source, column = structure.offsets[coupling.block[here]], kept_starts[coupling.other[here]]
+        arrays = among[p], source, triangles[p], rights[p], column, targets[here]
+        edges.append(Edges(a, k, *by, list(pivots).index(k), *map(on, arrays)))
 
-    # All pairs of edges at one eliminated block.
-    left, right = _pairs_within(pivot, len(eliminated))
-    swap = other[left] < other[right]
-    left, right = np.where(swap, right, left), np.where(swap, left, right)
-    inside = np.flatnonzero(~gone[rows] & ~gone[cols])
-    reduced = None
-    pairs: list[Pairs] = []
-    kept_target = np.zeros(0, np.int64)
+    reduced, chosen, matrix_size = None, "dense", 0
+    lost: tuple[Pairs, ...] = ()
+    stays: tuple[Kept, ...] = ()
     if len(kept):
-        keys = np.unique(other[left] * len(kept) + other[right])
-        reduced = analyze(
-            sizes[kept],
-            np.concatenate((number[rows[inside]], keys // len(kept))),
-            np.concatenate((number[cols[inside]], keys % len(kept))),
-        )
-        kept_target = _stored(reduced, number[rows[inside]], number[cols[inside]])
-        block = _stored(reduced, other[left], other[right])
-        for a, k, b in _combinations(heights[left], depths[left], heights[right]):
-            here = np.flatnonzero((heights[left] == a) & (depths[left] == k) & (heights[right] == b))
-            here = here[np.argsort(block[here], kind="stable")]
-            target, first = np.unique(block[here], return_index=True)
-            pairs.append(Pairs(a, k, b, targets[left[here]], targets[right[here]], np.append(first, len(here)), target))
-    return SchurPlan(
-        structure,
-        names,
-        eliminated,
-        kept,
-        kept_unknowns,
-        reduced,
-        tuple(pivots),
-        tuple(edges),
-        tuple(pairs),
-        offsets[inside],
-        kept_target,
-        int(triangles[-1]) + PADDING,
+        pairs, inside = _pairs(coupling, len(eliminated)), np.flatnonzero(~gone[structure.rows] & ~gone[structure.cols])
+        stored = number[structure.rows[inside]], number[structure.cols[inside]]
+        reduced = _reduced(structure, kept, stored, [coupling.other[side] for side in pairs])
+        chosen = way_of(reduced, asked, kernels)
+        places = _places(reduced, dense=chosen == "dense")
+        matrix_size = reduced.num_unknowns**2 if chosen == "dense" else reduced.num_values
+        lost = tuple(_pair_tables(reduced, places, coupling, pairs, depths, targets))
+        stays = tuple(_kept_tables(structure, reduced, places, inside, stored, structure.starts[kept]))
+    tables = SchurTables(
+        *(structure.num_unknowns, len(kept_unknowns), matrix_size, int(triangles[-1]) + PADDING),
+        *(on(kept_unknowns), tuple(pivots.values()), tuple(edges), lost, stays),
     )
+    return SchurPlan(structure, names, on(eliminated), reduced, chosen, tables, kernels)
 
 
-def _starts(counts: Int[ndarray, "parts"]) -> Int[ndarray, "parts+1"]:
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+class _Coupling(NamedTuple):
+    """The stored blocks of W, sorted by the eliminated block that they belong to."""
+
+    block: Int[ndarray, "edges"]
+    across: Bool[ndarray, "edges"]
+    """Is it stored as (kept, eliminated)?"""
+    pivot: Int[ndarray, "edges"]
+    """The number of the eliminated block among the eliminated ones..."""
+    other: Int[ndarray, "edges"]
+    """... and of the kept one among the kept ones."""
 
 
-def _combinations(*columns: ndarray) -> list[tuple[int, ...]]:
-    """The different rows of a table of sizes, in order."""
+def _coupling(structure: BlockStructure, gone: Bool[ndarray, "blocks"], number: Int[ndarray, "blocks"]) -> _Coupling:
+    block = np.flatnonzero(gone[structure.rows] != gone[structure.cols])
+    row, col = structure.rows[block], structure.cols[block]
+    across = gone[col]
+    pivot, other = number[np.where(across, col, row)], number[np.where(across, row, col)]
+    order = np.argsort(pivot, kind="stable")
+    return _Coupling(block[order], across[order], pivot[order], other[order])
+
+
+def _pairs(coupling: _Coupling, count: int) -> tuple[Int[ndarray, "pairs"], Int[ndarray, "pairs"]]:
+    """All pairs of edges at one eliminated block, the one with the later kept block first."""
+    start = np.searchsorted(coupling.pivot, np.arange(count + 1))
+    left, right = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for (degree,), here in _groups(np.diff(start)):
+        first = start[here, None]
+        i, j = np.tril_indices(degree)
+        left.append((first + i).ravel())
+        right.append((first + j).ravel())
+    one, two = np.concatenate(left), np.concatenate(right)
+    swap = coupling.other[one] < coupling.other[two]
+    return np.where(swap, two, one), np.where(swap, one, two)
+
+
+def _reduced(structure: BlockStructure, kept: ndarray, stored: tuple[ndarray, ndarray], filled: list[ndarray]):
+    """The structure of the reduced matrix: the blocks of U, and those that pairs of edges fill."""
+    keys = np.unique(filled[0] * len(kept) + filled[1])
+    rows, cols = (np.concatenate(part) for part in zip(stored, (keys // len(kept), keys % len(kept)), strict=True))
+    return analyze(structure.block_sizes[kept], rows, cols, device=structure.device)
+
+
+class _Places(NamedTuple):
+    start: Int[ndarray, "blocks"]
+    """Where each stored block of the reduced matrix begins..."""
+    stride: Int[ndarray, "blocks"]
+    """... and the distance of its rows."""
+
+
+def _places(reduced: BlockStructure, dense: bool) -> _Places:
+    """Dense by rows, or by stored blocks."""
+    if not dense:
+        return _Places(reduced.offsets, reduced.block_sizes[reduced.cols])
+    n, (row, col) = reduced.num_unknowns, (reduced.starts[reduced.rows], reduced.starts[reduced.cols])
+    return _Places(row * n + col, np.full(len(row), n))
+
+
+def _pair_tables(
+    reduced: BlockStructure,
+    places: _Places,
+    coupling: _Coupling,
+    pairs: tuple[ndarray, ndarray],
+    depths: ndarray,
+    targets: ndarray,
+) -> Iterator[Pairs]:
+    left, right = pairs
+    rows, cols = coupling.other[left], coupling.other[right]
+    block = reduced.numbers_of(rows, cols)
+    sizes = reduced.block_sizes[rows], depths[coupling.pivot[left]], reduced.block_sizes[cols]
+    for (a, k, b), here in _groups(*sizes):
+        here = here[np.argsort(block[here], kind="stable")]
+        target, first = np.unique(block[here], return_index=True)
+        factors = targets[left[here]], targets[right[here]]
+        arrays = *factors, np.append(first, len(here)), places.start[target], places.stride[target]
+        yield Pairs(a, k, b, *(on_device(array, reduced.device) for array in arrays))
+
+
+def _kept_tables(
+    structure: BlockStructure,
+    reduced: BlockStructure,
+    places: _Places,
+    inside: ndarray,
+    stored: tuple[ndarray, ndarray],
+    starts: ndarray,
+) -> Iterator[Kept]:
+    rows, cols = stored
+    block = reduced.numbers_of(rows, cols)
+    for (a, b, own), here in _groups(reduced.block_sizes[rows], reduced.block_sizes[cols], rows == cols):
+        target = block[here]
+        arrays = structure.offsets[inside[here]], places.start[target], places.stride[target], starts[rows[here]]
+        yield Kept(a, b, own, *(on_device(array, reduced.device) for array in arrays))
+
+
+def _groups(*columns: ndarray) -> Iterator[tuple[tuple[int, ...], Int[ndarray, "here"]]]:
+    """The different rows of a table of sizes, in order, and where each stands."""
     if not len(columns[0]):
-        return []
+        return
     bases = [int(column.max()) + 1 for column in columns]
     code = np.zeros(len(columns[0]), np.int64)
     for column, base in zip(columns, bases, strict=True):
         code = code * base + column
     # One number per row: sorting rows as such takes 90 ms for the 123,086 pairs of BAL 49-7776.
-    return [tuple(int(x) for x in np.unravel_index(number, bases)) for number in np.unique(code)]
-
-
-def _pairs_within(group: Int[ndarray, "edges"], count: int) -> tuple[Int[ndarray, "pairs"], Int[ndarray, "pairs"]]:
-    """All pairs (i, j), i >= j, of members of one group; the edges are sorted by group."""
-    start = np.searchsorted(group, np.arange(count + 1))
-    degree = np.diff(start)
-    left, right = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for d in np.unique(degree):
-        first = start[:-1][degree == d, None]
-        i, j = np.tril_indices(d)
-        left.append((first + i).ravel())
-        right.append((first + j).ravel())
-    return np.concatenate(left), np.concatenate(right)
-
-
-def _stored(structure: BlockStructure, rows: ndarray, cols: ndarray) -> Int[ndarray, "pairs"]:
-    """The numbers of stored blocks (rows >= cols)."""
-    return np.searchsorted(structure._keys, rows * len(structure.block_sizes) + cols)
+    for number in np.unique(code):
+        yield tuple(int(x) for x in np.unravel_index(number, bases)), np.flatnonzero(code == number)

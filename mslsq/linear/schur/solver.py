@@ -2,43 +2,26 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.kernels import available, run_on
-from mslsq.linear.block_structure import BlockStructure, predicted_nanoseconds
+from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.dense import Cholesky
 from mslsq.linear.independent_kinds import kinds_to_eliminate
 from mslsq.linear.iterative import ConjugateGradient
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
+from mslsq.linear.schur import by_kernels, by_tensors
+from mslsq.linear.schur.by_kernels import F64, Reduction
 from mslsq.linear.schur.plan import SchurPlan, schur_plan
-from mslsq.linear.schur.tensors import SchurTensors
-from mslsq.linear.schur.torch_operators import (
-    F64,
-    Packed,
-    Reduction,
-    back_by_kernels,
-    packed,
-    reduce_by_kernels,
-    unrollable,
-)
+from mslsq.linear.schur.reduced import Reduced, dense_nanoseconds
 from mslsq.linear.sparse.solver import SparseCholesky
-from mslsq.linear.storage import Storage, Vector
+from mslsq.linear.storage import Storage, Vector, already_bound
 from mslsq.linear.stored_blocks import StoredBlocks, Values
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem
-
-Reduced = Literal["auto", "dense", "sparse", "iterative"]
-
-LONGEST_DIRECT = 1e10
-"""Nanoseconds that a direct solve of the reduced system may take by estimate before `"auto"` iterates."""
-
-LARGEST_DIRECT = 2e8
-"""Numbers in its factor, likewise: 1.6 GB."""
+from mslsq.validation import one_of
 
 
 @dataclass(frozen=True)
@@ -60,14 +43,14 @@ class Schur(LinearSolver):
             allows), or `"auto"`, by size and density.
 
     Raises:
-        ValueError: an option that makes no sense.
+        ValueError: an option that is not valid.
         EliminationError (a ValueError): when it is bound to a problem: blocks that are to be eliminated are in one cost
             function; nothing can be eliminated; no such name. The message says which.
 
     >>> solver = mslsq.LevenbergMarquardt(linear_solver=mslsq.linear.Schur(eliminate="point"))
     >>> mslsq.linear.Schur(reduced="cholesky")
     Traceback (most recent call last):
-    ValueError: Schur: reduced must be 'auto', 'dense', 'sparse' or 'iterative', not 'cholesky'.
+    ValueError: Schur: reduced must be one of 'auto', 'dense', 'sparse', 'iterative', not 'cholesky'.
     """
 
     eliminate: str | tuple[str, ...] | None = None
@@ -80,8 +63,7 @@ class Schur(LinearSolver):
     """Why it was chosen, where nobody asked for it."""
 
     def __post_init__(self) -> None:
-        if self.reduced not in ("auto", "dense", "sparse", "iterative"):
-            raise ValueError(f"Schur: reduced must be 'auto', 'dense', 'sparse' or 'iterative', not {self.reduced!r}.")
+        one_of("Schur: reduced", self.reduced, ("auto", "dense", "sparse", "iterative"))
         if isinstance(self.eliminate, list):
             object.__setattr__(self, "eliminate", tuple(self.eliminate))
         names = (self.eliminate,) if isinstance(self.eliminate, str) else self.eliminate
@@ -97,7 +79,7 @@ class Schur(LinearSolver):
 
     @property
     def is_inexact(self) -> bool:
-        return self.plan is not None and self.chosen == "iterative"
+        return self.plan is not None and self.plan.chosen == "iterative"
 
     @property
     def iterates(self) -> bool:
@@ -110,91 +92,86 @@ class Schur(LinearSolver):
         def eliminated() -> "Schur":
             instead = "use SparseCholesky(), which finds an order by itself"
             names = kinds_to_eliminate(self.eliminate, structure, kinds, solver="Schur", instead=instead)
-            return replace(self, plan=schur_plan(structure, kinds, names))
+            return replace(self, plan=schur_plan(structure, kinds, names, self.reduced))
 
         return structure.memo.once(self, eliminated)
 
     @property
     def elimination(self) -> SchurPlan:
         """What is eliminated, and how."""
-        if self.plan is None:
-            raise RuntimeError("Schur has no structure yet: it is bound by the solver that uses it.")
-        return self.plan
-
-    @cached_property
-    def chosen(self) -> Literal["dense", "sparse", "iterative"]:
-        """How the reduced system is solved on a CPU; elsewhere dense for sparse."""
-        if self.reduced != "auto":
-            return self.reduced
-        reduced, n = self.elimination.reduced, self.elimination.num_reduced
-        if reduced is None:
-            return "dense"
-        dense, sparse, stored = dense_nanoseconds(n), float("inf"), n**2
-        if available():
-            sparse, stored = predicted_nanoseconds(reduced), min(n**2, reduced.factor_size)
-        if min(dense, sparse) > LONGEST_DIRECT or stored > LARGEST_DIRECT:
-            return "iterative"
-        return "dense" if dense < sparse else "sparse"
-
-    def _chosen_for(self, tensor: Tensor) -> Literal["dense", "sparse", "iterative"]:
-        return "dense" if self.chosen == "sparse" and not self._has_kernels(tensor) else self.chosen
+        return already_bound(self.plan)
 
     def summary(self) -> str:
         plan = self.elimination
         names = " and ".join(repr(name) for name in plan.names)
-        why = f"; {self.reason}" if self.reason else ""
-        return (
-            f"Schur (without {len(plan.eliminated)} blocks of {names}: {plan.num_reduced} unknowns, {self.chosen}{why})"
-        )
+        left, why = plan.tables.num_reduced, f"; {self.reason}" if self.reason else ""
+        return f"Schur (without {len(plan.eliminated)} blocks of {names}: {left} unknowns, {plan.chosen}{why})"
 
     @property
     def factor_size(self) -> int:
         """How many numbers a factor holds, that of the reduced system included."""
-        plan = self.elimination
-        own = plan.num_reduced**2 if self.chosen != "sparse" or plan.reduced is None else plan.reduced.factor_size
-        return plan.work_size + own
+        plan, tables = self.elimination, self.elimination.tables
+        if plan.chosen != "sparse" or plan.reduced is None:
+            return tables.work_size + tables.num_reduced**2
+        return tables.work_size + plan.reduced.elimination.factor_size
 
-    @cached_property
+    @property
     def nanoseconds(self) -> float:
         """An estimate of one solve on one core, to compare with other solvers."""
-        plan, n = self.elimination, self.elimination.num_reduced
-        total = sum(len(p.source) * (15 + 1.2 * p.size**3) for p in plan.pivots)
-        total += sum(len(e.source) * (10 + e.kept_size * e.size * (1.2 + 0.3 * e.size)) for e in plan.edges)
-        total += sum(len(q.left) * (2 + 0.03 * q.height * q.size * 8 * -(-q.width // 8)) for q in plan.pairs)
+        plan, tables = self.elimination, self.elimination.tables
+        total = sum(len(p.source) * (15 + 1.2 * p.size**3) for p in tables.pivots)
+        total += sum(len(e.source) * (10 + e.kept_size * e.size * (1.2 + 0.3 * e.size)) for e in tables.edges)
+        total += sum(len(q.left) * (2 + 0.03 * q.height * q.size * 8 * -(-q.width // 8)) for q in tables.pairs)
         if plan.reduced is None:
             return total
-        return total + (dense_nanoseconds(n) if self.chosen == "dense" else predicted_nanoseconds(plan.reduced))
+        dense = plan.chosen == "dense"
+        return total + (dense_nanoseconds(tables.num_reduced) if dense else plan.reduced.elimination.nanoseconds)
 
     # ---- solving
 
     def solve(self, matrix: Values, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
-        reduction = self._reduce(matrix, rhs, damping)
+        plan = self.elimination
+        if plan.by_kernels:
+            shift = matrix.new_zeros(0) if damping is None else damping
+            reduction = Reduction(*by_kernels.reduce(matrix, shift, rhs, *plan.tables.packed))
+        else:
+            reduction = by_tensors.reduce(matrix, damping, rhs, plan.tables)
         kept, solved = self._solve_reduced(reduction)
-        solution = self._back(reduction.work, reduction.carried, kept)
+        given = reduction.work, reduction.carried, kept
+        if plan.by_kernels:
+            solution = by_kernels.back(*given, *plan.tables.packed)
+        else:
+            solution = by_tensors.back(*given, plan.tables)
         return -solution.to(rhs.dtype), solved & reduction.regular
 
     def _solve_reduced(self, reduction: Reduction) -> tuple[Vector, Bool[Tensor, "batch"]]:
-        n, reduced, matrix = self.elimination.num_reduced, self.elimination.reduced, reduction.matrix
-        if reduced is None:
+        plan, matrix = self.elimination, reduction.matrix
+        if plan.reduced is None:
             return reduction.rhs, reduction.regular
-        chosen = self._chosen_for(matrix)
-        if chosen == "dense":
+        if plan.chosen == "dense":
+            n = plan.tables.num_reduced
             step, solved = Cholesky().solve(matrix.reshape(-1, 1, n, n), reduction.rhs, None)
         else:
-            iterative = chosen == "iterative"
-            inner = ConjugateGradient(structure=reduced) if iterative else SparseCholesky().bound(reduced, {})
+            inner = ConjugateGradient() if plan.chosen == "iterative" else SparseCholesky()
+            inner = inner.bound(plan.reduced, {})
             inner = inner if self.accuracy is None else inner.to_accuracy(self.accuracy.to(F64))
             step, solved = inner.solve(matrix, reduction.rhs, None)
         return -step, solved
 
     def definite_factor(self, matrix: Values) -> DefiniteFactor:
-        if self._has_kernels(matrix):
+        plan, tables = self.elimination, self.elimination.tables
+        if plan.kernels:
             return self._direct.definite_factor(matrix)
-        n = self.elimination.num_reduced
-        none = matrix.new_zeros(len(matrix), self.elimination.structure.num_unknowns)
-        reduction = self._tensors(matrix.device, dense=True).reduce(matrix, None, none)
-        eye = torch.eye(n, dtype=F64, device=matrix.device)
-        reduced = reduction.matrix.reshape(-1, n, n)
+        none = matrix.new_zeros(len(matrix), tables.num_unknowns)
+        reduction = by_tensors.reduce(matrix, None, none, tables)
+        reduced = reduction.matrix
+        if plan.chosen == "iterative":
+            assert plan.reduced is not None  # something is iterated on
+            entries, n = plan.reduced.entries, tables.num_reduced
+            dense = reduced.new_zeros(len(reduced), n * n)
+            reduced = dense.index_copy(1, entries.row * n + entries.column, reduced.index_select(1, entries.place))
+        eye = torch.eye(tables.num_reduced, dtype=F64, device=matrix.device)
+        reduced = reduced.reshape(-1, *eye.shape)
         finite = torch.isfinite(reduced).all(-1).all(-1)
         triangle, info = torch.linalg.cholesky_ex(torch.where(finite[:, None, None], reduced, eye))
         definite = reduction.regular & finite & (info == 0)
@@ -203,52 +180,15 @@ class Schur(LinearSolver):
         return DefiniteFactor(torch.cat((work, triangle.flatten(1)), 1), definite)
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
-        if self._has_kernels(factor):
+        plan, tables = self.elimination, self.elimination.tables
+        if plan.kernels:
             return self._direct.solve_factored(factor, rhs)
-        n, tensors = self.elimination.num_reduced, self._tensors(factor.device, dense=True)
-        work, triangle = factor.split((self.elimination.work_size, n * n), 1)
-        carried, kept = tensors.carry(work, rhs.to(F64))
-        kept = torch.cholesky_solve(kept[..., None], triangle.reshape(-1, n, n))[..., 0]
-        return tensors.back(work, carried, kept).to(rhs.dtype)
+        work, triangle = factor.split((tables.work_size, tables.num_reduced**2), 1)
+        carried, kept = by_tensors.carry(work, rhs.to(F64), tables)
+        triangle = triangle.reshape(-1, tables.num_reduced, tables.num_reduced)
+        kept = torch.cholesky_solve(kept[..., None], triangle)[..., 0]
+        return by_tensors.back(work, carried, kept, tables).to(rhs.dtype)
 
     @property
     def _direct(self) -> SparseCholesky:
         return SparseCholesky().bound(self.elimination.structure, {})
-
-    # ---- the two halves, by kernels or by tensors
-
-    def _reduce(self, matrix: Values, rhs: Vector, damping: Vector | None) -> Reduction:
-        dense = self._chosen_for(matrix) == "dense"
-        if self._by_kernels(matrix):
-            shift = matrix.new_zeros(0) if damping is None else damping
-            return Reduction(*reduce_by_kernels(matrix, shift, rhs, *self._packed(dense)))
-        return self._tensors(matrix.device, dense).reduce(matrix, damping, rhs)
-
-    def _back(self, work: Tensor, carried: Tensor, kept: Tensor) -> Tensor:
-        dense = self._chosen_for(work) == "dense"
-        if self._by_kernels(work):
-            return back_by_kernels(work, carried, kept, *self._packed(dense))
-        return self._tensors(work.device, dense).back(work, carried, kept)
-
-    def _by_kernels(self, tensor: Tensor) -> bool:
-        return self._has_kernels(tensor) and self._small
-
-    def _has_kernels(self, tensor: Tensor) -> bool:
-        return run_on(tensor.device)
-
-    @cached_property
-    def _small(self) -> bool:
-        return unrollable(self.elimination)
-
-    def _packed(self, dense: bool) -> Packed:
-        return self.elimination.memo.once(("packed", dense), lambda: packed(self.elimination, dense))
-
-    def _tensors(self, device: torch.device, dense: bool) -> SchurTensors:
-        plan = self.elimination
-        return plan.memo.once(("tensors", dense, device), lambda: SchurTensors(plan, dense, device))
-
-
-def dense_nanoseconds(n: int) -> float:
-    """The time of forming, factoring and solving a dense system by LAPACK on one core (Zen 5: 1.4 ms for 441 unknowns,
-    90 for 1800)."""
-    return 2e4 + 1.5 * n**2 + 0.012 * n**3

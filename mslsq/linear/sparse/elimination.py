@@ -6,26 +6,29 @@ front's time (arithmetic on padded tiles, traffic of the update matrix, a consta
 cheaper than two.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import torch
 from jaxtyping import Int
 from numpy import ndarray
+from torch import Tensor
 
 from mslsq.kernels import Kernel
-from mslsq.linear.sparse.multifrontal import (
-    BELOW,
-    FIRST,
-    LD,
-    PADDED,
-    PADDED_BELOW,
-    PANEL,
-    TILE,
-    UPDATE,
-    UPDATE_LD,
-    WIDTH,
-)
+from mslsq.levels import kept_tensors
+from mslsq.linear.block_structure import starts_of
+from mslsq.linear.operator_plan import OperatorPlan
+
+TILE = 8
+"""What rows and columns of fronts are padded to."""
+
+MODEL = np.array((250.0, 6.0, 0.025, 2.0, 0.8))
+"""Nanoseconds of a front: constant, per column, per operation, per number of the panel, per number of the update
+matrix."""
+
+# columns of the table of fronts
+WIDTH, PADDED, BELOW, PADDED_BELOW, LD, PANEL, UPDATE, UPDATE_LD, FIRST = range(9)
 
 _elimination_tree = Kernel("elimination_tree", "nilii")
 _postorder = Kernel("postorder", "nii")
@@ -41,12 +44,7 @@ def adjacency(n, rows, columns):
     apart = rows != columns
     here = np.concatenate((rows[apart], columns[apart]))
     there = np.concatenate((columns[apart], rows[apart]))
-    return _starts(np.bincount(here, minlength=n)), there[np.argsort(here, kind="stable")].astype(np.int32)
-
-
-def _starts(counts):
-    """Where each of consecutive groups begins, and where the last ends."""
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
+    return starts_of(np.bincount(here, minlength=n)), there[np.argsort(here, kind="stable")].astype(np.int32)
 
 
 def _tree(order: ndarray, start: ndarray, neighbour: ndarray) -> Int[ndarray, "n"]:
@@ -76,19 +74,19 @@ def _structures(
     order: ndarray, parent: ndarray, wanted: ndarray, blocks: ndarray, start: ndarray, neighbour: ndarray
 ) -> tuple[Int[ndarray, "n+1"], Int[ndarray, "rows"]]:
     """Row blocks below the diagonal, ascending, of the wanted columns."""
-    begin = _starts(np.where(wanted, blocks, 0))
+    begin = starts_of(np.where(wanted, blocks, 0))
     rows = np.empty(begin[-1], np.int32)
     _column_structures(order.size, order, parent, wanted, begin, start, neighbour, rows)
     return begin, rows
 
 
 def _supernodes(
-    sizes: ndarray, order: ndarray, parent: ndarray, blocks: ndarray, scalars: ndarray, model: Sequence[float]
+    sizes: ndarray, order: ndarray, parent: ndarray, blocks: ndarray, scalars: ndarray
 ) -> tuple[ndarray, ndarray, ndarray]:
     """The supernode of every column; the topmost column and (in a postorder) the parent of every supernode."""
     of, tops, parents = (np.empty(order.size, np.int32) for _ in range(3))
     count = np.empty(1, np.int64)
-    _merge(order.size, sizes, order, parent, blocks, scalars, np.array(model), of, tops, parents, count)
+    _merge(order.size, sizes, order, parent, blocks, scalars, MODEL, of, tops, parents, count)
     return of, tops[: count[0]], parents[: count[0]]
 
 
@@ -97,14 +95,6 @@ def _stacks(up: Int[ndarray, "fronts"], needs: Int[ndarray, "fronts"]) -> tuple[
     place, room = np.empty(up.size, np.int64), np.empty(1, np.int64)
     _update_stacks(up.size, up, needs, place, room)
     return place, int(room[0])
-
-
-def fronts_nanoseconds(fronts: Int[ndarray, "fronts 9"], model: Sequence[float]) -> float:
-    """The time of one factorisation on one core, by the model that also merges supernodes."""
-    total = np.empty(1)
-    width, below = (np.ascontiguousarray(fronts[:, column]) for column in (WIDTH, BELOW))
-    _fronts_nanoseconds(len(fronts), width, below, np.array(model), total)
-    return float(total[0])
 
 
 def _padded(count):
@@ -123,22 +113,45 @@ def _inverse(order):
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """What `multifrontal.factor` and `multifrontal.solve` read: see `plan` for each."""
+class Elimination(OperatorPlan):
+    """The fronts of a factorisation, as `multifrontal.factor` and `multifrontal.solve` read them: on the CPU, where
+    their kernels work."""
 
-    order: np.ndarray
     factor_size: int
+    """Numbers that a factor stores, padding included."""
     stack: int
+    """Room for update matrices."""
     tallest: int
-    flops: float
-    numeric: tuple[np.ndarray, ...]
-    triangular: tuple[np.ndarray, ...]
+    """Rows of the largest front."""
+    fronts: Int[Tensor, "fronts 9"]
+    entry_start: Int[Tensor, "fronts+1"]
+    entries: Int[Tensor, "pairs 6"]
+    """Blocks of the matrix, sorted by front: source, strides by row and by column, height, width, target."""
+    child_start: Int[Tensor, "fronts+1"]
+    children: Int[Tensor, "children"]
+    run_start: Int[Tensor, "fronts+1"]
+    runs: Int[Tensor, "runs 3"]
+    """Consecutive rows of a front inside its parent: first row, row in the parent, length."""
+    scalar: Int[Tensor, "places"]
+    """The unknown at every place of the padded elimination order, -1 for padding."""
+    row_start: Int[Tensor, "fronts+1"]
+    row_places: Int[Tensor, "rows"]
+    """The places of the rows below every panel."""
+
+    @cached_property
+    def nanoseconds(self) -> float:
+        """The time of one factorisation on one core by the model that also merges supernodes: right for pose graphs, a
+        third of the truth where thousands of tiny fronts add to a few large ones (bundle adjustment)."""
+        total = np.empty(1)
+        width, below = (np.ascontiguousarray(self.fronts.numpy()[:, column]) for column in (WIDTH, BELOW))
+        _fronts_nanoseconds(len(width), width, below, MODEL, total)
+        return float(total[0])
 
 
-def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
+def eliminated(sizes, first, order, start, neighbour, rows, columns, offsets) -> Elimination:
     """Fronts from an elimination order of the blocks: pairs (rows, columns) at `offsets` of the values.
 
-    `first` are the blocks' first unknowns, (start, neighbour) the graph, `model` the five costs of `_time`.
+    `first` are the blocks' first unknowns, (start, neighbour) the graph.
     """
     n = sizes.size
     parent = _tree(order, start, neighbour)
@@ -146,7 +159,7 @@ def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
     order, parent, place = order[post], parent[post], _inverse(post)
     parent = np.where(parent >= 0, place[parent], parent).astype(np.int32)
     blocks, scalars = _counts(sizes, order, parent, start, neighbour)
-    front, tops, parents = _supernodes(sizes, order, parent, blocks, scalars, model)
+    front, tops, parents = _supernodes(sizes, order, parent, blocks, scalars)
     wanted = np.zeros(n, np.bool_)
     wanted[tops] = True
     begin, below_blocks = _structures(order, parent, wanted, blocks, start, neighbour)
@@ -169,15 +182,13 @@ def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
     below = scalars[tops]
     padded, padded_below = _padded(width), _padded(below)
     ld, update_ld = _staggered(padded + padded_below), _staggered(padded_below)
-    panels, places = _starts(ld * padded), _starts(padded)
+    panels, places = starts_of(ld * padded), starts_of(padded)
     fronts[:, WIDTH], fronts[:, PADDED], fronts[:, BELOW], fronts[:, PADDED_BELOW] = width, padded, below, padded_below
     fronts[:, LD], fronts[:, PANEL], fronts[:, UPDATE_LD], fronts[:, FIRST] = ld, panels[:-1], update_ld, places[:-1]
     fronts[:, UPDATE], stack = _stacks(up, update_ld * padded_below)
-    w, r = width.astype(float), below.astype(float)
-    flops = float((w**3 / 3 + w**2 * r + w * r**2).sum())
 
     # a block's unknowns inside its own panel, and in the padded elimination order; the last slot there is always zero
-    before = _starts(size)[:-1]
+    before = starts_of(size)[:-1]
     local = before - before[np.searchsorted(front, np.arange(count))][front]
     block_place = places[front] + local
     scalar = np.full(places[-1] + 1, -1, np.int64)
@@ -188,9 +199,9 @@ def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
     row_keys = np.sort(row_front.astype(np.int64) * n + row_block)
     row_front, row_block = row_keys // n, row_keys % n
     height = size[row_block]
-    row_before = _starts(height)[:-1]
-    row_local = row_before - _starts(below)[:-1][row_front]
-    row_start = _starts(padded_below)
+    row_before = starts_of(height)[:-1]
+    row_local = row_before - starts_of(below)[:-1][row_front]
+    row_start = starts_of(padded_below)
     row_places = np.full(row_start[-1], places[-1], np.int32)
     within = np.arange(height.sum()) - np.repeat(row_before, height)
     row_places[np.repeat(row_start[row_front] + row_local, height) + within] = (
@@ -221,7 +232,7 @@ def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
         ),
         1,
     )[np.argsort(k, kind="stable")]
-    entry_start = _starts(np.bincount(k, minlength=count))
+    entry_start = starts_of(np.bincount(k, minlength=count))
 
     # runs of consecutive rows of a front inside its parent: first row, row in the parent, length; none across the
     # border between panel and update matrix
@@ -234,16 +245,10 @@ def plan(sizes, first, order, start, neighbour, rows, columns, offsets, model):
     heads = np.flatnonzero(np.concatenate((np.ones(min(1, joined.size + 1), bool), ~joined))[: row_keys.size])
     lengths = np.add.reduceat(height, heads) if heads.size else height
     runs = np.stack((row_local[heads], target[heads], lengths), 1)
-    run_start = _starts(np.bincount(row_front[heads], minlength=count))
+    run_start = starts_of(np.bincount(row_front[heads], minlength=count))
     inner = np.flatnonzero(up >= 0)
     children = inner[np.argsort(up[inner], kind="stable")]
-    child_start = _starts(np.bincount(up[inner], minlength=count))
-    return Plan(
-        order=order,
-        factor_size=int(panels[-1]),
-        stack=int(stack),
-        tallest=int((padded + padded_below).max()),
-        flops=flops,
-        numeric=(fronts, entry_start, entries, child_start, children, run_start, runs, scalar),
-        triangular=(fronts, row_start, row_places, scalar),
-    )
+    child_start = starts_of(np.bincount(up[inner], minlength=count))
+    arrays = (fronts, entry_start, entries, child_start, children, run_start, runs, scalar, row_start, row_places)
+    sizes = int(panels[-1]), int(stack), int((padded + padded_below).max())
+    return Elimination(*sizes, *kept_tensors(arrays, torch.device("cpu")))

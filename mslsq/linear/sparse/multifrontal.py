@@ -1,40 +1,81 @@
-"""Multifrontal Cholesky factorisation and triangular solves on a plan made once (Duff and Reid 1983; Liu 1992).
+"""Multifrontal Cholesky A = L Lᵀ of symmetric positive definite matrices that share one structure, and triangular
+solves (Duff and Reid 1983; Liu 1992).
 
-The kernels are in `kernels/source/multifrontal.cpp`; here is how they are called. Arrays are NumPy's or PyTorch's.
+Both are operators of PyTorch that take the `Elimination` packed, so a step that calls them can be recorded as a plain
+graph and replayed; they have no derivative of their own (the adjoint brings it). They run on the CPU, in the dtype of
+the values. The kernels are in `kernels/source/multifrontal.cpp`.
+
+>>> import numpy as np
+>>> from mslsq.linear.block_structure import analyze
+>>> structure = analyze(np.array([2, 2]), rows=np.array([1]), cols=np.array([0]))
+>>> values = torch.zeros(1, structure.num_values, dtype=torch.float64)  # blocks (0, 0), (1, 0), (1, 1), each by rows
+>>> values[:, structure.diagonal_index] = 4.0
+>>> offset, transposed = structure.offset_of(1, 0)
+>>> values[0, offset : offset + 4] = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=torch.float64)
+>>> plan = structure.elimination.packed
+>>> factors, definite = factor(values, values.new_zeros(0), *plan)
+>>> solve(factors, definite, values.new_ones(1, 4, 1), *plan)[0, :, 0]
+tensor([0.2000, 0.2000, 0.2000, 0.2000], dtype=torch.float64)
 """
 
-from collections.abc import Sequence
-from typing import Any
+import torch
+from torch import Tensor
 
-from mslsq.kernels import Kernel
-
-TILE = 8
-"""What rows and columns of fronts are padded to."""
-
-# columns of the table of fronts
-WIDTH, PADDED, BELOW, PADDED_BELOW, LD, PANEL, UPDATE, UPDATE_LD, FIRST = range(9)
+from mslsq.kernels import Kernel, in_parts
+from mslsq.linear.sparse.elimination import Elimination
+from mslsq.linear.torch_operators import registered
 
 _factor = Kernel("multifrontal_factor", "TnTnTn?nnnnllllllll")
 _solve = Kernel("multifrontal_solve", "Tn?TTnnnnnnlliln")
 
-
-def factor(
-    values: Any, shift: Any, factors: Any, ok: Any, begin: int, end: int, stack: int, plan: Sequence[Any]
-) -> None:
-    """Factor the batch entries begin <= b < end of `values` into rows of `factors`; `shift` (batch, N) or (batch, 0)
-    for none. `plan` is the `numeric` part of an elimination, `stack` its room for update matrices."""
-    fronts, *others = plan
-    sizes = values.shape[1], shift.shape[1], factors.shape[1]
-    _factor(values, sizes[0], shift, sizes[1], factors, sizes[2], ok, begin, end, stack, len(fronts), fronts, *others)
+WORTH_THREADS = 100_000
+"""Numbers in the factors of a batch (some 0.1 ms of a solve) from which on its entries are shared out to threads."""
 
 
-def solve(factors: Any, ok: Any, rhs: Any, out: Any, begin: int, end: int, tallest: int, plan: Sequence[Any]) -> None:
-    """Solve the batch entries begin <= b < end of rhs (batch, N, k) into out; an entry whose factorisation failed gets
-    NaN. `plan` is the `triangular` part of an elimination.
+@registered("block_cholesky_factor")
+def factor(values: Tensor, shift: Tensor, tensors: list[Tensor], numbers: list[int]) -> tuple[Tensor, Tensor]:
+    """Factors (batch, factor) of A_b + diag(shift_b), an empty `shift` being none, and which entries of the batch could
+    be factored: one that is not positive definite, or not finite, harms no other."""
+    plan = Elimination.unpacked(tensors, numbers)
+    batch, values = len(values), values.contiguous()
+    shift = shift.contiguous() if shift.numel() else values.new_empty(batch, 0)
+    factors = values.new_empty(batch, plan.factor_size)
+    definite = torch.zeros(batch, dtype=torch.bool)
+    arrays = values, values.shape[1], shift, shift.shape[1], factors, plan.factor_size, definite
+    fronts = (
+        *(plan.stack, len(plan.fronts), plan.fronts, plan.entry_start, plan.entries),
+        *(plan.child_start, plan.children, plan.run_start, plan.runs, plan.scalar),
+    )
+    in_parts(lambda begin, end: _factor(*arrays, begin, end, *fronts), batch, _threads(factors))
+    return factors, definite
+
+
+@registered("block_cholesky_solve")
+def solve(factors: Tensor, usable: Tensor, rhs: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
+    """A⁻¹ rhs for (batch, columns, k); NaN where not usable.
 
     Up to two right-hand sides go one by one (reading the factor costs all the time), more of them eight at a time.
     """
-    fronts, starts, rows, scalar = plan
-    _, unknowns, columns = rhs.shape
-    sizes = begin, end, unknowns, columns, tallest, len(fronts)
-    _solve(factors, factors.shape[1], ok, rhs, out, *sizes, fronts, starts, rows, scalar, len(scalar))
+    plan = Elimination.unpacked(tensors, numbers)
+    solved = torch.empty_like(rhs, memory_format=torch.contiguous_format)
+    arrays = factors.contiguous(), plan.factor_size, usable.contiguous(), rhs.contiguous(), solved
+    sizes = *rhs.shape[1:], plan.tallest, len(plan.fronts)
+    fronts = plan.fronts, plan.row_start, plan.row_places, plan.scalar, len(plan.scalar)
+    in_parts(lambda begin, end: _solve(*arrays, begin, end, *sizes, *fronts), len(rhs), _threads(factors))
+    return solved
+
+
+def _threads(factors: Tensor) -> int:
+    """As many as PyTorch takes itself, where so many numbers of factors are worth starting them."""
+    return torch.get_num_threads() if factors.numel() > WORTH_THREADS else 1
+
+
+@factor.register_fake
+def _(values: Tensor, shift: Tensor, tensors: list[Tensor], numbers: list[int]) -> tuple[Tensor, Tensor]:
+    size = Elimination.unpacked(tensors, numbers).factor_size
+    return values.new_empty(len(values), size), values.new_empty(len(values), dtype=torch.bool)
+
+
+@solve.register_fake
+def _(factors: Tensor, usable: Tensor, rhs: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
+    return torch.empty_like(rhs, memory_format=torch.contiguous_format)

@@ -12,24 +12,27 @@ covariance of one pose of sphere2500 needs a few of them, that of all poses each
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from scipy.linalg import lapack
 
 from mslsq.linear.block_structure import BlockStructure
-from mslsq.linear.sparse.block_cholesky import Factor
-from mslsq.linear.sparse.multifrontal import BELOW, FIRST, LD, PADDED, PANEL, WIDTH
+from mslsq.linear.sparse.elimination import BELOW, FIRST, LD, PADDED, PANEL, WIDTH
+
+Factors = Float[ndarray, "batch factor"]
+"""Of `multifrontal.factor`."""
 
 
 def diagonal_blocks(
-    factored: Factor, blocks: Int[ndarray, "chosen"]
+    structure: BlockStructure, factors: Factors, definite: Bool[ndarray, "batch"], blocks: Int[ndarray, "chosen"]
 ) -> Iterator[tuple[int, Float[ndarray, "batch d d"]]]:
     """(position in `blocks`, diagonal block of A⁻¹) for every chosen block, in the order of elimination from the end.
 
-    NaN for the entries of the batch that could not be factored. Computed in float64.
+    NaN for the entries of the batch that are not definite. Computed in float64.
     """
-    structure = factored.structure
-    fronts, _, _, child_start, children, run_start, runs, scalar = structure._numeric
+    plan = structure.elimination
+    fronts, runs, scalar = plan.fronts.numpy(), plan.runs.numpy(), plan.scalar.numpy()
+    child_start, children, run_start = plan.child_start.numpy(), plan.children.numpy(), plan.run_start.numpy()
     place = np.full(structure.num_unknowns, -1, np.int64)
     place[scalar[scalar >= 0]] = np.flatnonzero(scalar >= 0)
     first = place[structure.starts[np.asarray(blocks, np.int64)]]
@@ -44,7 +47,8 @@ def diagonal_blocks(
     for front in np.flatnonzero(wanted)[::-1]:
         up = int(parent[front])
         rows = _rows_in_parent(runs[run_start[front] : run_start[front + 1]], fronts[up]) if up >= 0 else None
-        inverse = _of_front(factored, fronts[front], None if rows is None else kept[up][:, rows[:, None], rows])
+        below = None if rows is None else kept[up][:, rows[:, None], rows]
+        inverse = _of_front(factors, definite, fronts[front], below)
         if up >= 0:
             remaining[up] -= 1
             if remaining[up] == 0:
@@ -56,17 +60,16 @@ def diagonal_blocks(
             yield int(number), inverse[:, local[:, None], local]
 
 
-def squared_pivots(factored: Factor) -> Float[ndarray, "batch unknowns"]:
+def squared_pivots(structure: BlockStructure, factors: Factors) -> Float[ndarray, "batch unknowns"]:
     """The squared diagonal of L by unknown: what of each column those before it do not explain."""
-    structure: BlockStructure = factored.structure
-    fronts, scalar = structure._numeric[0], structure._numeric[-1]
-    found = np.empty((len(factored.entries), structure.num_unknowns))
+    fronts, scalar = structure.elimination.fronts.numpy(), structure.elimination.scalar.numpy()
+    found = np.empty((len(factors), structure.num_unknowns))
     widths = fronts[:, WIDTH]
     within = np.arange(widths.sum()) - np.repeat(np.cumsum(widths) - widths, widths)
     at = np.repeat(fronts[:, PANEL], widths) + within * (np.repeat(fronts[:, LD], widths) + 1)
     unknown = scalar[np.repeat(fronts[:, FIRST], widths) + within]
     with np.errstate(divide="ignore", over="ignore"):  # an entry that could not be factored
-        found[:, unknown] = factored.entries[:, at].astype(np.float64) ** -2  # of the diagonal the inverse is stored
+        found[:, unknown] = factors[:, at].astype(np.float64) ** -2  # of the diagonal the inverse is stored
     return found
 
 
@@ -88,12 +91,14 @@ def _rows_in_parent(runs: ndarray, parent: ndarray) -> ndarray:
     return np.where(position < parent[PADDED], position, position - parent[PADDED] + parent[WIDTH])
 
 
-def _of_front(factored: Factor, front: ndarray, below: ndarray | None) -> Float[ndarray, "batch rows rows"]:
+def _of_front(
+    factors: Factors, definite: ndarray, front: ndarray, below: ndarray | None
+) -> Float[ndarray, "batch rows rows"]:
     """Z on the columns of a front and the rows below them, where Z of the rows below is known."""
     width, padded, rows = front[WIDTH], front[PADDED], front[BELOW]
-    panel = factored.entries[:, front[PANEL] : front[PANEL] + front[LD] * padded].reshape(-1, padded, front[LD])
+    panel = factors[:, front[PANEL] : front[PANEL] + front[LD] * padded].reshape(-1, padded, front[LD])
     result = np.full((len(panel), width + rows, width + rows), np.nan)
-    for entry in np.flatnonzero(factored.ok):
+    for entry in np.flatnonzero(definite):
         columns = panel[entry, :width].T.astype(np.float64)
         own = np.tril(columns[:width])
         np.fill_diagonal(own, 1 / own.diagonal())

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -11,15 +11,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.kernels import available
-from mslsq.linear.block_structure import BlockStructure, predicted_nanoseconds
+from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.constant_inverse import ConstantInverse
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.sparse.backends.analysis import BACKENDS, analysis_of, solve_with_backend
 from mslsq.linear.sparse.backends.cudss import is_installed, require_cudss
-from mslsq.linear.sparse.torch_operators import factor, packed, solve
-from mslsq.linear.storage import Storage, Vector
+from mslsq.linear.sparse.multifrontal import factor, solve
+from mslsq.linear.storage import Storage, Vector, already_bound
 from mslsq.linear.stored_blocks import StoredBlocks, Values
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem
+from mslsq.validation import one_of
 
 WITHOUT_KERNELS = ("superlu", "cudss")
 """Backends for where the library's own kernels are not: nothing that they are asked for is done by those."""
@@ -58,9 +59,7 @@ class SparseCholesky(LinearSolver):
     """The structure it is bound to; set by the engine."""
 
     def __post_init__(self) -> None:
-        if self.backend not in ("auto", "mslsq", *BACKENDS):
-            known = ", ".join(map(repr, ("auto", "mslsq", *BACKENDS)))
-            raise ValueError(f"SparseCholesky: backend must be one of {known}, not {self.backend!r}.")
+        one_of("SparseCholesky: backend", self.backend, ("auto", "mslsq", *BACKENDS))
 
     @property
     def storage(self) -> Storage:
@@ -89,27 +88,15 @@ class SparseCholesky(LinearSolver):
 
     @property
     def _structure(self) -> BlockStructure:
-        if self.structure is None:
-            raise RuntimeError("SparseCholesky has no structure yet: it is bound by the solver that uses it.")
-        return self.structure
-
-    @property
-    def factor_size(self) -> int:
-        """How many numbers a factor holds."""
-        return self._structure.factor_size
-
-    @cached_property
-    def nanoseconds(self) -> float:
-        """An estimate of one solve on one core, to compare with other solvers."""
-        return predicted_nanoseconds(self._structure)
+        return already_bound(self.structure)
 
     def solve(self, matrix: Values, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
         if self.backend in BACKENDS:
             solution, solved = _solved_by(self._structure, self.backend, matrix, damping, rhs[..., None])
             return -solution[..., 0], solved
-        arrays, numbers = packed(self._structure)
-        factors, solved = factor(matrix, matrix.new_zeros(0) if damping is None else damping, arrays, numbers)
-        return -solve(factors, solved, rhs[..., None], arrays, numbers)[..., 0], solved
+        plan = self._structure.elimination.packed
+        factors, solved = factor(matrix, matrix.new_zeros(0) if damping is None else damping, *plan)
+        return -solve(factors, solved, rhs[..., None], *plan)[..., 0], solved
 
     def definite_factor(self, matrix: Values) -> DefiniteFactor:
         if self.backend in WITHOUT_KERNELS:
@@ -117,8 +104,7 @@ class SparseCholesky(LinearSolver):
             none = matrix.new_zeros(len(matrix), self._structure.num_unknowns, 1)
             _, definite = _solved_by(self._structure, self.backend, matrix, None, none)
             return DefiniteFactor(torch.where(definite[:, None], matrix, 0), definite)
-        arrays, numbers = packed(self._structure)
-        factors, definite = factor(matrix, matrix.new_zeros(0), arrays, numbers)
+        factors, definite = factor(matrix, matrix.new_zeros(0), *self._structure.elimination.packed)
         return DefiniteFactor(torch.where(definite[:, None], factors, 0), definite)
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
@@ -136,11 +122,11 @@ def _solved(
     if backend in WITHOUT_KERNELS:
         return torch.nan_to_num(_solved_by(structure, backend, factors, None, rhs)[0])
     usable = (factors != 0).any(-1)
-    return torch.nan_to_num(solve(factors, usable, rhs, *packed(structure)))
+    return torch.nan_to_num(solve(factors, usable, rhs, *structure.elimination.packed))
 
 
 def _solved_by(
     structure: BlockStructure, backend: str, matrix: Values, damping: Vector | None, rhs: Tensor
 ) -> tuple[Float[Tensor, "batch columns k"], Bool[Tensor, "batch"]]:
-    analysis = analysis_of(structure, backend, matrix.device)
-    return solve_with_backend(matrix, matrix.new_zeros(0) if damping is None else damping, rhs, analysis.handle)
+    shift = matrix.new_zeros(0) if damping is None else damping
+    return solve_with_backend(matrix, shift, rhs, analysis_of(structure, backend).handle)

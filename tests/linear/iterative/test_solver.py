@@ -3,6 +3,7 @@ derivatives."""
 
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,17 +12,17 @@ from torch.func import hessian, jacfwd, jacrev, vmap
 
 import mslsq
 from mslsq.datasets.bal import read_bal
-from mslsq.linear.block_products import (
-    product,
-    product_anywhere,
-    symmetric_plan,
-    symmetric_product,
-    symmetric_product_anywhere,
-    transposed,
-)
+from mslsq.linear.block_products import block_product, block_table, product, symmetric_product_of, transposed
 from mslsq.linear.block_structure import analyze
 from mslsq.linear.independent_kinds import EliminationError
-from mslsq.linear.iterative.block_rows import HessianBlocks, JacobianBlocks, Term, added_normal, added_symmetric
+from mslsq.linear.iterative.block_rows import (
+    HessianBlocks,
+    JacobianBlocks,
+    Term,
+    TermPlan,
+    added_normal,
+    added_symmetric,
+)
 from tests.linear.sparse.test_solver import POINT, graph_function, ring, with_landmarks
 
 ConjugateGradient = mslsq.linear.ConjugateGradient
@@ -220,10 +221,11 @@ def test_the_linear_residual_is_reported():
     torch.testing.assert_close(linear.relative_residual(values, 0.9 * solution, rhs), torch.full((1,), 0.1, dtype=F64))
 
 
-def test_every_kernel_agrees_with_pytorch_and_with_the_dense_matrix():
+@pytest.mark.kernels
+def test_every_kernel_agrees_with_pytorch_and_with_the_dense_matrix(monkeypatch):
     generator = torch.Generator().manual_seed(0)
     sizes = np.array([3, 2, 2, 1, 3])
-    structure = analyze(sizes, np.array([1, 2, 4, 3]), np.array([0, 1, 0, 2]))
+    structure, again = (analyze(sizes, np.array([1, 2, 4, 3]), np.array([0, 1, 0, 2])) for _ in range(2))
     values = torch.randn(2, structure.num_values, generator=generator, dtype=F64)
     x = torch.randn(6, 11, generator=generator, dtype=F64)
     dense = torch.zeros(2, 11, 11, dtype=F64)
@@ -236,11 +238,31 @@ def test_every_kernel_agrees_with_pytorch_and_with_the_dense_matrix():
             block.mT
         )
     expected = torch.einsum("bij,bkj->bki", dense, x.reshape(2, 3, 11)).reshape(6, 11)
-    below, diagonal = (torch.from_numpy(table) for table in symmetric_plan(structure))
-    torch.testing.assert_close(symmetric_product(values, x, below, diagonal), expected)
-    torch.testing.assert_close(symmetric_product_anywhere(values, x, below, diagonal), expected)
-    for table in (below, transposed(below)):
-        torch.testing.assert_close(product(values, x, table, 11), product_anywhere(values, x, table, 11))
+    forms = [symmetric_product_of(structure)]
+    with monkeypatch.context() as without:
+        without.setattr("mslsq.linear.block_products.run_on", lambda device: False)
+        forms.append(symmetric_product_of(again))
+    assert not forms[0].entries and not forms[1].tables
+    for form in forms:
+        torch.testing.assert_close(product(values, x, form), expected)
+    # The part of A with the rows of blocks 1, 3 and 4 and the columns of the others, and its transpose.
+    rows = np.isin(np.repeat(np.arange(5), sizes), [1, 3, 4])
+    numbers = [np.where(side, np.cumsum(side) - 1, -1) for side in (rows, ~rows)]
+    starts = np.array([numbers[0 if rows[s] else 1][s] for s in structure.starts[:-1]])
+    crossing = rows[structure.starts[structure.rows]] & ~rows[structure.starts[structure.cols]]
+    other = ~rows[structure.starts[structure.rows]] & rows[structure.starts[structure.cols]]
+    tables = block_table(structure, starts)
+    both = np.concatenate((tables[crossing], transposed(tables[other])))
+    part = dense[:, rows][:, :, ~rows]
+    for table, to, matrix in ((both, 0, part), (transposed(both), 1, part.mT)):
+        z = torch.randn(6, matrix.shape[2], generator=generator, dtype=F64)
+        wanted = torch.einsum("bij,bkj->bki", matrix, z.reshape(2, 3, -1)).reshape(6, -1)
+        for kernels in (True, False):
+            with monkeypatch.context() as without:
+                without.setattr("mslsq.linear.block_products.run_on", lambda device, kernels=kernels: kernels)
+                entries = partial(structure.entries_between, numbers[to], numbers[1 - to])
+                form = block_product(matrix.shape[1], (table,), entries, structure.device)
+            torch.testing.assert_close(product(values, z, form), wanted)
 
 
 @pytest.mark.kernels
@@ -255,7 +277,7 @@ def test_products_from_blocks_agree_on_every_device_form():
     torch.testing.assert_close(added_symmetric(torch.zeros_like(x), gram, columns, x), anywhere)
     by_kernels = [torch.zeros_like(x), torch.zeros_like(x)]
     for form, matrix, out in zip((JacobianBlocks, HessianBlocks), (jacobian, gram), by_kernels, strict=True):
-        form._added(out, matrix.flatten(1), Term(0, matrix, columns, []), x)
+        form._added(out, matrix.flatten(1), Term(0, matrix, TermPlan(matrix.shape[1], columns, ())), x)
     torch.testing.assert_close(by_kernels[0], anywhere)
     torch.testing.assert_close(by_kernels[1], anywhere)
 
@@ -297,7 +319,7 @@ def test_matrix_free_keeps_nothing_larger_than_the_blocks(monkeypatch):
     "options, words",
     [
         ({"preconditioner": "ilu"}, "preconditioner must be one of"),
-        ({"tolerance": 0.0}, "tolerance must lie between"),
+        ({"tolerance": 0.0}, "tolerance must be a number between 0 and 1"),
         ({"max_iterations": 0}, "positive integer"),
         ({"matrix_free": True, "preconditioner": "schur_jacobi"}, "leave matrix_free out"),
         ({"eliminate": "point"}, "goes with preconditioner"),

@@ -13,8 +13,7 @@ from mslsq.linear import Schur, SparseCholesky
 from mslsq.linear.block_structure import BlockStructure, analyze
 from mslsq.linear.choice import fastest_sparse
 from mslsq.linear.independent_kinds import EliminationError, independent_kinds
-
-CPU = torch.device("cpu")
+from mslsq.linear.schur import by_kernels, by_tensors
 
 
 class Bundle:
@@ -70,11 +69,11 @@ def solved_densely(dense: torch.Tensor, rhs: torch.Tensor, damping: torch.Tensor
     return -torch.cholesky_solve(rhs[..., None], torch.linalg.cholesky(dense))[..., 0]
 
 
-class OnDevice(Schur):
-    """The solver as it works where there are no kernels."""
-
-    def _has_kernels(self, tensor: torch.Tensor) -> bool:
-        return False
+@pytest.fixture(params=[False, True], ids=["kernels", "tensors"])
+def any_device(request, monkeypatch) -> None:
+    """Plans as they are made where kernels work, and where none do."""
+    if request.param:
+        monkeypatch.setattr("mslsq.linear.schur.plan.run_on", lambda device: False)
 
 
 def tight(solver: Schur, batch: int) -> Schur:
@@ -82,16 +81,15 @@ def tight(solver: Schur, batch: int) -> Schur:
     return solver.to_accuracy(torch.full((batch,), 1e-13, dtype=torch.float64)) if solver.is_inexact else solver
 
 
-@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.parametrize("reduced", ["dense", "sparse", "iterative"])
 @pytest.mark.parametrize("cameras_first", [True, False])
 @pytest.mark.parametrize("sizes", [(9, 3, 2), (6, 3, 1), (3, 2, 2), (1, 1, 1), (7, 5, 9)])
-def test_it_solves_what_dense_cholesky_solves(sizes, cameras_first, reduced, tensors):
+def test_it_solves_what_dense_cholesky_solves(sizes, cameras_first, reduced):
     bundle = Bundle(cameras=5, points=12, extra=4, sizes=sizes, cameras_first=cameras_first)
     values, dense = bundle.values(batch=2)
     rhs, damping = bundle.rhs(2), torch.rand(2, bundle.structure.num_unknowns, dtype=torch.float64)
-    kind = OnDevice if tensors else Schur
-    solver = tight(kind(reduced=reduced).bound(bundle.structure, bundle.kinds), 2)
+    solver = tight(Schur(reduced=reduced).bound(bundle.structure, bundle.kinds), 2)
     assert set(solver.elimination.names) == {"point", "other"}
     for shift in (None, damping):
         step, solved = solver.solve(values, rhs, shift)
@@ -118,19 +116,19 @@ def test_any_structure_is_solved(cameras, points, extra, seen, chords, cameras_f
     solver = Schur(names, reduced="dense").bound(bundle.structure, bundle.kinds)
     expected = solved_densely(dense, rhs, None)
     torch.testing.assert_close(solver.solve(values, rhs, None)[0], expected, rtol=1e-10, atol=1e-10)
-    _, carried, matrix, reduced_rhs, _ = solver._reduce(values, rhs, None)
-    tensors = solver._tensors(CPU, dense=True)
-    again = tensors.reduce(values, None, rhs)
+    tables = solver.elimination.tables
+    _, carried, matrix, reduced_rhs, _ = by_kernels.reduce(values, values.new_zeros(0), rhs, *tables.packed)
+    again = by_tensors.reduce(values, None, rhs, tables)
     for ours, theirs in zip((carried, reduced_rhs), (again.carried, again.rhs), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
-    n = solver.elimination.num_reduced
+    n = tables.num_reduced
     lower = [m.reshape(n, n).tril() for m in (matrix, again.matrix)]
     torch.testing.assert_close(*lower, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.parametrize("where", ["a point", "a camera", "nan"])
-def test_a_singular_entry_does_not_disturb_its_batch_mates(where, tensors):
+def test_a_singular_entry_does_not_disturb_its_batch_mates(where):
     bundle = Bundle(sizes=(4, 3, 2))
     values, dense = bundle.values(batch=3)
     rhs = bundle.rhs(3)
@@ -138,20 +136,22 @@ def test_a_singular_entry_does_not_disturb_its_batch_mates(where, tensors):
     block = bundle.kinds["point" if where == "a point" else "camera"][1]
     diagonal = structure.diagonal_index[structure.starts[block]]
     values[1, diagonal] = torch.nan if where == "nan" else -5.0
-    solver = (OnDevice if tensors else Schur)(eliminate="point").bound(structure, bundle.kinds)
+    solver = Schur(eliminate="point").bound(structure, bundle.kinds)
     step, solved = solver.solve(values, rhs, None)
     assert solved.tolist() == [True, False, True]
     good = [0, 2]
     torch.testing.assert_close(step[good], solved_densely(dense[good], rhs[good], None), rtol=1e-10, atol=1e-10)
 
 
-def test_a_factor_without_kernels_solves_and_says_what_is_definite():
+@pytest.mark.parametrize("reduced", ["dense", "iterative"])
+def test_a_factor_without_kernels_solves_and_says_what_is_definite(reduced, monkeypatch):
+    monkeypatch.setattr("mslsq.linear.schur.plan.run_on", lambda device: False)
     bundle = Bundle(sizes=(4, 3, 2), extra=3)
     values, dense = bundle.values(batch=3)
     structure = bundle.structure
     values[1, structure.diagonal_index[0]] = -1.0
     rhs = bundle.rhs(3)
-    solver = OnDevice().bound(structure, bundle.kinds)
+    solver = Schur(reduced=reduced).bound(structure, bundle.kinds)
     factor, definite, _ = solver.definite_factor(values)
     assert definite.tolist() == [True, False, True]
     good = [0, 2]
@@ -179,7 +179,7 @@ def test_blocks_too_large_for_kernels_go_through_blas():
     values, dense = bundle.values()
     rhs = bundle.rhs()
     solver = Schur().bound(bundle.structure, bundle.kinds)
-    assert not solver._small
+    assert not solver.elimination.by_kernels
     torch.testing.assert_close(
         solver.solve(values, rhs, None)[0], solved_densely(dense, rhs, None), rtol=1e-9, atol=1e-9
     )
@@ -222,12 +222,12 @@ def test_fixed_blocks_take_no_part():
     solver = Schur().bound(structure, kinds)
     assert solver.elimination.names == ("camera",)
     assert solver.elimination.eliminated.tolist() == [0, 1]
-    assert solver.elimination.num_reduced == 6
+    assert solver.elimination.tables.num_reduced == 6
 
 
 def test_an_unknown_name_suggests_the_nearest():
     bundle = Bundle()
-    with pytest.raises(EliminationError, match="did you mean 'point'"):
+    with pytest.raises(EliminationError, match="Did you mean 'point'"):
         Schur(eliminate="points").bound(bundle.structure, bundle.kinds)
 
 
@@ -367,9 +367,9 @@ def survey(linear: mslsq.linear.LinearSolver):
     return function
 
 
-@pytest.mark.parametrize("solver", [Schur, OnDevice])
-def test_derivatives_through_a_solve_equal_those_of_dense_cholesky(solver):
-    schur, dense = survey(solver("landmark")), survey(mslsq.linear.Cholesky())
+@pytest.mark.usefixtures("any_device")
+def test_derivatives_through_a_solve_equal_those_of_dense_cholesky():
+    schur, dense = survey(Schur("landmark")), survey(mslsq.linear.Cholesky())
     point = torch.tensor([0.2, -0.1], dtype=torch.float64)
     h = 1e-5
     basis = h * torch.eye(2, dtype=torch.float64)

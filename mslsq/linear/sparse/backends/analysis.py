@@ -14,7 +14,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from mslsq.levels import kept_tensors
-from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.block_structure import BlockStructure, starts_of
 from mslsq.linear.torch_operators import registered
 
 BACKENDS = {
@@ -25,9 +25,6 @@ BACKENDS = {
     "superlu": "scipy",
 }
 """The backends, and what to install for each."""
-
-
-CPU = torch.device("cpu")
 
 
 class BackendMissingError(ImportError):
@@ -66,8 +63,8 @@ class Backend(Protocol):
 class Analysis:
     """One structure in one backend. Its methods hold a lock: the libraries keep one factor per analysis."""
 
-    def __init__(self, structure: BlockStructure, backend: str, device: torch.device):
-        lower, place = lower_triangle(structure)
+    def __init__(self, structure: BlockStructure, backend: str):
+        device, (lower, place) = structure.device, lower_triangle(structure)
         first = lower.indptr[:-1]  # of every column, where its diagonal is
         self._place, self._diagonal = kept_tensors([place, first], device)
         self._on_device = backend == "cudss"
@@ -119,30 +116,23 @@ _HANDLES = itertools.count()
 _MAKING = threading.Lock()
 
 
-def analysis_of(structure: BlockStructure, backend: str, device: torch.device = CPU) -> Analysis:
-    """The analysis of a structure by a backend; made once.
+def analysis_of(structure: BlockStructure, backend: str) -> Analysis:
+    """The analysis of a structure by a backend, on the device of the structure; made once.
 
     Raises:
         BackendMissingError: its library is not installed.
     """
     with _MAKING:
-        return structure.memo.once(("analysis", backend, device), lambda: Analysis(structure, backend, device))
+        return structure.memo.once(("analysis", backend), lambda: Analysis(structure, backend))
 
 
 def lower_triangle(structure: BlockStructure) -> tuple[Lower, Int[ndarray, "entries"]]:
     """The lower triangle entry by entry, and the place of each in the values."""
-    heights, widths = structure.block_sizes[structure.rows], structure.block_sizes[structure.cols]
-    sizes = heights * widths
-    block = np.repeat(np.arange(len(sizes)), sizes)
-    within = np.arange(sizes.sum()) - (np.cumsum(sizes) - sizes)[block]
-    row = structure.starts[structure.rows[block]] + within // widths[block]
-    column = structure.starts[structure.cols[block]] + within % widths[block]
-    place = structure.offsets[block] + within
+    row, column = structure.places
     order = np.lexsort((row, column))
     order = order[row[order] >= column[order]]
-    size = structure.num_unknowns
-    counts = np.bincount(column[order], minlength=size)
-    return Lower(size, np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))), row[order]), place[order]
+    counts = np.bincount(column[order], minlength=structure.num_unknowns)
+    return Lower(structure.num_unknowns, starts_of(counts), row[order]), order
 
 
 @registered("foreign_cholesky_solve")

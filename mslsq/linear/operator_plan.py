@@ -1,0 +1,98 @@
+"""What an operator of PyTorch is told of a structure: index tensors of one device, sizes, and groups of both.
+
+A recorded graph holds tensors and numbers and no objects. So a plan goes into an operator as two flat lists, and is put
+together again inside; this file alone knows how.
+
+>>> import torch
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True, eq=False)
+... class Group(OperatorPlan):
+...     size: int
+...     places: torch.Tensor
+>>> @dataclass(frozen=True, eq=False)
+... class Groups(OperatorPlan):
+...     parts: tuple[Group, ...]
+>>> plan = Groups((Group(2, torch.tensor([0, 4])), Group(3, torch.tensor([8]))))
+>>> plan.packed
+Packed(tensors=[tensor([0, 4]), tensor([8])], numbers=[2, 2, 3])
+>>> Groups.unpacked(*plan.packed).parts[1].size
+3
+"""
+
+from collections.abc import Iterator
+from functools import cache, cached_property
+from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mslsq.levels import kept_tensors
+
+
+class Packed(NamedTuple):
+    """A plan as an operator takes it."""
+
+    tensors: list[Tensor]
+    numbers: list[int]
+
+
+class OperatorPlan:
+    """Base of frozen dataclasses whose fields are tensors, integers, plans, or tuples of any number of one of these."""
+
+    @cached_property
+    def packed(self) -> Packed:
+        """The tensors and the numbers, and how many parts each tuple has, in the order of the fields."""
+        packed = Packed([], [])
+        for name, _, _ in _fields(type(self)):
+            _pack(getattr(self, name), packed)
+        return packed
+
+    @classmethod
+    def unpacked(cls, tensors: list[Tensor], numbers: list[int]) -> Self:
+        """The plan whose `packed` this is."""
+        return _read(cls, iter(tensors), iter(numbers))
+
+
+def on_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """An array of a symbolic analysis as a tensor that a plan keeps; on a CPU in the same memory."""
+    return kept_tensors([array], device)[0]
+
+
+def _pack(value: Any, packed: Packed) -> None:
+    if isinstance(value, Tensor):
+        packed.tensors.append(value)
+    elif isinstance(value, OperatorPlan):
+        packed.tensors.extend(value.packed.tensors)
+        packed.numbers.extend(value.packed.numbers)
+    elif isinstance(value, tuple):
+        packed.numbers.append(len(value))
+        for part in value:
+            _pack(part, packed)
+    else:
+        packed.numbers.append(int(value))
+
+
+def _read(kind: Any, tensors: Iterator[Tensor], numbers: Iterator[int]) -> Any:
+    if kind is Tensor:
+        return next(tensors)
+    if kind is int:
+        return next(numbers)
+    plan = object.__new__(kind)  # without the checks of a frozen dataclass, which take longer than all the rest
+    for name, part, many in _fields(kind):
+        if many:
+            plan.__dict__[name] = tuple([_read(part, tensors, numbers) for _ in range(next(numbers))])
+        else:
+            plan.__dict__[name] = _read(part, tensors, numbers)
+    return plan
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, Any, bool], ...]:
+    """Per field the name, what it is made of (a tensor, an integer, a plan), and whether it is a tuple of many."""
+    found = []
+    for name, hint in get_type_hints(kind).items():
+        many = get_origin(hint) is tuple
+        part = get_args(hint)[0] if many else hint
+        found.append((name, part if part is int or issubclass(part, OperatorPlan) else Tensor, many))
+    return tuple(found)

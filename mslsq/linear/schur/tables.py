@@ -1,0 +1,120 @@
+"""Where every number of the elimination of a Schur complement comes from and goes to; the parts are named in
+`schur.plan`."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxtyping import Int
+from torch import Tensor
+
+from mslsq.linear.operator_plan import OperatorPlan
+
+PADDING = 8
+"""Numbers at the end of Y and L that vectors of the kernels read beyond the last block."""
+
+MOST_UNROLLED_PRODUCTS = 4096
+"""Up to that many multiplications of vectors of eight in a product of small blocks kernels with the sizes built in are
+compiled."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pivots(OperatorPlan):
+    """The eliminated blocks of one size k."""
+
+    size: int
+    source: Int[Tensor, "pivots"]
+    """Where the values hold the diagonal block, k × k by rows."""
+    column: Int[Tensor, "pivots"]
+    """The first unknown."""
+    triangle: Int[Tensor, "pivots"]
+    """Where the work array holds L, k × k by rows."""
+    right: Int[Tensor, "pivots"]
+    """Where the eliminated unknowns, one block after the other, hold L⁻¹c."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edges(OperatorPlan):
+    """The blocks of W between kept blocks of size a and eliminated ones of size k."""
+
+    kept_size: int
+    size: int
+    by_row: int
+    by_column: int
+    """Entry (k, a) of Wᵀ is at source + k by_row + a by_column."""
+    group: int
+    """Which of the groups of pivots the eliminated blocks belong to."""
+    pivot: Int[Tensor, "edges"]
+    """Which of that group."""
+    source: Int[Tensor, "edges"]
+    """Where the values hold the block."""
+    triangle: Int[Tensor, "edges"]
+    right: Int[Tensor, "edges"]
+    column: Int[Tensor, "edges"]
+    """The first unknown of the kept block in the reduced system."""
+    target: Int[Tensor, "edges"]
+    """Where the work array holds Yᵀ, k × a by rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs(OperatorPlan):
+    """The products Y_i Y_jᵀ, a × b through k, sorted by the block of the reduced matrix they are subtracted from."""
+
+    height: int
+    size: int
+    width: int
+    left: Int[Tensor, "pairs"]
+    right: Int[Tensor, "pairs"]
+    """Where the work array holds the factors."""
+    start: Int[Tensor, "targets+1"]
+    target: Int[Tensor, "targets"]
+    """Where the reduced matrix holds the blocks..."""
+    stride: Int[Tensor, "targets"]
+    """... and at what distance their rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept(OperatorPlan):
+    """The blocks of U that are stored, of one size a × b."""
+
+    height: int
+    width: int
+    is_diagonal: int
+    source: Int[Tensor, "blocks"]
+    """Where the values hold the block."""
+    target: Int[Tensor, "blocks"]
+    """Where the reduced matrix holds it..."""
+    stride: Int[Tensor, "blocks"]
+    """... and at what distance its rows."""
+    column: Int[Tensor, "blocks"]
+    """The first unknown of its rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class SchurTables(OperatorPlan):
+    """What both halves of the elimination read."""
+
+    num_unknowns: int
+    num_reduced: int
+    """Unknowns that are left."""
+    matrix_size: int
+    """Numbers of the reduced matrix."""
+    work_size: int
+    """Numbers of Y and L together, and padding."""
+    kept_unknowns: Int[Tensor, "reduced"]
+    """The unknowns of the reduced system, in order."""
+    pivots: tuple[Pivots, ...]
+    edges: tuple[Edges, ...]
+    pairs: tuple[Pairs, ...]
+    kept: tuple[Kept, ...]
+
+    @property
+    def num_eliminated(self) -> int:
+        """Unknowns that are eliminated."""
+        return self.num_unknowns - self.num_reduced
+
+    @cached_property
+    def are_unrollable(self) -> bool:
+        """Are all blocks small enough for kernels with the sizes built in?"""
+        sizes = [(pairs.height, pairs.size, pairs.width) for pairs in self.pairs]
+        sizes += [(edges.kept_size, edges.size, 1) for edges in self.edges]
+        return all(a * k * -(-b // 8) <= MOST_UNROLLED_PRODUCTS for a, k, b in sizes)

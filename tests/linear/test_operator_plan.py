@@ -1,0 +1,84 @@
+"""Plans of operators: packed and put together again, and all of one device."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mslsq.linear import Schur
+from mslsq.linear.block_products import symmetric_product_of
+from mslsq.linear.block_structure import BlockStructure, analyze
+from mslsq.linear.iterative.block_rows import TermBlocks, block_rows
+from mslsq.linear.iterative.implicit_schur import ImplicitSchurPlan
+from mslsq.linear.iterative.linear_operators import FormedPlan
+from mslsq.linear.operator_plan import OperatorPlan
+from mslsq.linearize.normal_products import normal_plan
+
+META = torch.device("meta")
+KINDS = {"camera": np.array([0, 1]), "point": np.array([2, 3, 4])}
+
+
+def structure_on(device: torch.device) -> BlockStructure:
+    """Two cameras of 3 that see three points of 2, the first points of two cameras."""
+    return analyze(np.array([3, 3, 2, 2, 2]), np.array([2, 2, 3, 3, 4]), np.array([0, 1, 0, 1, 1]), device=device)
+
+
+def plans_on(device: torch.device) -> dict[str, OperatorPlan]:
+    structure, lanes = structure_on(device), np.array([0, 1, 1])
+    seen = np.array([2, 3, 4])
+    term = TermBlocks(2, np.arange(15).reshape(5, 3), ((0, 3, lanes), (3, 2, seen)), False)
+    rows = block_rows(structure.block_sizes, (term, term._replace(shared=True)), device)
+    eliminated = np.array([False, False, True, True, True])
+    return {
+        "product": symmetric_product_of(structure),
+        "formed": FormedPlan.of(structure),
+        "implicit": ImplicitSchurPlan.of(structure, eliminated),
+        "jacobian": rows.jacobian,
+        "hessian": rows.hessian,
+        "schur": Schur().bound(structure, KINDS).elimination.tables,
+        "normal": normal_plan([3, 2], [lanes, seen], structure),
+    }
+
+
+def leaves(plan: Any) -> Iterator[Any]:
+    """All tensors and numbers of a plan, by its fields."""
+    if isinstance(plan, OperatorPlan):
+        for field in fields(plan):  # pyright: ignore[reportArgumentType]
+            yield from leaves(getattr(plan, field.name))
+    elif isinstance(plan, tuple):
+        yield len(plan)
+        for part in plan:
+            yield from leaves(part)
+    else:
+        yield plan
+
+
+@pytest.mark.parametrize("name", plans_on(torch.device("cpu")))
+def test_what_is_unpacked_is_what_was_packed(name):
+    plan = plans_on(torch.device("cpu"))[name]
+    again = type(plan).unpacked(*plan.packed)
+    assert type(again) is type(plan)
+    before, after = list(leaves(plan)), list(leaves(again))
+    assert len(before) == len(after) > 3
+    for one, other in zip(before, after, strict=True):
+        assert one is other if isinstance(one, Tensor) else one == other
+
+
+@pytest.mark.parametrize("name", plans_on(torch.device("cpu")))
+def test_a_plan_lies_on_the_device_of_its_structure(name):
+    plan = plans_on(META)[name]
+    assert plan.packed.tensors
+    assert {tensor.device for tensor in plan.packed.tensors} == {META}
+
+
+def test_a_structure_on_another_device_makes_no_use_of_kernels():
+    structure = structure_on(META)
+    assert structure.diagonal_index.device == structure.entries.place.device == META
+    plan = symmetric_product_of(structure)
+    assert plan.entries and not plan.tables
+    schur = Schur(reduced="sparse").bound(structure, KINDS).elimination
+    assert schur.chosen == "dense" and not schur.by_kernels
