@@ -54,8 +54,8 @@ KNOWN = """\
   meets it, and has converged by that letter. The default is relative to the residual, and does not.
 - **Of several minima** a solve finds one, which need not be SciPy's: of 160 fits of small systems one ends at 0.79987, with `lm`, `dogbox`
   and `trf` in the units of the columns (`x_scale="jac"`), while `trf` as it comes ends at 0.80864.
-- **A matrix that `torch.linalg.cholesky` cannot factor at the start** gives NaN for its problem alone, but not where that problem (or
-  block) is the first: then PyTorch's error ends the whole batch.
+- **A matrix that `torch.linalg.cholesky` cannot factor at the start** gives NaN for its problem alone. PyTorch's error is raised
+  where the first block of a single problem has one, or that of the first 16 problems of a batch.
 - **A saddle, or a minimum at which a column of J vanishes**, ends as STALLED where steps no longer help, not as converged; so does
   the true minimum of x² + 1.
 - **Nothing here ran on CUDA**, and no other version of PyTorch than the one named above was tried.

@@ -9,19 +9,22 @@ curve fit) has the batch as lanes, and `outer` is 1.
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import vmap
+from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIssue]
 
 from mslsq import pytree
 from mslsq.linearize.derivatives import ORDINARY, Way
 from mslsq.linearize.one_block import OneBlock
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.problem.system import Inputs, System, Term, residual_vector
+
+T = TypeVar("T")
 
 Values = tuple[Float[Tensor, "batch count storage"], ...]
 """The storage of every unknown."""
@@ -262,11 +265,14 @@ def block_term(
     Errors of the user's residual itself surface here, outside any transform. `inputs` are as given by the user (not
     prepared).
     """
-    storages, first = first_block(term, batched, values, inputs)
     probe = BlockTerm(term, system, batch, batched, 0, 0)
-    output = term.residual(probe.values_of_block(storages), first)
+
+    def evaluated(storages: tuple[Tensor, ...], first: Inputs) -> tuple[Any, Inputs]:
+        return term.residual(probe.values_of_block(storages), first), first
+
+    output, first = of_a_block(evaluated, term, batched, values, inputs)
     vector, pairs = checked_residual(output, term.name)
-    start = storages[0].dtype
+    start = values[0].dtype
     if torch.promote_types(vector.dtype, start) != start:
         raise DtypeError(
             f"Cost {term.name!r}: the residual is {vector.dtype}, the start {start}: convert one of them, nothing "
@@ -278,18 +284,43 @@ def block_term(
     return BlockTerm(term, system, batch, batched, len(vector), pairs)
 
 
+MOST_TRIED = 16
+"""Problems of a batch at which a residual is evaluated before its error is taken for its own."""
+
+
+def of_a_block(
+    function: Callable[[tuple[Tensor, ...], dict[str, Tensor]], T],
+    term: Term,
+    batched: frozenset[str],
+    values: Values,
+    inputs: Inputs,
+) -> T:
+    """`function(storages, inputs)` of the first block of the first problem at which it can be evaluated.
+
+    PyTorch raises where a matrix cannot be factored. One such problem must not stop the others of a batch.
+    """
+    failure: LinAlgError | None = None
+    for problem in range(min(len(values[0]), MOST_TRIED)):
+        try:
+            return function(*first_block(term, batched, values, inputs, problem))
+        except LinAlgError as error:
+            failure = failure or error
+    assert failure is not None  # there is at least one problem
+    raise failure
+
+
 def first_block(
-    term: Term, batched: frozenset[str], values: Values, inputs: Inputs
+    term: Term, batched: frozenset[str], values: Values, inputs: Inputs, problem: int = 0
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """The storages and inputs of the first block of the first problem; copies, since a residual may write into what
-    it is given."""
+    """The storages and inputs of the first block of a problem; copies, since a residual may write into what it is
+    given."""
     storages = tuple(
-        values[slot.unknown][0, slot.index if isinstance(slot.index, int) else int(slot.index[0])].clone()
+        values[slot.unknown][problem, slot.index if isinstance(slot.index, int) else int(slot.index[0])].clone()
         for slot in term.slots
     )
     first = {}
     for name, tensor in inputs.items():
-        tensor = tensor[0] if name in batched else tensor
+        tensor = tensor[problem] if name in batched else tensor
         first[name] = (tensor[0] if name in term.per_block else tensor).clone()
     return storages, first
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mslsq.linearize import independent
 from mslsq.linearize.agreement import (
@@ -26,7 +27,7 @@ from mslsq.linearize.agreement import (
     compare_residual,
     double_backward,
 )
-from mslsq.linearize.blocks import BlockTerm, Values, first_block
+from mslsq.linearize.blocks import BlockTerm, Values, of_a_block
 from mslsq.linearize.derivatives import Mode, Way
 from mslsq.linearize.locating import faulty_operator
 from mslsq.linearize.sample import Sample, sample_of
@@ -145,22 +146,28 @@ def sample_at_ends(block: BlockTerm, values: Values, inputs: Inputs) -> Sample:
 
 def captured_residual(block: BlockTerm, values: Values, inputs: Inputs) -> Any:
     """The residual of one block as a rewritten graph."""
-    storages, first = first_block(block.term, block.batched, values, inputs)
-    with TRANSFORM_LOCK:
+
+    def captured(storages: tuple[Tensor, ...], first: Inputs) -> Any:
         return capture(block.term.residual, (block.values_of_block(storages), first), name=block.term.name)
+
+    with TRANSFORM_LOCK:
+        return of_a_block(captured, block.term, block.batched, values, inputs)
 
 
 def _reason_to_rewrite(block: BlockTerm, values: Values, inputs: Inputs) -> str:
     """Why the residual must not be differentiated as it is written; empty where nothing speaks against it."""
-    storages, first = first_block(block.term, block.batched, values, inputs)
-    tensors = [*storages, *first.values()]
-    before = [version_of(tensor) for tensor in tensors]
     is_differentiated = block.term.jacobians is None
     observer = Observer()  # importing torch._dynamo when it is entered takes a second in torch 2.13
     composed = Composed()
-    with independent.plain_python(), observer if is_differentiated else contextlib.nullcontext(), composed:
-        block.term.residual(block.values_of_block(storages), first)
-    if [version_of(tensor) for tensor in tensors] != before:
+
+    def writes_into_arguments(storages: tuple[Tensor, ...], first: Inputs) -> bool:
+        tensors = [*storages, *first.values()]
+        before = [version_of(tensor) for tensor in tensors]
+        with independent.plain_python(), observer if is_differentiated else contextlib.nullcontext(), composed:
+            block.term.residual(block.values_of_block(storages), first)
+        return [version_of(tensor) for tensor in tensors] != before
+
+    if of_a_block(writes_into_arguments, block.term, block.batched, values, inputs):
         # Under `vmap` that may work silently, and change the user's data once per step.
         return "it writes into its arguments"
     if observer.switches_gradients_off:

@@ -274,8 +274,9 @@ def test_a_missing_second_derivative_is_an_error_that_names_it():
 
 
 @pytest.mark.parametrize("operator", ["cholesky", "inv"])
+@pytest.mark.parametrize("bad", [0, 1])
 @pytest.mark.parametrize("trace", ["never", "always"])
-def test_a_matrix_that_cannot_be_factored_fails_alone(operator, trace):
+def test_a_matrix_that_cannot_be_factored_fails_alone(operator, trace, bad):
     """`cholesky_ex` leaves half a factor of an indefinite matrix, with finite numbers."""
 
     def residual(x: Tensor, y: Tensor) -> Tensor:
@@ -284,11 +285,12 @@ def test_a_matrix_that_cannot_be_factored_fails_alone(operator, trace):
 
     x = torch.tensor([[1.0, 0.2, 1.0], [1.0, 1.0, 1.0], [2.0, 0.1, 0.5]], dtype=F64)
     x[1, 1] = 3.0 if operator == "cholesky" else 1.0
+    x = x.roll(bad - 1, 0)
     y = torch.tensor([0.9, 0.3, 1.1], dtype=F64)
     solver = mslsq.LevenbergMarquardt(trace=trace)
     solution = mslsq.least_squares(residual, x, (y,), solver=solver, in_dims=(0, None))
-    assert solution.status[1] == mslsq.Status.NON_FINITE
-    for lane in (0, 2):
+    assert solution.status[bad] == mslsq.Status.NON_FINITE
+    for lane in {0, 1, 2} - {bad}:
         alone = mslsq.least_squares(residual, x[lane], (y,), solver=solver)
         assert bool(solution.converged[lane])
         assert torch.allclose(solution.value[lane], alone.value, rtol=1e-6)
