@@ -18,10 +18,10 @@ import torch
 from timing import for_each_thread_setting, interleaved, print_machine, print_table
 
 import mslsq
+from mslsq.front.problem_statement import stated
 from mslsq.linearize.plan import PlanCache
 from mslsq.problem.leaf import leaf_space
 from mslsq.problem.system import Slot, System, Term, Unknown
-from mslsq.problem_system import stated
 from mslsq.solvers.planning import Task, planned
 from mslsq.tracing.recording import Recorded
 

@@ -76,6 +76,7 @@ def measured(problem: str, repeats: int) -> dict[str, Any]:
     import torch
 
     import mslsq
+    from mslsq.front.plans import kept_for_callable
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -89,7 +90,7 @@ def measured(problem: str, repeats: int) -> dict[str, Any]:
         start = time.process_time()
         solution = solve()
         samples.append(1e3 * (time.process_time() - start) / int(solution.num_steps.max()))
-    plan = next(iter(sys.modules["mslsq.least_squares"].plans_of(residual)._plans.values()))
+    plan = next(iter(kept_for_callable(residual).plans._plans.values()))
     structure, found = plan.structure, plan.compressed
     assert bool(mslsq.Solution.converged.fget(solution).all())  # pyright: ignore[reportOptionalCall]
     return {

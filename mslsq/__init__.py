@@ -2,10 +2,11 @@
 
 from mslsq import errors, linear, losses
 from mslsq.adjoint import Adjoint, Detached, DirectLossMinimization, Implicit, Truncated, Unrolled
-from mslsq.curve_fit import CurveFit, curve_fit
 from mslsq.diagnostics import check_jacobian, covariance, explain
-from mslsq.layer import LeastSquaresLayer
-from mslsq.least_squares import least_squares
+from mslsq.front.curve_fit import CurveFit, curve_fit
+from mslsq.front.layer import LeastSquaresLayer
+from mslsq.front.least_squares import least_squares
+from mslsq.front.solve import solve
 from mslsq.losses import Arctan, Barron, Cauchy, GemanMcClure, Huber, RobustLoss, SoftL1, Tukey, Welsch
 from mslsq.manifolds import SE2, SE3, SO2, SO3, Euclidean, Manifold, Sim2, Sim3, UnitVector
 from mslsq.problem import (
@@ -25,7 +26,6 @@ from mslsq.problem import (
     cost,
 )
 from mslsq.solution import History, Solution, Status
-from mslsq.solve import solve
 from mslsq.solvers import Dogleg, GaussNewton, LevenbergMarquardt, NoInfluenceWarning
 
 __version__ = "0.1.0"

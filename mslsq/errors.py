@@ -3,8 +3,8 @@
 from mslsq.adjoint.adjoint import AdjointOptionError, DerivativeOrderError
 from mslsq.adjoint.compiling import ExportError
 from mslsq.adjoint.warning import NotDifferentiableWarning, UnconvergedAdjointWarning
-from mslsq.curve_fit import CovarianceWarning
 from mslsq.diagnostics.covariance import SingularCovarianceError
+from mslsq.front.curve_fit import CovarianceWarning
 from mslsq.kernels.library import KernelsMissingWarning
 from mslsq.kernels.loading import KernelsMissingError, KernelsNotKeptWarning
 from mslsq.linear.independent_kinds import EliminationError

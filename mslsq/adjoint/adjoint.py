@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor
+import torch
 
-from mslsq.linear import LinearSolver
-from mslsq.linearize.blocks import Values
+from mslsq.adjoint.outputs import Attached, Ended, Prepared
+from mslsq.solution import Status
 
 if TYPE_CHECKING:
     from mslsq.adjoint.attachment import Attachment
@@ -24,8 +24,9 @@ class DerivativeOrderError(RuntimeError):
 class Adjoint:
     """Base of the adjoints.
 
-    An adjoint is asked after the solve, if anybody differentiates at all: given the answer, without derivatives, it
-    returns the same numbers with derivatives. It says beforehand what it needs of the solve.
+    An adjoint is asked twice after the solve, if anybody differentiates at all: `prepare` looks at the plain tensors of
+    its end, inside of all transforms; `attach` is given the answer without derivatives, and returns the same numbers
+    with derivatives. It says beforehand what it needs of the solve.
     """
 
     keeps_trajectory: ClassVar[bool] = False
@@ -34,21 +35,21 @@ class Adjoint:
     """Does the result have a derivative in the start?"""
 
     @property
-    def factors(self) -> str | None:
-        """Which Hessian the solve should factor at the solution: "exact", "gauss_newton" or None."""
-        return None
-
-    @property
     def highest_order(self) -> int | None:
         """The highest derivative that is right; None where there is no limit."""
         return None
 
-    def inverse(self, linear: LinearSolver, factor: Tensor, vector: Tensor) -> Tensor:
-        """H⁻¹ applied to (batch, columns), by the factor that the solve has returned."""
-        return linear.solve_factored(factor, vector)
+    def prepare(self, ended: Ended) -> Prepared:
+        """Which problems have a derivative, and what `attach` will need; gradients are off.
 
-    def attach(self, attachment: "Attachment") -> tuple[Values, Tensor]:
-        """Values (batch, count, storage) and cost (batch,) of the answer, with derivatives."""
+        Derivatives of the iteration itself exist wherever its numbers are finite.
+        """
+        values, status = ended.outcome.values, ended.outcome.status
+        finite = torch.stack([torch.isfinite(x).all(-1).all(-1) for x in values]).all(0)
+        return unprepared(ended)._replace(differentiable=finite & (status != Status.NON_FINITE))
+
+    def attach(self, attachment: "Attachment") -> Attached:
+        """Values and cost of the answer, with derivatives."""
         raise NotImplementedError(f"{type(self).__name__} must define attach(attachment).")
 
 
@@ -56,5 +57,12 @@ class Adjoint:
 class Detached(Adjoint):
     """No derivatives: the solution is a constant."""
 
-    def attach(self, attachment: "Attachment") -> tuple[Values, Tensor]:
-        return attachment.answer.values, attachment.answer.cost
+    def attach(self, attachment: "Attachment") -> Attached:
+        return Attached(attachment.answer.values, attachment.answer.cost)
+
+
+def unprepared(ended: Ended) -> Prepared:
+    """Where nobody differentiates: a problem that has converged has a derivative, as far as is known."""
+    cost, status = ended.outcome.cost, ended.outcome.status
+    converged = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
+    return Prepared(converged, torch.full_like(cost, torch.nan), cost.new_zeros(0))

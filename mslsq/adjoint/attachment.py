@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from mslsq.adjoint.function import Answer, Call
+from mslsq.adjoint.function import Call
+from mslsq.adjoint.outputs import Answer, Attached
 from mslsq.levels import belongs_to, constant
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
@@ -107,19 +108,20 @@ class Attachment:
         # Data that are not finite would turn the zero that a failed problem passes on to shared parameters into NaN.
         return torch.where(mask & ~torch.isfinite(tensor), 1.0, marked(tensor, mask, fill, fill))
 
-    def with_value(self, values: Values, cost: Tensor, fill: float) -> tuple[Values, Tensor]:
+    def with_value(self, values: Values, cost: Tensor, fill: float) -> Attached:
         """The derivatives of `values` and `cost`, with the numbers of the answer; `fill` as tangent of what has
         failed."""
         answer = self.answer
         if self.nothing_failed:
             moves = zip(answer.values, values, strict=True)
-            return tuple(x + (moved - constant(moved)) for x, moved in moves), answer.cost + (cost - constant(cost))
+            kept = tuple(x + (moved - constant(moved)) for x, moved in moves)
+            return Attached(kept, answer.cost + (cost - constant(cost)))
         attached = tuple(
             marked(solved + (moved - constant(moved)), per_entry(self.failed, solved), fill, 0.0)
             for solved, moved in zip(answer.values, values, strict=True)
         )
         cost = torch.where(self.failed, 0, cost)
-        return attached, marked(answer.cost + (cost - constant(cost)), self.failed, fill, 0.0)
+        return Attached(attached, marked(answer.cost + (cost - constant(cost)), self.failed, fill, 0.0))
 
 
 def attachment_of(call: Call, start: Values, inputs: tuple[Inputs, ...], answer: Answer) -> Attachment:

@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from mslsq import pytree
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError, DerivativeOrderError
 from mslsq.adjoint.attachment import Attachment
+from mslsq.adjoint.factor import Factorization
+from mslsq.adjoint.judging import judged
+from mslsq.adjoint.outputs import Attached, Ended, Prepared
 from mslsq.levels import constant
-from mslsq.linearize.blocks import Values
 from mslsq.private import transforms_are_active
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.validation import number
@@ -39,27 +42,25 @@ class DirectLossMinimization(Adjoint):
         number("DirectLossMinimization: epsilon", self.epsilon, above=0, error=AdjointOptionError)
 
     @property
-    def factors(self) -> str | None:
-        return "exact"
-
-    @property
     def highest_order(self) -> int | None:
         return 1
 
-    def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
+    def prepare(self, ended: Ended) -> Prepared:
+        return judged(ended, Factorization("exact"))
+
+    def attach(self, attachment: Attachment) -> Attached:
         if transforms_are_active():
             raise DerivativeOrderError(
                 "DirectLossMinimization gives first derivatives by backward() alone. Use Implicit() or Unrolled() "
                 "under torch.func."
             )
         inputs = attachment.guarded(torch.nan)
-        flat = [tensor for given in inputs for tensor in given.values()]
-        values = _DirectLoss.apply(attachment, self.epsilon, *flat)
+        values = _DirectLoss.apply(attachment, self.epsilon, *pytree.leaves(inputs))
         with TRANSFORM_LOCK:
             # The cost at a minimum has the partial derivative for its total one.
             cost = attachment.linearizer.cost(attachment.answer.values, attachment.linearizer.prepare(inputs))
         cost = torch.where(attachment.failed, 0, cost)
-        return values, attachment.answer.cost + (cost - constant(cost))
+        return Attached(values, attachment.answer.cost + (cost - constant(cost)))
 
 
 class _DirectLoss(torch.autograd.Function):
@@ -80,10 +81,9 @@ class _DirectLoss(torch.autograd.Function):
             tensor.detach().requires_grad_(needed)
             for tensor, needed in zip(ctx.saved_tensors, ctx.needs_input_grad[2:], strict=True)
         ]
-        rest = iter(flat)
         with torch.enable_grad():
-            inputs = linearizer.prepare(tuple({name: next(rest) for name in given} for given in attachment.inputs))
-        plain = tuple({name: tensor.detach() for name, tensor in given.items()} for given in inputs)
+            inputs = linearizer.prepare(pytree.unflatten(flat, pytree.flatten(attachment.inputs)[1]))
+        plain = pytree.map_leaves(torch.Tensor.detach, inputs)
         zero = star[0].new_zeros(len(star[0]), linearizer.structure.num_columns)
         pull: Any = torch.func.vjp(lambda delta: linearizer.retract(star, delta), zero)[1]
         (direction,) = pull(tuple(cotangents))

@@ -6,39 +6,20 @@ Derivatives are attached afterwards by an adjoint (`attachment`).
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mslsq.adjoint.adjoint import Adjoint
-from mslsq.adjoint.judging import judged
+from mslsq import pytree
+from mslsq.adjoint.adjoint import Adjoint, unprepared
+from mslsq.adjoint.outputs import Answer, Ended
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
 from mslsq.private import without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
-from mslsq.solution import Status
 from mslsq.solvers.planning import Task
 from mslsq.solvers.run import run
-
-
-class Answer(NamedTuple):
-    """What the Function returns, in order."""
-
-    values: Values
-    cost: Tensor
-    status: Tensor
-    num_steps: Tensor
-    num_evaluations: Tensor
-    gradient_norm: Tensor
-    differentiable: Tensor
-    adjoint_residual: Tensor
-    factor: Tensor
-    """(batch, components, size, size) of the Hessian, as the adjoint wants it; the identity where there is none,
-    empty if not wanted."""
-    history: tuple[Tensor, ...]
-    trajectory: tuple[Tensor, ...]
-    """As in `solvers.run.Outcome`."""
 
 
 @dataclass
@@ -46,8 +27,8 @@ class Made:
     """What the innermost call made, for the one who attaches derivatives outside."""
 
     plan: Plan | None = None
-    method: type | None = None
-    """The NamedTuple of the method's state."""
+    structure: pytree.Structure | None = None
+    """How the flat output belongs together: an `Answer`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +60,32 @@ class Call:
             flags.extend(name in batched for name in names)
         return flags
 
-    def method_state(self, columns: list[Tensor]) -> Any:
-        """The state of the solver's method from its tensors."""
-        assert self.made.method is not None  # a trajectory was kept
-        return self.made.method(*columns)
+    def run(self, values: Values, inputs: tuple[Inputs, ...]) -> Answer:
+        """Solve on plain tensors, and let the adjoint prepare for derivatives."""
+        adjoint = self.adjoint
+        keep = adjoint is not None and adjoint.keeps_trajectory
+        outcome = run(self.task, values, inputs, keep_trajectory=keep, differentiated=adjoint is not None)
+        ended = Ended(self.task, values, outcome)
+        prepared = unprepared(ended) if adjoint is None else adjoint.prepare(ended)
+        self.made.plan = outcome.planned[0]
+        return Answer(
+            outcome.values,
+            outcome.cost,
+            outcome.status,
+            outcome.num_steps,
+            outcome.num_evaluations,
+            outcome.gradient_norm,
+            outcome.history,
+            outcome.trajectory,
+            prepared.differentiable,
+            prepared.residual,
+            prepared.factor,
+        )
+
+    def answer(self, output: tuple[Tensor, ...]) -> Answer:
+        """The flat output of `Solve` by name."""
+        assert self.made.structure is not None  # the solve has been run
+        return pytree.unflatten(output, self.made.structure)
 
     def folded(self, size: int, mapped: list[bool]) -> "Call":
         """The call on a batch `size` times as large, in which the mapped inputs are batched too."""
@@ -96,38 +99,14 @@ class Call:
 
 
 class Solve(torch.autograd.Function):
-    """`Solve.apply(call, *tensors)`: values and figures of the solution, all without derivative."""
+    """`Solve.apply(call, *tensors)`: the leaves of an `Answer`, all without derivative."""
 
     @staticmethod
     def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-        values, inputs = call.unflatten(tensors)
-        keep = call.adjoint is not None and call.adjoint.keeps_trajectory
         with without_saved_tensor_hooks():
-            outcome = run(call.task, values, inputs, keep_trajectory=keep, differentiated=call.adjoint is not None)
-            status = outcome.status
-            usable = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
-            factor, residual = outcome.cost.new_zeros(0), torch.full_like(outcome.cost, torch.nan)
-            call.made.plan, call.made.method = outcome.planned[0], outcome.method
-            if call.adjoint is not None:
-                factor, usable, residual = judged(call, values, outcome, usable, residual)
-        history = outcome.history
-        return (
-            *outcome.values,
-            outcome.cost,
-            status,
-            outcome.num_steps,
-            outcome.num_evaluations,
-            outcome.gradient_norm,
-            usable,
-            residual,
-            factor,
-            history.cost,
-            history.gradient_norm,
-            history.step_norm,
-            history.damping,
-            history.accepted,
-            *outcome.trajectory,
-        )
+            answer = call.run(*call.unflatten(tensors))
+        leaves, call.made.structure = pytree.flatten(answer)
+        return tuple(leaves)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -162,10 +141,3 @@ class Solve(torch.autograd.Function):
             t.unflatten(0, (size, batch)) if t.ndim > 1 or t.numel() else t.expand(size, 0) for t in output
         )
         return unfolded, (0,) * len(unfolded)
-
-
-def answer_of(call: Call, output: tuple[Tensor, ...]) -> Answer:
-    """The flat output by name."""
-    count = len(call.task.system.unknowns)
-    figures, history, trajectory = output[count : count + 8], output[count + 8 : count + 13], output[count + 13 :]
-    return Answer(output[:count], *figures, history=tuple(history), trajectory=tuple(trajectory))

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment
+from mslsq.adjoint.factor import Factorization, PseudoInverse
+from mslsq.adjoint.judging import judged
+from mslsq.adjoint.outputs import Attached, Ended, Prepared
 from mslsq.adjoint.pullback import attached_lazily
 from mslsq.levels import constant
-from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import TermInputs
 from mslsq.private import without_saved_tensor_hooks
@@ -65,26 +66,30 @@ class Implicit(Adjoint):
             one_of(f"Implicit: {option}", getattr(self, option), known, AdjointOptionError)
 
     @property
-    def factors(self) -> str | None:
-        return self.hessian
+    def factorization(self) -> Factorization:
+        """Of the Hessian that derivatives take."""
+        return (PseudoInverse if self.gauge == "minimum_norm" else Factorization)(self.hessian)
 
     @property
     def highest_order(self) -> int | None:
         return self.order
 
-    def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
+    def prepare(self, ended: Ended) -> Prepared:
+        return judged(ended, self.factorization)
+
+    def attach(self, attachment: Attachment) -> Attached:
         # A solve that checkpointing runs again may be recorded by then, and would save other tensors than at first.
         with without_saved_tensor_hooks():
             lazily = attached_lazily(self, attachment)
             return self._attached_at_once(attachment) if lazily is None else lazily
 
-    def _attached_at_once(self, attachment: Attachment) -> tuple[Values, Tensor]:
+    def _attached_at_once(self, attachment: Attachment) -> Attached:
         fill = torch.nan if self.failed == "nan" else 0.0
         with TRANSFORM_LOCK:
             moved, cost = self.chord_steps(attachment, attachment.solution(), attachment.prepared(fill))
         return attachment.with_value(moved, cost, fill)
 
-    def chord_steps(self, attachment: Attachment, values: Values, inputs: TermInputs) -> tuple[Values, Tensor]:
+    def chord_steps(self, attachment: Attachment, values: Values, inputs: TermInputs) -> Attached:
         """`order` steps x ← x − H⁻¹F(x, d) from the solution, differentiable, and the cost where they end."""
         linearizer, failed = attachment.linearizer, attachment.failed
         for _ in range(self.order):
@@ -92,14 +97,7 @@ class Implicit(Adjoint):
             if not attachment.nothing_failed:
                 # A problem without derivative must not move, whatever its gradient: not even by 0 · NaN.
                 gradient = torch.where(failed[:, None], 0, gradient)
-            step = -self.inverse(linearizer.linear_solver, attachment.answer.factor, gradient)
+            step = -self.factorization.inverse(linearizer.linear_solver, attachment.answer.factor, gradient)
             # One that moved could hit a point at which the residual is another function (`torch.where(x == 0, ...)`).
             values = linearizer.retract(values, step - constant(step))
-        return values, attachment.cost(values, inputs)
-
-    def inverse(self, linear: LinearSolver, factor: Tensor, vector: Tensor) -> Tensor:
-        """H⁻¹ (or the pseudo-inverse) applied to (batch, columns)."""
-        if self.gauge == "minimum_norm":
-            rhs = vector.reshape(factor.shape[:-1])[..., None]
-            return (factor @ (factor.mT @ rhs))[..., 0].flatten(1)
-        return super().inverse(linear, factor, vector)
+        return Attached(values, attachment.cost(values, inputs))

@@ -1,24 +1,30 @@
-"""Which problems of a batch have a derivative, and the factor of the Hessian that it takes."""
+"""Which problems of a batch have a derivative by a Hessian at their solution, and the factor that it takes."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mslsq.adjoint.adjoint import AdjointOptionError
-from mslsq.adjoint.factor import pseudo_inverse_factor
+from mslsq.adjoint.adjoint import unprepared
+from mslsq.adjoint.factor import Factorization
 from mslsq.adjoint.minimum import Curvature, Evidence, Point, evidence_of_a_minimum
-from mslsq.adjoint.warning import TRUSTED, warn_about
+from mslsq.adjoint.outputs import Ended, Prepared
+from mslsq.adjoint.warning import warn_about
+from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
+from mslsq.linearize.plan import Plan
 from mslsq.solution import Status
-from mslsq.solvers.run import Outcome
+from mslsq.solvers.solver import Solver
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
-if TYPE_CHECKING:
-    from mslsq.adjoint.function import Call
+
+def judged(ended: Ended, factorization: Factorization) -> Prepared:
+    """The factor, which problems are differentiable, and how well systems with it are solved."""
+    return Judgement.of(ended, factorization).prepared()
 
 
 class Factored(NamedTuple):
@@ -33,118 +39,108 @@ class Factored(NamedTuple):
     hessian: Tensor
 
 
-def judged(
-    call: "Call", start: Values, outcome: Outcome, converged: Tensor, unknown: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The factor that the adjoint wants, which problems are differentiable, and how well systems with it are solved."""
-    adjoint, values, status = call.adjoint, outcome.values, outcome.status
-    assert adjoint is not None  # whoever asks has set it
-    if adjoint.factors is None:
-        # Derivatives of the iteration itself: they exist wherever its numbers are finite.
-        finite = torch.stack([torch.isfinite(x).all(-1).all(-1) for x in values]).all(0)
-        return values[0].new_zeros(0), finite & (status != Status.NON_FINITE), unknown
-    minimum_norm = getattr(adjoint, "gauge", "error") == "minimum_norm"
-    if minimum_norm and not outcome.planned[1].linear_solver.storage.is_dense:
-        raise AdjointOptionError(
-            "Implicit(gauge='minimum_norm') needs the dense Hessian: solve with linear_solver=mslsq.linear.Cholesky()."
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """The end of a solve, looked at for derivatives by a Hessian."""
+
+    ended: Ended
+    factorization: Factorization
+    plan: Plan
+    linearizer: Linearizer
+    point: Point
+    """Where every problem stopped."""
+
+    @staticmethod
+    def of(ended: Ended, factorization: Factorization) -> "Judgement":
+        outcome = ended.outcome
+        plan, linearizer, inputs = outcome.planned
+        point = Point(outcome.values, inputs, outcome.matrix, outcome.cost)
+        return Judgement(ended, factorization, plan, linearizer, point)
+
+    @property
+    def linear(self) -> LinearSolver:
+        return self.linearizer.linear_solver
+
+    @property
+    def solver(self) -> Solver:
+        return self.ended.task.solver
+
+    def prepared(self) -> Prepared:
+        converged = unprepared(self.ended).differentiable
+        stopped = converged | (self.ended.outcome.status == Status.STALLED)
+        recorded = self.factorization.can_be_recorded(self.linear)
+        with torch.no_grad(), TRANSFORM_LOCK:
+            found = self._factored(recorded)
+            if bool((stopped & found.definite & ~(found.evidence.vanishes & found.evidence.smooth)).any()):
+                found = self._looked_at_again(found)
+        solved = found.definite & found.evidence.solved & self.factorization.is_trusted(found.residual)
+        exists = solved & found.evidence.vanishes & found.evidence.smooth
+        # Tolerances below what the dtype resolves end in STALLED; at a minimum that is as good as converged.
+        usable = exists & stopped
+        # A solve that ends at a kink has stalled: no step goes further, and the gradient does not vanish.
+        asked = converged | (stopped & solved & ~found.evidence.smooth)
+        if bool((asked & ~usable).any()):
+            warn_about(asked, solved, found.definite, found.residual, found.evidence, found.hessian)
+        return Prepared(usable, found.residual, found.factor)
+
+    def _factored(self, recorded: bool) -> Factored:
+        """Factors of all Hessians, and what they and the gradient say; `recorded` with a graph of all that."""
+        execution, wish, point = self.plan.execution, self.solver.execution, self.point
+        execution.graph("cost", wish, self.linearizer.cost, point.values, point.inputs)
+        gradient = self._gradient()
+        name, hessian = self._hessian()
+
+        def whole(*at: Any) -> Factored:
+            return self._found(hessian(*at[:3]), Point(*at), self.linearizer.gradient)
+
+        if recorded:
+            name = f"factored {name}, ftol {self.solver.ftol}, xtol {self.solver.xtol}"
+            return execution.run(name, wish, whole, *point, compiled="small")
+        matrix = execution.run(name, wish, hessian, *point[:3], compiled="small")
+        return self._found(matrix, point, gradient)
+
+    def _found(self, hessian: Tensor, point: Point, gradient: Callable[..., Tensor]) -> Factored:
+        found = self.factorization.factor(self.linear, hessian)
+        residual = self.factorization.residual(self.linear, hessian, found, self._right_hand_side(hessian))
+        curvature = self._curvature(hessian, found.factor, found.definite)
+        evidence = evidence_of_a_minimum(self.linearizer, gradient, self.solver, point, curvature)
+        return Factored(found.factor, found.definite, residual, evidence, hessian)
+
+    def _looked_at_again(self, found: Factored) -> Factored:
+        """The same with all the evidence there is: some problem would have no derivative."""
+        curvature = self._curvature(found.hessian, found.factor, found.definite)
+        evidence = evidence_of_a_minimum(
+            self.linearizer, self._gradient(), self.solver, self.point, curvature, self.ended.start
         )
-    with torch.no_grad(), TRANSFORM_LOCK:
-        found = _factored(call, outcome, minimum_norm)
-        stopped = converged | (status == Status.STALLED)
-        if bool((stopped & found.definite & ~(found.evidence.vanishes & found.evidence.smooth)).any()):
-            found = _looked_at_again(call, start, outcome, found)
-    solved = found.definite & found.evidence.solved
-    solved = solved if minimum_norm else solved & (found.residual <= TRUSTED)
-    exists = solved & found.evidence.vanishes & found.evidence.smooth
-    # Tolerances below what the dtype resolves end in STALLED; at a minimum that is as good as converged.
-    usable = exists & stopped
-    # A solve that ends at a kink has stalled: no step goes further, and the gradient does not vanish.
-    asked = converged | (stopped & solved & ~found.evidence.smooth)
-    if bool((asked & ~usable).any()):
-        warn_about(asked, solved, found.definite, found.residual, found.evidence, found.hessian)
-    return found.factor, usable, found.residual
+        return found._replace(evidence=evidence)
 
+    def _gradient(self) -> Callable[..., Tensor]:
+        """The gradient, from its graph where there is one."""
+        gradient = self.linearizer.gradient
+        wish = self.solver.execution
+        graph = self.plan.execution.graph("gradient", wish, gradient, self.point.values, self.point.inputs)
+        return gradient if graph is None else graph
 
-def _factored(call: "Call", outcome: Outcome, minimum_norm: bool) -> Factored:
-    """Factors of all Hessians, and what they and the gradient say."""
-    plan, linearizer, inputs = outcome.planned
-    solver, linear = call.task.solver, linearizer.linear_solver
-    wish = solver.execution
-    plan.execution.graph("cost", wish, linearizer.cost, outcome.values, inputs)
-    gradient = _gradient(call, outcome)
-    name, hessian = _hessian(call, outcome)
-    point = Point(outcome.values, inputs, outcome.matrix, outcome.cost)
+    def _curvature(self, hessian: Tensor, factor: Tensor, definite: Tensor) -> Curvature:
+        product = partial(self.linear.storage.product, hessian)
+        inverse = partial(self.factorization.inverse, self.linear, factor)
+        return Curvature(product, inverse, definite, 0.5 if self.factorization.hessian == "exact" else 1.0)
 
-    def factored(matrix: Tensor, at: Point, gradient: Callable[..., Tensor]) -> Factored:
-        if minimum_norm:
-            factor, definite = pseudo_inverse_factor(matrix)
-            residual = torch.full_like(at.cost, torch.nan)
-        else:
-            factor, definite, undecided = linear.definite_factor(matrix)
-            residual = _residual_of_a_system(linearizer, matrix, factor)
-            residual = torch.where(definite, residual, torch.nan if undecided is None else undecided)
-        curvature = _curvature(call, outcome, matrix, factor, definite)
-        evidence = evidence_of_a_minimum(linearizer, gradient, solver, at, curvature)
-        return Factored(factor, definite, residual, evidence, matrix)
+    def _right_hand_side(self, hessian: Tensor) -> Tensor:
+        """One in which every unknown has a part: H u with cosines for u."""
+        columns = self.linearizer.structure.num_columns
+        u = torch.arange(1.0, columns + 1, dtype=hessian.dtype, device=hessian.device).cos()
+        return self.linear.storage.product(hessian, u.expand(len(hessian), -1))
 
-    def whole(*at: Any) -> Factored:
-        return factored(hessian(*at[:3]), Point(*at), linearizer.gradient)
-
-    # Dense factors are a part of what is recorded; sparse and iterative solvers do as they like.
-    if linear.storage.is_dense and not minimum_norm:
-        name = f"factored {name}, ftol {solver.ftol}, xtol {solver.xtol}"
-        return plan.execution.run(name, wish, whole, *point, compiled="small")
-    matrix = plan.execution.run(name, wish, hessian, *point[:3], compiled="small")
-    return factored(matrix, point, gradient)
-
-
-def _looked_at_again(call: "Call", start: Values, outcome: Outcome, found: Factored) -> Factored:
-    """The same with all the evidence there is: some problem would have no derivative."""
-    _, linearizer, inputs = outcome.planned
-    point = Point(outcome.values, inputs, outcome.matrix, outcome.cost)
-    curvature = _curvature(call, outcome, found.hessian, found.factor, found.definite)
-    gradient = _gradient(call, outcome)
-    return found._replace(
-        evidence=evidence_of_a_minimum(linearizer, gradient, call.task.solver, point, curvature, start)
-    )
-
-
-def _gradient(call: "Call", outcome: Outcome) -> Callable[..., Tensor]:
-    """The gradient, from its graph where there is one."""
-    plan, linearizer, inputs = outcome.planned
-    wish = call.task.solver.execution
-    graph = plan.execution.graph("gradient", wish, linearizer.gradient, outcome.values, inputs)
-    return linearizer.gradient if graph is None else graph
-
-
-def _curvature(call: "Call", outcome: Outcome, hessian: Tensor, factor: Tensor, definite: Tensor) -> Curvature:
-    adjoint, linear = call.adjoint, outcome.planned[1].linear_solver
-    assert adjoint is not None  # whoever asks has set it
-    ratio = 0.5 if adjoint.factors == "exact" else 1.0
-    return Curvature(
-        partial(linear.storage.product, hessian), partial(adjoint.inverse, linear, factor), definite, ratio
-    )
-
-
-def _residual_of_a_system(linearizer: Linearizer, hessian: Tensor, factor: Tensor) -> Tensor:
-    """How well the adjoint's linear systems are solved: the relative residual for a right-hand side in which every
-    unknown has a part, H u with cosines for u."""
-    linear, columns = linearizer.linear_solver, linearizer.structure.num_columns
-    u = torch.arange(1.0, columns + 1, dtype=hessian.dtype, device=hessian.device).cos()
-    rhs = linear.storage.product(hessian, u.expand(len(hessian), -1))
-    return linear.relative_residual(hessian, linear.solve_factored(factor, rhs), rhs)
-
-
-def _hessian(call: "Call", outcome: Outcome) -> tuple[str, Callable[[Values, TermInputs, Tensor], Tensor]]:
-    """The Hessian that the adjoint wants: its name, and a function of values, inputs and the matrix of the last
-    linearization. Where the normal equations that the solve has left of its last point are a part of it they are taken:
-    a third of the work for 1024 fits."""
-    assert call.adjoint is not None  # whoever asks has set it
-    _, linearizer, _ = outcome.planned
-    exact = call.adjoint.factors == "exact"
-    if not exact and linearizer.linear_solver.storage.is_normal:
-        return "normal equations", lambda values, inputs, normal: normal
-    if linearizer.normal_equations_are_exact:
-        return "curvature", linearizer.curvature
-    name = f"hessian, {call.adjoint.factors}"
-    return name, lambda values, inputs, normal: linearizer.hessian(values, inputs, exact=exact)
+    def _hessian(self) -> tuple[str, Callable[[Values, TermInputs, Tensor], Tensor]]:
+        """The Hessian that the adjoint wants: its name, and a function of values, inputs and the matrix of the last
+        linearization. Where the normal equations that the solve has left of its last point are a part of it they are
+        taken: a third of the work for 1024 fits."""
+        kind, linearizer = self.factorization.hessian, self.linearizer
+        if kind == "gauss_newton" and self.linear.storage.is_normal:
+            return "normal equations", lambda values, inputs, normal: normal
+        if linearizer.normal_equations_are_exact:
+            return "curvature", linearizer.curvature
+        return f"hessian, {kind}", lambda values, inputs, normal: linearizer.hessian(
+            values, inputs, exact=kind == "exact"
+        )

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mslsq import pytree
+from mslsq.adjoint.outputs import Attached
 from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from mslsq.adjoint.implicit import Implicit
 
 
-def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> tuple[Values, Tensor] | None:
+def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached | None:
     """Values and cost whose derivative waits for `backward`; None where it must be attached at once.
 
     That is under a transform, where something failed, where the start is data (fixed blocks), and where nothing is
@@ -40,13 +42,13 @@ def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> tuple[Valu
     unknowns = attachment.call.task.system.unknowns
     if any(u.free is not None and backward_may_come(x) for u, x in zip(unknowns, attachment.start, strict=True)):
         return None
-    flat = [tensor for given in attachment.inputs for tensor in given.values()]
+    flat = pytree.leaves(attachment.inputs)
     wanted = tuple(tensor.requires_grad for tensor in flat)
     graphs = _graphs(attachment, wanted) if any(wanted) else None
     if graphs is None:
         return None
     *values, cost = Pullback.apply(adjoint, attachment, graphs, *flat)
-    return tuple(values), cost
+    return Attached(tuple(values), cost)
 
 
 class Pullback(torch.autograd.Function):
@@ -64,7 +66,7 @@ class Pullback(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         *of_values, of_cost = cotangents
         flat = ctx.saved_tensors  # once: who keeps them elsewhere (checkpointing, save_on_cpu) makes them each time
-        inputs = _by_name(ctx.attachment, flat)
+        inputs = pytree.unflatten(flat, pytree.flatten(ctx.attachment.inputs)[1])
         batched = any(g is not None and is_batched_by_autograd(g) for g in cotangents)
         if of_cost is not None or batched or torch.is_grad_enabled() or transforms_are_active():
             wanted = ctx.needs_input_grad[3:]
@@ -75,7 +77,7 @@ class Pullback(torch.autograd.Function):
         through_retraction, to_inputs = ctx.graphs
         towards = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(answer.values, of_values, strict=True))
         gradient = through_retraction(answer.values, towards)
-        move = -ctx.adjoint.inverse(linear, answer.factor, gradient)
+        move = -ctx.adjoint.factorization.inverse(linear, answer.factor, gradient)
         found = iter(to_inputs(answer.values, inputs, move))
         return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in flat)
 
@@ -102,12 +104,12 @@ def _gradient_along(
     linearizer: Linearizer, values: Values, inputs: tuple[Inputs, ...], move: Tensor, wanted: tuple[bool, ...]
 ) -> tuple[Tensor, ...]:
     """∂/∂d [D_v cost(x, d)] for the wanted tensors among the inputs."""
-    flat = [tensor for given in inputs for tensor in given.values()]
+    flat, structure = pytree.flatten(inputs)
 
     def slope(*moved: Tensor) -> Tensor:
         rest = iter(moved)
-        tensors = iter([next(rest) if flag else tensor for flag, tensor in zip(wanted, flat, strict=True)])
-        prepared = linearizer.prepare(tuple({name: next(tensors) for name in given} for given in inputs))
+        tensors = [next(rest) if flag else tensor for flag, tensor in zip(wanted, flat, strict=True)]
+        prepared = linearizer.prepare(pytree.unflatten(tensors, structure))
         try:
             return linearizer.slope(values, prepared, move)
         except NotImplementedError:  # an operation without a derivative in forward mode, such as grid_sample
@@ -129,18 +131,12 @@ def _through_chord_steps(
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         # Each tensor a node of its own: one that stands in two places has two gradients.
-        own = tuple({name: tensor.view_as(tensor) for name, tensor in given.items()} for given in inputs)
+        own = pytree.map_leaves(lambda tensor: tensor.view_as(tensor), inputs)
         values, cost = adjoint.chord_steps(attachment, attachment.answer.values, attachment.linearizer.prepare(own))
-        flat = [tensor for given in own for tensor in given.values()]
-        sources = [tensor for tensor, flag in zip(flat, wanted, strict=True) if flag]
+        sources = [tensor for tensor, flag in zip(pytree.leaves(own), wanted, strict=True) if flag]
         reached = [(out, g) for out, g in zip((*values, cost), cotangents, strict=True) if g is not None]
         outputs = [out for out, _ in reached if out.requires_grad]
         given = [g for out, g in reached if out.requires_grad]
         gradients = torch.autograd.grad(outputs, sources, given, create_graph=create_graph, allow_unused=True)
     found = iter(gradients)
     return [next(found) if flag else None for flag in wanted]
-
-
-def _by_name(attachment: "Attachment", flat: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], ...]:
-    rest = iter(flat)
-    return tuple({name: next(rest) for name in given} for given in attachment.inputs)

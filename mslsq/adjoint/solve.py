@@ -1,68 +1,48 @@
-"""From a system and its tensors to a solution with derivatives: what both front doors call."""
+"""From the task of a solve and its tensors to a solution with derivatives: what every front door comes to."""
+
+from typing import NamedTuple
 
 import torch
 
 from mslsq.adjoint.adjoint import Adjoint, DerivativeOrderError
 from mslsq.adjoint.attachment import attachment_of
 from mslsq.adjoint.compiling import refuse_fake_tensors
-from mslsq.adjoint.function import Call, Made, Solve, answer_of
-from mslsq.adjoint.implicit import Implicit
+from mslsq.adjoint.function import Call, Solve
 from mslsq.adjoint.limit import limited
 from mslsq.levels import backward_may_come, constant, count_transforms, has_plain_tangent
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.plan import PlanCache
-from mslsq.problem.system import Inputs, System
-from mslsq.solution import History, Solution
-from mslsq.solvers import LevenbergMarquardt, Solver
+from mslsq.linearize.plan import Plan
+from mslsq.problem.system import Inputs
+from mslsq.solution import Solution
 from mslsq.solvers.planning import Task
-from mslsq.validation import instance_of
 
 
-def solve_system(
-    system: System,
-    values: Values,
-    inputs: tuple[Inputs, ...],
-    *,
-    batch: int,
-    batched: tuple[frozenset[str], ...],
-    solver: Solver | None,
-    adjoint: Adjoint | None,
-    cache: PlanCache,
-    made: Made | None = None,
-) -> Solution:
-    """Solve; `value` of the result is the tuple of storages (batch, count, storage), every figure has the batch axis.
+class SolvedSystem(NamedTuple):
+    """A solution, and the plan that it was found by."""
+
+    solution: Solution
+    """Its `value` the tuple of storages (batch, count, storage); every figure has the batch axis."""
+    plan: Plan
+
+
+def solve_system(task: Task, values: Values, inputs: tuple[Inputs, ...], adjoint: Adjoint) -> SolvedSystem:
+    """Solve, and attach derivatives where somebody takes them.
 
     Args:
         values: start of every unknown, (batch, count, storage).
-        inputs: per term its tensors by name; those named in `batched` have a leading batch axis.
-        made: gets the plan that was solved by.
+        inputs: per term its tensors by name; those named in `task.batched` have a leading batch axis.
     """
-    solver = LevenbergMarquardt() if solver is None else solver
-    adjoint = Implicit() if adjoint is None else adjoint
-    instance_of("solver", solver, Solver)
-    instance_of("adjoint", adjoint, Adjoint)
     refuse_fake_tensors(values[0])
     device = values[0].device.type
     if torch.is_autocast_enabled(device):
         # A network around the solve may use lower precision, the solve keeps the dtype of its start: a matrix product
         # in bfloat16 inside a residual would leave two digits.
         with torch.autocast(device, enabled=False):
-            return solve_system(
-                system,
-                values,
-                inputs,
-                batch=batch,
-                batched=batched,
-                solver=solver,
-                adjoint=adjoint,
-                cache=cache,
-                made=made,
-            )
-    task = Task(system, solver, batch, batched, cache)
+            return solve_system(task, values, inputs, adjoint)
     tensors = [tensor for given in inputs for tensor in given.values()]
     starts = [
         x
-        for unknown, x in zip(system.unknowns, values, strict=True)
+        for unknown, x in zip(task.system.unknowns, values, strict=True)
         if unknown.free is not None or adjoint.differentiates_start
     ]
     transforms = count_transforms([*tensors, *starts])
@@ -81,13 +61,13 @@ def solve_system(
     if order is not None:
         inputs = tuple({name: limited(tensor, transforms, order) for name, tensor in given.items()} for given in inputs)
         values = tuple(limited(x, transforms, order) for x in values)
-    call = Call(task, tuple(tuple(given) for given in inputs), adjoint if levels else None, made or Made())
+    call = Call(task, tuple(tuple(given) for given in inputs), adjoint if levels else None)
     # The solve itself never sees a differentiating level: derivatives are attached to its answer.
-    answer = answer_of(call, Solve.apply(call, *map(constant, call.flatten(values, inputs))))
+    answer = call.answer(Solve.apply(call, *map(constant, call.flatten(values, inputs))))
     value, cost = answer.values, answer.cost
     if levels:
         value, cost = adjoint.attach(attachment_of(call, values, inputs, answer))
-    return Solution(
+    solution = Solution(
         value,
         cost,
         answer.status,
@@ -95,6 +75,8 @@ def solve_system(
         answer.num_evaluations,
         answer.gradient_norm,
         answer.differentiable,
-        History(*answer.history),
+        answer.history,
         answer.adjoint_residual,
     )
+    assert call.made.plan is not None  # the solve has been run
+    return SolvedSystem(solution, call.made.plan)

@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from mslsq import pytree
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment, per_entry
+from mslsq.adjoint.factor import Factorization
+from mslsq.adjoint.judging import judged
 from mslsq.adjoint.linear_steps import differentiable, harmless
+from mslsq.adjoint.outputs import Attached, Ended, Prepared
 from mslsq.levels import constant
 from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
@@ -47,7 +51,7 @@ class Unrolled(Adjoint):
     def __post_init__(self) -> None:
         one_of("Unrolled: failed", self.failed, FAILED, AdjointOptionError)
 
-    def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
+    def attach(self, attachment: Attachment) -> Attached:
         fill = torch.nan if self.failed == "nan" else 0.0
         linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(fill)
         solver = attachment.call.task.solver
@@ -55,15 +59,16 @@ class Unrolled(Adjoint):
         x = attachment.start
 
         def again(x: Values, number: int) -> Values:
-            accepted, accuracy, *method = (column[:, number] for column in attachment.answer.trajectory)
-            linear = linearizer.linear_solver.to_accuracy(accuracy)
+            was = pytree.map_leaves(lambda steps: steps[:, number], trajectory)
+            linear = linearizer.linear_solver.to_accuracy(was.accuracy)
             model = linearize(x, prepared)
-            model = model if all_moved else _guarded(model, accepted, linear)
-            step = solver.propose(model, attachment.call.method_state(method), linear).step
-            return linearizer.retract(x, step) if all_moved else _moved(linearizer, x, step, accepted)
+            model = model if all_moved else _guarded(model, was.accepted, linear)
+            step = solver.propose(model, was.method, linear).step
+            return linearizer.retract(x, step) if all_moved else _moved(linearizer, x, step, was.accepted)
 
-        count = attachment.answer.trajectory[0].shape[1] if attachment.answer.trajectory else 0
-        all_moved = count > 0 and attachment.nothing_failed and bool(attachment.answer.trajectory[0].all())
+        trajectory = attachment.answer.trajectory
+        count = trajectory.accepted.shape[1] if trajectory else 0
+        all_moved = bool(trajectory) and attachment.nothing_failed and bool(trajectory.accepted.all())
         recompute = self.checkpoint and not transforms_are_active()
         with TRANSFORM_LOCK:
             for number in range(count):
@@ -94,11 +99,10 @@ class Truncated(Adjoint):
         integer("Truncated: steps", self.steps, 1, error=AdjointOptionError)
         one_of("Truncated: failed", self.failed, FAILED, AdjointOptionError)
 
-    @property
-    def factors(self) -> str | None:
-        return "gauss_newton"  # for its verdict: a singular JᵀJ has no step
+    def prepare(self, ended: Ended) -> Prepared:
+        return judged(ended, Factorization("gauss_newton"))  # for its verdict: a singular JᵀJ has no step
 
-    def attach(self, attachment: Attachment) -> tuple[Values, Tensor]:
+    def attach(self, attachment: Attachment) -> Attached:
         fill = torch.nan if self.failed == "nan" else 0.0
         linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(fill)
         x, usable, all_usable = attachment.solution(), attachment.answer.differentiable, attachment.nothing_failed

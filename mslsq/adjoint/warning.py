@@ -8,10 +8,6 @@ from torch import Tensor
 
 from mslsq.adjoint.minimum import Evidence
 
-TRUSTED = 1e-3
-"""Largest relative residual of the adjoint's linear system with which a derivative is given at all. Direct solvers come
-to 1e-12 and less, unless the Hessian is singular to working precision; iterative ones refuse far earlier themselves."""
-
 ASKED = 16
 """Of that many problems the eigenvalues are looked at to say what is wrong with their Hessian."""
 

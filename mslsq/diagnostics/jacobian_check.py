@@ -12,13 +12,13 @@ from torch.func import hessian, jacfwd
 
 from mslsq import pytree
 from mslsq.diagnostics.ridders import central_differences
+from mslsq.front.problem_statement import stated
 from mslsq.manifolds import Manifold
 from mslsq.manifolds.space import Space
 from mslsq.problem import CostFunction, Problem
 from mslsq.problem.errors import ProblemError, ShapeError
 from mslsq.problem.leaf import leaf_space
 from mslsq.problem.system import Term, residual_like, residual_vector
-from mslsq.problem_system import stated
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-2}

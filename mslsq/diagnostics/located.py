@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.front.problem_statement import stated
+from mslsq.front.statement import Statement
 from mslsq.linear import Cholesky
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.linearize.pattern import Pattern
 from mslsq.problem import Problem
 from mslsq.problem.structure import Structure
-from mslsq.problem_system import StatedProblem, stated
-from mslsq.solve import plans_of
 from mslsq.solvers import LevenbergMarquardt
-from mslsq.solvers.planning import Task, planned
+from mslsq.solvers.planning import planned
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
 
@@ -25,7 +25,7 @@ class Located:
     """A problem, values of its variables, and the engine's functions of them."""
 
     problem: Problem
-    stated: StatedProblem
+    stated: Statement
     structure: Structure
     pattern: Pattern | None
     """Of block-sparse normal equations; None where they are dense."""
@@ -66,8 +66,7 @@ def located(
     # Levenberg–Marquardt's default asks the linearizer for normal equations, by connected components where there are
     # many, block-sparse where they are large.
     solver = LevenbergMarquardt(linear_solver=Cholesky()) if dense else LevenbergMarquardt()
-    task = Task(statement.system, solver, statement.size or 1, statement.batched, plans_of(problem))
-    plan, linearizer, inputs = planned(task, statement.values, statement.inputs)
+    plan, linearizer, inputs = planned(statement.task(solver), statement.values, statement.inputs)
     return Located(problem, statement, plan.structure, plan.pattern, linearizer, inputs)
 
 

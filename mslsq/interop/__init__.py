@@ -1,6 +1,6 @@
 """Beyond PyTorch's own calls: programs for `torch.export`."""
 
-from mslsq.exporting import ExportError
+from mslsq.front.exporting import ExportError
 from mslsq.interop.exporting import export
 
 __all__ = ["ExportError", "export"]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from mslsq.exporting import ExportError, check_exportable, graph_of_module, state_of
-from mslsq.layer import LeastSquaresLayer
+from mslsq.front.exporting import ExportError, check_exportable, graph_of_module, state_of
+from mslsq.front.layer import LeastSquaresLayer
 from mslsq.manifolds import Manifold
 from mslsq.tracing.graph import distinct
 

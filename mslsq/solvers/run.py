@@ -1,10 +1,13 @@
 """The loop: steps until every problem of the batch has stopped."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq import pytree
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
@@ -14,9 +17,19 @@ from mslsq.solvers.influence import first_look, warn_without_influence
 from mslsq.solvers.planning import Task, plan_key, planned
 from mslsq.solvers.report import StepInfo, Table
 from mslsq.solvers.runner import Runner
-from mslsq.solvers.solver import Solver
+from mslsq.solvers.solver import MethodState, Solver
 from mslsq.solvers.step import Record, State
 from mslsq.solvers.witness import Witness
+
+
+class Trajectory(NamedTuple):
+    """What the solver's steps can be taken again from."""
+
+    accepted: Bool[Tensor, "batch steps"]
+    accuracy: Float[Tensor, "batch steps"]
+    """How accurately the systems were solved."""
+    method: MethodState
+    """The method's state before each step, its tensors (batch, steps, ...)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +43,8 @@ class Outcome:
     num_evaluations: Tensor
     gradient_norm: Tensor
     history: History
-    trajectory: tuple[Tensor, ...]
-    """What the solver's steps can be taken again from: which were accepted (batch, steps), how accurately their systems
-    were solved, and the tensors of the method's state before each, (batch, steps, ...). Empty unless asked for."""
-    method: type
-    """The NamedTuple of the method's state."""
+    trajectory: Trajectory | tuple[()]
+    """Empty unless asked for, and where no step was taken."""
     planned: tuple[Plan, Linearizer, TermInputs]
     """What the solve ran on."""
     matrix: Tensor
@@ -97,7 +107,7 @@ def _solved(
                     running = bool((state.status == Status.RUNNING).any())
                 if not running:
                     break
-            methods.append((state.accuracy, *state.method))
+            methods.append((state.accuracy, state.method))
             state, record = runner.step(state)
             records.append(record)
         status = torch.where(state.status == Status.RUNNING, int(Status.MAX_STEPS), state.status)
@@ -126,7 +136,6 @@ def _solved(
             records[-1].gradient_norm,
             _history(records, state.num_steps, task.solver.max_steps),
             _trajectory(records[1:], methods) if keep_trajectory and methods else (),
-            type(state.method),
             (plan, linearizer, prepared),
             state.model.matrix,
         )
@@ -158,9 +167,12 @@ def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> Histor
     return History(*columns)
 
 
-def _trajectory(records: list[Record], methods: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def _trajectory(records: list[Record], methods: list[tuple[Tensor, MethodState]]) -> Trajectory:
     """The steps that at least one problem accepted, stacked."""
     accepted = torch.stack([record.accepted for record in records], 1)
     useful = accepted.any(0)
-    columns = [torch.stack(column, 1)[:, useful] for column in zip(*methods, strict=True)]
-    return accepted[:, useful], *columns
+
+    def stacked(*steps: Tensor) -> Tensor:
+        return torch.stack(steps, 1)[:, useful]
+
+    return Trajectory(accepted[:, useful], *pytree.map_leaves(stacked, *methods))

@@ -215,7 +215,7 @@ def test_nothing_is_paid_where_nobody_differentiates(monkeypatch):
     def refuse(*args):
         raise AssertionError("a Hessian was computed that nobody asked for")
 
-    monkeypatch.setattr("mslsq.adjoint.judging._hessian", refuse)
+    monkeypatch.setattr("mslsq.adjoint.judging.Judgement._hessian", refuse)
     assert not fit(matrix.Y).value.requires_grad
     with torch.no_grad():
         assert not fit(matrix.Y.clone().requires_grad_()).value.requires_grad

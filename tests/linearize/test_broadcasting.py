@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import mslsq
+from mslsq.front.problem_statement import stated
 from mslsq.linearize.blocks import BlockTerm, block_term
-from mslsq.problem_system import stated
 
 F64 = torch.float64
 GROUPS = [mslsq.SO2, mslsq.SE2, mslsq.SO3, mslsq.SE3]

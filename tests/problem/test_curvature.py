@@ -148,8 +148,8 @@ PROBLEMS = {
 
 def hessian_of(problem, values, monkeypatch=None, form="normal"):
     """The exact Hessian at a point that is no minimum, as the adjoint would factor it."""
+    from mslsq.front.problem_statement import stated
     from mslsq.linearize.plan import PlanCache
-    from mslsq.problem_system import stated
     from mslsq.solvers.planning import Task, planned
 
     linear = mslsq.linear.Cholesky() if form == "normal" else mslsq.linear.SparseCholesky()

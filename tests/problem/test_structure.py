@@ -7,8 +7,8 @@ import scipy.sparse.csgraph
 import torch
 
 import mslsq
+from mslsq.front.problem_statement import stated
 from mslsq.problem.structure import SMALL, Structure, least_connected, structure_of
-from mslsq.problem_system import stated
 
 F64 = torch.float64
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import mslsq
-from mslsq.least_squares import changes_of, plans_of
+from mslsq.front.plans import kept_for_callable
 from mslsq.tracing.inplace import InPlaceResidualWarning
 from mslsq.tracing.reading import reachable
 from mslsq.tracing.reading.changes import Changes
@@ -173,4 +173,4 @@ def test_costs_of_a_problem_run_eagerly_once_their_state_keeps_changing(capsys):
 
 
 def test_the_memory_of_changes_belongs_to_the_plans():
-    assert changes_of(plans_of(reads_settings)) is changes_of(plans_of(reads_settings))
+    assert kept_for_callable(reads_settings).changes is kept_for_callable(reads_settings).changes

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.least_squares import _PLANS, plans_of
+from mslsq.front.plans import _KEPT, kept_for_callable
 from mslsq.problem.errors import ProblemError
 from mslsq.tracing.inplace import InPlaceResidualWarning
 
@@ -23,7 +23,7 @@ F64 = torch.float64
 @pytest.fixture(autouse=True)
 def also_small_ones(monkeypatch):
     """Small enough for a dense comparison, and compressed all the same."""
-    _PLANS.clear()
+    _KEPT.clear()
     monkeypatch.setattr("mslsq.solvers.compressing.LARGEST_DENSE", 5)
     # Two rules of Levenberg-Marquardt look at the size of the coupled parts, which is what is compared here.
     monkeypatch.setattr("mslsq.solvers.levenberg_marquardt.LARGEST_DENSE", 10**9)
@@ -31,7 +31,7 @@ def also_small_ones(monkeypatch):
 
 def plan_of(residual):
     """The plan of the only solve without a given Jacobian."""
-    (plan,) = [plan for plan in plans_of(residual)._plans.values() if plan.compressed is not None]
+    (plan,) = [plan for plan in kept_for_callable(residual).plans._plans.values() if plan.compressed is not None]
     return plan
 
 

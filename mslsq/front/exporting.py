@@ -15,10 +15,10 @@ from torch.func import functional_call
 
 from mslsq import pytree
 from mslsq.adjoint.compiling import ExportError
+from mslsq.front.solve import solve
 from mslsq.private import FakeTensor, without_modes
 from mslsq.problem import Problem, Shared
 from mslsq.solution import Solution
-from mslsq.solve import solve
 from mslsq.solvers import Solver
 from mslsq.tracing.graph import graph_of
 

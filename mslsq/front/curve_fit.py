@@ -13,10 +13,11 @@ from torch.func import vmap
 from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.least_squares import solved
+from mslsq.front.batching import is_whole
+from mslsq.front.measurements import Measurements
+from mslsq.front.residual_statement import stated_residual
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
-from mslsq.measurements import Measurements, is_element
 from mslsq.private import is_wrapped
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.solution import Solution
@@ -96,23 +97,24 @@ def curve_fit(
     """
     sigma = _checked(model, y, p0, sigma)
     measurements = Measurements(t, y, p0, sigma, mask, in_dims)
-    prepared = measurements.prepare()
+    points, t_dims = measurements.prepare()
 
     def residual(p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
         return _residual(model, p, t, y, whitening, used)
 
-    args = (prepared.t, prepared.y, prepared.whitening, prepared.used)
-    problem_dims = None if measurements.size is None else (measurements.p0_dims, prepared.t_dims, 0, 0, 0)
-    solution, _, linearized = solved(residual, p0, args, None, False, problem_dims, solver, loss, bounds, adjoint)
-    r, jacobian = linearized.residual_and_jacobian()
+    problem_dims = None if measurements.size is None else (measurements.p0_dims, t_dims, 0, 0, 0)
+    stated = stated_residual(residual, p0, tuple(points), in_dims=problem_dims, loss=loss, bounds=bounds)
+    solved = stated.statement.solved(solver, adjoint)
+    solution = solved.solution
+    r, jacobian = solved.residual_and_jacobian()
 
     def covariance(jacobian: Tensor, r: Tensor, used: Tensor) -> Tensor:
         return _covariance(jacobian, r, used, absolute_sigma, loss)
 
     if measurements.size is None:
-        matrix = covariance(jacobian[0], r[0], prepared.used)
+        matrix = covariance(jacobian[0], r[0], points.used)
     else:
-        matrix = vmap(covariance)(jacobian, r, prepared.used)
+        matrix = vmap(covariance)(jacobian, r, points.used)
     _warn_where_infinite(matrix)
     deviation = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
     return CurveFit(solution.value, matrix, _like(solution.value, deviation), solution)
@@ -206,7 +208,7 @@ def _checked(model: Any, y: Any, p0: Any, sigma: Any) -> Tensor | None:
         raise DtypeError(
             f"y must be a real floating-point tensor, not {kind}. For complex data use mslsq.least_squares."
         )
-    for leaf in pytree.leaves(p0, is_leaf=is_element):
+    for leaf in pytree.leaves(p0, is_leaf=is_whole):
         if isinstance(leaf, Manifold):
             raise ProblemError(
                 f"p0 holds an element of {type(leaf).__name__}: curve_fit fits plain tensors. "

@@ -1,22 +1,14 @@
 """`solve`: a problem of cost functions over variables, batched by `in_dims`."""
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
-from mslsq.adjoint import Adjoint, solve_system
+from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.batching import unbatched
-from mslsq.linearize.plan import PlanCache
+from mslsq.front.problem_statement import stated
 from mslsq.problem import Problem
-from mslsq.problem.variable import Variable
-from mslsq.problem_system import stated
 from mslsq.solution import Solution
 from mslsq.solvers import Solver
-
-_PLANS: "weakref.WeakKeyDictionary[Problem, PlanCache]" = weakref.WeakKeyDictionary()
 
 
 @outside_compiled_regions
@@ -54,31 +46,4 @@ def solve(
         raise TypeError(
             f"solve takes a mslsq.Problem, not {type(problem).__name__}. For a plain residual use mslsq.least_squares."
         )
-    statement = stated(problem, values, data, in_dims)
-    solution = solve_system(
-        statement.system,
-        statement.values,
-        statement.inputs,
-        batch=statement.size or 1,
-        batched=statement.batched,
-        solver=solver,
-        adjoint=adjoint,
-        cache=plans_of(problem),
-    )
-    value = {
-        name: _like(variable, values[name], storage)
-        for (name, variable), storage in zip(problem.variables.items(), solution.value, strict=True)
-    }
-    return unbatched(solution, value, statement.size)
-
-
-def plans_of(problem: Problem) -> PlanCache:
-    """The plans of a problem, kept as long as it lives."""
-    return _PLANS.setdefault(problem, PlanCache())
-
-
-def _like(variable: Variable, given: Any, storage: Tensor) -> Any:
-    """A result (batch, count, storage) in the type of the start."""
-    if variable.count is None:
-        storage = storage[:, 0]
-    return storage if isinstance(given, Tensor) else variable.space.wrap(storage)
+    return stated(problem, values, data, in_dims).solved(solver, adjoint).solution

@@ -6,10 +6,10 @@ from typing import Any
 from torch import nn
 
 from mslsq.adjoint import Adjoint, Implicit
-from mslsq.exporting import exported_solve, is_being_exported
+from mslsq.front.exporting import exported_solve, is_being_exported
+from mslsq.front.solve import solve
 from mslsq.problem import Problem
 from mslsq.solution import Solution
-from mslsq.solve import solve
 from mslsq.solvers import LevenbergMarquardt, Solver
 
 

@@ -10,8 +10,8 @@ from scipy.optimize import curve_fit as scipy_curve_fit
 from torch import Tensor
 
 import mslsq
-from mslsq.curve_fit import CovarianceWarning
 from mslsq.datasets import nist
+from mslsq.front.curve_fit import CovarianceWarning
 
 D = torch.float64
 TIGHT = mslsq.LevenbergMarquardt(ftol=1e-15, gtol=1e-15, xtol=1e-12, max_steps=200)

@@ -1,0 +1,58 @@
+"""What passes between a solve and its adjoint, by name: pytrees, since an `autograd.Function` returns their leaves."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mslsq.linearize.blocks import Values
+from mslsq.solution import History
+from mslsq.solvers.planning import Task
+from mslsq.solvers.run import Outcome, Trajectory
+
+
+@dataclass(frozen=True, eq=False)
+class Ended:
+    """A solve at its end, on plain tensors."""
+
+    task: Task
+    start: Values
+    outcome: Outcome
+
+
+class Prepared(NamedTuple):
+    """What an adjoint has found out at the end of a solve, before anybody differentiates."""
+
+    differentiable: Bool[Tensor, "batch"]
+    """Which problems have a derivative."""
+    residual: Float[Tensor, "batch"]
+    """How well the linear systems of derivatives are solved; NaN where there are none."""
+    factor: Tensor
+    """(batch, components, size, size) of the Hessian, as the adjoint wants it; the identity where there is none, empty
+    if not wanted."""
+
+
+class Answer(NamedTuple):
+    """What a solve returns, without derivatives."""
+
+    values: Values
+    cost: Float[Tensor, "batch"]
+    status: Int[Tensor, "batch"]
+    num_steps: Int[Tensor, "batch"]
+    num_evaluations: Int[Tensor, "batch"]
+    gradient_norm: Float[Tensor, "batch"]
+    history: History
+    trajectory: Trajectory | tuple[()]
+    """Empty unless the adjoint asks for it."""
+    differentiable: Bool[Tensor, "batch"]
+    adjoint_residual: Float[Tensor, "batch"]
+    factor: Tensor
+
+
+class Attached(NamedTuple):
+    """What carries derivatives."""
+
+    values: Values
+    """(batch, count, storage)"""
+    cost: Float[Tensor, "batch"]

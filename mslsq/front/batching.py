@@ -1,0 +1,98 @@
+"""`in_dims` at the front doors: arguments taken apart, which leaves have a batch axis, and how large it is."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from mslsq import pytree
+from mslsq.manifolds import Manifold
+from mslsq.problem import Shared
+from mslsq.problem.errors import ShapeError
+
+
+@dataclass(frozen=True, eq=False)
+class Axes:
+    """The batch axis of every leaf, argument by argument."""
+
+    of: tuple[list[int | None], ...]
+    """Non-negative; None for a leaf that is not mapped."""
+    size: int | None
+    """The common size of the mapped axes; None where nothing is mapped."""
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """Arguments taken apart into leaves."""
+
+    trees: tuple[Any, ...]
+    leaves: tuple[list[Any], ...]
+    structures: tuple[pytree.Structure, ...]
+
+    def axes(self, in_dims: Any) -> Axes:
+        """`in_dims` as in `torch.func.vmap`.
+
+        Raises:
+            ShapeError: it does not fit the arguments, or the mapped axes differ in size.
+        """
+        flat = [leaf for leaves in self.leaves for leaf in leaves]
+        axes: list[int | None] = [None] * len(flat) if in_dims is None else self._mapped(in_dims, flat)
+        rest = iter(axes)
+        return Axes(tuple([next(rest) for _ in leaves] for leaves in self.leaves), _size(axes, flat))
+
+    def _mapped(self, in_dims: Any, flat: list[Any]) -> list[int | None]:
+        in_dims = tuple(in_dims) if isinstance(in_dims, list) else in_dims
+        dims = pytree.broadcast_prefix(in_dims, self.trees, is_leaf=is_whole)
+        if dims is None:
+            raise ShapeError(
+                f"in_dims={in_dims!r} does not fit the arguments. As for torch.func.vmap it is an integer for all, or "
+                f"a tuple with one entry per argument ({len(self.trees)} here), each an integer, None, or a structure "
+                "like the argument's."
+            )
+        return [_checked_axis(leaf, dim) for leaf, dim in zip(flat, dims, strict=True)]
+
+
+def taken_apart(*trees: Any) -> Arguments:
+    """The arguments and their leaves."""
+    flat = [pytree.flatten(tree, is_leaf=is_whole) for tree in trees]
+    return Arguments(trees, tuple(leaves for leaves, _ in flat), tuple(structure for _, structure in flat))
+
+
+def is_whole(value: Any) -> bool:
+    """Manifold elements and `Shared` data are leaves of arguments: they are not taken apart."""
+    return isinstance(value, (Manifold, Shared))
+
+
+def tensor_of(leaf: Any) -> Any:
+    """The storage of an element; of anything else itself."""
+    return leaf.storage if isinstance(leaf, Manifold) else leaf
+
+
+def element_like(leaf: Any, tensor: Tensor) -> Any:
+    """A tensor as an element where the leaf is one. Nothing is validated: transforms put placeholders there."""
+    return type(leaf)._wrap(tensor) if isinstance(leaf, Manifold) else tensor
+
+
+def shape_of_one(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+    """What one problem sees of a shape with this batch axis."""
+    return tuple(shape) if axis is None else (*shape[:axis], *shape[axis + 1 :])
+
+
+def _checked_axis(leaf: Any, dim: Any) -> int | None:
+    if dim is None or not isinstance(tensor_of(leaf), Tensor):
+        return None
+    ndim = len(leaf.shape)
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -ndim <= dim < ndim:
+        raise ShapeError(f"in_dims asks to map axis {dim!r} of an argument of shape {tuple(leaf.shape)}.")
+    return dim % ndim
+
+
+def _size(axes: list[int | None], leaves: list[Any]) -> int | None:
+    sizes = {leaf.shape[axis] for leaf, axis in zip(leaves, axes, strict=True) if axis is not None}
+    if len(sizes) > 1:
+        raise ShapeError(
+            f"The mapped axes have different sizes: {sorted(sizes)}. Each entry of the batch needs its own data."
+        )
+    if sizes == {0}:
+        raise ShapeError("The batch is empty: the mapped axes have size 0.")
+    return next(iter(sizes), None)

@@ -1,0 +1,111 @@
+"""A cost function as a term of the system: its functions around explicit tensors, and those tensors as leaves."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from mslsq.front.leaves import Data, Held, Holder, Index, Leaf, LossParameter, Weight, loss_inputs
+from mslsq.front.replacements import replaced_leaves
+from mslsq.private import disable_proxy_modes_tracing, version_of
+from mslsq.problem import CostFunction, Problem
+from mslsq.problem.layout import check_dense
+from mslsq.problem.system import Slot, Term
+from mslsq.problem.variable import Blocks
+from mslsq.tracing.reading.changes import Changes
+from mslsq.tracing.reading.inputs import Collected, collect_module
+
+WEIGHT, LOSS, INDICES = "weight.value", "loss.", "references["
+"""What `state_dict` calls the attributes of a cost function, or begins their names with."""
+
+
+def stated_cost(
+    problem: Problem, changes: Changes, cost: CostFunction, data: Mapping[str, Any], axes: Mapping[str, Any]
+) -> tuple[Term, tuple[Leaf, ...]]:
+    """One cost function as the engine sees it, and the tensors that it depends on.
+
+    Args:
+        data: what replaces some of its tensors, as in `data[cost]` of `mslsq.solve`.
+        axes: the batch axes of those, in the form of `data`.
+    """
+    collected = collect_module(cost)
+    check_dense(collected.tensors, f"Cost {cost.name!r}: ")
+    module = Holder(cost.name, collected, _leaves(cost, collected))
+    leaves = replaced_leaves(cost, module.leaves, data, axes)
+    key, eager = module.keyed(changes)
+    like = leaves[0].tensor if leaves else None
+    indices = tuple((id(r.index), version_of(r.index)) for r in cost.references if isinstance(r.index, Tensor))
+    term = Term(
+        name=cost.name,
+        slots=tuple(_slot(problem, reference, like) for reference in cost.references),
+        num_blocks=cost.num_blocks,
+        loss=cost.loss,
+        loss_inputs=loss_inputs(leaves),
+        per_block=frozenset(leaf.name for leaf in leaves if leaf.is_per_block),
+        key=(key, indices),
+        chunk=cost.chunk,
+        is_of_library=type(cost).__module__.startswith("mslsq.problem.") and "residual" not in vars(cost),
+        eager=eager,
+        **_functions(cost, module),
+    )
+    return term, leaves
+
+
+def _leaves(cost: CostFunction, collected: Collected) -> dict[str, Leaf]:
+    """The tensors of a cost by their names in `state_dict`. Here alone a name tells what its tensor is."""
+    data = {leaf.name: leaf.per_block for argument in cost.arguments.values() for leaf in argument.leaves}
+    leaves: dict[str, Leaf] = {}
+    for name, tensor in collected.tensors.items():
+        if name in data:
+            leaves[name] = Data(name, tensor, per_block=data[name])
+        elif name == WEIGHT and cost.weight is not None:
+            leaves[name] = Weight(name, tensor, block_rank=cost.weight.block_rank)
+        elif name.startswith(LOSS) and cost.loss is not None:
+            leaves[name] = LossParameter(name, tensor, own=name.removeprefix(LOSS))
+        else:
+            leaves[name] = (Index if name.startswith(INDICES) else Held)(name, tensor)
+    return leaves
+
+
+def _functions(cost: CostFunction, module: Holder) -> dict[str, Any]:
+    """Residual, Jacobians and weight of one block, as functions of explicit tensors."""
+
+    def method(name: str) -> Callable[..., Any]:
+        def called(*args: Any) -> Any:
+            *first, values, inputs = args
+            return module.applied(
+                inputs, lambda cost: getattr(cost, name)(*first, *values, **cost.data_arguments(inputs))
+            )
+
+        return called
+
+    functions: dict[str, Any] = {"residual": method("residual")}
+    if cost.jacobians is not None:
+        weight_broadcasts = cost.weight is None or cost.weight.broadcasts
+        jacobians = method("jacobians")
+        functions["jacobians"] = lambda values, inputs: tuple(jacobians(values, inputs))
+        functions["broadcasts"] = cost.broadcasts is not None and weight_broadcasts and cost.broadcasts()
+        if cost.residual_and_jacobians is not None:
+            functions["residual_and_jacobians"] = method("residual_and_jacobians")
+    if cost.curvature is not None:
+        functions["curvature"] = method("curvature")
+    if cost.weight is not None:
+        kind = type(cost.weight)
+        functions["whiten"] = lambda vector, inputs: kind.whiten(vector, inputs[WEIGHT])
+        functions["whiten_jacobian"] = lambda matrix, inputs: kind.whiten_jacobian(matrix, inputs[WEIGHT])
+    return functions
+
+
+def _slot(problem: Problem, reference: Blocks, like: Tensor | None) -> Slot:
+    number = list(problem.variables).index(reference.variable.name)
+    with disable_proxy_modes_tracing():  # indices are structure, also for whoever records a solve
+        return Slot(number, _index(reference, like))
+
+
+def _index(reference: Blocks, like: Tensor | None) -> int | Tensor:
+    index = reference.index
+    if isinstance(index, Tensor) and len(index) == 1:
+        index = int(index)  # a number is read here, once: inside a recorded step it cannot be read
+    if isinstance(index, Tensor) and like is not None:
+        index = index.to(like.device)
+    return index

@@ -1,0 +1,34 @@
+"""What is kept between calls for a problem, or for the code of a residual, as long as that lives."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mslsq.linearize.plan import PlanCache
+from mslsq.tracing.reading.changes import Changes
+
+
+class Kept(NamedTuple):
+    """The memory of one problem or callable."""
+
+    plans: PlanCache
+    changes: Changes
+    """The states in which it was called."""
+
+
+_KEPT: "weakref.WeakKeyDictionary[Any, Kept]" = weakref.WeakKeyDictionary()
+
+
+def kept_for(owner: Any) -> Kept:
+    """What is kept for this object; nothing where it is neither hashable nor weakly referable."""
+    try:
+        known = _KEPT.get(owner)
+        return _KEPT.setdefault(owner, Kept(PlanCache(), Changes())) if known is None else known
+    except TypeError:
+        return Kept(PlanCache(), Changes())
+
+
+def kept_for_callable(function: Callable[..., Any]) -> Kept:
+    """By its code, so that a lambda written anew for every call is recognised; by itself where it has none."""
+    inner = getattr(function, "__func__", function)
+    return kept_for(getattr(inner, "__code__", inner))

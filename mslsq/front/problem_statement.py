@@ -1,0 +1,165 @@
+"""A problem, a start and data as a statement: names, shapes, dtypes, devices are checked here, once, in words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from mslsq import pytree
+from mslsq.front.batching import taken_apart
+from mslsq.front.costs import stated_cost
+from mslsq.front.leaves import Leaf, Start
+from mslsq.front.plans import kept_for
+from mslsq.front.statement import Statement
+from mslsq.linearize.blocks import Values
+from mslsq.private import disable_proxy_modes_tracing
+from mslsq.problem import Problem
+from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError, unknown_name
+from mslsq.problem.layout import check_dense
+from mslsq.problem.system import System, Term, Unknown
+from mslsq.problem.variable import Variable
+
+
+def stated(
+    problem: Problem, values: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]] | None, in_dims: Any = None
+) -> Statement:
+    """What the user said, as a statement; arguments as for `mslsq.solve`.
+
+    Raises:
+        ProblemError: a name that is not known, a wrong shape, dtype or device; the message says which.
+    """
+    data = {} if data is None else data
+    _check_names(problem, values, data)
+    values = {name: values[name] for name in problem.variables}
+    arguments = taken_apart(values, {name: dict(replaced) for name, replaced in data.items()})
+    axes = arguments.axes(in_dims)
+    # Axes in the places of the leaves, not by the leaves' identity: one tensor may stand in two places.
+    value_axes, data_axes = map(pytree.unflatten, axes.of, arguments.structures)
+
+    starts = tuple(
+        _start(variable, values[name], pytree.leaves(value_axes[name])) for name, variable in problem.variables.items()
+    )
+    plans, changes = kept_for(problem)
+    terms, leaves = [], []
+    for cost in problem:
+        term, own = stated_cost(problem, changes, cost, data.get(cost.name, {}), data_axes.get(cost.name, {}))
+        terms.append(term)
+        leaves.append(own)
+    _check_agreement(problem, starts, leaves)
+    for name, variable in problem.variables.items():
+        _check_numbers(variable, values[name])
+
+    def in_users_form(storages: Values) -> dict[str, Any]:
+        named = zip(problem.variables.items(), storages, strict=True)
+        return {name: _like(variable, values[name], storage) for (name, variable), storage in named}
+
+    system = _system(problem, tuple(terms), starts[0].tensor)
+    return Statement(system, starts, tuple(leaves), axes.size, plans, in_users_form)
+
+
+def _check_names(problem: Problem, values: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    if not isinstance(values, Mapping):
+        names = ", ".join(f"{name!r}: ..." for name in problem.variables)
+        raise ProblemError(f"values must be a dict by variable name, {{{names}}}, not {type(values).__name__}.")
+    for name in values:
+        if name not in problem.variables:
+            raise unknown_name("variable", name, problem.variables)
+    for name in problem.variables:
+        if name not in values:
+            raise ProblemError(
+                f"values has no start for variable {name!r}; it has {', '.join(map(repr, values)) or 'nothing'}."
+            )
+    if not isinstance(data, Mapping):
+        raise ProblemError(f"data must be a dict by cost name, not {type(data).__name__}.")
+    for name, replaced in data.items():
+        if name not in {cost.name for cost in problem}:
+            raise unknown_name("cost", name, [cost.name for cost in problem])
+        if not isinstance(replaced, Mapping):
+            raise ProblemError(f"data[{name!r}] must be a dict by name of the data, not {type(replaced).__name__}.")
+
+
+def _start(variable: Variable, value: Any, part_axes: list[int | None]) -> Start:
+    """The start of a variable; `part_axes` are the batch axes of its parts."""
+    axes = set(part_axes)
+    if len(axes) > 1:
+        raise ShapeError(
+            f"Variable {variable.name!r}: in_dims must be the same for all parts of a product, "
+            f"not {sorted(map(str, axes))}."
+        )
+    axis = next(iter(axes), None)
+    try:
+        storage = variable.space.unwrap(value)
+    except ValueError as error:
+        raise ShapeError(f"Variable {variable.name!r}: {error}") from None
+    expected = (variable.space.storage_dim,) if variable.count is None else (variable.count, variable.space.storage_dim)
+    shape = list(storage.shape)
+    if axis is not None:
+        del shape[axis]
+    if tuple(shape) != expected:
+        more = "" if axis is None else f", and a batch axis at {axis}"
+        raise ShapeError(
+            f"Variable {variable.name!r}: the start has storage of shape {tuple(storage.shape)}; "
+            f"expected {expected}{more}. A batch is declared by in_dims."
+        )
+    if not storage.is_floating_point():
+        raise DtypeError(f"Variable {variable.name!r}: the start must be real floating point, not {storage.dtype}.")
+    check_dense({"the start": storage}, f"Variable {variable.name!r}: ")
+    return Start(variable.name, storage, axis, is_single=variable.count is None)
+
+
+def _check_numbers(variable: Variable, value: Any) -> None:
+    """Last of all, when shapes and dtypes are right: is a start given as plain storage one of elements?"""
+    try:
+        variable.space.check(value)
+    except ValueError as error:
+        raise ProblemError(f"Variable {variable.name!r}: {error}") from None
+
+
+def _system(problem: Problem, terms: tuple[Term, ...], like: Tensor) -> System:
+    unknowns = []
+    with disable_proxy_modes_tracing():
+        for name, variable in problem.variables.items():
+            free = problem.free_blocks(variable)
+            unknowns.append(
+                Unknown(name, variable.space, variable.num_blocks, None if free is None else free.to(like.device))
+            )
+        key = tuple((u.name, u.space, u.count, None if u.free is None else tuple(u.free.tolist())) for u in unknowns)
+    return System(tuple(unknowns), terms, key)
+
+
+def _like(variable: Variable, given: Any, storage: Tensor) -> Any:
+    """A result (batch, count, storage) in the type of the start."""
+    if variable.count is None:
+        storage = storage[:, 0]
+    return storage if isinstance(given, Tensor) else variable.space.wrap(storage)
+
+
+def _check_agreement(problem: Problem, starts: tuple[Start, ...], leaves: list[tuple[Leaf, ...]]) -> None:
+    """Start and data have one dtype and live on one device."""
+    first = starts[0]
+    for start in starts[1:]:
+        if start.tensor.dtype != first.tensor.dtype:
+            raise DtypeError(
+                f"The start of {start.name!r} is {start.tensor.dtype}, that of {first.name!r} is {first.tensor.dtype}."
+            )
+        if start.tensor.device != first.tensor.device:
+            raise DeviceError(
+                f"The start of {start.name!r} is on {start.tensor.device}, that of {first.name!r} on "
+                f"{first.tensor.device}."
+            )
+    for cost, own in zip(problem, leaves, strict=True):
+        for leaf in own:
+            _check_agrees(cost.name, leaf, first)
+
+
+def _check_agrees(cost: str, leaf: Leaf, start: Start) -> None:
+    tensor, like = leaf.tensor, start.tensor
+    if tensor.device != like.device:
+        raise DeviceError(
+            f"{cost}.{leaf.name} is on {tensor.device}, the start on {like.device}: use problem.to(device)."
+        )
+    if leaf.has_dtype_of_start and tensor.is_floating_point() and tensor.ndim and tensor.dtype != like.dtype:
+        raise DtypeError(
+            f"{cost}.{leaf.name} is {tensor.dtype}, the start of {start.name!r} is {like.dtype}: convert one of them, "
+            "for instance problem.to(torch.float64); nothing is rounded silently."
+        )

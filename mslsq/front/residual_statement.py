@@ -1,0 +1,150 @@
+"""A residual, a start and arguments as a statement: one term of one block, its unknowns the leaves of the start."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from mslsq import pytree
+from mslsq.front.batching import Axes, element_like, taken_apart, tensor_of
+from mslsq.front.callables import Callables, callables, numbered
+from mslsq.front.leaves import LossParameter, Start
+from mslsq.front.plans import kept_for_callable
+from mslsq.front.statement import Statement
+from mslsq.linearize.blocks import Values
+from mslsq.losses import RobustLoss
+from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.problem.layout import check_dense
+from mslsq.problem.leaf import LeafSpace, leaf_space
+from mslsq.problem.system import System, Unknown
+
+
+@dataclass(frozen=True, eq=False)
+class StatedResidual:
+    """A call of `least_squares`, taken apart."""
+
+    statement: Statement
+    callables: Callables
+    axes: Axes
+
+    def aux(self, value: Any) -> Any:
+        """The second output of the residual at a solution."""
+        return self.callables.aux(value, self.axes)
+
+
+def stated_residual(
+    residual: Callable[..., Any],
+    x0: Any,
+    args: tuple[Any, ...],
+    *,
+    jac: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+    in_dims: Any = None,
+    loss: RobustLoss | None = None,
+    bounds: Any = None,
+) -> StatedResidual:
+    """What the user said, as a statement; arguments as for `mslsq.least_squares`.
+
+    Raises:
+        ProblemError: something is wrong with the shapes, dtypes or arguments; the message says what.
+    """
+    _check_options(residual, args, loss, bounds)
+    arguments = taken_apart(x0, *args)
+    leaves, structure = arguments.leaves[0], arguments.structures[0]
+    names = numbered("x0", len(leaves))
+    _check_start(leaves, names)
+    functions = callables(residual, jac, arguments, has_aux)
+    _check_layouts(leaves, names, functions)
+    axes = arguments.axes(in_dims)
+    spaces = tuple(map(_space_of_one, leaves, names, axes.of[0]))
+    inputs = [*functions.leaves(axes), *_loss_parameters(loss)]
+    plans, changes = kept_for_callable(residual)
+    term = functions.term(spaces, changes, loss, inputs)
+    unknowns = tuple(Unknown(space.name, space, 1) for space in spaces)
+
+    def in_users_form(storages: Values) -> Any:
+        return pytree.unflatten([s.wrap(x[:, 0]) for s, x in zip(spaces, storages, strict=True)], structure)
+
+    statement = Statement(
+        System(unknowns, (term,), (spaces, repr(structure))),
+        tuple(map(_start, spaces, leaves, axes.of[0])),
+        (tuple(inputs),),
+        axes.size,
+        plans,
+        in_users_form,
+    )
+    return StatedResidual(statement, functions, axes)
+
+
+def _check_options(residual: Any, args: Any, loss: Any, bounds: Any) -> None:
+    if bounds is not None:
+        raise NotImplementedError(
+            "least_squares does not support bounds yet. Substitute the variable instead: x = lower + (upper - "
+            "lower) * torch.sigmoid(z)."
+        )
+    if not isinstance(args, (tuple, list)):
+        raise ProblemError(
+            f"args must be a tuple of arguments, not {type(args).__name__}: write args=(t,) for a single one."
+        )
+    if loss is not None and not isinstance(loss, RobustLoss):
+        raise ProblemError(f"loss must be a robust loss such as mslsq.Huber(1.0), not {loss!r}.")
+    if not callable(residual):
+        raise ProblemError(f"residual must be callable, not {type(residual).__name__}.")
+
+
+def _space_of_one(leaf: Any, name: str, axis: int | None) -> LeafSpace:
+    """The space of a leaf as one problem sees it."""
+    return leaf_space(leaf if axis is None else element_like(leaf, tensor_of(leaf).select(axis, 0)), name)
+
+
+def _start(space: LeafSpace, leaf: Any, axis: int | None) -> Start:
+    if axis is None:
+        return Start(space.name, space.unwrap(leaf), is_single=True)
+    return Start(space.name, space.unwrap(element_like(leaf, tensor_of(leaf).movedim(axis, 0))), 0, is_single=True)
+
+
+def _loss_parameters(loss: RobustLoss | None) -> list[LossParameter]:
+    """The parameters of a loss: numbers, for all entries of the residual."""
+    if loss is None:
+        return []
+    tensors = {**dict(loss.named_parameters()), **dict(loss.named_buffers())}
+    for own, tensor in tensors.items():
+        if tensor.ndim:
+            raise ShapeError(f"loss: {own} must be a single number here, not of shape {tuple(tensor.shape)}.")
+    return [LossParameter(f"loss.{own}", tensor, own=own) for own, tensor in tensors.items()]
+
+
+def _check_layouts(leaves: list[Any], names: list[str], functions: Callables) -> None:
+    """Before anything is taken from a tensor: sparse ones have no strides to batch by."""
+    check_dense({name: leaf for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, Tensor)})
+    check_dense({leaf.name: leaf.tensor for leaf in functions.places if leaf is not None})
+    check_dense({leaf.name: leaf.tensor for part in functions.holders for leaf in part.leaves.values()})
+
+
+def _check_start(leaves: list[Any], names: list[str]) -> None:
+    """Real floating-point tensors or manifold elements, of one dtype and on one device, not empty."""
+    if not leaves:
+        raise ProblemError("x0 is empty: there is nothing to solve for.")
+    tensors = []
+    for leaf, name in zip(leaves, names, strict=True):
+        tensor = tensor_of(leaf)
+        if not isinstance(tensor, Tensor):
+            raise ProblemError(
+                f"{name} must be a tensor or a manifold element, not {type(leaf).__name__}: use torch.tensor(...)."
+            )
+        if tensor.is_complex():
+            raise DtypeError(
+                f"{name} is complex; solve for real variables: torch.view_as_real(x0), and build the complex one in "
+                "the residual."
+            )
+        if not tensor.is_floating_point():
+            raise DtypeError(f"{name} must be real floating point, not {tensor.dtype}: use x0.to(torch.float64).")
+        if tensor.numel() == 0:
+            raise ShapeError(f"{name} has no entries, shape {tuple(tensor.shape)}.")
+        tensors.append(tensor)
+    for tensor, name in zip(tensors[1:], names[1:], strict=True):
+        if tensor.dtype != tensors[0].dtype:
+            raise DtypeError(
+                f"{names[0]} is {tensors[0].dtype}, {name} is {tensor.dtype}; the parts of x0 must have one dtype."
+            )

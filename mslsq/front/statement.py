@@ -1,0 +1,90 @@
+"""A statement: what a user asks for at any of the front doors, as the engine takes it. It is solved here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq import pytree
+from mslsq.adjoint import Adjoint, Implicit, solve_system
+from mslsq.front.leaves import Leaf, Start
+from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.plan import Plan, PlanCache
+from mslsq.problem.system import System
+from mslsq.solution import Solution
+from mslsq.solvers import LevenbergMarquardt, Solver
+from mslsq.solvers.planning import Task
+from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.validation import instance_of
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """A system of equations, every tensor that it depends on, and how its solution is given back."""
+
+    system: System
+    starts: tuple[Start, ...]
+    """Of every unknown."""
+    leaves: tuple[tuple[Leaf, ...], ...]
+    """What each term depends on."""
+    size: int | None
+    """Of the batch; None where nothing is mapped. Then the batch axis of everything below is 1."""
+    plans: PlanCache
+    in_users_form: Callable[[Values], Any]
+    """The storages of the unknowns, with their batch axis, in the form of the start."""
+
+    @cached_property
+    def values(self) -> Values:
+        """The start of every unknown, (batch, count, storage)."""
+        return tuple(start.of_all(self.size) for start in self.starts)
+
+    @cached_property
+    def inputs(self) -> tuple[dict[str, Tensor], ...]:
+        """Per term its tensors by name, the batch axis of those that are mapped first."""
+        return tuple({leaf.name: leaf.batch_first for leaf in leaves} for leaves in self.leaves)
+
+    @cached_property
+    def batched(self) -> tuple[frozenset[str], ...]:
+        """Per term the names of the tensors that are mapped."""
+        return tuple(frozenset(leaf.name for leaf in leaves if leaf.axis is not None) for leaves in self.leaves)
+
+    def task(self, solver: Solver) -> Task:
+        """Everything about its solve but the tensors."""
+        return Task(self.system, solver, self.size or 1, self.batched, self.plans)
+
+    def solved(self, solver: Solver | None, adjoint: Adjoint | None) -> "Solved":
+        """The solution; by default of `LevenbergMarquardt()`, with the derivatives of `Implicit()`."""
+        solver = LevenbergMarquardt() if solver is None else solver
+        adjoint = Implicit() if adjoint is None else adjoint
+        instance_of("solver", solver, Solver)
+        instance_of("adjoint", adjoint, Adjoint)
+        found, plan = solve_system(self.task(solver), self.values, self.inputs, adjoint)
+        solution = replace(found, value=self.in_users_form(found.value))
+        if self.size is None:
+            solution = pytree.map_leaves(lambda leaf: leaf[0], solution)
+        return Solved(self, solution, found.value, plan)
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """A statement and its solution."""
+
+    statement: Statement
+    solution: Solution
+    """As the user gets it: without a batch axis where one problem was asked for."""
+    storages: Values
+    plan: Plan
+
+    def residual_and_jacobian(self) -> tuple[Float[Tensor, "batch rows"], Float[Tensor, "batch rows columns"]]:
+        """Of a single term at the solution, before any loss, differentiated as the solve has differentiated it; both
+        carry the derivatives of the solution and of the inputs."""
+        statement = self.statement
+        (term,), (inputs,), (batched,) = statement.system.terms, statement.inputs, statement.batched
+        block = BlockTerm(term, statement.system, statement.size or 1, batched, *self.plan.sizes[0])
+        block = block.going(self.plan.ways.get(0, block.way))
+        with TRANSFORM_LOCK:
+            residual, jacobian = block.linearizations(self.storages, block.prepare(inputs))
+        return residual[0].movedim(-1, 0), jacobian[0].movedim(-1, 0)

@@ -1,0 +1,109 @@
+"""A statement: the tensors of a call, each with what it is, whichever front door it came through."""
+
+import torch
+
+import mslsq
+from mslsq.front.leaves import Argument, Data, Held, Index, LossParameter, Weight
+from mslsq.front.plans import kept_for_callable
+from mslsq.front.problem_statement import stated
+from mslsq.front.residual_statement import stated_residual
+
+F64 = torch.float64
+
+
+class Shifted(mslsq.CostFunction):
+    def residual(self, x, measured, net):
+        return net(x) - measured
+
+
+def shifted() -> mslsq.Problem:
+    x = mslsq.Variable("x", mslsq.Euclidean(2), count=3)
+    cost = Shifted(
+        x[torch.tensor([0, 2])],
+        measured=torch.ones(2, 2, dtype=F64),
+        net=torch.nn.Linear(2, 2, bias=False, dtype=F64),
+        weight=mslsq.Diagonal(torch.ones(2, 2, dtype=F64)),
+        loss=mslsq.Huber(1.0),
+    )
+    return mslsq.Problem(cost)
+
+
+def test_every_tensor_of_a_cost_knows_what_it_is():
+    statement = stated(shifted(), {"x": torch.zeros(3, 2, dtype=F64)}, None)
+    (leaves,) = statement.leaves
+    kinds = {leaf.name: type(leaf) for leaf in leaves}
+    assert kinds["measured"] is Data
+    assert kinds["net.weight"] is Held
+    assert kinds["weight.value"] is Weight
+    assert kinds["loss.scale"] is LossParameter
+    assert Index in kinds.values()
+    (term,) = statement.system.terms
+    assert term.per_block == {"measured", "weight.value"}
+    assert term.loss_inputs == {"scale": "loss.scale"}
+
+
+def test_a_replacement_keeps_what_its_leaf_is_and_brings_its_axis():
+    data = {"shifted": {"weight": torch.ones(2, 5, dtype=F64), "measured": torch.ones(2, 2, 5, dtype=F64)}}
+    statement = stated(shifted(), {"x": torch.zeros(3, 2, dtype=F64)}, data, (None, -1))
+    leaves = {leaf.name: leaf for leaf in statement.leaves[0]}
+    assert isinstance(leaves["weight.value"], Weight) and not leaves["weight.value"].is_per_block
+    assert leaves["measured"].is_per_block and leaves["measured"].shape == (2, 2)
+    assert statement.size == 5
+    assert statement.batched == (frozenset({"weight.value", "measured"}),)
+    assert statement.inputs[0]["measured"].shape == (5, 2, 2)
+    assert statement.values[0].shape == (5, 3, 2)
+
+
+def test_one_name_in_residual_jacobian_and_arguments_is_three_inputs():
+    """All three are called "scale" by who holds them."""
+
+    class Holds(torch.nn.Module):
+        def __init__(self, value: float):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(value, dtype=F64))
+
+    class Residual(Holds):
+        def forward(self, x, holds):
+            return self.scale * holds.scale * x - 1
+
+    class Jacobian(Holds):
+        def forward(self, x, holds):
+            return self.scale * holds.scale * torch.eye(2, dtype=F64)
+
+    residual, jacobian, other = Residual(2.0), Jacobian(2.0), Holds(4.0)
+    start = torch.zeros(2, dtype=F64)
+    (leaves,) = stated_residual(residual, start, (other,), jac=jacobian).statement.leaves
+    assert len({leaf.name for leaf in leaves}) == len(leaves) == 3
+    assert all(isinstance(leaf, Held) for leaf in leaves)
+    solution = mslsq.least_squares(residual, start, (other,), jac=jacobian)
+    torch.testing.assert_close(solution.value, torch.full_like(start, 1 / 8))
+    (of_residual, of_other) = torch.autograd.grad(solution.value.sum(), [residual.scale, other.scale])
+    torch.testing.assert_close(of_residual, torch.tensor(-2 / 16, dtype=F64))  # x = 1 / (s t), dx/ds = −x / s
+    torch.testing.assert_close(of_other, torch.tensor(-2 / 32, dtype=F64))
+
+
+def test_arguments_are_named_by_their_place():
+    args = (torch.ones(2), {"a": torch.ones(2), "b": torch.ones(2)})
+    (leaves,) = stated_residual(lambda x, t, d: x - t - d["a"] - d["b"], torch.zeros(2), args).statement.leaves
+    assert [leaf.name for leaf in leaves] == ["args[0]", "args[1], leaf 0,", "args[1], leaf 1,"]
+    assert all(isinstance(leaf, Argument) for leaf in leaves)
+
+
+def test_a_lambda_written_anew_finds_what_was_kept_for_its_code():
+    def make():
+        return lambda x: x - 1
+
+    assert kept_for_callable(make()) is kept_for_callable(make())
+
+
+def test_for_what_cannot_be_referred_to_weakly_nothing_is_kept():
+    assert kept_for_callable(abs) is kept_for_callable(abs)  # builtins can
+
+    class Slots:
+        __slots__ = ()
+
+        def __call__(self, x):
+            return x
+
+    slots = Slots()
+    assert kept_for_callable(slots) is not kept_for_callable(slots)
