@@ -4,7 +4,7 @@
     python benchmarks/bundle_adjustment.py --no-compile --threads 1
 
 Needs the data sets (../shared/data beside the repository, or MSLSQ_DATA), `pip install gtsam`, and for Ceres g++ and
-libceres-dev; who is not installed does not take part. Everybody takes exactly thirty steps from the file's start (all
+libceres-dev; a peer that is missing does not take part. Each takes exactly thirty steps from the file's start (all
 tolerances zero), rejected ones counted, no robust loss. All costs are ½ Σ |predicted − measured pixel|² over all
 observations, computed here in NumPy and float64 for everybody's answer. GTSAM leaves out observations whose point lies
 behind its camera, so it minimises another cost; the benchmark's own counts them, and what GTSAM says itself is shown in

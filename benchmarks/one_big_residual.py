@@ -7,7 +7,7 @@ time per step, and the peak memory of the whole process, Python, PyTorch and the
 
 - **maps** is Theseus issue #650: eight maps of 256 cells, all 56 ordered pairs v_ij · m_i − m_j and a prior on map 0,
   14,592 residuals of 2,048 unknowns, as one vector. `in place` is the literal code of the report (an error tensor
-  filled slice by slice), `batch over cells` what somebody writes who has seen that no cell touches another.
+  filled slice by slice), `batch over cells` what a user writes who has seen that no cell touches another.
 - **membrane** is a square grid of unknowns with data, exp(u) − d, and sinh of the differences of neighbours.
 """
 

@@ -4,13 +4,13 @@
     python benchmarks/pose_graph.py --graphs intel --no-compile      # one graph, no waiting for the compiler
 
 Needs the data sets (../shared/data beside the repository, or MSLSQ_DATA), `pip install gtsam`, and for Ceres g++ and
-libceres-dev; who is not installed does not take part. Everybody gets the same graph in memory, builds a problem of it
+libceres-dev; a peer that is missing does not take part. Each gets the same graph in memory, builds a problem of it
 and solves it; the time of building is included, and shown apart. A prior of sigma 1e-6 (Ceres: a constant) holds the
 first pose. All costs are ½ Σ eᵀ Ω e with e the logarithm of measured⁻¹ a⁻¹ b, computed here by SciPy's rotations for
 everybody's answer.
 
 "New" solves a new Problem each time. "Again" solves one Problem again and again: its plan is made and its step is
-recorded; "compiled" likewise after torch.compile, what that took being in the column of the first solve.
+recorded; "compiled" is the same after torch.compile, what that took being in the column of the first solve.
 """
 
 import argparse

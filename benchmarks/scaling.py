@@ -38,7 +38,7 @@ LINEAR = {"auto": 10**9, "auto, freed memory kept": 10**9, "conjugate gradients"
 
 
 def spiral(edges: int) -> PoseGraph:
-    """A graph of about so many edges, 1.48 per pose: exactly 1,000 poses for 1,479."""
+    """A graph of about that many edges, 1.48 per pose: exactly 1,000 poses for 1,479."""
     poses = 1000 if edges == 1479 else round((edges + 1 + PER_LAP / 2) / 1.5)
     made = sphere_graph(laps=-(-poses // PER_LAP), per_lap=PER_LAP, sigma_translation=0.05, sigma_rotation=0.02)
     graph, truth = made.graph, made.truth[:poses]
@@ -145,7 +145,7 @@ def table(sizes: list[int]) -> None:
 
 
 def batch_rows(graphs: int, poses: int, repeats: int) -> list[list[Any]]:
-    """So many graphs of one structure with measurements of their own, as one batch, and one after the other."""
+    """A number of graphs of one structure with measurements of their own, as one batch, and one after the other."""
     made = sphere_graph(laps=poses // 20, per_lap=20)
     graph, truth = made.graph, made.truth
     generator = torch.Generator().manual_seed(2)
@@ -183,7 +183,7 @@ def batch_rows(graphs: int, poses: int, repeats: int) -> list[list[Any]]:
         for entry in range(few):
             alone = replace(graph, poses=start[entry], measured=measured[entry])
             costs += gtsam_graphs.so_many_steps(gtsam_graphs.pose_graph(alone), STEPS)
-        rows.append(_batch_row(f"{few} of them, GTSAM LM, built anew", few, watch.cpu, costs, peak()))
+        rows.append(_batch_row(f"{few} of them, GTSAM LM, built again", few, watch.cpu, costs, peak()))
     return rows
 
 

@@ -87,7 +87,7 @@ class Watch:
         self.steps: list[tuple[int, Tensor]] = []
 
     def __call__(self, info: Any) -> bool:
-        if info.step == 0:  # also where a stale graph was found, and all begins anew
+        if info.step == 0:  # also where a stale graph was found, and all begins again
             self.steps.clear()
         self.steps.append((info.step, info.cost.clone()))
         return self.stops and info.step >= STOP_AFTER

@@ -2,7 +2,7 @@
 
     python examples/learned_weight.py --out outputs/learned_weight
 
-Positions from distances to eight beacons, whose noise depends on their signal quality q, nobody knows how. A network
+Positions from distances to eight beacons, whose noise depends on their signal quality q in an unknown way. A network
 turns q into a weight, `LeastSquaresLayer` turns weights into a position, and its error trains the network.
 """
 

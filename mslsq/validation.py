@@ -49,8 +49,8 @@ def integer(
     otherwise: str = "",
     error: type[Exception] = ValueError,
 ) -> None:
-    """Raises `error` where `given` is no integer from `least` to `most`; `otherwise` is what else may be given, for the
-    message."""
+    """Raises `error` where `given` is no integer from `least` to `most`; `otherwise` names other allowed values, for
+    the message."""
     if isinstance(given, int) and not isinstance(given, bool) and least <= given and (most is None or given <= most):
         return
     if most is not None:

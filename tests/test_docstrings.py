@@ -152,3 +152,22 @@ def test_a_section_is_read_as_a_reader_does(body, said):
         return
     with pytest.raises(ValueError, match=said):
         entries(docstring)
+
+
+DIALECT = re.compile(
+    r"\b(nobody|whoever|anew|somebody|everybody|for who|so many|so much|disposes|foretells?)\b", re.IGNORECASE
+)
+
+
+def test_words_are_the_fields():
+    """Plain English: words that a reader whose second language it is would have to look up, or read twice."""
+    root = Path(mslsq.__file__).parents[1]
+    files = [path for folder in ("mslsq", "scripts", "examples", "configs") for path in (root / folder).rglob("*")]
+    found = [
+        f"{path.relative_to(root)}:{number}: {line.strip()}"
+        for path in files
+        if path.suffix in (".py", ".yaml")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if DIALECT.search(line)
+    ]
+    assert not found

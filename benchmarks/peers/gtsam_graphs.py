@@ -112,7 +112,7 @@ def bundle_adjustment(path: Path) -> Graph:
 
 
 def adjust(graph: Graph, steps: int) -> tuple[Any, list[float]]:
-    """So many steps of GTSAM's Levenberg-Marquardt for structure from motion, with its Ceres-like damping and a Schur
+    """Steps of GTSAM's Levenberg-Marquardt for structure from motion, with its Ceres-like damping and a Schur
     complement; the values and the errors that GTSAM sees after each."""
     import gtsam
 
@@ -144,7 +144,7 @@ def cameras_and_points(values: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def so_many_steps(graph: Graph, steps: int) -> float:
-    """GTSAM's error after so many steps of Levenberg-Marquardt."""
+    """GTSAM's error after a number of steps of Levenberg-Marquardt."""
     import gtsam
 
     optimizer = gtsam.LevenbergMarquardtOptimizer(graph.factors, graph.start, gtsam.LevenbergMarquardtParams())

@@ -62,7 +62,7 @@ class Detached(Adjoint):
 
 
 def unprepared(ended: Ended) -> Prepared:
-    """Where nobody differentiates: a problem that has converged has a derivative, as far as is known."""
+    """Where no derivatives are taken: a problem that has converged has a derivative, as far as is known."""
     cost, status = ended.outcome.cost, ended.outcome.status
     converged = (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE)
     return Prepared(converged, torch.full_like(cost, torch.nan), cost.new_zeros(0))

@@ -1,4 +1,4 @@
-"""What an adjoint is given: the answer of a solve, and the system at the level of whoever differentiates."""
+"""What an adjoint is given: the answer of a solve, and the system at the level of the caller's derivatives."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Attachment:
 
     @cached_property
     def nothing_failed(self) -> bool:
-        """Is it known that every problem has a derivative? Under a transform nobody can tell."""
+        """Is it known that every problem has a derivative? Under a transform that cannot be known."""
         return not transforms_are_active() and bool(self.answer.differentiable.all())
 
     def gradient(self, values: Values, inputs: TermInputs) -> Tensor:
@@ -55,7 +55,7 @@ class Attachment:
         return (self.linearizer.gradient if graph is None else graph.differentiable)(values, inputs)
 
     def cost(self, values: Values, inputs: TermInputs) -> Tensor:
-        """The cost, likewise."""
+        """The cost, in the same way."""
         graph = self._graph("cost") if self.is_recorded else None
         return (self.linearizer.cost if graph is None else graph.differentiable)(values, inputs)
 

@@ -37,7 +37,7 @@ def refuse_fake_tensors(tensor: Tensor) -> None:
 def outside_compiled_regions(function: F) -> F:
     """The function, which Dynamo does not look into.
 
-    Dynamo takes two seconds to import, and whoever compiles has imported it: until then this is the function itself.
+    Dynamo takes two seconds to import, and compiling imports it: until then this is the function itself.
     Traced, the front doors would end in dozens of graphs and lose the derivative of `autograd.Function`s inside
     `torch.func` (pytorch #192985).
     """

@@ -39,7 +39,7 @@ class Call:
     names: tuple[tuple[str, ...], ...]
     """Per term, the names of its inputs."""
     adjoint: Adjoint | None
-    """Who will attach derivatives; None where nobody differentiates."""
+    """What will attach derivatives; None where none are taken."""
     made: Made = field(default_factory=Made)
 
     def flatten(self, values: Values, inputs: tuple[Inputs, ...]) -> list[Tensor]:

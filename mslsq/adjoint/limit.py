@@ -1,6 +1,6 @@
 """A limit on the number of backward passes: a derivative beyond the order of an adjoint raises instead of being wrong.
 
-Nested `torch.func` transforms are counted beforehand (`levels.count_transforms`), but nobody can tell beforehand how
+Nested `torch.func` transforms are counted beforehand (`levels.count_transforms`), but it is not known beforehand how
 often `backward(create_graph=True)` will be called on a result: a network's parameters require grad, whether or not
 anybody calls it. So the inputs pass through an identity whose derivative is an operation that knows its order.
 """
@@ -53,7 +53,7 @@ class Limited(Function):
         (x,) = ctx.saved_tensors
         _check(ctx.taken + 1, ctx.order)
         if not torch.is_grad_enabled():
-            return gradient, None, None  # nobody will differentiate that
+            return gradient, None, None  # no derivative of it will be taken
         return _Derivative.apply(gradient, x, ctx.taken + 1, ctx.order), None, None
 
 

@@ -6,8 +6,8 @@ tangent), the gradient in the data d is
     gᵀ dx*/dd = vᵀ ∂F/∂d = ∂/∂d [D_v cost(x*, d)],
 
 the gradient of one directional derivative of the cost. So nothing is computed before backward comes, and then nothing
-but that: 0.8 ms for 1024 fits, where two chord steps and their backward take 2.9. Whoever differentiates that
-gradient again (`create_graph=True`) gets the chord steps after all, from the same recorded graphs.
+but that: 0.8 ms for 1024 fits, where two chord steps and their backward take 2.9. A
+derivative of that gradient (`create_graph=True`) takes the chord steps after all, from the same recorded graphs.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -65,7 +65,7 @@ class Pullback(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         *of_values, of_cost = cotangents
-        flat = ctx.saved_tensors  # once: who keeps them elsewhere (checkpointing, save_on_cpu) makes them each time
+        flat = ctx.saved_tensors  # once: hooks (checkpointing, save_on_cpu) make them each time
         inputs = pytree.unflatten(flat, pytree.flatten(ctx.attachment.inputs)[1])
         batched = any(g is not None and is_batched_by_autograd(g) for g in cotangents)
         if of_cost is not None or batched or torch.is_grad_enabled() or transforms_are_active():

@@ -26,7 +26,7 @@ class SolvedSystem(NamedTuple):
 
 
 def solve_system(task: Task, values: Values, inputs: tuple[Inputs, ...], adjoint: Adjoint) -> SolvedSystem:
-    """Solve, and attach derivatives where somebody takes them.
+    """Solve, and attach derivatives where they are taken.
 
     Args:
         values: start of every unknown, (batch, count, storage).

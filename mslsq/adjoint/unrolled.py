@@ -75,7 +75,7 @@ class Unrolled(Adjoint):
                 x = _checkpointed(again, x, number) if recompute else again(x, number)
             cost = linearizer.cost(x, prepared)
         if not count:
-            # Nobody took a step: the derivative is zero, but there is one for `backward` to find.
+            # No problem took a step: the derivative is zero, but there is one for `backward` to find.
             x = tuple(y + torch.where(torch.zeros_like(cost, dtype=torch.bool), cost, 0)[:, None, None] for y in x)
         return attachment.with_value(x, cost, fill)
 

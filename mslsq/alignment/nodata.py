@@ -15,7 +15,7 @@ def parse_nodata(text: str, dtype: np.dtype) -> float | int | None:
     """The nodata value of a file of this type, or None where no pixel can have it (-9999 of unsigned integers).
 
     Raises:
-        RasterError: the text is no number, so that nobody knows which pixels it means.
+        RasterError: the text is no number, so it does not say which pixels it means.
     """
     text = text.strip("\x00 \t\r\n").lower()
     if not text:

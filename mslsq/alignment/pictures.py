@@ -85,7 +85,7 @@ def _suffix(file: Path, form: str, bands: int, alpha: bool) -> str:
     if form == "PPM":
         return ".pgm" if bands == 1 else ".ppm"
     if alpha and form not in ("PNG", "WEBP"):
-        return ".png"  # BMP's fourth band is not read by everybody
+        return ".png"  # BMP's fourth band is not read by every program
     own = file.suffix.lower()
     return own if own in SUFFIXES_OF[form] else SUFFIXES_OF[form][0]
 

@@ -19,7 +19,7 @@ PIECE = 1 << 20
 ALWAYS_READ = 1 << 28
 """Bytes, 256 MiB, that any compressed file may become."""
 LARGEST_RATIO, USUAL_RATIO = 100, "3 to 20 times"
-"""A larger file may become so many times its size. Pose graphs and BAL's problems become 3 to 7 times as large, a graph
+"""A larger file may grow this many times. Pose graphs and BAL's problems become 3 to 7 times as large, a graph
 of edges that are all the same but for their numbers 18 times (gzip) to 60 times (bzip2); gzip allows 1,030, bzip2 some
 million: a file made to fill the memory."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -87,7 +87,7 @@ def malformed(path: Path, line: int, expected: str, found: str = "") -> NoReturn
 
 
 def numbers(path: Path, line: int, words: Sequence[str], count: int, expected: str) -> list[float]:
-    """The words of one line as so many finite numbers."""
+    """The words of one line as that many finite numbers."""
     try:
         values = [float(word) for word in words]
     except ValueError:

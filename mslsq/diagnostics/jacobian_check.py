@@ -174,7 +174,7 @@ def _check_curvature(
         weights = torch.cos(1.0 + torch.arange(rows, dtype=zero.dtype, device=zero.device))
     with TRANSFORM_LOCK:
         expected = hessian(lambda delta: (residual_vector(output(delta))[0].to(zero.dtype) * weights).sum())(zero)
-        assert term.curvature is not None  # whoever asks has looked
+        assert term.curvature is not None  # the callers have checked
         values = tuple(s.wrap(x) for s, x in zip(spaces, storages, strict=True))
         found = term.curvature(residual_like(at, weights), values, inputs).detach()
     tolerance = TOLERANCES.get(zero.dtype, 2e-2) if rtol is None else rtol

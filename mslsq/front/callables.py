@@ -132,7 +132,7 @@ class Callables:
 def callables(
     residual: Callable[..., Any], jac: Callable[..., Any] | None, arguments: Arguments, has_aux: bool
 ) -> Callables:
-    """Walk the callables, and what else there is among the arguments behind x, for the tensors that they hold."""
+    """Walk the callables, and the other objects among the arguments after x, for the tensors that they hold."""
     places: list[Argument | None] = []
     others = []
     for number, leaves in enumerate(arguments.leaves[1:]):

@@ -98,7 +98,7 @@ def _functions(cost: CostFunction, module: Holder) -> dict[str, Any]:
 
 def _slot(problem: Problem, reference: Blocks, like: Tensor | None) -> Slot:
     number = list(problem.variables).index(reference.variable.name)
-    with disable_proxy_modes_tracing():  # indices are structure, also for whoever records a solve
+    with disable_proxy_modes_tracing():  # indices are structure, also where a solve is recorded
         return Slot(number, _index(reference, like))
 
 

@@ -29,6 +29,6 @@ def kept_for(owner: Any) -> Kept:
 
 
 def kept_for_callable(function: Callable[..., Any]) -> Kept:
-    """By its code, so that a lambda written anew for every call is recognised; by itself where it has none."""
+    """By its code, so that a lambda written again for every call is recognised; by itself where it has none."""
     inner = getattr(function, "__func__", function)
     return kept_for(getattr(inner, "__code__", inner))

@@ -50,7 +50,7 @@ def load() -> tuple[ctypes.CDLL, str]:
     if named and named not in targets():
         raise ValueError(f"MSLSQ_TARGET={named}: the kernels are compiled for {', '.join(targets())}.")
     reasons: list[str] = []  # why what is there is not used
-    # Whoever owns this file or a folder above it runs code here anyway: another user who installed the package, or the
+    # The owner of this file or of its folders runs code here anyway: another user who installed the package, or the
     # unknown owner of / in a sandbox. The library beside it is as good.
     here = Path(__file__).resolve()
     library = _opened(here.with_name(NAME), reasons, [path.stat().st_uid for path in (here, *here.parents)])

@@ -22,7 +22,7 @@ _rectangular = Kernel("block_product", "nnnnTnTTnl")
 
 Matrices = Float[Tensor, "batch values"]
 Vectors = Float[Tensor, "entries columns"]
-"""The entries are a multiple of the batch: so many vectors for each matrix in turn."""
+"""The entries are a multiple of the batch: that many vectors for each matrix in turn."""
 
 Table = Int[np.ndarray, "blocks 7"]
 

@@ -62,7 +62,7 @@ class BlockStructure:
 
     @cached_property
     def elimination(self) -> Elimination:
-        """The elimination in a fill-reducing order; planned when somebody asks for the first time."""
+        """The elimination in a fill-reducing order; planned when it is first asked for."""
         from mslsq.linear.sparse.elimination import adjacency, eliminated
         from mslsq.linear.sparse.fill_reducing import fill_reducing_order
 

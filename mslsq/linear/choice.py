@@ -22,7 +22,7 @@ SLOWEST_FACTOR = 60e9
 """Nanoseconds of one factorisation from which conjugate gradients are considered..."""
 
 FASTER = 10.0
-"""... if they are so many times faster..."""
+"""... if they are this many times faster..."""
 
 ITERATIONS = 300
 """... at that many iterations a step, of 3 ns per number of the matrix each (sphere2500: 0.65 ms, 268,164 numbers)."""

@@ -64,7 +64,7 @@ class QR(DenseSolver):
     """Orthogonal factorisation of J, dense, by LAPACK: several times the cost of Cholesky, and accurate up to a
     condition of J near 1e16 in float64 (1e7 in float32).
 
-    Damping is so many rows more, [R; √d] (J. J. Moré, "The Levenberg–Marquardt algorithm: implementation and theory",
+    Damping adds as many rows, [R; √d] (J. J. Moré, "The Levenberg–Marquardt algorithm: implementation and theory",
     1978). Any device; float64 and float32, each in itself. An entry of deficient rank is not solved and harms no
     other; nothing is raised.
 

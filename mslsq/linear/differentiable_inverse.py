@@ -1,4 +1,4 @@
-"""x = A⁻¹b as a function of the numbers of A and of b, whoever solves: what a step is differentiated through.
+"""x = A⁻¹b as a function of the numbers of A and of b, whatever solves it: what a step is differentiated through.
 
 From A x = b follows dx = A⁻¹(db − dA x). So whatever can solve with A can be differentiated, to any order: forward mode
 is another solve, and so is reverse mode, u = A⁻¹g with the cotangents u of b and −∂(uᵀA x) of the numbers of A. A
@@ -41,7 +41,7 @@ class DifferentiableInverse(torch.autograd.Function):
     Args:
         factor: what `system.solve` needs, of the same values, a constant: its derivative is that of the values.
         rhs: (batch, columns, k).
-        known: the solution where somebody has it already, a constant; None to solve. One that solves only up to a
+        known: the solution where it is known already, a constant; None to solve. One that solves only up to a
             residual is as good: the derivative is that at a constant residual.
     """
 

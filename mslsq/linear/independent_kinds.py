@@ -84,7 +84,7 @@ def blocks_of(structure: BlockStructure, kinds: Kinds, names: tuple[str, ...]) -
 def independent_kinds(structure: BlockStructure, kinds: Kinds, at_most: int | None = None) -> tuple[str, ...]:
     """The kinds of variables to eliminate: no two of their blocks touch, and the fewest unknowns are left; () for none.
 
-    At least one block is left to the reduced system. `at_most` so many kinds are taken together.
+    At least one block is left to the reduced system. Not more than `at_most` kinds are taken together.
     """
     owner = _owners(structure, kinds)
     names = list(kinds)

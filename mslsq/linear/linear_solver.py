@@ -122,7 +122,7 @@ class LinearSolver:
         raise NotImplementedError
 
     def factor_of_step(self, matrix: Matrix) -> DefiniteFactor:
-        """The same of the damped matrix of a step that has been taken, so that nobody need prove it definite."""
+        """The same of the damped matrix of a step that has been taken, which is known to be definite."""
         return self.definite_factor(matrix)
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:

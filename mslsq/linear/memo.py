@@ -16,7 +16,7 @@ class Memo:
         self._lock = threading.RLock()
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What stands under the key, made by the first who asks."""
+        """What stands under the key, made at the first request."""
         with self._lock:
             if key not in self._made:
                 self._made[key] = make()

@@ -24,7 +24,7 @@ class LinearizedTerm:
         raise NotImplementedError
 
     def placed(self, blockwise: Tensor) -> Tensor:
-        """A symmetric matrix per block, placed likewise."""
+        """A symmetric matrix per block, placed in the same way."""
         raise NotImplementedError
 
     # ---- a term whose Jacobian is compressed has normal equations only
@@ -69,7 +69,7 @@ class Storage:
         return term.placed(blockwise)
 
     def squared_part(self, term: LinearizedTerm, jacobian: Tensor) -> Tensor:
-        """JᵀJ of a term, likewise."""
+        """JᵀJ of a term, as `joined_hessian` wants it."""
         return term.hessian(jacobian)
 
     def joined_hessian(self, parts: list[Tensor]) -> Tensor:
@@ -99,7 +99,7 @@ class Storage:
         raise NotImplementedError
 
     def magnitude(self, matrix: Tensor, vector: Vector) -> Vector:
-        """How large the terms are that JᵀJ v adds up, |JᵀJ| |v|: its rounding is so many units in the last place."""
+        """How large the terms are that JᵀJ v adds up, |JᵀJ| |v|: its rounding is a few units in the last place."""
         return self.product(matrix.abs(), vector.abs())
 
 

@@ -25,7 +25,7 @@ class Registered:
         return self._overload(*args)
 
     def register_fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Shapes and dtypes of the result, for whoever traces without numbers."""
+        """Shapes and dtypes of the result, for a trace without numbers."""
         return torch.library.register_fake(self.name, function, lib=_LIBRARY)
 
 

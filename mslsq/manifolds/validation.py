@@ -2,7 +2,7 @@
 
 The look reads values: one boolean. So it is left out under `torch.func`, while a graph is recorded or compiled, for
 subclasses of tensors, and while a CUDA graph is captured; on CUDA it waits for the device, once for a whole batch.
-It never changes the numbers: the same code under a transform, where nobody looks, must mean the same.
+It never changes the numbers: the same code under a transform, where nothing is checked, must mean the same.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from mslsq.private import is_batched_by_autograd, is_tracing_or_dispatching, tra
 
 DIGITS = 1e-3
 """How far from one a squared norm may be: quaternions of four digits, as trajectories have them in files, are wrong by
-up to 2e-4 and float32's by 1e-6, where components out of order, angles or numbers that nobody normalised are off by far
-more. Of what is let through, `matrix()` is orthogonal as far; `normalized()` takes the rest away."""
+up to 2e-4 and float32's by 1e-6, where components out of order, angles or numbers that are not normalised are off by
+far more. Of what is let through, `matrix()` is orthogonal as far; `normalized()` takes the rest away."""
 
 _SKIPPED: ContextVar[bool] = ContextVar("mslsq.manifolds.validation", default=False)
 

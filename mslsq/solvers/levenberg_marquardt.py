@@ -13,7 +13,7 @@ from mslsq.validation import one_of
 
 SMALL_SHRINK, LARGE_SHRINK = 0.2, 0.1
 """Least share of the damping that one step leaves, in small and in large systems. Nielsen's third is reached at a gain
-of 0.94 already, a tenth only at 0.98, where the model foretells the decrease to two digits: parking-garage takes 10
+of 0.94 already, a tenth only at 0.98, where the model predicts the decrease to two digits: parking-garage takes 10
 steps instead of 12. Among 1024 hard fits one is led into a worse minimum by a tenth."""
 
 FORGETTING = 0.25
@@ -29,7 +29,7 @@ columns holds them still: M3500 takes 16 steps at 1e-4, 11 at 3e-5. Below it the
 
 INEXACT_DAMPING = 1e-4
 """The first damping of large systems that are solved inexactly. Such steps leave the soft modes alone and so meet what
-the model foretells, however little it is damped; their damping falls no faster than a small system's either (Ladybug
+the model predicts, however little it is damped; their damping falls no faster than a small system's either (Ladybug
 49-7776 after 30 steps: 13344.31, with the rules of exact steps 13351.63)."""
 
 

@@ -108,7 +108,7 @@ def save(
     options: dict[str, Any],
     progress: Progress,
 ) -> None:
-    """A checkpoint, atomically: whoever is killed while writing leaves the one before."""
+    """A checkpoint, atomically: a process killed while writing leaves the one before."""
     content = {
         "module": task.module.state_dict(),
         "optimizer": optimizer.state_dict(),

@@ -3,7 +3,7 @@
 A robot goes round a loop and recognises places it has been. A recognition comes with two scores: the worse the first,
 the noisier it is, and with a bad second one it may be of another place altogether. The network is told neither. It
 turns the scores into a weight, `LeastSquaresLayer` turns weights into poses, and the error of the poses trains the
-network and the scale of the robust loss together. (It finds out the noise; of the wrong places the loss disposes.)
+network and the scale of the robust loss together. (It learns the noise; the loss takes care of the wrong places.)
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ from mslsq.alignment.metrics import corners
 from mslsq.alignment.models import Warp
 
 NEAR = 1.5
-"""A level starts in training where the level before ended, if that is within so many of its pixels of the truth (mean
+"""A level starts in training where the level before ended, if that is within this many of its pixels of the truth (mean
 over the corners); elsewhere at the truth moved by about as much: the level learns what it can be asked for."""
 
 

@@ -1,4 +1,4 @@
-"""Solves that derivatives may rely on: conjugate gradients, begun anew until their true residual is small."""
+"""Solves that derivatives may rely on: conjugate gradients, begun again until their true residual is small."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ ENOUGH = {torch.float64: 1e-9, torch.float32: 1e-4}
 rounding in badly conditioned systems is within it."""
 
 ROUNDS = 4
-"""How often a solve is begun anew."""
+"""How often a solve is begun again."""
 
 
 class Accurate(NamedTuple):

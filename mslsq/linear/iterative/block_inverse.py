@@ -28,7 +28,7 @@ class BlockInverse:
         self._back = torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=order.device))
 
     def __call__(self, x: Float[Tensor, "entries columns"]) -> Float[Tensor, "entries columns"]:
-        """M⁻¹ x; the entries are a multiple of the batch, so many vectors for each M in turn."""
+        """M⁻¹ x; the entries are a multiple of the batch, that many vectors for each M in turn."""
         parts = [
             _applied(inverse, x[:, columns]).flatten(1)
             for inverse, columns in zip(self.inverses, self._columns, strict=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 Vectors = Float[Tensor, "batch columns"]
 
 INTERVAL = 10
-"""How many iterations pass on an accelerator between two questions whether everybody is done. A CPU, where asking
+"""How many iterations pass on an accelerator between two questions whether all are done. A CPU, where asking
 costs nothing, is asked after each."""
 
 

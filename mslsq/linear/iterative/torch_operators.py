@@ -1,7 +1,7 @@
 """A solve by conjugate gradients, and a product with a matrix, as operators of PyTorch.
 
 One operator stands for a whole iteration, so a step that calls it can be recorded as a plain graph; how many iterations
-are made is decided inside, anew at each replay. It has no derivative of its own (the adjoint brings it).
+are made is decided inside, again at each replay. It has no derivative of its own (the adjoint brings it).
 """
 
 from typing import Any

@@ -12,7 +12,7 @@ LONGEST_DIRECT = 1e10
 """Nanoseconds that a direct solve of the reduced system may take by estimate before `"auto"` iterates."""
 
 LARGEST_DIRECT = 2e8
-"""Numbers in its factor, likewise: 1.6 GB."""
+"""The same for the numbers in its factor: 1.6 GB."""
 
 
 def way_of(reduced: BlockStructure, asked: Reduced, kernels: bool) -> Way:

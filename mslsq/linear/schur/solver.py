@@ -60,7 +60,7 @@ class Schur(LinearSolver):
     accuracy: Tensor | None = field(default=None, compare=False, repr=False)
     """(batch,) the relative residual of an iterative solve; set by the engine."""
     reason: str = field(default="", compare=False, repr=False, kw_only=True)
-    """Why it was chosen, where nobody asked for it."""
+    """Why it was chosen, where the user did not ask for it."""
 
     def __post_init__(self) -> None:
         one_of("Schur: reduced", self.reduced, ("auto", "dense", "sparse", "iterative"))

@@ -66,7 +66,7 @@ def solve(factors: Tensor, usable: Tensor, rhs: Tensor, tensors: list[Tensor], n
 
 
 def _threads(factors: Tensor) -> int:
-    """As many as PyTorch takes itself, where so many numbers of factors are worth starting them."""
+    """As many as PyTorch takes itself, where the factors are large enough to be worth starting them."""
     return torch.get_num_threads() if factors.numel() > WORTH_THREADS else 1
 
 

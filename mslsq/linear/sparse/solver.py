@@ -42,7 +42,7 @@ class SparseCholesky(LinearSolver):
             (nvmath-python, never run so far). Others take the steps where they are installed and asked for, in
             float64, the entries of a batch one by one: `"pardiso"` (pip install pypardiso), `"cholmod"` (scikit-sparse
             or kvxopt), `"mumps"` (python-mumps), `"superlu"` (SciPy's, always there). With `"superlu"` and `"cudss"`
-            derivatives use the same library, which factors anew for each of their systems; with the others they use
+            derivatives use the same library, which factors again for each of their systems; with the others they use
             the library's own kernels.
 
     Raises:

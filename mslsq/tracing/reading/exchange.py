@@ -1,6 +1,6 @@
 """Tensors of classes and imported modules, exchanged where they are used: they cannot be replaced where they stand.
 
-`Config.gain` belongs to everybody: another thread may read it while a residual is differentiated. So nobody writes to
+`Config.gain` is shared: another thread may read it while a residual is differentiated. So nothing writes to
 it. While the residual runs, every function of PyTorch that is given the tensor is given its substitute instead.
 """
 

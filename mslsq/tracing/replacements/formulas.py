@@ -60,7 +60,7 @@ def multi_margin_loss(
 def multilabel_margin_loss(
     x: Float[Tensor, "*batch classes"], target: Int[Tensor, "*batch classes"], reduction: int = MEAN
 ) -> tuple[Tensor, Tensor]:
-    """Σ over targets j (up to the first −1) and others i of max(0, 1 − x[j] + x[i]) / classes; and who is a target."""
+    """Σ over targets j (up to the first −1) and others i of max(0, 1 − x[j] + x[i]) / classes; and the targets."""
     classes = x.shape[-1] if x.ndim else 1
     rows, wanted = x.reshape(-1, classes), target.reshape(-1, classes)
     named = (wanted < 0).to(torch.int64).cumsum(1) == 0

@@ -1,4 +1,4 @@
-"""Sparse Cholesky factorisations of other libraries, one file each, imported when somebody asks for one.
+"""Sparse Cholesky factorisations of other libraries, one file each, imported when one is asked for.
 
 A backend is a class made from a `Lower` triangle (the analysis, once per structure) with `factor(entries)` and
 `solve(rhs)`.

@@ -109,7 +109,7 @@ def missing(backend: str) -> BackendMissingError:
     )
 
 
-# A recorded graph holds numbers and tensors, no objects: it names an analysis by its number. Whoever owns the structure
+# A recorded graph holds numbers and tensors, no objects: it names an analysis by its number. The owner of the structure
 # keeps the analysis alive.
 _ANALYSES: "weakref.WeakValueDictionary[int, Analysis]" = weakref.WeakValueDictionary()
 _HANDLES = itertools.count()

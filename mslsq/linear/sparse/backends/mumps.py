@@ -82,6 +82,6 @@ class Factorization:
 
 
 def _release(held: list[Any]) -> None:
-    # The instance ends itself with a call of MUMPS, which is in nobody's way while the lock is held.
+    # The instance ends itself with a call of MUMPS, which disturbs no other call while the lock is held.
     with _LIBRARY:
         held.clear()

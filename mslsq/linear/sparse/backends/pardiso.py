@@ -41,6 +41,6 @@ class Factorization:
         return self._call(SOLVE, np.asfortranarray(rhs))
 
     def _call(self, phase: int, rhs: ndarray) -> ndarray:
-        # pypardiso's public calls analyse anew for every matrix, and compare all its numbers to find out.
+        # pypardiso's public calls analyse again for every matrix, and compare all its numbers to find out.
         self._solver.set_phase(phase)
         return self._solver._call_pardiso(self._matrix, rhs)
