@@ -74,6 +74,21 @@ def optimize(graph: Graph, method: str) -> tuple[Any, int]:
     return values, optimizer.iterations()
 
 
+def errors_of_steps(graph: Graph, tolerance: float, most: int = 100) -> list[float]:
+    """The errors before and after every step of GTSAM's Levenberg-Marquardt, until one gains less than the tolerance's
+    share."""
+    import gtsam
+
+    optimizer = gtsam.LevenbergMarquardtOptimizer(graph.factors, graph.start, gtsam.LevenbergMarquardtParams())
+    errors = [optimizer.error()]
+    while len(errors) <= most:
+        optimizer.iterate()
+        errors.append(optimizer.error())
+        if not errors[-2] - errors[-1] > max(tolerance * errors[-2], tolerance):
+            break
+    return errors
+
+
 def poses_of(values: Any, count: int, dimension: int) -> np.ndarray:
     """Storage rows as in the files: (count, 3) or (count, 7)."""
     rows = []
