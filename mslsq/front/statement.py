@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint import Adjoint, Implicit, solve_system
+from mslsq.adjoint.compiling import refuse_fake_tensors
 from mslsq.front.leaves import Leaf, Start
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.plan import Plan, PlanCache
@@ -61,6 +62,7 @@ class Statement:
         adjoint = Implicit() if adjoint is None else adjoint
         instance_of("solver", solver, Solver)
         instance_of("adjoint", adjoint, Adjoint)
+        refuse_fake_tensors(self.starts[0].tensor)
         found, plan = solve_system(self.task(solver), self.values, self.inputs, adjoint)
         solution = replace(found, value=self.in_users_form(found.value))
         if self.size is None:

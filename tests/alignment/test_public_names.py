@@ -69,7 +69,7 @@ def test_it_takes_public_names_alone(file):
         "from mslsq.manifolds.base import Manifold",
         "from mslsq.manifolds import _hidden",
         "from mslsq import pytree",
-        "import mslsq\nmslsq.problem_system.stated",
+        "import mslsq\nmslsq.front.costs.stated_cost",
         "import mslsq\nmslsq.linear.memo",
         "import mslsq.linear.memo",
         "kind._wrap(x)",

@@ -106,7 +106,7 @@ def test_the_helix_turns_as_in_the_paper():
 
 
 def test_the_page_of_the_data_sets_lists_every_problem_as_it_is():
-    page = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "datasets.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| ([^|]*) \|", page, re.MULTILINE)
     listed = {name: (int(n), int(m), [float(x) for x in minima.split(",")]) for name, n, m, minima in rows}
     assert list(listed) == list(classic.PROBLEMS)

@@ -40,9 +40,9 @@ def solved(lanes_of_jacobian, monkeypatch, piece, **options):
     monkeypatch.setattr(assembly, "PIECE", piece)
     seen, original = lanes_of_jacobian, assembly.add_normal_matrix
 
-    def noted(values, jacobian, arrays, numbers):
+    def noted(values, jacobian, plan):
         seen.append(jacobian.shape[-1])
-        return original(values, jacobian, arrays, numbers)
+        return original(values, jacobian, plan)
 
     monkeypatch.setattr(assembly, "add_normal_matrix", noted)
     solver = mslsq.LevenbergMarquardt(max_steps=6, **options)

@@ -25,7 +25,7 @@ def test_one_class_for_each_dimension():
     copy = pickle.loads(pickle.dumps(four.identity(2)))
     assert type(copy) is four
     assert torch.equal(copy.storage, four.identity(2).storage)
-    with pytest.raises(ValueError, match="at least 2, got 1"):
+    with pytest.raises(ValueError, match="2 or more, not 1"):
         UnitVector.of_dim(1)
     with pytest.raises(ValueError, match=r"UnitVector.of_dim\(n\)"):
         UnitVector(torch.zeros(4))
