@@ -44,7 +44,15 @@ def pristine(tmp_path, monkeypatch):
     torch.set_default_dtype(before)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page.read_text("utf-8"))], ids=lambda p: p.stem)
+SLOW = {"bilevel_weights"}  # half a minute
+WITH_CODE = [
+    pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in SLOW else ())
+    for page in PAGES
+    if blocks_of(page.read_text("utf-8"))
+]
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_of_a_page_runs(page, pristine, capsys):
     namespace = {"__name__": "page"}
     for block in blocks_of(page.read_text("utf-8")):

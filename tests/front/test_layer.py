@@ -173,6 +173,7 @@ def test_wrong_options_are_refused_in_words(options, message):
 # ---- training ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_training_the_cost_decreases_the_loss():
     """Poses are measured with a systematic error of the steps; the network in the cost learns to take it off."""
     truth = layer()

@@ -152,7 +152,14 @@ def test_float32_stays_float32(options):
     torch.testing.assert_close(solution.cost.double(), exact.cost, rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("options", [{"derivatives": "direct"}, {"derivatives": "iterative"}, {"matrix_free": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"derivatives": "iterative"},
+        pytest.param({"derivatives": "direct"}, marks=pytest.mark.slow),
+        pytest.param({"matrix_free": True}, marks=pytest.mark.slow),
+    ],
+)
 def test_derivatives_are_those_of_a_direct_solver(options):
     direct, iterated = graph_function(mslsq.linear.SparseCholesky()), graph_function(ConjugateGradient(**options))
     for transform in (jacrev, jacfwd, hessian):
