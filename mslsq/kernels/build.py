@@ -35,6 +35,8 @@ FLAGS += ("-Wall", "-Wno-psabi", "-Wno-unknown-pragmas")
 
 # Compiled one beside the other; the best that the processor has is chosen when the library is loaded.
 X86_TARGETS = {"baseline": (), "avx2": ("-march=x86-64-v3",), "avx512": ("-march=x86-64-v4",)}
+ARM_TARGETS = {"neon": ()}  # which every 64-bit ARM processor has
+OTHERS = {"baseline": ()}
 
 
 class CompilerError(RuntimeError):
@@ -43,7 +45,8 @@ class CompilerError(RuntimeError):
 
 def targets() -> dict[str, tuple[str, ...]]:
     """The instruction sets to compile for, each with the compiler's options."""
-    return X86_TARGETS if platform.machine() in ("x86_64", "AMD64") else {"baseline": ()}
+    machine = platform.machine().lower()
+    return X86_TARGETS if machine in ("x86_64", "amd64") else ARM_TARGETS if machine in ("arm64", "aarch64") else OTHERS
 
 
 def sources_hash() -> str:
@@ -89,7 +92,7 @@ def build(library: Path, chosen: Sequence[str] | None = None) -> None:
         # All sources for one target, then the next: the linker keeps the first copy that it meets of an inline
         # function, and the code for any processor must not be given one with AVX-512 instructions.
         made = [(source, target) for target in chosen or targets() for source in _kernels()]
-        _compile_and_link(folder, [*made, (DISPATCH, "baseline")])
+        _compile_and_link(folder, [*made, (DISPATCH, next(iter(targets())))])
         linked = folder / NAME
         linked.chmod(0o755)  # whatever the umask: a library that others may write is not loaded
         record(linked).write_text(f"{checksum(linked)}  {library.name}\n")
@@ -102,7 +105,7 @@ def best_target(folder: Path) -> str:
     """The best instruction set of this processor, by the rule that the library itself follows: its dispatch is compiled
     alone (0.2 s), in a folder within this one, and asked. CompilerError, or OSError where it cannot be loaded."""
     with tempfile.TemporaryDirectory(dir=folder) as work:
-        _compile_and_link(Path(work), [(DISPATCH, "baseline")])
+        _compile_and_link(Path(work), [(DISPATCH, next(iter(targets())))])
         asked = ctypes.CDLL(str(Path(work) / NAME)).mslsq_target
         asked.restype = ctypes.c_char_p
         return asked().decode()

@@ -13,7 +13,11 @@ MSLSQ_VISIBLE const char* mslsq_target() {
 #ifdef MSLSQ_HAS_avx2
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) return "avx2";
 #endif
+#ifdef __aarch64__
+    return "neon";
+#else
     return "baseline";
+#endif
 }
 
 MSLSQ_VISIBLE const char* mslsq_sources() { return MSLSQ_SOURCES; }

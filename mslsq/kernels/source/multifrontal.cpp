@@ -82,7 +82,7 @@ bool factor_one(const T* A, const T* shift, T* F, T* U, i64 count, const Front* 
         const i64 rows = f.padded + f.padded_below;
         for (i64 j = 0; j < f.padded; j += TILE) {
             T* at = panel + j * f.ld + j;
-            tile<T, 1, false>(panel + j, f.ld, panel + j, f.ld, 1, at, f.ld, j, nullptr, 0, nullptr);
+            subtract_eight_rows(panel + j, f.ld, panel + j, f.ld, 1, at, f.ld, j);
             if (!factor_diagonal(at, f.ld, inverse)) return false;
             subtract_product_and_solve(panel + j + TILE, f.ld, panel + j, at + TILE, rows - j - TILE, j, at, inverse);
         }
@@ -100,6 +100,7 @@ void factor(const T* values, i64 num_values, const T* shift, i64 num_unknowns, T
             i64 begin, i64 end, i64 stack, i64 count, const i64* fronts, const i64* entry_start, const i64* entries,
             const i64* child_start, const i64* children, const i64* run_start, const i64* runs, const i64* scalar) {
     const std::unique_ptr<T[]> U(new T[stack]);
+    const FlushToZero flush;
     for (i64 b = begin; b < end; b++)
         ok[b] = factor_one(values + b * num_values, num_unknowns ? shift + b * num_unknowns : nullptr,
                            L + b * factor_size, U.get(), count, reinterpret_cast<const Front*>(fronts), entry_start,
@@ -162,12 +163,11 @@ void solve_eight(const T* F, T* x, T* t, i64 count, const Front* fronts, const i
         const i32* row = rows + row_start[s];
         for (i64 i = 0; i < f.below; i++) store(t + i * TILE, load(x + row[i] * i64{TILE}));
         for (i64 j = 0; j < f.padded; j += TILE)
-            tile<T, 1, false>(t, TILE, F + f.panel + f.padded + j * f.ld, 1, f.ld, own + j * TILE, TILE, f.below, nullptr,
-                              0, nullptr);
+            subtract_eight_rows(t, TILE, F + f.panel + f.padded + j * f.ld, 1, f.ld, own + j * TILE, TILE, f.below);
         for (i64 j = f.width - 1; j >= 0; j--) {
             const T* column = F + f.panel + j * f.ld;
             vec<T> value = load(own + j * TILE);
-            for (i64 i = j + 1; i < f.width; i++) value -= load(own + i * TILE) * column[i];
+            for (i64 i = j + 1; i < f.width; i++) value = value - load(own + i * TILE) * column[i];
             store(own + j * TILE, value * column[j]);
         }
     }
@@ -178,6 +178,7 @@ void solve(const T* L, i64 factor_size, const bool* ok, const T* rhs, T* out, i6
            i64 columns, i64 tallest, i64 count, const i64* fronts, const i64* row_start, const i32* rows,
            const i64* scalar, i64 places) {
     const Front* table = reinterpret_cast<const Front*>(fronts);
+    const FlushToZero flush;
     const i64 lanes = columns < 3 ? 1 : TILE;  // up to two go one by one: reading the factor costs all the time
     const std::unique_ptr<T[]> x(new T[places * lanes]()), t(new T[tallest * lanes]);
     for (i64 b = begin; b < end; b++) {

@@ -49,8 +49,8 @@ void add_products(const Jacobian<T>& J, i64 count, const i64* lanes, const i64* 
             T* to = values + offsets[e + k];
             for (i64 a = 0; a < height; a++)
                 for (i64 c = 0; c < width; c += TILE) {
-                    vec<T> total = zero<T>();
-                    for (i64 r = 0; r < rows; r++) total += load(other + r * stride + c) * one[r * height + a];
+                    vec<T> total{};
+                    for (i64 r = 0; r < rows; r++) total = total + load(other + r * stride + c) * one[r * height + a];
                     T row[TILE];
                     store(row, total);
                     const i64 columns = width - c < TILE ? width - c : TILE;

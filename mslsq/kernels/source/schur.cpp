@@ -99,66 +99,84 @@ void place_kept(i64 batch, const T* values, i64 num_values, const T* shift, i64 
         }
 }
 
-constexpr int MOST_ROWS = WIDE ? 12 : 3;  // of 16 columns each, held in registers
+constexpr int WIDE = WIDTH<double>;  // numbers in a register
+constexpr int MOST_PIECES = WIDE == TILE ? 2 : 3;  // registers of columns that are summed up together
 
-// total (ROWS, 8 PIECES) = sum over pairs of Y_left^T Y_right, from factors (depth, rows) and (depth, columns) that begin
-// at `left` of Wl and `right` of Wr. Up to seven numbers beyond a factor are read.
+// Rows whose sums the registers hold beside a row of the right factor and a number of the left one.
+constexpr int most_rows(int pieces) {
+    const int rows = (REGISTERS - pieces - 1) / pieces;
+    return rows < 12 ? rows : 12;
+}
+
+// total (ROWS, WIDE PIECES) = sum over pairs of Y_left^T Y_right, from factors (depth, rows) and (depth, columns) that begin
+// at `left` of Wl and `right` of Wr. Up to WIDE - 1 numbers beyond a factor are read.
 template <int ROWS, int PIECES>
 void sum_of_products(const double* Wl, const double* Wr, const i64* left, const i64* right, i64 first, i64 last, i64 rows,
                      i64 depth, i64 columns, double* total, i64 stride) {
-    vec<double> sums[ROWS][PIECES] = {};
+    reg<double> sums[ROWS][PIECES] = {};
     for (i64 e = first; e < last; e++) {
         const double *one = Wl + left[e], *other = Wr + right[e];
         for (i64 k = 0; k < depth; k++, one += rows, other += columns) {
-            vec<double> factor[PIECES];
-#pragma GCC unroll 2
-            for (int m = 0; m < PIECES; m++) factor[m] = load(other + m * TILE);
+            reg<double> factor[PIECES];
+#pragma GCC unroll 3
+            for (int m = 0; m < PIECES; m++) factor[m] = load_register<WIDE>(other + m * WIDE);
 #pragma GCC unroll 12
             for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 2
+#pragma GCC unroll 3
                 for (int m = 0; m < PIECES; m++) sums[r][m] += factor[m] * one[r];
         }
     }
 #pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 2
-        for (int m = 0; m < PIECES; m++) store(total + r * stride + m * TILE, sums[r][m]);
+#pragma GCC unroll 3
+        for (int m = 0; m < PIECES; m++) store_register<WIDE>(total + r * stride + m * WIDE, sums[r][m]);
 }
 
-template <int PIECES>
-void sum_of_rows(i64 here, const double* Wl, const double* Wr, const i64* left, const i64* right, i64 first, i64 last,
-                 i64 rows, i64 depth, i64 columns, double* total, i64 stride) {
-#define MSLSQ_ROWS(R)                                                                                              \
-    case R:                                                                                                        \
-        return sum_of_products<(R <= MOST_ROWS ? R : 1), PIECES>(Wl, Wr, left, right, first, last, rows,     \
-                                                                 depth, columns, total, stride);
-    switch (here) {
-        MSLSQ_ROWS(1) MSLSQ_ROWS(2) MSLSQ_ROWS(3) MSLSQ_ROWS(4) MSLSQ_ROWS(5) MSLSQ_ROWS(6)
-        MSLSQ_ROWS(7) MSLSQ_ROWS(8) MSLSQ_ROWS(9) MSLSQ_ROWS(10) MSLSQ_ROWS(11) MSLSQ_ROWS(12)
-    }
-#undef MSLSQ_ROWS
+using Sum = void (*)(const double*, const double*, const i64*, const i64*, i64, i64, i64, i64, i64, double*, i64);
+
+// `sum_of_products` for a number of rows up to `most_rows(PIECES)`.
+template <int PIECES, int ROWS = most_rows(PIECES)>
+Sum sum_of_rows(i64 rows) {
+    if constexpr (ROWS > 1)
+        if (rows < ROWS) return sum_of_rows<PIECES, ROWS - 1>(rows);
+    return sum_of_products<ROWS, PIECES>;
+}
+
+Sum sum_of(i64 rows, i64 pieces) {
+    if constexpr (MOST_PIECES > 2)
+        if (pieces == 3) return sum_of_rows<3>(rows);
+    return pieces == 2 ? sum_of_rows<2>(rows) : sum_of_rows<1>(rows);
+}
+
+// `count` things in parts of at most `most`: how many are in a part, so that all parts are about equal.
+i64 part_of(i64 count, i64 most) {
+    const i64 parts = (count + most - 1) / most;
+    return (count + parts - 1) / parts;
 }
 
 // U - Y Y^T: one block of the reduced matrix after the other, the sum over its pairs in registers.
 void subtract_pairs(i64 batch, const double* work, i64 work_size, double* matrix, i64 size, const bool* regular,
                     i64 count, const i64* start, const i64* target, const i64* stride, const i64* left,
                     const i64* right, i64 rows, i64 depth, i64 columns) {
-    const i64 wide = padded(columns) + TILE;
-    std::vector<double> total(rows * wide);
+    const i64 registers = (columns + WIDE - 1) / WIDE, stride_of_sum = registers * WIDE;
+    const i64 pieces = part_of(registers, MOST_PIECES);
+    std::vector<double> total(rows * stride_of_sum);
     for (i64 b = 0; b < batch; b++) {
         if (!regular[b]) continue;
         const double* W = work + b * work_size;
         for (i64 t = 0; t < count; t++) {
-            for (i64 c = 0; c < columns; c += 2 * TILE)
-                for (i64 r = 0; r < rows; r += MOST_ROWS) {
-                    const i64 here = rows - r < MOST_ROWS ? rows - r : MOST_ROWS;
-                    const auto sum = columns - c > TILE ? sum_of_rows<2> : sum_of_rows<1>;
-                    sum(here, W + r, W + c, left, right, start[t], start[t + 1], rows, depth, columns,
-                        &total[r * wide + c], wide);
+            for (i64 p = 0; p < registers; p += pieces) {
+                const i64 have = registers - p < pieces ? registers - p : pieces;
+                const i64 together = part_of(rows, most_rows(have));
+                for (i64 r = 0; r < rows; r += together) {
+                    const i64 here = rows - r < together ? rows - r : together;
+                    sum_of(here, have)(W + r, W + p * WIDE, left, right, start[t], start[t + 1], rows, depth, columns,
+                                       &total[r * stride_of_sum + p * WIDE], stride_of_sum);
                 }
+            }
             double* to = matrix + b * size + target[t];
             for (i64 i = 0; i < rows; i++)
-                for (i64 j = 0; j < columns; j++) to[i * stride[t] + j] -= total[i * wide + j];
+                for (i64 j = 0; j < columns; j++) to[i * stride[t] + j] -= total[i * stride_of_sum + j];
         }
     }
 }

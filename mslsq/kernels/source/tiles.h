@@ -6,76 +6,85 @@
 namespace mslsq {
 namespace MSLSQ_TARGET {
 
-// C (8 V, 8) -= A (8 V, depth) B (8, depth)^T; A, C by columns, B[j, p] at B[p bp + j bj]. With SOLVE then C <- C D^-T,
-// the diagonal of D given by its inverse.
-template <class T, int V, bool SOLVE>
-inline void tile(const T* A, i64 lda, const T* B, i64 bp, i64 bj, T* C, i64 ldc, i64 depth, const T* D, i64 ldd,
-                 const T* inverse) {
-    constexpr int GROUP = WIDE ? TILE : TILE / 2;  // with 16 registers of half the width only half the columns fit
-    vec<T> t[TILE][V];
-#pragma GCC unroll 2
-    for (int g = 0; g < TILE; g += GROUP) {
+// Columns of a tile that are summed up together where one takes N registers: as many as there is room for beside a part
+// of a column of A and a number of B.
+constexpr int columns_together(int N) {
+    int columns = TILE;
+    while (columns > 1 && columns * N + (N < 3 ? N : 2) + 1 > REGISTERS) columns /= 2;
+    return columns;
+}
+
+// C (W N, 8) -= A (W N, depth) B (8, depth)^T, in registers of W numbers; A, C by columns, B[j, p] at B[p bp + j bj].
+template <int W, int N, class T>
+inline void subtract_tile(const T* A, i64 lda, const T* B, i64 bp, i64 bj, T* C, i64 ldc, i64 depth) {
+    constexpr int COLUMNS = columns_together(N);
+#pragma GCC unroll 1
+    for (int first = 0; first < TILE; first += COLUMNS) {
+        T* to = C + first * ldc;
+        const T *a = A, *b = B + first * bj;
+        reg<T, W> t[COLUMNS][N];
 #pragma GCC unroll 8
-        for (int j = g; j < g + GROUP; j++)
-#pragma GCC unroll 3
-            for (int v = 0; v < V; v++) t[j][v] = load(C + j * ldc + v * TILE);
-        const T* a = A;
-        const T* b = B + g * bj;
+        for (int j = 0; j < COLUMNS; j++)
+#pragma GCC unroll 12
+            for (int n = 0; n < N; n++) t[j][n] = load_register<W>(to + j * ldc + n * W);
         for (i64 p = 0; p < depth; p++, a += lda, b += bp) {
-            vec<T> left[V];
-#pragma GCC unroll 3
-            for (int v = 0; v < V; v++) left[v] = load(a + v * TILE);
+#pragma GCC unroll 12
+            for (int n = 0; n < N; n++) {
+                const reg<T, W> left = load_register<W>(a + n * W);
 #pragma GCC unroll 8
-            for (int j = 0; j < GROUP; j++) {
-                const T right = b[j * bj];
-#pragma GCC unroll 3
-                for (int v = 0; v < V; v++) t[g + j][v] -= left[v] * right;
+                for (int j = 0; j < COLUMNS; j++) t[j][n] -= left * b[j * bj];
             }
         }
-        if (!SOLVE) {
 #pragma GCC unroll 8
-            for (int j = g; j < g + GROUP; j++)
-#pragma GCC unroll 3
-                for (int v = 0; v < V; v++) store(C + j * ldc + v * TILE, t[j][v]);
-        }
+        for (int j = 0; j < COLUMNS; j++)
+#pragma GCC unroll 12
+            for (int n = 0; n < N; n++) store_register<W>(to + j * ldc + n * W, t[j][n]);
     }
-    if (SOLVE) {
+}
+
+// The same for eight rows.
+template <class T>
+inline void subtract_eight_rows(const T* A, i64 lda, const T* B, i64 bp, i64 bj, T* C, i64 ldc, i64 depth) {
+    subtract_tile<WIDTH<T>, vec<T>::N>(A, lda, B, bp, bj, C, ldc, depth);
+}
+
+// C (8, 8) <- C D^-T, the diagonal of D given by its inverse; eight registers at a time.
+template <class T>
+inline void solve_eight_rows(T* C, i64 ldc, const T* D, i64 ldd, const T* inverse) {
+    constexpr int W = WIDTH<T>;
+#pragma GCC unroll 1
+    for (T* at = C; at < C + TILE; at += W) {
+        reg<T> t[TILE];
 #pragma GCC unroll 8
         for (int j = 0; j < TILE; j++) {
+            t[j] = load_register<W>(at + j * ldc);
 #pragma GCC unroll 8
-            for (int q = 0; q < j; q++) {
-                const T entry = D[q * ldd + j];
-#pragma GCC unroll 3
-                for (int v = 0; v < V; v++) t[j][v] -= t[q][v] * entry;
-            }
-#pragma GCC unroll 3
-            for (int v = 0; v < V; v++) {
-                t[j][v] *= inverse[j];
-                store(C + j * ldc + v * TILE, t[j][v]);
-            }
+            for (int q = 0; q < j; q++) t[j] -= t[q] * D[q * ldd + j];
+            t[j] *= inverse[j];
+            store_register<W>(at + j * ldc, t[j]);
         }
     }
 }
 
-constexpr int TALL = WIDE ? 3 : 1;  // 24 of 32 registers hold the sum
-
-// C (rows, 8) -= A (rows, depth) B (8, depth)^T, 8 | rows.
+// C (rows, 8) -= A (rows, depth) B (8, depth)^T, 8 | rows: as many rows at a time as fill three full registers, or three
+// times eight numbers where that is more.
 template <class T>
 inline void subtract_product(const T* A, i64 lda, const T* B, i64 bp, i64 bj, T* C, i64 ldc, i64 rows, i64 depth) {
+    constexpr int TALL = FULL<T> > TILE ? FULL<T> : TILE, N = TALL / FULL<T>;
     i64 i = 0;
-    for (; i + TALL * TILE <= rows; i += TALL * TILE)
-        tile<T, TALL, false>(A + i, lda, B, bp, bj, C + i, ldc, depth, nullptr, 0, nullptr);
-    for (; i < rows; i += TILE) tile<T, 1, false>(A + i, lda, B, bp, bj, C + i, ldc, depth, nullptr, 0, nullptr);
+    for (; i + 3 * TALL <= rows; i += 3 * TALL)
+        subtract_tile<FULL<T>, 3 * N>(A + i, lda, B, bp, bj, C + i, ldc, depth);
+    if constexpr (TALL > TILE)
+        for (; i + TALL <= rows; i += TALL) subtract_tile<FULL<T>, N>(A + i, lda, B, bp, bj, C + i, ldc, depth);
+    for (; i < rows; i += TILE) subtract_eight_rows(A + i, lda, B, bp, bj, C + i, ldc, depth);
 }
 
 // C (rows, 8) <- (C - A B^T) D^-T inside one panel of leading dimension ld.
 template <class T>
 inline void subtract_product_and_solve(const T* A, i64 ld, const T* B, T* C, i64 rows, i64 depth, const T* D,
                                        const T* inverse) {
-    i64 i = 0;
-    for (; i + TALL * TILE <= rows; i += TALL * TILE)
-        tile<T, TALL, true>(A + i, ld, B, ld, 1, C + i, ld, depth, D, ld, inverse);
-    for (; i < rows; i += TILE) tile<T, 1, true>(A + i, ld, B, ld, 1, C + i, ld, depth, D, ld, inverse);
+    if (depth) subtract_product(A, ld, B, ld, 1, C, ld, rows, depth);
+    for (i64 i = 0; i < rows; i += TILE) solve_eight_rows(C + i, ld, D, ld, inverse);
 }
 
 // c[0 : rows] -= A (rows, 8) b[0 : 8], 8 | rows.
@@ -84,11 +93,11 @@ inline void subtract_eight_columns(const T* A, i64 lda, const T* b, T* c, i64 ro
     T factor[TILE];
     std::memcpy(factor, b, sizeof factor);
     for (i64 i = 0; i < rows; i += TILE) {
-        vec<T> even = load(c + i), odd = zero<T>();  // two chains: half the latency
+        vec<T> even = load(c + i), odd{};  // two chains: half the latency
 #pragma GCC unroll 4
         for (int j = 0; j < TILE; j += 2) {
-            even -= load(A + j * lda + i) * factor[j];
-            odd -= load(A + (j + 1) * lda + i) * factor[j + 1];
+            even = even - load(A + j * lda + i) * factor[j];
+            odd = odd - load(A + (j + 1) * lda + i) * factor[j + 1];
         }
         store(c + i, even + odd);
     }
@@ -101,9 +110,9 @@ inline void subtract_eight_dots(const T* A, i64 lda, const T* b, T* c, i64 rows)
     for (i64 i = 0; i < rows; i += TILE) {
         const vec<T> right = load(b + i);
 #pragma GCC unroll 8
-        for (int j = 0; j < TILE; j++) dots[j] += load(A + j * lda + i) * right;
+        for (int j = 0; j < TILE; j++) dots[j] = dots[j] + load(A + j * lda + i) * right;
     }
-    store(c, load(c) - sums<T>(dots));
+    store(c, load(c) - sums(dots));
 }
 
 // Cholesky of the 8 x 8 tile, in place, its diagonal inverted (only its inverse is ever used); false at a pivot that is
@@ -119,10 +128,10 @@ inline bool factor_diagonal(T* L, i64 ld, T* inverse) {
         const T pivot = column[j][j];
         healthy &= pivot > 0 && pivot <= std::numeric_limits<T>::max();
         const T scale = 1 / std::sqrt(pivot);
-        column[j] *= scale;
+        column[j] = column[j] * scale;
 #pragma GCC unroll 8
-        for (int i = j + 1; i < TILE; i++) column[i] -= column[j] * column[j][i];
-        column[j][j] = scale;
+        for (int i = j + 1; i < TILE; i++) column[i] = column[i] - column[j] * column[j][i];
+        column[j].set(j, scale);
         inverse[j] = scale;
         store(L + j * ld, column[j]);
     }

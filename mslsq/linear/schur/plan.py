@@ -26,6 +26,12 @@ from mslsq.linear.operator_plan import on_device
 from mslsq.linear.schur.reduced import Reduced, Way, way_of
 from mslsq.linear.schur.tables import PADDING, Edges, Kept, Pairs, Pivots, SchurTables
 
+CACHED = 30_000
+"""Numbers of the factors Y (240 KB) that stay in a core's own cache while products of them are formed."""
+
+FEWEST_PAIRS = 16
+"""Products that must on average go to a block at once for its sum in registers to pay."""
+
 
 @dataclass(frozen=True, eq=False)
 class SchurPlan:
@@ -170,11 +176,22 @@ def _pair_tables(
     block = reduced.numbers_of(rows, cols)
     sizes = reduced.block_sizes[rows], depths[coupling.pivot[left]], reduced.block_sizes[cols]
     for (a, k, b), here in _groups(*sizes):
-        here = here[np.argsort(block[here], kind="stable")]
-        target, first = np.unique(block[here], return_index=True)
+        piece = _pieces(targets[left[here]], len(np.unique(block[here])))
+        order = np.lexsort((block[here], piece))
+        here, piece = here[order], piece[order]
+        first = np.flatnonzero(np.diff(block[here], prepend=-1) | np.diff(piece, prepend=0))
+        target = block[here[first]]
         factors = targets[left[here]], targets[right[here]]
         arrays = *factors, np.append(first, len(here)), places.start[target], places.stride[target]
         yield Pairs(a, k, b, *(on_device(array, reduced.device) for array in arrays))
+
+
+def _pieces(factor: Int[ndarray, "pairs"], num_targets: int) -> Int[ndarray, "pairs"]:
+    """The piece of the work array that each pair's factors are in: all products of one piece are formed while it is in
+    the cache. Fewer pieces where that would leave few pairs of one to a block."""
+    first, last = factor.min(), factor.max()
+    count = min((last - first) // CACHED, len(factor) // (FEWEST_PAIRS * num_targets))
+    return (factor - first) * max(count, 1) // (last - first + 1)
 
 
 def _kept_tables(

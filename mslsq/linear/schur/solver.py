@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure
+from mslsq.linear.cost_models import product_nanoseconds
 from mslsq.linear.dense import Cholesky
 from mslsq.linear.independent_kinds import kinds_to_eliminate
 from mslsq.linear.iterative import ConjugateGradient
@@ -121,7 +122,7 @@ class Schur(LinearSolver):
         plan, tables = self.elimination, self.elimination.tables
         total = sum(len(p.source) * (15 + 1.2 * p.size**3) for p in tables.pivots)
         total += sum(len(e.source) * (10 + e.kept_size * e.size * (1.2 + 0.3 * e.size)) for e in tables.edges)
-        total += sum(len(q.left) * (2 + 0.03 * q.height * q.size * 8 * -(-q.width // 8)) for q in tables.pairs)
+        total += sum(len(q.left) * product_nanoseconds(q.height, q.size, q.width) for q in tables.pairs)
         if plan.reduced is None:
             return total
         dense = plan.chosen == "dense"

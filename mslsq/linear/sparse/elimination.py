@@ -18,14 +18,11 @@ from torch import Tensor
 from mslsq.kernels import Kernel
 from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import starts_of
+from mslsq.linear.cost_models import front_model
 from mslsq.linear.operator_plan import OperatorPlan
 
 TILE = 8
 """What rows and columns of fronts are padded to."""
-
-MODEL = np.array((250.0, 6.0, 0.025, 2.0, 0.8))
-"""Nanoseconds of a front: constant, per column, per operation, per number of the panel, per number of the update
-matrix."""
 
 # columns of the table of fronts
 WIDTH, PADDED, BELOW, PADDED_BELOW, LD, PANEL, UPDATE, UPDATE_LD, FIRST = range(9)
@@ -86,7 +83,7 @@ def _supernodes(
     """The supernode of every column; the topmost column and (in a postorder) the parent of every supernode."""
     of, tops, parents = (np.empty(order.size, np.int32) for _ in range(3))
     count = np.empty(1, np.int64)
-    _merge(order.size, sizes, order, parent, blocks, scalars, MODEL, of, tops, parents, count)
+    _merge(order.size, sizes, order, parent, blocks, scalars, front_model(), of, tops, parents, count)
     return of, tops[: count[0]], parents[: count[0]]
 
 
@@ -144,7 +141,7 @@ class Elimination(OperatorPlan):
         third of the truth where thousands of tiny fronts add to a few large ones (bundle adjustment)."""
         total = np.empty(1)
         width, below = (np.ascontiguousarray(self.fronts.numpy()[:, column]) for column in (WIDTH, BELOW))
-        _fronts_nanoseconds(len(width), width, below, MODEL, total)
+        _fronts_nanoseconds(len(width), width, below, front_model(), total)
         return float(total[0])
 
 
