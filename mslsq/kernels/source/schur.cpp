@@ -50,6 +50,20 @@ void factor_pivots(i64 batch, const T* values, i64 num_values, const T* shift, i
     });
 }
 
+// One edge of `carry_over`. What is written lies nowhere in what is read: the loops over the rows become vectors.
+template <class T, class Distance, class K, class A>
+void carry_edge(const T* __restrict source, i64 by_row, Distance by_column, const double* __restrict L,
+                const double* __restrict c, double* __restrict Y, double* __restrict R, K k, A rows) {
+    for (i64 j = 0; j < k; j++) {
+        for (i64 r = 0; r < rows; r++) Y[j * rows + r] = source[j * by_row + r * by_column];
+        for (i64 q = 0; q < j; q++)
+            for (i64 r = 0; r < rows; r++) Y[j * rows + r] -= L[j * k + q] * Y[q * rows + r];
+        for (i64 r = 0; r < rows; r++) Y[j * rows + r] *= L[j * k + j];
+    }
+    for (i64 j = 0; j < k; j++)
+        for (i64 r = 0; r < rows; r++) R[r] -= Y[j * rows + r] * c[j];
+}
+
 // Y^T = L^-1 W^T of every edge, and b - Y L^-1 c. Entry (j, r) of W^T is at source + j by_row + r by_column.
 template <class T>
 void carry_over(i64 batch, const T* values, i64 num_values, double* work, i64 work_size, const double* carried,
@@ -58,27 +72,17 @@ void carry_over(i64 batch, const T* values, i64 num_values, double* work, i64 wo
                 const i64* target, i64 rows, i64 depth) {
     with_size<2, 3>(depth, [&](auto k) {
         with_size<3, 6, 9>(rows, [&](auto a) {
-            for (i64 b = 0; b < batch; b++) {
-                if (!regular[b]) continue;
-                const T* A = values + b * num_values;
-                double* W = work + b * work_size;
-                for (i64 e = 0; e < count; e++) {
-                    const double *L = W + triangle[e], *c = carried + b * eliminated + right[e];
-                    double *Y = W + target[e], *R = reduced_rhs + b * reduced + column[e];
-                    for (i64 j = 0; j < k; j++) {
-                        for (i64 r = 0; r < a; r++) {
-                            double value = A[source[e] + j * by_row + r * by_column];
-                            for (i64 q = 0; q < j; q++) value -= L[j * k + q] * Y[q * a + r];
-                            Y[j * a + r] = value * L[j * k + j];
-                        }
-                    }
-                    for (i64 r = 0; r < a; r++) {
-                        double value = 0;
-                        for (i64 j = 0; j < k; j++) value += Y[j * a + r] * c[j];
-                        R[r] -= value;
-                    }
+            with_size<1>(by_column, [&](auto distance) {
+                for (i64 b = 0; b < batch; b++) {
+                    if (!regular[b]) continue;
+                    const T* A = values + b * num_values;
+                    double* W = work + b * work_size;
+                    for (i64 e = 0; e < count; e++)
+                        carry_edge(A + source[e], by_row, distance, W + triangle[e],
+                                   carried + b * eliminated + right[e], W + target[e],
+                                   reduced_rhs + b * reduced + column[e], k, a);
                 }
-            }
+            });
         });
     });
 }
