@@ -91,10 +91,12 @@ def compiler() -> list[str]:
     the package ziglang (the extra `mslsq[native]`)."""
     named = os.environ.get("CXX", "").strip()
     # "ccache g++" is a command with an argument, "/opt/my tools/g++" is one path
-    candidates = [[named], shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"], _packaged_compiler()]
+    candidates = [[named], shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]
     for command in candidates:
-        if command and shutil.which(command[0]):
+        if shutil.which(command[0]):
             return command
+    if not named and (command := _packaged_compiler()):
+        return command
     raise CompilerError(
         f"no C++ compiler: looked for {named or 'c++, g++, clang++ and the package ziglang'}. Install one (Debian: apt "
         "install g++; macOS: xcode-select --install; anywhere: pip install 'mslsq[native]'), or name it in the "
@@ -105,8 +107,10 @@ def compiler() -> list[str]:
 def _packaged_compiler() -> list[str]:
     """Clang as the package ziglang brings it: the executable itself, as `python -m ziglang c++` runs it."""
     found = importlib.util.find_spec("ziglang")
-    folders = found.submodule_search_locations if found else None
-    return [str(Path(folders[0]) / "zig"), "c++"] if folders else []
+    for folder in (found and found.submodule_search_locations) or ():
+        if zig := shutil.which("zig", path=folder):
+            return [zig, "c++"]
+    return []
 
 
 def is_zig(command: Sequence[str]) -> bool:

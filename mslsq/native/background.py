@@ -26,9 +26,10 @@ class Compilation:
         command: the compiler, and what it is told but for the names of files.
         source: text in C++.
         workplace: an empty folder, which `close` removes.
+        niced: whether it gives way to other processes, as long as nothing waits for it.
     """
 
-    def __init__(self, command: Sequence[str], source: str, workplace: Path):
+    def __init__(self, command: Sequence[str], source: str, workplace: Path, niced: bool):
         self.command, self.workplace, self.library = command, workplace, workplace / NAME
         (workplace / "program.cpp").write_text(source, encoding="utf-8")
         # The compiler's temporary files and Zig's cache go where its output goes, and away with it.
@@ -44,8 +45,9 @@ class Compilation:
                 stderr=said,
                 process_group=0,  # with its own children, and out of reach of a Ctrl-C that is meant for Python
             )
-        with suppress(OSError, AttributeError):  # ended already; Windows
-            os.setpriority(os.PRIO_PGRP, self._process.pid, NICENESS)
+        if niced:
+            with suppress(OSError, AttributeError):  # ended already; Windows
+                os.setpriority(os.PRIO_PGRP, self._process.pid, NICENESS)
 
     def finished(self) -> bool:
         """Has the compiler ended? One that has run for too long is ended."""

@@ -35,12 +35,12 @@ ENDING = "Python is ending"
 class Build:
     """What becomes of one text."""
 
-    def __init__(self, store: "Store", source: str):
+    def __init__(self, store: "Store", source: str, digest: str):
         self.why = ""
         """Why there is no library and will be none in this process, in a clause; empty otherwise."""
-        self._store, self._source = store, source
+        self._store, self._source, self._digest = store, source, digest
         self._library: ctypes.CDLL | None = None
-        self._settled = False
+        self._settled = self._is_waited_for = False
         self._said = "waits for the compiler, which works on another program; until then recorded graphs run"
 
     def library(self) -> ctypes.CDLL | None:
@@ -65,18 +65,19 @@ class Store:
     """The programs of a process."""
 
     def __init__(self) -> None:
-        self._builds: dict[bytes, Build] = {}
+        self._builds: dict[str, Build] = {}
         self._forget_process()
         self._broken = ""  # why no compiler will be started any more
         self._folder: Folder | None = None
 
     def request(self, source: str, *, wait: bool) -> Build:
         """The build of a text in C++, begun if it is new; at once, or with `wait` when it is settled."""
-        digest = hashlib.sha256(source.encode()).digest()
+        digest = hashlib.sha256(source.encode()).hexdigest()
         with self._lock:
             build = self._builds.get(digest)
             if build is None:
-                build = self._builds[digest] = Build(self, source)
+                build = self._builds[digest] = Build(self, source, digest)
+                build._is_waited_for = wait
                 self._begin(build)
                 self._advance()
         while wait and not build._settled:
@@ -152,6 +153,7 @@ class Store:
 
     def _put_first(self, build: Build) -> None:
         """What is waited for comes before what is not."""
+        build._is_waited_for = True
         if self._running is None or self._running[0] is not build:
             with suppress(ValueError):
                 self._queue.remove(build)
@@ -163,7 +165,7 @@ class Store:
         found = compiler()
         instructions = target()
         command = [*found, *options(found, instructions)]
-        parts = (build._source, *command, identity(found), instructions, model(), sys.platform)
+        parts = (build._digest, *command, identity(found), instructions, model(), sys.platform)
         return command, hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
     def _load(self, build: Build, key: str) -> bool:
@@ -185,7 +187,8 @@ class Store:
             build._fail(self._broken)
             return
         self._at_exit = self._at_exit or Finalize(None, self.close, exitpriority=0)
-        self._running = build, Compilation(command, build._source, self._folder.make_workplace()), key
+        workplace = self._folder.make_workplace()
+        self._running = build, Compilation(command, build._source, workplace, niced=not build._is_waited_for), key
         build._said = f"is being compiled ({command[0]}); until then recorded graphs run"
 
     def _take(self, build: Build, compilation: Compilation, key: str) -> None:

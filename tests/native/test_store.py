@@ -74,6 +74,12 @@ def test_the_compiler_is_niced_and_a_ctrl_c_does_not_reach_it(store, compiling_w
     assert os.getpgid(process) != os.getpgid(0)
 
 
+def test_a_compiler_that_is_waited_for_is_not_niced(store, compiling_with):
+    calls = compiling_with('cut -d" " -f19 "/proc/$$/stat" >> "$calls"')
+    store.request(program(), wait=True)
+    assert int(calls.read_text().split()[1]) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
 FAILURES = {
     "exit 3": "failed with exit code 3: it said nothing",
     'echo "program.cpp:1:2: error: no such thing" >&2; exit 1': "exit code 1: program.cpp:1:2: error: no such thing",
