@@ -10,6 +10,8 @@ import torch
 from mslsq.kernels.build import targets
 from mslsq.native import processor
 
+CPUINFO = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+
 
 def test_the_instruction_set_is_the_one_that_pytorch_uses_and_the_processor_has(monkeypatch):
     monkeypatch.delenv("MSLSQ_TARGET", raising=False)
@@ -17,9 +19,8 @@ def test_the_instruction_set_is_the_one_that_pytorch_uses_and_the_processor_has(
     assert found in targets() and torch.backends.cpu.get_cpu_capability().startswith(
         {"baseline": "", "avx2": "AVX2", "avx512": "AVX512"}[found]
     )
-    if found != "baseline":
-        flag = {"avx2": "avx2", "avx512": "avx512vl"}[found]
-        assert flag in Path("/proc/cpuinfo").read_text().split()
+    if found != "baseline" and CPUINFO:
+        assert {"avx2": "avx2", "avx512": "avx512vl"}[found] in CPUINFO.split()
 
 
 @pytest.mark.parametrize("name", list(targets()))
@@ -73,6 +74,6 @@ def test_another_version_of_a_compiler_is_another_compiler(tmp_path):
 
 def test_the_model_is_that_of_the_first_core():
     assert processor.model() == processor.model() and "\n" not in processor.model()
-    named = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    named = [line for line in CPUINFO.splitlines() if line.startswith("model name")]
     if named:
         assert named[0].partition(": ")[2] in processor.model()
