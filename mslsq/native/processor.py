@@ -9,13 +9,17 @@ from collections.abc import Sequence
 
 import torch
 
+from mslsq.kernels.build import FLAGS as KERNELS_FLAGS
 from mslsq.kernels.build import chosen_target, is_zig, target_options, targets
 
 VECTOR_BYTES = {"baseline": 16, "avx2": 32, "avx512": 64}
 """The width of a register of each instruction set."""
 
-FLAGS = ("-std=c++17", "-O2", "-w", "-shared", "-fPIC", "-fvisibility=hidden")
-FLAGS += ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+OTHER_THAN_KERNELS = ("-O", "-W", "-ffp-contract")
+FLAGS = (*(flag for flag in KERNELS_FLAGS if not flag.startswith(OTHER_THAN_KERNELS)), "-O2", "-w", "-shared")
+FLAGS += ("-ffp-contract=off",)
+"""Those of the kernels, but no product is fused with a sum where the source does not say so: √(a² − b²) with a = b must
+not become the root of a negative number that PyTorch never sees. GCC and Clang then agree to the bit."""
 
 
 def target() -> str:

@@ -1,5 +1,6 @@
 """For which processor programs are compiled."""
 
+import ctypes
 import os
 import subprocess
 from pathlib import Path
@@ -60,6 +61,21 @@ def test_the_compiler_is_told_of_registers_of_the_width_that_is_promised(name, c
     source = tmp_path / "width.cpp"
     source.write_text(f"{WIDTH}static_assert(bytes() == {processor.VECTOR_BYTES[name]});")
     subprocess.run([*cxx, *processor.options(cxx, name), str(source), "-o", str(tmp_path / "width.so")], check=True)
+
+
+ROOT_OF_A_DIFFERENCE = """
+extern "C" __attribute__((visibility("default"))) double difference(double a, double b) { return a * a - b * b; }
+"""
+
+
+def test_products_are_rounded_before_they_are_subtracted_as_in_pytorch(cxx, tmp_path):
+    """Fused, 0.1² − 0.1² is −1e-18: a square root of it is NaN."""
+    source, library = tmp_path / "difference.cpp", tmp_path / "difference.so"
+    source.write_text(ROOT_OF_A_DIFFERENCE)
+    subprocess.run([*cxx, *processor.options(cxx, processor.target()), str(source), "-o", str(library)], check=True)
+    difference = ctypes.CDLL(str(library)).difference
+    difference.restype, difference.argtypes = ctypes.c_double, [ctypes.c_double] * 2
+    assert difference(0.1, 0.1) == 0
 
 
 def test_another_version_of_a_compiler_is_another_compiler(tmp_path):
