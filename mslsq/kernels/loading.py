@@ -11,7 +11,6 @@ made: its code would run before it can be asked what it is.
 
 import ctypes
 import logging
-import os
 import platform
 import sys
 import tempfile
@@ -26,7 +25,10 @@ from mslsq.kernels.build import (
     best_target,
     build,
     checksum,
+    chosen_target,
     compiler,
+    is_zig,
+    named_target,
     record,
     sources_hash,
     targets,
@@ -46,23 +48,21 @@ class KernelsNotKeptWarning(UserWarning):
 
 def load() -> tuple[ctypes.CDLL, str]:
     """The library, and the instruction set it is used with. KernelsMissingError, with all that was tried."""
-    named = os.environ.get("MSLSQ_TARGET")
-    if named and named not in targets():
-        raise ValueError(f"MSLSQ_TARGET={named}: the kernels are compiled for {', '.join(targets())}.")
+    named = named_target()
     reasons: list[str] = []  # why what is there is not used
     # The owner of this file or of its folders runs code here anyway: another user who installed the package, or the
     # unknown owner of / in a sandbox. The library beside it is as good.
     here = Path(__file__).resolve()
     library = _opened(here.with_name(NAME), reasons, [path.stat().st_uid for path in (here, *here.parents)])
     if library:
-        return library, _target(library, named)
+        return library, _target(library)
     try:
         kept = cache_folder() / sources_hash() / f"{sys.platform}-{platform.machine()}"
     except OSError as error:
         return _compiled(None, named, reasons, str(error))
     for target in [named] if named else reversed(targets()):
         library = _opened(kept / target / NAME, reasons)
-        if library and _target(library, named) == target:
+        if library and _target(library) == target:
             return library, target
     return _compiled(kept, named, reasons)
 
@@ -72,7 +72,7 @@ def _opened(path: Path, reasons: list[str], owners: Collection[int] = ()) -> cty
     try:
         if not path.exists():
             return None
-        reason = _doubt(path, owners)
+        reason = doubt(path, owners)
         if reason is None:
             library = ctypes.CDLL(str(path))
             library.mslsq_sources.restype = library.mslsq_target.restype = ctypes.c_char_p
@@ -85,7 +85,7 @@ def _opened(path: Path, reasons: list[str], owners: Collection[int] = ()) -> cty
     return None
 
 
-def _doubt(path: Path, owners: Collection[int]) -> str | None:
+def doubt(path: Path, owners: Collection[int] = ()) -> str | None:
     """Why the code in a file may not run; None where it may."""
     if not record(path).exists():
         return f"there is no record of its checksum beside it ({record(path).name})"
@@ -96,13 +96,9 @@ def _doubt(path: Path, owners: Collection[int]) -> str | None:
     return None
 
 
-def _target(library: ctypes.CDLL, named: str | None) -> str:
+def _target(library: ctypes.CDLL) -> str:
     """The instruction set: `$MSLSQ_TARGET` (baseline, avx2, avx512), else the best that the processor has."""
-    best = library.mslsq_target().decode()
-    order = list(targets())
-    if named and order.index(named) > order.index(best):
-        raise ValueError(f"MSLSQ_TARGET={named}: the best that this processor has is {best}.")
-    return named or best
+    return chosen_target(library.mslsq_target().decode())
 
 
 def _compiled(kept: Path | None, named: str | None, reasons: list[str], unusable: str = "") -> tuple[ctypes.CDLL, str]:
@@ -128,7 +124,7 @@ def _compiled(kept: Path | None, named: str | None, reasons: list[str], unusable
             library = _opened(made / NAME, reasons)
             if library is None:
                 raise CompilerError(f"what was compiled cannot be loaded: {reasons[-1]}")
-            _target(library, named)
+            _target(library)
             if kept and not unusable:
                 _keep(made, kept / target, folder / "replaced")
             return library, target
@@ -147,9 +143,11 @@ def _announce(target: str, kept: Path | None, unusable: str, reasons: list[str])
         f"mslsq's compiled kernels for large sparse problems are not there. They are compiled now for {target}, into "
     )
     tried = "".join(f"\n{reason}." for reason in reasons)
+    # Zig compiles its C++ library first, into a cache of its own: 110 s of processor time on the measured machine
+    time = "up to two minutes" if is_zig(compiler()) else "some ten seconds"
     if kept and not unusable:
         LOG.warning(
-            f"{begin}{kept}: some ten seconds, once. To avoid this, install mslsq where there is a C++ compiler (or a "
+            f"{begin}{kept}: {time}, once. To avoid this, install mslsq where there is a C++ compiler (or a "
             f"wheel that brings them), or run `python -m mslsq.kernels` beforehand.{tried}"
         )
         return
@@ -157,7 +155,7 @@ def _announce(target: str, kept: Path | None, unusable: str, reasons: list[str])
         "To keep them, name a folder that you alone can write in the variable MSLSQ_CACHE_DIR, or install mslsq where "
         "there is a C++ compiler (or a wheel that brings them)."
     )
-    text = f"{begin}a temporary folder: some ten seconds in every new process, because {unusable}. {advice}{tried}"
+    text = f"{begin}a temporary folder: {time} in every new process, because {unusable}. {advice}{tried}"
     warnings.warn(text, KernelsNotKeptWarning, stacklevel=2)
 
 

@@ -52,9 +52,10 @@ def objection(folder: Path, files: Collection[Path] = (), owners: Collection[int
     return None
 
 
-def make_private(folder: Path) -> Path:
+def make_private(folder: Path, room: int = ROOM) -> Path:
     """Make a folder, and those above it that are missing, for this user alone. OSError where that cannot be done, or
-    where another user could put files into it, or it is no place to load a library from."""
+    where another user could put files into it, or it is no place to load a library from, or `room` bytes are not
+    free."""
     for path in (*reversed(folder.parents), folder):
         if not path.exists():
             path.mkdir(mode=0o700, exist_ok=True)  # each by itself: parents=True makes the upper ones with the umask
@@ -63,7 +64,7 @@ def make_private(folder: Path) -> Path:
     if hasattr(os, "ST_NOEXEC") and os.statvfs(folder).f_flag & os.ST_NOEXEC:
         raise PermissionError(f"no code may be run from {folder} (its file system is mounted with noexec)")
     with tempfile.TemporaryFile(dir=folder) as probe:  # read-only, full, over a quota: found here, not after compiling
-        probe.write(bytes(ROOM))
+        probe.write(bytes(room))
         probe.flush()
         os.fsync(probe.fileno())
     return folder

@@ -15,6 +15,7 @@ from mslsq.linear.choice import BATCH, AutomaticSparse, eliminating
 from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.linearizer import Linearization
 from mslsq.linearize.trace import Wish
+from mslsq.native.choice import CHOICES, Native
 from mslsq.validation import integer, number, one_of
 
 LARGEST_DENSE = 300
@@ -70,6 +71,8 @@ class Solver:
         verbose: print a table as the solve goes on.
         trace: `"auto"` records the step as a plain graph as soon as that pays, `"always"` at once, `"never"` not at
             all.
+        native: `"auto"` compiles residuals beside the solve and runs them as native programs from a later solve on,
+            `"wait"` waits for the compiler, `"never"` runs none. See `docs/guide/native_programs.md`.
 
     A step or a decrease that is small because damping or radius held it back does not end a solve: `ftol` and `xtol`
     ask for a gradient that is small as well (`solvers.stationarity`). The defaults of the two are what it takes for
@@ -87,6 +90,7 @@ class Solver:
     callback: Callable[[Any], bool | None] | None = None
     verbose: bool = False
     trace: Literal["auto", "always", "never"] = "auto"
+    native: Native = "auto"
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -95,6 +99,7 @@ class Solver:
             if option != "gtol" or self.gtol is not None:
                 number(f"{name}: {option}", getattr(self, option), least=0, error=SolverOptionError)
         one_of(f"{name}: trace", self.trace, ("auto", "always", "never"), SolverOptionError)
+        one_of(f"{name}: native", self.native, CHOICES, SolverOptionError)
         if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
             raise SolverOptionError(
                 f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky(), "
@@ -105,7 +110,7 @@ class Solver:
     @property
     def key(self) -> tuple[Any, ...]:
         """What a graph of the step depends on."""
-        skip = ("callback", "verbose", "max_steps", "early_stop", "trace")
+        skip = ("callback", "verbose", "max_steps", "early_stop", "trace", "native")
         return (type(self), *(v for k, v in self.__dict__.items() if k not in skip))
 
     @property

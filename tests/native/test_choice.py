@@ -1,0 +1,45 @@
+"""Which of "auto", "wait" and "never" holds for a solve."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import mslsq
+from mslsq.native.choice import CHOICES, choice
+from mslsq.solvers.solver import SolverOptionError
+
+STRICTNESS = {"auto": 0, "wait": 1, "never": 2}
+
+
+@pytest.mark.parametrize("option", CHOICES)
+@pytest.mark.parametrize("named", ["", *CHOICES])
+def test_the_stricter_of_option_and_environment_holds(option, named, monkeypatch):
+    monkeypatch.setenv("MSLSQ_NATIVE", named)
+    assert choice(option) == max(option, named or "auto", key=STRICTNESS.__getitem__)
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_under_deterministic_algorithms_nothing_depends_on_when_the_compiler_is_done(monkeypatch, deterministic):
+    monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
+    assert [choice(option) for option in CHOICES] == ["wait", "wait", "never"]
+
+
+def test_a_misspelt_variable_is_an_error_that_names_the_nearest_word(monkeypatch):
+    monkeypatch.setenv("MSLSQ_NATIVE", "nevre")
+    with pytest.raises(ValueError, match=r"MSLSQ_NATIVE must be one of 'auto', 'wait', 'never'.*Did you mean 'never'"):
+        choice("auto")
+
+
+@pytest.mark.parametrize("kind", [mslsq.GaussNewton, mslsq.LevenbergMarquardt, mslsq.Dogleg])
+def test_every_solver_has_the_option_and_no_graph_depends_on_it(kind):
+    assert kind().native == "auto"
+    assert kind(native="never").key == kind(native="wait").key
+    with pytest.raises(SolverOptionError, match="native must be one of 'auto', 'wait', 'never', not 'never '"):
+        kind(native="never ")
