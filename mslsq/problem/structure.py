@@ -30,8 +30,6 @@ class Structure:
     """Are the columns simply the tangent entries of all unknowns in order, none fixed, none padded?"""
     padding: Tensor | None
     """(num_columns,) bool, the columns that stand for nothing; None where there are none."""
-    coupled: int
-    """How many columns the largest connected component has, however the columns are stored."""
 
     @property
     def num_columns(self) -> int:
@@ -44,18 +42,18 @@ def structure_of(system: System, device: torch.device | None = None, split: bool
     free = [np.ones(u.count, bool) if u.free is None else u.free.cpu().numpy().astype(bool) for u in system.unknowns]
     total = sum(int(mask.sum()) * d for mask, d in zip(free, tangents, strict=True))
     if total <= SMALL:
-        return _single(tangents, free, device, total)
+        return _single(tangents, free, device)
     labels = components_of(system, free)
     sizes = np.zeros(max((int(label.max(initial=-1)) for label in labels), default=-1) + 1, np.int64)
     for label, mask, d in zip(labels, free, tangents, strict=True):
         np.add.at(sizes, label[mask], d)
     largest = int(sizes.max())
     if not split or len(sizes) < 2 or len(sizes) * largest**2 >= total**2:
-        return _single(tangents, free, device, largest)
+        return _single(tangents, free, device)
     return numbered_by_component(tangents, free, labels, sizes, device)
 
 
-def _single(tangents: list[int], free: list[np.ndarray], device: torch.device | None, coupled: int) -> Structure:
+def _single(tangents: list[int], free: list[np.ndarray], device: torch.device | None) -> Structure:
     """One system, entries in order."""
     total = sum(int(mask.sum()) * d for mask, d in zip(free, tangents, strict=True))
     columns, start = [], 0
@@ -65,7 +63,7 @@ def _single(tangents: list[int], free: list[np.ndarray], device: torch.device | 
         column[mask] = place
         start += place.size
         columns.append(torch.as_tensor(column, device=device))
-    return Structure(1, total, tuple(columns), all(mask.all() for mask in free), None, coupled)
+    return Structure(1, total, tuple(columns), all(mask.all() for mask in free), None)
 
 
 def numbered_by_component(

@@ -170,7 +170,7 @@ def _placed(system: System, solver: Solver, block: BlockTerm, compressed: Compre
     largest, total = int(sizes.max()), int((sizes.astype(np.int64) ** 2).sum())
     padded = len(sizes) * largest**2
     split = len(sizes) > 1 and padded <= max(4 * total, 10_000)
-    structure, pattern = _numbered(labels if split else np.zeros(n, np.int64), tangents, device, largest), None
+    structure, pattern = _numbered(labels if split else np.zeros(n, np.int64), tangents, device), None
     full = compressed.gram.nnz > DENSITY * n * n and solver.linear_solver == "auto"
     wanted = solver.wants_sparse(structure.size)
     may_want = solver.may_want_sparse(structure.size, structure.num_components, block.batch)
@@ -179,7 +179,7 @@ def _placed(system: System, solver: Solver, block: BlockTerm, compressed: Compre
         pieces = tuple(np.arange(start, stop) for start, stop in pairwise(ends))
         pattern = Pattern(analyze(np.ones(n, np.int64), *compressed.lower, device=device), pieces)
         if wanted or blocks_are_faster(pattern.structure, pattern.kinds(system)):
-            structure = _numbered(np.zeros(n, np.int64), tangents, device, largest)
+            structure = _numbered(np.zeros(n, np.int64), tangents, device)
         else:
             pattern = None
     if pattern is None and not _fits(structure.num_components * structure.size**2 * 4, block, compressed.dtype):
@@ -191,14 +191,12 @@ def _placed(system: System, solver: Solver, block: BlockTerm, compressed: Compre
     return Plan(structure, pattern, (placement,), ((block.rows, block.pairs),), compressed=compressed)
 
 
-def _numbered(labels: np.ndarray, tangents: list[int], device: torch.device, coupled: int) -> Structure:
+def _numbered(labels: np.ndarray, tangents: list[int], device: torch.device) -> Structure:
     """The structure whose parts are these, entry by entry of the joint tangent."""
     structure = numbered_by_component([1], [np.ones(len(labels), bool)], [labels], np.bincount(labels), device)
     pieces = structure.columns[0].reshape(-1).split(tangents)
     natural = structure.num_components == 1
-    return dataclasses.replace(
-        structure, columns=tuple(piece[None] for piece in pieces), natural=natural, coupled=coupled
-    )
+    return dataclasses.replace(structure, columns=tuple(piece[None] for piece in pieces), natural=natural)
 
 
 def _check_dense_fits(block: BlockTerm, start: Tensor, reason: Exception) -> None:

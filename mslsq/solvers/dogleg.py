@@ -45,7 +45,7 @@ class Dogleg(Solver):
         super().__post_init__()
         number("Dogleg: initial_radius", self.initial_radius, above=0, most=math.inf, error=SolverOptionError)
 
-    def start(self, model: Linearization, linear: LinearSolver, coupled: int) -> TrustRegion:
+    def start(self, model: Linearization, linear: LinearSolver, sizes: Tensor) -> TrustRegion:
         squared = linear.storage.diagonal(model.matrix)
         radius = torch.full_like(model.cost, self.initial_radius)
         return TrustRegion(radius, torch.where(squared > 0, squared, 1), torch.full_like(radius, FLOOR))
@@ -88,7 +88,6 @@ class Dogleg(Solver):
         gain: Tensor,
         accepted: Tensor,
         linear: LinearSolver,
-        coupled: int,
     ) -> TrustRegion:
         length = _scaled_norm(proposal.step, state.scale)
         at_border = length >= 0.99 * state.radius

@@ -25,7 +25,7 @@ class GaussNewton(Solver):
     the length doubles, up to 1. A singular JᵀJ ends the problem with `Status.SINGULAR`.
     """
 
-    def start(self, model: Linearization, linear: LinearSolver, coupled: int) -> StepLength:
+    def start(self, model: Linearization, linear: LinearSolver, sizes: Tensor) -> StepLength:
         return StepLength(torch.ones_like(model.cost))
 
     def propose(self, model: Linearization, state: StepLength, linear: LinearSolver) -> Proposal:
@@ -43,7 +43,6 @@ class GaussNewton(Solver):
         gain: Tensor,
         accepted: Tensor,
         linear: LinearSolver,
-        coupled: int,
     ) -> StepLength:
         return StepLength(torch.where(accepted, (2 * state.length).clamp(max=1), 0.5 * state.length))
 

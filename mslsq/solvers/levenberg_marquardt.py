@@ -8,28 +8,36 @@ from torch import Tensor
 
 from mslsq.linear import LinearSolver
 from mslsq.linearize.linearizer import Linearization
-from mslsq.solvers.solver import LARGEST_DENSE, RESOLVED, Proposal, Solver, SolverOptionError
+from mslsq.solvers.solver import RESOLVED, Proposal, Solver, SolverOptionError
 from mslsq.validation import one_of
 
-SMALL_SHRINK, LARGE_SHRINK = 0.2, 0.1
-"""Least share of the damping that one step leaves, in small and in large systems. Nielsen's third is reached at a gain
-of 0.94 already, a tenth only at 0.98, where the model predicts the decrease to two digits: parking-garage takes 10
-steps instead of 12. Among 1024 hard fits one is led into a worse minimum by a tenth."""
+SHORT = 0.1
+"""How long a step may be against the variables themselves, both in the scaled norm |D·|, for the linear model to be
+taken for right about it. First steps of pose graphs have 0.005 and less, those of a bundle adjustment 0.015 at
+1e-4 and 0.17 at 1e-8 (which fails); exponential fits that are led into a worse minimum have 0.7 and more, the classic
+regressions of Moré, Garbow and Hillstrom 0.15 to 5."""
+
+FIRST_DAMPINGS = 1e-8, 1e-4, 1e-2
+"""The first damping: the first of these whose step is short, else the last. Of 1024 exponential fits whose start is far
+from the solution 390 fall into a worse minimum at 1e-3, none at 1e-2; in a large graph the softest modes are shorter
+than the columns by the size of the graph, and damping relative to columns holds them still."""
+
+POOR = 0.25
+"""A first step of the least damping whose gain is below this has been believed too much: the next one has more."""
+
+SHRINK_NEAR, SHRINK_FAR = 0.1, 0.2
+"""Least share of the damping that one step leaves, where the first step was short and where not. Nielsen's third is
+reached at a gain of 0.94 already, a tenth only at 0.98, where the model predicts the decrease to two digits:
+parking-garage takes 10 steps instead of 12. Among 1024 hard fits one is led into a worse minimum by a tenth."""
 
 FORGETTING = 0.25
-"""What one step leaves of a large system's memory of longer columns. Never forgetting (Moré) damps a bundle adjustment
-for ever by the lengths at its start: 13348.4 instead of 13344.3 after 30 steps. A small system forgets nothing: it
-costs a step or none, and without its memory Brown and Dennis's problem takes more than 1000 steps instead of 323."""
-
-SMALL_DAMPING, LARGE_DAMPING = 1e-2, 3e-5
-"""The first damping of systems up to `LARGEST_DENSE` columns, and of larger ones. Of 1024 exponential fits whose start
-is far from the solution 390 fall into a worse minimum at 1e-3, none at 1e-2; well-posed ones take 6.7 steps instead of
-5. In a large graph the softest modes are shorter than the columns by the size of the graph, and damping relative to
-columns holds them still: M3500 takes 16 steps at 1e-4, 11 at 3e-5. Below it the first steps of Ladybug fail."""
+"""What one step leaves of the memory of longer columns where the first step was short. Never forgetting (Moré) damps a
+bundle adjustment for ever by the lengths at its start: 13348.4 instead of 13344.3 after 30 steps. Where steps are long
+nothing is forgotten: without its memory Brown and Dennis's problem takes more than 1000 steps instead of 342."""
 
 INEXACT_DAMPING = 1e-4
-"""The first damping of large systems that are solved inexactly. Such steps leave the soft modes alone and so meet what
-the model predicts, however little it is damped; their damping falls no faster than a small system's either (Ladybug
+"""The first damping of systems that are solved inexactly. Such steps leave the soft modes alone and so meet what
+the model predicts, however little it is damped; their damping falls no faster than after long steps either (Ladybug
 49-7776 after 30 steps: 13344.31, with the rules of exact steps 13351.63)."""
 
 
@@ -39,7 +47,11 @@ class Damping(NamedTuple):
     growth: Tensor
     """(batch,) ν, by which the next rejection multiplies μ."""
     scale: Tensor
-    """(batch, columns) D², the squared column norms of J, their larger past slowly forgotten."""
+    """(batch, columns) D², the squared column norms of J, with their larger past."""
+    near: Tensor
+    """(batch,) Is the step at the start short against the variables?"""
+    untried: Tensor
+    """(batch,) Is no step taken yet, and the first damping the least?"""
 
 
 @dataclass(frozen=True)
@@ -48,14 +60,18 @@ class LevenbergMarquardt(Solver):
     decrease.
 
     μ follows H. B. Nielsen, "Damping parameter in Marquardt's method" (IMM-REP-1999-05): on success
-    μ ← μ max(s, 1 − (2ϱ − 1)³), ν ← 2, with s = 1/5 (in large systems 1/10); on failure μ ← μν, ν ← 2ν. The scaling is
+    μ ← μ max(s, 1 − (2ϱ − 1)³), ν ← 2, with s = 1/5 or 1/10; on failure μ ← μν, ν ← 2ν. The scaling is
     Marquardt's in the form of Moré ("The Levenberg–Marquardt algorithm: implementation and theory", 1978): D never
-    shrinks (in large systems: D² at most fourfold in a step), so the method does not depend on the units of the
-    variables and a column that vanishes on the way does not set its variable free.
+    shrinks, so the method does not depend on the units of the variables and a column that vanishes on the way does not
+    set its variable free.
+
+    How nonlinear a problem is shows at its start, by how long a step is against the variables, |Dp| / |Dx|: the first μ
+    is 1e-8 where that step is short, else 1e-4 where that one is, else 1e-2. Where one of them is (pose graphs, bundle
+    adjustment, fits from a good start), s = 1/10, and D² may shrink fourfold in a step.
 
     Args:
-        initial_damping: μ at the start, relative to the squared column norms; by default 1e-2, and 3e-5 where more
-            than 300 columns are coupled (1e-4 where steps are inexact).
+        initial_damping: μ at the start, relative to the squared column norms, instead of the rule above (with inexact
+            steps 1e-4).
         max_damping: beyond that μ no step is worth trying: the problem has stalled, or is singular.
         scaling: `"marquardt"` as above, `"identity"` for D = I (Levenberg's form).
     """
@@ -73,17 +89,26 @@ class LevenbergMarquardt(Solver):
             )
         one_of("LevenbergMarquardt: scaling", self.scaling, ("marquardt", "identity"), SolverOptionError)
 
-    def start(self, model: Linearization, linear: LinearSolver, coupled: int) -> Damping:
+    def start(self, model: Linearization, linear: LinearSolver, sizes: Tensor) -> Damping:
         scale = self._scale(model, linear)
-        factor = torch.full_like(model.cost, self._first(linear, coupled))
-        return Damping(factor, torch.full_like(factor, 2.0), scale)
+        factor = torch.full_like(model.cost, self.initial_damping or INEXACT_DAMPING)
+        near = torch.ones_like(factor, dtype=torch.bool)
+        untried = torch.zeros_like(near)
+        if not linear.is_inexact:
+            least, middle, most = FIRST_DAMPINGS
+            near = self._is_short(model, linear, scale, sizes, middle)
+            if self.initial_damping is None:
+                untried = near & self._is_short(model, linear, scale, sizes, least)
+                factor = torch.where(near, torch.full_like(factor, middle), most)
+                factor = torch.where(untried, least, factor)
+        return Damping(factor.clamp(max=self.max_damping / 2), torch.full_like(factor, 2.0), scale, near, untried)
 
-    def _first(self, linear: LinearSolver, coupled: int) -> float:
-        """μ at the start."""
-        if self.initial_damping is not None:
-            return self.initial_damping
-        large = INEXACT_DAMPING if linear.is_inexact else LARGE_DAMPING
-        return min(large if _is_large(coupled) else SMALL_DAMPING, self.max_damping / 2)
+    def _is_short(
+        self, model: Linearization, linear: LinearSolver, scale: Tensor, sizes: Tensor, factor: float
+    ) -> Tensor:
+        """(batch,) Is the step of this damping short against the variables, of these squared sizes?"""
+        step, solved = linear.solve(model.matrix, model.rhs, factor * scale)
+        return solved & ((scale * step * step).sum(-1) <= SHORT**2 * (scale * sizes).sum(-1))
 
     def _scale(self, model: Linearization, linear: LinearSolver) -> Tensor:
         squared = linear.storage.diagonal(model.matrix)
@@ -108,26 +133,24 @@ class LevenbergMarquardt(Solver):
         gain: Tensor,
         accepted: Tensor,
         linear: LinearSolver,
-        coupled: int,
     ) -> Damping:
-        least = LARGE_SHRINK if _is_large(coupled) and not linear.is_inexact else SMALL_SHRINK
-        shrink = (1 - (2 * gain.clamp(max=1e3) - 1) ** 3).clamp(min=least)
+        near = state.near
+        least = torch.full_like(gain, SHRINK_FAR)
+        least = least if linear.is_inexact else torch.where(near, SHRINK_NEAR, least)
+        shrink = torch.maximum(1 - (2 * gain.clamp(max=1e3) - 1) ** 3, least)
         factor = torch.where(accepted, state.factor * shrink, state.factor * state.growth)
         growth = torch.where(accepted, 2.0, state.growth * 2)
+        too_bold = state.untried & ~(accepted & (gain >= POOR))
+        factor = torch.where(too_bold, FIRST_DAMPINGS[1], factor)
+        growth = torch.where(too_bold, 2.0, growth)
         scale = state.scale
         if self.scaling == "marquardt":
-            if _is_large(coupled):
-                scale = torch.where(accepted[:, None], FORGETTING * scale, scale)
+            scale = torch.where((accepted & near)[:, None], FORGETTING * scale, scale)
             scale = torch.maximum(scale, linear.storage.diagonal(model.matrix))
-        return Damping(factor.clamp(min=1e-32), growth, scale)
+        return Damping(factor.clamp(min=1e-32), growth, scale, near, torch.zeros_like(near))
 
     def exhausted(self, state: Damping) -> Tensor:
         return state.factor > self.max_damping
 
     def damping(self, state: Damping) -> Tensor:
         return state.factor
-
-
-def _is_large(coupled: int) -> bool:
-    """Are more columns coupled than in the regressions that the rules for small systems were made for?"""
-    return coupled > LARGEST_DENSE

@@ -163,7 +163,7 @@ class Solver:
 
     # ---- a method answers these
 
-    def start(self, model: Linearization, linear: LinearSolver, coupled: int) -> MethodState:
+    def start(self, model: Linearization, linear: LinearSolver, sizes: Tensor) -> MethodState:
         """The method's own state at the start."""
         raise NotImplementedError
 
@@ -179,7 +179,6 @@ class Solver:
         gain: Float[Tensor, "batch"],
         accepted: Bool[Tensor, "batch"],
         linear: LinearSolver,
-        coupled: int,
     ) -> MethodState:
         """The state after a step with this gain ratio; `model` is that of the point kept."""
         raise NotImplementedError

@@ -126,11 +126,11 @@ class Step:
     def start(self, values: Values, inputs: TermInputs) -> tuple[State, Record]:
         """The state at the start, already judged: a start may be a minimum, or not finite."""
         model = self.linearize(values, inputs)
-        method = self.solver.start(model, self.linear, self.linearizer.structure.coupled)
         finite = torch.isfinite(model.cost) & torch.isfinite(model.gradient).all(-1)
         gradient_norm = _largest(model.gradient)
         scale = scales(self.linear.storage.diagonal(model.matrix))
         sizes = squared_sizes(self.linearizer, values)
+        method = self.solver.start(model, self.linear, sizes)
         length = squared_length(model.gradient, scale)
         floor = gradient_floor(self.linear, model.matrix, sizes, length, self.asks)
         met = gradient_met(self.solver, model.gradient, gradient_norm, length, model.cost, floor)
@@ -159,8 +159,7 @@ class Step:
         verdict = self._compare(state, model, proposal, running)
         keeps = self._selection(verdict.accepted)
         kept = Linearization(*map(keeps, model, state.model))
-        coupled = self.linearizer.structure.coupled
-        method = self.solver.update(state.method, kept, proposal, verdict.gain, verdict.accepted, self.linear, coupled)
+        method = self.solver.update(state.method, kept, proposal, verdict.gain, verdict.accepted, self.linear)
         method = type(method)(*map(self._selection(running), method, state.method))
         step_norm = torch.linalg.vector_norm(proposal.step, dim=-1)
         gradient_norm = _largest(kept.gradient)

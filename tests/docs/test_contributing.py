@@ -111,7 +111,7 @@ class FixedDamping(Solver):
 
     mu: float = 1e-3
 
-    def start(self, model, linear, coupled):
+    def start(self, model, linear, sizes):
         return StepLength(torch.ones_like(model.cost))
 
     def propose(self, model, state, linear):
@@ -120,7 +120,7 @@ class FixedDamping(Solver):
         predicted = -0.5 * (model.gradient * step).sum(-1)
         return Proposal(step, predicted, solved, torch.ones_like(solved), damping)
 
-    def update(self, state, model, proposal, gain, accepted, linear, coupled):
+    def update(self, state, model, proposal, gain, accepted, linear):
         return state
 
     def exhausted(self, state):

@@ -86,8 +86,10 @@ def test_every_storage_tells_the_same(linear, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [3, 200])
-def test_the_first_damping_depends_on_how_many_columns_are_coupled_and_not_on_the_storage(count):
+@pytest.mark.parametrize("away", [0.0, 1.0])
+def test_the_first_damping_does_not_depend_on_the_storage(count, away):
     problem, start = problem_and_start(count)
+    start = {name: value + away for name, value in start.items()}
     first = {
         float(
             mslsq.solve(
@@ -96,16 +98,7 @@ def test_the_first_damping_depends_on_how_many_columns_are_coupled_and_not_on_th
         )
         for linear in (Cholesky(), QR(), SparseCholesky(), Schur(eliminate="point"))
     }
-    assert first == {1e-2 if count == 3 else 3e-5}
-
-
-def test_parts_that_nothing_couples_are_small_however_many_there_are():
-    x = mslsq.Variable("x", mslsq.Euclidean(1), count=500)
-    problem = mslsq.Problem(mslsq.Prior(x, target=torch.ones(500, 1, dtype=F64), name="prior"))
-    for linear in ("auto", SparseCholesky(), QR(), ConjugateGradient(matrix_free=True, forcing="constant")):
-        solver = mslsq.LevenbergMarquardt(linear_solver=linear, max_steps=1)
-        solution = mslsq.solve(problem, {"x": torch.zeros(500, 1, dtype=F64)}, solver=solver)
-        assert float(solution.history.damping[0]) == 1e-2
+    assert len(first) == 1
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,6 @@ def also_small_ones(monkeypatch):
     """Small enough for a dense comparison, and compressed all the same."""
     _KEPT.clear()
     monkeypatch.setattr("mslsq.solvers.compressing.LARGEST_DENSE", 5)
-    # Two rules of Levenberg-Marquardt look at the size of the coupled parts, which is what is compared here.
-    monkeypatch.setattr("mslsq.solvers.levenberg_marquardt.LARGEST_DENSE", 10**9)
 
 
 def plan_of(residual):
