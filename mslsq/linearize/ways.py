@@ -141,7 +141,7 @@ def sample_at_ends(block: BlockTerm, values: Values, inputs: Inputs) -> Sample:
     problems = sorted({0, batch // 2, batch - 1})
     blocks = sorted({0, count // 2, count - 1} if len(problems) == 1 else {0, count - 1})
     with independent.plain_python(), torch.no_grad():
-        return sample_of(block, values, inputs, problems, blocks).moved()
+        return sample_of(block, [values], inputs, problems, blocks).moved()
 
 
 def captured_residual(block: BlockTerm, values: Values, inputs: Inputs) -> Any:

@@ -64,9 +64,12 @@ def run(
     """
     outcome = _solved(task, values, inputs, keep_trajectory, differentiated)
     if outcome is None:
-        # What was recorded is not what the user's Python says at the solution: once more, without graphs.
+        # What was recorded is not what the user's Python says: once more, with a new plan.
+        outcome = _solved(task, values, inputs, keep_trajectory, differentiated)
+    if outcome is None:
+        # It changes again and again: without graphs.
         eager = replace(task, solver=replace(task.solver, trace="never", compile=False))
-        outcome = _solved(eager, values, inputs, keep_trajectory, differentiated, again=True)
+        outcome = _solved(eager, values, inputs, keep_trajectory, differentiated, last=True)
         assert outcome is not None  # it would have raised
     return outcome
 
@@ -77,7 +80,7 @@ def _solved(
     inputs: tuple[Inputs, ...],
     keep_trajectory: bool,
     differentiated: bool,
-    again: bool = False,
+    last: bool = False,
 ) -> Outcome | None:
     """The solution; None where the graphs that it took turn out to be stale, and were dropped."""
     asks = task.solver.early_stop
@@ -85,13 +88,6 @@ def _solved(
         values = tuple(x.contiguous() for x in values)
         plan, linearizer, prepared = planned(task, values, inputs, differentiated)
         witness = Witness(task, plan, linearizer.blocks, inputs)
-        stale = witness.disagrees(values)
-        if asks and stale is not None and bool(stale):
-            witness.check_deterministic(values)
-            task.cache.drop(plan_key(task, values, inputs))
-            plan, linearizer, prepared = planned(task, values, inputs, differentiated)
-            witness = Witness(task, plan, linearizer.blocks, inputs)
-            stale = witness.disagrees(values)
         runner = Runner(plan, linearizer, task.solver, prepared, witness)
         state, record = runner.start(values)
         records, methods = [record], []
@@ -111,16 +107,15 @@ def _solved(
             state, record = runner.step(state)
             records.append(record)
         status = torch.where(state.status == Status.RUNNING, int(Status.MAX_STEPS), state.status)
-        stale_here = witness.disagrees(state.values)
-        if asks and stale_here is not None and bool(stale_here):
-            witness.check_deterministic(state.values)
-            if again:
+        stale = witness.disagrees(values, state.values)
+        if asks and stale is not None and bool(stale):
+            witness.check_deterministic(values, state.values)
+            if last:
                 witness.refuse()
             task.cache.drop(plan_key(task, values, inputs))
             return None
-        if not asks and stale_here is not None:
+        if not asks and stale is not None:
             # Without asking the device nothing can be recorded again; but a stale graph must not pass for an answer.
-            stale = stale_here if stale is None else stale | stale_here
             status = torch.where(stale, int(Status.NON_FINITE), status)
             state = state._replace(values=tuple(torch.where(stale, torch.nan, x) for x in state.values))
         if idle:
