@@ -87,7 +87,7 @@ class Callables:
         reasons = [f"args: {reason}" if part is self.others else reason for part, _, reason in found if reason]
         parts = tuple((part.part, key) for part, key, _ in found)
         kinds = tuple(type(leaf) for leaf in _behind_x(self.arguments.leaves))
-        return (parts, kinds, repr(self.arguments.structures[1:]), self.has_aux), "; ".join(reasons)
+        return (parts, kinds, tuple(map(pytree.key_of, self.arguments.structures[1:])), self.has_aux), "; ".join(reasons)
 
     def _call(self, function: Holder, values: tuple[Any, ...], inputs: Inputs) -> Any:
         x = pytree.unflatten(list(values), self.arguments.structures[0])

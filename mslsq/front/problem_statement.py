@@ -128,9 +128,9 @@ def _system(problem: Problem, terms: tuple[Term, ...], like: Tensor) -> System:
 
 
 def _like(variable: Variable, given: Any, storage: Tensor) -> Any:
-    """A result (batch, count, storage) in the type of the start."""
+    """A result (*batch, count, storage) in the type of the start."""
     if variable.count is None:
-        storage = storage[:, 0]
+        storage = storage[..., 0, :]
     return storage if isinstance(given, Tensor) else variable.space.wrap(storage)
 
 

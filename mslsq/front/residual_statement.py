@@ -64,10 +64,10 @@ def stated_residual(
     unknowns = tuple(Unknown(space.name, space, 1) for space in spaces)
 
     def in_users_form(storages: Values) -> Any:
-        return pytree.unflatten([s.wrap(x[:, 0]) for s, x in zip(spaces, storages, strict=True)], structure)
+        return pytree.unflatten([s.wrap(x[..., 0, :]) for s, x in zip(spaces, storages, strict=True)], structure)
 
     statement = Statement(
-        System(unknowns, (term,), (spaces, repr(structure))),
+        System(unknowns, (term,), (spaces, pytree.key_of(structure))),
         tuple(map(_start, spaces, leaves, axes.of[0])),
         (tuple(inputs),),
         axes.size,

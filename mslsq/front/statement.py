@@ -8,7 +8,6 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq import pytree
 from mslsq.adjoint import Adjoint, Implicit, solve_system
 from mslsq.adjoint.compiling import refuse_fake_tensors
 from mslsq.front.leaves import Leaf, Start
@@ -35,7 +34,7 @@ class Statement:
     """Of the batch; None where nothing is mapped. Then the batch axis of everything below is 1."""
     plans: PlanCache
     in_users_form: Callable[[Values], Any]
-    """The storages of the unknowns, with their batch axis, in the form of the start."""
+    """The storages of the unknowns, with a batch axis or without, in the form of the start."""
 
     @cached_property
     def values(self) -> Values:
@@ -64,10 +63,10 @@ class Statement:
         instance_of("adjoint", adjoint, Adjoint)
         refuse_fake_tensors(self.starts[0].tensor)
         found, plan = solve_system(self.task(solver), self.values, self.inputs, adjoint)
-        solution = replace(found, value=self.in_users_form(found.value))
+        storages = found.value
         if self.size is None:
-            solution = pytree.map_leaves(lambda leaf: leaf[0], solution)
-        return Solved(self, solution, found.value, plan)
+            found = found.of_problem(0)
+        return Solved(self, replace(found, value=self.in_users_form(found.value)), storages, plan)
 
 
 @dataclass(frozen=True, eq=False)

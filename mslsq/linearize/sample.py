@@ -43,8 +43,7 @@ class Sample:
         """Every lane by itself: (problem, lane), and its storages and inputs, as copies that may be written to."""
         for problem in range(self.block.outer):
             for lane in range(self.block.lanes):
-                storages, inputs = self.block.lane(self.storages, self.dims, self.inputs, problem, lane)
-                yield (problem, lane), tuple(map(_own, storages)), {name: _own(x) for name, x in inputs.items()}
+                yield (problem, lane), *self.block.lane(self.storages, self.dims, self.inputs, problem, lane, _own)
 
     def going(self, block: BlockTerm) -> "Sample":
         """The same sample of a term that is differentiated in another way."""

@@ -150,16 +150,16 @@ def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Reco
 
 def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> History:
     """Records as (batch, max_steps + 1), NaN after the step at which a problem stopped."""
-    taken = len(records)
-    used = torch.arange(taken, device=num_steps.device) <= num_steps[:, None]
-    columns = []
-    for column in zip(*records, strict=True):
-        stacked = torch.stack(column, 1)
-        unused = torch.zeros_like(stacked) if stacked.dtype == torch.bool else torch.full_like(stacked, torch.nan)
-        padded = unused[:, :1].repeat(1, max_steps + 1)
-        padded[:, :taken] = torch.where(used, stacked, unused)
-        columns.append(padded)
-    return History(*columns)
+    taken, kinds, batch = len(records), len(Record._fields) - 1, len(num_steps)
+    figures = torch.stack([figure for record in records for figure in record[:kinds]]).view(taken, kinds, batch)
+    accepted = torch.stack([record.accepted for record in records], 1)
+    columns = list(figures.permute(1, 2, 0).unbind())
+    if taken > 1:  # the start is every problem's
+        used = torch.arange(taken, device=num_steps.device) <= num_steps[:, None]
+        columns, accepted = [torch.where(used, column, torch.nan) for column in columns], accepted & used
+    rest = (0, max_steps + 1 - taken)
+    pad = torch.nn.functional.pad
+    return History(*[pad(column, rest, value=torch.nan) for column in columns], pad(accepted, rest, value=False))
 
 
 def _trajectory(records: list[Record], methods: list[tuple[Tensor, MethodState]]) -> Trajectory:
