@@ -128,11 +128,38 @@ def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[B
 def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]) -> None:
     """Find a way to differentiate every term that is right, rewriting residuals where need be."""
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
-        found = way_of(block, values, given)
+        key = None if plan.changes_unseen else _family_key(block, values, given)
+        family, found = block.term.family, None
+        if family is not None and key is not None:
+            found = family.known.get(key)
+        if found is None:
+            found = way_of(block, values, given)
+            if family is not None and key is not None and found.way.is_of_any_count:
+                family.known[key] = found
         plan.ways[number] = found.way
         plan.notes.say(found.note)
         if found.way.lane_by_lane and not plan.execution.why_eager:
             plan.execution.why_eager = found.note
+
+
+def _family_key(block: BlockTerm, values: Values, inputs: Inputs) -> Hashable:
+    """What the way to differentiate a term depends on, and its rightness: one block, and whether there are several.
+
+    None where nothing is known of other terms, or where what the residual reads is not known to the end.
+    """
+    term, batched = block.term, block.batched
+    if term.family is None or term.eager:
+        return None
+    spaces = tuple(block.system.unknowns[slot.unknown].space for slot in term.slots)
+    shared = tuple(isinstance(slot.index, int) for slot in term.slots)
+    tensors = tuple(
+        (name, tuple(x.shape[(name in batched) + (name in term.per_block) :]), x.dtype, x.device, x.is_contiguous())
+        for name, x in inputs.items()
+        if name not in term.family.indices
+    )
+    counts = (min(block.batch, 2), min(term.num_blocks, 2), term.per_block, batched, block.rows, block.pairs)
+    start = values[0].dtype, values[0].device
+    return (term.kind, term.family.key(), spaces, shared, start, tensors, counts, type(term.loss), global_key())
 
 
 def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
@@ -140,7 +167,12 @@ def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Input
     blocks = plan.blocks(task.system, task.batch, task.batched)
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
         user = dataclasses.replace(block, term=task.system.terms[number])
-        found = hessian_way_of(user, block.way, values, given)
+        key = None if plan.changes_unseen else _family_key(user, values, given)
+        family, checked = user.term.family, ("second derivatives", block.way, key)
+        is_known = family is not None and key is not None and checked in family.known
+        found = hessian_way_of(user, block.way, values, given, is_known)
+        if found is None and family is not None and key is not None and block.way.is_of_any_count:
+            family.known[checked] = True
         if found is not None:
             plan.ways[number] = found.way
             plan.execution.graphs.clear()
