@@ -21,6 +21,15 @@ from mslsq.solvers.solver import Solver
 STALE = "what the residual reads changes unseen from call to call"
 
 
+@dataclass(eq=False)
+class Pinned:
+    """A plan that is taken for granted, with the functions of one system: nothing is looked up, and nothing compared
+    with the user's Python."""
+
+    plan: Plan
+    linearizer: Linearizer | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """Everything about a solve but its tensors."""
@@ -31,6 +40,11 @@ class Task:
     batched: tuple[frozenset[str], ...]
     """Per term, the inputs with a leading batch axis."""
     cache: PlanCache
+    pinned: Pinned | None = None
+
+    def of_batch(self, batch: int, batched: tuple[frozenset[str], ...]) -> "Task":
+        """The same for another batch."""
+        return dataclasses.replace(self, batch=batch, batched=batched, pinned=None)
 
 
 def planned(
@@ -40,6 +54,8 @@ def planned(
 
     `differentiated` where derivatives of the solution will be taken: second derivatives are then checked as well.
     """
+    if task.pinned is not None:
+        return _pinned(task, task.pinned, values, inputs, differentiated)
     key = plan_key(task, values, inputs)
     plan = task.cache.get(key)
     if plan is None:
@@ -62,10 +78,27 @@ def planned(
         plan = _checked_again(task, plan, values, inputs)
     if differentiated and not plan.hessians_checked:
         _choose_hessians(task, plan, values, inputs)
-    linearizer = plan.linearizer(
+    linearizer = _linearizer(task, plan)
+    return plan, linearizer, linearizer.prepare(inputs)
+
+
+def _pinned(
+    task: Task, pinned: Pinned, values: Values, inputs: tuple[Inputs, ...], differentiated: bool
+) -> tuple[Plan, Linearizer, TermInputs]:
+    """`planned` of a plan that is taken for granted."""
+    plan, linearizer = pinned.plan, pinned.linearizer
+    if differentiated and not plan.hessians_checked:
+        _choose_hessians(task, plan, values, inputs)
+        linearizer = None
+    if linearizer is None:
+        linearizer = pinned.linearizer = _linearizer(task, plan)
+    return plan, linearizer, linearizer.prepare(inputs)
+
+
+def _linearizer(task: Task, plan: Plan) -> Linearizer:
+    return plan.linearizer(
         task.system, task.batch, task.batched, linear_solver_of(task, plan), fused=task.solver.compile
     )
-    return plan, linearizer, linearizer.prepare(inputs)
 
 
 def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:

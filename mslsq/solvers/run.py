@@ -107,7 +107,7 @@ def _solved(
             state, record = runner.step(state)
             records.append(record)
         status = torch.where(state.status == Status.RUNNING, int(Status.MAX_STEPS), state.status)
-        stale = witness.disagrees(values, state.values)
+        stale = None if task.pinned is not None else witness.disagrees(values, state.values)
         if asks and stale is not None and bool(stale):
             witness.check_deterministic(values, state.values)
             if last:
