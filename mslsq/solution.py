@@ -111,7 +111,6 @@ class Solution:
         ]
         return "\n".join(lines)
 
-
     def of_problem(self, number: int) -> "Solution":
         """One problem of a batch; of `value` as the engine has it, a tuple of tensors."""
         history = History(*[column[number] for column in vars(self.history).values()])

@@ -48,9 +48,7 @@ class Callables:
         ]
         return [*given, *(leaf for part in self.holders for leaf in part.leaves.values())]
 
-    def term(
-        self, spaces: tuple[LeafSpace, ...], kept: Kept, loss: RobustLoss | None, leaves: list[Leaf]
-    ) -> Term:
+    def term(self, spaces: tuple[LeafSpace, ...], kept: Kept, loss: RobustLoss | None, leaves: list[Leaf]) -> Term:
         """The one term of the system, whose unknowns are the leaves of x."""
         key, eager = self._key(kept.changes)
         return Term(
@@ -89,7 +87,9 @@ class Callables:
         reasons = [f"args: {reason}" if part is self.others else reason for part, _, reason in found if reason]
         parts = tuple((part.part, key) for part, key, _ in found)
         kinds = tuple(type(leaf) for leaf in _behind_x(self.arguments.leaves))
-        return (parts, kinds, tuple(map(pytree.key_of, self.arguments.structures[1:])), self.has_aux), "; ".join(reasons)
+        return (parts, kinds, tuple(map(pytree.key_of, self.arguments.structures[1:])), self.has_aux), "; ".join(
+            reasons
+        )
 
     def _call(self, function: Holder, values: tuple[Any, ...], inputs: Inputs) -> Any:
         x = pytree.unflatten(list(values), self.arguments.structures[0])

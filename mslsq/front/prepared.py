@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeErr
 from mslsq.solvers import LevenbergMarquardt, Solver
 from mslsq.solvers.planning import Pinned, Task, plan_key
 from mslsq.tracing.reading.values import value_of
+from mslsq.validation import instance_of
 
 CHECKED_EVERY = 100
 """Calls from one check of the hidden state to the next."""
@@ -51,6 +52,8 @@ class Prepared(Generic[Kind]):
     def __init__(self, solver: Solver | None, adjoint: Adjoint | None, example: tuple[Any, ...]):
         self._solver = LevenbergMarquardt() if solver is None else solver
         self._adjoint = Implicit() if adjoint is None else adjoint
+        instance_of("solver", self._solver, Solver)
+        instance_of("adjoint", self._adjoint, Adjoint)
         self._structure: pytree.Structure
         leaves, self._structure = pytree.flatten(example)
         self._expected = [_expected(leaf) for leaf in leaves]
@@ -89,7 +92,7 @@ class Prepared(Generic[Kind]):
                 inputs[term][name] = leaf if axis is None else leaf.movedim(axis, 0)
         starts = self._starts(fixed.statement, arguments[0])
         found, plan = solve_system(fixed.task, starts, tuple(inputs), self._adjoint)
-        return self._result(None, fixed.statement.given_back(found, plan), arguments)
+        return self._result(None, fixed.statement.given_back(found, plan, self._solver), arguments)
 
     def _looked_at(self, arguments: tuple[Any, ...]) -> Any:
         """The call as its front door does it, with the hidden state compared."""
@@ -203,7 +206,8 @@ class PreparedProblem(Prepared[Statement]):
         return self._solved(dict(values), _plain({} if data is None else data))
 
     def _state(self, *arguments: Any) -> Statement:
-        return stated(self._problem, *arguments, self._in_dims)
+        values, data = arguments
+        return stated(self._problem, values, data, self._in_dims)
 
     def _statement(self, state: Statement) -> Statement:
         return state
@@ -216,6 +220,34 @@ class PreparedProblem(Prepared[Statement]):
 
     def _result(self, state: Statement | None, solved: Solved, arguments: tuple[Any, ...]) -> Any:
         return solved.solution
+
+
+@overload
+def prepared(
+    residual_or_problem: Problem,
+    x0: Mapping[str, Any],
+    args: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    in_dims: Any = None,
+    solver: Solver | None = None,
+    adjoint: Adjoint | None = None,
+) -> PreparedProblem: ...
+
+
+@overload
+def prepared(
+    residual_or_problem: Callable[..., Any],
+    x0: Any,
+    args: tuple[Any, ...] | None = None,
+    *,
+    jac: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+    in_dims: Any = None,
+    solver: Solver | None = None,
+    loss: RobustLoss | None = None,
+    bounds: Any = None,
+    adjoint: Adjoint | None = None,
+) -> PreparedResidual: ...
 
 
 def prepared(
@@ -237,7 +269,7 @@ def prepared(
     user's own Python at the start and at the solution, to notice what has changed since the call before. A prepared
     solve does that at its first and every hundredth call. In between it takes for granted that nothing has changed
     but the numbers in its arguments, and in the tensors that the residual or problem held when it was prepared:
-    those are read in every call (an optimizer may write into parameters), but a tensor that is assigned anew, an
+    those are read in every call (an optimizer may write into parameters), but a tensor that is put in the place of another, an
     attribute, a global variable, a mode of a module or a monkeypatched function is not seen.
 
     Args:

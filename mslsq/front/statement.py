@@ -11,8 +11,10 @@ from torch import Tensor
 from mslsq.adjoint import Adjoint, Implicit, solve_system
 from mslsq.adjoint.compiling import refuse_fake_tensors
 from mslsq.front.leaves import Leaf, Start
+from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.plan import Plan, PlanCache
+from mslsq.private import transforms_are_active
 from mslsq.problem.system import System
 from mslsq.solution import Solution
 from mslsq.solvers import LevenbergMarquardt, Solver
@@ -62,14 +64,14 @@ class Statement:
         instance_of("solver", solver, Solver)
         instance_of("adjoint", adjoint, Adjoint)
         refuse_fake_tensors(self.starts[0].tensor)
-        return self.given_back(*solve_system(self.task(solver), self.values, self.inputs, adjoint))
+        return self.given_back(*solve_system(self.task(solver), self.values, self.inputs, adjoint), solver)
 
-    def given_back(self, found: Solution, plan: Plan) -> "Solved":
+    def given_back(self, found: Solution, plan: Plan, solver: Solver) -> "Solved":
         """A solution as the engine has it, `found`, in the form of the start."""
         storages = found.value
         if self.size is None:
             found = found.of_problem(0)
-        return Solved(self, replace(found, value=self.in_users_form(found.value)), storages, plan)
+        return Solved(self, replace(found, value=self.in_users_form(found.value)), storages, plan, solver)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,7 @@ class Solved:
     """As the user gets it: without a batch axis where one problem was asked for."""
     storages: Values
     plan: Plan
+    solver: Solver
 
     def residual_and_jacobian(self) -> tuple[Float[Tensor, "batch rows"], Float[Tensor, "batch rows columns"]]:
         """Of a single term at the solution, before any loss, differentiated as the solve has differentiated it; both
@@ -89,6 +92,11 @@ class Solved:
         (term,), (inputs,), (batched,) = statement.system.terms, statement.inputs, statement.batched
         block = BlockTerm(term, statement.system, statement.size or 1, batched, *self.plan.sizes[0])
         block = block.going(self.plan.ways.get(0, block.way))
-        with TRANSFORM_LOCK:
-            residual, jacobian = block.linearizations(self.storages, block.prepare(inputs))
+        at = self.storages, block.prepare(inputs)
+        if transforms_are_active() or any(map(backward_may_come, [*self.storages, *inputs.values()])):
+            with TRANSFORM_LOCK:
+                residual, jacobian = block.linearizations(*at)
+        else:
+            run = self.plan.execution.run
+            residual, jacobian = run("residual and Jacobian", self.solver.execution, block.linearizations, *at)
         return residual[0].movedim(-1, 0), jacobian[0].movedim(-1, 0)

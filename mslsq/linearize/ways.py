@@ -244,9 +244,7 @@ def _say_slow(block: BlockTerm, error: NotImplementedError) -> None:
 # ---- gradient and Hessian, for derivatives through the solve
 
 
-def hessian_way_of(
-    block: BlockTerm, way: Way, values: Values, inputs: Inputs, is_known: bool = False
-) -> Found | None:
+def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs, is_known: bool = False) -> Found | None:
     """The way in which gradient, Hessian and mixed derivative are right too; None where `way` is already, which
     `is_known` from another problem with the same cost.
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mslsq import pytree
 from mslsq.linearize.blocks import Values
@@ -158,8 +159,8 @@ def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> Histor
         used = torch.arange(taken, device=num_steps.device) <= num_steps[:, None]
         columns, accepted = [torch.where(used, column, torch.nan) for column in columns], accepted & used
     rest = (0, max_steps + 1 - taken)
-    pad = torch.nn.functional.pad
-    return History(*[pad(column, rest, value=torch.nan) for column in columns], pad(accepted, rest, value=False))
+    cost, gradient_norm, step_norm, damping = (pad(column, rest, value=torch.nan) for column in columns)
+    return History(cost, gradient_norm, step_norm, damping, pad(accepted, rest, value=False))
 
 
 def _trajectory(records: list[Record], methods: list[tuple[Tensor, MethodState]]) -> Trajectory:

@@ -75,7 +75,9 @@ def test_problems_are_solved_for_other_starts_and_data():
         assert isinstance(found.value["pose"], mslsq.SE2)
         torch.testing.assert_close(found.value["pose"].storage, expected.value["pose"].storage)
     held_back = mslsq.prepared(problem, values)
-    torch.testing.assert_close(held_back(values).value["pose"].storage, mslsq.solve(problem, values).value["pose"].storage)
+    torch.testing.assert_close(
+        held_back(values).value["pose"].storage, mslsq.solve(problem, values).value["pose"].storage
+    )
 
 
 def closed_form(y, basis):

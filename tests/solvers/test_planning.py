@@ -40,7 +40,9 @@ def solved(cost, count, dim=2, dtype=F64, requires_grad=False, **attributes):
 def looked_at(monkeypatch):
     """The numbers of blocks of the terms for which a way was looked for."""
     seen, look = [], planning.way_of
-    monkeypatch.setattr(planning, "way_of", lambda block, *rest: seen.append(block.term.num_blocks) or look(block, *rest))
+    monkeypatch.setattr(
+        planning, "way_of", lambda block, *rest: seen.append(block.term.num_blocks) or look(block, *rest)
+    )
     return seen
 
 
@@ -113,7 +115,7 @@ def test_a_tensor_that_cannot_be_collected_is_still_refused_when_the_problem_has
 
     solved(Own, 3, requires_grad=True)
     GAINS[:] = [box["gain"].clone().requires_grad_()]
-    with pytest.raises(ValueError, match="GAINS|requires grad"):
+    with pytest.raises(ValueError, match="requires grad"):
         solved(Own, 4, requires_grad=True)
 
 
