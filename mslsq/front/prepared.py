@@ -269,8 +269,8 @@ def prepared(
     user's own Python at the start and at the solution, to notice what has changed since the call before. A prepared
     solve does that at its first and every hundredth call. In between it takes for granted that nothing has changed
     but the numbers in its arguments, and in the tensors that the residual or problem held when it was prepared:
-    those are read in every call (an optimizer may write into parameters), but a tensor that is put in the place of another, an
-    attribute, a global variable, a mode of a module or a monkeypatched function is not seen.
+    those are read in every call (an optimizer may write into parameters), but a tensor that is put in the place of
+    another, an attribute, a global variable, a mode of a module or a monkeypatched function is not seen.
 
     Args:
         residual_or_problem: as for `mslsq.least_squares`, or a `mslsq.Problem` as for `mslsq.solve`.
