@@ -10,6 +10,7 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint, Implicit, solve_system
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole, taken_apart, tensor_of
+from mslsq.front.curve_fit import CurveFit, curve_fit, fit_of, measured, prepared_points, residual_of
 from mslsq.front.leaves import Start
 from mslsq.front.problem_statement import stated
 from mslsq.front.residual_statement import StatedResidual, stated_residual
@@ -80,19 +81,20 @@ class Prepared(Generic[Kind]):
 
     # ---- the call
 
-    def _solved(self, *arguments: Any) -> Any:
+    def solved(self, *arguments: Any) -> Any:
+        """The result for these arguments."""
         leaves = self._checked(arguments)
         self._calls += 1
         if self._fixed is None or self._calls % CHECKED_EVERY == 1 or transforms_are_active():
             return self._looked_at(arguments)
         fixed, count = self._fixed, len(leaves)
-        inputs = [dict(held) for held in fixed.held]
+        inputs = tuple([dict(held) for held in fixed.held])
         for leaf, places in zip(leaves[count - len(fixed.places) :], fixed.places, strict=True):
             for term, name, axis in places:
                 inputs[term][name] = leaf if axis is None else leaf.movedim(axis, 0)
         starts = self._starts(fixed.statement, arguments[0])
-        found, plan = solve_system(fixed.task, starts, tuple(inputs), self._adjoint)
-        return self._result(None, fixed.statement.given_back(found, plan, self._solver), arguments)
+        found, plan = solve_system(fixed.task, starts, inputs, self._adjoint)
+        return self._result(None, fixed.statement.given_back(found, plan, self._solver, inputs), arguments)
 
     def _looked_at(self, arguments: tuple[Any, ...]) -> Any:
         """The call as its front door does it, with the hidden state compared."""
@@ -160,7 +162,7 @@ class PreparedResidual(Prepared[StatedResidual]):
     @outside_compiled_regions
     def __call__(self, x0: Any, args: tuple[Any, ...] = ()) -> Any:
         """As `mslsq.least_squares(residual, x0, args, ...)` with the options that it was prepared with."""
-        return self._solved(x0, tuple(args))
+        return self.solved(x0, tuple(args))
 
     def _state(self, *arguments: Any) -> StatedResidual:
         return stated_residual(self._residual, *arguments, **self._options)
@@ -185,6 +187,45 @@ class PreparedResidual(Prepared[StatedResidual]):
         return solved.solution, functions.aux(solved.solution.value, self._axes)
 
 
+class PreparedFit:
+    """`mslsq.curve_fit` for other points and starts."""
+
+    def __init__(
+        self,
+        model: Callable[[Any, Any], Tensor],
+        t: Any,
+        y: Tensor,
+        p0: Any,
+        *,
+        sigma: Any = None,
+        absolute_sigma: bool = False,
+        bounds: Any = None,
+        mask: Tensor | None = None,
+        in_dims: Any = None,
+        solver: Solver | None = None,
+        loss: RobustLoss | None = None,
+        adjoint: Adjoint | None = None,
+    ):
+        self._model, self._in_dims, self._absolute_sigma, self._loss = model, in_dims, absolute_sigma, loss
+        points, dims = prepared_points(measured(model, t, y, p0, sigma, mask, in_dims))
+        options = {"in_dims": dims, "loss": loss, "bounds": bounds}
+        self._solve = _PreparedWhole(residual_of(model), p0, points, options, solver, adjoint)
+
+    @outside_compiled_regions
+    def __call__(self, t: Any, y: Tensor, p0: Any, *, sigma: Any = None, mask: Tensor | None = None) -> CurveFit:
+        """As `mslsq.curve_fit(model, t, y, p0, sigma=sigma, mask=mask, ...)` with the options that it was prepared
+        with."""
+        points, _ = prepared_points(measured(self._model, t, y, p0, sigma, mask, self._in_dims))
+        return fit_of(self._solve.solved(p0, tuple(points)), points, self._absolute_sigma, self._loss)
+
+
+class _PreparedWhole(PreparedResidual):
+    """A prepared residual that returns all that is known of a solution."""
+
+    def _result(self, state: StatedResidual | None, solved: Solved, arguments: tuple[Any, ...]) -> Solved:
+        return solved
+
+
 class PreparedProblem(Prepared[Statement]):
     """`mslsq.solve` for other starts and data."""
 
@@ -203,7 +244,7 @@ class PreparedProblem(Prepared[Statement]):
     @outside_compiled_regions
     def __call__(self, values: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]] | None = None) -> Any:
         """As `mslsq.solve(problem, values, data, ...)` with the options that it was prepared with."""
-        return self._solved(dict(values), _plain({} if data is None else data))
+        return self.solved(dict(values), _plain({} if data is None else data))
 
     def _state(self, *arguments: Any) -> Statement:
         values, data = arguments
@@ -223,46 +264,20 @@ class PreparedProblem(Prepared[Statement]):
 
 
 @overload
-def prepared(
-    residual_or_problem: Problem,
-    x0: Mapping[str, Any],
-    args: Mapping[str, Mapping[str, Any]] | None = None,
-    *,
-    in_dims: Any = None,
-    solver: Solver | None = None,
-    adjoint: Adjoint | None = None,
-) -> PreparedProblem: ...
+def prepared(residual_or_problem: Problem, *example: Any, **options: Any) -> PreparedProblem: ...
 
 
 @overload
-def prepared(
-    residual_or_problem: Callable[..., Any],
-    x0: Any,
-    args: tuple[Any, ...] | None = None,
-    *,
-    jac: Callable[..., Any] | None = None,
-    has_aux: bool = False,
-    in_dims: Any = None,
-    solver: Solver | None = None,
-    loss: RobustLoss | None = None,
-    bounds: Any = None,
-    adjoint: Adjoint | None = None,
-) -> PreparedResidual: ...
+def prepared(residual_or_problem: Callable[..., CurveFit], *example: Any, **options: Any) -> PreparedFit: ...
+
+
+@overload
+def prepared(residual_or_problem: Callable[..., Any], *example: Any, **options: Any) -> PreparedResidual: ...
 
 
 def prepared(
-    residual_or_problem: Callable[..., Any] | Problem,
-    x0: Any,
-    args: Any = None,
-    *,
-    jac: Callable[..., Any] | None = None,
-    has_aux: bool = False,
-    in_dims: Any = None,
-    solver: Solver | None = None,
-    loss: RobustLoss | None = None,
-    bounds: Any = None,
-    adjoint: Adjoint | None = None,
-) -> PreparedResidual | PreparedProblem:
+    residual_or_problem: Any, *example: Any, **options: Any
+) -> PreparedResidual | PreparedProblem | PreparedFit:
     """A callable that solves for other numbers, with the checks of a call done once.
 
     `mslsq.least_squares` and `mslsq.solve` look in every call at everything that a residual reads, and evaluate the
@@ -273,15 +288,16 @@ def prepared(
     another, an attribute, a global variable, a mode of a module or a monkeypatched function is not seen.
 
     Args:
-        residual_or_problem: as for `mslsq.least_squares`, or a `mslsq.Problem` as for `mslsq.solve`.
-        x0: an example of the start (of a problem `values`, by variable name). Only shape, dtype, device and strides
-            of its tensors count.
-        args: an example of the arguments behind it, a tuple (of a problem its `data`, a dict by cost name).
-        jac, has_aux, in_dims, solver, loss, bounds, adjoint: as for `mslsq.least_squares` and `mslsq.solve`, and fixed.
+        residual_or_problem: as for `mslsq.least_squares`; a `mslsq.Problem` as for `mslsq.solve`; or the function
+            `mslsq.curve_fit` itself, followed by its model.
+        example: positional arguments as the front door takes them: `x0, args`, of a problem `values, data`, of
+            `curve_fit` `model, t, y, p0`. Of tensors only shape, dtype, device and strides count.
+        options: as for the front door; they are fixed.
 
     Returns:
-        A callable `(x0, args=())`, of a problem `(values, data=None)`. It returns what the front door does, with the
-        same derivatives, under the same transforms.
+        A callable `(x0, args=())`; of a problem `(values, data=None)`; of `curve_fit`
+        `(t, y, p0, *, sigma=None, mask=None)`. It returns what the front door does, with the same derivatives, under
+        the same transforms.
 
     Raises:
         ProblemError (a ValueError): something is wrong with the example; or, when called, the arguments are of other
@@ -296,15 +312,46 @@ def prepared(
     >>> fit(start, args=(t, 2.0 * torch.exp(-1.5 * t))).value
     tensor([ 2.0000, -1.5000], dtype=torch.float64)
     """
+    if residual_or_problem is curve_fit:
+        return PreparedFit(*example, **options)
     if isinstance(residual_or_problem, Problem):
-        if jac is not None or has_aux or loss is not None or bounds is not None:
-            raise ProblemError(
-                "jac, has_aux, loss and bounds are options of a residual. In a Problem the costs have jacobians and a "
-                "loss of their own."
-            )
-        return PreparedProblem(residual_or_problem, x0, {} if args is None else args, in_dims, solver, adjoint)
+        return _prepared_problem(residual_or_problem, *example, **options)
+    return _prepared_residual(residual_or_problem, *example, **options)
+
+
+def _prepared_residual(
+    residual: Callable[..., Any],
+    x0: Any,
+    args: tuple[Any, ...] | None = None,
+    *,
+    jac: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+    in_dims: Any = None,
+    solver: Solver | None = None,
+    loss: RobustLoss | None = None,
+    bounds: Any = None,
+    adjoint: Adjoint | None = None,
+) -> PreparedResidual:
     options = {"jac": jac, "has_aux": has_aux, "in_dims": in_dims, "loss": loss, "bounds": bounds}
-    return PreparedResidual(residual_or_problem, x0, () if args is None else args, options, solver, adjoint)
+    return PreparedResidual(residual, x0, () if args is None else args, options, solver, adjoint)
+
+
+def _prepared_problem(
+    problem: Problem,
+    values: Mapping[str, Any],
+    data: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    in_dims: Any = None,
+    solver: Solver | None = None,
+    adjoint: Adjoint | None = None,
+    **of_residuals: Any,
+) -> PreparedProblem:
+    if of_residuals:
+        raise ProblemError(
+            f"{', '.join(of_residuals)}: options of a residual. In a Problem the costs have jacobians and a loss of "
+            "their own."
+        )
+    return PreparedProblem(problem, values, {} if data is None else data, in_dims, solver, adjoint)
 
 
 def _placed(before: Start, tensor: Tensor, storage: int, size: int | None) -> Tensor:

@@ -64,14 +64,17 @@ class Statement:
         instance_of("solver", solver, Solver)
         instance_of("adjoint", adjoint, Adjoint)
         refuse_fake_tensors(self.starts[0].tensor)
-        return self.given_back(*solve_system(self.task(solver), self.values, self.inputs, adjoint), solver)
+        found, plan = solve_system(self.task(solver), self.values, self.inputs, adjoint)
+        return self.given_back(found, plan, solver, self.inputs)
 
-    def given_back(self, found: Solution, plan: Plan, solver: Solver) -> "Solved":
-        """A solution as the engine has it, `found`, in the form of the start."""
+    def given_back(
+        self, found: Solution, plan: Plan, solver: Solver, inputs: tuple[dict[str, Tensor], ...]
+    ) -> "Solved":
+        """A solution as the engine has it, `found`, in the form of the start; `inputs` are what it was found for."""
         storages = found.value
         if self.size is None:
             found = found.of_problem(0)
-        return Solved(self, replace(found, value=self.in_users_form(found.value)), storages, plan, solver)
+        return Solved(self, replace(found, value=self.in_users_form(found.value)), storages, plan, solver, inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +87,13 @@ class Solved:
     storages: Values
     plan: Plan
     solver: Solver
+    inputs: tuple[dict[str, Tensor], ...]
 
     def residual_and_jacobian(self) -> tuple[Float[Tensor, "batch rows"], Float[Tensor, "batch rows columns"]]:
         """Of a single term at the solution, before any loss, differentiated as the solve has differentiated it; both
         carry the derivatives of the solution and of the inputs."""
         statement = self.statement
-        (term,), (inputs,), (batched,) = statement.system.terms, statement.inputs, statement.batched
+        (term,), (inputs,), (batched,) = statement.system.terms, self.inputs, statement.batched
         block = BlockTerm(term, statement.system, statement.size or 1, batched, *self.plan.sizes[0])
         block = block.going(self.plan.ways.get(0, block.way))
         at = self.storages, block.prepare(inputs)

@@ -165,6 +165,23 @@ def test_arguments_that_are_not_like_the_example_are_refused(arguments, error, s
         fit(*arguments)
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_curve_fits_have_their_covariance(batched):
+    def model(p, t):
+        return p[0] * torch.exp(p[1] * t)
+
+    y = torch.stack([data(1.0 + k) for k in range(3)]) if batched else data()
+    options = {"in_dims": (None, 0, None, None) if batched else None, "solver": RECORDED, "absolute_sigma": True}
+    fit = mslsq.prepared(mslsq.curve_fit, model, T, y, start(), sigma=0.1, **options)
+    for k in range(4):
+        moved, sigma = y * (1 + 0.3 * k), 0.1 + 0.05 * k
+        found = fit(T, moved, start(), sigma=sigma)
+        expected = mslsq.curve_fit(model, T, moved, start(), sigma=sigma, **options)
+        torch.testing.assert_close(found.value, expected.value)
+        torch.testing.assert_close(found.covariance, expected.covariance)
+        torch.testing.assert_close(found.standard_errors, expected.standard_errors)
+
+
 def test_options_of_a_residual_are_refused_for_a_problem():
     problem, values, _ = chain()
     with pytest.raises(mslsq.ProblemError, match="options of a residual"):
