@@ -50,9 +50,13 @@ def fit() -> Contestants:
     def residual(p: np.ndarray) -> np.ndarray:
         return p[0] * np.exp(p[1] * times) + p[2] - values
 
+    prepared = mslsq.prepared(model, start, args)
+    without_step = mslsq.prepared(model, start, args, solver=NO_STEP)
     return {
         "mslsq": lambda: mslsq.least_squares(model, start, args),
         "mslsq, no step": lambda: mslsq.least_squares(model, start, args, solver=NO_STEP),
+        "mslsq, prepared": lambda: prepared(start, args),
+        "mslsq, prepared, no step": lambda: without_step(start, args),
         "scipy leastsq": lambda: optimize.leastsq(residual, [1.0, -1.0, 0.0]),
         "scipy least_squares, lm": lambda: optimize.least_squares(residual, [1.0, -1.0, 0.0], method="lm"),
     }
@@ -72,9 +76,11 @@ def pose_graph(name: str) -> Contestants:
     """A pose graph of 10 to 60 poses, one Problem solved again and again, and a new Problem each time."""
     poses = graph(name)
     problem, start = poses.problem(), {"pose": poses.poses}
+    prepared = mslsq.prepared(problem, start)
     contestants: Contestants = {
         "mslsq": lambda: mslsq.solve(problem, start),
         "mslsq, no step": lambda: mslsq.solve(problem, start, solver=NO_STEP),
+        "mslsq, prepared": lambda: prepared(start),
         "mslsq, new problem": lambda: mslsq.solve(poses.problem(), start),
     }
     if gtsam_graphs.INSTALLED:

@@ -5,7 +5,7 @@ import torch
 from torch.func import grad, jacfwd, jacrev, vmap
 
 import mslsq
-from mslsq.front import prepared as room
+from mslsq.front import prepared_call as room
 
 F64 = torch.float64
 T = torch.linspace(0, 2, 15, dtype=F64)
