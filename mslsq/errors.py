@@ -5,6 +5,7 @@ from mslsq.adjoint.compiling import ExportError
 from mslsq.adjoint.warning import NotDifferentiableWarning, UnconvergedAdjointWarning
 from mslsq.diagnostics.covariance import SingularCovarianceError
 from mslsq.front.curve_fit import CovarianceWarning
+from mslsq.front.prepared_call import HiddenStateError
 from mslsq.kernels.library import KernelsMissingWarning
 from mslsq.kernels.loading import KernelsMissingError, KernelsNotKeptWarning
 from mslsq.linear.independent_kinds import EliminationError
@@ -40,6 +41,7 @@ __all__ = [
     "DtypeError",
     "EliminationError",
     "ExportError",
+    "HiddenStateError",
     "InPlaceResidualWarning",
     "IndexRangeError",
     "KernelsMissingError",

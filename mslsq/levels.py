@@ -18,6 +18,7 @@ from mslsq.private import (
     level_of,
     outside_of_transforms,
     rebatched,
+    transforms_are_active,
     unwrapped,
 )
 
@@ -29,7 +30,7 @@ def constant(tensor: Tensor) -> Tensor:
     rule of its own is silently wrong under `jacfwd(jacfwd(...))` (pytorch #197867). So the differentiating wrappers
     are taken off, and the mapping ones put on again.
     """
-    return at_the_bottom(tensor, torch.Tensor.detach)
+    return at_the_bottom(tensor, torch.Tensor.detach) if transforms_are_active() else tensor.detach()
 
 
 def kept_tensors(arrays: Iterable[np.ndarray], device: torch.device) -> list[Tensor]:
@@ -41,14 +42,15 @@ def kept_tensors(arrays: Iterable[np.ndarray], device: torch.device) -> list[Ten
 
 def count_transforms(tensors: Iterable[Tensor]) -> int:
     """How many nested derivatives `torch.func` is taking of these tensors."""
+    if not transforms_are_active():
+        return 0
     return len(frozenset().union(*(_levels(tensor)[1] for tensor in tensors)))
 
 
 def backward_may_come(tensor: Tensor) -> bool:
     """Does the tensor underneath all transforms require grad? (`requires_grad` itself is False for a `vmap` inside
     `grad`.)"""
-    plain = _plain(tensor)
-    return plain.requires_grad and torch.is_grad_enabled()
+    return torch.is_grad_enabled() and _plain(tensor).requires_grad
 
 
 def belongs_to(tensor: Tensor, mask: Tensor) -> bool:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, fx
 from torch._C import _autograd, _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, make_fx
 from torch.overrides import _pop_mode_temporarily
@@ -42,6 +43,7 @@ __all__ = [
     "is_wrapped",
     "level_of",
     "make_fx",
+    "one_fake_mode",
     "operator_name",
     "outside_of_transforms",
     "overload_name",
@@ -143,6 +145,12 @@ def without_dispatch_modes() -> Any:
 def is_tracing_or_dispatching() -> bool:
     """Is a `torch.jit` trace or a dispatch mode (`make_fx`, fake tensors) active?"""
     return torch._C._get_tracing_state() is not None or bool(torch._C._len_torch_dispatch_stack())
+
+
+def one_fake_mode() -> Any:
+    """A context in which `make_fx` describes the results of all nodes in one fake mode. By itself it makes one for each
+    node, with the stack of calls that led there: half of the time that recording takes."""
+    return tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True)))
 
 
 # Levels of `torch.func`

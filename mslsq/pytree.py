@@ -3,13 +3,18 @@
 Everything that `torch.func` maps over (manifold elements, solutions) is registered here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
+
+from torch import Tensor
 
 from mslsq.private import pytree as _pytree
 
 T = TypeVar("T")
 Structure = _pytree.TreeSpec
+
+_LEAF = _pytree.tree_flatten(0)[1]
+"""The structure of a tree that is a leaf: an argument that is a tensor, most of the time."""
 
 
 def register(
@@ -41,12 +46,21 @@ def register(
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:
     """The leaves of `tree` in a fixed order, and the structure that puts them together again."""
+    if type(tree) is Tensor:
+        return [tree], _LEAF
     return _pytree.tree_flatten(tree, is_leaf=is_leaf)
 
 
 def unflatten(leaves: list[Any] | tuple[Any, ...], structure: Structure) -> Any:
     """The tree of this structure with these leaves."""
+    if structure is _LEAF and len(leaves) == 1:
+        return leaves[0]
     return _pytree.tree_unflatten(leaves, structure)
+
+
+def key_of(structure: Structure) -> Hashable:
+    """Equal where structures are; a structure itself need not be hashable."""
+    return None if structure is _LEAF else repr(structure)
 
 
 def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
@@ -64,6 +78,66 @@ def map_leaves(
 def names(tree: Any) -> list[str]:
     """A readable path for every leaf, in the order of `flatten`: `['a'][0].storage`."""
     return [_pytree.keystr(path) for path, _ in _pytree.tree_flatten_with_path(tree)[0]]
+
+
+class Form:
+    """Trees of one structure, taken apart and put together by an expression that is written out once.
+
+    A walk over a structure of 20 tensors takes 60 µs, as long as 30 operations on small tensors; the expression takes
+    two. Trees with nodes of other kinds than tuples, lists and dicts are walked over.
+    """
+
+    def __init__(self, example: Any):
+        self._structure = flatten(example)[1]
+        bound: dict[str, Any] = {}
+        reads: list[str] = []
+        written = _written_out(example, "tree", reads, bound)
+        self.leaves: Callable[[Any], list[Any]] = leaves
+        """The leaves of a tree of this structure."""
+        self.tree: Callable[[list[Any]], Any] = self._walked
+        """The tree with these leaves."""
+        if written is not None:
+            self.leaves = eval(f"lambda tree: [{', '.join(reads)}]", bound)
+            self.tree = eval(f"lambda leaf: {written}", bound)
+
+    def _walked(self, own: list[Any]) -> Any:
+        return unflatten(own, self._structure)
+
+
+def _written_out(example: Any, path: str, reads: list[str], bound: dict[str, Any]) -> str | None:
+    """The expression that makes a tree like the example of a list `leaf`; None where a node is not written out.
+
+    `reads` gets the expressions of its leaves in a tree at `path`, `bound` the names that they use.
+    """
+
+    def name_of(value: Any) -> str:
+        name = f"bound_{len(bound)}"
+        bound[name] = value
+        return name
+
+    kind = type(example)
+    if kind is dict:
+        keys = [repr(key) if type(key) in (str, int) else name_of(key) for key in example]
+        parts = [
+            _written_out(part, f"{path}[{key}]", reads, bound) for key, part in zip(keys, example.values(), strict=True)
+        ]
+        if any(part is None for part in parts):
+            return None
+        return f"{{{', '.join(f'{key}: {part}' for key, part in zip(keys, parts, strict=True))}}}"
+    if kind in (tuple, list) or (isinstance(example, tuple) and hasattr(kind, "_fields")):
+        parts = [_written_out(part, f"{path}[{place}]", reads, bound) for place, part in enumerate(example)]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        inside = "".join(f"{part}, " for part in known)
+        if kind is list:
+            return f"[{inside}]"
+        return f"({inside})" if kind is tuple else f"{name_of(kind)}({inside})"
+    own, _ = flatten(example)
+    if len(own) != 1 or own[0] is not example:
+        return None
+    reads.append(path)
+    return f"leaf[{len(reads) - 1}]"
 
 
 def broadcast_prefix(prefix: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any] | None:

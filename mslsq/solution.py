@@ -111,6 +111,12 @@ class Solution:
         ]
         return "\n".join(lines)
 
+    def of_problem(self, number: int) -> "Solution":
+        """One problem of a batch; of `value` as the engine has it, a tuple of tensors."""
+        history = History(*[column[number] for column in vars(self.history).values()])
+        figures = {name: figure[number] for name, figure in vars(self).items() if name not in ("value", "history")}
+        return Solution(value=tuple([x[number] for x in self.value]), history=history, **figures)
+
 
 def _register(cls: type) -> None:
     names = [field.name for field in fields(cls)]

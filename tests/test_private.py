@@ -156,6 +156,17 @@ def fake_tensors() -> None:
     assert isinstance(list(graph.graph.nodes)[1].meta["val"], private.FakeTensor)
 
 
+@of("one_fake_mode")
+def one_fake_mode_for_a_recording() -> None:
+    with private.one_fake_mode():
+        graph = private.make_fx(lambda x: (x * 2).cos())(torch.ones(3, dtype=torch.float64))
+    values = [node.meta["val"] for node in graph.graph.nodes if "val" in node.meta]
+    assert len(values) == 3 and len({id(value.fake_mode) for value in values}) == 1
+    assert all(value.shape == (3,) and value.dtype == torch.float64 and value.device.type == "cpu" for value in values)
+    alone = private.make_fx(lambda x: (x * 2).cos())(torch.ones(3))
+    assert len({id(node.meta["val"].fake_mode) for node in alone.graph.nodes if "val" in node.meta}) == 3
+
+
 @of("make_fx", "get_proxy_mode", "disable_proxy_modes_tracing")
 def recording() -> None:
     seen = []

@@ -95,7 +95,7 @@ class Call:
             flags = mapped[start : start + len(names)]
             batched.append(before | {name for name, flag in zip(names, flags, strict=True) if flag})
             start += len(names)
-        return replace(self, task=replace(self.task, batch=self.task.batch * size, batched=tuple(batched)))
+        return replace(self, task=self.task.of_batch(self.task.batch * size, tuple(batched)))
 
 
 class Solve(torch.autograd.Function):

@@ -11,6 +11,7 @@ from mslsq.adjoint.limit import limited
 from mslsq.levels import backward_may_come, constant, count_transforms, has_plain_tangent
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
+from mslsq.private import forward_level_is_open, transforms_are_active, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solution import Solution
 from mslsq.solvers.planning import Task
@@ -45,7 +46,7 @@ def solve_system(task: Task, values: Values, inputs: tuple[Inputs, ...], adjoint
     ]
     transforms = count_transforms([*tensors, *starts])
     levels = transforms + any(map(backward_may_come, [*tensors, *starts]))
-    if any(map(has_plain_tangent, [*tensors, *starts])):
+    if forward_level_is_open() and any(map(has_plain_tangent, [*tensors, *starts])):
         raise DerivativeOrderError(
             "A tensor with a tangent of torch.autograd.forward_ad (dual_level, make_dual) was given to a solve, which "
             "would lose it. Use torch.func.jvp or torch.func.jacfwd for forward derivatives."
@@ -56,12 +57,19 @@ def solve_system(task: Task, values: Values, inputs: tuple[Inputs, ...], adjoint
             f"{transforms} nested derivatives are being taken through a solve, but {adjoint!r} is exact up to order "
             f"{order} only. Use Implicit(order={transforms}), or Unrolled()."
         )
-    if order is not None:
+    if levels and order is not None:
         inputs = tuple({name: limited(tensor, transforms, order) for name, tensor in given.items()} for given in inputs)
         values = tuple(limited(x, transforms, order) for x in values)
     call = Call(task, tuple(tuple(given) for given in inputs), adjoint if levels else None)
     # The solve itself never sees a differentiating level: derivatives are attached to its answer.
-    answer = call.answer(Solve.apply(call, *map(constant, call.flatten(values, inputs))))
+    if transforms_are_active():
+        answer = call.answer(Solve.apply(call, *map(constant, call.flatten(values, inputs))))
+    else:
+        with torch.no_grad(), without_saved_tensor_hooks():
+            answer = call.run(
+                tuple(map(constant, values)),
+                tuple({name: constant(tensor) for name, tensor in given.items()} for given in inputs),
+            )
     value, cost = answer.values, answer.cost
     if levels:
         value, cost = adjoint.attach(attachment_of(call, values, inputs, answer))

@@ -10,10 +10,11 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.front.batching import Arguments, Axes, element_like, tensor_of
 from mslsq.front.leaves import Argument, Holder, Leaf, holder, loss_inputs
+from mslsq.front.plans import Kept
 from mslsq.losses import RobustLoss
 from mslsq.problem.errors import ProblemError, ShapeError
 from mslsq.problem.leaf import LeafSpace
-from mslsq.problem.system import Inputs, Slot, Term
+from mslsq.problem.system import Family, Inputs, Slot, Term
 from mslsq.tracing.reading.changes import Changes
 from mslsq.tracing.reading.inputs import collect, collect_values
 
@@ -47,11 +48,9 @@ class Callables:
         ]
         return [*given, *(leaf for part in self.holders for leaf in part.leaves.values())]
 
-    def term(
-        self, spaces: tuple[LeafSpace, ...], changes: Changes, loss: RobustLoss | None, leaves: list[Leaf]
-    ) -> Term:
+    def term(self, spaces: tuple[LeafSpace, ...], kept: Kept, loss: RobustLoss | None, leaves: list[Leaf]) -> Term:
         """The one term of the system, whose unknowns are the leaves of x."""
-        key, eager = self._key(changes)
+        key, eager = self._key(kept.changes)
         return Term(
             name=getattr(self.given, "__name__", type(self.given).__name__),
             slots=tuple(Slot(number, 0) for number in range(len(spaces))),
@@ -63,6 +62,7 @@ class Callables:
             elementwise_loss=True,
             key=key,
             eager=eager,
+            family=Family(lambda: key, kept.families),
         )
 
     def aux(self, value: Any, axes: Axes) -> Any:
@@ -87,7 +87,9 @@ class Callables:
         reasons = [f"args: {reason}" if part is self.others else reason for part, _, reason in found if reason]
         parts = tuple((part.part, key) for part, key, _ in found)
         kinds = tuple(type(leaf) for leaf in _behind_x(self.arguments.leaves))
-        return (parts, kinds, repr(self.arguments.structures[1:]), self.has_aux), "; ".join(reasons)
+        return (parts, kinds, tuple(map(pytree.key_of, self.arguments.structures[1:])), self.has_aux), "; ".join(
+            reasons
+        )
 
     def _call(self, function: Holder, values: tuple[Any, ...], inputs: Inputs) -> Any:
         x = pytree.unflatten(list(values), self.arguments.structures[0])

@@ -1,22 +1,27 @@
 """A cost function as a term of the system: its functions around explicit tensors, and those tensors as leaves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from mslsq.front.leaves import Data, Held, Holder, Index, Leaf, LossParameter, Weight, loss_inputs
+from mslsq.front.plans import kept_for
 from mslsq.front.replacements import replaced_leaves
 from mslsq.private import disable_proxy_modes_tracing, version_of
 from mslsq.problem import CostFunction, Problem
 from mslsq.problem.layout import check_dense
-from mslsq.problem.system import Slot, Term
+from mslsq.problem.system import Family, Slot, Term
 from mslsq.problem.variable import Blocks
-from mslsq.tracing.reading.changes import Changes
+from mslsq.tracing.reading.changes import Changes, named
 from mslsq.tracing.reading.inputs import Collected, collect_module
+from mslsq.tracing.reading.reads import reads_of
+from mslsq.tracing.reading.values import value_of
 
 WEIGHT, LOSS, INDICES = "weight.value", "loss.", "references["
 """What `state_dict` calls the attributes of a cost function, or begins their names with."""
+BOOKKEEPING = ("references", "arguments", "num_blocks")
+"""The attributes of a cost function that tell its blocks."""
 
 
 def stated_cost(
@@ -46,9 +51,28 @@ def stated_cost(
         chunk=cost.chunk,
         is_of_library=type(cost).__module__.startswith("mslsq.problem.") and "residual" not in vars(cost),
         eager=eager,
+        family=Family(
+            lambda: _family(cost, collected),
+            kept_for(type(cost)).families,
+            frozenset(leaf.name for leaf in leaves if isinstance(leaf, Index)),
+        ),
         **_functions(cost, module),
     )
     return term, leaves
+
+
+def _family(cost: CostFunction, collected: Collected) -> Hashable:
+    """What its derivatives depend on besides the tensors of a block: its code and state, but not how many blocks there
+    are and which. That is left out in the places where the library itself keeps it, unless the code names these."""
+    names = {name for code in collected.codes for name in reads_of(code).attributes}
+    if not names.isdisjoint(BOOKKEEPING):
+        return collected.codes, collected.scalars
+    state, _ = named(collected, dict.fromkeys(BOOKKEEPING))
+    arguments = tuple(
+        (keyword, argument.leaves, repr(argument.structure), value_of(argument.static, type(argument.static)))
+        for keyword, argument in cost.arguments.items()
+    )
+    return collected.codes, state, arguments
 
 
 def _leaves(cost: CostFunction, collected: Collected) -> dict[str, Leaf]:

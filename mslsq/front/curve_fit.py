@@ -14,8 +14,9 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole
-from mslsq.front.measurements import Measurements
+from mslsq.front.measurements import Measurements, Points
 from mslsq.front.residual_statement import stated_residual
+from mslsq.front.statement import Solved
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
 from mslsq.private import is_wrapped
@@ -95,23 +96,41 @@ def curve_fit(
     >>> fit = mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t) + p[2], t, y, torch.ones(3, dtype=torch.float64))
     >>> fit.value, fit.standard_errors
     """
-    sigma = _checked(model, y, p0, sigma)
-    measurements = Measurements(t, y, p0, sigma, mask, in_dims)
+    measurements = measured(model, t, y, p0, sigma, mask, in_dims)
+    points, dims = prepared_points(measurements)
+    stated = stated_residual(residual_of(model), p0, points, in_dims=dims, loss=loss, bounds=bounds)
+    return fit_of(stated.statement.solved(solver, adjoint), points, absolute_sigma, loss)
+
+
+def measured(model: Any, t: Any, y: Any, p0: Any, sigma: Any, mask: Any, in_dims: Any) -> Measurements:
+    """The points of a call; an error for anything that cannot be fitted."""
+    return Measurements(t, y, p0, _checked(model, y, p0, sigma), mask, in_dims)
+
+
+def prepared_points(measurements: Measurements) -> tuple[Points, Any]:
+    """The arguments of the residual behind p, and the `in_dims` of all its arguments."""
     points, t_dims = measurements.prepare()
+    return points, None if measurements.size is None else (measurements.p0_dims, t_dims, 0, 0, 0)
+
+
+def residual_of(model: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
+    """What is minimised: a function of p and the points."""
 
     def residual(p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
         return _residual(model, p, t, y, whitening, used)
 
-    problem_dims = None if measurements.size is None else (measurements.p0_dims, t_dims, 0, 0, 0)
-    stated = stated_residual(residual, p0, tuple(points), in_dims=problem_dims, loss=loss, bounds=bounds)
-    solved = stated.statement.solved(solver, adjoint)
+    return residual
+
+
+def fit_of(solved: Solved, points: Points, absolute_sigma: bool, loss: RobustLoss | None) -> CurveFit:
+    """The solution of `residual_of` with its covariance."""
     solution = solved.solution
     r, jacobian = solved.residual_and_jacobian()
 
     def covariance(jacobian: Tensor, r: Tensor, used: Tensor) -> Tensor:
         return _covariance(jacobian, r, used, absolute_sigma, loss)
 
-    if measurements.size is None:
+    if solved.statement.size is None:
         matrix = covariance(jacobian[0], r[0], points.used)
     else:
         matrix = vmap(covariance)(jacobian, r, points.used)
@@ -195,7 +214,7 @@ def _warn_where_infinite(covariance: Tensor) -> None:
         f"The covariance of {which} could not be estimated: the data do not determine all parameters, or there are "
         "not more points than parameters, or the residual is not finite. Its entries are inf or NaN.",
         CovarianceWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 

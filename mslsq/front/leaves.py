@@ -123,6 +123,8 @@ class Holder:
 
     def applied(self, inputs: Mapping[str, Tensor], use: Callable[[Any], Any]) -> Any:
         """`use` of the same around other tensors, which are found among the inputs of a term."""
+        if not self.leaves:
+            return use(self.collected.root)
         return self.collected.applied({own: inputs[leaf.name] for own, leaf in self.leaves.items()}, use)
 
     def keyed(self, changes: Changes) -> tuple[Hashable, str]:

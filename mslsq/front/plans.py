@@ -1,7 +1,8 @@
 """What is kept between calls for a problem, or for the code of a residual, as long as that lives."""
 
 import weakref
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from mslsq.linearize.plan import PlanCache
@@ -14,6 +15,22 @@ class Kept(NamedTuple):
     plans: PlanCache
     changes: Changes
     """The states in which it was called."""
+    families: "Known"
+    """What is known of terms of the same code, in the states that it has had."""
+
+
+class Known(OrderedDict[Hashable, Any]):
+    """A dict that holds the last things put into it; copies and pickles are empty, as those of plans are."""
+
+    SIZE = 64
+
+    def __setitem__(self, key: Hashable, value: Any) -> None:
+        super().__setitem__(key, value)
+        while len(self) > self.SIZE:
+            self.pop(next(iter(self)), None)
+
+    def __reduce__(self) -> Any:
+        return Known, ()
 
 
 _KEPT: "weakref.WeakKeyDictionary[Any, Kept]" = weakref.WeakKeyDictionary()
@@ -23,9 +40,9 @@ def kept_for(owner: Any) -> Kept:
     """What is kept for this object; nothing where it is neither hashable nor weakly referable."""
     try:
         known = _KEPT.get(owner)
-        return _KEPT.setdefault(owner, Kept(PlanCache(), Changes())) if known is None else known
+        return _KEPT.setdefault(owner, Kept(PlanCache(), Changes(), Known())) if known is None else known
     except TypeError:
-        return Kept(PlanCache(), Changes())
+        return Kept(PlanCache(), Changes(), Known())
 
 
 def kept_for_callable(function: Callable[..., Any]) -> Kept:

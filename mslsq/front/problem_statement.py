@@ -39,10 +39,10 @@ def stated(
     starts = tuple(
         _start(variable, values[name], pytree.leaves(value_axes[name])) for name, variable in problem.variables.items()
     )
-    plans, changes = kept_for(problem)
+    kept = kept_for(problem)
     terms, leaves = [], []
     for cost in problem:
-        term, own = stated_cost(problem, changes, cost, data.get(cost.name, {}), data_axes.get(cost.name, {}))
+        term, own = stated_cost(problem, kept.changes, cost, data.get(cost.name, {}), data_axes.get(cost.name, {}))
         terms.append(term)
         leaves.append(own)
     _check_agreement(problem, starts, leaves)
@@ -54,7 +54,7 @@ def stated(
         return {name: _like(variable, values[name], storage) for (name, variable), storage in named}
 
     system = _system(problem, tuple(terms), starts[0].tensor)
-    return Statement(system, starts, tuple(leaves), axes.size, plans, in_users_form)
+    return Statement(system, starts, tuple(leaves), axes.size, kept.plans, in_users_form)
 
 
 def _check_names(problem: Problem, values: Mapping[str, Any], data: Mapping[str, Any]) -> None:
@@ -128,9 +128,9 @@ def _system(problem: Problem, terms: tuple[Term, ...], like: Tensor) -> System:
 
 
 def _like(variable: Variable, given: Any, storage: Tensor) -> Any:
-    """A result (batch, count, storage) in the type of the start."""
+    """A result (*batch, count, storage) in the type of the start."""
     if variable.count is None:
-        storage = storage[:, 0]
+        storage = storage[..., 0, :]
     return storage if isinstance(given, Tensor) else variable.space.wrap(storage)
 
 

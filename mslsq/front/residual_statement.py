@@ -59,19 +59,19 @@ def stated_residual(
     axes = arguments.axes(in_dims)
     spaces = tuple(map(_space_of_one, leaves, names, axes.of[0]))
     inputs = [*functions.leaves(axes), *_loss_parameters(loss)]
-    plans, changes = kept_for_callable(residual)
-    term = functions.term(spaces, changes, loss, inputs)
+    kept = kept_for_callable(residual)
+    term = functions.term(spaces, kept, loss, inputs)
     unknowns = tuple(Unknown(space.name, space, 1) for space in spaces)
 
     def in_users_form(storages: Values) -> Any:
-        return pytree.unflatten([s.wrap(x[:, 0]) for s, x in zip(spaces, storages, strict=True)], structure)
+        return pytree.unflatten([s.wrap(x[..., 0, :]) for s, x in zip(spaces, storages, strict=True)], structure)
 
     statement = Statement(
-        System(unknowns, (term,), (spaces, repr(structure))),
+        System(unknowns, (term,), (spaces, pytree.key_of(structure))),
         tuple(map(_start, spaces, leaves, axes.of[0])),
         (tuple(inputs),),
         axes.size,
-        plans,
+        kept.plans,
         in_users_form,
     )
     return StatedResidual(statement, functions, axes)

@@ -8,12 +8,13 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq import pytree
 from mslsq.adjoint import Adjoint, Implicit, solve_system
 from mslsq.adjoint.compiling import refuse_fake_tensors
 from mslsq.front.leaves import Leaf, Start
+from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.plan import Plan, PlanCache
+from mslsq.private import transforms_are_active
 from mslsq.problem.system import System
 from mslsq.solution import Solution
 from mslsq.solvers import LevenbergMarquardt, Solver
@@ -35,7 +36,7 @@ class Statement:
     """Of the batch; None where nothing is mapped. Then the batch axis of everything below is 1."""
     plans: PlanCache
     in_users_form: Callable[[Values], Any]
-    """The storages of the unknowns, with their batch axis, in the form of the start."""
+    """The storages of the unknowns, with a batch axis or without, in the form of the start."""
 
     @cached_property
     def values(self) -> Values:
@@ -64,10 +65,16 @@ class Statement:
         instance_of("adjoint", adjoint, Adjoint)
         refuse_fake_tensors(self.starts[0].tensor)
         found, plan = solve_system(self.task(solver), self.values, self.inputs, adjoint)
-        solution = replace(found, value=self.in_users_form(found.value))
+        return self.given_back(found, plan, solver, self.inputs)
+
+    def given_back(
+        self, found: Solution, plan: Plan, solver: Solver, inputs: tuple[dict[str, Tensor], ...]
+    ) -> "Solved":
+        """A solution as the engine has it, `found`, in the form of the start; `inputs` are what it was found for."""
+        storages = found.value
         if self.size is None:
-            solution = pytree.map_leaves(lambda leaf: leaf[0], solution)
-        return Solved(self, solution, found.value, plan)
+            found = found.of_problem(0)
+        return Solved(self, replace(found, value=self.in_users_form(found.value)), storages, plan, solver, inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,14 +86,21 @@ class Solved:
     """As the user gets it: without a batch axis where one problem was asked for."""
     storages: Values
     plan: Plan
+    solver: Solver
+    inputs: tuple[dict[str, Tensor], ...]
 
     def residual_and_jacobian(self) -> tuple[Float[Tensor, "batch rows"], Float[Tensor, "batch rows columns"]]:
         """Of a single term at the solution, before any loss, differentiated as the solve has differentiated it; both
         carry the derivatives of the solution and of the inputs."""
         statement = self.statement
-        (term,), (inputs,), (batched,) = statement.system.terms, statement.inputs, statement.batched
+        (term,), (inputs,), (batched,) = statement.system.terms, self.inputs, statement.batched
         block = BlockTerm(term, statement.system, statement.size or 1, batched, *self.plan.sizes[0])
         block = block.going(self.plan.ways.get(0, block.way))
-        with TRANSFORM_LOCK:
-            residual, jacobian = block.linearizations(self.storages, block.prepare(inputs))
+        at = self.storages, block.prepare(inputs)
+        if transforms_are_active() or any(map(backward_may_come, [*self.storages, *inputs.values()])):
+            with TRANSFORM_LOCK:
+                residual, jacobian = block.linearizations(*at)
+        else:
+            run = self.plan.execution.run
+            residual, jacobian = run("residual and Jacobian", self.solver.execution, block.linearizations, *at)
         return residual[0].movedim(-1, 0), jacobian[0].movedim(-1, 0)

@@ -233,13 +233,15 @@ class BlockTerm(OneBlock):
         inputs: dict[str, Tensor],
         problem: int,
         lane: int,
+        taken: Callable[[Tensor], Tensor] = Tensor.contiguous,
     ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        """Storages and inputs of one lane of one problem, out of what is mapped."""
+        """Storages and inputs of one lane of one problem, out of what is mapped; `taken` puts a view into memory of its
+        own."""
         lanes, batch = self._input_dims(inputs)
 
         def picked(x: Tensor, of_problem: bool, of_lane: bool) -> Tensor:
-            x = x[problem] if of_problem else x
-            return (x[..., lane] if of_lane else x).contiguous()
+            x = x.select(0, problem) if of_problem else x
+            return taken(x.select(-1, lane) if of_lane else x)
 
         own = tuple(picked(x, self._maps_batch, dim is not None) for x, dim in zip(storages, storage_dims, strict=True))
         return own, {

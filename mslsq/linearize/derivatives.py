@@ -31,6 +31,11 @@ class Way:
     lane_by_lane: bool = False
     """Loop over blocks and problems instead of `vmap`: slow, for operators whose batching rules are wrong."""
 
+    @property
+    def is_of_any_count(self) -> bool:
+        """Is it as good for more blocks of the same cost? What was rewritten holds tensors of one call."""
+        return self.residual is None and not self.lane_by_lane
+
 
 ORDINARY = Way()
 

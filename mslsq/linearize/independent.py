@@ -5,11 +5,12 @@ differences take its place.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIssue]
 
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.manifolds.validation import unchecked
@@ -51,6 +52,53 @@ def pullback(
         at = at.detach().clone().requires_grad_()
         r = function(at)
         return r.detach(), _gradient(r, at, u)
+
+
+def pullbacks(
+    block: BlockTerm, lanes: Sequence[tuple[Storages, Inputs]], u: Float[Tensor, "rows"], rewritten: bool
+) -> list[tuple[Tensor | None, Tensor | None]]:
+    """`pullback` of several lanes with one backward pass: (None, None) of a lane with a matrix that cannot be factored,
+    and no derivative where reverse mode has none."""
+    with plain_python(), Composed() if rewritten else contextlib.nullcontext():
+        evaluated = [_evaluated(block, storages, inputs) for storages, inputs in lanes]
+        pairs = [pair for pair in evaluated if pair is not None and pair[0].requires_grad]
+        try:
+            found = _gradients(pairs, u)
+        except RuntimeError:  # an operator without a derivative in reverse mode
+            found = [None] * len(pairs)
+    gradients = iter(found)
+    results: list[tuple[Tensor | None, Tensor | None]] = []
+    for pair in evaluated:
+        if pair is None:
+            results.append((None, None))
+            continue
+        r, at = pair
+        gradient = next(gradients) if r.requires_grad else None if at is None else torch.zeros_like(at)
+        results.append((r.detach(), gradient))
+    return results
+
+
+def _evaluated(block: BlockTerm, storages: Storages, inputs: Inputs) -> tuple[Tensor, Tensor | None] | None:
+    """The residual of a lane and the point that it depends on; that alone where it cannot be differentiated (it writes
+    into what it is given), None where a matrix cannot be factored."""
+    function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
+    at = at.detach().clone().requires_grad_()
+    try:
+        return function(at), at
+    except LinAlgError:
+        return None
+    except RuntimeError:
+        with torch.no_grad():
+            return block.residual_of_block(storages, inputs).detach(), None
+
+
+def _gradients(pairs: Sequence[tuple[Tensor, Tensor | None]], u: Float[Tensor, "rows"]) -> list[Tensor | None]:
+    """uᵀ∂r of every residual in the point beside it."""
+    if not pairs:
+        return []
+    residuals, points = [r for r, _ in pairs], [at for _, at in pairs if at is not None]
+    cotangents = [u.to(r.dtype) for r in residuals]
+    return list(torch.autograd.grad(residuals, points, cotangents, allow_unused=True, materialize_grads=True))
 
 
 def hessian_product(

@@ -43,8 +43,7 @@ class Sample:
         """Every lane by itself: (problem, lane), and its storages and inputs, as copies that may be written to."""
         for problem in range(self.block.outer):
             for lane in range(self.block.lanes):
-                storages, inputs = self.block.lane(self.storages, self.dims, self.inputs, problem, lane)
-                yield (problem, lane), tuple(map(_own, storages)), {name: _own(x) for name, x in inputs.items()}
+                yield (problem, lane), *self.block.lane(self.storages, self.dims, self.inputs, problem, lane, _own)
 
     def going(self, block: BlockTerm) -> "Sample":
         """The same sample of a term that is differentiated in another way."""
@@ -75,39 +74,51 @@ class Sample:
 
 
 def sample_of(
-    block: BlockTerm, values: Values, inputs: Inputs, problems: Sequence[int], blocks: Sequence[int]
+    block: BlockTerm, points: Sequence[Values], inputs: Inputs, problems: Sequence[int], blocks: Sequence[int]
 ) -> Sample:
-    """These blocks of these problems; `inputs` as given by the user (not prepared)."""
+    """These blocks of these problems at one point or several, which stand behind one another like further problems;
+    `inputs` as given by the user (not prepared)."""
     term = block.term
-    slots, storages, dims = [], [], []
-    with_batch = block._maps_batch
-    for slot in term.slots:
-        x = values[slot.unknown]
+    slots = [
+        Slot(slot.unknown, slot.index if isinstance(slot.index, int) else chosen(slot.index, blocks))
+        for slot in term.slots
+    ]
+    few = dataclasses.replace(
+        block,
+        term=dataclasses.replace(term, slots=tuple(slots), num_blocks=len(blocks)),
+        batch=len(problems) * len(points),
+    )
+    storages: list[Tensor] = []
+    dims: list[int | None] = []
+    for slot in slots:
+        x = _joined([chosen(values[slot.unknown], problems) for values in points])
         index = slot.index
         if block.lanes_are_batch:
-            place = index if isinstance(index, int) else int(index[0])
-            storages.append(x[list(problems), place].T.contiguous())
+            storages.append(x[:, index if isinstance(index, int) else int(index[0])].T.contiguous())
             dims.append(-1)
-        elif isinstance(index, int):
-            x = x[list(problems), index]
-            storages.append(x if with_batch else x[0])
-            dims.append(None)
-        else:
-            index = index[list(blocks)]
-            x = x[:, index][list(problems)].movedim(-1, 1).contiguous()
-            storages.append(x if with_batch else x[0])
-            dims.append(-1)
-        slots.append(Slot(slot.unknown, index))
-    few = dataclasses.replace(term, slots=tuple(slots), num_blocks=len(blocks))
-    block = dataclasses.replace(block, term=few, batch=len(problems))
-    chosen = {}
+            continue
+        x = x[:, index] if isinstance(index, int) else x[:, index].movedim(-1, 1).contiguous()
+        storages.append(x if few._maps_batch else x[0])
+        dims.append(None if isinstance(index, int) else -1)
+    given = {}
     for name, tensor in inputs.items():
         own = name in block.batched
-        tensor = tensor[list(problems)] if own else tensor
+        tensor = _joined([chosen(tensor, problems)] * len(points)) if own else tensor
         if name in term.per_block:
-            tensor = tensor[:, list(blocks)] if own else tensor[list(blocks)]
-        chosen[name] = tensor
-    return Sample(block, tuple(storages), tuple(dims), block.prepare(chosen))
+            tensor = chosen(tensor, blocks, 1 if own else 0)
+        given[name] = tensor
+    return Sample(few, tuple(storages), tuple(dims), few.prepare(given))
+
+
+def chosen(x: Tensor, places: Sequence[int], axis: int = 0) -> Tensor:
+    """These entries along an axis; `places` are in order where they are all there are."""
+    if len(places) == x.shape[axis]:
+        return x
+    return x[list(places)] if axis == 0 else x[:, list(places)]
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _own(x: Tensor) -> Tensor:

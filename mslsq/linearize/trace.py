@@ -10,10 +10,10 @@ import torch
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.tracing.recording import NotRecordableError, Recorded
 
-TRACE_SECONDS, TRACE_CALLS = 0.3, 100
-"""What recording a step costs, in seconds of a small problem and in calls of any: a millisecond or two per operation of
+TRACE_SECONDS, TRACE_CALLS = 0.15, 50
+"""What recording a step costs, in seconds of a small problem and in calls of any: about a millisecond per operation of
 the graph, of which each replay saves four microseconds. It is paid once as much has been spent on running the step
-without: never for a few steps, however long they take (3 s for sphere2500, whose nine steps take 0.4)."""
+without: never for a few steps, however long they take (1.5 s for sphere2500, whose nine steps take 0.4)."""
 
 WITNESS = "witness"
 """The graph of a few lanes that is compared with the user's Python (`solvers.witness`)."""

@@ -141,7 +141,7 @@ def sample_at_ends(block: BlockTerm, values: Values, inputs: Inputs) -> Sample:
     problems = sorted({0, batch // 2, batch - 1})
     blocks = sorted({0, count // 2, count - 1} if len(problems) == 1 else {0, count - 1})
     with independent.plain_python(), torch.no_grad():
-        return sample_of(block, values, inputs, problems, blocks).moved()
+        return sample_of(block, [values], inputs, problems, blocks).moved()
 
 
 def captured_residual(block: BlockTerm, values: Values, inputs: Inputs) -> Any:
@@ -244,8 +244,9 @@ def _say_slow(block: BlockTerm, error: NotImplementedError) -> None:
 # ---- gradient and Hessian, for derivatives through the solve
 
 
-def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs) -> Found | None:
-    """The way in which gradient, Hessian and mixed derivative are right too; None where `way` is already.
+def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs, is_known: bool = False) -> Found | None:
+    """The way in which gradient, Hessian and mixed derivative are right too; None where `way` is already, which
+    `is_known` from another problem with the same cost.
 
     Raises:
         UncollectedTensorError: the residual depends on a tensor that requires grad and is no input.
@@ -258,7 +259,7 @@ def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs) -
         return None
     sample = sample_at_ends(block, values, inputs)
     check_collected(sample)
-    if is_closed:
+    if is_closed or is_known:
         return None
     expected = double_backward(sample)
     failures: list[Exception] = []

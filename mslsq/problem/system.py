@@ -6,7 +6,7 @@ everything below them reads them.
 """
 
 import enum
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,18 @@ class TermKind(enum.Enum):
 
     COST = "cost"
     """½ρ(‖r‖²) is a part of what is minimised."""
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Terms of the same code in the same state, whatever their counts: a problem that grows has one family per cost."""
+
+    key: Callable[[], Hashable]
+    """Equal for the members; asked for when a plan is made, not in every call."""
+    known: MutableMapping[Hashable, Any]
+    """What was found out about members, by their family and the shapes of one block; as long as the code lives."""
+    indices: frozenset[str] = frozenset()
+    """The inputs that only tell which blocks there are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +99,7 @@ class Term:
     kind: TermKind = TermKind.COST
     eager: str = ""
     """Why no graph of it may be kept between calls, in words; empty where one may."""
+    family: Family | None = None
 
     def with_residual(self, residual: Callable[[tuple[Any, ...], Inputs], Any]) -> "Term":
         """The same term with its residual rewritten: a residual of one block, that nothing else stands in for."""

@@ -21,6 +21,15 @@ from mslsq.solvers.solver import Solver
 STALE = "what the residual reads changes unseen from call to call"
 
 
+@dataclass(eq=False)
+class Pinned:
+    """A plan that is taken for granted, with the functions of one system: nothing is looked up, and nothing compared
+    with the user's Python."""
+
+    plan: Plan
+    linearizer: Linearizer | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """Everything about a solve but its tensors."""
@@ -31,6 +40,11 @@ class Task:
     batched: tuple[frozenset[str], ...]
     """Per term, the inputs with a leading batch axis."""
     cache: PlanCache
+    pinned: Pinned | None = None
+
+    def of_batch(self, batch: int, batched: tuple[frozenset[str], ...]) -> "Task":
+        """The same for another batch."""
+        return dataclasses.replace(self, batch=batch, batched=batched, pinned=None)
 
 
 def planned(
@@ -40,6 +54,8 @@ def planned(
 
     `differentiated` where derivatives of the solution will be taken: second derivatives are then checked as well.
     """
+    if task.pinned is not None:
+        return _pinned(task, task.pinned, values, inputs, differentiated)
     key = plan_key(task, values, inputs)
     plan = task.cache.get(key)
     if plan is None:
@@ -62,10 +78,27 @@ def planned(
         plan = _checked_again(task, plan, values, inputs)
     if differentiated and not plan.hessians_checked:
         _choose_hessians(task, plan, values, inputs)
-    linearizer = plan.linearizer(
+    linearizer = _linearizer(task, plan)
+    return plan, linearizer, linearizer.prepare(inputs)
+
+
+def _pinned(
+    task: Task, pinned: Pinned, values: Values, inputs: tuple[Inputs, ...], differentiated: bool
+) -> tuple[Plan, Linearizer, TermInputs]:
+    """`planned` of a plan that is taken for granted."""
+    plan, linearizer = pinned.plan, pinned.linearizer
+    if differentiated and not plan.hessians_checked:
+        _choose_hessians(task, plan, values, inputs)
+        linearizer = None
+    if linearizer is None:
+        linearizer = pinned.linearizer = _linearizer(task, plan)
+    return plan, linearizer, linearizer.prepare(inputs)
+
+
+def _linearizer(task: Task, plan: Plan) -> Linearizer:
+    return plan.linearizer(
         task.system, task.batch, task.batched, linear_solver_of(task, plan), fused=task.solver.compile
     )
-    return plan, linearizer, linearizer.prepare(inputs)
 
 
 def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
@@ -128,11 +161,38 @@ def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[B
 def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]) -> None:
     """Find a way to differentiate every term that is right, rewriting residuals where need be."""
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
-        found = way_of(block, values, given)
+        key = None if plan.changes_unseen else _family_key(block, values, given)
+        family, found = block.term.family, None
+        if family is not None and key is not None:
+            found = family.known.get(key)
+        if found is None:
+            found = way_of(block, values, given)
+            if family is not None and key is not None and found.way.is_of_any_count:
+                family.known[key] = found
         plan.ways[number] = found.way
         plan.notes.say(found.note)
         if found.way.lane_by_lane and not plan.execution.why_eager:
             plan.execution.why_eager = found.note
+
+
+def _family_key(block: BlockTerm, values: Values, inputs: Inputs) -> Hashable:
+    """What the way to differentiate a term depends on, and its rightness: one block, and whether there are several.
+
+    None where nothing is known of other terms, or where what the residual reads is not known to the end.
+    """
+    term, batched = block.term, block.batched
+    if term.family is None or term.eager:
+        return None
+    spaces = tuple(block.system.unknowns[slot.unknown].space for slot in term.slots)
+    shared = tuple(isinstance(slot.index, int) for slot in term.slots)
+    tensors = tuple(
+        (name, tuple(x.shape[(name in batched) + (name in term.per_block) :]), x.dtype, x.device, x.is_contiguous())
+        for name, x in inputs.items()
+        if name not in term.family.indices
+    )
+    counts = (min(block.batch, 2), min(term.num_blocks, 2), term.per_block, batched, block.rows, block.pairs)
+    start = values[0].dtype, values[0].device
+    return (term.kind, term.family.key(), spaces, shared, start, tensors, counts, type(term.loss), global_key())
 
 
 def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
@@ -140,7 +200,12 @@ def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Input
     blocks = plan.blocks(task.system, task.batch, task.batched)
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
         user = dataclasses.replace(block, term=task.system.terms[number])
-        found = hessian_way_of(user, block.way, values, given)
+        key = None if plan.changes_unseen else _family_key(user, values, given)
+        family, checked = user.term.family, ("second derivatives", block.way, key)
+        is_known = family is not None and key is not None and checked in family.known
+        found = hessian_way_of(user, block.way, values, given, is_known)
+        if found is None and family is not None and key is not None and block.way.is_of_any_count:
+            family.known[checked] = True
         if found is not None:
             plan.ways[number] = found.way
             plan.execution.graphs.clear()

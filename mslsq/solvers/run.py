@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mslsq import pytree
 from mslsq.linearize.blocks import Values
@@ -64,9 +65,12 @@ def run(
     """
     outcome = _solved(task, values, inputs, keep_trajectory, differentiated)
     if outcome is None:
-        # What was recorded is not what the user's Python says at the solution: once more, without graphs.
+        # What was recorded is not what the user's Python says: once more, with a new plan.
+        outcome = _solved(task, values, inputs, keep_trajectory, differentiated)
+    if outcome is None:
+        # It changes again and again: without graphs.
         eager = replace(task, solver=replace(task.solver, trace="never", compile=False))
-        outcome = _solved(eager, values, inputs, keep_trajectory, differentiated, again=True)
+        outcome = _solved(eager, values, inputs, keep_trajectory, differentiated, last=True)
         assert outcome is not None  # it would have raised
     return outcome
 
@@ -77,7 +81,7 @@ def _solved(
     inputs: tuple[Inputs, ...],
     keep_trajectory: bool,
     differentiated: bool,
-    again: bool = False,
+    last: bool = False,
 ) -> Outcome | None:
     """The solution; None where the graphs that it took turn out to be stale, and were dropped."""
     asks = task.solver.early_stop
@@ -85,13 +89,6 @@ def _solved(
         values = tuple(x.contiguous() for x in values)
         plan, linearizer, prepared = planned(task, values, inputs, differentiated)
         witness = Witness(task, plan, linearizer.blocks, inputs)
-        stale = witness.disagrees(values)
-        if asks and stale is not None and bool(stale):
-            witness.check_deterministic(values)
-            task.cache.drop(plan_key(task, values, inputs))
-            plan, linearizer, prepared = planned(task, values, inputs, differentiated)
-            witness = Witness(task, plan, linearizer.blocks, inputs)
-            stale = witness.disagrees(values)
         runner = Runner(plan, linearizer, task.solver, prepared, witness)
         state, record = runner.start(values)
         records, methods = [record], []
@@ -111,16 +108,15 @@ def _solved(
             state, record = runner.step(state)
             records.append(record)
         status = torch.where(state.status == Status.RUNNING, int(Status.MAX_STEPS), state.status)
-        stale_here = witness.disagrees(state.values)
-        if asks and stale_here is not None and bool(stale_here):
-            witness.check_deterministic(state.values)
-            if again:
+        stale = None if task.pinned is not None else witness.disagrees(values, state.values)
+        if asks and stale is not None and bool(stale):
+            witness.check_deterministic(values, state.values)
+            if last:
                 witness.refuse()
             task.cache.drop(plan_key(task, values, inputs))
             return None
-        if not asks and stale_here is not None:
+        if not asks and stale is not None:
             # Without asking the device nothing can be recorded again; but a stale graph must not pass for an answer.
-            stale = stale_here if stale is None else stale | stale_here
             status = torch.where(stale, int(Status.NON_FINITE), status)
             state = state._replace(values=tuple(torch.where(stale, torch.nan, x) for x in state.values))
         if idle:
@@ -155,16 +151,16 @@ def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Reco
 
 def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> History:
     """Records as (batch, max_steps + 1), NaN after the step at which a problem stopped."""
-    taken = len(records)
-    used = torch.arange(taken, device=num_steps.device) <= num_steps[:, None]
-    columns = []
-    for column in zip(*records, strict=True):
-        stacked = torch.stack(column, 1)
-        unused = torch.zeros_like(stacked) if stacked.dtype == torch.bool else torch.full_like(stacked, torch.nan)
-        padded = unused[:, :1].repeat(1, max_steps + 1)
-        padded[:, :taken] = torch.where(used, stacked, unused)
-        columns.append(padded)
-    return History(*columns)
+    taken, kinds, batch = len(records), len(Record._fields) - 1, len(num_steps)
+    figures = torch.stack([figure for record in records for figure in record[:kinds]]).view(taken, kinds, batch)
+    accepted = torch.stack([record.accepted for record in records], 1)
+    columns = list(figures.permute(1, 2, 0).unbind())
+    if taken > 1:  # the start is every problem's
+        used = torch.arange(taken, device=num_steps.device) <= num_steps[:, None]
+        columns, accepted = [torch.where(used, column, torch.nan) for column in columns], accepted & used
+    rest = (0, max_steps + 1 - taken)
+    cost, gradient_norm, step_norm, damping = (pad(column, rest, value=torch.nan) for column in columns)
+    return History(cost, gradient_norm, step_norm, damping, pad(accepted, rest, value=False))
 
 
 def _trajectory(records: list[Record], methods: list[tuple[Tensor, MethodState]]) -> Trajectory:

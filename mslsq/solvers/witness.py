@@ -7,11 +7,11 @@ changed by zero.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
-from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIssue]
 
 from mslsq.linearize import independent
 from mslsq.linearize.agreement import NonDeterministicResidualError, check_deterministic
@@ -29,6 +29,9 @@ ROUNDING = 1e3
 DERIVATIVE_ROUNDING = {torch.float64: 1e5, torch.float32: 1e4}
 """The same for uᵀJ, of |u|ᵀ|J|: inside of a derivative larger numbers may cancel."""
 
+Expected = tuple[Float[Tensor, "outer numbers lanes"], Float[Tensor, "outer numbers lanes"], Float[Tensor, "rows"]]
+"""Residual and uᵀJ (or J, where the user gives it) of every lane, what they may differ by, and u."""
+
 
 class Witness:
     """The comparison for one solve. Which lanes are looked at is fixed when it is made: the first, the last, and two
@@ -36,12 +39,17 @@ class Witness:
 
     def __init__(self, task: Task, plan: Plan, blocks: Sequence[BlockTerm], inputs: tuple[Inputs, ...]):
         self._plan, self._inputs = plan, inputs
+        # Reading a number of a CPU waits for nothing.
+        self._asks = task.solver.early_stop and plan.is_on_cpu
         # What is all the library's own changes with its inputs alone.
         self._terms = {n: term for n, term in enumerate(task.system.terms) if not term.is_of_library}
         self._blocks = {number: blocks[number] for number in self._terms}
+        if plan.compressed is not None and task.batch == 1:
+            # A solve of one big residual takes no `vmap`; neither does the comparison, for its two points.
+            (block,) = blocks
+            self._blocks = {0: dataclasses.replace(block, way=dataclasses.replace(block.way, lane_by_lane=True))}
         self._call = plan.calls
         plan.calls += 1
-        self._scales: dict[int, Tensor] = {}
 
     @property
     def is_needed(self) -> bool:
@@ -50,42 +58,35 @@ class Witness:
 
     def record(self, values: Values) -> None:
         """Record the linearization of the lanes; done before anything else is recorded."""
-        samples = list(self._samples(values).values())
+        samples = list(self._samples([values, values]).values())
+        self._plan.execution.record(WITNESS, lambda tensors: _all_expected(samples, tensors), _tensors(samples))
 
-        def linearizations(lanes: list[tuple[tuple[Tensor, ...], dict[str, Tensor]]]) -> list[tuple[Tensor, Tensor]]:
-            return [
-                sample.of(storages, inputs).linearizations()
-                for sample, (storages, inputs) in zip(samples, lanes, strict=True)
-            ]
-
-        self._plan.execution.record(WITNESS, linearizations, self._lanes(samples))
-
-    def disagrees(self, values: Values) -> Tensor | None:
-        """Is there more than rounding between what is recorded and the user's Python at `values`? The answer stays on
-        the device; None where nothing is recorded. The first call is that of the start."""
+    def disagrees(self, start: Values, solution: Values) -> Tensor | None:
+        """Is there more than rounding between what is recorded and the user's Python, at the start or at the solution?
+        The answer stays on the device; None where nothing is recorded."""
         if not self.is_needed:
             return None
         with torch.no_grad():
-            numbered = self._samples(values)
+            numbered = self._samples([start, solution])
             samples = list(numbered.values())
             graph = self._plan.execution.graphs.get(WITNESS)
             if graph is not None:
-                recorded = graph(self._lanes(samples))
+                flat = iter(graph.flat(_tensors(samples)))
+                recorded = list(zip(flat, flat, flat, strict=True))
             else:
                 with TRANSFORM_LOCK:
-                    recorded = [sample.linearizations() for sample in samples]
+                    recorded = [_expected(sample) for sample in samples]
             differ = [
-                one
-                for (number, sample), pair in zip(numbered.items(), recorded, strict=True)
-                for one in self._differences(number, sample, *pair)
+                self._differs(number, sample, expected)
+                for (number, sample), expected in zip(numbered.items(), recorded, strict=True)
             ]
             pinned = None if self._plan.compressed is None else self._plan.compressed.differs(self._inputs[0])
             differ += [] if pinned is None else [pinned]
-        return torch.stack(differ).any() if differ else None
+        return differ[0] if len(differ) == 1 else torch.stack(differ).any()
 
-    def check_deterministic(self, values: Values) -> None:
+    def check_deterministic(self, *points: Values) -> None:
         """Raises NonDeterministicResidualError where two evaluations of the user's Python at one point differ."""
-        for number, sample in self._samples(values).items():
+        for number, sample in self._samples(points).items():
             check_deterministic(self._by_the_user(number, sample))
 
     def refuse(self) -> None:
@@ -101,9 +102,9 @@ class Witness:
             "the cost), and write it out of place."
         )
 
-    def _samples(self, values: Values) -> dict[int, Sample]:
+    def _samples(self, points: Sequence[Values]) -> dict[int, Sample]:
         return {
-            number: sample_of(block, values, self._inputs[number], *self._places(block))
+            number: sample_of(block, points, self._inputs[number], *self._places(block))
             for number, block in self._blocks.items()
         }
 
@@ -115,45 +116,74 @@ class Witness:
             return (several, [0]) if blocks == 1 else ([0], several)
         return _pair(problems, self._call), _pair(blocks, self._call)
 
-    @staticmethod
-    def _lanes(samples: list[Sample]) -> list[tuple[tuple[Tensor, ...], dict[str, Tensor]]]:
-        return [(sample.storages, sample.inputs) for sample in samples]
-
     def _by_the_user(self, number: int, sample: Sample) -> Sample:
         term, block = self._terms[number], sample.block
+        if type(block) is BlockTerm and block.way.residual is None:
+            return sample  # as written
         plain = BlockTerm(term, block.system, block.batch, block.batched, block.rows, block.pairs)
         return sample.going(plain)
 
-    def _differences(self, number: int, sample: Sample, residual: Tensor, jacobian: Tensor) -> list[Tensor]:
-        """Of one term: do residuals and derivatives differ?"""
-        user = self._by_the_user(number, sample)
-        size = _times_size(sample, jacobian)
-        if number not in self._scales:
-            self._scales[number] = torch.where(torch.isfinite(residual), residual.abs(), 0).amax()
-        eps = torch.finfo(residual.dtype).eps
-        allowed = ROUNDING * eps * (size + self._scales[number])
+    def _differs(self, number: int, sample: Sample, expected: Expected) -> Tensor:
+        """Of one term: do residuals or derivatives differ?"""
+        user, (numbers, allowed, u) = self._by_the_user(number, sample), expected
         if user.block.term.jacobians is not None:
             # One block after the other: what writes in place cannot be mapped.
             one_by_one = dataclasses.replace(user.block, way=Way(lane_by_lane=True))
             with TRANSFORM_LOCK, independent.plain_python():
-                now, derivative = user.going(one_by_one).linearizations()
-            room = DERIVATIVE_ROUNDING[residual.dtype] * eps * (jacobian.abs() + jacobian.abs().amax())
-            return [_differ(residual, now, allowed), _differ(jacobian, derivative, room)]
-        u = independent.irregular(residual.shape[1], residual)
-        pulled = sample.block.pulled(jacobian, u[None, :, None])
-        room = sample.block.pulled(jacobian.abs(), u.abs()[None, :, None])
-        room = DERIVATIVE_ROUNDING[residual.dtype] * eps * (room + room.amax(1, keepdim=True))
-        differ, rewritten = [], sample.block.way.residual is not None
-        for (problem, lane), storages, inputs in user.each():
-            place = (problem, slice(None), lane)
-            try:
-                now, expected = independent.pullback(user.block, storages, inputs, u, rewritten)
-            except LinAlgError:  # a matrix that cannot be factored: the graph has NaN there
-                continue
-            except RuntimeError:  # no derivative in reverse mode
-                now, expected = independent.residual(user.block, storages, inputs), pulled[place]
-            differ += [_differ(residual[place], now, allowed[place]), _differ(pulled[place], expected, room[place])]
-        return differ
+                now = _side_by_side(*user.going(one_by_one).linearizations())
+            return _differ(numbers, now, allowed, self._asks)
+        rewritten, rows = sample.block.way.residual is not None, len(u)
+        lanes = list(user.each())
+        found = independent.pullbacks(user.block, [(storages, inputs) for _, storages, inputs in lanes], u, rewritten)
+        columns = []
+        for ((problem, lane), _, _), (residual, pulled) in zip(lanes, found, strict=True):
+            column = numbers[problem, :, lane]
+            # Of a matrix that cannot be factored the graph has NaN; and where there is no derivative it has none to
+            # be compared with.
+            residual = column[:rows] if residual is None else residual
+            columns.append(torch.cat((residual, column[rows:] if pulled is None else pulled)))
+        if any(len(column) != numbers.shape[1] for column in columns):
+            return torch.ones((), dtype=torch.bool, device=numbers.device)
+        now = torch.stack(columns, -1).unflatten(-1, (numbers.shape[0], numbers.shape[2])).movedim(1, 0)
+        return _differ(numbers, now, allowed, self._asks)
+
+
+def _tensors(samples: Iterable[Sample]) -> list[Tensor]:
+    """Everything that the numbers of these samples depend on."""
+    return [tensor for sample in samples for tensor in (*sample.storages, *sample.inputs.values())]
+
+
+def _all_expected(samples: Sequence[Sample], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """`_expected` of every sample around other tensors, in the order of `_tensors`."""
+    rest, found = iter(tensors), []
+    for sample in samples:
+        storages = tuple(next(rest) for _ in sample.storages)
+        inputs = {name: next(rest) for name in sample.inputs}
+        found += _expected(sample.of(storages, inputs))
+    return found
+
+
+def _expected(sample: Sample) -> Expected:
+    """What the user's Python should give, of lanes of which the first half is at the start."""
+    block = sample.block
+    residual, jacobian = sample.linearizations()
+    eps = torch.finfo(residual.dtype).eps
+    at_start = residual[..., : block.lanes // 2] if block.lanes_are_batch else residual[: block.outer // 2]
+    scale = torch.where(torch.isfinite(at_start), at_start.abs(), 0).amax()
+    allowed = ROUNDING * eps * (_times_size(sample, jacobian) + scale)
+    u = independent.irregular(residual.shape[1], residual)
+    rounding = DERIVATIVE_ROUNDING[residual.dtype] * eps
+    if block.term.jacobians is not None:
+        room = rounding * (jacobian.abs() + jacobian.abs().amax())
+        return _side_by_side(residual, jacobian), _side_by_side(allowed, room), u
+    room = block.pulled(jacobian.abs(), u.abs()[None, :, None])
+    room = rounding * (room + room.amax(1, keepdim=True))
+    return torch.cat((residual, block.pulled(jacobian, u[None, :, None])), 1), torch.cat((allowed, room), 1), u
+
+
+def _side_by_side(residual: Tensor, jacobian: Tensor) -> Tensor:
+    """Residual and Jacobian as one vector per lane."""
+    return torch.cat((residual, jacobian.flatten(1, -2)), 1)
 
 
 def _spread(count: int, call: int) -> list[int]:
@@ -184,9 +214,12 @@ def _times_size(sample: Sample, jacobian: Tensor) -> Tensor:
     return block.pushed(jacobian.abs(), size)
 
 
-def _differ(old: Tensor, new: Tensor, allowed: Tensor) -> Tensor:
-    """Do they differ by more than is allowed? NaN equals NaN."""
+def _differ(old: Tensor, new: Tensor, allowed: Tensor, asks: bool) -> Tensor:
+    """Do they differ by more than is allowed? NaN equals NaN. `asks` where a number may be read on the way."""
     if old.shape != new.shape:
         return torch.ones((), dtype=torch.bool, device=new.device)
-    same = ((old - new).abs() <= allowed) | (old == new) | (old.isnan() & new.isnan())
-    return ~same.all()
+    close = (old - new).abs() <= allowed
+    if asks and bool(close.all()):
+        return torch.zeros((), dtype=torch.bool)
+    # What is equal without being close is infinite, or not a number.
+    return ~(close | (old == new) | (old.isnan() & new.isnan())).all()

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, fx
 from torch.func import functionalize
 
-from mslsq.private import make_fx
+from mslsq.private import make_fx, one_fake_mode
 from mslsq.tracing.guard import DependenceMode, ValueMode
 from mslsq.tracing.operators import WHILE_RECORDING, without_fused_modules
 
@@ -50,7 +50,8 @@ def graph_of(
         with modes(leaves):
             return functionalize(function, remove="mutations_and_views")(*leaves) if functional else function(*leaves)
 
-    graph = make_fx(recorded, decomposition_table=WHILE_RECORDING)(*example)
+    with one_fake_mode():
+        graph = make_fx(recorded, decomposition_table=WHILE_RECORDING)(*example)
     # Dead nodes of a forward-mode trace (zero tensors, meta devices) cost a third of the time, and break transforms of
     # the graph.
     graph.graph.eliminate_dead_code()

@@ -37,12 +37,14 @@ class Recorded:
     """
 
     def __init__(self, function: Callable[..., Any], example: tuple[Any, ...]):
-        leaves, structure = pytree.flatten(example)
-        self._out: pytree.Structure | None = None
+        self._in = pytree.Form(example)
+        self._out: pytree.Form | None = None
+        leaves = self._in.leaves(example)
 
         def flat(*tensors: Tensor) -> list[Tensor]:
-            output, self._out = pytree.flatten(function(*pytree.unflatten(tensors, structure)))
-            return output
+            output = function(*self._in.tree(list(tensors)))
+            self._out = pytree.Form(output)
+            return self._out.leaves(output)
 
         with TRANSFORM_LOCK, torch.no_grad():
             try:
@@ -74,15 +76,15 @@ class Recorded:
     def __call__(self, *args: Any) -> Any:
         assert self._out is not None  # set while recording
         with torch.no_grad():
-            return pytree.unflatten(self.flat(pytree.leaves(args)), self._out)
+            return self._out.tree(self.flat(self._in.leaves(args)))
 
     def differentiable(self, *args: Any) -> Any:
         """The same with gradients on: the plain graph, whose operations PyTorch differentiates like any others."""
         assert self._out is not None  # set while recording
-        leaves = pytree.leaves(args)
+        leaves = self._in.leaves(args)
         if self._without_writes is None:
             self._without_writes = self._written_out(distinct(leaves))
-        return pytree.unflatten(list(self._without_writes.forward(*leaves)), self._out)
+        return self._out.tree(list(self._without_writes.forward(*leaves)))
 
     def _written_out(self, example: list[Tensor]) -> fx.GraphModule:
         """The graph without writes into tensors, which PyTorch's own composite operators leave in a recording: the

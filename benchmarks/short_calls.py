@@ -1,0 +1,143 @@
+"""Calls like the one before: one small fit, a batch of fits, small pose graphs, a layer with its backward pass.
+
+    python benchmarks/short_calls.py                 # a minute
+    python benchmarks/short_calls.py --only fit      # the cases whose name begins so
+
+Every contestant has been called often enough before the first figure that whatever it records is recorded. "No step"
+is a solve with `max_steps=0`: the way to the first step and back, with every check. "Steps" is the rest of a solve.
+Peers are SciPy, and GTSAM through its Python interface where it is installed; each is given its problem ready-made.
+One thread, processor time, medians of turns taken alternately.
+"""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from graph_families import graph
+from peers import gtsam_graphs
+from scipy import optimize
+from timing import interleaved, print_machine, print_table
+
+import mslsq
+
+NO_STEP = mslsq.LevenbergMarquardt(max_steps=0)
+GRAPHS = ("ring-10-mild-odometry", "city-60-mild-odometry", "sphere-60-mild-odometry")
+Contestants = dict[str, Callable[[], Any]]
+
+
+def model(p: torch.Tensor, t: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Decay towards an offset, three parameters."""
+    return p[0] * torch.exp(p[1] * t) + p[2] - y
+
+
+def measured(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """32 times and (count, 32) measurements."""
+    generator = torch.Generator().manual_seed(0)
+    t = torch.linspace(0, 1, 32, dtype=torch.float64)
+    noise = torch.randn(count, 32, dtype=torch.float64, generator=generator)
+    scale = 1 + torch.rand(count, 1, dtype=torch.float64, generator=generator)
+    return t, scale * torch.exp(-1.5 * t) + 0.3 + 0.01 * noise
+
+
+def fit() -> Contestants:
+    """One fit of 32 points."""
+    t, y = measured(1)
+    start, args = torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64), (t, y[0])
+    times, values = t.numpy(), y[0].numpy()
+
+    def residual(p: np.ndarray) -> np.ndarray:
+        return p[0] * np.exp(p[1] * times) + p[2] - values
+
+    prepared = mslsq.prepared(model, start, args)
+    without_step = mslsq.prepared(model, start, args, solver=NO_STEP)
+    return {
+        "mslsq": lambda: mslsq.least_squares(model, start, args),
+        "mslsq, no step": lambda: mslsq.least_squares(model, start, args, solver=NO_STEP),
+        "mslsq, prepared": lambda: prepared(start, args),
+        "mslsq, prepared, no step": lambda: without_step(start, args),
+        "scipy leastsq": lambda: optimize.leastsq(residual, [1.0, -1.0, 0.0]),
+        "scipy least_squares, lm": lambda: optimize.least_squares(residual, [1.0, -1.0, 0.0], method="lm"),
+    }
+
+
+def fits() -> Contestants:
+    """1,024 fits of 32 points."""
+    t, y = measured(1024)
+    start, in_dims = torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64), (None, None, 0)
+    return {
+        "mslsq": lambda: mslsq.least_squares(model, start, (t, y), in_dims=in_dims),
+        "mslsq, no step": lambda: mslsq.least_squares(model, start, (t, y), in_dims=in_dims, solver=NO_STEP),
+    }
+
+
+def pose_graph(name: str) -> Contestants:
+    """A pose graph of 10 to 60 poses, one Problem solved again and again, and a new Problem each time."""
+    poses = graph(name)
+    problem, start = poses.problem(), {"pose": poses.poses}
+    prepared = mslsq.prepared(problem, start)
+    contestants: Contestants = {
+        "mslsq": lambda: mslsq.solve(problem, start),
+        "mslsq, no step": lambda: mslsq.solve(problem, start, solver=NO_STEP),
+        "mslsq, prepared": lambda: prepared(start),
+        "mslsq, new problem": lambda: mslsq.solve(poses.problem(), start),
+    }
+    if gtsam_graphs.INSTALLED:
+        built = gtsam_graphs.pose_graph(poses)
+        contestants["GTSAM, LM"] = lambda: gtsam_graphs.optimize(built, "LM")
+    return contestants
+
+
+class Reading(mslsq.CostFunction):
+    """A measurement of a decay."""
+
+    def residual(self, p: torch.Tensor, t: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (p[0] * torch.exp(p[1] * t) + p[2] - y)[None]
+
+
+def layer() -> Contestants:
+    """A layer in a network: forward, and forward with the gradient in all measurements."""
+    t, y = measured(1)
+    p = mslsq.Variable("p", mslsq.Euclidean(3))
+    problem = mslsq.Problem(Reading(p, t=t, y=y[0], name="reading"))
+    solve_layer = mslsq.LeastSquaresLayer(problem)
+    start = {"p": torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64)}
+
+    def with_gradient() -> None:
+        given = y[0].clone().requires_grad_()
+        solve_layer(start, data={"reading": {"y": given}}).value["p"].sum().backward()
+
+    return {"mslsq": lambda: solve_layer(start), "mslsq, with gradient": with_gradient}
+
+
+CASES: dict[str, Callable[[], Contestants]] = {
+    "fit": fit,
+    "fits": fits,
+    **{f"graph {name}": lambda name=name: pose_graph(name) for name in GRAPHS},
+    "layer": layer,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="the beginning of the names of cases")
+    parser.add_argument("--warm-up", type=int, default=40, help="calls of every contestant before the first figure")
+    parser.add_argument("--repeats", type=int, default=40)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print_machine(["torch", "scipy", "gtsam"])
+    rows = []
+    for name, case in CASES.items():
+        if not name.startswith(options.only):
+            continue
+        contestants = case()
+        for contestant in contestants.values():
+            for _ in range(options.warm_up):
+                contestant()
+        rows += [[name, who, timing.cpu] for who, timing in interleaved(contestants, options.repeats).items()]
+    print_table("Short calls, milliseconds of processor time", ["case", "contestant", "ms"], rows)
+
+
+if __name__ == "__main__":
+    main()

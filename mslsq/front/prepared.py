@@ -1,0 +1,245 @@
+"""`prepared`: a solve whose checks are done once, for calls that differ in the numbers alone."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, overload
+
+from torch import Tensor
+
+from mslsq import pytree
+from mslsq.adjoint import Adjoint
+from mslsq.adjoint.compiling import outside_compiled_regions
+from mslsq.front.batching import is_whole, taken_apart, tensor_of
+from mslsq.front.curve_fit import CurveFit, curve_fit, fit_of, measured, prepared_points, residual_of
+from mslsq.front.leaves import Start
+from mslsq.front.prepared_call import Prepared
+from mslsq.front.problem_statement import stated
+from mslsq.front.residual_statement import StatedResidual, stated_residual
+from mslsq.front.statement import Solved, Statement
+from mslsq.linearize.blocks import Values
+from mslsq.losses import RobustLoss
+from mslsq.problem import Problem
+from mslsq.problem.errors import ProblemError
+from mslsq.solvers import Solver
+
+
+class PreparedResidual(Prepared[StatedResidual]):
+    """`mslsq.least_squares` for other starts and arguments."""
+
+    def __init__(
+        self,
+        residual: Callable[..., Any],
+        x0: Any,
+        args: tuple[Any, ...],
+        options: Mapping[str, Any],
+        solver: Solver | None,
+        adjoint: Adjoint | None,
+    ):
+        self._residual, self._options = residual, options
+        super().__init__(solver, adjoint, (x0, tuple(args)))
+
+    @outside_compiled_regions
+    def __call__(self, x0: Any, args: tuple[Any, ...] = ()) -> Any:
+        """As `mslsq.least_squares(residual, x0, args, ...)` with the options that it was prepared with."""
+        return self.solved(x0, tuple(args))
+
+    def _state(self, *arguments: Any) -> StatedResidual:
+        return stated_residual(self._residual, *arguments, **self._options)
+
+    def _statement(self, state: StatedResidual) -> Statement:
+        return state.statement
+
+    def _starts(self, statement: Statement, start: Any) -> Values:
+        leaves = [start] if type(start) is Tensor else pytree.leaves(start, is_leaf=is_whole)
+        return tuple(
+            _placed(before, tensor_of(leaf), unknown.space.storage_dim, statement.size)
+            for before, leaf, unknown in zip(statement.starts, leaves, statement.system.unknowns, strict=True)
+        )
+
+    def _result(self, state: StatedResidual | None, solved: Solved, arguments: tuple[Any, ...]) -> Any:
+        if state is not None:
+            self._callables, self._axes = state.callables, state.axes
+        if not self._callables.has_aux:
+            return solved.solution
+        start, args = arguments
+        functions = replace(self._callables, arguments=taken_apart(start, *args))
+        return solved.solution, functions.aux(solved.solution.value, self._axes)
+
+
+class PreparedFit:
+    """`mslsq.curve_fit` for other points and starts."""
+
+    def __init__(
+        self,
+        model: Callable[[Any, Any], Tensor],
+        t: Any,
+        y: Tensor,
+        p0: Any,
+        *,
+        sigma: Any = None,
+        absolute_sigma: bool = False,
+        bounds: Any = None,
+        mask: Tensor | None = None,
+        in_dims: Any = None,
+        solver: Solver | None = None,
+        loss: RobustLoss | None = None,
+        adjoint: Adjoint | None = None,
+    ):
+        self._model, self._in_dims, self._absolute_sigma, self._loss = model, in_dims, absolute_sigma, loss
+        points, dims = prepared_points(measured(model, t, y, p0, sigma, mask, in_dims))
+        options = {"in_dims": dims, "loss": loss, "bounds": bounds}
+        self._solve = _PreparedWhole(residual_of(model), p0, points, options, solver, adjoint)
+
+    @outside_compiled_regions
+    def __call__(self, t: Any, y: Tensor, p0: Any, *, sigma: Any = None, mask: Tensor | None = None) -> CurveFit:
+        """As `mslsq.curve_fit(model, t, y, p0, sigma=sigma, mask=mask, ...)` with the options that it was prepared
+        with."""
+        points, _ = prepared_points(measured(self._model, t, y, p0, sigma, mask, self._in_dims))
+        return fit_of(self._solve.solved(p0, tuple(points)), points, self._absolute_sigma, self._loss)
+
+
+class _PreparedWhole(PreparedResidual):
+    """A prepared residual that returns all that is known of a solution."""
+
+    def _result(self, state: StatedResidual | None, solved: Solved, arguments: tuple[Any, ...]) -> Solved:
+        return solved
+
+
+class PreparedProblem(Prepared[Statement]):
+    """`mslsq.solve` for other starts and data."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        values: Mapping[str, Any],
+        data: Mapping[str, Mapping[str, Any]],
+        in_dims: Any,
+        solver: Solver | None,
+        adjoint: Adjoint | None,
+    ):
+        self._problem, self._in_dims = problem, in_dims
+        super().__init__(solver, adjoint, (dict(values), _plain(data)))
+
+    @outside_compiled_regions
+    def __call__(self, values: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]] | None = None) -> Any:
+        """As `mslsq.solve(problem, values, data, ...)` with the options that it was prepared with."""
+        return self.solved(dict(values), _plain({} if data is None else data))
+
+    def _state(self, *arguments: Any) -> Statement:
+        values, data = arguments
+        return stated(self._problem, values, data, self._in_dims)
+
+    def _statement(self, state: Statement) -> Statement:
+        return state
+
+    def _starts(self, statement: Statement, start: Any) -> Values:
+        return tuple(
+            replace(before, tensor=unknown.space.unwrap(start[unknown.name])).of_all(statement.size)
+            for before, unknown in zip(statement.starts, statement.system.unknowns, strict=True)
+        )
+
+    def _result(self, state: Statement | None, solved: Solved, arguments: tuple[Any, ...]) -> Any:
+        return solved.solution
+
+
+@overload
+def prepared(residual_or_problem: Problem, *example: Any, **options: Any) -> PreparedProblem: ...
+
+
+@overload
+def prepared(residual_or_problem: Callable[..., CurveFit], *example: Any, **options: Any) -> PreparedFit: ...
+
+
+@overload
+def prepared(residual_or_problem: Callable[..., Any], *example: Any, **options: Any) -> PreparedResidual: ...
+
+
+def prepared(
+    residual_or_problem: Any, *example: Any, **options: Any
+) -> PreparedResidual | PreparedProblem | PreparedFit:
+    """A callable that solves for other numbers, with the checks of a call done once.
+
+    `mslsq.least_squares` and `mslsq.solve` look in every call at everything that a residual reads, and evaluate the
+    user's own Python at the start and at the solution, to notice what has changed since the call before. A prepared
+    solve does that at its first and every hundredth call. In between it takes for granted that nothing has changed
+    but the numbers in its arguments, and in the tensors that the residual or problem held when it was prepared:
+    those are read in every call (an optimizer may write into parameters), but a tensor that is put in the place of
+    another, an attribute, a global variable, a mode of a module or a monkeypatched function is not seen.
+
+    Args:
+        residual_or_problem: as for `mslsq.least_squares`; a `mslsq.Problem` as for `mslsq.solve`; or the function
+            `mslsq.curve_fit` itself, followed by its model.
+        example: positional arguments as the front door takes them: `x0, args`, of a problem `values, data`, of
+            `curve_fit` `model, t, y, p0`. Of tensors only shape, dtype, device and strides count.
+        options: as for the front door; they are fixed.
+
+    Returns:
+        A callable `(x0, args=())`; of a problem `(values, data=None)`; of `curve_fit`
+        `(t, y, p0, *, sigma=None, mask=None)`. It returns what the front door does, with the same derivatives, under
+        the same transforms.
+
+    Raises:
+        ProblemError (a ValueError): something is wrong with the example; or, when called, the arguments are of other
+            shapes, dtypes or devices than the example, or hold another number or string.
+        HiddenStateError: when called: what the residual or problem holds has changed.
+
+    >>> t = torch.linspace(0, 1, 20, dtype=torch.float64)
+    >>> def residual(p, t, y):
+    ...     return p[0] * torch.exp(p[1] * t) - y
+    >>> start = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    >>> fit = mslsq.prepared(residual, start, args=(t, torch.zeros_like(t)))
+    >>> fit(start, args=(t, 2.0 * torch.exp(-1.5 * t))).value
+    tensor([ 2.0000, -1.5000], dtype=torch.float64)
+    """
+    if residual_or_problem is curve_fit:
+        return PreparedFit(*example, **options)
+    if isinstance(residual_or_problem, Problem):
+        return _prepared_problem(residual_or_problem, *example, **options)
+    return _prepared_residual(residual_or_problem, *example, **options)
+
+
+def _prepared_residual(
+    residual: Callable[..., Any],
+    x0: Any,
+    args: tuple[Any, ...] | None = None,
+    *,
+    jac: Callable[..., Any] | None = None,
+    has_aux: bool = False,
+    in_dims: Any = None,
+    solver: Solver | None = None,
+    loss: RobustLoss | None = None,
+    bounds: Any = None,
+    adjoint: Adjoint | None = None,
+) -> PreparedResidual:
+    options = {"jac": jac, "has_aux": has_aux, "in_dims": in_dims, "loss": loss, "bounds": bounds}
+    return PreparedResidual(residual, x0, () if args is None else args, options, solver, adjoint)
+
+
+def _prepared_problem(
+    problem: Problem,
+    values: Mapping[str, Any],
+    data: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    in_dims: Any = None,
+    solver: Solver | None = None,
+    adjoint: Adjoint | None = None,
+    **of_residuals: Any,
+) -> PreparedProblem:
+    if of_residuals:
+        raise ProblemError(
+            f"{', '.join(of_residuals)}: options of a residual. In a Problem the costs have jacobians and a loss of "
+            "their own."
+        )
+    return PreparedProblem(problem, values, {} if data is None else data, in_dims, solver, adjoint)
+
+
+def _placed(before: Start, tensor: Tensor, storage: int, size: int | None) -> Tensor:
+    """The start of an unknown of one block, (batch, 1, storage)."""
+    if before.axis is None:
+        return tensor.reshape(1, 1, storage).expand(size or 1, 1, storage)
+    return tensor.movedim(before.axis, 0).reshape(-1, 1, storage)
+
+
+def _plain(data: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Dicts, whatever mappings were given: the structure of arguments is compared."""
+    return {name: dict(replaced) for name, replaced in data.items()}

@@ -1,0 +1,169 @@
+"""A call of a prepared solve: what is fixed when it is made, what every call looks at, and what every hundredth."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+from mslsq import pytree
+from mslsq.adjoint import Adjoint, Implicit, solve_system
+from mslsq.front.batching import is_whole
+from mslsq.front.residual_statement import StatedResidual
+from mslsq.front.statement import Solved, Statement
+from mslsq.linearize.blocks import Values
+from mslsq.private import transforms_are_active
+from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
+from mslsq.solvers import LevenbergMarquardt, Solver
+from mslsq.solvers.planning import Pinned, Task, plan_key
+from mslsq.tracing.reading.values import value_of
+from mslsq.validation import instance_of
+
+CHECKED_EVERY = 100
+"""Calls from one check of the hidden state to the next."""
+
+Kind = TypeVar("Kind", Statement, StatedResidual)
+
+
+class HiddenStateError(RuntimeError):
+    """What a prepared residual or problem holds has changed since it was prepared."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """What a check has found, for the calls up to the next."""
+
+    statement: Statement
+    task: Task
+    held: tuple[dict[str, Tensor], ...]
+    """Per term, the tensors that are no arguments: those that the callable or problem holds."""
+    places: tuple[tuple[tuple[int, str, int | None], ...], ...]
+    """Per tensor of the arguments behind the start: the inputs that it is, (term, name, batch axis)."""
+
+
+class Prepared(Generic[Kind]):
+    """A callable that solves one problem for other numbers; made by `mslsq.prepared`."""
+
+    def __init__(self, solver: Solver | None, adjoint: Adjoint | None, example: tuple[Any, ...]):
+        self._solver = LevenbergMarquardt() if solver is None else solver
+        self._adjoint = Implicit() if adjoint is None else adjoint
+        instance_of("solver", self._solver, Solver)
+        instance_of("adjoint", self._adjoint, Adjoint)
+        self._structure: pytree.Structure
+        leaves, self._structure = pytree.flatten(example)
+        self._expected = [_expected(leaf) for leaf in leaves]
+        self._kinds = tuple(type(leaf) for leaf in pytree.leaves(example, is_leaf=is_whole))
+        self._key = self._key_of(self._statement(self._state(*example)))
+        self._fixed: Fixed | None = None
+        self._calls = 0
+
+    # ---- what the two kinds of problems answer
+
+    def _state(self, *arguments: Any) -> Kind:
+        """The call as its front door states it."""
+        raise NotImplementedError
+
+    def _statement(self, state: Kind) -> Statement:
+        raise NotImplementedError
+
+    def _starts(self, statement: Statement, start: Any) -> Values:
+        """The start of every unknown, (batch, count, storage)."""
+        raise NotImplementedError
+
+    def _result(self, state: Kind | None, solved: Solved, arguments: tuple[Any, ...]) -> Any:
+        raise NotImplementedError
+
+    # ---- the call
+
+    def solved(self, *arguments: Any) -> Any:
+        """The result for these arguments."""
+        leaves = self._checked(arguments)
+        self._calls += 1
+        if self._fixed is None or self._calls % CHECKED_EVERY == 1 or transforms_are_active():
+            return self._looked_at(arguments)
+        fixed, count = self._fixed, len(leaves)
+        inputs = tuple([dict(held) for held in fixed.held])
+        for leaf, places in zip(leaves[count - len(fixed.places) :], fixed.places, strict=True):
+            for term, name, axis in places:
+                inputs[term][name] = leaf if axis is None else leaf.movedim(axis, 0)
+        starts = self._starts(fixed.statement, arguments[0])
+        found, plan = solve_system(fixed.task, starts, inputs, self._adjoint)
+        return self._result(None, fixed.statement.given_back(found, plan, self._solver, inputs), arguments)
+
+    def _looked_at(self, arguments: tuple[Any, ...]) -> Any:
+        """The call as its front door does it, with the hidden state compared."""
+        start, *rest = arguments
+        # Objects of their own, by which they are found again among the inputs.
+        leaves, structure = pytree.flatten(tuple(rest))
+        own = [leaf.view_as(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        state = self._state(start, *pytree.unflatten(own, structure))
+        statement = self._statement(state)
+        if self._key_of(statement) != self._key:
+            raise HiddenStateError(_changed())
+        solved = statement.solved(self._solver, self._adjoint)
+        if self._fixed is not None and not transforms_are_active():
+            pinned = self._fixed.task.pinned
+            if pinned is not None and pinned.plan is not solved.plan:
+                raise HiddenStateError(_changed())
+        if not transforms_are_active() and not solved.plan.changes_unseen and not solved.plan.execution.why_eager:
+            self._fixed = self._fixed_by(statement, solved, own)
+        return self._result(state, solved, arguments)
+
+    def _fixed_by(self, statement: Statement, solved: Solved, own: list[Any]) -> Fixed:
+        names: dict[int, list[tuple[int, str, int | None]]] = {id(leaf): [] for leaf in own}
+        held: list[dict[str, Tensor]] = []
+        for number, leaves in enumerate(statement.leaves):
+            held.append({leaf.name: leaf.batch_first for leaf in leaves})
+            for leaf in leaves:
+                if id(leaf.tensor) in names:
+                    names[id(leaf.tensor)].append((number, leaf.name, leaf.axis))
+        task = statement.task(self._solver)
+        task = replace(task, pinned=Pinned(solved.plan))
+        return Fixed(statement, task, tuple(held), tuple(tuple(names[id(leaf)]) for leaf in own))
+
+    def _key_of(self, statement: Statement) -> Hashable:
+        return plan_key(statement.task(self._solver), statement.values, statement.inputs)
+
+    def _checked(self, arguments: tuple[Any, ...]) -> list[Any]:
+        """The leaves of the arguments, in the layout of the example."""
+        leaves, structure = pytree.flatten(arguments)
+        if structure != self._structure:
+            raise ProblemError(
+                f"This solve was prepared for arguments of the structure {self._structure}, not {structure}. Prepare "
+                "another one, or call mslsq.least_squares or mslsq.solve."
+            )
+        for number, (leaf, expected) in enumerate(zip(leaves, self._expected, strict=True)):
+            if _expected(leaf) != expected:
+                _refuse(number, leaf, expected)
+        return leaves
+
+
+def _expected(leaf: Any) -> Hashable:
+    """What a leaf has in common with that of the example: everything but the numbers in a tensor."""
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.dtype, leaf.device, leaf.stride()
+    return value_of(leaf, type(leaf))
+
+
+def _refuse(number: int, leaf: Any, expected: Any) -> None:
+    where = f"Leaf {number} of the arguments"
+    if not isinstance(leaf, Tensor) or not isinstance(expected, tuple) or len(expected) != 4:
+        raise ProblemError(f"{where} is {leaf!r}; the solve was prepared for another value. Prepare one for each.")
+    shape, dtype, device, stride = expected
+    for error, given, was in (
+        (ShapeError, tuple(leaf.shape), tuple(shape)),
+        (DtypeError, leaf.dtype, dtype),
+        (DeviceError, leaf.device, device),
+    ):
+        if given != was:
+            raise error(f"{where} is {given}; the solve was prepared for {was}. Prepare one for each.")
+    raise ShapeError(f"{where} has strides {leaf.stride()}; the solve was prepared for {stride}: use .contiguous().")
+
+
+def _changed() -> str:
+    return (
+        "What a prepared solve holds (attributes, closures, modules, global variables, the code of functions) has "
+        f"changed since it was prepared, and is compared at the first and every {CHECKED_EVERY}th call only: the "
+        f"results since the last comparison may be those of either state. Pass what changes as an argument, prepare "
+        "again after a change, or call mslsq.least_squares or mslsq.solve, which notice."
+    )
