@@ -1,0 +1,43 @@
+"""Compiles the source of a program and loads it, in the calling thread, each time anew."""
+
+import ctypes
+import os
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from mslsq.kernels.build import FLAGS, best_target, compiler, targets
+
+WIDTHS = {"baseline": 16, "avx2": 32, "avx512": 64}
+"""Bytes of a vector register, by the instruction set."""
+
+OPTIONS = (*(flag for flag in FLAGS if not flag.startswith("-ffp-contract")), "-ffp-contract=off")
+"""Those of the kernels, but no product is fused with a sum where the source does not say so: √(a² − b²) with a = b must
+not become the root of a negative number that PyTorch never sees."""
+
+
+@cache
+def target() -> str:
+    """The instruction set that programs are compiled for: `$MSLSQ_TARGET`, or the best that the processor has.
+
+    Raises:
+        CompilerError: there is no compiler.
+    """
+    named = os.environ.get("MSLSQ_TARGET")
+    if named:
+        return named
+    with tempfile.TemporaryDirectory(prefix="mslsq-") as folder:
+        return best_target(Path(folder))
+
+
+def compiled(source: str) -> ctypes.CDLL:
+    """The library of a source. CompilerError where there is no compiler, RuntimeError where it refuses the source."""
+    with tempfile.TemporaryDirectory(prefix="mslsq-") as folder:
+        text, library = Path(folder) / "program.cpp", Path(folder) / "program.so"
+        text.write_text(source)
+        command = [*compiler(), *OPTIONS, *targets()[target()], "-shared", str(text), "-o", str(library)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"the compiler refused a native program:\n{done.stderr[:2000]}")
+        return ctypes.CDLL(str(library))
