@@ -12,6 +12,7 @@ from mslsq.linearize.blocks import BlockTerm, Values, block_term
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
+from mslsq.linearize.programs import attempted, wished
 from mslsq.linearize.ways import hessian_way_of, way_of
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System
@@ -62,8 +63,12 @@ def planned(
         plan = _checked_again(task, plan, values, inputs)
     if differentiated and not plan.hessians_checked:
         _choose_hessians(task, plan, values, inputs)
+    native = task.solver.trace != "never" and not plan.execution.why_eager
+    if native and wished() == "wait":
+        _write_programs(task, plan, values, inputs)
+    linear = linear_solver_of(task, plan)
     linearizer = plan.linearizer(
-        task.system, task.batch, task.batched, linear_solver_of(task, plan), fused=task.solver.compile
+        task.system, task.batch, task.batched, linear, fused=task.solver.compile, native=native
     )
     return plan, linearizer, linearizer.prepare(inputs)
 
@@ -133,6 +138,19 @@ def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inpu
         plan.notes.say(found.note)
         if found.way.lane_by_lane and not plan.execution.why_eager:
             plan.execution.why_eager = found.note
+
+
+def _write_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
+    """Native programs of all terms that can have one; what was recorded without them goes."""
+    if plan.compressed is not None or not plan.is_on_cpu:
+        return
+    blocks = plan.blocks(task.system, task.batch, task.batched)
+    for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
+        if number not in plan.programs:
+            attempt = attempted(block, values, given)
+            plan.programs[number] = attempt.program
+            plan.notes.say(attempt.why_not)
+            plan.execution.graphs.clear()
 
 
 def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:

@@ -46,7 +46,8 @@ class Witness:
     @property
     def is_needed(self) -> bool:
         """Has anything been recorded that could have gone stale?"""
-        return bool(self._terms) and (bool(self._plan.execution.graphs) or self._plan.holds_residuals)
+        plan = self._plan
+        return bool(self._terms) and (bool(plan.execution.graphs) or plan.holds_residuals or plan.holds_programs)
 
     def record(self, values: Values) -> None:
         """Record the linearization of the lanes; done before anything else is recorded."""

@@ -1,0 +1,109 @@
+"""From a function of one block to its native program: record, differentiate, write, compile."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import fx
+
+from mslsq.native import derivative
+from mslsq.native.arrays import Array
+from mslsq.native.compiling import WIDTHS, compiled, target
+from mslsq.native.operator import LINEARIZATIONS, RESIDUALS, NativeProgram
+from mslsq.native.recording import recorded
+from mslsq.native.scalars import LARGEST, Node, NotScalarError, Program, Scalar
+from mslsq.native.text import Argument, Function, source
+
+
+def moved_at_rest(retraction: fx.GraphModule, storage: int, tangent: int, dtype: torch.dtype) -> "Moves":
+    """The derivatives of the graph `retraction(x, δ)` in δ at δ = 0, where it is x.
+
+    Args:
+        storage, tangent: sizes of x and of δ.
+    """
+    program = Program(dtype)
+    x, delta = (Array(np.arange(size), dtype, number) for number, size in enumerate((storage, tangent)))
+    (moved,) = recorded(program, retraction, [x, delta])
+    directions = {
+        program.input(1, column, "real").number: {column: program.constant(1, "real")} for column in range(tangent)
+    }
+    return Moves(program, derivative.jacobian(program, list(moved), directions, tangent))
+
+
+class Moves:
+    """How the storage of a variable follows a small tangent: ∂x/∂δ as scalars of x."""
+
+    def __init__(self, program: Program, slopes: list[list[Scalar | None]]):
+        self._program, self._slopes = program, slopes
+
+    def directions(self, program: Program, tensor: int, first: int) -> dict[int, dict[int, Scalar]]:
+        """For `derivative.jacobian`: by entry of input number `tensor`, its derivatives in the columns from `first`."""
+        with_zero = _Transplant(self._program, program, tensor)
+        found = {}
+        for entry, row in enumerate(self._slopes):
+            slopes = {first + k: with_zero(slope) for k, slope in enumerate(row) if slope is not None}
+            # A slope that has come to 0 is one by structure: there is no tangent along it.
+            found[program.input(tensor, entry, "real").number] = {k: s for k, s in slopes.items() if s.value != 0}
+        return found
+
+
+class _Transplant:
+    """Nodes of one program in another, where the tangent is 0 and x is an input.
+
+    0 · x is 0 here: where x is not finite, neither is what follows from it.
+    """
+
+    def __init__(self, old: Program, new: Program, tensor: int):
+        self._old, self._new, self._tensor = old, new, tensor
+        self._known: dict[int, Scalar] = {}
+
+    def __call__(self, scalar: Scalar) -> Scalar:
+        self._new.are_finite = True
+        try:
+            for number in self._old.needed([scalar.number]):
+                if number not in self._known:
+                    self._known[number] = self._made(self._old.nodes[number])
+        finally:
+            self._new.are_finite = False
+        return self._known[scalar.number]
+
+    def _made(self, node: Node) -> Scalar:
+        if node.operation == "constant":
+            return self._new.constant(node.detail[0], node.kind)
+        if node.operation == "input":
+            tensor, entry = node.detail
+            return self._new.constant(0, "real") if tensor == 1 else self._new.input(self._tensor, entry, node.kind)
+        operands = [self._known[operand].number for operand in node.operands]
+        return Scalar(self._new, self._new.make(node.operation, *operands))
+
+
+def linearized(
+    program: Program, residual: Sequence[Scalar], directions: Mapping[int, Mapping[int, Scalar]], columns: int
+) -> list[Scalar]:
+    """The Jacobian of a residual, row by row."""
+    zero = program.constant(0, "real")
+    rows = derivative.jacobian(program, residual, directions, columns)
+    return [zero if slope is None else slope for row in rows for slope in row]
+
+
+def native_program(
+    program: Program, inputs: Sequence[Argument], residual: Sequence[Scalar], jacobian: Sequence[Scalar]
+) -> NativeProgram:
+    """Compile a residual and its Jacobian (row by row).
+
+    Raises:
+        NotScalarError: they take too many operations.
+        CompilerError: there is no compiler.
+    """
+    r, j = tuple(x.number for x in residual), tuple(x.number for x in jacobian)
+    count = program.count([*r, *j])
+    if count > LARGEST:
+        raise NotScalarError(f"it takes {count:,} operations of scalars, more than {LARGEST:,}")
+    functions = [Function(RESIDUALS, (r,)), Function(LINEARIZATIONS, (r, j))]
+    width = WIDTHS[target()]
+    library = compiled(source(program, inputs, functions, width))
+    nodes = (program.nodes[number] for number in program.needed([*r, *j]))
+    used = frozenset(node.detail[0] for node in nodes if node.operation in ("input", "lookup"))
+    return NativeProgram(
+        library, inputs, used, program.dtype, len(r), len(j) // len(r), width // program.dtype.itemsize
+    )
