@@ -17,7 +17,7 @@ from mslsq.linearize.blocks import BlockTerm, Values, of_a_block
 from mslsq.linearize.ways import sample_at_ends
 from mslsq.manifolds.space import Space
 from mslsq.native.arrays import input_array, kind_of
-from mslsq.native.building import Moves, linearized, moved_at_rest, native_program
+from mslsq.native.building import Moves, Written, linearized, moved_at_rest, native_programs
 from mslsq.native.operator import NativeProgram
 from mslsq.native.recording import recorded
 from mslsq.native.scalars import NotScalarError, Program, Scalar
@@ -107,7 +107,7 @@ def _written(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Te
         jacobian = list(outputs[1].reshape(-1))
     else:
         jacobian = linearized(program, residual, _directions(block, program), sum(block.tangents))
-    return native_program(program, _arguments(block, leaves, names), residual, jacobian)
+    return native_programs([Written.of(program, _arguments(block, leaves, names), residual, jacobian)])[0]
 
 
 def _directions(block: BlockTerm, program: Program) -> dict[int, dict[int, Scalar]]:

@@ -1,6 +1,7 @@
 """From a function of one block to its native program: record, differentiate, write, compile."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from mslsq.native.compiling import WIDTHS, compiled, target
 from mslsq.native.operator import LINEARIZATIONS, RESIDUALS, NativeProgram
 from mslsq.native.recording import recorded
 from mslsq.native.scalars import LARGEST, Node, NotScalarError, Program, Scalar
-from mslsq.native.text import Argument, Function, source
+from mslsq.native.text import Argument, Function, source, written
 
 
 def moved_at_rest(retraction: fx.GraphModule, storage: int, tangent: int, dtype: torch.dtype) -> "Moves":
@@ -86,24 +87,51 @@ def linearized(
     return [zero if slope is None else slope for row in rows for slope in row]
 
 
-def native_program(
-    program: Program, inputs: Sequence[Argument], residual: Sequence[Scalar], jacobian: Sequence[Scalar]
-) -> NativeProgram:
-    """Compile a residual and its Jacobian (row by row).
+@dataclass(frozen=True)
+class Written:
+    """A residual and its Jacobian (row by row) as scalars of one program."""
+
+    program: Program
+    inputs: tuple[Argument, ...]
+    residual: tuple[int, ...]
+    jacobian: tuple[int, ...]
+
+    @staticmethod
+    def of(
+        program: Program, inputs: Sequence[Argument], residual: Sequence[Scalar], jacobian: Sequence[Scalar]
+    ) -> "Written":
+        """Raises NotScalarError where they take too many operations."""
+        made = Written(program, tuple(inputs), *(tuple(x.number for x in part) for part in (residual, jacobian)))
+        count = program.count([*made.residual, *made.jacobian])
+        if count > LARGEST:
+            raise NotScalarError(f"it takes {count:,} operations of scalars, more than {LARGEST:,}")
+        return made
+
+    def functions(self, prefix: str) -> list[str]:
+        """The source of both functions."""
+        outputs = {RESIDUALS: (self.residual,), LINEARIZATIONS: (self.residual, self.jacobian)}
+        return [written(self.program, self.inputs, Function(prefix + name, out)) for name, out in outputs.items()]
+
+    @property
+    def used(self) -> frozenset[int]:
+        """The inputs of which something is read."""
+        nodes = [self.program.nodes[n] for n in self.program.needed([*self.residual, *self.jacobian])]
+        return frozenset(node.detail[0] for node in nodes if node.operation in ("input", "lookup"))
+
+
+def native_programs(all_written: Sequence[Written]) -> list[NativeProgram]:
+    """Compile programs of one dtype, all in one source.
 
     Raises:
-        NotScalarError: they take too many operations.
         CompilerError: there is no compiler.
     """
-    r, j = tuple(x.number for x in residual), tuple(x.number for x in jacobian)
-    count = program.count([*r, *j])
-    if count > LARGEST:
-        raise NotScalarError(f"it takes {count:,} operations of scalars, more than {LARGEST:,}")
-    functions = [Function(RESIDUALS, (r,)), Function(LINEARIZATIONS, (r, j))]
-    width = WIDTHS[target()]
-    library = compiled(source(program, inputs, functions, width))
-    nodes = (program.nodes[number] for number in program.needed([*r, *j]))
-    used = frozenset(node.detail[0] for node in nodes if node.operation in ("input", "lookup"))
-    return NativeProgram(
-        library, inputs, used, program.dtype, len(r), len(j) // len(r), width // program.dtype.itemsize
-    )
+    dtype, width = all_written[0].program.dtype, WIDTHS[target()]
+    parts = [part for k, one in enumerate(all_written) for part in one.functions(f"program{k}_")]
+    library = compiled(source(parts, dtype, width))
+    return [
+        NativeProgram(
+            library, f"program{k}_", one.inputs, one.used, dtype,
+            rows=len(one.residual), columns=len(one.jacobian) // len(one.residual), vector=width // dtype.itemsize,
+        )
+        for k, one in enumerate(all_written)
+    ]

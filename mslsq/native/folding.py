@@ -20,7 +20,7 @@ _DTYPES = {"integer": torch.int64, "boolean": torch.bool}
 def folded(program: "Program", operation: str, operands: tuple[int, ...]) -> int | None:
     """The node that an operation comes to without being computed; None where there is none."""
     nodes = [program.nodes[number] for number in operands]
-    values = [node.detail[0] if node.operation == "constant" else None for node in nodes]
+    values = [node.value for node in nodes]
     if all(value is not None for value in values):
         return _computed(program, operation, [(node.kind, node.detail[0]) for node in nodes])
     if operation == "select":
@@ -65,6 +65,8 @@ def _arithmetic(
             return a if y == 1 else program.make("neg", a)
         if y and math.isfinite(y) and abs(math.frexp(y)[0]) == 0.5 and 1e-30 < abs(y) < 1e30:  # a power of two
             return program.make("mul", a, program.constant(1 / y, "real").number)
+    elif operation == "pow" and y in (0, 1):
+        return a if y == 1 else program.constant(1, "real").number
     elif operation == "add":
         if x is not None:
             a, y = b, x

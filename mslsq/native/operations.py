@@ -49,7 +49,7 @@ def _root(x: "Scalar") -> "Scalar":
 def _power_slopes(y: "Scalar", x: "Scalar", p: "Scalar") -> "tuple[Scalar, Scalar]":
     """p xᵖ⁻¹ and xᵖ log x, each 0 where xᵖ is constant in it though a factor is infinite."""
     base = p.is_equal(0).choose(0, p * x.apply("pow", p - 1))
-    flat = p.is_equal(0).choose(x.is_at_least(0), x.is_equal(0).apply("and", p.is_at_least(0)))
+    flat = x.is_equal(0).apply("and", p.is_at_least(0))
     return base, flat.choose(0, y * x.apply("log"))
 
 
@@ -63,8 +63,18 @@ def _smaller_slopes(y: "Scalar", a: "Scalar", b: "Scalar") -> "tuple[Scalar, Sca
     return share, 1 - share
 
 
+def _least_slopes(y: "Scalar", x: "Scalar", limit: "Scalar") -> "tuple[Scalar, Scalar]":
+    return x.is_at_least(limit).choose(1, 0), x.is_below(limit).choose(1, 0)
+
+
+def _most_slopes(y: "Scalar", x: "Scalar", limit: "Scalar") -> "tuple[Scalar, Scalar]":
+    return x.is_at_most(limit).choose(1, 0), x.is_above(limit).choose(1, 0)
+
+
 def _shared_slopes(y: "Scalar", best: "Scalar", *terms: "Scalar") -> "tuple[Scalar | None, ...]":
-    ties = [term.is_equal(best).choose(1, 0) for term in terms]
+    missing = best.apply("ne", best)
+    ties = [term.is_equal(best).apply("or", missing.apply("and", term.apply("ne", term))) for term in terms]
+    ties = [tie.choose(1, 0) for tie in ties]
     count = ties[0]
     for tie in ties[1:]:
         count = count + tie
@@ -90,12 +100,16 @@ OPERATIONS: dict[str, Operation] = {
     "abs": Operation(torch.abs, "abs_({0})", lambda y, x: (x.apply("sign"),)),
     "maximum": Operation(torch.maximum, "maximum_({0}, {1})", _larger_slopes),
     "minimum": Operation(torch.minimum, "minimum_({0}, {1})", _smaller_slopes),
+    # limits belong to the inside; NaN is neither inside nor outside
+    "at_least": Operation(torch.clamp_min, "maximum_({0}, {1})", _least_slopes),
+    "at_most": Operation(torch.clamp_max, "minimum_({0}, {1})", _most_slopes),
     # the first operand, which is the largest or least of the others; those that are equal to it share the derivative
     "shared": Operation(lambda y, *terms: y, "{0}", _shared_slopes),
     # functions
     "sqrt": _unary("sqrt", lambda y, x: 0.5 / y),
     # the root of a sum of squares: PyTorch's norms have the derivative 0 at 0
     "length": Operation(_length, "sqrt_({0})", lambda y, x: (y.is_equal(0).choose(0, 0.5 / y),)),
+    "magnitude": Operation(torch.abs, "abs_({0})", lambda y, x: (y.is_equal(0).choose(0, x / y),)),  # a norm of one term
     "exp": _unary("exp", lambda y, x: y),
     "exp2": _unary("exp2", lambda y, x: y * log(2)),
     "expm1": _unary("expm1", lambda y, x: y + 1),
@@ -113,18 +127,20 @@ OPERATIONS: dict[str, Operation] = {
     "cosh": _unary("cosh", lambda y, x: x.apply("sinh")),
     "tanh": _unary("tanh", lambda y, x: 1 - _square(y)),
     "asinh": _unary("asinh", lambda y, x: 1 / _root(_square(x) + 1)),
-    "acosh": _unary("acosh", lambda y, x: 1 / (_root(x - 1) * _root(x + 1))),
+    "acosh": _unary("acosh", lambda y, x: 1 / _root(_square(x) - 1)),
     "atanh": _unary("atanh", lambda y, x: 1 / (1 - _square(x))),
     "erf": _unary("erf", lambda y, x: 2 / sqrt(pi) * (-_square(x)).apply("exp")),
     "erfc": _unary("erfc", lambda y, x: -2 / sqrt(pi) * (-_square(x)).apply("exp")),
     "sigmoid": Operation(torch.sigmoid, "sigmoid_({0})", lambda y, x: ((1 - y) * y,)),
-    "pow": Operation(torch.pow, "pow_({0}, {1})", _power_slopes),
+    "pow": Operation(torch.pow, "pow_({0}, {1})", _power_slopes),  # by a constant of `POWERS`: as there
     "atan2": Operation(torch.atan2, "atan2_({0}, {1})", _angle_slopes),
     # x - trunc(x / y) y and x - floor(x / y) y, exactly
     "fmod": Operation(torch.fmod, "fmod_({0}, {1})", lambda r, x, y: (x._like(1), -(x / y).apply("trunc"))),
-    "remainder": Operation(torch.remainder, "remainder_({0}, {1})", lambda r, x, y: (x._like(1), -(x / y).apply("floor"))),
+    "remainder": Operation(torch.remainder, "remainder_({0}, {1})", lambda r, x, y: (x._like(1), -x.apply("floor_div", y))),
+    "hypot": Operation(torch.hypot, "hypot_({0}, {1})", lambda h, x, y: (x / h, y / h), commutes=True),
     # no derivative
     "detached": Operation(lambda x: x, "{0}"),
+    "floor_div": Operation(lambda a, b: torch.div(a, b, rounding_mode="floor"), "floor_div_({0}, {1})"),
     "floor": Operation(torch.floor, "floor_({0})"),
     "ceil": Operation(torch.ceil, "ceil_({0})"),
     "trunc": Operation(torch.trunc, "trunc_({0})"),
@@ -149,6 +165,15 @@ OPERATIONS: dict[str, Operation] = {
     "real": Operation(lambda x: x.to(torch.float64), "real_({0})", result="real"),
     "integer": Operation(lambda x: x.to(torch.int64), "integer_({0})", result="integer"),
     "modulo": Operation(torch.remainder, "modulo_({0}, {1})"),  # of integers, by a constant that is not 0
-    "quotient": Operation(lambda a, b: torch.div(a, b, rounding_mode="floor"), "quotient_({0}, {1})"),
 }
 """By name. Booleans are masks in C++: all bits of a lane set, or none."""
+
+POWERS = {
+    0.5: "sqrt_({0})",
+    -0.5: "(1 / sqrt_({0}))",
+    2.0: "({0} * {0})",
+    3.0: "({0} * {0} * {0})",
+    -1.0: "(1 / {0})",
+    -2.0: "(1 / ({0} * {0}))",
+}
+"""How PyTorch computes these powers, and no other: √ and pow differ at −∞."""

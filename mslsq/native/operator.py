@@ -30,7 +30,7 @@ class NativeProgram:
     """A compiled function of one block and its Jacobian.
 
     Args:
-        library: with the functions `residuals` and `linearizations`.
+        library: with the functions `residuals` and `linearizations`, their names after a prefix.
         inputs: as the source was written for; those in `used` alone are read.
         dtype: of real numbers; integers and booleans are read as int64.
         rows, columns: of the Jacobian.
@@ -40,6 +40,7 @@ class NativeProgram:
     def __init__(
         self,
         library: ctypes.CDLL,
+        prefix: str,
         inputs: Sequence[Argument],
         used: frozenset[int],
         dtype: torch.dtype,
@@ -49,8 +50,7 @@ class NativeProgram:
     ):
         self.inputs, self.used, self.dtype = tuple(inputs), used, dtype
         self.rows, self.columns, self._vector = rows, columns, vector
-        self._library = library
-        self._functions = {name: getattr(library, name) for name in (RESIDUALS, LINEARIZATIONS)}
+        self._functions = {name: getattr(library, prefix + name) for name in (RESIDUALS, LINEARIZATIONS)}
         self.number = next(_NUMBERS)
         _PROGRAMS[self.number] = self
 

@@ -107,22 +107,34 @@ class Recorder:
         return dtype
 
     def scalars(self, value: Any, dtype: torch.dtype | None = None) -> np.ndarray:
-        """Any argument as an array of Scalars, converted to a dtype."""
+        """Any argument as an array of Scalars, converted to a dtype in which something is computed."""
+        if dtype not in (None, self.program.dtype, torch.int64, torch.bool):
+            raise NotScalarError(f"it computes in {dtype}, the variables are of {self.program.dtype}")
+        return self.moved(value, dtype)
+
+    def moved(self, value: Any, dtype: torch.dtype | None = None) -> np.ndarray:
+        """Any argument as an array of Scalars, converted to a dtype that may be narrower than the program's: numbers
+        that are only moved are the same in both."""
         if isinstance(value, Array):
             found, own = value.scalars(self.program), value.dtype
-        elif isinstance(value, Tensor):
-            found, own = of_constants(self.program, value.detach()), value.dtype
         else:
-            tensor = torch.tensor(value)
-            own = tensor.dtype if not isinstance(value, float) else self.program.dtype
-            found = of_constants(self.program, torch.tensor(value, dtype=torch.float64) if own != tensor.dtype else tensor)
-        return found if dtype is None else self.converted(found, own, dtype)
+            if isinstance(value, float):  # no rounding to the default dtype, but to the one that is wanted
+                value = torch.tensor(value, dtype=dtype if dtype and dtype.is_floating_point else torch.float64)
+            tensor = torch.as_tensor(value).detach()
+            found, own = of_constants(self.program, tensor), tensor.dtype
+        return found if dtype is None else self._converted(found, own, dtype)
 
-    def converted(self, scalars: np.ndarray, own: torch.dtype, dtype: torch.dtype) -> np.ndarray:
-        """Scalars of one dtype as those of another. NotScalarError for dtypes that a program has no arithmetic of."""
-        kind, wanted = kind_of(own), self.kind_for(dtype)
-        if kind == wanted == "real" and own != dtype and torch.promote_types(own, dtype) != dtype:
-            raise NotScalarError(f"it rounds {own} to {dtype}")
+    def _converted(self, scalars: np.ndarray, own: torch.dtype, dtype: torch.dtype) -> np.ndarray:
+        """Scalars of one dtype as those of another. NotScalarError where that would round."""
+        kind, wanted = kind_of(own), kind_of(dtype)
+        if wanted == "integer" and dtype != torch.int64 and own != dtype:
+            raise NotScalarError(f"it converts to {dtype}")
+        if wanted == "real":
+            wider = torch.promote_types(own, dtype) if kind == "real" else dtype
+            if wider != dtype or torch.promote_types(dtype, self.program.dtype) != self.program.dtype:
+                raise NotScalarError(f"it rounds {own} to {dtype}")
+            if kind == "integer" and dtype != self.program.dtype:
+                raise NotScalarError(f"it rounds {own} to {dtype}")
         if kind == wanted:
             return scalars
         if wanted == "boolean":
@@ -131,12 +143,6 @@ class Recorder:
             one, zero = self.constant(1, wanted), self.constant(0, wanted)
             return each(lambda x: x.choose(one, zero), scalars)
         return each(lambda x: x.apply(wanted), scalars)
-
-    def kind_for(self, dtype: torch.dtype) -> Kind:
-        """The kind of a dtype in which something is computed: the program's own real one, int64, bool."""
-        if dtype not in (self.program.dtype, torch.int64, torch.bool):
-            raise NotScalarError(f"it computes in {dtype}, the variables are of {self.program.dtype}")
-        return kind_of(dtype)
 
     def reals(self, value: Any) -> np.ndarray:
         """An output of the graph."""

@@ -38,6 +38,11 @@ class Node(NamedTuple):
     detail: tuple[Any, ...] = ()
     """Of a constant its value, of an input its tensor and the entry, of a lookup its tensor."""
 
+    @property
+    def value(self) -> float | int | bool | None:
+        """Of a constant its value; None of what is computed or given."""
+        return self.detail[0] if self.operation == "constant" else None
+
 
 class Scalar:
     """A node of a program, with the operators of arithmetic."""
@@ -54,8 +59,7 @@ class Scalar:
     @property
     def value(self) -> float | int | bool | None:
         """Of a constant its value; None of what is computed or given."""
-        node = self.program.nodes[self.number]
-        return node.detail[0] if node.operation == "constant" else None
+        return self.program.nodes[self.number].value
 
     def apply(self, operation: str, *others: "Scalar | float") -> "Scalar":
         """The operation of this scalar and others; Python numbers become constants of this scalar's kind."""

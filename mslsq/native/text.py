@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from mslsq.native.operations import OPERATIONS
+from mslsq.native.operations import OPERATIONS, POWERS
 from mslsq.native.scalars import Kind, Node, Program
 
 SOURCE = Path(__file__).parent / "source"
@@ -40,16 +40,9 @@ class Function:
     outputs: tuple[tuple[int, ...], ...]
 
 
-def source(program: Program, inputs: Sequence[Argument], functions: Sequence[Function], width: int) -> str:
-    """The whole source of a program.
-
-    Args:
-        inputs: in the order of the program's tensors.
-        width: bytes of a vector register.
-    """
-    parts = [preamble(program.dtype, width)]
-    parts += [_function(program, inputs, function) for function in functions]
-    return "\n".join(parts)
+def source(parts: Sequence[str], dtype: torch.dtype, width: int) -> str:
+    """A whole source: functions of programs of one dtype, for vector registers of `width` bytes."""
+    return "\n".join([preamble(dtype, width), *parts])
 
 
 @cache
@@ -60,11 +53,12 @@ def preamble(dtype: torch.dtype, width: int) -> str:
     return head + "\n".join((SOURCE / name).read_text() for name in ("vectors.h", "functions.h", "loop.h"))
 
 
-def _function(program: Program, inputs: Sequence[Argument], function: Function) -> str:
+def written(program: Program, inputs: Sequence[Argument], function: Function) -> str:
+    """One function; `inputs` in the order of the program's tensors."""
     needed = program.needed(number for numbers in function.outputs for number in numbers)
     used = {program.nodes[n].detail[0] for n in needed if program.nodes[n].operation in ("input", "lookup")}
     lines = [f"const {inputs[k].type}* i{k} = (const {inputs[k].type}*)in[{k}]; const long s{k} = step[{k}];" for k in sorted(used)]
-    lines += [f"const {TYPES[program.nodes[n].kind]} v{n} = {_text(program.nodes[n], inputs)};" for n in needed]
+    lines += [f"const {TYPES[program.nodes[n].kind]} v{n} = {_text(program, program.nodes[n], inputs)};" for n in needed]
     for k, numbers in enumerate(function.outputs):
         lines += [f"store((real*)out[{k}] + {entry} * step[{len(inputs) + k}], v{n});" for entry, n in enumerate(numbers)]
     arguments = [*inputs, *(Argument(len(numbers), True) for numbers in function.outputs)]
@@ -79,7 +73,7 @@ PROGRAM({function.name}, {len(inputs)}, {len(function.outputs)})
 """
 
 
-def _text(node: Node, inputs: Sequence[Argument]) -> str:
+def _text(program: Program, node: Node, inputs: Sequence[Argument]) -> str:
     """The expression of one node."""
     operands = [f"v{number}" for number in node.operands]
     if node.operation == "constant":
@@ -91,7 +85,10 @@ def _text(node: Node, inputs: Sequence[Argument]) -> str:
     if node.operation == "lookup":
         (tensor,) = node.detail
         return f"lookup(i{tensor}, {operands[0]}, s{tensor}, {int(inputs[tensor].has_lanes)})"
-    return OPERATIONS[node.operation].text.format(*operands)
+    text = OPERATIONS[node.operation].text
+    if node.operation == "pow":
+        text = POWERS.get(program.nodes[node.operands[1]].value, text)
+    return text.format(*operands)
 
 
 def _constant(node: Node) -> str:

@@ -39,12 +39,11 @@ UNARY: dict[str, Callable[[X], X]] = {
     "deg2rad": lambda x: x * (pi / 180),
     "rad2deg": lambda x: x * (180 / pi),
     "relu": lambda x: x.is_at_most(0).choose(0, x),
-    "relu6": lambda x: _clamped(x, 0, 6),
+    "relu6": lambda x: _strictly_between(x, 0, 6),
     "frac": lambda x: x - x.apply("trunc"),
     "log_sigmoid": lambda x: _log_sigmoid(x),
     "silu": lambda x: x * x.apply("sigmoid"),
     "mish": lambda x: x * _softplus(x).apply("tanh"),
-    "sinc": lambda x: x.is_equal(0).choose(1, (x * pi).apply("sin") / (x * pi)),
     "sgn": lambda x: x.apply("sign"),
 }
 for _name, _function in UNARY.items():
@@ -96,10 +95,10 @@ def _(rec: Any, a: Any, b: Any, *, rounding_mode: str | None = None) -> Array:
     if mode is None:
         return _entrywise(lambda x, y: x / y, 2)(rec, a, b)
     if not rec.dtype.is_floating_point:
-        return _entrywise(lambda x, y: _whole(x, y, "quotient", mode), 2)(rec, a, b)
+        return _entrywise(lambda x, y: _whole(x, y, "floor_div", mode), 2)(rec, a, b)
     if mode == "trunc":
         return _entrywise(lambda x, y: (x / y).apply("trunc"), 2)(rec, a, b)
-    return _entrywise(_floor_quotient, 2)(rec, a, b)
+    return _entrywise(lambda x, y: x.apply("floor_div", y), 2)(rec, a, b)
 
 
 def _whole(x: X, y: X, operation: str, mode: str = "floor") -> X:
@@ -109,32 +108,11 @@ def _whole(x: X, y: X, operation: str, mode: str = "floor") -> X:
     return x.apply(operation, y)
 
 
-def _floor_quotient(x: X, y: X) -> X:
-    """⌊x / y⌋ as PyTorch has it: from the exact remainder, since x / y may round up to the next whole number."""
-    exact = _fmod(x, y)
-    quotient = (x - exact) / y
-    crossed = exact.apply("ne", 0).apply("and", exact.is_below(0).apply("xor", y.is_below(0)))
-    quotient = crossed.choose(quotient - 1, quotient)
-    whole = quotient.apply("floor")
-    whole = (quotient - whole).is_above(0.5).choose(whole + 1, whole)
-    whole = quotient.is_equal(0).choose(x._like(0).apply("copysign", x / y), whole)
-    return _without_derivative(y.is_equal(0).choose(x / y, whole))
-
-
-def _without_derivative(x: X) -> X:
-    """The same number; trunc of a number that is whole, or not finite, is itself."""
-    return x.apply("trunc")
-
-
-def _fmod(x: X, y: X) -> X:
-    return x.apply("fmod", y)
-
-
 @rule("fmod")
 def _(rec: Any, a: Any, b: Any) -> Array:
     if not rec.dtype.is_floating_point:
         raise NotScalarError("fmod of integers")
-    return _entrywise(_fmod, 2)(rec, a, b)
+    return _entrywise(lambda x, y: x.apply("fmod", y), 2)(rec, a, b)
 
 
 @rule("remainder")
@@ -148,34 +126,19 @@ def _(rec: Any, a: Any, b: Any) -> Array:
 def _(rec: Any, base: Any, exponent: Any) -> Array:
     if not rec.dtype.is_floating_point:
         raise NotScalarError("a power of integers")
-    return _entrywise(_power, 2)(rec, base, exponent)
-
-
-def _power(x: X, p: X) -> X:
-    """xᵖ; of a constant p by what it is in products and roots, where PyTorch does so."""
-    special: dict[float, Callable[[], X]] = {
-        1: lambda: x,
-        2: lambda: x * x,
-        3: lambda: x * x * x,
-        0.5: lambda: x.apply("sqrt"),
-        -1: lambda: 1 / x,
-        -2: lambda: 1 / (x * x),
-        -0.5: lambda: 1 / x.apply("sqrt"),
-    }
-    return special[p.value]() if p.value in special else x.apply("pow", p)
+    return _entrywise(lambda x, p: x.apply("pow", p), 2)(rec, base, exponent)
 
 
 @rule("float_power")
 def _(rec: Any, base: Any, exponent: Any) -> Array:
-    return _entrywise(_power, 2)(rec, base, exponent)
+    return _entrywise(lambda x, p: x.apply("pow", p), 2)(rec, base, exponent)
 
 
-for _name in ("maximum", "minimum", "atan2", "copysign"):
+for _name in ("maximum", "minimum", "atan2", "copysign", "hypot"):
     RULES[_name] = _entrywise(lambda x, y, name=_name: x.apply(name, y), 2)
 RULES["fmax"] = _entrywise(lambda x, y: _ignoring_nan(x, y, "maximum"), 2)
 RULES["fmin"] = _entrywise(lambda x, y: _ignoring_nan(x, y, "minimum"), 2)
 RULES["lerp"] = _entrywise(lambda a, b, w: _lerp(a, b, w), 3)
-RULES["xlogy"] = _entrywise(lambda x, y: _xlogy(x, y), 2)
 
 
 def _ignoring_nan(x: X, y: X, name: str) -> X:
@@ -186,16 +149,6 @@ def _ignoring_nan(x: X, y: X, name: str) -> X:
 def _lerp(a: X, b: X, w: X) -> X:
     small = w.apply("abs").is_below(0.5)
     return small.choose(a + w * (b - a), b - (b - a) * (1 - w))
-
-
-def _xlogy(x: X, y: X) -> X:
-    zero = x.is_equal(0).apply("and", y.is_equal(y))
-    return zero.choose(0, x * y.apply("log"))
-
-
-@rule("hypot")
-def _(rec: Any, a: Any, b: Any) -> Array:
-    return _entrywise(lambda x, y: (x * x + y * y).apply("sqrt"), 2)(rec, a, b)
 
 
 @rule("addcmul")
@@ -211,11 +164,10 @@ def _(rec: Any, a: Any, b: Any, c: Any, *, value: Any = 1) -> Array:
 # ---- limits
 
 
-def _clamped(x: X, least: Any, most: Any) -> X:
-    """Between limits; both limits belong to the inside, where the derivative is 1. NaN stays."""
-    if least is not None:
-        x = x.is_below(least).choose(least, x)
-    return x if most is None else x.is_above(most).choose(most, x)
+def _strictly_between(x: X, least: float, most: float) -> X:
+    """Between limits that belong to the outside, where the derivative is 0. NaN stays."""
+    limited = x.apply("at_least", least).apply("at_most", most)
+    return x.is_above(least).apply("and", x.is_below(most)).choose(x, limited.apply("detached"))
 
 
 @rule("clamp")
@@ -235,29 +187,15 @@ def _(rec: Any, x: Any, max: Any) -> Array:
 
 def _limited(rec: Any, x: Any, least: Any, most: Any) -> Array:
     if least is not None and most is not None:
-        return _entrywise(_between, 3)(rec, x, least, most)
+        return _entrywise(lambda a, b, c: a.apply("at_least", b).apply("at_most", c), 3)(rec, x, least, most)
     if least is not None:
-        return _entrywise(lambda a, b: _limit(a, b, "lt"), 2)(rec, x, least)
-    if most is not None:
-        return _entrywise(lambda a, b: _limit(a, b, "gt"), 2)(rec, x, most)
-    return x
-
-
-def _limit(x: X, limit: X, side: str) -> X:
-    beyond = x.is_below(limit) if side == "lt" else x.is_above(limit)
-    return limit.apply("ne", limit).apply("or", beyond).choose(limit, x)
-
-
-def _between(x: X, least: X, most: X) -> X:
-    return _limit(_limit(x, least, "lt"), most, "gt")
+        return _entrywise(lambda a, b: a.apply("at_least", b), 2)(rec, x, least)
+    return _entrywise(lambda a, b: a.apply("at_most", b), 2)(rec, x, most)
 
 
 @rule("hardtanh")
 def _(rec: Any, x: Any, least: float = -1, most: float = 1) -> Array:
-    # Its limits belong to the outside.
-    return _entrywise(
-        lambda a: a.is_at_most(least).choose(least, a.is_at_least(most).choose(most, a)), 1
-    )(rec, x)
+    return _entrywise(lambda a: _strictly_between(a, least, most), 1)(rec, x)
 
 
 @rule("threshold")
@@ -289,7 +227,8 @@ def _(rec: Any, x: Any, beta: float = 1, threshold: float = 20) -> Array:
 
 
 def _log_sigmoid(x: X) -> X:
-    return x.is_below(0).choose(x, 0) - (-x.apply("abs")).apply("exp").apply("log1p")
+    below = x - x.apply("exp").apply("log1p")
+    return x.is_below(0).choose(below, -(-x).apply("exp").apply("log1p"))
 
 
 @rule("log_sigmoid_forward")
@@ -306,13 +245,6 @@ def _(rec: Any, x: Any, *, approximate: str = "none") -> Array:
         return a * 0.5 * (1 + (a * sqrt(0.5)).apply("erf"))
 
     return _entrywise(gelu, 1)(rec, x)
-
-
-@rule("logit")
-def _(rec: Any, x: Any, eps: float | None = None) -> Array:
-    if eps is not None:
-        raise NotScalarError("logit with eps")
-    return _entrywise(lambda a: (a / (1 - a)).apply("log"), 1)(rec, x)
 
 
 # ---- comparisons, booleans, choices
@@ -368,17 +300,17 @@ RULES["signbit"] = _test(lambda x: x._like(1).apply("copysign", x).is_below(0))
 
 @rule("where")
 def _(rec: Any, condition: Any, yes: Any, no: Any) -> Array:
-    chosen = rec.scalars(condition, torch.bool)
+    chosen = rec.moved(condition, torch.bool)
     return rec.array(
-        each(lambda c, a, b: c.choose(a, b), chosen, rec.scalars(yes, rec.dtype), rec.scalars(no, rec.dtype))
+        each(lambda c, a, b: c.choose(a, b), chosen, rec.moved(yes, rec.dtype), rec.moved(no, rec.dtype))
     )
 
 
 @rule("masked_fill")
 def _(rec: Any, x: Any, mask: Any, value: Any) -> Array:
-    mask = rec.scalars(mask, torch.bool)
+    mask = rec.moved(mask, torch.bool)
     return rec.array(
-        each(lambda c, a, b: c.choose(b, a), mask, rec.scalars(x, rec.dtype), rec.scalars(value, rec.dtype))
+        each(lambda c, a, b: c.choose(b, a), mask, rec.moved(x, rec.dtype), rec.moved(value, rec.dtype))
     )
 
 

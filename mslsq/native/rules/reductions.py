@@ -167,10 +167,15 @@ def _(rec: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Array:
 # ---- norms
 
 
+def _length(terms: list[Scalar]) -> Scalar:
+    """√Σx², without overflow where there is one term, as in PyTorch."""
+    return total([term * term for term in terms]).apply("length") if len(terms) > 1 else terms[0].apply("magnitude")
+
+
 @rule("linalg_vector_norm", "norm")
 def _(rec: Any, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     norms: dict[float, Callable[[list[Scalar]], Scalar]] = {
-        2: lambda terms: total([term * term for term in terms]).apply("length"),
+        2: _length,
         1: lambda terms: total([term.apply("abs") for term in terms]),
     }
     if order is not None and order not in norms:

@@ -26,16 +26,12 @@ def _(rec: Any, x: Array, **_: Any) -> Array:
 def _(rec: Any, x: Array) -> Array:
     if kind_of(x.dtype) != "real":
         return x
-    return rec.array(each(lambda scalar: scalar.apply("detached"), rec.scalars(x)), x.dtype)
+    return rec.array(each(lambda scalar: scalar.apply("detached"), rec.moved(x)), x.dtype)
 
 
 @rule("_to_copy", "to")
 def _(rec: Any, x: Array, *_: Any, **__: Any) -> Array:
-    if rec.dtype == x.dtype:
-        return x
-    if rec.dtype in (torch.int32, torch.int16, torch.int8, torch.uint8):
-        raise NotScalarError(f"it converts to {rec.dtype}")
-    return rec.array(rec.scalars(x, rec.dtype))
+    return x if rec.dtype == x.dtype else rec.array(rec.moved(x, rec.dtype))
 
 
 @rule("permute")
@@ -92,20 +88,20 @@ def _(rec: Any, x: Array, *args: Any, **kwargs: Any) -> Array:
     places = rec.node.target(torch.arange(1, x.entries.size + 1).reshape(x.shape), *args, **kwargs).numpy()
     if (places > 0).all():
         return x.viewed(lambda a: a.reshape(-1)[places - 1])
-    entries = np.append(rec.scalars(x).reshape(-1), rec.scalars(torch.zeros((), dtype=x.dtype)))
+    entries = np.append(rec.moved(x).reshape(-1), rec.moved(torch.zeros((), dtype=x.dtype)))
     return rec.array(entries[places - 1])
 
 
 @rule("cat", "concatenate")
 def _(rec: Any, parts: list[Any], dim: int = 0) -> Array:
-    arrays = [rec.scalars(part, rec.dtype) for part in parts]
+    arrays = [rec.moved(part, rec.dtype) for part in parts]
     arrays = [a for a in arrays if a.shape != (0,)] or arrays[:1]
     return rec.array(np.concatenate(arrays, axis=dim))
 
 
 @rule("stack")
 def _(rec: Any, parts: list[Any], dim: int = 0) -> Array:
-    return rec.array(np.stack([rec.scalars(part, rec.dtype) for part in parts], axis=dim))
+    return rec.array(np.stack([rec.moved(part, rec.dtype) for part in parts], axis=dim))
 
 
 @rule("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "empty_like", "new_empty")
@@ -129,7 +125,7 @@ def _(rec: Any, x: Array, pad: list[int], value: float = 0) -> Array:
     widths += [(pad[k], pad[k + 1]) for k in range(len(pad) - 2, -1, -2)]
     if any(width < 0 for pair in widths for width in pair):
         raise NotScalarError("a negative padding")
-    return rec.array(np.pad(rec.scalars(x), widths, constant_values=rec.constant(value)))  # pyright: ignore
+    return rec.array(np.pad(rec.moved(x), widths, constant_values=rec.constant(value)))  # pyright: ignore
 
 
 @rule("select_scatter")
@@ -159,18 +155,18 @@ def _(rec: Any, x: Any, source: Any, size: list[int], stride: list[int], offset:
 
 def _scattered(rec: Any, x: Any, source: Any, view: Any) -> Array:
     """`x` with a part replaced; `view` takes that part of an array of places."""
-    entries = rec.scalars(x, rec.dtype)
+    entries = rec.moved(x, rec.dtype)
     places = view(np.arange(entries.size).reshape(entries.shape))
     flat = entries.reshape(-1).copy()
-    flat[np.asarray(places).reshape(-1)] = np.broadcast_to(rec.scalars(source, rec.dtype), places.shape).reshape(-1)
+    flat[np.asarray(places).reshape(-1)] = np.broadcast_to(rec.moved(source, rec.dtype), places.shape).reshape(-1)
     return rec.array(flat.reshape(entries.shape))
 
 
 @rule("copy")
 def _(rec: Any, x: Any, source: Any, *_: Any) -> Array:
-    return rec.array(np.broadcast_to(rec.scalars(source, rec.dtype), rec.shape))
+    return rec.array(np.broadcast_to(rec.moved(source, rec.dtype), rec.shape))
 
 
 @rule("fill")
 def _(rec: Any, x: Any, value: Any) -> Array:
-    return rec.array(np.broadcast_to(rec.scalars(value, rec.dtype), rec.shape))
+    return rec.array(np.broadcast_to(rec.moved(value, rec.dtype), rec.shape))

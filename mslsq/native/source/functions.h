@@ -43,6 +43,7 @@ EACH_CALLED(erfc_, erfc)
 EACH_PAIR(pow_, pow)
 EACH_PAIR(atan2_, atan2)
 EACH_PAIR(fmod_, fmod)
+EACH_PAIR(hypot_, hypot)
 
 static inline V abs_(V x) { return (V)((M)x & ~(M)splat(-0.0)); }
 static inline I abs_(I x) { return x < 0 ? -x : x; }
@@ -58,8 +59,16 @@ static inline V remainder_(V x, V y) {
     V r = fmod_(x, y);
     return (r != 0) & ((y < 0) != (r < 0)) ? r + y : r;
 }
-static inline I quotient_(I a, I b) {
+static inline V floor_div_(V x, V y) {
+    V rest = fmod_(x, y), quotient = (x - rest) / y;
+    quotient = (rest != 0) & ((y < 0) != (rest < 0)) ? quotient - 1 : quotient;
+    V whole = floor_(quotient);
+    whole = quotient - whole > (real)0.5 ? whole + 1 : whole;
+    whole = quotient == 0 ? copysign_(splat(0), x / y) : whole;
+    return y == 0 ? x / y : whole;
+}
+static inline I floor_div_(I a, I b) {
     I q = a / b, r = a - q * b;
     return q + ((r != 0) & ((r < 0) != (b < 0)));  // a mask is −1
 }
-static inline I modulo_(I a, I b) { return a - quotient_(a, b) * b; }
+static inline I modulo_(I a, I b) { return a - floor_div_(a, b) * b; }
