@@ -30,7 +30,7 @@ static inline void over_lanes(
         for (int k = 0; k < ALL; k++) {
             const long size = arguments[k].bytes;
             at[k] = own[k] = data[k] + problem * outer_step[k] * size;
-            if (!arguments[k].lanes) continue;
+            if (!arguments[k].lanes || !data[k]) continue;  // null: nothing of it is read
             own[k] += begin * size;
             if (!few) continue;
             at[k] = next;
