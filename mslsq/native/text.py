@@ -50,7 +50,7 @@ def preamble(dtype: torch.dtype, width: int) -> str:
     """The types and functions that every program of a dtype uses."""
     real, function = REAL[dtype]
     head = f"#define REAL {real}\n#define WIDTH {width}\n#define FUNCTION(name) {function}\n"
-    return head + "\n".join((SOURCE / name).read_text() for name in ("vectors.h", "functions.h", "loop.h"))
+    return head + "\n".join((SOURCE / name).read_text() for name in ("vectors.h", "elementary.h", "functions.h", "loop.h"))
 
 
 def written(program: Program, inputs: Sequence[Argument], function: Function) -> str:

@@ -19,15 +19,12 @@ EACH(floor_, floor)
 EACH(ceil_, ceil)
 EACH(trunc_, trunc)
 EACH(round_, nearbyint)
-EACH_CALLED(exp_, exp)
 EACH_CALLED(exp2_, exp2)
 EACH_CALLED(expm1_, expm1)
 EACH_CALLED(log_, log)
 EACH_CALLED(log2_, log2)
 EACH_CALLED(log10_, log10)
 EACH_CALLED(log1p_, log1p)
-EACH_CALLED(sin_, sin)
-EACH_CALLED(cos_, cos)
 EACH_CALLED(tan_, tan)
 EACH_CALLED(asin_, asin)
 EACH_CALLED(acos_, acos)
@@ -45,7 +42,6 @@ EACH_PAIR(atan2_, atan2)
 EACH_PAIR(fmod_, fmod)
 EACH_PAIR(hypot_, hypot)
 
-static inline V abs_(V x) { return (V)((M)x & ~(M)splat(-0.0)); }
 static inline I abs_(I x) { return x < 0 ? -x : x; }
 static inline V copysign_(V x, V y) { return (V)(((M)x & ~(M)splat(-0.0)) | ((M)y & (M)splat(-0.0))); }
 static inline V sign_(V x) { return x > 0 ? splat(1) : (x < 0 ? splat(-1) : splat(0)); }

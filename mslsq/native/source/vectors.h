@@ -16,6 +16,8 @@ template <class T> static inline T select_(M condition, T yes, T no) {
     return __builtin_convertvector(condition, decltype(yes < no)) ? yes : no;
 }
 
+static inline V abs_(V x) { return (V)((M)x & ~(M)splat(-0.0)); }
+
 static inline V real_(I x) { return __builtin_convertvector(x, V); }
 static inline I integer_(V x) { return __builtin_convertvector(x, I); }
 
