@@ -1,7 +1,7 @@
 """What stands for a tensor while a graph becomes scalars: an array of nodes, or the entries of an input, not yet read."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,15 +22,29 @@ def kind_of(dtype: torch.dtype) -> Kind:
     return "real" if dtype.is_floating_point else "integer"
 
 
+class Place(NamedTuple):
+    """A computed place in the memory of an input."""
+
+    entry: Scalar
+    within: Scalar
+    """Boolean: does it belong to the input at all?"""
+
+    def __add__(self, other: "Place") -> "Place":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Place(self.entry + other.entry, self.within.apply("and", other.within))
+
+
 class Array:
     """A tensor of scalars.
 
     Attributes:
-        entries: Scalars, an array of objects; or the places of the entries in input number `tensor`, of integers.
+        entries: Scalars, an array of objects; or the places of the entries in input number `tensor`, of integers,
+            counted from the computed place `start` where there is one.
     """
 
-    def __init__(self, entries: np.ndarray, dtype: torch.dtype, tensor: int | None = None):
-        self.entries, self.dtype, self.tensor = entries, dtype, tensor
+    def __init__(
+        self, entries: np.ndarray, dtype: torch.dtype, tensor: int | None = None, start: Place | None = None
+    ):
+        self.entries, self.dtype, self.tensor, self.start = entries, dtype, tensor, start
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,7 +52,7 @@ class Array:
 
     def viewed(self, view: Callable[[np.ndarray], np.ndarray]) -> "Array":
         """The same entries in another order or shape."""
-        return Array(np.asarray(view(self.entries)), self.dtype, self.tensor)
+        return Array(np.asarray(view(self.entries)), self.dtype, self.tensor, self.start)
 
     def scalars(self, program: Program) -> np.ndarray:
         """The entries as Scalars."""
@@ -46,8 +60,17 @@ class Array:
             return self.entries
         if self.entries.size > LARGEST_READ:
             raise NotScalarError(f"it reads all of an input of {self.entries.size:,} entries")
-        tensor, kind = self.tensor, kind_of(self.dtype)
-        return each(lambda place: program.input(tensor, int(place), kind), self.entries)
+        tensor, kind, start = self.tensor, kind_of(self.dtype), self.start
+        if start is None:
+            return each(lambda place: program.input(tensor, int(place), kind), self.entries)
+        return each(lambda place: looked_up(program, tensor, start, int(place), kind), self.entries)
+
+
+def looked_up(program: Program, tensor: int, place: Place, offset: int, kind: Kind) -> Scalar:
+    """The entry of an input `offset` after a computed place."""
+    if kind == "boolean":
+        raise NotScalarError("an index that depends on values, into booleans")
+    return program.lookup(tensor, place.within.choose(place.entry + offset, place.entry._like(-1)), kind)
 
 
 def each(function: Callable[..., Any], *arrays: Any) -> np.ndarray:

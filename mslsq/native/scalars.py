@@ -20,8 +20,8 @@ LARGEST = 5_000
 """Operations of a program that is compiled. The compiler takes a second for a thousand, and a processor's caches hold
 the code of some thousands."""
 
-LARGEST_RECORDED = 20 * LARGEST
-"""Nodes at which recording is given up."""
+LARGEST_RECORDED = 6 * LARGEST
+"""Nodes at which recording and differentiating are given up: not all of them are needed in the end."""
 
 
 class NotScalarError(Exception):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mslsq.native.arrays import Array, each, kind_of
+from mslsq.native.arrays import Array, Place, each, kind_of, looked_up
 from mslsq.native.rules.registry import rule
 from mslsq.native.scalars import NotScalarError, Scalar
 
@@ -17,7 +17,9 @@ def _(rec: Any, x: Any, indices: list[Any]) -> Array:
         return _looked_up(rec, x, indices)
     entries = x.entries if isinstance(x, Array) else rec.scalars(x)
     places = torch.ops.aten.index.Tensor(torch.arange(entries.size).reshape(entries.shape), indices)
-    return Array(entries.reshape(-1)[places.numpy()], x.dtype, getattr(x, "tensor", None))
+    if isinstance(x, Array):
+        return x.viewed(lambda a: a.reshape(-1)[places.numpy()])
+    return Array(entries.reshape(-1)[places.numpy()], x.dtype)
 
 
 @rule("index_select")
@@ -56,31 +58,29 @@ def _looked_up(rec: Any, x: Any, indices: list[Any]) -> Array:
     parts = np.broadcast_arrays(*parts) if len(parts) > 1 else parts
     flat = parts[0]
     for part in parts[1:]:
-        flat = each(lambda a, b: (a[0] + b[0], a[1].apply("and", b[1])), flat, part)
+        flat = each(lambda a, b: a + b, flat, part)
     kept = [d for d in range(places.ndim) if d not in chosen]
     at_front = len(chosen) > 1 and chosen != list(range(chosen[0], chosen[-1] + 1))
     before = [] if at_front else [d for d in kept if d < chosen[0]]
     after = [d for d in kept if d not in before]
-    rest = places.transpose([*before, *after, *chosen])[(..., *[0] * len(chosen))] - base
+    rest = places.transpose([*before, *after, *chosen])[(..., *[0] * len(chosen))]
     rest = rest.reshape(*rest.shape[: len(before)], *[1] * flat.ndim, *rest.shape[len(before) :])
+    kind, tensor, program, start = kind_of(x.dtype), x.tensor, rec.program, x.start
+    if start is not None:
+        flat = each(lambda place: place + start, flat)
+    if flat.size == 1:  # nothing is read yet: a row of an image is looked up, and then one of its pixels
+        return Array(rest, x.dtype, tensor, flat.reshape(-1)[0])
     flat = flat.reshape(*flat.shape, *[1] * len(after))
-    kind, tensor, program = kind_of(x.dtype), x.tensor, rec.program
-    if kind == "boolean":
-        raise NotScalarError("an index that depends on values, into booleans")
-
-    def entry(place: tuple[Scalar, Scalar], offset: int) -> Scalar:
-        return program.lookup(tensor, place[1].choose(place[0] + (int(offset) + base), place[0]._like(-1)), kind)
-
-    return Array(each(entry, flat, rest), x.dtype)
+    return Array(each(lambda place, offset: looked_up(program, tensor, place, int(offset), kind), flat, rest), x.dtype)
 
 
 def _wrapped(rec: Any, index: Any, size: int, stride: int) -> np.ndarray:
     """The places that an index along one axis stands for, each with whether it is within: negative ones count from the
     end."""
 
-    def place(i: Scalar) -> tuple[Scalar, Scalar]:
+    def place(i: Scalar) -> Place:
         within = i.is_at_least(-size).apply("and", i.is_below(size))
-        return i.is_below(0).choose(i + size, i) * stride, within
+        return Place(i.is_below(0).choose(i + size, i) * stride, within)
 
     return each(place, rec.scalars(index, torch.int64))
 
