@@ -29,15 +29,11 @@ from mslsq.tracing.guard import REMEDIES, DataDependentError
 Native = Literal["never", "wait"]
 
 
-class NativeOptionError(ValueError):
-    """MSLSQ_NATIVE has a value that is not valid."""
-
-
 def wished() -> Native:
     """Are native programs made? `$MSLSQ_NATIVE`: never (the default), or wait: at once, while the solve waits."""
     value = os.environ.get("MSLSQ_NATIVE", "never")
     if value not in ("never", "wait"):
-        raise NativeOptionError(f"MSLSQ_NATIVE={value}: expected never or wait.")
+        raise ValueError(f"MSLSQ_NATIVE={value}: expected never or wait.")
     return value
 
 

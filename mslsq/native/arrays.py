@@ -1,4 +1,4 @@
-"""What stands for a tensor while a graph becomes scalars: an array of nodes, or the entries of an input, not yet read."""
+"""What stands for a tensor while a graph becomes scalars: an array of nodes, or entries of an input, not yet read."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -41,9 +41,7 @@ class Array:
             counted from the computed place `start` where there is one.
     """
 
-    def __init__(
-        self, entries: np.ndarray, dtype: torch.dtype, tensor: int | None = None, start: Place | None = None
-    ):
+    def __init__(self, entries: np.ndarray, dtype: torch.dtype, tensor: int | None = None, start: Place | None = None):
         self.entries, self.dtype, self.tensor, self.start = entries, dtype, tensor, start
 
     @property

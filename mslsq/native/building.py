@@ -130,8 +130,14 @@ def native_programs(all_written: Sequence[Written]) -> list[NativeProgram]:
     library = compiled(source(parts, dtype, width))
     return [
         NativeProgram(
-            library, f"program{k}_", one.inputs, one.used, dtype,
-            rows=len(one.residual), columns=len(one.jacobian) // len(one.residual), vector=width // dtype.itemsize,
+            library,
+            f"program{k}_",
+            one.inputs,
+            one.used,
+            dtype,
+            rows=len(one.residual),
+            columns=len(one.jacobian) // len(one.residual),
+            vector=width // dtype.itemsize,
         )
         for k, one in enumerate(all_written)
     ]

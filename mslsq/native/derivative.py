@@ -132,8 +132,6 @@ class _Graph:
         return [*sources, *targets]
 
 
-
-
 def _product(a: Scalar, b: Scalar) -> Scalar:
     """a · b, where a choice of 0 is one of a branch that is not taken: its derivative may be infinite, and 0 · ∞ must
     not be formed. select(c, x, 0) · y is select(c, x · y, 0)."""

@@ -109,7 +109,9 @@ OPERATIONS: dict[str, Operation] = {
     "sqrt": _unary("sqrt", lambda y, x: 0.5 / y),
     # the root of a sum of squares: PyTorch's norms have the derivative 0 at 0
     "length": Operation(_length, "sqrt_({0})", lambda y, x: (y.is_equal(0).choose(0, 0.5 / y),)),
-    "magnitude": Operation(torch.abs, "abs_({0})", lambda y, x: (y.is_equal(0).choose(0, x / y),)),  # a norm of one term
+    "magnitude": Operation(
+        torch.abs, "abs_({0})", lambda y, x: (y.is_equal(0).choose(0, x / y),)
+    ),  # a norm of one term
     "exp": _unary("exp", lambda y, x: y),
     "exp2": _unary("exp2", lambda y, x: y * log(2)),
     "expm1": _unary("expm1", lambda y, x: y + 1),
@@ -136,7 +138,9 @@ OPERATIONS: dict[str, Operation] = {
     "atan2": Operation(torch.atan2, "atan2_({0}, {1})", _angle_slopes),
     # x - trunc(x / y) y and x - floor(x / y) y, exactly
     "fmod": Operation(torch.fmod, "fmod_({0}, {1})", lambda r, x, y: (x._like(1), -(x / y).apply("trunc"))),
-    "remainder": Operation(torch.remainder, "remainder_({0}, {1})", lambda r, x, y: (x._like(1), -x.apply("floor_div", y))),
+    "remainder": Operation(
+        torch.remainder, "remainder_({0}, {1})", lambda r, x, y: (x._like(1), -x.apply("floor_div", y))
+    ),
     "hypot": Operation(torch.hypot, "hypot_({0}, {1})", lambda h, x, y: (x / h, y / h), commutes=True),
     # no derivative
     "detached": Operation(lambda x: x, "{0}"),

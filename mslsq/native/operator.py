@@ -154,9 +154,7 @@ def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
 
 
 @registered("native_linearizations")
-def native_linearizations(
-    tensors: list[Tensor], batched: list[int], numbers: list[int]
-) -> tuple[Tensor, Tensor]:
+def native_linearizations(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> tuple[Tensor, Tensor]:
     """`NativeProgram.linearizations`; `numbers` are those of the program, of problems and of lanes."""
     program, outer, lanes = _found(numbers)
     residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype)

@@ -100,11 +100,9 @@ class Recorder:
 
     def common_dtype(self, *places: int) -> torch.dtype:
         """What PyTorch converts these arguments of the node to before it compares them."""
-        values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in (self.node.args[k] for k in places)]
-        dtype = values[0].dtype
-        if len(values) > 1:
-            dtype = torch.result_type(*values)
-        return dtype
+        args: list[Any] = [self.node.args[k] for k in places]
+        values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args]
+        return torch.result_type(*values) if len(values) > 1 else values[0].dtype
 
     def scalars(self, value: Any, dtype: torch.dtype | None = None) -> np.ndarray:
         """Any argument as an array of Scalars, converted to a dtype in which something is computed."""

@@ -50,17 +50,26 @@ def preamble(dtype: torch.dtype, width: int) -> str:
     """The types and functions that every program of a dtype uses."""
     real, function = REAL[dtype]
     head = f"#define REAL {real}\n#define WIDTH {width}\n#define FUNCTION(name) {function}\n"
-    return head + "\n".join((SOURCE / name).read_text() for name in ("vectors.h", "elementary.h", "functions.h", "loop.h"))
+    return head + "\n".join(
+        (SOURCE / name).read_text() for name in ("vectors.h", "elementary.h", "functions.h", "loop.h")
+    )
 
 
 def written(program: Program, inputs: Sequence[Argument], function: Function) -> str:
     """One function; `inputs` in the order of the program's tensors."""
     needed = program.needed(number for numbers in function.outputs for number in numbers)
     used = {program.nodes[n].detail[0] for n in needed if program.nodes[n].operation in ("input", "lookup")}
-    lines = [f"const {inputs[k].type}* i{k} = (const {inputs[k].type}*)in[{k}]; const long s{k} = step[{k}];" for k in sorted(used)]
-    lines += [f"const {TYPES[program.nodes[n].kind]} v{n} = {_text(program, program.nodes[n], inputs)};" for n in needed]
+    lines = [
+        f"const {inputs[k].type}* i{k} = (const {inputs[k].type}*)in[{k}]; const long s{k} = step[{k}];"
+        for k in sorted(used)
+    ]
+    lines += [
+        f"const {TYPES[program.nodes[n].kind]} v{n} = {_text(program, program.nodes[n], inputs)};" for n in needed
+    ]
     for k, numbers in enumerate(function.outputs):
-        lines += [f"store((real*)out[{k}] + {entry} * step[{len(inputs) + k}], v{n});" for entry, n in enumerate(numbers)]
+        lines += [
+            f"store((real*)out[{k}] + {entry} * step[{len(inputs) + k}], v{n});" for entry, n in enumerate(numbers)
+        ]
     arguments = [*inputs, *(Argument(len(numbers), True) for numbers in function.outputs)]
     table = ", ".join(f"{{{a.size}, {int(a.has_lanes)}, sizeof({a.type})}}" for a in arguments)
     body = "\n    ".join(lines)
@@ -87,7 +96,8 @@ def _text(program: Program, node: Node, inputs: Sequence[Argument]) -> str:
         return f"lookup(i{tensor}, {operands[0]}, s{tensor}, {int(inputs[tensor].has_lanes)})"
     text = OPERATIONS[node.operation].text
     if node.operation == "pow":
-        text = POWERS.get(program.nodes[node.operands[1]].value, text)
+        exponent = program.nodes[node.operands[1]].value
+        text = text if exponent is None else POWERS.get(exponent, text)
     return text.format(*operands)
 
 

@@ -19,14 +19,16 @@ ONE: list[Callable[[Tensor], Tensor]] = [
     lambda x: x.cumsum(0), lambda x: x - x.mean(), lambda x: x / (x.norm() + 1), lambda x: x.clamp(-0.5, 0.8),
     lambda x: torch.stack([x, 2 * x]).sum(0), lambda x: x.reshape(-1, 1).expand(-1, 3).mean(1),
     lambda x: torch.cat([x[1:], x[:1]]), lambda x: torch.linalg.cross(x[:3], x[-3:]).sum() + x, lambda x: x.max() - x,
-    lambda x: torch.where(x > x.mean(), x, x**2), lambda x: torch.einsum("i,j->ij", x, x).diagonal(), lambda x: x.amin(0) * x,
+    lambda x: torch.where(x > x.mean(), x, x**2), lambda x: torch.einsum("i,j->ij", x, x).diagonal(),
+    lambda x: x.amin(0) * x,
     lambda x: torch.outer(x, x) @ x / 4, lambda x: torch.nn.functional.pad(x, (1, 0))[:-1], lambda x: x.prod() + x,
     lambda x: torch.tril(torch.outer(x, x)).sum(1), lambda x: x[torch.tensor([0, 0, 2, 1])], lambda x: x.var() * x,
 ]  # fmt: skip
 TWO: list[Callable[[Any, Any], Tensor]] = [
     operator.add, operator.sub, operator.mul, lambda a, b: a / (b * b + 1), torch.maximum, torch.minimum,
     lambda a, b: torch.atan2(a, b.abs() + 0.5), lambda a, b: torch.where(a > b, a, b * 2), lambda a, b: a @ b * a,
-    lambda a, b: torch.stack([a, b], 1).reshape(2, 4).sum(0), lambda a, b: torch.hypot(a, b + 2), lambda a, b: (a.abs() + 0.5) ** b,
+    lambda a, b: torch.stack([a, b], 1).reshape(2, 4).sum(0), lambda a, b: torch.hypot(a, b + 2),
+    lambda a, b: (a.abs() + 0.5) ** b,
     lambda a, b: torch.diag(a) @ b, lambda a, b: torch.lerp(a, b, 0.3),
 ]  # fmt: skip
 
@@ -34,7 +36,10 @@ TWO: list[Callable[[Any, Any], Tensor]] = [
 def residual(seed: int) -> Callable[[Tensor], Tensor]:
     """A function of 4 numbers made of 3 to 9 random operations."""
     chosen = random.Random(seed)
-    steps = [(chosen.random() < 0.5, chosen.randrange(1000), chosen.randrange(1000), chosen.randrange(1000)) for _ in range(chosen.randint(3, 9))]
+    steps = [
+        (chosen.random() < 0.5, chosen.randrange(1000), chosen.randrange(1000), chosen.randrange(1000))
+        for _ in range(chosen.randint(3, 9))
+    ]
 
     def function(x: Tensor) -> Tensor:
         known = [x, x * 0.5 + 1]
@@ -47,9 +52,9 @@ def residual(seed: int) -> Callable[[Tensor], Tensor]:
     return function
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
-def test_random_residuals_and_their_jacobians_are_those_of_pytorch(dtype, tolerance):
-    functions = [residual(seed) for seed in range(150)]
+@pytest.mark.parametrize(("dtype", "tolerance", "count"), [(torch.float64, 1e-12, 120), (torch.float32, 1e-4, 40)])
+def test_random_residuals_and_their_jacobians_are_those_of_pytorch(dtype, tolerance, count):
+    functions = [residual(seed) for seed in range(count)]
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64).to(dtype)
     told = []
     for seed, (function, found) in enumerate(zip(functions, native(functions, [x] * len(functions)), strict=True)):
@@ -59,5 +64,7 @@ def test_random_residuals_and_their_jacobians_are_those_of_pytorch(dtype, tolera
         room = tolerance * (forward.abs().amax() + size.amax())
         near = ((found.jacobian - forward).abs() <= room) | ((found.jacobian - reverse).abs() <= room)
         if not (at_value.all() and near.all()):
-            told.append((seed, (found.residual - value).abs().amax(), (found.jacobian - forward).abs().amax(), size.amax()))
+            told.append(
+                (seed, (found.residual - value).abs().amax(), (found.jacobian - forward).abs().amax(), size.amax())
+            )
     assert not told, told

@@ -301,17 +301,13 @@ RULES["signbit"] = _test(lambda x: x._like(1).apply("copysign", x).is_below(0))
 @rule("where")
 def _(rec: Any, condition: Any, yes: Any, no: Any) -> Array:
     chosen = rec.moved(condition, torch.bool)
-    return rec.array(
-        each(lambda c, a, b: c.choose(a, b), chosen, rec.moved(yes, rec.dtype), rec.moved(no, rec.dtype))
-    )
+    return rec.array(each(lambda c, a, b: c.choose(a, b), chosen, rec.moved(yes, rec.dtype), rec.moved(no, rec.dtype)))
 
 
 @rule("masked_fill")
 def _(rec: Any, x: Any, mask: Any, value: Any) -> Array:
     mask = rec.moved(mask, torch.bool)
-    return rec.array(
-        each(lambda c, a, b: c.choose(b, a), mask, rec.moved(x, rec.dtype), rec.moved(value, rec.dtype))
-    )
+    return rec.array(each(lambda c, a, b: c.choose(b, a), mask, rec.moved(x, rec.dtype), rec.moved(value, rec.dtype)))
 
 
 @rule("nan_to_num")
@@ -325,5 +321,3 @@ def _(rec: Any, x: Any, nan: float | None = None, posinf: float | None = None, n
         return a.apply("ne", a).choose(nan or 0.0, bounded)
 
     return _entrywise(finite, 1)(rec, x)
-
-

@@ -55,7 +55,5 @@ def _scaled(x: Any, factor: Any) -> Any:
 def _(rec: Any, a: Any, b: Any, *, dim: int = -1) -> Array:
     a, b = np.broadcast_arrays(rec.scalars(a, rec.dtype), rec.scalars(b, rec.dtype))
     a, b = np.moveaxis(a, dim, 0), np.moveaxis(b, dim, 0)
-    parts = [
-        each(lambda p, q, r, s: p * q - r * s, a[i], b[j], a[j], b[i]) for i, j in ((1, 2), (2, 0), (0, 1))
-    ]
+    parts = [each(lambda p, q, r, s: p * q - r * s, a[i], b[j], a[j], b[i]) for i, j in ((1, 2), (2, 0), (0, 1))]
     return rec.array(np.moveaxis(np.stack(parts), 0, dim))

@@ -18,7 +18,9 @@ def axes_of(dims: Any, ndim: int) -> tuple[int, ...]:
     return tuple(sorted(d % max(ndim, 1) for d in ([dims] if isinstance(dims, int) else dims)) if ndim else ())
 
 
-def reduced(entries: np.ndarray, axes: Sequence[int], keepdim: bool, function: Callable[[list[Any]], Any]) -> np.ndarray:
+def reduced(
+    entries: np.ndarray, axes: Sequence[int], keepdim: bool, function: Callable[[list[Any]], Any]
+) -> np.ndarray:
     """`function` of the list of entries along some axes."""
     kept = [d for d in range(entries.ndim) if d not in axes]
     rows = entries.transpose([*kept, *axes]).reshape(*(entries.shape[d] for d in kept), -1)
