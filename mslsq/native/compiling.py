@@ -1,4 +1,4 @@
-"""Compiles the source of a program and loads it, in the calling thread, each time anew."""
+"""Compiles the source of a program and loads it, in the calling thread, at every call."""
 
 import ctypes
 import os

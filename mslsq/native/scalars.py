@@ -117,7 +117,8 @@ class Scalar:
     def choose(self, yes: "Scalar | float", no: "Scalar | float") -> "Scalar":
         """Where this boolean holds `yes`, elsewhere `no`; of Python numbers real ones."""
         program = self.program
-        like: Kind = next((part.kind for part in (yes, no) if isinstance(part, Scalar)), "real")
+        kinds: list[Kind] = [part.kind for part in (yes, no) if isinstance(part, Scalar)]
+        like: Kind = kinds[0] if kinds else "real"
         parts = [part if isinstance(part, Scalar) else program.constant(part, like) for part in (yes, no)]
         return self.apply("select", *parts)
 
