@@ -57,6 +57,7 @@ class _Graph:
         self.program = program
         self.into: Edges = {}
         self.out_of: Edges = {}
+        self._tensors = {program.nodes[number].detail[0] for number in directions}
         active: set[int] = set()
         for number in program.needed(output.number for output in outputs):
             if number in directions:
@@ -74,9 +75,11 @@ class _Graph:
     def _differentiated(self, number: int, active: set[int]) -> bool:
         """Add the edges into a node; does it depend on what is differentiated?"""
         node = self.program.nodes[number]
-        if node.kind != "real" or not any(operand in active for operand in node.operands):
+        if node.operation == "lookup" and node.detail[0] in self._tensors:
+            raise NotScalarError("an index that depends on values, into what is differentiated")
+        if node.kind != "real" or node.operation == "lookup":
             return False
-        if node.operation == "lookup":
+        if not any(operand in active for operand in node.operands):
             return False
         slopes = OPERATIONS[node.operation].slopes
         if slopes is None:

@@ -65,9 +65,10 @@ def by_pytorch(function: Function, x: Tensor) -> tuple[Both, Both]:
         return function(p).reshape(-1)
 
     residual = torch.stack([flat(x[:, lane].clone()) for lane in range(x.shape[1])], -1)
-    reverse = torch.func.vmap(torch.func.jacrev(flat))(x.T).to(x.dtype).movedim(0, -1)
     try:
+        reverse = torch.func.vmap(torch.func.jacrev(flat))(x.T).to(x.dtype).movedim(0, -1)
         forward = torch.func.vmap(torch.func.jacfwd(flat))(x.T).to(x.dtype).movedim(0, -1)
-    except NotImplementedError:
-        forward = reverse
+    except RuntimeError:  # no forward mode, or a write into what `vmap` cannot map
+        by_lane = [torch.autograd.functional.jacobian(flat, x[:, lane].clone()) for lane in range(x.shape[1])]
+        reverse = forward = torch.stack(by_lane, -1)  # pyright: ignore[reportArgumentType]
     return Both(residual, forward), Both(residual, reverse)

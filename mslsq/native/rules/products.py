@@ -57,3 +57,8 @@ def _(rec: Any, a: Any, b: Any, *, dim: int = -1) -> Array:
     a, b = np.moveaxis(a, dim, 0), np.moveaxis(b, dim, 0)
     parts = [each(lambda p, q, r, s: p * q - r * s, a[i], b[j], a[j], b[i]) for i, j in ((1, 2), (2, 0), (0, 1))]
     return rec.array(np.moveaxis(np.stack(parts), 0, dim))
+
+
+@rule("trace")
+def _(rec: Any, x: Any) -> Array:
+    return rec.array(np.asarray(total(list(np.diagonal(rec.scalars(x, rec.dtype)))), dtype=object))

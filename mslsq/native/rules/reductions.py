@@ -67,15 +67,17 @@ def _(rec: Any, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
     return _sum(rec, x, dim, keepdim, product)
 
 
-@rule("var")
+@rule("var", "std")
 def _(rec: Any, x: Any, dim: Any = None, *args: Any, correction: Any = 1, keepdim: bool = False) -> Array:
     if args or isinstance(dim, bool):
         raise NotScalarError("var with unbiased")
+    is_root = rec.node.target.__name__.startswith("std")
 
     def variance(terms: list[Scalar]) -> Scalar:
         mean = total(terms) / float(len(terms))
         squares = [(term - mean) * (term - mean) for term in terms]
-        return total(squares) / float(len(terms) - (1 if correction is None else correction))
+        found = total(squares) / float(len(terms) - (1 if correction is None else correction))
+        return found.apply("length") if is_root else found
 
     return _sum(rec, x, dim, keepdim, variance)
 
