@@ -1,10 +1,10 @@
-"""Compiles the source of a program and loads it, in the calling thread, at every call."""
+"""Compiles the source of a program and loads it, in the calling thread, once in a process."""
 
 import ctypes
 import os
 import subprocess
 import tempfile
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from mslsq.kernels.build import FLAGS, best_target, compiler, targets
@@ -32,6 +32,7 @@ def target() -> str:
         return best_target(Path(folder))
 
 
+@lru_cache(maxsize=256)
 def compiled(source: str) -> ctypes.CDLL:
     """The library of a source. CompilerError where there is no compiler, RuntimeError where it refuses the source."""
     with tempfile.TemporaryDirectory(prefix="mslsq-") as folder:

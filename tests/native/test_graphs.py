@@ -73,9 +73,7 @@ GRAPHS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def test_graphs_are_those_of_pytorch():
     x = torch.randn(6, 9, generator=torch.Generator().manual_seed(0), dtype=F64)
-    for (name, function), found in zip(
-        GRAPHS.items(), native(list(GRAPHS.values()), [x] * len(GRAPHS)), strict=True
-    ):
+    for (name, function), found in zip(GRAPHS.items(), native(list(GRAPHS.values()), [x] * len(GRAPHS)), strict=True):
         expected, _ = by_pytorch(function, x)
         torch.testing.assert_close(found.residual, expected.residual, rtol=1e-13, atol=1e-13, msg=name)
         torch.testing.assert_close(found.jacobian, expected.jacobian, rtol=1e-13, atol=1e-13, msg=name)
