@@ -52,15 +52,13 @@ def attempted(block: BlockTerm, values: Values, inputs: Inputs) -> Attempt:
         program = program_of(block, values, inputs)
         sample = sample_at_ends(block, values, inputs)
         compare_program(sample, replace(block, program=program))
-    except NotScalarError as error:
-        why = str(error)
-    except CompilerError as error:
+    except (NotScalarError, CompilerError) as error:
         why = str(error)
     except DerivativeMismatchError:
         why = "its numbers differ from those of PyTorch"
     except DataDependentError as error:
         why = f"it has {REMEDIES[error.construct][0]}"
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     else:
         return Attempt(program)

@@ -68,7 +68,7 @@ def looked_up(program: Program, tensor: int, place: Place, offset: int, kind: Ki
     """The entry of an input `offset` after a computed place."""
     if kind == "boolean":
         raise NotScalarError("an index that depends on values, into booleans")
-    return program.lookup(tensor, place.within.choose(place.entry + offset, place.entry._like(-1)), kind)
+    return program.lookup(tensor, place.within.choose(place.entry + offset, place.entry.like(-1)), kind)
 
 
 def each(function: Callable[..., Any], *arrays: Any) -> np.ndarray:

@@ -1,12 +1,12 @@
 """Compiles the source of a program and loads it, in the calling thread, once in a process."""
 
 import ctypes
-import os
 import subprocess
 import tempfile
 from functools import cache, lru_cache
 from pathlib import Path
 
+from mslsq.kernels import library
 from mslsq.kernels.build import FLAGS, best_target, compiler, targets
 
 WIDTHS = {"baseline": 16, "avx2": 32, "avx512": 64}
@@ -20,14 +20,13 @@ takes 1.6 times as long to compile straight-line code, which runs no faster eith
 
 @cache
 def target() -> str:
-    """The instruction set that programs are compiled for: `$MSLSQ_TARGET`, or the best that the processor has.
+    """The instruction set that programs are compiled for: that of the kernels, else the best that the processor has.
 
     Raises:
         CompilerError: there is no compiler.
     """
-    named = os.environ.get("MSLSQ_TARGET")
-    if named:
-        return named
+    if library.available():
+        return library.target()
     with tempfile.TemporaryDirectory(prefix="mslsq-") as folder:
         return best_target(Path(folder))
 
@@ -36,10 +35,10 @@ def target() -> str:
 def compiled(source: str) -> ctypes.CDLL:
     """The library of a source. CompilerError where there is no compiler, RuntimeError where it refuses the source."""
     with tempfile.TemporaryDirectory(prefix="mslsq-") as folder:
-        text, library = Path(folder) / "program.cpp", Path(folder) / "program.so"
+        text, made = Path(folder) / "program.cpp", Path(folder) / "program.so"
         text.write_text(source)
-        command = [*compiler(), *OPTIONS, *targets()[target()], "-shared", str(text), "-o", str(library)]
+        command = [*compiler(), *OPTIONS, *targets()[target()], "-shared", str(text), "-o", str(made)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"the compiler refused a native program:\n{done.stderr[:2000]}")
-        return ctypes.CDLL(str(library))
+        return ctypes.CDLL(str(made))

@@ -92,11 +92,11 @@ def _length(squared: torch.Tensor) -> torch.Tensor:
 
 OPERATIONS: dict[str, Operation] = {
     # arithmetic, of real numbers and of integers
-    "add": Operation(torch.add, "({0} + {1})", lambda y, a, b: (a._like(1), a._like(1)), commutes=True),
-    "sub": Operation(torch.sub, "({0} - {1})", lambda y, a, b: (a._like(1), a._like(-1))),
+    "add": Operation(torch.add, "({0} + {1})", lambda y, a, b: (a.like(1), a.like(1)), commutes=True),
+    "sub": Operation(torch.sub, "({0} - {1})", lambda y, a, b: (a.like(1), a.like(-1))),
     "mul": Operation(torch.mul, "({0} * {1})", lambda y, a, b: (b, a), commutes=True),
     "div": Operation(torch.true_divide, "({0} / {1})", lambda y, a, b: (1 / b, -y / b)),
-    "neg": Operation(torch.neg, "(-{0})", lambda y, a: (a._like(-1),)),
+    "neg": Operation(torch.neg, "(-{0})", lambda y, a: (a.like(-1),)),
     "abs": Operation(torch.abs, "abs_({0})", lambda y, x: (x.apply("sign"),)),
     "maximum": Operation(torch.maximum, "maximum_({0}, {1})", _larger_slopes),
     "minimum": Operation(torch.minimum, "minimum_({0}, {1})", _smaller_slopes),
@@ -137,9 +137,9 @@ OPERATIONS: dict[str, Operation] = {
     "pow": Operation(torch.pow, "pow_({0}, {1})", _power_slopes),  # by a constant of `POWERS`: as there
     "atan2": Operation(torch.atan2, "atan2_({0}, {1})", _angle_slopes),
     # x - trunc(x / y) y and x - floor(x / y) y, exactly
-    "fmod": Operation(torch.fmod, "fmod_({0}, {1})", lambda r, x, y: (x._like(1), -(x / y).apply("trunc"))),
+    "fmod": Operation(torch.fmod, "fmod_({0}, {1})", lambda r, x, y: (x.like(1), -(x / y).apply("trunc"))),
     "remainder": Operation(
-        torch.remainder, "remainder_({0}, {1})", lambda r, x, y: (x._like(1), -x.apply("floor_div", y))
+        torch.remainder, "remainder_({0}, {1})", lambda r, x, y: (x.like(1), -x.apply("floor_div", y))
     ),
     "hypot": Operation(torch.hypot, "hypot_({0}, {1})", lambda h, x, y: (x / h, y / h), commutes=True),
     # no derivative

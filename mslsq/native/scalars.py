@@ -64,10 +64,11 @@ class Scalar:
     def apply(self, operation: str, *others: "Scalar | float") -> "Scalar":
         """The operation of this scalar and others; Python numbers become constants of this scalar's kind."""
         program = self.program
-        numbers = [other.number if isinstance(other, Scalar) else self._like(other).number for other in others]
+        numbers = [other.number if isinstance(other, Scalar) else self.like(other).number for other in others]
         return Scalar(program, program.make(operation, self.number, *numbers))
 
-    def _like(self, value: float) -> "Scalar":
+    def like(self, value: float) -> "Scalar":
+        """A constant of this scalar's kind."""
         return self.program.constant(value, self.kind)
 
     def __add__(self, other: "Scalar | float") -> "Scalar":
@@ -83,16 +84,16 @@ class Scalar:
         return self.apply("div", other)
 
     def __radd__(self, other: float) -> "Scalar":
-        return self._like(other) + self
+        return self.like(other) + self
 
     def __rsub__(self, other: float) -> "Scalar":
-        return self._like(other) - self
+        return self.like(other) - self
 
     def __rmul__(self, other: float) -> "Scalar":
-        return self._like(other) * self
+        return self.like(other) * self
 
     def __rtruediv__(self, other: float) -> "Scalar":
-        return self._like(other) / self
+        return self.like(other) / self
 
     def __neg__(self) -> "Scalar":
         return self.apply("neg")
@@ -104,14 +105,14 @@ class Scalar:
         return self.apply("lt", other)
 
     def is_above(self, other: "Scalar | float") -> "Scalar":
-        other = other if isinstance(other, Scalar) else self._like(other)
+        other = other if isinstance(other, Scalar) else self.like(other)
         return other.apply("lt", self)
 
     def is_at_most(self, other: "Scalar | float") -> "Scalar":
         return self.apply("le", other)
 
     def is_at_least(self, other: "Scalar | float") -> "Scalar":
-        other = other if isinstance(other, Scalar) else self._like(other)
+        other = other if isinstance(other, Scalar) else self.like(other)
         return other.apply("le", self)
 
     def choose(self, yes: "Scalar | float", no: "Scalar | float") -> "Scalar":

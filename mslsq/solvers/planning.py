@@ -35,11 +35,12 @@ class Task:
 
 
 def planned(
-    task: Task, values: Values, inputs: tuple[Inputs, ...], differentiated: bool = False
+    task: Task, values: Values, inputs: tuple[Inputs, ...], differentiated: bool = False, native: bool = True
 ) -> tuple[Plan, Linearizer, TermInputs]:
     """The plan for these shapes, made on the first call, and the system bound to this call's functions.
 
     `differentiated` where derivatives of the solution will be taken: second derivatives are then checked as well.
+    `native` where blocks may be linearized by native programs.
     """
     key = plan_key(task, values, inputs)
     plan = task.cache.get(key)
@@ -63,8 +64,8 @@ def planned(
         plan = _checked_again(task, plan, values, inputs)
     if differentiated and not plan.hessians_checked:
         _choose_hessians(task, plan, values, inputs)
-    native = task.solver.trace != "never" and not plan.execution.why_eager
-    if native and wished() == "wait":
+    native = native and wished() == "wait" and not plan.execution.why_eager
+    if native:
         _write_programs(task, plan, values, inputs)
     linear = linear_solver_of(task, plan)
     linearizer = plan.linearizer(

@@ -83,13 +83,13 @@ def _solved(
     asks = task.solver.early_stop
     with torch.no_grad():
         values = tuple(x.contiguous() for x in values)
-        plan, linearizer, prepared = planned(task, values, inputs, differentiated)
+        plan, linearizer, prepared = planned(task, values, inputs, differentiated, native=not again)
         witness = Witness(task, plan, linearizer.blocks, inputs)
         stale = witness.disagrees(values)
         if asks and stale is not None and bool(stale):
             witness.check_deterministic(values)
             task.cache.drop(plan_key(task, values, inputs))
-            plan, linearizer, prepared = planned(task, values, inputs, differentiated)
+            plan, linearizer, prepared = planned(task, values, inputs, differentiated, native=not again)
             witness = Witness(task, plan, linearizer.blocks, inputs)
             stale = witness.disagrees(values)
         runner = Runner(plan, linearizer, task.solver, prepared, witness)

@@ -312,23 +312,22 @@ def test_derivatives_of_a_solution_do_not_change(adjoint, attempts, monkeypatch)
         torch.testing.assert_close(gradient, found[0], rtol=1e-8, atol=1e-10)
 
 
-def test_a_recorded_step_holds_the_program(attempts):
-    y = torch.linspace(0, 1, 40, dtype=F64).reshape(8, 5)
-    t = torch.linspace(0, 1, 5, dtype=F64)
+@pytest.mark.parametrize("trace", ["always", "never"])
+def test_a_program_serves_recorded_and_eager_steps(trace, attempts, monkeypatch):
+    points = {"always": 5, "never": 6}[trace]  # a plan of its own for each
+    y = torch.linspace(0, 1, 8 * points, dtype=F64).reshape(8, points)
+    t = torch.linspace(0, 1, points, dtype=F64)
 
-    def solved(trace: Any) -> mslsq.Solution:
+    def model(p: Tensor, y: Tensor) -> Tensor:
+        return p[0] * torch.exp(p[1] * t) - y
+
+    def solve() -> mslsq.Solution:
         solver = mslsq.LevenbergMarquardt(trace=trace)
-        return mslsq.least_squares(
-            lambda p, y: p[0] * torch.exp(p[1] * t) - y,
-            torch.zeros(2, dtype=F64),
-            (y,),
-            in_dims=(None, 0),
-            solver=solver,
-        )
+        return mslsq.least_squares(model, torch.zeros(2, dtype=F64), (y,), in_dims=(None, 0), solver=solver)
 
-    recorded, plain = solved("always"), solved("never")
+    native, plain = natively_and_not(solve, monkeypatch)
     assert [attempt.program is not None for attempt in attempts] == [True]
-    torch.testing.assert_close(recorded.value, plain.value, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(native.value, plain.value, rtol=1e-9, atol=1e-9)
 
 
 def test_an_unknown_wish_is_refused(monkeypatch):

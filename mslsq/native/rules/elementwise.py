@@ -295,7 +295,7 @@ def _test(function: Callable[[X], X]) -> Callable[..., Array]:
 RULES["isnan"] = _test(lambda x: x.apply("ne", x))
 RULES["isinf"] = _test(lambda x: x.apply("abs").is_equal(float("inf")))
 RULES["isfinite"] = _test(lambda x: x.apply("abs").is_below(float("inf")))
-RULES["signbit"] = _test(lambda x: x._like(1).apply("copysign", x).is_below(0))
+RULES["signbit"] = _test(lambda x: x.like(1).apply("copysign", x).is_below(0))
 
 
 @rule("where")
