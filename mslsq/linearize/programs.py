@@ -77,14 +77,16 @@ def program_of(block: BlockTerm, values: Values, inputs: Inputs) -> NativeProgra
     if dtype not in (torch.float64, torch.float32):
         raise NotScalarError(f"programs are of float64 and float32, the variables are of {dtype}")
 
-    def written(storages: tuple[Tensor, ...], first: Inputs) -> NativeProgram:
+    def written(storages: tuple[Tensor, ...], first: Inputs) -> Written:
         return _written(block, storages, dict(first))
 
     with TRANSFORM_LOCK, torch.no_grad():
-        return of_a_block(written, block.term, block.batched, values, inputs)
+        scalars = of_a_block(written, block.term, block.batched, values, inputs)
+    return native_programs([scalars])[0]
 
 
-def _written(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> NativeProgram:
+def _written(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> Written:
+    """Residual and Jacobian of a block as scalars, recorded at these numbers."""
     names, slots = list(first), len(storages)
     is_given = block.term.jacobians is not None
     function = block.linearization_of_block if is_given else block.residual_of_block
@@ -101,7 +103,7 @@ def _written(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Te
         jacobian = list(outputs[1].reshape(-1))
     else:
         jacobian = linearized(program, residual, _directions(block, program), sum(block.tangents))
-    return native_programs([Written.of(program, _arguments(block, leaves, names), residual, jacobian)])[0]
+    return Written.of(program, _arguments(block, leaves, names), residual, jacobian)
 
 
 def _directions(block: BlockTerm, program: Program) -> dict[int, dict[int, Scalar]]:

@@ -75,7 +75,10 @@ class Recorder:
         rule = rules.RULES.get(name.removesuffix("_copy").removesuffix("_") if name != "_to_copy" else name)
         if rule is None:
             raise NotScalarError(f"{name} has no form in scalars")
-        return rule(self, *args, **kwargs)
+        try:
+            return rule(self, *args, **kwargs)
+        except (TypeError, ValueError, IndexError, AttributeError) as error:  # arguments that the rule does not know
+            raise NotScalarError(f"{name} has no form in scalars with these arguments ({error})") from error
 
     def _given(self, value: Any) -> Any:
         if isinstance(value, fx.Node):

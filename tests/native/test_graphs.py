@@ -95,6 +95,7 @@ def test_arithmetic_has_the_bits_of_pytorch():
     ("function", "word"),
     [
         (lambda x: x.sort().values, "sort"),
+        (lambda x: torch.div(x, 2, rounding_mode="floor").round(decimals=2) * x, "decimals"),
         (lambda x: torch.linalg.inv(x[:4].reshape(2, 2)), "inv"),
         (lambda x: x[(x[0] * 2).long()] * x, "differentiated"),
         (lambda x: (x * x)[(x[0] * 2).long()] * x, "what is computed"),

@@ -1,4 +1,4 @@
-"""Operations of entry by entry: arithmetic, functions, comparisons, choices, and what is made of those."""
+"""Operations of entry by entry: arithmetic, functions, limits, and what is made of those."""
 
 from collections.abc import Callable
 from math import pi, sqrt
@@ -13,7 +13,7 @@ from mslsq.native.scalars import NotScalarError, Scalar
 X = Scalar
 
 
-def _entrywise(function: Callable[..., X], count: int) -> Callable[..., Array]:
+def entrywise(function: Callable[..., X], count: int) -> Callable[..., Array]:
     """The rule of a function of `count` tensors, computed in the dtype of the result."""
 
     def apply(rec: Any, *args: Any) -> Array:
@@ -26,7 +26,7 @@ def _entrywise(function: Callable[..., X], count: int) -> Callable[..., Array]:
 def _named(*names: str) -> None:
     """Functions of one number that are one operation."""
     for name in names:
-        RULES[name] = _entrywise(lambda x, name=name: x.apply(name), 1)
+        RULES[name] = entrywise(lambda x, name=name: x.apply(name), 1)
 
 
 _named("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan")
@@ -47,7 +47,7 @@ UNARY: dict[str, Callable[[X], X]] = {
     "sgn": lambda x: x.apply("sign"),
 }
 for _name, _function in UNARY.items():
-    RULES[_name] = _entrywise(_function, 1)
+    RULES[_name] = entrywise(_function, 1)
 
 
 @rule("floor", "ceil", "trunc", "round", "sign", "fix")
@@ -57,7 +57,7 @@ def _(rec: Any, x: Array, *, decimals: int = 0) -> Array:
         raise NotScalarError("round to decimals")
     if not rec.dtype.is_floating_point and name != "sign":
         return x
-    return _entrywise(lambda a: a.apply("trunc" if name == "fix" else name), 1)(rec, x)
+    return entrywise(lambda a: a.apply("trunc" if name == "fix" else name), 1)(rec, x)
 
 
 # ---- arithmetic
@@ -67,38 +67,38 @@ def _(rec: Any, x: Array, *, decimals: int = 0) -> Array:
 def _(rec: Any, a: Any, b: Any, *args: Any, alpha: Any = 1) -> Array:
     alpha = args[0] if args else alpha
     if rec.dtype == torch.bool:
-        return _entrywise(lambda x, y: x.apply("or", y), 2)(rec, a, b)
-    return _entrywise(lambda x, y: x + (y * alpha if alpha != 1 else y), 2)(rec, a, b)
+        return entrywise(lambda x, y: x.apply("or", y), 2)(rec, a, b)
+    return entrywise(lambda x, y: x + (y * alpha if alpha != 1 else y), 2)(rec, a, b)
 
 
 @rule("sub")
 def _(rec: Any, a: Any, b: Any, *args: Any, alpha: Any = 1) -> Array:
     alpha = args[0] if args else alpha
-    return _entrywise(lambda x, y: x - (y * alpha if alpha != 1 else y), 2)(rec, a, b)
+    return entrywise(lambda x, y: x - (y * alpha if alpha != 1 else y), 2)(rec, a, b)
 
 
 @rule("rsub")
 def _(rec: Any, a: Any, b: Any, *args: Any, alpha: Any = 1) -> Array:
     alpha = args[0] if args else alpha
-    return _entrywise(lambda x, y: y - (x * alpha if alpha != 1 else x), 2)(rec, a, b)
+    return entrywise(lambda x, y: y - (x * alpha if alpha != 1 else x), 2)(rec, a, b)
 
 
 @rule("mul")
 def _(rec: Any, a: Any, b: Any) -> Array:
     name = "and" if rec.dtype == torch.bool else "mul"
-    return _entrywise(lambda x, y: x.apply(name, y), 2)(rec, a, b)
+    return entrywise(lambda x, y: x.apply(name, y), 2)(rec, a, b)
 
 
 @rule("div", "true_divide", "divide", "floor_divide")
 def _(rec: Any, a: Any, b: Any, *, rounding_mode: str | None = None) -> Array:
     mode = "floor" if "floor_divide" in rec.node.target.__name__ else rounding_mode
     if mode is None:
-        return _entrywise(lambda x, y: x / y, 2)(rec, a, b)
+        return entrywise(lambda x, y: x / y, 2)(rec, a, b)
     if not rec.dtype.is_floating_point:
-        return _entrywise(lambda x, y: _whole(x, y, "floor_div", mode), 2)(rec, a, b)
+        return entrywise(lambda x, y: _whole(x, y, "floor_div", mode), 2)(rec, a, b)
     if mode == "trunc":
-        return _entrywise(lambda x, y: (x / y).apply("trunc"), 2)(rec, a, b)
-    return _entrywise(lambda x, y: x.apply("floor_div", y), 2)(rec, a, b)
+        return entrywise(lambda x, y: (x / y).apply("trunc"), 2)(rec, a, b)
+    return entrywise(lambda x, y: x.apply("floor_div", y), 2)(rec, a, b)
 
 
 def _whole(x: X, y: X, operation: str, mode: str = "floor") -> X:
@@ -112,33 +112,33 @@ def _whole(x: X, y: X, operation: str, mode: str = "floor") -> X:
 def _(rec: Any, a: Any, b: Any) -> Array:
     if not rec.dtype.is_floating_point:
         raise NotScalarError("fmod of integers")
-    return _entrywise(lambda x, y: x.apply("fmod", y), 2)(rec, a, b)
+    return entrywise(lambda x, y: x.apply("fmod", y), 2)(rec, a, b)
 
 
 @rule("remainder")
 def _(rec: Any, a: Any, b: Any) -> Array:
     if not rec.dtype.is_floating_point:
-        return _entrywise(lambda x, y: _whole(x, y, "modulo"), 2)(rec, a, b)
-    return _entrywise(lambda x, y: x.apply("remainder", y), 2)(rec, a, b)
+        return entrywise(lambda x, y: _whole(x, y, "modulo"), 2)(rec, a, b)
+    return entrywise(lambda x, y: x.apply("remainder", y), 2)(rec, a, b)
 
 
 @rule("pow")
 def _(rec: Any, base: Any, exponent: Any) -> Array:
     if not rec.dtype.is_floating_point:
         raise NotScalarError("a power of integers")
-    return _entrywise(lambda x, p: x.apply("pow", p), 2)(rec, base, exponent)
+    return entrywise(lambda x, p: x.apply("pow", p), 2)(rec, base, exponent)
 
 
 @rule("float_power")
 def _(rec: Any, base: Any, exponent: Any) -> Array:
-    return _entrywise(lambda x, p: x.apply("pow", p), 2)(rec, base, exponent)
+    return entrywise(lambda x, p: x.apply("pow", p), 2)(rec, base, exponent)
 
 
 for _name in ("maximum", "minimum", "atan2", "copysign", "hypot"):
-    RULES[_name] = _entrywise(lambda x, y, name=_name: x.apply(name, y), 2)
-RULES["fmax"] = _entrywise(lambda x, y: _ignoring_nan(x, y, "maximum"), 2)
-RULES["fmin"] = _entrywise(lambda x, y: _ignoring_nan(x, y, "minimum"), 2)
-RULES["lerp"] = _entrywise(lambda a, b, w: _lerp(a, b, w), 3)
+    RULES[_name] = entrywise(lambda x, y, name=_name: x.apply(name, y), 2)
+RULES["fmax"] = entrywise(lambda x, y: _ignoring_nan(x, y, "maximum"), 2)
+RULES["fmin"] = entrywise(lambda x, y: _ignoring_nan(x, y, "minimum"), 2)
+RULES["lerp"] = entrywise(lambda a, b, w: _lerp(a, b, w), 3)
 
 
 def _ignoring_nan(x: X, y: X, name: str) -> X:
@@ -153,12 +153,12 @@ def _lerp(a: X, b: X, w: X) -> X:
 
 @rule("addcmul")
 def _(rec: Any, a: Any, b: Any, c: Any, *, value: Any = 1) -> Array:
-    return _entrywise(lambda x, y, z: x + y * z * value, 3)(rec, a, b, c)
+    return entrywise(lambda x, y, z: x + y * z * value, 3)(rec, a, b, c)
 
 
 @rule("addcdiv")
 def _(rec: Any, a: Any, b: Any, c: Any, *, value: Any = 1) -> Array:
-    return _entrywise(lambda x, y, z: x + y / z * value, 3)(rec, a, b, c)
+    return entrywise(lambda x, y, z: x + y / z * value, 3)(rec, a, b, c)
 
 
 # ---- limits
@@ -187,25 +187,25 @@ def _(rec: Any, x: Any, max: Any) -> Array:
 
 def _limited(rec: Any, x: Any, least: Any, most: Any) -> Array:
     if least is not None and most is not None:
-        return _entrywise(lambda a, b, c: a.apply("at_least", b).apply("at_most", c), 3)(rec, x, least, most)
+        return entrywise(lambda a, b, c: a.apply("at_least", b).apply("at_most", c), 3)(rec, x, least, most)
     if least is not None:
-        return _entrywise(lambda a, b: a.apply("at_least", b), 2)(rec, x, least)
-    return _entrywise(lambda a, b: a.apply("at_most", b), 2)(rec, x, most)
+        return entrywise(lambda a, b: a.apply("at_least", b), 2)(rec, x, least)
+    return entrywise(lambda a, b: a.apply("at_most", b), 2)(rec, x, most)
 
 
 @rule("hardtanh")
 def _(rec: Any, x: Any, least: float = -1, most: float = 1) -> Array:
-    return _entrywise(lambda a: _strictly_between(a, least, most), 1)(rec, x)
+    return entrywise(lambda a: _strictly_between(a, least, most), 1)(rec, x)
 
 
 @rule("threshold")
 def _(rec: Any, x: Any, threshold: float, value: float) -> Array:
-    return _entrywise(lambda a: a.is_at_most(threshold).choose(value, a), 1)(rec, x)
+    return entrywise(lambda a: a.is_at_most(threshold).choose(value, a), 1)(rec, x)
 
 
 @rule("leaky_relu")
 def _(rec: Any, x: Any, slope: float = 0.01) -> Array:
-    return _entrywise(lambda a: a.is_above(0).choose(a, a * slope), 1)(rec, x)
+    return entrywise(lambda a: a.is_above(0).choose(a, a * slope), 1)(rec, x)
 
 
 @rule("elu")
@@ -213,7 +213,7 @@ def _(rec: Any, x: Any, alpha: float = 1, scale: float = 1, input_scale: float =
     def elu(a: X) -> X:
         return a.is_above(0).choose(a * scale, (a * input_scale).apply("expm1") * (alpha * scale))
 
-    return _entrywise(elu, 1)(rec, x)
+    return entrywise(elu, 1)(rec, x)
 
 
 def _softplus(x: X, beta: float = 1, threshold: float = 20) -> X:
@@ -223,7 +223,7 @@ def _softplus(x: X, beta: float = 1, threshold: float = 20) -> X:
 
 @rule("softplus")
 def _(rec: Any, x: Any, beta: float = 1, threshold: float = 20) -> Array:
-    return _entrywise(lambda a: _softplus(a, beta, threshold), 1)(rec, x)
+    return entrywise(lambda a: _softplus(a, beta, threshold), 1)(rec, x)
 
 
 def _log_sigmoid(x: X) -> X:
@@ -244,80 +244,4 @@ def _(rec: Any, x: Any, *, approximate: str = "none") -> Array:
             return a * 0.5 * (1 + ((a + a * a * a * 0.044715) * sqrt(2 / pi)).apply("tanh"))
         return a * 0.5 * (1 + (a * sqrt(0.5)).apply("erf"))
 
-    return _entrywise(gelu, 1)(rec, x)
-
-
-# ---- comparisons, booleans, choices
-
-
-def number_of(condition: X) -> X:
-    """A boolean as the integer 0 or 1."""
-    one, zero = (condition.program.constant(value, "integer") for value in (1, 0))
-    return condition.choose(one, zero)
-
-
-def _comparison(function: Callable[[X, X], X]) -> Callable[..., Array]:
-    def apply(rec: Any, a: Any, b: Any) -> Array:
-        dtype = rec.common_dtype(0, 1)
-        a, b = rec.scalars(a, dtype), rec.scalars(b, dtype)
-        if dtype == torch.bool:
-            a, b = (each(number_of, side) for side in (a, b))
-        return rec.array(each(function, a, b))
-
-    return apply
-
-
-RULES["lt"] = RULES["less"] = _comparison(lambda a, b: a.is_below(b))
-RULES["le"] = RULES["less_equal"] = _comparison(lambda a, b: a.is_at_most(b))
-RULES["gt"] = RULES["greater"] = _comparison(lambda a, b: a.is_above(b))
-RULES["ge"] = RULES["greater_equal"] = _comparison(lambda a, b: a.is_at_least(b))
-RULES["eq"] = _comparison(lambda a, b: a.is_equal(b))
-RULES["ne"] = RULES["not_equal"] = _comparison(lambda a, b: a.apply("ne", b))
-
-RULES["bitwise_and"] = _entrywise(lambda a, b: a.apply("and", b), 2)
-RULES["bitwise_or"] = _entrywise(lambda a, b: a.apply("or", b), 2)
-RULES["bitwise_xor"] = _entrywise(lambda a, b: a.apply("xor", b), 2)
-RULES["bitwise_not"] = _entrywise(lambda a: a.apply("not"), 1)
-RULES["logical_and"], RULES["logical_or"] = RULES["bitwise_and"], RULES["bitwise_or"]
-RULES["logical_xor"], RULES["logical_not"] = RULES["bitwise_xor"], RULES["bitwise_not"]
-
-
-def _test(function: Callable[[X], X]) -> Callable[..., Array]:
-    def apply(rec: Any, x: Any) -> Array:
-        dtype = rec.common_dtype(0)
-        if not dtype.is_floating_point:
-            raise NotScalarError(f"{rec.node.target} of integers")
-        return rec.array(each(function, rec.scalars(x, dtype)))
-
-    return apply
-
-
-RULES["isnan"] = _test(lambda x: x.apply("ne", x))
-RULES["isinf"] = _test(lambda x: x.apply("abs").is_equal(float("inf")))
-RULES["isfinite"] = _test(lambda x: x.apply("abs").is_below(float("inf")))
-RULES["signbit"] = _test(lambda x: x.like(1).apply("copysign", x).is_below(0))
-
-
-@rule("where")
-def _(rec: Any, condition: Any, yes: Any, no: Any) -> Array:
-    chosen = rec.moved(condition, torch.bool)
-    return rec.array(each(lambda c, a, b: c.choose(a, b), chosen, rec.moved(yes, rec.dtype), rec.moved(no, rec.dtype)))
-
-
-@rule("masked_fill")
-def _(rec: Any, x: Any, mask: Any, value: Any) -> Array:
-    mask = rec.moved(mask, torch.bool)
-    return rec.array(each(lambda c, a, b: c.choose(b, a), mask, rec.moved(x, rec.dtype), rec.moved(value, rec.dtype)))
-
-
-@rule("nan_to_num")
-def _(rec: Any, x: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Array:
-    limits = torch.finfo(rec.dtype)
-    most, least = limits.max if posinf is None else posinf, limits.min if neginf is None else neginf
-
-    def finite(a: X) -> X:
-        a_or_most = a.is_equal(float("inf")).choose(most, a)
-        bounded = a.is_equal(-float("inf")).choose(least, a_or_most)
-        return a.apply("ne", a).choose(nan or 0.0, bounded)
-
-    return _entrywise(finite, 1)(rec, x)
+    return entrywise(gelu, 1)(rec, x)
