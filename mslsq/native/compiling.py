@@ -20,7 +20,7 @@ OPTIONS = (
 )
 """Those of the kernels, but no product is fused with a sum where the source does not say so: √(a² − b²) with a = b must
 not become the root of a negative number that PyTorch never sees. (Fused, an SE(3) between factor is no faster.) -O3
-takes 1.6 times as long to compile straight-line code, which runs no faster either. Integers wrap around, as PyTorch's."""
+takes 1.6 times as long to compile straight-line code, which runs no faster either. Integers wrap around."""
 
 
 @cache

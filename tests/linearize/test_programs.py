@@ -10,6 +10,7 @@ from torch import Tensor
 import mslsq
 from mslsq.datasets import nist, read_bal, read_g2o
 from mslsq.kernels.build import CompilerError, compiler
+from mslsq.linearize import assembly
 from mslsq.linearize.programs import Attempt, attempted
 from mslsq.native import derivative
 from mslsq.solvers import planning
@@ -131,6 +132,36 @@ def test_jacobians_on_manifolds_are_those_of_forward_mode(manifold, dtype, attem
     assert attempts[0].program is not None, attempts[0].why_not  # it has been compared with forward mode
 
 
+def graphs_of_a_batch(problems: int) -> tuple[mslsq.Problem, dict[str, Any], dict[str, Any]]:
+    """Rings of 40 poses, all measured between in another way."""
+    generator = torch.Generator().manual_seed(5)
+    pose = mslsq.Variable("pose", mslsq.SE2, count=40)
+    i = torch.arange(40)
+    measured = mslsq.SE2.random(problems, 40, generator=generator, dtype=F64)
+    cost = OwnBetween(pose[i], pose[(i + 1) % 40], measured=measured[0], weight=0.5, name="between")
+    start = {"pose": mslsq.SE2.random(40, generator=generator, dtype=F64)}
+    return mslsq.Problem(cost, pose.fixed([0])), start, {"between": {"measured": measured}}
+
+
+@pytest.mark.parametrize("piece", [100, 10**9])
+def test_a_batch_of_graphs_and_graphs_in_pieces_take_the_steps_of_pytorch(piece, attempts, monkeypatch):
+    problem, start, data = graphs_of_a_batch(3)
+    monkeypatch.setattr(assembly, "PIECE", piece)
+    for linear_solver in ("auto", mslsq.linear.SparseCholesky()):
+        solver = mslsq.LevenbergMarquardt(max_steps=3, linear_solver=linear_solver)
+
+        def batch(solver: Any = solver) -> mslsq.Solution:
+            return mslsq.solve(problem, start, data, in_dims=(None, {"between": {"measured": 0}}), solver=solver)
+
+        def single(solver: Any = solver) -> mslsq.Solution:
+            return mslsq.solve(problem, start, solver=solver)
+
+        for solve in (batch, single):
+            native, plain = natively_and_not(solve, monkeypatch)
+            assert_same_steps(native, plain)
+    assert len(attempts) == 4 and all(attempt.program is not None for attempt in attempts)
+
+
 def test_lanes_neither_know_their_place_nor_their_neighbours(attempts):
     """The bits of a problem are the same alone, at any place of a batch, and beside one that is not finite."""
     generator = torch.Generator().manual_seed(1)
@@ -221,11 +252,14 @@ def test_a_place_outside_of_an_image_is_not_a_number(attempts):
         return table[(p * 10).long()] * p
 
     table = torch.arange(20.0, dtype=F64)
-    start = torch.tensor([[0.5], [1.2]], dtype=F64)
-    solver = mslsq.GaussNewton(max_steps=3)
-    inside = mslsq.least_squares(residual, start, (table,), in_dims=(0, None), solver=solver)
-    assert attempts[0].program is not None, attempts[0].why_not
-    assert torch.isfinite(inside.cost).all()
+    mslsq.least_squares(residual, torch.tensor([0.5], dtype=F64), (table,), solver=mslsq.GaussNewton(max_steps=0))
+    program = attempts[0].program
+    assert program is not None, attempts[0].why_not
+    places = torch.tensor([[0.5, 1.99, -0.3, 2.0, -2.11, 1e300, torch.nan]], dtype=F64)
+    found = program.residuals([places, table], [False, False], 1, 7)[0, 0]
+    inside = residual(places[0, :3], table)  # a negative index counts from the end
+    torch.testing.assert_close(found[:3], inside)
+    assert found[3:].isnan().all()
 
 
 @pytest.mark.parametrize(
