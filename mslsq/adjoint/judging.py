@@ -55,7 +55,8 @@ class Judgement:
         outcome = ended.outcome
         plan, linearizer, inputs = outcome.planned
         point = Point(outcome.values, inputs, outcome.matrix, outcome.cost)
-        return Judgement(ended, factorization, plan, linearizer, point)
+        # Its graphs of cost and gradient are differentiated later.
+        return Judgement(ended, factorization, plan, linearizer.without_programs(), point)
 
     @property
     def linear(self) -> LinearSolver:

@@ -66,7 +66,7 @@ def located(
     # Levenberg–Marquardt's default asks the linearizer for normal equations, by connected components where there are
     # many, block-sparse where they are large.
     solver = LevenbergMarquardt(linear_solver=Cholesky()) if dense else LevenbergMarquardt()
-    plan, linearizer, inputs = planned(statement.task(solver), statement.values, statement.inputs)
+    plan, linearizer, inputs = planned(statement.task(solver), statement.values, statement.inputs, native=False)
     return Located(problem, statement, plan.structure, plan.pattern, linearizer, inputs)
 
 

@@ -60,6 +60,21 @@ def compare_jacobian(sample: Sample, block: BlockTerm, residual: Tensor, jacobia
     return ""
 
 
+def compare_program(sample: Sample, block: BlockTerm) -> None:
+    """Compare the native program of a term with what its transforms give.
+
+    Raises:
+        DerivativeMismatchError: they differ.
+    """
+    with TRANSFORM_LOCK, torch.no_grad():
+        expected = sample.linearizations()
+        native = sample.going(block)
+        found, alone = native.linearizations(), native.residuals()
+    for own, right in zip((*found, alone), (*expected, expected[0]), strict=True):
+        if not _agree(own, right, right.abs()):
+            raise DerivativeMismatchError(f"the native program of {block.term.name!r}")
+
+
 def _compare_with_differences(sample: Sample, block: BlockTerm, residual: Tensor, jacobian: Tensor) -> str:
     """The same by central differences."""
     unchecked = f"not checked: the Jacobian of {block.term.name!r}, which plain reverse mode cannot take"

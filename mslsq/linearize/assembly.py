@@ -4,7 +4,7 @@ The plan (which entry of JᵀJ every product goes to) is worked out once per str
 No Jacobian of the whole problem is formed for the normal equations; memory is linear in the number of blocks.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -54,6 +54,9 @@ class Assembly(TermAssembly):
     def reduces(self) -> bool:
         """Do all lanes of one problem add up to one small matrix (or is there one lane per problem)?"""
         return self.block.lanes_are_batch or self.block.shares_variables
+
+    def without_program(self) -> "Assembly":
+        return replace(self, block=replace(self.block, program=None))
 
     # ---- normal equations
 

@@ -7,7 +7,7 @@ curve fit) has the batch as lanes, and `outer` is 1.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -21,6 +21,8 @@ from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIss
 from mslsq import pytree
 from mslsq.linearize.derivatives import ORDINARY, Way
 from mslsq.linearize.one_block import OneBlock
+from mslsq.native.operator import NativeProgram
+from mslsq.private import forward_level_is_open, is_wrapped
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.problem.system import Inputs, System, Term, residual_vector
 
@@ -48,6 +50,8 @@ class BlockTerm(OneBlock):
     """How many leading entries are complex (pairs of reals)."""
     way: Way = ORDINARY
     """How it is differentiated; the residual of `term` is that of the way."""
+    program: NativeProgram | None = None
+    """Residual and Jacobian as native code, used where no derivative of them is asked for."""
 
     def going(self, way: Way) -> "BlockTerm":
         """The same term differentiated in a way."""
@@ -90,7 +94,7 @@ class BlockTerm(OneBlock):
             tensor = tensor.movedim(1 if batched else 0, -1).contiguous()
         return tensor
 
-    def _input_dims(self, inputs: Inputs) -> tuple[dict[str, int | None], dict[str, int | None]]:
+    def input_dims(self, inputs: Iterable[str]) -> tuple[dict[str, int | None], dict[str, int | None]]:
         """`in_dims` of the inputs for the lanes and for the batch."""
         if self.lanes_are_batch:
             return {name: -1 if name in self.batched else None for name in inputs}, {}
@@ -122,13 +126,49 @@ class BlockTerm(OneBlock):
 
     def residuals(self, values: Values, inputs: dict[str, Tensor]) -> Float[Tensor, "outer rows lanes"]:
         """The weighted residuals of all blocks."""
-        return self.over_lanes(self.residual_of_block, values, inputs, at_once=self.term.broadcasts)
+        return self.residuals_of(*self.gather(values), inputs)
 
     def linearizations(
         self, values: Values, inputs: dict[str, Tensor]
     ) -> tuple[Float[Tensor, "outer rows lanes"], Float[Tensor, "outer rows tangent lanes"]]:
         """The weighted residuals of all blocks and their Jacobians."""
-        return self.over_lanes(self.linearization_of_block, values, inputs, at_once=self.term.broadcasts)
+        return self.linearizations_of(*self.gather(values), inputs)
+
+    def residuals_of(
+        self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
+    ) -> Float[Tensor, "outer rows lanes"]:
+        """`residuals` of storages that have been gathered."""
+        if self._runs_natively(storages, inputs):
+            assert self.program is not None
+            return self.program.residuals(*self._native_arguments(storages, storage_dims, inputs))
+        return self._mapped(self.residual_of_block, storages, storage_dims, inputs, self.term.broadcasts)
+
+    def linearizations_of(
+        self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
+    ) -> tuple[Float[Tensor, "outer rows lanes"], Float[Tensor, "outer rows tangent lanes"]]:
+        """`linearizations` of storages that have been gathered."""
+        if self._runs_natively(storages, inputs):
+            assert self.program is not None
+            return self.program.linearizations(*self._native_arguments(storages, storage_dims, inputs))
+        return self._mapped(self.linearization_of_block, storages, storage_dims, inputs, self.term.broadcasts)
+
+    def _runs_natively(self, storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> bool:
+        """Is there a program, and no derivative of what it computes asked for?"""
+        if self.program is None:
+            return False
+        tensors = [*storages, *inputs.values()]
+        differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        return not (differentiated or forward_level_is_open() or any(map(is_wrapped, tensors)))
+
+    def _native_arguments(
+        self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
+    ) -> tuple[list[Tensor], list[bool], int, int]:
+        """Tensors, which of them have an axis of problems, and how many problems and lanes there are."""
+        lanes, batch = self.input_dims(inputs)
+        tensors, dims = [*storages, *inputs.values()], [*storage_dims, *lanes.values()]
+        count = next((x.shape[-1] for x, dim in zip(tensors, dims, strict=True) if dim is not None), self.lanes)
+        batched = [self._maps_batch] * len(storages) + [batch.get(name) is not None for name in inputs]
+        return tensors, batched, self.outer, count
 
     def over_lanes(
         self, function: Callable[..., Any], values: Values, inputs: dict[str, Tensor], at_once: bool = False
@@ -151,7 +191,7 @@ class BlockTerm(OneBlock):
                 name: tensor[..., start : start + lanes] if name in self.term.per_block else tensor
                 for name, tensor in inputs.items()
             }
-            yield part, self._mapped(self.linearization_of_block, tuple(cut), dims, part, self.term.broadcasts)
+            yield part, self.linearizations_of(tuple(cut), dims, part)
 
     def _mapped(
         self,
@@ -164,7 +204,7 @@ class BlockTerm(OneBlock):
         """`over_lanes` for storages that have been gathered."""
         if self.way.lane_by_lane and not at_once:
             return self._one_by_one(function, storages, storage_dims, inputs)
-        input_lanes, input_batch = self._input_dims(inputs)
+        input_lanes, input_batch = self.input_dims(inputs)
 
         def all_at_once(storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> Any:
             leading = [s if dim is None else s.movedim(-1, 0) for s, dim in zip(storages, storage_dims, strict=True)]
@@ -237,7 +277,7 @@ class BlockTerm(OneBlock):
     ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
         """Storages and inputs of one lane of one problem, out of what is mapped; `taken` puts a view into memory of its
         own."""
-        lanes, batch = self._input_dims(inputs)
+        lanes, batch = self.input_dims(inputs)
 
         def picked(x: Tensor, of_problem: bool, of_lane: bool) -> Tensor:
             x = x.select(0, problem) if of_problem else x

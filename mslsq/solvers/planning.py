@@ -12,11 +12,17 @@ from mslsq.linearize.blocks import BlockTerm, Values, block_term
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
+from mslsq.linearize.programs import Draft
 from mslsq.linearize.ways import hessian_way_of, way_of
+from mslsq.native.choice import choice
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System
 from mslsq.solvers.compressing import compressed_plan
 from mslsq.solvers.solver import Solver
+
+PROGRAM_SECONDS = 1.0
+"""What a native program costs before it runs: recording, differentiating and writing it (0.3 to 1 s), with the compiler
+beside. It is begun once as much has been spent on solves of a plan, or at once where a solve is to wait for it."""
 
 STALE = "what the residual reads changes unseen from call to call"
 
@@ -48,11 +54,12 @@ class Task:
 
 
 def planned(
-    task: Task, values: Values, inputs: tuple[Inputs, ...], differentiated: bool = False
+    task: Task, values: Values, inputs: tuple[Inputs, ...], differentiated: bool = False, native: bool = True
 ) -> tuple[Plan, Linearizer, TermInputs]:
     """The plan for these shapes, made on the first call, and the system bound to this call's functions.
 
     `differentiated` where derivatives of the solution will be taken: second derivatives are then checked as well.
+    `native` where blocks may be linearized by native programs.
     """
     if task.pinned is not None:
         return _pinned(task, task.pinned, values, inputs, differentiated)
@@ -78,7 +85,9 @@ def planned(
         plan = _checked_again(task, plan, values, inputs)
     if differentiated and not plan.hessians_checked:
         _choose_hessians(task, plan, values, inputs)
-    linearizer = _linearizer(task, plan)
+    if native and not plan.execution.why_eager:
+        _look_for_programs(task, plan, values, inputs)
+    linearizer = _linearizer(task, plan, native)
     return plan, linearizer, linearizer.prepare(inputs)
 
 
@@ -91,14 +100,13 @@ def _pinned(
         _choose_hessians(task, plan, values, inputs)
         linearizer = None
     if linearizer is None:
-        linearizer = pinned.linearizer = _linearizer(task, plan)
+        linearizer = pinned.linearizer = _linearizer(task, plan, native=True)
     return plan, linearizer, linearizer.prepare(inputs)
 
 
-def _linearizer(task: Task, plan: Plan) -> Linearizer:
-    return plan.linearizer(
-        task.system, task.batch, task.batched, linear_solver_of(task, plan), fused=task.solver.compile
-    )
+def _linearizer(task: Task, plan: Plan, native: bool) -> Linearizer:
+    linear = linear_solver_of(task, plan)
+    return plan.linearizer(task.system, task.batch, task.batched, linear, fused=task.solver.compile, native=native)
 
 
 def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
@@ -193,6 +201,33 @@ def _family_key(block: BlockTerm, values: Values, inputs: Inputs) -> Hashable:
     counts = (min(block.batch, 2), min(term.num_blocks, 2), term.per_block, batched, block.rows, block.pairs)
     start = values[0].dtype, values[0].device
     return (term.kind, term.family.key(), spaces, shared, start, tensors, counts, type(term.loss), global_key())
+
+
+def _look_for_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
+    """Take up the native programs that are ready, and begin with those that pay.
+
+    What was recorded without a program goes.
+    """
+    wish = choice(task.solver.native)
+    wait = wish == "wait"
+    if wish == "never" or plan.compressed is not None or not plan.is_on_cpu:
+        return
+    if not (wait or plan.drafts or plan.seconds > PROGRAM_SECONDS):
+        return
+    if plan.drafts and all(draft.is_settled for draft in plan.drafts.values()):
+        return
+    blocks = plan.blocks(task.system, task.batch, task.batched)
+    for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
+        if number not in plan.drafts:
+            plan.drafts[number] = Draft(block, values, given)
+        draft = plan.drafts[number]
+        if wait:
+            draft.wait()
+        program = None if number in plan.programs else draft.program(block, values, given)
+        plan.notes.say(draft.sentence)
+        if program is not None:
+            plan.programs[number] = program
+            plan.execution.graphs.clear()
 
 
 def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:

@@ -1,5 +1,6 @@
 """The loop: steps until every problem of the batch has stopped."""
 
+import time
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -63,15 +64,17 @@ def run(
 
     `differentiated` where derivatives of the solution will be taken.
     """
-    outcome = _solved(task, values, inputs, keep_trajectory, differentiated)
+    begin = time.perf_counter()
+    outcome = _solved(task, values, inputs, keep_trajectory, differentiated, native=True)
     if outcome is None:
-        # What was recorded is not what the user's Python says: once more, with a new plan.
+        # What was recorded is not what the user's Python says: once more, with a new plan, and without programs.
         outcome = _solved(task, values, inputs, keep_trajectory, differentiated)
     if outcome is None:
         # It changes again and again: without graphs.
         eager = replace(task, solver=replace(task.solver, trace="never", compile=False))
         outcome = _solved(eager, values, inputs, keep_trajectory, differentiated, last=True)
         assert outcome is not None  # it would have raised
+    outcome.planned[0].seconds += time.perf_counter() - begin
     return outcome
 
 
@@ -81,13 +84,14 @@ def _solved(
     inputs: tuple[Inputs, ...],
     keep_trajectory: bool,
     differentiated: bool,
+    native: bool = False,
     last: bool = False,
 ) -> Outcome | None:
     """The solution; None where the graphs that it took turn out to be stale, and were dropped."""
     asks = task.solver.early_stop
     with torch.no_grad():
         values = tuple(x.contiguous() for x in values)
-        plan, linearizer, prepared = planned(task, values, inputs, differentiated)
+        plan, linearizer, prepared = planned(task, values, inputs, differentiated, native)
         witness = Witness(task, plan, linearizer.blocks, inputs)
         runner = Runner(plan, linearizer, task.solver, prepared, witness)
         state, record = runner.start(values)

@@ -54,7 +54,8 @@ class Witness:
     @property
     def is_needed(self) -> bool:
         """Has anything been recorded that could have gone stale?"""
-        return bool(self._terms) and (bool(self._plan.execution.graphs) or self._plan.holds_residuals)
+        plan = self._plan
+        return bool(self._terms) and (bool(plan.execution.graphs) or plan.holds_residuals or plan.holds_programs)
 
     def record(self, values: Values) -> None:
         """Record the linearization of the lanes; done before anything else is recorded."""
@@ -118,7 +119,7 @@ class Witness:
 
     def _by_the_user(self, number: int, sample: Sample) -> Sample:
         term, block = self._terms[number], sample.block
-        if type(block) is BlockTerm and block.way.residual is None:
+        if type(block) is BlockTerm and block.way.residual is None and block.program is None:
             return sample  # as written
         plain = BlockTerm(term, block.system, block.batch, block.batched, block.rows, block.pairs)
         return sample.going(plain)

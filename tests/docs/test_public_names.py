@@ -21,6 +21,7 @@ INTERNAL = {
     "DataDependentError": "becomes a CaptureError",
     "NotPositiveDefiniteError": "becomes an entry that could not be solved",
     "NotRecordableError": "a step is then not recorded",
+    "NotScalarError": "a residual then has no native program, and `verbose` says why",
     "TooDenseError": "one big residual then has a dense Jacobian",
 }
 """Exceptions that the library catches itself."""

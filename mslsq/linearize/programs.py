@@ -1,0 +1,154 @@
+"""The native program of a term's block: residual and Jacobian, whitening inside, from the graph of its own code.
+
+A program bakes in what the residual has read, as a recorded graph does; it belongs to a plan, and lives and dies with
+it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mslsq.kernels.build import CompilerError
+from mslsq.linearize.agreement import DerivativeMismatchError, compare_program
+from mslsq.linearize.blocks import BlockTerm, Values, of_a_block
+from mslsq.linearize.ways import sample_at_ends
+from mslsq.manifolds.space import Space
+from mslsq.native.arrays import input_array, kind_of
+from mslsq.native.building import Making, Moves, Written, linearized, moved_at_rest
+from mslsq.native.operator import NativeProgram
+from mslsq.native.recording import recorded
+from mslsq.native.scalars import NotScalarError, Program, Scalar
+from mslsq.native.text import Argument
+from mslsq.problem.system import Inputs
+from mslsq.tracing.graph import TRANSFORM_LOCK, distinct, graph_of
+from mslsq.tracing.guard import REMEDIES, DataDependentError
+
+
+class Draft:
+    """The program of a term on its way: its text is written when this is made, what is compiled is compared with
+    PyTorch when it is first asked for. Nothing is ever raised: `why_not` says in words why there will be none."""
+
+    def __init__(self, block: BlockTerm, values: Values, inputs: Inputs):
+        self.why_not = ""
+        self._name = repr(block.term.name)
+        self._program: NativeProgram | None = None
+        self._making: Making | None = None
+        with self._saying_why():
+            self._making = making_of(block, values, inputs)
+
+    @property
+    def is_settled(self) -> bool:
+        """Is there a program, or will there be none?"""
+        return self._program is not None or bool(self.why_not)
+
+    @property
+    def sentence(self) -> str:
+        """What has become of it, for `verbose`."""
+        if self.why_not or self._making is None:
+            return f"{self._name} has no native program: {self.why_not}"
+        return self._making.build.sentence(self._name)
+
+    def wait(self) -> None:
+        """Wait for the compiler."""
+        if self._making is not None:
+            self._making.wait()
+
+    def program(self, block: BlockTerm, values: Values, inputs: Inputs) -> NativeProgram | None:
+        """The program, once it is compiled and found to be right on blocks of this term; `inputs` as given by the
+        user."""
+        if not self.is_settled and self._making is not None:
+            with self._saying_why():
+                programs = self._making.programs()
+                if programs is not None:
+                    compare_program(sample_at_ends(block, values, inputs), replace(block, program=programs[0]))
+                    self._program = programs[0]
+        return self._program
+
+    @contextmanager
+    def _saying_why(self) -> Iterator[None]:
+        try:
+            yield
+        except (NotScalarError, CompilerError) as error:
+            self.why_not = str(error)
+        except DerivativeMismatchError:
+            self.why_not = "its numbers differ from those of PyTorch"
+        except DataDependentError as error:
+            self.why_not = f"it has {REMEDIES[error.construct][0]}"
+        except (RuntimeError, OSError, ValueError) as error:
+            self.why_not = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def making_of(block: BlockTerm, values: Values, inputs: Inputs) -> Making:
+    """The program of a term, with the compiler; `inputs` as given by the user.
+
+    Raises:
+        NotScalarError: it has none; names the operation.
+        CompilerError: there is no compiler.
+        DataDependentError, RuntimeError: no graph can be recorded.
+    """
+    dtype = values[0].dtype
+    if dtype not in (torch.float64, torch.float32):
+        raise NotScalarError(f"programs are of float64 and float32, the variables are of {dtype}")
+
+    def written(storages: tuple[Tensor, ...], first: Inputs) -> Written:
+        return _written(block, storages, dict(first))
+
+    with TRANSFORM_LOCK, torch.no_grad():
+        scalars = of_a_block(written, block.term, block.batched, values, inputs)
+    return Making([scalars])
+
+
+def _written(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> Written:
+    """Residual and Jacobian of a block as scalars, recorded at these numbers."""
+    names, slots = list(first), len(storages)
+    is_given = block.term.jacobians is not None
+    function = block.linearization_of_block if is_given else block.residual_of_block
+
+    def flat(*leaves: Tensor) -> Any:
+        return function(tuple(leaves[:slots]), dict(zip(names, leaves[slots:], strict=True)))
+
+    leaves = [*storages, *first.values()]
+    graph = graph_of(flat, distinct(leaves), guarded=True, functional=True)
+    program = Program(storages[0].dtype)
+    outputs = recorded(program, graph, [input_array(number, leaf) for number, leaf in enumerate(leaves)])
+    residual: list[Scalar] = list(outputs[0].reshape(-1))
+    if is_given:
+        jacobian = list(outputs[1].reshape(-1))
+    else:
+        jacobian = linearized(program, residual, _directions(block, program), sum(block.tangents))
+    return Written.of(program, _arguments(block, leaves, names), residual, jacobian)
+
+
+def _directions(block: BlockTerm, program: Program) -> dict[int, dict[int, Scalar]]:
+    """By entry of the storages, how it follows the joint tangent."""
+    one, first = program.constant(1, "real"), 0
+    found: dict[int, dict[int, Scalar]] = {}
+    moves: dict[Space, Moves] = {}
+    for number, slot in enumerate(block.term.slots):
+        space = block.system.unknowns[slot.unknown].space
+        if space.is_euclidean:
+            found |= {program.input(number, k, "real").number: {first + k: one} for k in range(space.tangent_dim)}
+        else:
+            if space not in moves:
+                moves[space] = _moves(space, program.dtype)
+            found |= moves[space].directions(program, number, first)
+        first += space.tangent_dim
+    return found
+
+
+def _moves(space: Space, dtype: torch.dtype) -> Moves:
+    example = [space.random(dtype=dtype), torch.zeros(space.tangent_dim, dtype=dtype)]
+    graph = graph_of(lambda x, delta: [space.retract(x, delta)], example, guarded=True, functional=True)
+    return moved_at_rest(graph, space.storage_dim, space.tangent_dim, dtype)
+
+
+def _arguments(block: BlockTerm, leaves: list[Tensor], names: list[str]) -> list[Argument]:
+    """Which tensors have a number of their own for each lane, as `BlockTerm.gather` and `prepare` give them."""
+    lanes, _ = block.input_dims(names)
+    own = [block.lanes_are_batch or not isinstance(slot.index, int) for slot in block.term.slots]
+    own += [lanes[name] is not None for name in names]
+    return [Argument(leaf.numel(), has, kind_of(leaf.dtype)) for leaf, has in zip(leaves, own, strict=True)]

@@ -1,0 +1,176 @@
+"""Native programs as operators of PyTorch, so that a step that calls them can be recorded and replayed.
+
+An operator takes tensors and numbers; a program is named by a number, under which it is found as long as it lives.
+"""
+
+import ctypes
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mslsq.kernels.threads import in_parts
+from mslsq.linear.torch_operators import registered
+from mslsq.native.text import Argument
+
+RESIDUALS, LINEARIZATIONS = "residuals", "linearizations"
+"""The two functions of a library."""
+
+LANES_OF_A_THREAD = 2048
+"""Fewer are not given to a thread of their own: starting it takes as long."""
+
+_NUMBERS = itertools.count()
+_PROGRAMS: "weakref.WeakValueDictionary[int, NativeProgram]" = weakref.WeakValueDictionary()
+
+
+class NativeProgram:
+    """A compiled function of one block and its Jacobian.
+
+    Args:
+        library: with the functions `residuals` and `linearizations`, their names after a prefix.
+        inputs: as the source was written for; those in `used` alone are read.
+        dtype: of real numbers; integers and booleans are read as int64.
+        rows, columns: of the Jacobian.
+        vector: lanes of a vector register.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        prefix: str,
+        inputs: Sequence[Argument],
+        used: frozenset[int],
+        dtype: torch.dtype,
+        rows: int,
+        columns: int,
+        vector: int,
+    ):
+        self.inputs, self.used, self.dtype = tuple(inputs), used, dtype
+        self.rows, self.columns, self._vector = rows, columns, vector
+        self._functions = {name: getattr(library, prefix + name) for name in (RESIDUALS, LINEARIZATIONS)}
+        self.number = next(_NUMBERS)
+        _PROGRAMS[self.number] = self
+
+    def residuals(self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int) -> Tensor:
+        """(outer, rows, lanes) of inputs that are (outer, ..., lanes), without `outer` where not `batched`, without
+        lanes where the program was written so."""
+        return native_residuals(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
+
+    def linearizations(
+        self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int
+    ) -> tuple[Tensor, Tensor]:
+        """`residuals`, and their Jacobians (outer, rows, columns, lanes)."""
+        return native_linearizations(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
+
+    def run(self, name: str, tensors: Sequence[Tensor], batched: Sequence[int], outputs: Sequence[Tensor]) -> None:
+        """Fill the outputs, (outer, ..., lanes) and contiguous."""
+        outer, lanes = outputs[0].shape[0], outputs[0].shape[-1]
+        placed = [
+            _placed(tensor, argument, bool(has_outer), self.dtype) if k in self.used else _NOTHING
+            for k, (tensor, argument, has_outer) in enumerate(zip(tensors, self.inputs, batched, strict=True))
+        ]
+        placed += [_Placed(out, out.stride(0), lanes) for out in outputs]
+        count = len(placed)
+        data = (ctypes.c_void_p * count)(*[p.tensor.data_ptr() if p.tensor is not None else None for p in placed])
+        outer_steps = (ctypes.c_long * count)(*[p.outer_step for p in placed])
+        steps = (ctypes.c_long * count)(*[p.step for p in placed])
+        function = self._functions[name]
+        vectors = -(-lanes // self._vector)
+        lane_bytes = [
+            (8 if k < len(self.inputs) and self.inputs[k].kind != "real" else self.dtype.itemsize)
+            if k >= len(self.inputs) or self.inputs[k].has_lanes
+            else 0
+            for k in range(count)
+        ]
+
+        def part(a: int, b: int) -> None:
+            begin, end = a * self._vector, min(b * self._vector, lanes)
+            moved = (ctypes.c_void_p * count)(
+                *[None if at is None else at + begin * size for at, size in zip(data, lane_bytes, strict=True)]
+            )
+            function(ctypes.c_long(outer), ctypes.c_long(0), ctypes.c_long(end - begin), moved, outer_steps, steps)
+
+        threads = min(torch.get_num_threads(), lanes // LANES_OF_A_THREAD)
+        in_parts(part, vectors, threads)
+
+
+class _Placed(NamedTuple):
+    """A tensor whose entries lie `step` numbers apart, and whose problems `outer_step`."""
+
+    tensor: Tensor | None
+    outer_step: int
+    step: int
+
+
+_NOTHING = _Placed(None, 0, 0)
+
+
+def _placed(tensor: Tensor, argument: Argument, has_outer: bool, dtype: torch.dtype) -> _Placed:
+    """A tensor as a program reads it: copied where its type or its layout is another."""
+    tensor = tensor.to(dtype if argument.kind == "real" else torch.int64)
+    step = _step(tensor, argument, has_outer)
+    if step is None:
+        tensor = tensor.contiguous()
+        step = _step(tensor, argument, has_outer)
+        assert step is not None  # of a contiguous tensor there is one
+    return _Placed(tensor, tensor.stride(0) if has_outer else 0, step)
+
+
+def _step(tensor: Tensor, argument: Argument, has_outer: bool) -> int | None:
+    """How far the entries of a block lie apart, row by row; None where not evenly, or the lanes not side by side."""
+    shape, strides = tensor.shape[has_outer:], tensor.stride()[has_outer:]
+    if argument.has_lanes:
+        if shape[-1] > 1 and strides[-1] != 1:
+            return None
+        shape, strides = shape[:-1], strides[:-1]
+    step = after = None
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size == 1:
+            continue
+        if after is None:
+            step = after = stride
+        elif stride != after:
+            return None
+        after *= size
+    return 1 if step is None else step
+
+
+@registered("native_residuals")
+def native_residuals(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
+    """`NativeProgram.residuals`; `numbers` are those of the program, of problems and of lanes."""
+    program, outer, lanes = _found(numbers)
+    residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype)
+    program.run(RESIDUALS, tensors, batched, (residual,))
+    return residual
+
+
+@native_residuals.register_fake
+def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
+    program, outer, lanes = _found(numbers)
+    return torch.empty(outer, program.rows, lanes, dtype=program.dtype, device=tensors[0].device)
+
+
+@registered("native_linearizations")
+def native_linearizations(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> tuple[Tensor, Tensor]:
+    """`NativeProgram.linearizations`; `numbers` are those of the program, of problems and of lanes."""
+    program, outer, lanes = _found(numbers)
+    residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype)
+    jacobian = torch.empty(outer, program.rows, program.columns, lanes, dtype=program.dtype)
+    program.run(LINEARIZATIONS, tensors, batched, (residual, jacobian))
+    return residual, jacobian
+
+
+@native_linearizations.register_fake
+def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> tuple[Tensor, Tensor]:
+    program, outer, lanes = _found(numbers)
+    device = tensors[0].device
+    residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype, device=device)
+    return residual, torch.empty(outer, program.rows, program.columns, lanes, dtype=program.dtype, device=device)
+
+
+def _found(numbers: list[int]) -> tuple[NativeProgram, int, int]:
+    number, outer, lanes = numbers
+    return _PROGRAMS[number], outer, lanes

@@ -1,0 +1,6 @@
+"""What each of PyTorch's operations is in scalars."""
+
+from mslsq.native.rules import choices, elementwise, indexing, products, reductions, views
+from mslsq.native.rules.registry import RULES
+
+__all__ = ["RULES", "choices", "elementwise", "indexing", "products", "reductions", "views"]

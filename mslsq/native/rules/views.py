@@ -1,0 +1,172 @@
+"""Operations that move numbers: views, copies, concatenations, constants of a tensor's shape."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from mslsq.native.arrays import Array, each, kind_of
+from mslsq.native.rules.registry import rule
+from mslsq.native.scalars import NotScalarError
+
+
+@rule("view", "reshape", "_unsafe_view", "expand", "_reshape_alias")
+def _(rec: Any, x: Array, size: Any, *_: Any, **__: Any) -> Array:
+    if np.prod(rec.shape) == x.entries.size:
+        return x.viewed(lambda a: a.reshape(rec.shape))
+    return x.viewed(lambda a: np.broadcast_to(a, rec.shape))
+
+
+@rule("alias", "clone", "contiguous", "lift_fresh", "lift", "positive", "conj", "resolve_conj", "resolve_neg")
+def _(rec: Any, x: Array, **_: Any) -> Array:
+    return x
+
+
+@rule("detach")
+def _(rec: Any, x: Array) -> Array:
+    if kind_of(x.dtype) != "real":
+        return x
+    return rec.array(each(lambda scalar: scalar.apply("detached"), rec.moved(x)), x.dtype)
+
+
+@rule("_to_copy", "to")
+def _(rec: Any, x: Array, *_: Any, **__: Any) -> Array:
+    return x if rec.dtype == x.dtype else rec.array(rec.moved(x, rec.dtype))
+
+
+@rule("permute")
+def _(rec: Any, x: Array, dims: list[int]) -> Array:
+    return x.viewed(lambda a: a.transpose([d % max(a.ndim, 1) for d in dims]))
+
+
+@rule("transpose")
+def _(rec: Any, x: Array, a: int, b: int) -> Array:
+    return x.viewed(lambda entries: entries.swapaxes(a, b) if entries.ndim else entries)
+
+
+@rule("t", "numpy_T", "mT", "adjoint")
+def _(rec: Any, x: Array) -> Array:
+    return x.viewed(lambda a: a.swapaxes(-1, -2) if a.ndim > 1 else a)
+
+
+@rule("movedim")
+def _(rec: Any, x: Array, source: Any, destination: Any) -> Array:
+    return x.viewed(lambda a: np.moveaxis(a, source, destination))
+
+
+@rule("squeeze", "unsqueeze", "flatten", "unflatten", "view_as", "reshape_as", "ravel")
+def _(rec: Any, x: Array, *_: Any, **__: Any) -> Array:
+    return x.viewed(lambda a: a.reshape(rec.shape))
+
+
+@rule("select")
+def _(rec: Any, x: Array, dim: int, index: int) -> Array:
+    return x.viewed(lambda a: np.moveaxis(a, dim, 0)[index])
+
+
+@rule("slice")
+def _(rec: Any, x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Array:
+    return x.viewed(lambda a: a[(*[slice(None)] * (dim % a.ndim), slice(start, end, step))])
+
+
+@rule("narrow")
+def _(rec: Any, x: Array, dim: int, start: int, length: int) -> Array:
+    return x.viewed(lambda a: a[(*[slice(None)] * (dim % a.ndim), slice(start, start + length))])
+
+
+@rule("split", "split_with_sizes", "chunk", "unbind")
+def _(rec: Any, x: Array, *args: Any, **kwargs: Any) -> list[Array]:
+    # The places are split by PyTorch itself.
+    places = torch.arange(x.entries.size).reshape(x.shape)
+    parts = rec.node.target(places, *args, **kwargs)
+    return [x.viewed(lambda a, part=part: a.reshape(-1)[part.numpy()]) for part in parts]
+
+
+@rule("diagonal", "flip", "roll", "tril", "triu", "unfold", "as_strided", "rot90", "repeat", "diag_embed")
+def _(rec: Any, x: Array, *args: Any, **kwargs: Any) -> Array:
+    # The places are moved by PyTorch itself, counted from 1: what it fills in is 0.
+    places = rec.node.target(torch.arange(1, x.entries.size + 1).reshape(x.shape), *args, **kwargs).numpy()
+    if (places > 0).all():
+        return x.viewed(lambda a: a.reshape(-1)[places - 1])
+    entries = np.append(rec.moved(x).reshape(-1), rec.moved(torch.zeros((), dtype=x.dtype)))
+    return rec.array(entries[places - 1])
+
+
+@rule("cat", "concatenate")
+def _(rec: Any, parts: list[Any], dim: int = 0) -> Array:
+    arrays = [rec.moved(part, rec.dtype) for part in parts]
+    arrays = [a for a in arrays if a.shape != (0,)] or arrays[:1]
+    return rec.array(np.concatenate(arrays, axis=dim))
+
+
+@rule("stack")
+def _(rec: Any, parts: list[Any], dim: int = 0) -> Array:
+    return rec.array(np.stack([rec.moved(part, rec.dtype) for part in parts], axis=dim))
+
+
+@rule("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "empty_like", "new_empty")
+def _(rec: Any, x: Array, *args: Any, **kwargs: Any) -> torch.Tensor:
+    # Of what is not initialised there are only zeros: a function cannot depend on it.
+    name = rec.node.target.__name__
+    value = 1 if "ones" in name else _filled(name, args) if "full" in name else 0
+    return torch.full(rec.shape, value, dtype=rec.dtype)
+
+
+def _filled(name: str, args: tuple[Any, ...]) -> Any:
+    value = args[-1]
+    if isinstance(value, Array):
+        raise NotScalarError("full of a computed value")
+    return value
+
+
+@rule("constant_pad_nd")
+def _(rec: Any, x: Array, pad: list[int], value: float = 0) -> Array:
+    widths = [(0, 0)] * (len(x.shape) - len(pad) // 2)
+    widths += [(pad[k], pad[k + 1]) for k in range(len(pad) - 2, -1, -2)]
+    if any(width < 0 for pair in widths for width in pair):
+        raise NotScalarError("a negative padding")
+    return rec.array(np.pad(rec.moved(x), widths, constant_values=rec.constant(value)))  # pyright: ignore
+
+
+@rule("select_scatter")
+def _(rec: Any, x: Any, source: Any, dim: int, index: int) -> Array:
+    return _scattered(rec, x, source, lambda a: np.moveaxis(a, dim, 0)[index : index + 1 or None][0])
+
+
+@rule("slice_scatter")
+def _(
+    rec: Any, x: Any, source: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Array:
+    return _scattered(rec, x, source, lambda a: a[(*[slice(None)] * (dim % a.ndim), slice(start, end, step))])
+
+
+@rule("diagonal_scatter")
+def _(rec: Any, x: Any, source: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
+    return _scattered(rec, x, source, lambda a: np.diagonal(a, offset, dim1, dim2))
+
+
+@rule("as_strided_scatter")
+def _(rec: Any, x: Any, source: Any, size: list[int], stride: list[int], offset: int | None = None) -> Array:
+    def strided(places: np.ndarray) -> np.ndarray:
+        return torch.from_numpy(places.copy()).as_strided(size, stride, offset).numpy()
+
+    return _scattered(rec, x, source, strided)
+
+
+def _scattered(rec: Any, x: Any, source: Any, view: Any) -> Array:
+    """`x` with a part replaced; `view` takes that part of an array of places."""
+    entries = rec.moved(x, rec.dtype)
+    places = view(np.arange(entries.size).reshape(entries.shape))
+    flat = entries.reshape(-1).copy()
+    flat[np.asarray(places).reshape(-1)] = np.broadcast_to(rec.moved(source, rec.dtype), places.shape).reshape(-1)
+    return rec.array(flat.reshape(entries.shape))
+
+
+@rule("copy")
+def _(rec: Any, x: Any, source: Any, *_: Any) -> Array:
+    return rec.array(np.broadcast_to(rec.moved(source, rec.dtype), rec.shape))
+
+
+@rule("fill")
+def _(rec: Any, x: Any, value: Any) -> Array:
+    return rec.array(np.broadcast_to(rec.moved(value, rec.dtype), rec.shape))

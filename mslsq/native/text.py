@@ -1,0 +1,114 @@
+"""A scalar program as C++: straight-line code in which every number is a vector of that number of several blocks.
+
+No header of C++ or of the system is included: that quarters the compiler's time (0.5 instead of 2.2 seconds for an
+SE(3) between factor).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from mslsq.native.operations import OPERATIONS, POWERS
+from mslsq.native.scalars import Kind, Node, Program
+
+SOURCE = Path(__file__).parent / "source"
+TYPES: dict[Kind, str] = {"real": "V", "integer": "I", "boolean": "M"}
+REAL = {torch.float64: ("double", "__builtin_##name"), torch.float32: ("float", "__builtin_##name##f")}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input or an output: how many numbers of a block, and whether each lane has its own."""
+
+    size: int
+    has_lanes: bool
+    kind: Kind = "real"
+
+    @property
+    def type(self) -> str:
+        return "real" if self.kind == "real" else "long"
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of a program: which nodes go to which entries of its outputs."""
+
+    name: str
+    outputs: tuple[tuple[int, ...], ...]
+
+
+def source(parts: Sequence[str], dtype: torch.dtype, width: int) -> str:
+    """A whole source: functions of programs of one dtype, for vector registers of `width` bytes."""
+    return "\n".join([preamble(dtype, width), *parts])
+
+
+@cache
+def preamble(dtype: torch.dtype, width: int) -> str:
+    """The types and functions that every program of a dtype uses."""
+    real, function = REAL[dtype]
+    head = f"#define REAL {real}\n#define WIDTH {width}\n#define FUNCTION(name) {function}\n"
+    return head + "\n".join(
+        (SOURCE / name).read_text() for name in ("vectors.h", "elementary.h", "functions.h", "loop.h")
+    )
+
+
+def written(program: Program, inputs: Sequence[Argument], function: Function) -> str:
+    """One function; `inputs` in the order of the program's tensors."""
+    needed = program.needed(number for numbers in function.outputs for number in numbers)
+    used = {program.nodes[n].detail[0] for n in needed if program.nodes[n].operation in ("input", "lookup")}
+    lines = [
+        f"const {inputs[k].type}* i{k} = (const {inputs[k].type}*)in[{k}]; const long s{k} = step[{k}];"
+        for k in sorted(used)
+    ]
+    lines += [
+        f"const {TYPES[program.nodes[n].kind]} v{n} = {_text(program, program.nodes[n], inputs)};" for n in needed
+    ]
+    for k, numbers in enumerate(function.outputs):
+        lines += [
+            f"store((real*)out[{k}] + {entry} * step[{len(inputs) + k}], v{n});" for entry, n in enumerate(numbers)
+        ]
+    arguments = [*inputs, *(Argument(len(numbers), True) for numbers in function.outputs)]
+    table = ", ".join(f"{{{a.size}, {int(a.has_lanes)}, sizeof({a.type})}}" for a in arguments)
+    body = "\n    ".join(lines)
+    return f"""
+static void {function.name}_block(const char* const* in, char* const* out, const long* step) {{
+    {body}
+}}
+static const Argument {function.name}_arguments[] = {{{table}}};
+PROGRAM({function.name}, {len(inputs)}, {len(function.outputs)})
+"""
+
+
+def _text(program: Program, node: Node, inputs: Sequence[Argument]) -> str:
+    """The expression of one node."""
+    operands = [f"v{number}" for number in node.operands]
+    if node.operation == "constant":
+        return _constant(node)
+    if node.operation == "input":
+        tensor, entry = node.detail
+        read = f"{'load' if inputs[tensor].has_lanes else 'same'}(i{tensor} + {entry} * s{tensor})"
+        return f"mask_({read} != 0)" if node.kind == "boolean" else read
+    if node.operation == "lookup":
+        (tensor,) = node.detail
+        return f"lookup(i{tensor}, {operands[0]}, s{tensor}, {int(inputs[tensor].has_lanes)})"
+    text = OPERATIONS[node.operation].text
+    if node.operation == "pow":
+        exponent = program.nodes[node.operands[1]].value
+        text = text if exponent is None else POWERS.get(exponent, text)
+    return text.format(*operands)
+
+
+def _constant(node: Node) -> str:
+    (value,) = node.detail
+    if node.kind == "boolean":
+        return f"splat_boolean({int(value)})"
+    if node.kind == "integer":
+        return f"splat_integer({value}L)" if value > -(2**63) else "splat_integer(-__LONG_MAX__ - 1)"
+    if value != value:
+        return 'splat((real)__builtin_nan(""))'
+    if abs(value) == float("inf"):
+        return f"splat({'-' if value < 0 else ''}(real)__builtin_inf())"
+    return f"splat((real){value.hex()})"
