@@ -94,7 +94,6 @@ def numbered_by_component(
         tuple(columns),
         False,
         torch.as_tensor(padding.reshape(-1), device=device) if padding.any() else None,
-        size,
     )
 
 
