@@ -17,7 +17,7 @@ from mslsq.linearize.compressed import CompressedAssembly, CompressedPlacement, 
 from mslsq.linearize.derivatives import Way
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.pattern import Pattern, Placement
-from mslsq.linearize.programs import Draft
+from mslsq.linearize.programs import Prospect
 from mslsq.linearize.term_assembly import TermAssembly
 from mslsq.linearize.trace import Execution, Notes
 from mslsq.native.operator import NativeProgram
@@ -39,12 +39,10 @@ class Plan:
     """Per term: rows of the residual of one block, and how many are complex."""
     ways: dict[int, Way] = field(default_factory=dict)
     """By term: how it is differentiated, where that is not the ordinary way."""
-    drafts: dict[int, Draft] = field(default_factory=dict)
+    prospects: dict[int, Prospect] = field(default_factory=dict)
     """By term: its native program on its way..."""
     programs: dict[int, NativeProgram] = field(default_factory=dict)
     """... and where it is there."""
-    seconds: float = 0.0
-    """Spent on solves so far."""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
     compressed: CompressedPlan | None = None

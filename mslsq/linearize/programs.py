@@ -6,7 +6,7 @@ it.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,15 +35,9 @@ class Draft:
     def __init__(self, block: BlockTerm, values: Values, inputs: Inputs):
         self.why_not = ""
         self._name = repr(block.term.name)
-        self._program: NativeProgram | None = None
         self._making: Making | None = None
         with self._saying_why():
             self._making = making_of(block, values, inputs)
-
-    @property
-    def is_settled(self) -> bool:
-        """Is there a program, or will there be none?"""
-        return self._program is not None or bool(self.why_not)
 
     @property
     def sentence(self) -> str:
@@ -58,15 +52,14 @@ class Draft:
             self._making.wait()
 
     def program(self, block: BlockTerm, values: Values, inputs: Inputs) -> NativeProgram | None:
-        """The program, once it is compiled and found to be right on blocks of this term; `inputs` as given by the
-        user."""
-        if not self.is_settled and self._making is not None:
+        """The program, once it is compiled and if it is right on blocks of this term; `inputs` as given by the user."""
+        if self._making is not None and not self.why_not:
             with self._saying_why():
                 programs = self._making.programs()
                 if programs is not None:
                     compare_program(sample_at_ends(block, values, inputs), replace(block, program=programs[0]))
-                    self._program = programs[0]
-        return self._program
+                    return programs[0]
+        return None
 
     @contextmanager
     def _saying_why(self) -> Iterator[None]:
@@ -80,6 +73,20 @@ class Draft:
             self.why_not = f"it has {REMEDIES[error.construct][0]}"
         except (RuntimeError, OSError, ValueError) as error:
             self.why_not = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+@dataclass
+class Prospect:
+    """What has been spent on solves with a term, and its program once that has paid. Terms of one family share it:
+    problems that grow."""
+
+    seconds: float = 0.0
+    draft: Draft | None = None
+    is_given_up: bool = False
+    """Does what the residual reads change unseen? Then a program would be written again and again."""
+
+    def give_up(self) -> None:
+        self.draft, self.is_given_up = None, True
 
 
 def making_of(block: BlockTerm, values: Values, inputs: Inputs) -> Making:

@@ -1,7 +1,7 @@
 """The plan of a solve: structure, pattern, linear solver, captured residuals; made once, checked at every call."""
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from mslsq.linearize.blocks import BlockTerm, Values, block_term
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
-from mslsq.linearize.programs import Draft
+from mslsq.linearize.programs import Draft, Prospect
 from mslsq.linearize.ways import hessian_way_of, way_of
 from mslsq.native.choice import choice
 from mslsq.problem.structure import structure_of
@@ -22,7 +22,7 @@ from mslsq.solvers.solver import Solver
 
 PROGRAM_SECONDS = 1.0
 """What a native program costs before it runs: recording, differentiating and writing it (0.3 to 1 s), with the compiler
-beside. It is begun once as much has been spent on solves of a plan, or at once where a solve is to wait for it."""
+beside. It is begun once as much has been spent on solves with a term, or at once where a solve is to wait for it."""
 
 STALE = "what the residual reads changes unseen from call to call"
 
@@ -209,25 +209,40 @@ def _look_for_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inp
     What was recorded without a program goes.
     """
     wish = choice(task.solver.native)
-    wait = wish == "wait"
     if wish == "never" or plan.compressed is not None or not plan.is_on_cpu:
         return
-    if not (wait or plan.drafts or plan.seconds > PROGRAM_SECONDS):
-        return
-    if plan.drafts and all(draft.is_settled for draft in plan.drafts.values()):
-        return
     blocks = plan.blocks(task.system, task.batch, task.batched)
-    for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
-        if number not in plan.drafts:
-            plan.drafts[number] = Draft(block, values, given)
-        draft = plan.drafts[number]
-        if wait:
-            draft.wait()
-        program = None if number in plan.programs else draft.program(block, values, given)
-        plan.notes.say(draft.sentence)
+    if not plan.prospects:
+        plan.prospects.update((n, _prospect(plan, *one)) for n, one in enumerate(_zipped(blocks, values, inputs)))
+    for number, (block, _, given) in enumerate(_zipped(blocks, values, inputs)):
+        prospect = plan.prospects[number]
+        if number in plan.programs or prospect.is_given_up:
+            continue
+        if prospect.draft is None and (wish == "wait" or prospect.seconds > PROGRAM_SECONDS):
+            prospect.draft = Draft(block, values, given)
+        if prospect.draft is None:
+            continue
+        if wish == "wait":
+            prospect.draft.wait()
+        program = prospect.draft.program(block, values, given)
+        plan.notes.say(prospect.draft.sentence)
         if program is not None:
             plan.programs[number] = program
             plan.execution.graphs.clear()
+
+
+def _zipped(
+    blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]
+) -> Iterator[tuple[BlockTerm, Values, Inputs]]:
+    return ((block, values, given) for block, given in zip(blocks, inputs, strict=True))
+
+
+def _prospect(plan: Plan, block: BlockTerm, values: Values, inputs: Inputs) -> Prospect:
+    """That of the term's family, where there is one."""
+    key = None if plan.changes_unseen else _family_key(block, values, inputs)
+    if block.term.family is None or key is None or not block.way.is_of_any_count:
+        return Prospect()
+    return block.term.family.known.setdefault(("program", block.way, block.lanes_are_batch, key), Prospect())
 
 
 def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:

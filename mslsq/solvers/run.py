@@ -74,7 +74,8 @@ def run(
         eager = replace(task, solver=replace(task.solver, trace="never", compile=False))
         outcome = _solved(eager, values, inputs, keep_trajectory, differentiated, last=True)
         assert outcome is not None  # it would have raised
-    outcome.planned[0].seconds += time.perf_counter() - begin
+    for prospect in outcome.planned[0].prospects.values():
+        prospect.seconds += time.perf_counter() - begin
     return outcome
 
 
@@ -118,6 +119,8 @@ def _solved(
             if last:
                 witness.refuse()
             task.cache.drop(plan_key(task, values, inputs))
+            for number in plan.programs:
+                plan.prospects[number].give_up()
             return None
         if not asks and stale is not None:
             # Without asking the device nothing can be recorded again; but a stale graph must not pass for an answer.

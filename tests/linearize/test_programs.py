@@ -11,7 +11,7 @@ import mslsq
 from mslsq.datasets import nist, read_bal, read_g2o
 from mslsq.kernels.build import CompilerError, compiler
 from mslsq.linearize import assembly
-from mslsq.linearize.programs import Draft
+from mslsq.linearize.programs import Draft, Prospect
 from mslsq.native import derivative
 from mslsq.solvers import planning
 
@@ -27,9 +27,11 @@ else:
 class Attempt(Draft):
     """A draft whose program can be looked at."""
 
-    @property
-    def made(self) -> Any:
-        return self._program
+    made: Any = None
+
+    def program(self, *args: Any) -> Any:
+        self.made = super().program(*args)
+        return self.made
 
 
 @pytest.fixture
@@ -43,6 +45,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Attempt]:
 
     monkeypatch.setenv("MSLSQ_NATIVE", "wait")
     monkeypatch.setattr(planning, "Draft", noted)
+    monkeypatch.setattr(planning, "_prospect", lambda *_: Prospect())  # nothing is known of other tests' terms
     return made
 
 
@@ -400,3 +403,37 @@ def test_given_jacobians_are_recorded_and_not_differentiated(attempts):
     solution = mslsq.solve(problem, {"x": torch.zeros(3, 2, dtype=F64)}, solver=mslsq.GaussNewton(max_steps=1))
     assert attempts[0].made is not None, attempts[0].why_not
     torch.testing.assert_close(solution.value["x"], torch.full((3, 2), 0.25, dtype=F64))
+
+
+def test_a_problem_that_grows_keeps_its_program_and_begins_with_one_once_that_pays(monkeypatch):
+    """With `native="auto"`: no program in the first solves, none more for more blocks, the same answer with it."""
+    made = []
+
+    class Noted(Draft):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.wait()
+            made.append(self)
+
+    monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
+    monkeypatch.setattr(planning, "Draft", Noted)
+
+    class Distance(mslsq.CostFunction):
+        def residual(self, a: Tensor, b: Tensor, measured: Tensor) -> Tensor:
+            return torch.linalg.vector_norm(b - a, keepdim=True) - measured
+
+    def solve(count: int) -> mslsq.Solution:
+        point = mslsq.Variable("point", mslsq.Euclidean(2), count=count)
+        i = torch.arange(count - 1)
+        start = torch.stack((torch.arange(count), torch.arange(count) % 3), -1).to(F64)
+        distance = Distance(point[i], point[i + 1], measured=torch.full((count - 1, 1), 1.3, dtype=F64))
+        problem = mslsq.Problem(distance, mslsq.Prior(point, target=start, weight=mslsq.Scale(0.1)))
+        return mslsq.solve(problem, {"point": start})
+
+    plain = {count: solve(count) for count in (5, 9, 14)}
+    assert not made  # too little time has been spent
+    monkeypatch.setattr(planning, "PROGRAM_SECONDS", 0.0)
+    native = {count: solve(count) for count in (5, 9, 14)}
+    assert len(made) == 2 and all(not draft.why_not for draft in made)  # one for each cost, whatever its count
+    for count, solution in native.items():
+        assert_same_steps(solution, plain[count])
