@@ -3,7 +3,7 @@
 //     ceres_bundle_adjustment PROBLEM
 //
 // Each line of standard input asks for one solve: linear_solver=DENSE_SCHUR|SPARSE_SCHUR|ITERATIVE_SCHUR ftol=...
-// steps=... threads=... output=FILE. The camera model is BAL's: P = exp(w) X + t, p = -P_xy / P_z,
+// steps=... threads=... output=FILE [loss=... scale=...]. The camera model is BAL's: P = exp(w) X + t, p = -P_xy / P_z,
 // pixel = f (1 + k1 |p|^2 + k2 |p|^4) p.
 
 #include "serving.h"
@@ -51,6 +51,7 @@ void solve(const Scene& scene, const Options& wanted) {
   std::vector<double> parameters = scene.parameters;
   const Clock clock;
   ceres::Problem problem;
+  ceres::LossFunction* loss = serving::loss(wanted);  // shared by all observations; the problem owns it
   auto* ordering = new ceres::ParameterBlockOrdering;
   double* points = parameters.data() + 9 * static_cast<size_t>(scene.cameras);
   for (int row = 0; row < scene.observations; ++row) {
@@ -58,7 +59,7 @@ void solve(const Scene& scene, const Options& wanted) {
     double* camera = parameters.data() + 9 * static_cast<size_t>(seen[0]);
     double* point = points + 3 * static_cast<size_t>(seen[1]);
     auto* cost = new ceres::AutoDiffCostFunction<Reprojection, 2, 9, 3>(new Reprojection(seen + 2));
-    problem.AddResidualBlock(cost, nullptr, camera, point);
+    problem.AddResidualBlock(cost, loss, camera, point);
     ordering->AddElementToGroup(point, 0);
     ordering->AddElementToGroup(camera, 1);
   }

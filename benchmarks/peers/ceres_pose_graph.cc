@@ -4,7 +4,7 @@
 //
 // GRAPH holds "dimension poses edges", then the poses (x y theta, or x y z qx qy qz qw), then per edge the two poses it
 // joins, the measured relative pose and the square root U of its information, row by row. Each line of standard input
-// asks for one solve: residual=log|first_order ftol=... steps=... threads=... output=FILE.
+// asks for one solve: residual=log|first_order ftol=... steps=... threads=... output=FILE [loss=... scale=...].
 //
 // The residual is U e, e the tangent vector (translation, rotation) of measured^-1 a^-1 b: the logarithm ("log"), or
 // its first order, which is what Ceres' users mostly write: the translation and twice the quaternion's vector part.
@@ -111,7 +111,8 @@ struct Graph {
   std::vector<double> poses, edges;
 };
 
-void add_edge(ceres::Problem& problem, const Graph& graph, std::vector<double>& poses, int edge, bool logarithm) {
+void add_edge(ceres::Problem& problem, const Graph& graph, std::vector<double>& poses, int edge, bool logarithm,
+              ceres::LossFunction* loss) {
   const double* row = graph.edges.data() + static_cast<size_t>(edge) * graph.edge_size;
   double* a = poses.data() + static_cast<size_t>(row[0]) * graph.pose_size;
   double* b = poses.data() + static_cast<size_t>(row[1]) * graph.pose_size;
@@ -119,10 +120,10 @@ void add_edge(ceres::Problem& problem, const Graph& graph, std::vector<double>& 
   if (graph.dimension == 3) {
     auto* cost = new ceres::AutoDiffCostFunction<BetweenInSpace, 6, 3, 4, 3, 4>(
         new BetweenInSpace(measured, root, logarithm));
-    problem.AddResidualBlock(cost, nullptr, a, a + 3, b, b + 3);
+    problem.AddResidualBlock(cost, loss, a, a + 3, b, b + 3);
   } else {
     auto* cost = new ceres::AutoDiffCostFunction<BetweenInPlane, 3, 3, 3>(new BetweenInPlane(measured, root, logarithm));
-    problem.AddResidualBlock(cost, nullptr, a, b);
+    problem.AddResidualBlock(cost, loss, a, b);
   }
 }
 
@@ -131,7 +132,8 @@ void solve(const Graph& graph, const Options& wanted) {
   const bool logarithm = wanted.text("residual") == "log";
   const Clock clock;
   ceres::Problem problem;
-  for (int edge = 0; edge < graph.num_edges; ++edge) add_edge(problem, graph, poses, edge, logarithm);
+  ceres::LossFunction* loss = serving::loss(wanted);  // shared by all edges; the problem owns it
+  for (int edge = 0; edge < graph.num_edges; ++edge) add_edge(problem, graph, poses, edge, logarithm, loss);
   if (graph.dimension == 3) {
     auto* manifold = new ceres::EigenQuaternionManifold;
     for (int pose = 0; pose < graph.num_poses; ++pose) {

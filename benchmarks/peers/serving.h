@@ -54,6 +54,8 @@ class Options {
   }
   double number(const std::string& key) const { return std::stod(text(key)); }
 
+  bool has(const std::string& key) const { return values_.count(key) > 0; }
+
  private:
   std::map<std::string, std::string> values_;
 };
@@ -105,6 +107,20 @@ int serve(Solve solve) {
     }
   }
   return 0;
+}
+
+// loss=huber|soft_l1|cauchy|arctan|tukey scale=..., in the library's convention: rho(s) = scale^2 rho_1(s / scale^2).
+// None where no loss is asked for.
+inline ceres::LossFunction* loss(const Options& wanted) {
+  if (!wanted.has("loss")) return nullptr;
+  const std::string name = wanted.text("loss");
+  const double scale = wanted.number("scale");
+  if (name == "huber") return new ceres::HuberLoss(scale);
+  if (name == "soft_l1") return new ceres::SoftLOneLoss(scale);
+  if (name == "cauchy") return new ceres::CauchyLoss(scale);
+  if (name == "arctan") return new ceres::ArctanLoss(scale * scale);
+  if (name == "tukey") return new ceres::TukeyLoss(scale);
+  throw std::invalid_argument("unknown loss " + name);
 }
 
 }  // namespace serving

@@ -77,7 +77,7 @@ class Draft:
 
 @dataclass
 class Prospect:
-    """What has been spent on solves with a term, and its program once that has paid. Terms of one family share it:
+    """What has been spent on steps with a term, and its program once that has paid. Terms of one family share it:
     problems that grow."""
 
     seconds: float = 0.0

@@ -11,16 +11,16 @@ from mslsq.linearize.linearizer import Linearization
 from mslsq.solvers.solver import RESOLVED, Proposal, Solver, SolverOptionError
 from mslsq.validation import one_of
 
-SHORT = 0.1
-"""How long a step may be against the variables themselves, both in the scaled norm |D·|, for the linear model to be
-taken for right about it. First steps of pose graphs have 0.005 and less, those of a bundle adjustment 0.015 at
-1e-4 and 0.17 at 1e-8 (which fails); exponential fits that are led into a worse minimum have 0.7 and more, the classic
-regressions of Moré, Garbow and Hillstrom 0.15 to 5."""
-
 FIRST_DAMPINGS = 1e-8, 1e-4, 1e-2
-"""The first damping: the first of these whose step is short, else the last. Of 1024 exponential fits whose start is far
-from the solution 390 fall into a worse minimum at 1e-3, none at 1e-2; in a large graph the softest modes are shorter
-than the columns by the size of the graph, and damping relative to columns holds them still."""
+"""The first damping: the first of these whose step is short enough, else the last. Of 1024 exponential fits whose start
+is far from the solution 390 fall into a worse minimum at 1e-3, none at 1e-2; in a large graph the softest modes are
+shorter than the columns by the size of the graph, and damping relative to columns holds them still."""
+
+SHORT = 0.02, 0.1
+"""How long a step of the first two may be against the variables themselves, both in the scaled norm |D·|, for the linear
+model to be taken for right about it. First steps of pose graphs have 0.005 and less, those of a bundle adjustment 0.015
+at 1e-4 and 0.1 to 0.17 at 1e-8 (which fails); exponential fits that are led into a worse minimum have 0.7 and more, the
+classic regressions of Moré, Garbow and Hillstrom 0.15 to 5."""
 
 POOR = 0.25
 """A first step of the least damping whose gain is below this has been believed too much: the next one has more."""
@@ -96,19 +96,19 @@ class LevenbergMarquardt(Solver):
         untried = torch.zeros_like(near)
         if not linear.is_inexact:
             least, middle, most = FIRST_DAMPINGS
-            near = self._is_short(model, linear, scale, sizes, middle)
+            near = self._is_short(model, linear, scale, sizes, middle, SHORT[1])
             if self.initial_damping is None:
-                untried = near & self._is_short(model, linear, scale, sizes, least)
+                untried = near & self._is_short(model, linear, scale, sizes, least, SHORT[0])
                 factor = torch.where(near, torch.full_like(factor, middle), most)
                 factor = torch.where(untried, least, factor)
         return Damping(factor.clamp(max=self.max_damping / 2), torch.full_like(factor, 2.0), scale, near, untried)
 
     def _is_short(
-        self, model: Linearization, linear: LinearSolver, scale: Tensor, sizes: Tensor, factor: float
+        self, model: Linearization, linear: LinearSolver, scale: Tensor, sizes: Tensor, factor: float, short: float
     ) -> Tensor:
-        """(batch,) Is the step of this damping short against the variables, of these squared sizes?"""
+        """(batch,) Is the step of this damping at most that long against the variables, of these squared sizes?"""
         step, solved = linear.solve(model.matrix, model.rhs, factor * scale)
-        return solved & ((scale * step * step).sum(-1) <= SHORT**2 * (scale * sizes).sum(-1))
+        return solved & ((scale * step * step).sum(-1) <= short**2 * (scale * sizes).sum(-1))
 
     def _scale(self, model: Linearization, linear: LinearSolver) -> Tensor:
         squared = linear.storage.diagonal(model.matrix)

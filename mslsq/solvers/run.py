@@ -64,7 +64,6 @@ def run(
 
     `differentiated` where derivatives of the solution will be taken.
     """
-    begin = time.perf_counter()
     outcome = _solved(task, values, inputs, keep_trajectory, differentiated, native=True)
     if outcome is None:
         # What was recorded is not what the user's Python says: once more, with a new plan, and without programs.
@@ -74,8 +73,6 @@ def run(
         eager = replace(task, solver=replace(task.solver, trace="never", compile=False))
         outcome = _solved(eager, values, inputs, keep_trajectory, differentiated, last=True)
         assert outcome is not None  # it would have raised
-    for prospect in outcome.planned[0].prospects.values():
-        prospect.seconds += time.perf_counter() - begin
     return outcome
 
 
@@ -98,7 +95,7 @@ def _solved(
         state, record = runner.start(values)
         records, methods = [record], []
         table = Table(task.solver, linearizer, plan.notes.text) if task.solver.verbose else None
-        idle = False
+        idle, begin = False, None
         for number in range(task.solver.max_steps + 1):
             if _told_to_stop(task.solver, table, number, records[-1], state) or number == task.solver.max_steps:
                 break
@@ -112,6 +109,9 @@ def _solved(
             methods.append((state.accuracy, state.method))
             state, record = runner.step(state)
             records.append(record)
+            begin = time.perf_counter() if number == 0 else begin  # the first step imports and records
+        for prospect in plan.prospects.values():
+            prospect.seconds += 0.0 if begin is None else time.perf_counter() - begin
         status = torch.where(state.status == Status.RUNNING, int(Status.MAX_STEPS), state.status)
         stale = None if task.pinned is not None else witness.disagrees(values, state.values)
         if asks and stale is not None and bool(stale):
