@@ -4,6 +4,8 @@ They change without notice. `tests/test_private.py` has a test for each, which s
 What takes long to import is imported where it is called.
 """
 
+import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,8 +25,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = [
     "MODULE_TABLES",
+    "DispatchMode",
     "FakeTensor",
-    "TorchDispatchMode",
     "WeakTensorKeyDictionary",
     "arguments_of",
     "batch_dimension",
@@ -50,6 +52,7 @@ __all__ = [
     "pytree",
     "rebatched",
     "returns_a_view",
+    "spare_dynamo",
     "transforms_are_active",
     "unwrapped",
     "version_of",
@@ -125,6 +128,14 @@ def is_lazy_zero(tensor: Tensor) -> bool:
 
 
 # Modes
+
+
+class DispatchMode(TorchDispatchMode):
+    """A `TorchDispatchMode` that does not import Dynamo when it is first used, as those of PyTorch do."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        spare_dynamo(cls.__torch_dispatch__)
 
 
 @contextmanager
@@ -234,6 +245,43 @@ def hidden_from_dynamo(function: Any, reason: str) -> None:
     """Mark a function as `torch.compiler.disable` does, without importing Dynamo, which takes two seconds."""
     function._torchdynamo_disable = True
     function._torchdynamo_disable_msg = reason
+
+
+def spare_dynamo(function: Any) -> None:
+    """Let a function marked with `torch._disable_dynamo` run without importing Dynamo, which takes a second.
+
+    The first call of such a function imports Dynamo to wrap what is marked, and keeps the result as an attribute of
+    it. As long as Dynamo has not been imported there is nothing to switch off: a substitute in that place calls what is
+    marked as it is. Once Dynamo is there, the substitute removes itself, and PyTorch does what it does otherwise.
+    Nothing happens where a version of PyTorch marks functions in another way.
+    """
+    marking = _marking_behind(function)
+    if marking is None:
+        return
+    marked: Any = inspect.getclosurevars(marking).nonlocals.get("fn")
+    if marked is None or _KEPT in vars(marked):
+        return
+
+    def substitute(*args: Any, **kwargs: Any) -> Any:
+        if not hasattr(sys.modules.get("torch._dynamo"), "disable"):  # not there, or still being imported
+            return marked(*args, **kwargs)
+        vars(marked).pop(_KEPT, None)
+        return marking(*args, **kwargs)
+
+    hidden_from_dynamo(substitute, "marked with torch._disable_dynamo")
+    vars(marked)[_KEPT] = substitute
+
+
+def _marking_behind(function: Any) -> Any:
+    """The function that `torch._disable_dynamo` returned, behind other decorators; None where there is none."""
+    while function is not None and getattr(function, "__code__", None) is not _MARKING:
+        function = getattr(function, "__wrapped__", None)
+    return function
+
+
+_KEPT = "__dynamo_disable"
+_MARKING = getattr(getattr(torch, "_disable_dynamo", lambda function: function)(lambda: None), "__code__", None)
+"""The code of every function that `torch._disable_dynamo` returns."""
 
 
 def compiled_by_inductor(graph: fx.GraphModule, tensors: Iterable[Tensor]) -> Callable[..., Any]:

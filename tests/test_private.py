@@ -3,10 +3,14 @@
 A failure here says which name this version of PyTorch has changed; `mslsq/private.py` is the one file to mend.
 """
 
+import importlib
+import inspect
 import re
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -107,7 +111,7 @@ def lazy_zeros() -> None:
     assert not private.is_lazy_zero(torch.zeros(2))
 
 
-class Counting(private.TorchDispatchMode):
+class Counting(private.DispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
@@ -117,7 +121,7 @@ class Counting(private.TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@of("TorchDispatchMode", "without_dispatch_modes", "without_modes", "is_tracing_or_dispatching")
+@of("DispatchMode", "without_dispatch_modes", "without_modes", "is_tracing_or_dispatching")
 def modes() -> None:
     x = torch.ones(2)
     assert not private.is_tracing_or_dispatching()
@@ -265,6 +269,25 @@ def hidden() -> None:
     assert len(marks) == 2
 
 
+@of("spare_dynamo")
+def spared() -> None:
+    @torch._disable_dynamo
+    def function(x: int) -> int:
+        return x + 1
+
+    marked = inspect.getclosurevars(function).nonlocals["fn"]
+    private.spare_dynamo(function)
+    substitute = getattr(marked, "__dynamo_disable")
+    with mock.patch.dict(sys.modules, {"torch._dynamo": None}):  # cannot be imported
+        assert function(1) == 2
+    assert getattr(marked, "__dynamo_disable") is substitute
+    importlib.import_module("torch._dynamo")
+    assert function(1) == 2
+    assert getattr(marked, "__dynamo_disable") is not substitute
+    private.spare_dynamo(lambda: None)  # not marked: left alone
+    private.spare_dynamo(None)
+
+
 @of("compiled_by_inductor")
 def inductor() -> None:
     graph = private.make_fx(lambda x: (torch.sin(x) + 1,))(torch.ones(8))
@@ -284,7 +307,7 @@ def pytrees() -> None:
     assert private.pytree.keystr(path) == "['a'][0]"
 
 
-SLOW = {"compiled_by_inductor", "hidden_from_dynamo"}  # they import Dynamo and Inductor
+SLOW = {"compiled_by_inductor", "hidden_from_dynamo", "spare_dynamo"}  # they import Dynamo and Inductor
 
 
 @pytest.mark.parametrize(
