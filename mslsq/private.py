@@ -283,6 +283,11 @@ _KEPT = "__dynamo_disable"
 _MARKING = getattr(getattr(torch, "_disable_dynamo", lambda function: function)(lambda: None), "__code__", None)
 """The code of every function that `torch._disable_dynamo` returns."""
 
+# A sum or product of a tensor and something without a tangent: forward mode finds the shape of the zeros that stand for
+# the missing tangent by these functions. Dynamo would be imported by the first `3 * x`.
+for _of_shapes in ("add", "sub", "mul", "true_divide"):
+    spare_dynamo(getattr(getattr(torch, "_refs", None), _of_shapes, None))
+
 
 def compiled_by_inductor(graph: fx.GraphModule, tensors: Iterable[Tensor]) -> Callable[..., Any]:
     """The graph compiled, or taken from Inductor's cache on disk, which only looks at graphs inside a tracing context:

@@ -157,7 +157,7 @@ def captured_residual(block: BlockTerm, values: Values, inputs: Inputs) -> Any:
 def _reason_to_rewrite(block: BlockTerm, values: Values, inputs: Inputs) -> str:
     """Why the residual must not be differentiated as it is written; empty where nothing speaks against it."""
     is_differentiated = block.term.jacobians is None
-    observer = Observer()  # importing torch._dynamo when it is entered takes a second in torch 2.13
+    observer = Observer()
     composed = Composed()
 
     def writes_into_arguments(storages: tuple[Tensor, ...], first: Inputs) -> bool:
