@@ -7,12 +7,13 @@ What takes long to import is imported where it is called.
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._C import _autograd, _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch._functorch import eager_transforms
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -56,6 +57,7 @@ __all__ = [
     "transforms_are_active",
     "unwrapped",
     "version_of",
+    "vjp",
     "without_dispatch_modes",
     "without_modes",
     "without_saved_tensor_hooks",
@@ -236,6 +238,53 @@ def without_saved_tensor_hooks() -> Iterator[None]:
     finally:
         for pack, unpack in reversed(suspended):
             _autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[..., tuple[Tensor, ...]]]:
+    """`torch.func.vjp` of tensors: the value, and the function that pulls cotangents (and `create_graph`) back.
+
+    That of PyTorch looks up `torch._dynamo.compiled_autograd`, which imports Dynamo, to switch it off where it is on.
+    Here it is switched off where Dynamo has been imported. All else is the same, with the same levels and wrappers.
+    """
+    transforms = eager_transforms
+    without_hooks = torch.autograd.graph.disable_saved_tensors_hooks(
+        "A function that torch.func.vjp differentiates cannot use saved tensor hooks (torch.utils.checkpoint, "
+        "torch.autograd.graph.save_on_cpu): leave them out inside of it."
+    )
+    with without_hooks, transforms.grad_increment_nesting() as level, torch.enable_grad():
+        inner = transforms._create_differentiable(transforms._wrap_all_tensors(primals, level), level)
+        outputs = function(*inner)
+        value = transforms._undo_create_differentiable(outputs, level)
+    outputs, structure = _pytree.tree_flatten(outputs)
+
+    def pull(cotangents: Any, create_graph: bool | None = None) -> tuple[Tensor, ...]:
+        leaves, found = _pytree.tree_flatten(cotangents)
+        if found != structure:
+            raise TypeError(f"The cotangents are {found}; expected the structure of the value, {structure}.")
+        pairs = [pair for pair in zip(outputs, leaves, strict=True) if pair[0].requires_grad]
+        if not pairs:
+            return tuple(torch.zeros_like(x) for x in inner)
+        with _without_inference_mode(), _without_compiled_autograd():
+            gradients = torch.autograd.grad(
+                [output for output, _ in pairs],
+                inner,
+                [cotangent for _, cotangent in pairs],
+                retain_graph=True,
+                create_graph=torch.is_grad_enabled() if create_graph is None else create_graph,
+                allow_unused=True,
+            )
+        return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(inner, gradients, strict=True))
+
+    return value, pull
+
+
+_without_inference_mode = getattr(eager_transforms, "_disable_inference_mode", nullcontext)
+"""From torch 2.13 on, what is differentiated in inference mode is differentiated outside of it."""
+
+
+def _without_compiled_autograd() -> Any:
+    compiled_autograd = getattr(sys.modules.get("torch._dynamo"), "compiled_autograd", None)
+    return nullcontext() if compiled_autograd is None else compiled_autograd._disable()
 
 
 # Compilers

@@ -28,6 +28,39 @@ report(mslsq.least_squares(residual, torch.tensor([1.0, 0.5])).value)
     "a curve fit": """
 report(mslsq.curve_fit(lambda p, x: p[0] * 3 * torch.exp(-p[1] * x) - 1, x, y, torch.tensor([1.0, 0.5])).value)
 """,
+    "reverse mode": """
+class Relative(mslsq.CostFunction):
+    def residual(self, a: mslsq.SE2, b: mslsq.SE2, measured: mslsq.SE2):
+        return (measured.inverse() @ (a.inverse() @ b)).log()
+
+first, second = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])
+pose = mslsq.Variable("pose", mslsq.SE2, count=3)
+measured = mslsq.SE2.from_xyt(torch.tensor([[1.0, 0.1, 2.0], [1.1, 0.0, 2.1], [0.9, 0.0, 2.2]]))
+problem = mslsq.Problem(Relative(pose[first], pose[second], measured=measured), pose.fixed([0]))
+start = {"pose": mslsq.SE2.from_xyt(torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 2.0], [0.5, 1.0, 4.0]]))}
+report(mslsq.solve(problem, start).value["pose"].storage)
+""",
+    "the backward pass of a layer": """
+class Match(mslsq.CostFunction):
+    def residual(self, motion: mslsq.SE2, point, partner):
+        return motion.act(point) - partner
+
+point = torch.stack([torch.cos(x), torch.sin(3 * x)], -1)
+motion = mslsq.Variable("motion", mslsq.SE2)
+problem = mslsq.Problem(Match(motion, point=point, partner=point, weight=1.0, loss=mslsq.Huber(1.0)))
+layer = mslsq.LeastSquaresLayer(problem)
+partner = (mslsq.SE2.from_xyt(torch.tensor([0.3, -0.2, 0.5])).act(point) + 0.01 * point**2).requires_grad_()
+solution = layer({"motion": mslsq.SE2.identity()}, {"match": {"partner": partner}})
+solution.value["motion"].storage.square().sum().backward()
+report(solution.value["motion"].storage, partner.grad)
+""",
+    "the gradient of a fit": """
+observed = y.clone().requires_grad_()
+decay = lambda p, y: p[0] * 3 * torch.exp(-p[1] * x) - 1 - y
+fit = mslsq.least_squares(decay, torch.tensor([1.0, 0.5]), args=(observed,))
+fit.value.sum().backward()
+report(fit.value, observed.grad)
+""",
 }
 
 

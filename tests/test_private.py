@@ -258,6 +258,37 @@ def saved_tensor_hooks() -> None:
         grad(lambda y: (y * y).sum())(torch.ones(2))
 
 
+@of("vjp")
+def reverse() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * y).sin(), x.exp().sum()
+
+    x, y = torch.tensor([0.3, 0.4]), torch.tensor([[1.1, -2.0], [0.2, 3.0]])
+    seeds = torch.tensor([[0.5, 2.0], [1.5, 3.0]]), torch.tensor(0.7)
+
+    def all_of(vjp: Callable) -> list[torch.Tensor]:
+        value, pull = vjp(function, x, y)
+        (unused,) = vjp(lambda z: torch.ones(2), x)[1](x)
+
+        def gradient(z: torch.Tensor) -> torch.Tensor:
+            return vjp(torch.prod, z)[1](torch.tensor(1.0), create_graph=True)[0]
+
+        second = vmap(lambda z: vjp(gradient, z)[1](z)[0])(y)
+        forward = torch.func.jvp(gradient, (x,), (x,))[1]
+        batched = vmap(lambda row: vjp(lambda z: z * x, x)[1](row)[0])(y)
+        return [*value, *pull(seeds), unused, second, forward, batched]
+
+    for found, expected in zip(all_of(private.vjp), all_of(torch.func.vjp), strict=True):
+        assert torch.equal(found, expected)
+    outer = x.clone().requires_grad_()
+    (pulled,) = private.vjp(torch.sin, outer)[1](torch.ones(2))
+    assert torch.allclose(torch.autograd.grad(pulled.sum(), outer)[0], -x.sin())
+    with pytest.raises(TypeError, match="structure"):
+        private.vjp(function, x, y)[1](seeds[0])
+    with torch.inference_mode():
+        assert torch.equal(private.vjp(torch.sin, torch.ones(2))[1](torch.ones(2))[0], torch.ones(2).cos())
+
+
 @of("hidden_from_dynamo")
 def hidden() -> None:
     def function() -> None: ...
