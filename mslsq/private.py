@@ -4,13 +4,16 @@ They change without notice. `tests/test_private.py` has a test for each, which s
 What takes long to import is imported where it is called.
 """
 
+import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._C import _autograd, _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch._functorch import eager_transforms
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -23,8 +26,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = [
     "MODULE_TABLES",
+    "DispatchMode",
     "FakeTensor",
-    "TorchDispatchMode",
     "WeakTensorKeyDictionary",
     "arguments_of",
     "batch_dimension",
@@ -50,9 +53,11 @@ __all__ = [
     "pytree",
     "rebatched",
     "returns_a_view",
+    "spare_dynamo",
     "transforms_are_active",
     "unwrapped",
     "version_of",
+    "vjp",
     "without_dispatch_modes",
     "without_modes",
     "without_saved_tensor_hooks",
@@ -125,6 +130,14 @@ def is_lazy_zero(tensor: Tensor) -> bool:
 
 
 # Modes
+
+
+class DispatchMode(TorchDispatchMode):
+    """A `TorchDispatchMode` that does not import Dynamo when it is first used, as those of PyTorch do."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        spare_dynamo(cls.__torch_dispatch__)
 
 
 @contextmanager
@@ -227,6 +240,53 @@ def without_saved_tensor_hooks() -> Iterator[None]:
             _autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
+def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[..., tuple[Tensor, ...]]]:
+    """`torch.func.vjp` of tensors: the value, and the function that pulls cotangents (and `create_graph`) back.
+
+    That of PyTorch looks up `torch._dynamo.compiled_autograd`, which imports Dynamo, to switch it off where it is on.
+    Here it is switched off where Dynamo has been imported. All else is the same, with the same levels and wrappers.
+    """
+    transforms = eager_transforms
+    without_hooks = torch.autograd.graph.disable_saved_tensors_hooks(
+        "A function that torch.func.vjp differentiates cannot use saved tensor hooks (torch.utils.checkpoint, "
+        "torch.autograd.graph.save_on_cpu): leave them out inside of it."
+    )
+    with without_hooks, transforms.grad_increment_nesting() as level, torch.enable_grad():
+        inner = transforms._create_differentiable(transforms._wrap_all_tensors(primals, level), level)
+        outputs = function(*inner)
+        value = transforms._undo_create_differentiable(outputs, level)
+    outputs, structure = _pytree.tree_flatten(outputs)
+
+    def pull(cotangents: Any, create_graph: bool | None = None) -> tuple[Tensor, ...]:
+        leaves, found = _pytree.tree_flatten(cotangents)
+        if found != structure:
+            raise TypeError(f"The cotangents are {found}; expected the structure of the value, {structure}.")
+        pairs = [pair for pair in zip(outputs, leaves, strict=True) if pair[0].requires_grad]
+        if not pairs:
+            return tuple(torch.zeros_like(x) for x in inner)
+        with _without_inference_mode(), _without_compiled_autograd():
+            gradients = torch.autograd.grad(
+                [output for output, _ in pairs],
+                inner,
+                [cotangent for _, cotangent in pairs],
+                retain_graph=True,
+                create_graph=torch.is_grad_enabled() if create_graph is None else create_graph,
+                allow_unused=True,
+            )
+        return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(inner, gradients, strict=True))
+
+    return value, pull
+
+
+_without_inference_mode = getattr(eager_transforms, "_disable_inference_mode", nullcontext)
+"""From torch 2.13 on, what is differentiated in inference mode is differentiated outside of it."""
+
+
+def _without_compiled_autograd() -> Any:
+    compiled_autograd = getattr(sys.modules.get("torch._dynamo"), "compiled_autograd", None)
+    return nullcontext() if compiled_autograd is None else compiled_autograd._disable()
+
+
 # Compilers
 
 
@@ -234,6 +294,48 @@ def hidden_from_dynamo(function: Any, reason: str) -> None:
     """Mark a function as `torch.compiler.disable` does, without importing Dynamo, which takes two seconds."""
     function._torchdynamo_disable = True
     function._torchdynamo_disable_msg = reason
+
+
+def spare_dynamo(function: Any) -> None:
+    """Let a function marked with `torch._disable_dynamo` run without importing Dynamo, which takes a second.
+
+    The first call of such a function imports Dynamo to wrap what is marked, and keeps the result as an attribute of
+    it. As long as Dynamo has not been imported there is nothing to switch off: a substitute in that place calls what is
+    marked as it is. Once Dynamo is there, the substitute removes itself, and PyTorch does what it does otherwise.
+    Nothing happens where a version of PyTorch marks functions in another way.
+    """
+    marking = _marking_behind(function)
+    if marking is None:
+        return
+    marked: Any = inspect.getclosurevars(marking).nonlocals.get("fn")
+    if marked is None or _KEPT in vars(marked):
+        return
+
+    def substitute(*args: Any, **kwargs: Any) -> Any:
+        if not hasattr(sys.modules.get("torch._dynamo"), "disable"):  # not there, or still being imported
+            return marked(*args, **kwargs)
+        vars(marked).pop(_KEPT, None)
+        return marking(*args, **kwargs)
+
+    hidden_from_dynamo(substitute, "marked with torch._disable_dynamo")
+    vars(marked)[_KEPT] = substitute
+
+
+def _marking_behind(function: Any) -> Any:
+    """The function that `torch._disable_dynamo` returned, behind other decorators; None where there is none."""
+    while function is not None and getattr(function, "__code__", None) is not _MARKING:
+        function = getattr(function, "__wrapped__", None)
+    return function
+
+
+_KEPT = "__dynamo_disable"
+_MARKING = getattr(getattr(torch, "_disable_dynamo", lambda function: function)(lambda: None), "__code__", None)
+"""The code of every function that `torch._disable_dynamo` returns."""
+
+# A sum or product of a tensor and something without a tangent: forward mode finds the shape of the zeros that stand for
+# the missing tangent by these functions. Dynamo would be imported by the first `3 * x`.
+for _of_shapes in ("add", "sub", "mul", "true_divide"):
+    spare_dynamo(getattr(getattr(torch, "_refs", None), _of_shapes, None))
 
 
 def compiled_by_inductor(graph: fx.GraphModule, tensors: Iterable[Tensor]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from mslsq.adjoint.factor import Factorization
 from mslsq.adjoint.judging import judged
 from mslsq.adjoint.outputs import Attached, Ended, Prepared
 from mslsq.levels import constant
-from mslsq.private import transforms_are_active
+from mslsq.private import transforms_are_active, vjp
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.validation import number
 
@@ -85,7 +85,7 @@ class _DirectLoss(torch.autograd.Function):
             inputs = linearizer.prepare(pytree.unflatten(flat, pytree.flatten(attachment.inputs)[1]))
         plain = pytree.map_leaves(torch.Tensor.detach, inputs)
         zero = star[0].new_zeros(len(star[0]), linearizer.structure.num_columns)
-        pull: Any = torch.func.vjp(lambda delta: linearizer.retract(star, delta), zero)[1]
+        pull = vjp(lambda delta: linearizer.retract(star, delta), zero)[1]
         (direction,) = pull(tuple(cotangents))
         direction = torch.where(failed[:, None], 0, direction)
         length = torch.linalg.vector_norm(direction, dim=1, keepdim=True).clamp(min=torch.finfo(direction.dtype).tiny)

@@ -20,7 +20,7 @@ from mslsq.adjoint.outputs import Attached
 from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
-from mslsq.private import is_batched_by_autograd, transforms_are_active, without_saved_tensor_hooks
+from mslsq.private import is_batched_by_autograd, transforms_are_active, vjp, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.tracing.recording import Recorded
 
@@ -88,7 +88,7 @@ def _graphs(attachment: "Attachment", wanted: tuple[bool, ...]) -> tuple[Recorde
     columns = values[0].new_zeros(len(values[0]), linearizer.structure.num_columns)
 
     def through_retraction(values: Values, towards: Values) -> Tensor:
-        pull: Any = torch.func.vjp(lambda delta: linearizer.retract(values, delta), torch.zeros_like(columns))[1]
+        pull = vjp(lambda delta: linearizer.retract(values, delta), torch.zeros_like(columns))[1]
         return pull(towards)[0]
 
     def to_inputs(values: Values, inputs: tuple[Inputs, ...], move: Tensor) -> tuple[Tensor, ...]:
@@ -115,7 +115,7 @@ def _gradient_along(
         except NotImplementedError:  # an operation without a derivative in forward mode, such as grid_sample
             return (linearizer.gradient(values, prepared) * move).sum(-1)
 
-    pull: Any = torch.func.vjp(slope, *[tensor for flag, tensor in zip(wanted, flat, strict=True) if flag])[1]
+    pull = vjp(slope, *[tensor for flag, tensor in zip(wanted, flat, strict=True) if flag])[1]
     # Not `grad` of the sum, whose graph would compute the slope itself.
     return pull(move.new_ones(len(move)))
 

@@ -11,7 +11,9 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jacfwd, jacrev, vjp
+from torch.func import jacfwd, vmap
+
+from mslsq.private import vjp
 
 Mode = Literal["forward", "reverse", "row by row"]
 """`vmap` of one forward derivative per column, of one backward pass per row, or a loop of those without `vmap`."""
@@ -44,16 +46,17 @@ def value_and_jacobian(
     function: Callable[[Tensor], Tensor], at: Float[Tensor, "columns"], mode: Mode
 ) -> tuple[Float[Tensor, "rows"], Float[Tensor, "rows columns"]]:
     """A function of one vector and its Jacobian."""
-    if mode == "row by row":
-        pair: Any = vjp(function, at)
-        value, pull = pair
+    if mode != "forward":
+        value, pull = vjp(function, at)
         identity = torch.eye(len(value), dtype=value.dtype, device=value.device)
-        return value, torch.stack([pull(row)[0] for row in identity])
+        if mode == "row by row":
+            return value, torch.stack([pull(row)[0] for row in identity])
+        return value, vmap(lambda row: pull(row)[0])(identity).to(value.dtype)
 
     def twice(z: Tensor) -> tuple[Tensor, Tensor]:
         output = function(z)
         return output, output
 
-    jacobian, value = (jacfwd if mode == "forward" else jacrev)(twice, has_aux=True)(at)
+    jacobian, value = jacfwd(twice, has_aux=True)(at)
     # In torch 2.13 a float32 tensor of shape () times a Python number has a tangent of float64.
     return value, jacobian.to(value.dtype)

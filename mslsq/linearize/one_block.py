@@ -7,10 +7,10 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import vjp
 
 from mslsq.linearize.derivatives import Mode, Way, value_and_jacobian
 from mslsq.manifolds.components import cat_matrices
+from mslsq.private import vjp
 from mslsq.problem.errors import ShapeError
 from mslsq.problem.system import Inputs, System, Term, residual_like, residual_vector
 
@@ -141,8 +141,8 @@ class OneBlock:
         if self.term.whiten is not None:
             # rᵀ∇²r of the whitened residual W r is (WᵀW r)ᵀ∇²r.
             whiten = self.term.whiten
-            pair: Any = vjp(lambda v: whiten(v, inputs), vector)
-            vector = pair[1](pair[0])[0]
+            whitened, pull = vjp(lambda v: whiten(v, inputs), vector)
+            vector = pull(whitened)[0]
         matrix = self._checked_curvature(self.term.curvature(residual_like(output, vector), values, inputs))
         return 0.5 * (matrix + matrix.mT)
 
@@ -163,9 +163,9 @@ class OneBlock:
 
         def field(z: Tensor) -> Tensor:
             # From the residual back, not from the cost: no graph keeps the cost itself alive.
-            pair: Any = vjp(function, z)
+            residual, pull = vjp(function, z)
             # Without a graph the pullback takes kernels that have no derivative: silu, mish, group_norm.
-            return pair[1](self._slope(pair[0], inputs), create_graph=True)[0]
+            return pull(self._slope(residual, inputs), create_graph=True)[0]
 
         return field, at
 

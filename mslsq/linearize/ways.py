@@ -31,7 +31,7 @@ from mslsq.linearize.blocks import BlockTerm, Values, of_a_block
 from mslsq.linearize.derivatives import Mode, Way
 from mslsq.linearize.locating import faulty_operator
 from mslsq.linearize.sample import Sample, sample_of
-from mslsq.private import TorchDispatchMode, operator_name, version_of
+from mslsq.private import DispatchMode, operator_name, version_of
 from mslsq.problem.errors import ProblemError, SecondDerivativeError
 from mslsq.problem.system import Inputs
 from mslsq.tracing.capture import CaptureError, capture
@@ -58,7 +58,7 @@ class Found:
     """Why it is not the ordinary one, for `verbose`."""
 
 
-class Observer(TorchDispatchMode):
+class Observer(DispatchMode):
     """Which operators of a residual must be rewritten, and whether it switches gradients off."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ def captured_residual(block: BlockTerm, values: Values, inputs: Inputs) -> Any:
 def _reason_to_rewrite(block: BlockTerm, values: Values, inputs: Inputs) -> str:
     """Why the residual must not be differentiated as it is written; empty where nothing speaks against it."""
     is_differentiated = block.term.jacobians is None
-    observer = Observer()  # importing torch._dynamo when it is entered takes a second in torch 2.13
+    observer = Observer()
     composed = Composed()
 
     def writes_into_arguments(storages: tuple[Tensor, ...], first: Inputs) -> bool:

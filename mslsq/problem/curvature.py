@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jacfwd, jacrev
+from torch.func import jacfwd
 
 from mslsq.manifolds import SE2, SE3, SO2, SO3, LieGroup, space_of_value
 from mslsq.manifolds.components import cross
 from mslsq.manifolds.lie_group import dot
 from mslsq.manifolds.space import ManifoldSpace, ProductSpace, Space
+from mslsq.private import vjp
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.system import residual_vector
 
@@ -92,7 +93,11 @@ def curvature_of_local(space: Space, start: Tensor, end: Tensor, cotangent: Vect
         a, b = delta.split(sizes)
         return (space.local(space.retract(start, a), space.retract(end, b)) * cotangent).sum()
 
-    return jacfwd(jacrev(paired))(start.new_zeros(2 * space.tangent_dim))
+    def gradient(delta: Vector) -> Vector:
+        value, pull = vjp(paired, delta)
+        return pull(torch.ones_like(value), create_graph=True)[0]
+
+    return jacfwd(gradient)(start.new_zeros(2 * space.tangent_dim))
 
 
 def inverse_jacobian_derivatives(group: type[LieGroup], error: Vector, cotangent: Vector) -> tuple[Matrix, Matrix]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mslsq import pytree
-from mslsq.private import TorchDispatchMode, WeakTensorKeyDictionary, is_wrapped, operator_name, without_dispatch_modes
+from mslsq.private import DispatchMode, WeakTensorKeyDictionary, is_wrapped, operator_name, without_dispatch_modes
 
 aten = torch.ops.aten
 
@@ -78,7 +78,7 @@ def is_mask(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype in (torch.bool, torch.uint8)
 
 
-class DependenceMode(TorchDispatchMode):
+class DependenceMode(DispatchMode):
     """Follows which tensors depend on `inputs` and raises `DataDependentError` where a value of theirs is asked for.
 
     Values of all other tensors (`torch.arange(3)`, captured constants) are handed out, so that loops over them work.

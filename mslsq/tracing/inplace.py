@@ -11,11 +11,15 @@ from typing import Any
 
 import torch
 
-from mslsq.private import TorchDispatchMode, writes
+from mslsq.private import DispatchMode, writes
 
 LIBRARIES = (f"{Path(str(torch.__file__)).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
-# PyTorch's own frames between an operation and a dispatch mode.
-DISPATCHING = tuple(os.path.join("torch", *path) for path in (("_compile.py",), ("_dynamo", "eval_frame.py")))
+
+DISPATCHING = tuple(
+    os.path.join(*path)
+    for path in (("torch", "_compile.py"), ("torch", "_dynamo", "eval_frame.py"), ("mslsq", "private.py"))
+)
+"""The frames between an operation and a dispatch mode."""
 
 
 class InPlaceResidualWarning(UserWarning):
@@ -56,7 +60,7 @@ def is_users(file: str) -> bool:
     return not file.startswith((*LIBRARIES, "<eval_with_key>", "<frozen", "<@"))
 
 
-class MutationRecorder(TorchDispatchMode):
+class MutationRecorder(DispatchMode):
     """Records the user's lines that write into a tensor, while a residual runs eagerly on one example."""
 
     def __init__(self) -> None:

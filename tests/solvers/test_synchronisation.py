@@ -7,13 +7,13 @@ import torch
 
 import mslsq
 from mslsq.linearize.plan import Plan
-from mslsq.private import TorchDispatchMode, operator_name
+from mslsq.private import DispatchMode, operator_name
 
 F64 = torch.float64
 READS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique_dim", "_unique2"}
 
 
-class Reads(TorchDispatchMode):
+class Reads(DispatchMode):
     """Counts the operations that a device would be waited for, by the step that the solve is at."""
 
     def __init__(self) -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.func import grad, jvp, vjp, vmap
+from torch.func import jvp, vmap
 
 from mslsq.linearize.compressed.coloring import colored, neighbours
 from mslsq.linearize.compressed.sets import Sets, csr
+from mslsq.private import vjp
 
 AT_ONCE = 16_000_000
 """Numbers of one intermediate tensor under `vmap` over colours, at most; more colours are taken in several goes."""
@@ -42,8 +43,7 @@ class Compression:
             pushed: Any = vmap(lambda seed: jvp(function, (at,), (seed,)), out_dims=whole)
             parts = [pushed(chunk) for chunk in seeds.split(size)]
             return parts[0][0], self._picked([part for _, part in parts])
-        pair: Any = vjp(function, at)
-        value, pull = pair
+        value, pull = vjp(function, at)
         size = self._chunk(int(self.places.shape[0]), lanes)
         pulled = [vmap(lambda seed: pull(seed)[0])(chunk) for chunk in seeds.split(size)]
         return value, self._picked(pulled)
@@ -53,7 +53,12 @@ class Compression:
     ) -> Float[Tensor, "entries"]:
         """The entries of the Hessian of a scalar function, forward over reverse."""
         size = self._chunk(len(at), lanes)
-        along = vmap(lambda seed: jvp(grad(function), (at,), (seed,))[1])
+
+        def gradient(z: Tensor) -> Tensor:
+            value, pull = vjp(function, z)
+            return pull(torch.ones_like(value), create_graph=True)[0]
+
+        along = vmap(lambda seed: jvp(gradient, (at,), (seed,))[1])
         return self._picked([along(chunk) for chunk in self.seeds.to(at.dtype).split(size)])
 
     def _picked(self, parts: list[Tensor]) -> Float[Tensor, "entries"]:

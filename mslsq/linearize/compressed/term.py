@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import vjp
 
 from mslsq import pytree
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.compressed.plan import CompressedPlan
+from mslsq.private import vjp
 from mslsq.problem.system import Inputs
 from mslsq.tracing.graph import distinct, forget_example, graph_of
 from mslsq.tracing.rewrites import make_transformable
@@ -87,8 +87,7 @@ def pattern_holds(block: CompressedTerm, storages: tuple[Tensor, ...], inputs: I
     function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
     residual, entries = block.linearization_of_block(storages, inputs)
     u = torch.randn(len(residual), generator=torch.Generator().manual_seed(0), dtype=residual.dtype).to(residual.device)
-    pair: Any = vjp(function, at)
-    (expected,) = pair[1](u)
+    (expected,) = vjp(function, at)[1](u)
     products = entries * u.index_select(0, plan.entry_rows)
     found = torch.zeros_like(expected).index_add(0, plan.entry_columns, products)
     size = torch.zeros_like(expected).index_add(0, plan.entry_columns, products.abs())

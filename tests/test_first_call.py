@@ -1,0 +1,129 @@
+"""The first call of a process does not import Dynamo, which takes a second and is needed by `torch.compile` alone."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+START = """
+import sys
+import torch, mslsq
+torch.set_default_dtype(torch.float64)
+x = torch.linspace(0, 2, 16)
+y = 2.5 * torch.exp(-1.3 * x) + 0.01 * torch.cos(7 * x) - 1
+
+def residual(p, shift=1):
+    return p[0] * 3 * torch.exp(-p[1] * x) / 2 - shift - y
+
+def report(*tensors):
+    print(*[value.hex() for tensor in tensors for value in tensor.detach().reshape(-1).tolist()])
+"""
+
+CALLS = {
+    "forward mode": """
+report(mslsq.least_squares(residual, torch.tensor([1.0, 0.5])).value)
+""",
+    "a curve fit": """
+report(mslsq.curve_fit(lambda p, x: p[0] * 3 * torch.exp(-p[1] * x) - 1, x, y, torch.tensor([1.0, 0.5])).value)
+""",
+    "reverse mode": """
+class Relative(mslsq.CostFunction):
+    def residual(self, a: mslsq.SE2, b: mslsq.SE2, measured: mslsq.SE2):
+        return (measured.inverse() @ (a.inverse() @ b)).log()
+
+first, second = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])
+pose = mslsq.Variable("pose", mslsq.SE2, count=3)
+measured = mslsq.SE2.from_xyt(torch.tensor([[1.0, 0.1, 2.0], [1.1, 0.0, 2.1], [0.9, 0.0, 2.2]]))
+problem = mslsq.Problem(Relative(pose[first], pose[second], measured=measured), pose.fixed([0]))
+start = {"pose": mslsq.SE2.from_xyt(torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 2.0], [0.5, 1.0, 4.0]]))}
+report(mslsq.solve(problem, start).value["pose"].storage)
+""",
+    "the backward pass of a layer": """
+class Match(mslsq.CostFunction):
+    def residual(self, motion: mslsq.SE2, point, partner):
+        return motion.act(point) - partner
+
+point = torch.stack([torch.cos(x), torch.sin(3 * x)], -1)
+motion = mslsq.Variable("motion", mslsq.SE2)
+problem = mslsq.Problem(Match(motion, point=point, partner=point, weight=1.0, loss=mslsq.Huber(1.0)))
+layer = mslsq.LeastSquaresLayer(problem)
+partner = (mslsq.SE2.from_xyt(torch.tensor([0.3, -0.2, 0.5])).act(point) + 0.01 * point**2).requires_grad_()
+solution = layer({"motion": mslsq.SE2.identity()}, {"match": {"partner": partner}})
+solution.value["motion"].storage.square().sum().backward()
+report(solution.value["motion"].storage, partner.grad)
+""",
+    "the gradient of a fit": """
+observed = y.clone().requires_grad_()
+decay = lambda p, y: p[0] * 3 * torch.exp(-p[1] * x) - 1 - y
+fit = mslsq.least_squares(decay, torch.tensor([1.0, 0.5]), args=(observed,))
+fit.value.sum().backward()
+report(fit.value, observed.grad)
+""",
+}
+
+
+def printed_by(code: str) -> list[str]:
+    """The lines that a new process prints."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([sys.executable, "-c", START + code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+RELEASE = tuple(int(number) for number in torch.__version__.split("+")[0].split(".")[:2])
+
+
+@pytest.mark.skipif(RELEASE > (2, 15), reason="a later PyTorch may import Dynamo elsewhere: slower, not wrong")
+@pytest.mark.parametrize("name", CALLS)
+def test_the_first_call_does_not_import_dynamo(name):
+    *_, loaded = printed_by(CALLS[name] + "print('torch._dynamo' in sys.modules)")
+    assert loaded == "False", f"torch {torch.__version__} imports Dynamo in the first call: {name}"
+
+
+def test_answers_are_those_of_a_process_with_dynamo_to_the_bit():
+    everything = "".join(CALLS.values())
+    found = printed_by(everything)
+    assert len(found) == len(CALLS)
+    assert found == printed_by("import torch._dynamo\n" + everything)
+
+
+def test_torch_compile_works_after_a_first_call():
+    """Through functions that ran before Dynamo was there, and with a solve inside."""
+    code = """
+@torch.compile(backend="eager")
+def compiled(p):
+    tangent = torch.func.jvp(lambda q: 3 * q - 1, (p,), (torch.ones_like(p),))[1]
+    return tangent.sum() * torch.sin(p)
+report(compiled(torch.tensor([1.0, 0.5])), 6 * torch.sin(torch.tensor([1.0, 0.5])))
+
+meta = torch.ones(3, device="meta") * torch.ones(2, 1, device="meta") + 1
+print("torch._dynamo" in sys.modules, tuple(meta.shape))
+
+@torch.compile(backend="eager")
+def solved(shift):
+    return mslsq.least_squares(residual, torch.tensor([1.0, 0.5]), args=(shift,)).value * 2
+shift = torch.tensor(1.0)
+report(solved(shift))
+report(2 * mslsq.least_squares(residual, torch.tensor([1.0, 0.5]), args=(shift,)).value)
+"""
+    first, shapes, inside, outside = printed_by(CALLS["forward mode"] + code)[1:]
+    values = first.split()
+    assert values[:2] == values[2:]
+    assert shapes == "True (2, 3)"
+    assert inside == outside
+
+
+@pytest.mark.slow
+def test_compiling_a_solve_works_after_a_first_call():
+    """`compile=True` calls Inductor."""
+    code = """
+solver = mslsq.LevenbergMarquardt(compile=True)
+report(mslsq.least_squares(residual, torch.tensor([1.0, 0.5]), solver=solver).value)
+"""
+    plain, compiled = (
+        torch.tensor([float.fromhex(value) for value in line.split()], dtype=torch.float64)
+        for line in printed_by(CALLS["forward mode"] + code)
+    )
+    assert torch.allclose(plain, compiled, rtol=1e-8, atol=0)
