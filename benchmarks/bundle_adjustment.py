@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from linearize import Reprojected
 from peers import ceres, gtsam_graphs
 from peers.turns import Stopwatch, Taken, Turn, in_own_processes, limit_threads, shared_data, take_turns
 from scipy.spatial.transform import Rotation
@@ -52,19 +53,34 @@ def cost_of(scene: BundleAdjustment, values: Values) -> float:
     return 0.5 * float(((predicted - scene.pixels.numpy()) ** 2).sum())
 
 
-def solver(linear: Any = "auto", compiled: bool = False) -> mslsq.LevenbergMarquardt:
+def solver(linear: Any = "auto", compiled: bool = False, native: Any = "auto") -> mslsq.LevenbergMarquardt:
     """Thirty steps, whatever happens."""
-    return mslsq.LevenbergMarquardt(max_steps=STEPS, ftol=0, gtol=0, xtol=0, linear_solver=linear, compile=compiled)
+    return mslsq.LevenbergMarquardt(
+        max_steps=STEPS, ftol=0, gtol=0, xtol=0, linear_solver=linear, compile=compiled, native=native
+    )
 
 
-def own(scene: BundleAdjustment, method: Any, dtype: torch.dtype = torch.float64, again: bool = True) -> Any:
+def autodiff_problem(scene: BundleAdjustment) -> mslsq.Problem:
+    """The same problem as `scene.problem()`, its residual as a user writes it, differentiated automatically."""
+    camera = mslsq.Variable("camera", mslsq.Euclidean(9), count=len(scene.cameras))
+    point = mslsq.Variable("point", mslsq.Euclidean(3), count=len(scene.points))
+    return mslsq.Problem(Reprojected(camera[scene.camera], point[scene.point], pixel=scene.pixels))
+
+
+def own(
+    scene: BundleAdjustment,
+    method: Any,
+    dtype: torch.dtype = torch.float64,
+    again: bool = True,
+    problem_of: Callable[[BundleAdjustment], mslsq.Problem] = BundleAdjustment.problem,
+) -> Any:
     """This library, with a new Problem each time or one Problem for all turns."""
     start = {"camera": scene.cameras.to(dtype), "point": scene.points.to(dtype)}
-    kept = scene.problem().to(dtype) if again else None
+    kept = problem_of(scene).to(dtype) if again else None
 
     def turn() -> Turn:
         watch = Stopwatch()
-        built = scene.problem().to(dtype)
+        built = problem_of(scene).to(dtype)
         build_cpu = watch.cpu
         solution = mslsq.solve(built if kept is None else kept, start, solver=method)
         cpu, wall = watch.cpu, watch.wall
@@ -106,11 +122,15 @@ def contestants(
     scene: BundleAdjustment, plain: Path, threads: int, compiled: bool, program: ceres.Ceres | None
 ) -> dict[str, Callable[[], Turn]]:
     """Everybody who can take part."""
-    linear = mslsq.linear
+    linear, waiting = mslsq.linear, solver(native="wait")
     them: dict[str, Callable[[], Turn]] = {
         "mslsq, new": own(scene, solver(), again=False),
         "mslsq, again": own(scene, solver()),
         "mslsq, again, float32": own(scene, solver(), torch.float32),
+        "mslsq autodiff, again": own(scene, solver(), problem_of=autodiff_problem),
+        "mslsq native, again": own(scene, waiting),
+        "mslsq native, again, float32": own(scene, waiting, torch.float32),
+        "mslsq autodiff native, again": own(scene, waiting, problem_of=autodiff_problem),
         "mslsq Schur dense, again": own(scene, solver(linear.Schur(eliminate="point", reduced="dense"))),
         "mslsq Schur sparse, again": own(scene, solver(linear.Schur(eliminate="point", reduced="sparse"))),
         "mslsq Schur iterative, again": own(scene, solver(linear.Schur(eliminate="point", reduced="iterative"))),
