@@ -10,7 +10,9 @@ first pose. All costs are ½ Σ eᵀ Ω e with e the logarithm of measured⁻¹ 
 everybody's answer.
 
 "New" solves a new Problem each time. "Again" solves one Problem again and again: its plan is made and its step is
-recorded; "compiled" is the same after torch.compile, what that took being in the column of the first solve.
+recorded; "compiled" is the same after torch.compile, what that took being in the column of the first solve. "Native"
+is with native programs, which the first solve waits for. "Prepared" is the call of `mslsq.prepared`, which compares the
+residual with the user's Python at its first and every hundredth call alone.
 """
 
 import argparse
@@ -97,16 +99,19 @@ def own(
     solver: Any,
     problem_of: Callable[[PoseGraph], mslsq.Problem] = PoseGraph.problem,
     again: bool = True,
+    prepared: bool = False,
 ) -> Callable[[], Turn]:
-    """This library, with a new Problem each time or one Problem for all turns."""
+    """This library, with a new Problem each time or one Problem for all turns, perhaps prepared."""
     kept = problem_of(graph) if again else None
+    start = {"pose": graph.poses}
+    call = mslsq.prepared(problem_of(graph), start, solver=solver) if prepared else None
 
     def turn() -> Turn:
         watch = Stopwatch()
         built = problem_of(graph)
         build_cpu = watch.cpu
         problem = built if kept is None else kept
-        solution = mslsq.solve(problem, {"pose": graph.poses}, solver=solver)
+        solution = mslsq.solve(problem, start, solver=solver) if call is None else call(start)
         cpu, wall = watch.cpu, watch.wall
         return Turn(rows_of(solution.value["pose"]), int(solution.num_steps), cpu, wall, build_cpu)
 
@@ -161,6 +166,7 @@ def contestants(graph: PoseGraph, threads: int, compiled: bool, program: ceres.C
         "mslsq LM native, again, ftol 1e-6": own(graph, waiting),
         "mslsq GN native, again, ftol 1e-6": own(graph, mslsq.GaussNewton(ftol=1e-6, native="wait")),
         "mslsq LM autodiff native, again, ftol 1e-6": own(graph, waiting, autodiff_problem),
+        "mslsq LM autodiff native, prepared, ftol 1e-6": own(graph, waiting, autodiff_problem, prepared=True),
     }
     if compiled:
         fast = mslsq.LevenbergMarquardt(ftol=1e-6, compile=True)
