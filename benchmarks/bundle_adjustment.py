@@ -175,9 +175,9 @@ def reached(costs: Any) -> str:
     return next((str(step) for step, cost in enumerate(costs) if cost <= GOAL), "–")
 
 
-def compare(threads: int, repeats: int, compiled: bool) -> None:
+def compare(threads: int, repeats: int, compiled: bool, only: tuple[str, ...] = ()) -> None:
     """The tables of one number of threads."""
-    scene, found = measured(threads, repeats, compiled)
+    scene, found = measured(threads, repeats, compiled, only)
     peer = min((t.cpu for name, (_, t) in found.items() if name.startswith("Ceres")), default=float("nan"))
     rows = [
         [
@@ -228,13 +228,14 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile (a minute each)")
+    parser.add_argument("--only", nargs="*", default=[], help="these contestants alone")
     parser.add_argument("--here", type=int, help="in this process, with this many threads")
     options = parser.parse_args()
     if options.here is None:
         print_machine(["torch", "gtsam"])
         return in_own_processes(__file__, sys.argv[1:], options.threads)
     limit_threads(options.here)
-    compare(options.here, options.repeats, not options.no_compile)
+    compare(options.here, options.repeats, not options.no_compile, tuple(options.only))
     return 0
 
 

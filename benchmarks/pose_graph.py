@@ -16,10 +16,13 @@ residual with the user's Python at its first and every hundredth call alone.
 """
 
 import argparse
+import hashlib
+import statistics
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import graph_families
 import numpy as np
 from peers import ceres, gtsam_graphs
 from peers.turns import Stopwatch, Taken, Turn, in_own_processes, limit_threads, shared_data, take_turns
@@ -213,10 +216,10 @@ def fastest_peer(found: dict[str, tuple[float, Taken]]) -> float:
     return min(times, default=float("nan"))
 
 
-def compare(name: str, threads: int, repeats: int, compiled: bool) -> None:
+def compare(name: str, threads: int, repeats: int, compiled: bool, only: tuple[str, ...] = ()) -> None:
     """The table of one graph."""
     graph = read(name)
-    found = measured(graph, threads, repeats, compiled)
+    found = measured(graph, threads, repeats, compiled, only)
     best, peer = min(cost for cost, _ in found.values()), fastest_peer(found)
     rows = [
         [
@@ -251,20 +254,51 @@ def compare(name: str, threads: int, repeats: int, compiled: bool) -> None:
     )
 
 
+OWN_RESIDUAL = ("mslsq LM autodiff native, again, ftol 1e-6", "mslsq LM autodiff native, prepared, ftol 1e-6")
+
+
+def compare_families(count: int, threads: int, repeats: int) -> None:
+    """A user's own residual on so many graphs of the half of the families on which nothing was chosen, drawn evenly
+    from all; by their size the medians of its time as a share of the fastest peer's."""
+    peers = ("GTSAM LM", "GTSAM GN", "Ceres LM, log map", "Ceres LM, first order")
+    names = sorted(graph_families.names("claim"), key=lambda name: hashlib.sha256(f"drawn {name}".encode()).digest())
+    rows, shares = [], {}
+    for name in names[:count]:
+        found = measured(graph_families.graph(name), threads, repeats, False, (*OWN_RESIDUAL, *peers))
+        best, peer = min(cost for cost, _ in found.values()), fastest_peer(found)
+        own_cpu = [found[who][1].cpu for who in OWN_RESIDUAL]
+        cost, taken = found[OWN_RESIDUAL[0]]
+        for size in (name.split("-")[1], "all"):
+            shares.setdefault(size, []).append([cpu / peer for cpu in own_cpu])
+        rows.append([name, f"{cost / best - 1:.0e}", taken.last.steps, *own_cpu, peer, f"{own_cpu[0] / peer:.2f}"])
+    heads = ["", "excess", "steps", "again CPU ms", "prepared CPU ms", "fastest peer CPU ms", "again / peer"]
+    print_table("### Held-out half of the families", heads, rows)
+    medians = [
+        [size, len(values), *(f"{statistics.median(column):.2f}" for column in zip(*values, strict=True))]
+        for size, values in shares.items()
+    ]
+    print_table("### Medians of CPU / peer by size", ["poses", "graphs", "again", "prepared"], medians)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", nargs="*", default=list(GRAPHS), choices=list(GRAPHS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile (a minute per graph)")
+    parser.add_argument("--only", nargs="*", default=[], help="these contestants alone")
+    parser.add_argument("--families", type=int, default=0, help="so many graphs of graph_families.py instead")
     parser.add_argument("--here", type=int, help="in this process, with this many threads")
     options = parser.parse_args()
     if options.here is None:
         print_machine(["torch", "gtsam"])
         return in_own_processes(__file__, sys.argv[1:], options.threads)
     limit_threads(options.here)
+    if options.families:
+        compare_families(options.families, options.here, options.repeats)
+        return 0
     for name in options.graphs:
-        compare(name, options.here, options.repeats, not options.no_compile)
+        compare(name, options.here, options.repeats, not options.no_compile, tuple(options.only))
     return 0
 
 
