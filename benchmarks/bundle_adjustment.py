@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from linearize import Reprojected
 from peers import ceres, gtsam_graphs
 from peers.turns import Stopwatch, Taken, Turn, in_own_processes, limit_threads, shared_data, take_turns
 from scipy.spatial.transform import Rotation
@@ -52,19 +53,34 @@ def cost_of(scene: BundleAdjustment, values: Values) -> float:
     return 0.5 * float(((predicted - scene.pixels.numpy()) ** 2).sum())
 
 
-def solver(linear: Any = "auto", compiled: bool = False) -> mslsq.LevenbergMarquardt:
+def solver(linear: Any = "auto", compiled: bool = False, native: Any = "auto") -> mslsq.LevenbergMarquardt:
     """Thirty steps, whatever happens."""
-    return mslsq.LevenbergMarquardt(max_steps=STEPS, ftol=0, gtol=0, xtol=0, linear_solver=linear, compile=compiled)
+    return mslsq.LevenbergMarquardt(
+        max_steps=STEPS, ftol=0, gtol=0, xtol=0, linear_solver=linear, compile=compiled, native=native
+    )
 
 
-def own(scene: BundleAdjustment, method: Any, dtype: torch.dtype = torch.float64, again: bool = True) -> Any:
+def autodiff_problem(scene: BundleAdjustment) -> mslsq.Problem:
+    """The same problem as `scene.problem()`, its residual as a user writes it, differentiated automatically."""
+    camera = mslsq.Variable("camera", mslsq.Euclidean(9), count=len(scene.cameras))
+    point = mslsq.Variable("point", mslsq.Euclidean(3), count=len(scene.points))
+    return mslsq.Problem(Reprojected(camera[scene.camera], point[scene.point], pixel=scene.pixels))
+
+
+def own(
+    scene: BundleAdjustment,
+    method: Any,
+    dtype: torch.dtype = torch.float64,
+    again: bool = True,
+    problem_of: Callable[[BundleAdjustment], mslsq.Problem] = BundleAdjustment.problem,
+) -> Any:
     """This library, with a new Problem each time or one Problem for all turns."""
     start = {"camera": scene.cameras.to(dtype), "point": scene.points.to(dtype)}
-    kept = scene.problem().to(dtype) if again else None
+    kept = problem_of(scene).to(dtype) if again else None
 
     def turn() -> Turn:
         watch = Stopwatch()
-        built = scene.problem().to(dtype)
+        built = problem_of(scene).to(dtype)
         build_cpu = watch.cpu
         solution = mslsq.solve(built if kept is None else kept, start, solver=method)
         cpu, wall = watch.cpu, watch.wall
@@ -106,11 +122,15 @@ def contestants(
     scene: BundleAdjustment, plain: Path, threads: int, compiled: bool, program: ceres.Ceres | None
 ) -> dict[str, Callable[[], Turn]]:
     """Everybody who can take part."""
-    linear = mslsq.linear
+    linear, waiting = mslsq.linear, solver(native="wait")
     them: dict[str, Callable[[], Turn]] = {
         "mslsq, new": own(scene, solver(), again=False),
         "mslsq, again": own(scene, solver()),
         "mslsq, again, float32": own(scene, solver(), torch.float32),
+        "mslsq autodiff, again": own(scene, solver(), problem_of=autodiff_problem),
+        "mslsq native, again": own(scene, waiting),
+        "mslsq native, again, float32": own(scene, waiting, torch.float32),
+        "mslsq autodiff native, again": own(scene, waiting, problem_of=autodiff_problem),
         "mslsq Schur dense, again": own(scene, solver(linear.Schur(eliminate="point", reduced="dense"))),
         "mslsq Schur sparse, again": own(scene, solver(linear.Schur(eliminate="point", reduced="sparse"))),
         "mslsq Schur iterative, again": own(scene, solver(linear.Schur(eliminate="point", reduced="iterative"))),
@@ -155,9 +175,9 @@ def reached(costs: Any) -> str:
     return next((str(step) for step, cost in enumerate(costs) if cost <= GOAL), "–")
 
 
-def compare(threads: int, repeats: int, compiled: bool) -> None:
+def compare(threads: int, repeats: int, compiled: bool, only: tuple[str, ...] = ()) -> None:
     """The tables of one number of threads."""
-    scene, found = measured(threads, repeats, compiled)
+    scene, found = measured(threads, repeats, compiled, only)
     peer = min((t.cpu for name, (_, t) in found.items() if name.startswith("Ceres")), default=float("nan"))
     rows = [
         [
@@ -208,13 +228,14 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile (a minute each)")
+    parser.add_argument("--only", nargs="*", default=[], help="these contestants alone")
     parser.add_argument("--here", type=int, help="in this process, with this many threads")
     options = parser.parse_args()
     if options.here is None:
         print_machine(["torch", "gtsam"])
         return in_own_processes(__file__, sys.argv[1:], options.threads)
     limit_threads(options.here)
-    compare(options.here, options.repeats, not options.no_compile)
+    compare(options.here, options.repeats, not options.no_compile, tuple(options.only))
     return 0
 
 

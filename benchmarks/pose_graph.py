@@ -10,14 +10,19 @@ first pose. All costs are ½ Σ eᵀ Ω e with e the logarithm of measured⁻¹ 
 everybody's answer.
 
 "New" solves a new Problem each time. "Again" solves one Problem again and again: its plan is made and its step is
-recorded; "compiled" is the same after torch.compile, what that took being in the column of the first solve.
+recorded; "compiled" is the same after torch.compile, what that took being in the column of the first solve. "Native"
+is with native programs, which the first solve waits for. "Prepared" is the call of `mslsq.prepared`, which compares the
+residual with the user's Python at its first and every hundredth call alone.
 """
 
 import argparse
+import hashlib
+import statistics
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import graph_families
 import numpy as np
 from peers import ceres, gtsam_graphs
 from peers.turns import Stopwatch, Taken, Turn, in_own_processes, limit_threads, shared_data, take_turns
@@ -97,16 +102,19 @@ def own(
     solver: Any,
     problem_of: Callable[[PoseGraph], mslsq.Problem] = PoseGraph.problem,
     again: bool = True,
+    prepared: bool = False,
 ) -> Callable[[], Turn]:
-    """This library, with a new Problem each time or one Problem for all turns."""
+    """This library, with a new Problem each time or one Problem for all turns, perhaps prepared."""
     kept = problem_of(graph) if again else None
+    start = {"pose": graph.poses}
+    call = mslsq.prepared(problem_of(graph), start, solver=solver) if prepared else None
 
     def turn() -> Turn:
         watch = Stopwatch()
         built = problem_of(graph)
         build_cpu = watch.cpu
         problem = built if kept is None else kept
-        solution = mslsq.solve(problem, {"pose": graph.poses}, solver=solver)
+        solution = mslsq.solve(problem, start, solver=solver) if call is None else call(start)
         cpu, wall = watch.cpu, watch.wall
         return Turn(rows_of(solution.value["pose"]), int(solution.num_steps), cpu, wall, build_cpu)
 
@@ -151,12 +159,17 @@ def ceres_turn(program: ceres.Ceres, graph: PoseGraph, residual: str, threads: i
 def contestants(graph: PoseGraph, threads: int, compiled: bool, program: ceres.Ceres | None) -> dict[str, Any]:
     """Everybody who can take part."""
     lm, loose = mslsq.LevenbergMarquardt(), mslsq.LevenbergMarquardt(ftol=1e-6)
+    waiting = mslsq.LevenbergMarquardt(ftol=1e-6, native="wait")
     them = {
         "mslsq LM, new": own(graph, lm, again=False),
         "mslsq LM, again": own(graph, lm),
         "mslsq LM, again, ftol 1e-6": own(graph, loose),
         "mslsq GN, again, ftol 1e-6": own(graph, mslsq.GaussNewton(ftol=1e-6)),
         "mslsq LM autodiff, again, ftol 1e-6": own(graph, loose, autodiff_problem),
+        "mslsq LM native, again, ftol 1e-6": own(graph, waiting),
+        "mslsq GN native, again, ftol 1e-6": own(graph, mslsq.GaussNewton(ftol=1e-6, native="wait")),
+        "mslsq LM autodiff native, again, ftol 1e-6": own(graph, waiting, autodiff_problem),
+        "mslsq LM autodiff native, prepared, ftol 1e-6": own(graph, waiting, autodiff_problem, prepared=True),
     }
     if compiled:
         fast = mslsq.LevenbergMarquardt(ftol=1e-6, compile=True)
@@ -203,10 +216,10 @@ def fastest_peer(found: dict[str, tuple[float, Taken]]) -> float:
     return min(times, default=float("nan"))
 
 
-def compare(name: str, threads: int, repeats: int, compiled: bool) -> None:
+def compare(name: str, threads: int, repeats: int, compiled: bool, only: tuple[str, ...] = ()) -> None:
     """The table of one graph."""
     graph = read(name)
-    found = measured(graph, threads, repeats, compiled)
+    found = measured(graph, threads, repeats, compiled, only)
     best, peer = min(cost for cost, _ in found.values()), fastest_peer(found)
     rows = [
         [
@@ -241,20 +254,51 @@ def compare(name: str, threads: int, repeats: int, compiled: bool) -> None:
     )
 
 
+OWN_RESIDUAL = ("mslsq LM autodiff native, again, ftol 1e-6", "mslsq LM autodiff native, prepared, ftol 1e-6")
+
+
+def compare_families(count: int, threads: int, repeats: int) -> None:
+    """A user's own residual on so many graphs of the half of the families on which nothing was chosen, drawn evenly
+    from all; by their size the medians of its time as a share of the fastest peer's."""
+    peers = ("GTSAM LM", "GTSAM GN", "Ceres LM, log map", "Ceres LM, first order")
+    names = sorted(graph_families.names("claim"), key=lambda name: hashlib.sha256(f"drawn {name}".encode()).digest())
+    rows, shares = [], {}
+    for name in names[:count]:
+        found = measured(graph_families.graph(name), threads, repeats, False, (*OWN_RESIDUAL, *peers))
+        best, peer = min(cost for cost, _ in found.values()), fastest_peer(found)
+        own_cpu = [found[who][1].cpu for who in OWN_RESIDUAL]
+        cost, taken = found[OWN_RESIDUAL[0]]
+        for size in (name.split("-")[1], "all"):
+            shares.setdefault(size, []).append([cpu / peer for cpu in own_cpu])
+        rows.append([name, f"{cost / best - 1:.0e}", taken.last.steps, *own_cpu, peer, f"{own_cpu[0] / peer:.2f}"])
+    heads = ["", "excess", "steps", "again CPU ms", "prepared CPU ms", "fastest peer CPU ms", "again / peer"]
+    print_table("### Held-out half of the families", heads, rows)
+    medians = [
+        [size, len(values), *(f"{statistics.median(column):.2f}" for column in zip(*values, strict=True))]
+        for size, values in shares.items()
+    ]
+    print_table("### Medians of CPU / peer by size", ["poses", "graphs", "again", "prepared"], medians)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", nargs="*", default=list(GRAPHS), choices=list(GRAPHS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile (a minute per graph)")
+    parser.add_argument("--only", nargs="*", default=[], help="these contestants alone")
+    parser.add_argument("--families", type=int, default=0, help="so many graphs of graph_families.py instead")
     parser.add_argument("--here", type=int, help="in this process, with this many threads")
     options = parser.parse_args()
     if options.here is None:
         print_machine(["torch", "gtsam"])
         return in_own_processes(__file__, sys.argv[1:], options.threads)
     limit_threads(options.here)
+    if options.families:
+        compare_families(options.families, options.here, options.repeats)
+        return 0
     for name in options.graphs:
-        compare(name, options.here, options.repeats, not options.no_compile)
+        compare(name, options.here, options.repeats, not options.no_compile, tuple(options.only))
     return 0
 
 

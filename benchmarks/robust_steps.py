@@ -2,10 +2,10 @@
 
     python benchmarks/robust_steps.py                # graphs of up to 60 poses of the half "claim", and Ladybug 49
 
-Needs g++ and libceres-dev. Both minimise the same cost from the same start: ½ Σ ρ(|U e|²) over the edges of a graph, and
-over the observations of a bundle adjustment. The steps are those until the cost is within 1e-4 of that at which it
-ends, rejected ones counted; where the two end in different minima (by more than 1e-3) their steps are not compared. In a
-bundle adjustment, which neither ends in as many steps, they are those to within 1e-3 of the better cost after forty.
+Needs g++ and libceres-dev. Both minimise the same cost from the same start: ½ Σ ρ(|U e|²) over the edges of a graph,
+and over the observations of a bundle adjustment. The steps are those until the cost is within 1e-4 of that at which it
+ends, rejected ones counted. Where the two end in different minima (by more than 1e-3) their steps are not compared. In
+a bundle adjustment, which neither ends in as many steps, they are those to within 1e-3 of the better cost after forty.
 Steps depend neither on the processor nor on its load.
 """
 

@@ -52,7 +52,8 @@ class Kernel:
     def __call__(self, *arguments: Any) -> None:
         real = None if self._real is None else arguments[self._real].dtype
         function = self._functions.get(real) or self._bound(real)
-        function(*[_passed(*pair, real) for pair in zip(self.arguments, arguments, strict=True)])
+        pairs = zip(self.arguments, arguments, strict=True)
+        function(*[argument if kind == "n" else _passed(kind, argument, real) for kind, argument in pairs])
 
     def _bound(self, real: Any) -> Any:
         type_name = "any" if real is None else REAL.get(real)
@@ -94,9 +95,7 @@ def _missing() -> KernelsMissingError | None:
 
 
 def _passed(kind: str, argument: Any, real: Any) -> int:
-    """What C gets: the number, or the address of an array that is as the kernel expects it."""
-    if kind == "n":
-        return argument
+    """What C gets of an array that is as the kernel expects it: its address."""
     expected = ARRAYS.get(kind)
     if argument.dtype not in expected if expected else argument.dtype != real:
         raise TypeError(f"a kernel got an array of {argument.dtype} for '{kind}', called for {real}")

@@ -60,45 +60,64 @@ def pullbacks(
     """`pullback` of several lanes with one backward pass: (None, None) of a lane with a matrix that cannot be factored,
     and no derivative where reverse mode has none."""
     with plain_python(), Composed() if rewritten else contextlib.nullcontext():
-        evaluated = [_evaluated(block, storages, inputs) for storages, inputs in lanes]
-        pairs = [pair for pair in evaluated if pair is not None and pair[0].requires_grad]
+        tangents, moved = _moved(block, [storages for storages, _ in lanes])
+        evaluated = [
+            _evaluated(block, at, storages, inputs) for at, (storages, inputs) in zip(moved, lanes, strict=True)
+        ]
+        residuals = [one[0] for one in evaluated if one is not None and one[0].requires_grad]
         try:
-            found = _gradients(pairs, u)
+            gradients = _gradients(residuals, tangents, u)
         except RuntimeError:  # an operator without a derivative in reverse mode
-            found = [None] * len(pairs)
-    gradients = iter(found)
+            gradients = None
     results: list[tuple[Tensor | None, Tensor | None]] = []
-    for pair in evaluated:
-        if pair is None:
+    for number, one in enumerate(evaluated):
+        if one is None:
             results.append((None, None))
             continue
-        r, at = pair
-        gradient = next(gradients) if r.requires_grad else None if at is None else torch.zeros_like(at)
+        r, has_derivative = one
+        if not r.requires_grad:
+            gradient = u.new_zeros(sum(block.tangents)) if has_derivative else None
+        else:
+            gradient = None if gradients is None else gradients[number]
         results.append((r.detach(), gradient))
     return results
 
 
-def _evaluated(block: BlockTerm, storages: Storages, inputs: Inputs) -> tuple[Tensor, Tensor | None] | None:
-    """The residual of a lane and the point that it depends on; that alone where it cannot be differentiated (it writes
-    into what it is given), None where a matrix cannot be factored."""
-    function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
-    at = at.detach().clone().requires_grad_()
+def _moved(block: BlockTerm, lanes: Sequence[Storages]) -> tuple[list[Tensor], list[Storages]]:
+    """The storages of every lane as functions of tangents, and those: one per slot, (lanes, tangent).
+
+    All lanes are retracted at once: one by one that was a third of what is compared in a solve of a pose graph, and a
+    quarter of the whole solve of `intel` (43 ms instead of 33).
+    """
+    tangents, moved = [], []
+    for slot, parts in zip(block.term.slots, zip(*lanes, strict=True), strict=True):
+        space, x = block.system.unknowns[slot.unknown].space, torch.stack(parts).detach()
+        at = x if space.is_euclidean else x.new_zeros(len(parts), space.tangent_dim)
+        tangents.append(at.requires_grad_())
+        moved.append(at if space.is_euclidean else space.retract(x, at))
+    # In memory of its own, as all that a residual is given: it may write there.
+    return tangents, [tuple(x[lane].clone() for x in moved) for lane in range(len(lanes))]
+
+
+def _evaluated(block: BlockTerm, moved: Storages, storages: Storages, inputs: Inputs) -> tuple[Tensor, bool] | None:
+    """The residual of a lane, and whether it can be differentiated; None where a matrix cannot be factored."""
     try:
-        return function(at), at
+        return block.residual_of_block(moved, inputs), True
     except LinAlgError:
         return None
     except RuntimeError:
         with torch.no_grad():
-            return block.residual_of_block(storages, inputs).detach(), None
+            return block.residual_of_block(storages, inputs).detach(), False
 
 
-def _gradients(pairs: Sequence[tuple[Tensor, Tensor | None]], u: Float[Tensor, "rows"]) -> list[Tensor | None]:
-    """uᵀ∂r of every residual in the point beside it."""
-    if not pairs:
-        return []
-    residuals, points = [r for r, _ in pairs], [at for _, at in pairs if at is not None]
+def _gradients(
+    residuals: Sequence[Tensor], tangents: Sequence[Tensor], u: Float[Tensor, "rows"]
+) -> Float[Tensor, "lanes tangent"]:
+    """uᵀ∂r of every lane's residual in its joint tangent."""
+    if not residuals:
+        return torch.cat([torch.zeros_like(at) for at in tangents], 1)
     cotangents = [u.to(r.dtype) for r in residuals]
-    return list(torch.autograd.grad(residuals, points, cotangents, allow_unused=True, materialize_grads=True))
+    return torch.cat(torch.autograd.grad(residuals, tangents, cotangents, allow_unused=True, materialize_grads=True), 1)
 
 
 def hessian_product(

@@ -13,7 +13,7 @@ from mslsq.native.arrays import Array
 from mslsq.native.operator import LINEARIZATIONS, RESIDUALS, NativeProgram
 from mslsq.native.processor import VECTOR_BYTES, target
 from mslsq.native.recording import recorded
-from mslsq.native.scalars import LARGEST, Node, NotScalarError, Program, Scalar
+from mslsq.native.scalars import LARGEST, NotScalarError, Program, Scalar
 from mslsq.native.store import Build, request
 from mslsq.native.text import Argument, Function, source, written
 
@@ -34,50 +34,59 @@ def moved_at_rest(retraction: fx.GraphModule, storage: int, tangent: int, dtype:
 
 
 class Moves:
-    """How the storage of a variable follows a small tangent: ∂x/∂δ as scalars of x."""
+    """How the storage of a variable follows a small tangent: ∂x/∂δ as scalars of x.
+
+    Args:
+        program: of x (input 0) and δ (input 1), which is 0 from here on.
+        slopes: by entry of x and direction.
+    """
 
     def __init__(self, program: Program, slopes: list[list[Scalar | None]]):
-        self._program, self._slopes = program, slopes
+        self._program = Program(program.dtype)
+        entries = [
+            (row, column, slope)
+            for row, found in enumerate(slopes)
+            for column, slope in enumerate(found)
+            if slope is not None
+        ]
+        at_rest = _transplanted(program, [slope for _, _, slope in entries], self._program, 0)
+        # A slope that has come to 0 is one by structure: there is no tangent along it.
+        self._slopes = [
+            (row, column, slope) for (row, column, _), slope in zip(entries, at_rest, strict=True) if slope.value != 0
+        ]
+        self._size = len(slopes)
 
     def directions(self, program: Program, tensor: int, first: int) -> dict[int, dict[int, Scalar]]:
         """For `derivative.jacobian`: by entry of input number `tensor`, its derivatives in the columns from `first`."""
-        with_zero = _Transplant(self._program, program, tensor)
-        found = {}
-        for entry, row in enumerate(self._slopes):
-            slopes = {first + k: with_zero(slope) for k, slope in enumerate(row) if slope is not None}
-            # A slope that has come to 0 is one by structure: there is no tangent along it.
-            found[program.input(tensor, entry, "real").number] = {k: s for k, s in slopes.items() if s.value != 0}
+        entries = [program.input(tensor, entry, "real").number for entry in range(self._size)]
+        found: dict[int, dict[int, Scalar]] = {entry: {} for entry in entries}
+        slopes = _transplanted(self._program, [slope for _, _, slope in self._slopes], program, tensor)
+        for (row, column, _), slope in zip(self._slopes, slopes, strict=True):
+            found[entries[row]][first + column] = slope
         return found
 
 
-class _Transplant:
-    """Nodes of one program in another, where the tangent is 0 and x is an input.
+def _transplanted(old: Program, scalars: Sequence[Scalar], new: Program, tensor: int) -> list[Scalar]:
+    """Scalars of one program in another, where input 0 is `tensor` and input 1 is 0.
 
     0 · x is 0 here: where x is not finite, neither is what follows from it.
     """
-
-    def __init__(self, old: Program, new: Program, tensor: int):
-        self._old, self._new, self._tensor = old, new, tensor
-        self._known: dict[int, Scalar] = {}
-
-    def __call__(self, scalar: Scalar) -> Scalar:
-        self._new.are_finite = True
-        try:
-            for number in self._old.needed([scalar.number]):
-                if number not in self._known:
-                    self._known[number] = self._made(self._old.nodes[number])
-        finally:
-            self._new.are_finite = False
-        return self._known[scalar.number]
-
-    def _made(self, node: Node) -> Scalar:
-        if node.operation == "constant":
-            return self._new.constant(node.detail[0], node.kind)
-        if node.operation == "input":
-            tensor, entry = node.detail
-            return self._new.constant(0, "real") if tensor == 1 else self._new.input(self._tensor, entry, node.kind)
-        operands = [self._known[operand].number for operand in node.operands]
-        return Scalar(self._new, self._new.make(node.operation, *operands))
+    known: dict[int, Scalar] = {}
+    new.are_finite = True
+    try:
+        for number in old.needed(scalar.number for scalar in scalars):
+            node = old.nodes[number]
+            if node.operation == "constant":
+                known[number] = new.constant(node.detail[0], node.kind)
+            elif node.operation == "input":
+                of, entry = node.detail
+                known[number] = new.constant(0, "real") if of == 1 else new.input(tensor, entry, node.kind)
+            else:
+                operands = [known[operand].number for operand in node.operands]
+                known[number] = Scalar(new, new.make(node.operation, *operands))
+    finally:
+        new.are_finite = False
+    return [known[scalar.number] for scalar in scalars]
 
 
 def linearized(

@@ -17,10 +17,10 @@ is far from the solution 390 fall into a worse minimum at 1e-3, none at 1e-2; in
 shorter than the columns by the size of the graph, and damping relative to columns holds them still."""
 
 SHORT = 0.02, 0.1
-"""How long a step of the first two may be against the variables themselves, both in the scaled norm |D·|, for the linear
-model to be taken for right about it. First steps of pose graphs have 0.005 and less, those of a bundle adjustment 0.015
-at 1e-4 and 0.1 to 0.17 at 1e-8 (which fails); exponential fits that are led into a worse minimum have 0.7 and more, the
-classic regressions of Moré, Garbow and Hillstrom 0.15 to 5."""
+"""How long a step of the first two may be against the variables themselves, both in the scaled norm |D·|, for the
+linear model to be taken for right about it. First steps of pose graphs have 0.005 and less, those of a bundle
+adjustment 0.015 at 1e-4 and 0.1 to 0.17 at 1e-8 (which fails); exponential fits that are led into a worse minimum have
+0.7 and more, the classic regressions of Moré, Garbow and Hillstrom 0.15 to 5."""
 
 POOR = 0.25
 """A first step of the least damping whose gain is below this has been believed too much: the next one has more."""
@@ -66,7 +66,7 @@ class LevenbergMarquardt(Solver):
     set its variable free.
 
     How nonlinear a problem is shows at its start, by how long a step is against the variables, |Dp| / |Dx|: the first μ
-    is 1e-8 where that step is short, else 1e-4 where that one is, else 1e-2. Where one of them is (pose graphs, bundle
+    is 1e-8 where that step is at most a fiftieth, else 1e-4 where that one is at most a tenth, else 1e-2. Where one of them is (pose graphs, bundle
     adjustment, fits from a good start), s = 1/10, and D² may shrink fourfold in a step.
 
     Args:

@@ -132,7 +132,7 @@ class Step:
         sizes = squared_sizes(self.linearizer, values)
         method = self.solver.start(model, self.linear, sizes)
         length = squared_length(model.gradient, scale)
-        floor = gradient_floor(self.linear, model.matrix, sizes, length, self.asks)
+        floor = gradient_floor(self.solver, self.linear, model.matrix, sizes, length, model.cost, self.asks)
         met = gradient_met(self.solver, model.gradient, gradient_norm, length, model.cost, floor)
         status = torch.where(met, int(Status.GRADIENT_TOLERANCE), int(Status.RUNNING))
         status = torch.where(finite, status, int(Status.NON_FINITE))
@@ -258,7 +258,7 @@ class Step:
         ftol = max(solver.ftol, eps) if solver.ftol > 0 else -1.0
         xtol = max(solver.xtol, eps) if solver.xtol > 0 else 0.0
         sizes = torch.maximum(state.start_sizes, squared_sizes(self.linearizer, state.values))
-        floor = gradient_floor(self.linear, kept.matrix, sizes, verdict.least_length, self.asks)
+        floor = gradient_floor(solver, self.linear, kept.matrix, sizes, verdict.least_length, kept.cost, self.asks)
         stationary = nearly_stationary(solver, kept.gradient, verdict.least_length, kept.cost, floor)
         promised = proposal.predicted <= 4 * ftol * state.model.cost
         small = verdict.decrease <= ftol * state.model.cost

@@ -1,5 +1,7 @@
 """Plans of operators: packed and put together again, and all of one device."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -60,12 +62,41 @@ def leaves(plan: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("name", plans_on(torch.device("cpu")))
 def test_what_is_unpacked_is_what_was_packed(name):
     plan = plans_on(torch.device("cpu"))[name]
-    again = type(plan).unpacked(*plan.packed)
-    assert type(again) is type(plan)
+    tensors, numbers = plan.packed
+    copies = [tensor.clone() for tensor in tensors]
+    again = type(plan).unpacked(copies, list(numbers))
+    assert type(again) is type(plan) and again is not plan
     before, after = list(leaves(plan)), list(leaves(again))
     assert len(before) == len(after) > 3
+    given = iter(copies)
     for one, other in zip(before, after, strict=True):
-        assert one is other if isinstance(one, Tensor) else one == other
+        assert other is next(given) if isinstance(one, Tensor) else one == other
+    assert next(given, None) is None
+
+
+def test_a_plan_that_still_lives_is_found_again_and_no_other():
+    plan = plans_on(torch.device("cpu"))["normal"]
+    tensors, numbers = plan.packed
+    assert type(plan).unpacked(list(tensors), list(numbers)) is plan
+    for other in range(len(tensors)):
+        changed = [x.clone() if k == other else x for k, x in enumerate(tensors)]
+        again = type(plan).unpacked(changed, numbers)
+        assert again is not plan and any(x is changed[other] for x in leaves(again))
+    larger = [numbers[0] + 1, *numbers[1:]]
+    assert next(leaves(type(plan).unpacked(tensors, larger))) == numbers[0] + 1
+
+
+def test_a_plan_that_was_packed_is_not_kept_alive():
+    plan = plans_on(torch.device("cpu"))["normal"]
+    tensors, numbers = plan.packed
+    before, gone = list(leaves(plan)), weakref.ref(plan)
+    kind = type(plan)
+    del plan
+    gc.collect()
+    assert gone() is None
+    assert all(
+        one is other or one == other for one, other in zip(before, leaves(kind.unpacked(tensors, numbers)), strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", plans_on(torch.device("cpu")))

@@ -50,8 +50,8 @@ def linearized(linear: mslsq.linear.LinearSolver, monkeypatch) -> tuple[Storage,
     found = []
     real = run.planned
 
-    def planned(task: Task, values, inputs, differentiated=False):
-        plan, linearizer, prepared = real(task, values, inputs, differentiated)
+    def planned(task: Task, values, inputs, *rest):
+        plan, linearizer, prepared = real(task, values, inputs, *rest)
         model = linearizer.linearize(values, prepared)
         found.append((linearizer, model, linearizer.hessian(values, prepared)))
         return plan, linearizer, prepared

@@ -15,9 +15,9 @@ from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Slot, System, Term, Unknown
 
 
-def system_of(slots: list[tuple[int, torch.Tensor]], free: list[torch.Tensor | None]) -> System:
-    """Three blocks of dimension 3 and five of dimension 2, coupled by one term; its residual is never called."""
-    spaces = space_of(mslsq.Euclidean(3)), space_of(mslsq.Euclidean(2))
+def system_of(sizes: tuple[int, int], slots: list[tuple[int, torch.Tensor]], free: list[torch.Tensor | None]) -> System:
+    """Three blocks of one size and five of another, coupled by one term; its residual is never called."""
+    spaces = [space_of(mslsq.Euclidean(size)) for size in sizes]
     counts = (3, 5)
     unknowns = tuple(
         Unknown(name, space, count, mask) for name, space, count, mask in zip("ab", spaces, counts, free, strict=True)
@@ -29,14 +29,16 @@ def system_of(slots: list[tuple[int, torch.Tensor]], free: list[torch.Tensor | N
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("lanes_last", [True, False])
 @pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("sizes", [(3, 2), (9, 3), (6, 7)])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0), (1, 0, 1)])
-def test_kernels_and_tensors_give_the_same_matrix(order, fixed, lanes_last, dtype):
-    """Both orders of the variables, one kind twice, the same block twice in a lane, blocks held fixed."""
+def test_kernels_and_tensors_give_the_same_matrix(order, sizes, fixed, lanes_last, dtype):
+    """Sizes that the kernels know and others, both orders of the variables, one kind twice, the same block twice in a
+    lane, blocks held fixed."""
     lanes, counts = 17, (3, 5)
     generator = torch.Generator().manual_seed(0)
     slots = [(k, torch.randint(counts[k], (lanes,), generator=generator)) for k in order]
     held = [torch.tensor([True, False, True]), torch.tensor([False, True, True, True, True])]
-    system = system_of(slots, [*held] if fixed else [None, None])
+    system = system_of(sizes, slots, [*held] if fixed else [None, None])
     structure = structure_of(system, split=False)
     pattern = pattern_of(system, structure)
     placement = placement_of(system.terms[0], False, structure, pattern)
@@ -44,7 +46,7 @@ def test_kernels_and_tensors_give_the_same_matrix(order, fixed, lanes_last, dtyp
     by_kernels = Assembly(block, structure, placement, sparse=True)
     assert placement.normal is not None
     by_tensors = dataclasses.replace(by_kernels, placement=dataclasses.replace(placement, normal=None))
-    jacobian = torch.randn(2, 4, sum((3, 2)[k] for k in order), lanes, generator=generator, dtype=dtype)
+    jacobian = torch.randn(2, 4, sum(sizes[k] for k in order), lanes, generator=generator, dtype=dtype)
     if not lanes_last:
         jacobian = jacobian.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
     residual = torch.randn(2, 4, lanes, generator=generator, dtype=dtype)

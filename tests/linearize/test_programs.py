@@ -10,7 +10,7 @@ from torch import Tensor
 import mslsq
 from mslsq.datasets import nist, read_bal, read_g2o
 from mslsq.kernels.build import CompilerError, compiler
-from mslsq.linearize import assembly
+from mslsq.linearize import assembly, programs
 from mslsq.linearize.programs import Draft, Prospect
 from mslsq.native import derivative
 from mslsq.solvers import planning
@@ -54,6 +54,29 @@ class OwnBetween(mslsq.CostFunction):
 
     def residual(self, a: Any, b: Any, measured: Any) -> Tensor:
         return measured.between(a.between(b)).log()
+
+
+class OwnDifference(mslsq.CostFunction):
+    """How far a measured element is from one after the other, on any manifold."""
+
+    def residual(self, a: Any, b: Any, measured: Any) -> Tensor:
+        return a.local(b) - a.local(measured)
+
+
+class Positive(mslsq.Manifold):
+    """Numbers above zero, moved by factors."""
+
+    storage_dim = tangent_dim = 1
+
+    def retract(self, delta: Tensor) -> "Positive":
+        raise NotImplementedError  # each test has its own
+
+    def local(self, other: Any) -> Tensor:
+        return (other.storage / self.storage).log()
+
+    @classmethod
+    def identity(cls, *batch_shape: int, dtype: Any = None, device: Any = None) -> "Positive":
+        return cls(torch.ones(*batch_shape, 1, dtype=dtype, device=device))
 
 
 class OwnReprojection(mslsq.CostFunction):
@@ -141,6 +164,36 @@ def test_jacobians_on_manifolds_are_those_of_forward_mode(manifold, dtype, attem
     cost = OwnBetween(pose[i], pose[i + 1], measured=manifold.random(11, dtype=dtype), name="between")
     mslsq.solve(mslsq.Problem(cost), {"pose": start}, solver=mslsq.GaussNewton(max_steps=1))
     assert attempts[0].made is not None, attempts[0].why_not  # it has been compared with forward mode
+
+
+def ring(manifold: type) -> tuple[mslsq.Problem, dict[str, Any]]:
+    """Each element measured from the next."""
+    generator = torch.Generator().manual_seed(2)
+    x, i = mslsq.Variable("x", manifold, count=12), torch.arange(12)
+    measured = manifold.random(12, generator=generator, dtype=F64)
+    cost = OwnDifference(x[i], x[(i + 1) % 12], measured=measured, name="difference")
+    return mslsq.Problem(cost), {"x": manifold.random(12, generator=generator, dtype=F64)}
+
+
+def test_a_manifold_of_ones_own_may_change_under_its_name(attempts, monkeypatch):
+    """How its elements move is recorded again for every program; the program is compared with forward mode."""
+    solver = mslsq.GaussNewton(max_steps=1)
+    for factor in (1.0, 3.0):
+        moved = lambda self, delta, factor=factor: Positive(self.storage * (factor * delta).exp())  # noqa: E731
+        monkeypatch.setattr(Positive, "retract", moved)
+        problem, start = ring(Positive)
+        mslsq.solve(problem, start, solver=solver)
+        assert attempts[-1].made is not None, attempts[-1].why_not
+    assert len(attempts) == 2
+
+
+def test_a_program_leaves_the_users_random_numbers_alone(attempts):
+    programs._kept_moves.cache_clear()
+    problem, start = ring(mslsq.SO2)
+    before = torch.get_rng_state()
+    mslsq.solve(problem, start, solver=mslsq.GaussNewton(max_steps=1))
+    assert attempts[0].made is not None, attempts[0].why_not
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def graphs_of_a_batch(problems: int) -> tuple[mslsq.Problem, dict[str, Any], dict[str, Any]]:

@@ -47,9 +47,9 @@ def test_the_units_of_the_variables_change_nothing(unit):
 
 def test_a_first_step_that_was_believed_too_much_is_followed_by_a_damped_one():
     def kinked(x):  # flat where it starts, steep just beside: the linear model is wrong at once
-        return torch.stack((x[0] - 100.0, 1e3 * torch.nn.functional.softplus(50 * (x[0] - 101.0))))
+        return torch.stack((x[0] - 100.0, 1e3 * torch.nn.functional.softplus(500 * (x[0] - 100.1))))
 
-    solution = mslsq.least_squares(lambda x: kinked(x) - torch.tensor([8.0, 0.0]), torch.tensor([100.0], dtype=F64))
+    solution = mslsq.least_squares(lambda x: kinked(x) - torch.tensor([1.5, 0.0]), torch.tensor([100.0], dtype=F64))
     damping, accepted = solution.history.damping, solution.history.accepted
     assert damping[0] == 1e-8 and not accepted[1]
     assert damping[1] == 1e-4

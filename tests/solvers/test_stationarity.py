@@ -1,11 +1,16 @@
 """What "Converged" means: the same in all units, and never a step that was only held back."""
 
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
 import pytest
 import torch
 from scipy.optimize import least_squares as scipy_least_squares
 
 import mslsq
+from mslsq.linear.storage import DenseNormal
 from mslsq.solution import Status
+from mslsq.solvers.stationarity import gradient_floor, gradient_met, nearly_stationary, squared_length
 
 F32, F64 = torch.float32, torch.float64
 SOLVERS = [mslsq.LevenbergMarquardt(), mslsq.Dogleg(), mslsq.GaussNewton()]
@@ -190,3 +195,45 @@ def test_a_column_that_is_all_but_gone_does_not_converge_by_the_cost():
         lambda x: torch.stack([x[0] ** 2 + 0.01, x[1] - 2]), torch.tensor([0.7, 0.3], dtype=F64)
     )
     assert mslsq.Status(int(solution.status)) is mslsq.Status.STALLED
+
+
+# ---- the floor ---------------------------------------------------------------------------------------
+
+
+class Counted(DenseNormal):
+    """Counts the products that it is asked for."""
+
+    products: ClassVar[list[int]] = []
+
+    def magnitude(self, matrix, vector):
+        self.products.append(1)
+        return super().magnitude(matrix, vector)
+
+
+@pytest.mark.parametrize("xtol", [0.0, 1e-8, 1e-2])
+@PER_DTYPE
+def test_a_floor_that_is_not_computed_would_have_changed_nothing(dtype, xtol):
+    """Residuals and gradients from 1e-20 to 1e20 of what the variables could make of them: with and without leave to
+    ask, both tests say the same, and the product is left out in most cases and not in all."""
+    solver = mslsq.LevenbergMarquardt(xtol=xtol)
+    J = torch.tensor([[1.0, 2.0], [0.5, -1.0], [3.0, 0.1]], dtype=dtype)
+    matrix, sizes = (J.T @ J)[None, None], torch.tensor([[4.0, 9.0]], dtype=dtype)
+    linear: Any = SimpleNamespace(storage=Counted())
+    answers, products = [], []
+    for exponent in range(-20, 21):
+        for other in (-16, -8, 0, 8):
+            gradient = torch.full((1, 2), 10.0**exponent, dtype=dtype)
+            cost = torch.full((1,), 10.0 ** (exponent + other), dtype=dtype)
+            length = squared_length(gradient, matrix[0].diagonal(dim1=1, dim2=2))
+            both = []
+            for asks in (True, False):
+                linear.storage.products.clear()
+                floor = gradient_floor(solver, linear, matrix, sizes, length, cost, asks)
+                if asks:
+                    products.append(len(linear.storage.products))
+                met = gradient_met(solver, gradient, gradient.amax(1), length, cost, floor)
+                both.append((bool(met), bool(nearly_stationary(solver, gradient, length, cost, floor))))
+            assert both[0] == both[1], (exponent, other)
+            answers.append(both[0])
+    assert {met for met, _ in answers} == {near for _, near in answers} == {True, False}
+    assert 0 < sum(products) < 0.7 * len(products)

@@ -86,7 +86,7 @@ void add_gradient(const Jacobian<T>& J, const T* residual, i64 by_row, i64 by_la
      i64 num_values, i64 count, const i64* lanes, const i64* offsets, i64 first, i64 second, i64 rows, i64 height,  \
      i64 width) {                                                                                                   \
         with_size<2, 3, 6>(rows, [&](auto r) {                                                                      \
-            with_size<3, 6>(width, [&](auto w) {                                                                    \
+            with_size<3, 6, 9>(width, [&](auto w) {                                                                    \
                 for (i64 b = 0; b < batch; b++)                                                                     \
                     add_products<T>({jacobian + b * by_entry, by_row, by_tangent, by_lane}, count, lanes, offsets,  \
                                     first, second, r, height, w, values + b * num_values);                          \
