@@ -13,6 +13,7 @@ import argparse
 import bz2
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import graph_families
 import torch
@@ -40,7 +41,7 @@ def reached(costs: Sequence[float], target: float) -> int | None:
     return next((n for n, cost in enumerate(costs) if cost <= target), None)
 
 
-def own(problem: mslsq.Problem, start: dict[str, torch.Tensor], steps: int) -> list[float]:
+def own(problem: mslsq.Problem, start: dict[str, Any], steps: int) -> list[float]:
     solution = mslsq.solve(problem, start, solver=mslsq.LevenbergMarquardt(max_steps=steps, ftol=1e-9))
     cost = solution.history.cost.reshape(-1)
     return cost[~cost.isnan()].tolist()

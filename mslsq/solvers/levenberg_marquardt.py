@@ -66,8 +66,9 @@ class LevenbergMarquardt(Solver):
     set its variable free.
 
     How nonlinear a problem is shows at its start, by how long a step is against the variables, |Dp| / |Dx|: the first μ
-    is 1e-8 where that step is at most a fiftieth, else 1e-4 where that one is at most a tenth, else 1e-2. Where one of them is (pose graphs, bundle
-    adjustment, fits from a good start), s = 1/10, and D² may shrink fourfold in a step.
+    is 1e-8 where that step is at most a fiftieth, else 1e-4 where that one is at most a tenth, else 1e-2. Where the
+    step of 1e-4 is so short (pose graphs, bundle adjustment, fits from a good start), s = 1/10, and D² may shrink
+    fourfold in a step.
 
     Args:
         initial_damping: μ at the start, relative to the squared column norms, instead of the rule above (with inexact
