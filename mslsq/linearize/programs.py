@@ -150,7 +150,7 @@ def _directions(block: BlockTerm, program: Program) -> dict[int, dict[int, Scala
 
 def _moves(space: Space, dtype: torch.dtype) -> Moves:
     """How a variable follows its tangent; of the library's own manifolds recorded once in a process, which takes 80 of
-    the 190 ms of an SE(3) between factor's program. A user's may be written anew under its name."""
+    the 190 ms of an SE(3) between factor's program. The code of a user's manifold may change under its name."""
     is_of_library = isinstance(space, ManifoldSpace) and space.manifold.__module__.startswith("mslsq.manifolds.")
     return _kept_moves(space, dtype) if is_of_library else _recorded_moves(space, dtype)
 
