@@ -24,7 +24,9 @@ def limited(tensor: Tensor, taken: int, order: int) -> Tensor:
     if not backward_may_come(tensor):
         return tensor
     if not taken:
-        return Limited.apply(tensor, taken, order)
+        # A view, not a leaf itself: `Function.apply` would ask a leaf for its accumulator with Python's lock held, and
+        # wait for ever (torch 2.13) for another thread that has begun to make one and needs that lock.
+        return Limited.apply(tensor.view_as(tensor), taken, order)
     return tensor + at_the_bottom(tensor, lambda plain: _zero(plain, taken, order))
 
 

@@ -14,8 +14,8 @@ CHOICES: tuple[Native, ...] = ("auto", "wait", "never")
 VARIABLE = "MSLSQ_NATIVE"
 
 
-def choice(option: Native) -> Native:
-    """What holds for a solve whose solver has this option.
+def choice(option: Native | None) -> Native:
+    """What holds for a solve whose solver has this option; without one, what MSLSQ_NATIVE says, or "never".
 
     The stricter word of the option and of the environment variable MSLSQ_NATIVE holds: "never", else "wait", else
     "auto". Under `torch.use_deterministic_algorithms(True)` "auto" is "wait": a program that is ready in one run and
@@ -24,7 +24,7 @@ def choice(option: Native) -> Native:
     Raises:
         ValueError: MSLSQ_NATIVE is none of the three.
     """
-    named = os.environ.get(VARIABLE, "").strip() or "auto"
+    named = os.environ.get(VARIABLE, "").strip() or ("never" if option is None else "auto")
     one_of(f"the environment variable {VARIABLE}", named, CHOICES)
     if "never" in (option, named):
         return "never"

@@ -72,7 +72,8 @@ class Solver:
         trace: `"auto"` records the step as a plain graph as soon as that pays, `"always"` at once, `"never"` not at
             all.
         native: `"auto"` compiles residuals beside the solve and runs them as native programs from a later solve on,
-            `"wait"` waits for the compiler, `"never"` runs none. See `docs/guide/native_programs.md`.
+            `"wait"` waits for the compiler, `"never"` runs none; by default what the variable `MSLSQ_NATIVE` says, or
+            none. See `docs/guide/native_programs.md`.
 
     A step or a decrease that is small because damping or radius held it back does not end a solve: `ftol` and `xtol`
     ask for a gradient that is small as well (`solvers.stationarity`). The defaults of the two are what it takes for
@@ -90,7 +91,7 @@ class Solver:
     callback: Callable[[Any], bool | None] | None = None
     verbose: bool = False
     trace: Literal["auto", "always", "never"] = "auto"
-    native: Native = "auto"
+    native: Native | None = None
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -99,7 +100,8 @@ class Solver:
             if option != "gtol" or self.gtol is not None:
                 number(f"{name}: {option}", getattr(self, option), least=0, error=SolverOptionError)
         one_of(f"{name}: trace", self.trace, ("auto", "always", "never"), SolverOptionError)
-        one_of(f"{name}: native", self.native, CHOICES, SolverOptionError)
+        if self.native is not None:
+            one_of(f"{name}: native", self.native, CHOICES, SolverOptionError)
         if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
             raise SolverOptionError(
                 f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky(), "

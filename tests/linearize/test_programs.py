@@ -468,7 +468,7 @@ def test_a_problem_that_grows_keeps_its_program_and_begins_with_one_once_that_pa
             self.wait()
             made.append(self)
 
-    monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
+    monkeypatch.setenv("MSLSQ_NATIVE", "auto")
     monkeypatch.setattr(planning, "Draft", Noted)
 
     class Distance(mslsq.CostFunction):

@@ -39,7 +39,15 @@ def test_a_misspelt_variable_is_an_error_that_names_the_nearest_word(monkeypatch
 
 @pytest.mark.parametrize("kind", [mslsq.GaussNewton, mslsq.LevenbergMarquardt, mslsq.Dogleg])
 def test_every_solver_has_the_option_and_no_graph_depends_on_it(kind):
-    assert kind().native == "auto"
+    assert kind().native is None
     assert kind(native="never").key == kind(native="wait").key
     with pytest.raises(SolverOptionError, match="native must be one of 'auto', 'wait', 'never', not 'never '"):
         kind(native="never ")
+
+
+def test_without_a_word_no_program_is_made(monkeypatch):
+    monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
+    assert choice(None) == "never"
+    for named in CHOICES:
+        monkeypatch.setenv("MSLSQ_NATIVE", named)
+        assert choice(None) == named
