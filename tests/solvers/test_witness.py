@@ -243,3 +243,43 @@ def test_one_lane_that_clamps_disturbs_no_other():
     step = 1e-13 * torch.eye(3, dtype=F64)
     costs = [[float(residual(x + s * row, scales[0], t).square().sum()) for s in (-1, 0, 1)] for row in step]
     assert all(middle <= min(low, high) for low, middle, high in costs)
+
+
+def exponential(p, t, y):
+    return p[0] * torch.exp(p[1] * t) + p[2] - y
+
+
+def exponential_jacobian(p, t, y):
+    growth = torch.exp(p[1] * t)
+    return torch.stack((growth, p[0] * t * growth, torch.ones_like(t)), -1)
+
+
+@pytest.mark.parametrize("jac", [None, exponential_jacobian], ids=["autodiff", "given"])
+@pytest.mark.parametrize("entry", [0, 1, 2])
+def test_a_lane_that_is_no_number_is_not_taken_for_a_stale_graph(jac, entry):
+    """The derivative by p[2] is 1 in reverse mode where p[1] is NaN, and NaN in forward mode: 0 times NaN. In one call
+    of three the second lane is among those that are compared."""
+    t = torch.linspace(0, 1, 20, dtype=F64)
+    y = 2 * torch.exp(-1.5 * t) + 0.3 + 0.1 * torch.cos(9 * t)
+    starts = torch.tensor([1.0, -1.0, 0.0], dtype=F64).repeat(8, 1)
+    starts[2, entry] = torch.nan
+    blind = mslsq.LevenbergMarquardt(trace="always", early_stop=False, max_steps=12)
+    for _ in range(7):
+        solution = mslsq.least_squares(exponential, starts, (t, y), jac=jac, in_dims=(0, None, None), solver=blind)
+        assert solution.status[2] == mslsq.Status.NON_FINITE
+        others = torch.arange(8) != 2
+        assert bool(solution.value[others].isfinite().all())
+
+
+def test_a_row_without_the_broken_variable_is_compared_with_a_tolerance(monkeypatch):
+    """|J|·|x| is NaN in all rows of a lane with a NaN in x. What has no tolerance would have to be equal to the bit."""
+    seen, differ = [], witness._differ
+
+    def spy(old, new, allowed, asks):
+        seen.append(allowed)
+        return differ(old, new, allowed, asks)
+
+    monkeypatch.setattr(witness, "_differ", spy)
+    starts = torch.tensor([[1.0, 1.0], [torch.nan, 1.0]], dtype=F64)
+    mslsq.least_squares(lambda p: torch.stack((p[0], p[1] - 3)), starts, in_dims=0, solver=RECORDED)
+    assert seen and not any(bool(allowed.isnan().any()) for allowed in seen)
