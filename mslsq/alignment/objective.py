@@ -78,18 +78,35 @@ class Photometric(mslsq.CostFunction):
         return self.residual_and_jacobians(warp, value, **data)[1]
 
 
+class Held(mslsq.CostFunction):
+    """Zero for a gain or bias that is free, itself for one that is not: with it the samples determine both.
+
+    Shared: `freedom` (2,).
+    """
+
+    def residual(self, value: Float[Tensor, "2"], freedom: Float[Tensor, "2"]) -> Float[Tensor, "2"]:
+        return (1 - freedom) * value
+
+
 @lru_cache(maxsize=64)
 def photometric_problem(
-    model: str, blocks: int, shape: tuple[int, int, int], loss: str | None, dtype: torch.dtype, device: torch.device
+    model: str,
+    blocks: int,
+    shape: tuple[int, int, int],
+    loss: str | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    held: bool = False,
 ) -> mslsq.Problem:
     """The problem for data of these shapes, with placeholders: what `solve` has traced for one pair serves every pair
-    like it."""
+    like it. With `held` it has a cost of that name, for a covariance, which needs all variables determined."""
     like = torch.zeros((), dtype=dtype, device=device)
     robust = None if loss is None else LOSSES[loss](like.new_ones(()))
+    value = mslsq.Variable("value", mslsq.Euclidean(2))
     return mslsq.Problem(
         Photometric(
             mslsq.Variable("warp", MODELS[model]),
-            mslsq.Variable("value", mslsq.Euclidean(2)),
+            value,
             # One zero, seen as often as there are entries: a cached problem holds no memory of its size.
             point=like.expand(blocks, 2),
             target=like.expand(blocks, shape[0]),
@@ -100,4 +117,5 @@ def photometric_problem(
             loss=robust,
             name="photometric",
         ),
+        *([Held(value, freedom=mslsq.Shared(like.new_ones(2)), name="held")] if held else []),
     )

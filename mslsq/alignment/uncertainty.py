@@ -4,10 +4,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+import mslsq
 from mslsq.alignment.estimate import Estimate, PairLevel, mad_sigma, residual_at
 from mslsq.alignment.models import MODELS, Frame
-from mslsq.alignment.objective import Photometric, photometric_problem
+from mslsq.alignment.objective import photometric_problem
 from mslsq.alignment.options import Options
+from mslsq.errors import SingularCovarianceError
 
 
 def tangent_covariance(
@@ -17,33 +19,19 @@ def tangent_covariance(
 
     The prefilter correlates neighbouring residuals, so that n samples hold only n / 4πσ² independent ones (12.6 at 1
     px). The noise is that of the MAD. NaN where the samples leave a direction undetermined.
-
-    Not `mslsq.covariance`: the same numbers to 1e-13, but a solve and a plan more, 1.5 s for the first pair of a size
-    and twice the time for each (0.16 s instead of 0.09 at 256 x 256).
     """
     kind = MODELS[options.model]
-    warp = kind.from_matrix(estimate.matrix)
     residual, valid = residual_at(estimate, level)
+    shape = tuple(level.moving.coefficients.shape)
     problem = photometric_problem(
-        options.model, len(level.points), tuple(level.moving.coefficients.shape), None, residual.dtype, residual.device
+        options.model, len(level.points), shape, None, residual.dtype, residual.device, held=True
     )
-    cost = next(module for module in problem.modules() if isinstance(module, Photometric))
-    data = level.data(valid, freedom)
-    per_block = {name: data.pop(name) for name in ("point", "target", "valid")}
-
-    def one(block: dict[str, Tensor]) -> Tensor:
-        return torch.cat(cost.jacobians(warp, estimate.value, **block, **data), -1)
-
-    size = kind.tangent_dim + 2
-    # What is not free has no column in J; with a one on the diagonal it has no influence on the rest.
-    normal = torch.diag(torch.cat([freedom.new_zeros(kind.tangent_dim), 1 - freedom]))
-    for rows in torch.arange(len(level.points), device=residual.device).split(Photometric.chunk):
-        jacobian = torch.func.vmap(one)({name: x[rows] for name, x in per_block.items()}).reshape(-1, size)
-        normal = normal + jacobian.T @ jacobian
-    factor, failed = torch.linalg.cholesky_ex(normal)
-    if int(failed) != 0:
-        return normal.new_full((kind.tangent_dim, kind.tangent_dim), float("nan"))
-    inverse = torch.cholesky_inverse(factor)[: kind.tangent_dim, : kind.tangent_dim]
+    values = {"warp": kind.from_matrix(estimate.matrix), "value": estimate.value}
+    data = {"photometric": level.data(valid, freedom), "held": {"freedom": freedom}}
+    try:
+        inverse = mslsq.covariance(problem, values, "warp", data=data)
+    except SingularCovarianceError:
+        return residual.new_full((kind.tangent_dim, kind.tangent_dim), float("nan"))
     correlated = max(1.0, 4 * torch.pi * options.prefilter**2)
     return mad_sigma(residual, valid) ** 2 * correlated * inverse
 

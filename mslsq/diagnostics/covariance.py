@@ -26,7 +26,7 @@ class SingularCovarianceError(ValueError):
 
 def covariance(
     problem: Problem,
-    solution: Solution,
+    solution: Solution | Mapping[str, Any],
     name: str,
     index: Any = None,
     data: Mapping[str, Mapping[str, Any]] | None = None,
@@ -42,7 +42,8 @@ def covariance(
 
     Args:
         problem: the one that was solved.
-        solution: what `mslsq.solve` returned for this problem, of one problem or of a batch.
+        solution: what `mslsq.solve` returned for this problem, of one problem or of a batch; or values of all variables
+            of one problem, as `solve` takes them, where no solve is at hand.
         name: of the variable.
         index: which blocks: an integer, or anything that `variable[index]` takes; all of them by default.
         data: as given to `solve`; for a batched solution, tensors with one axis more than the problem's own are taken
@@ -63,11 +64,14 @@ def covariance(
         raise TypeError(f"covariance takes a mslsq.Problem, not {type(problem).__name__}.")
     if name not in problem.variables:
         raise unknown_name("variable", name, problem.variables)
-    if not isinstance(solution, Solution):
-        raise TypeError(f"covariance takes the Solution that mslsq.solve returned, not {type(solution).__name__}.")
-    batched = solution.cost.ndim > 0
+    if not isinstance(solution, (Solution, Mapping)):
+        raise TypeError(
+            f"covariance takes the Solution that mslsq.solve returned, or values by variable, not "
+            f"{type(solution).__name__}."
+        )
+    batched = isinstance(solution, Solution) and solution.cost.ndim > 0
     in_dims = (0, _dims_of(problem, data)) if batched else None
-    point = located(problem, solution.value, data, in_dims)
+    point = located(problem, solution.value if isinstance(solution, Solution) else solution, data, in_dims)
     blocks, single = _chosen(problem, name, index)
     result = _blocks(point, name, blocks)
     if single:

@@ -173,3 +173,11 @@ def test_what_is_singular_in_single_precision_alone_is_said_to_be_so(count: int)
     solution = mslsq.solve(single, {"x": start.float()})
     with pytest.raises(SingularCovarianceError, match="precision of float32: try float64"):
         mslsq.covariance(single, solution, "x", count - 1)
+
+
+def test_values_of_one_problem_do_instead_of_a_solution() -> None:
+    problem, solution = levelling()
+    found = mslsq.covariance(problem, {"h": solution.value["h"]}, "h")
+    torch.testing.assert_close(found, mslsq.covariance(problem, solution, "h"), rtol=1e-14, atol=0)
+    with pytest.raises(TypeError, match="or values by variable, not Tensor"):
+        mslsq.covariance(problem, solution.value["h"], "h")  # type: ignore[arg-type]
