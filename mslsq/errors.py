@@ -27,7 +27,7 @@ from mslsq.solvers.influence import NoInfluenceWarning
 from mslsq.solvers.solver import SolverOptionError
 from mslsq.tracing.capture import CaptureError
 from mslsq.tracing.inplace import InPlaceResidualWarning
-from mslsq.tracing.reading.reachable import UncollectedTensorError
+from mslsq.tracing.reading.exchange import UncollectedTensorError
 from mslsq.tracing.recording import NoCompilerWarning
 
 __all__ = [

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from mslsq.kernels.build import CompilerError
 from mslsq.linearize.agreement import DerivativeMismatchError, compare_program
-from mslsq.linearize.blocks import BlockTerm, Values, of_a_block
+from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.first_block import of_a_block
 from mslsq.linearize.ways import sample_at_ends
 from mslsq.manifolds.space import ManifoldSpace, Space
 from mslsq.native.arrays import input_array, kind_of

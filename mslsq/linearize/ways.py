@@ -27,8 +27,9 @@ from mslsq.linearize.agreement import (
     compare_residual,
     double_backward,
 )
-from mslsq.linearize.blocks import BlockTerm, Values, of_a_block
+from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Mode, Way
+from mslsq.linearize.first_block import of_a_block
 from mslsq.linearize.locating import faulty_operator
 from mslsq.linearize.sample import Sample, sample_of
 from mslsq.private import DispatchMode, operator_name, version_of

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mslsq.linear.block_structure import analyze
 from mslsq.linear.choice import blocks_are_faster
-from mslsq.linearize.blocks import BlockTerm, Values, first_block
+from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.compressed import (
     CompressedPlan,
     CompressedTerm,
@@ -26,6 +26,7 @@ from mslsq.linearize.compressed import (
     reverse_compression_of,
 )
 from mslsq.linearize.derivatives import Way
+from mslsq.linearize.first_block import first_block
 from mslsq.linearize.independent import irregular
 from mslsq.linearize.pattern import Pattern
 from mslsq.linearize.plan import Plan

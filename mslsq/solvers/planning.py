@@ -8,7 +8,8 @@ import torch
 
 from mslsq.linear import LinearSolver
 from mslsq.linear.choice import blocks_are_faster
-from mslsq.linearize.blocks import BlockTerm, Values, block_term
+from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.first_block import block_term
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key

@@ -6,7 +6,8 @@ import torch
 
 import mslsq
 from mslsq.front.problem_statement import stated
-from mslsq.linearize.blocks import BlockTerm, block_term
+from mslsq.linearize.blocks import BlockTerm
+from mslsq.linearize.first_block import block_term
 
 F64 = torch.float64
 GROUPS = [mslsq.SO2, mslsq.SE2, mslsq.SO3, mslsq.SE3]

@@ -129,3 +129,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
     attributes = dict(getattr(value, "__dict__", ()))
     attributes.update((name, getattr(value, name)) for name in slots_of(type(value)) if hasattr(value, name))
     return attributes
+
+
+def joined(name: str, attribute: str) -> str:
+    return f"{name}.{attribute}" if name else attribute

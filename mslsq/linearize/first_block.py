@@ -1,0 +1,98 @@
+"""What a term's first block tells: how long its residual is, and whether it is one."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIssue]
+
+from mslsq import pytree
+from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.problem.system import Inputs, System, Term, residual_vector
+
+T = TypeVar("T")
+
+MOST_TRIED = 16
+"""Problems of a batch at which a residual is evaluated before its error is taken for its own."""
+
+
+def block_term(
+    term: Term, system: System, batch: int, batched: frozenset[str], values: Values, inputs: Inputs
+) -> BlockTerm:
+    """A term ready to be mapped; evaluates the residual of its first block once, as plain Python, to learn its size.
+
+    Errors of the user's residual itself surface here, outside any transform. `inputs` are as given by the user (not
+    prepared).
+    """
+    probe = BlockTerm(term, system, batch, batched, 0, 0)
+
+    def evaluated(storages: tuple[Tensor, ...], first: Inputs) -> tuple[Any, Inputs]:
+        return term.residual(probe.values_of_block(storages), first), first
+
+    output, first = of_a_block(evaluated, term, batched, values, inputs)
+    vector, pairs = checked_residual(output, term.name)
+    start = values[0].dtype
+    if torch.promote_types(vector.dtype, start) != start:
+        raise DtypeError(
+            f"Cost {term.name!r}: the residual is {vector.dtype}, the start {start}: convert one of them, nothing "
+            "is rounded silently. "
+            "The dtype comes from the data, or from constants made inside the residual."
+        )
+    if term.whiten is not None:
+        vector = term.whiten(vector, first)
+    return BlockTerm(term, system, batch, batched, len(vector), pairs)
+
+
+def of_a_block(
+    function: Callable[[tuple[Tensor, ...], dict[str, Tensor]], T],
+    term: Term,
+    batched: frozenset[str],
+    values: Values,
+    inputs: Inputs,
+) -> T:
+    """`function(storages, inputs)` of the first block of the first problem at which it can be evaluated.
+
+    PyTorch raises where a matrix cannot be factored. One such problem must not stop the others of a batch.
+    """
+    failure: LinAlgError | None = None
+    for problem in range(min(len(values[0]), MOST_TRIED)):
+        try:
+            return function(*first_block(term, batched, values, inputs, problem))
+        except LinAlgError as error:
+            failure = failure or error
+    assert failure is not None  # there is at least one problem
+    raise failure
+
+
+def first_block(
+    term: Term, batched: frozenset[str], values: Values, inputs: Inputs, problem: int = 0
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """The storages and inputs of the first block of a problem; copies, since a residual may write into what it is
+    given."""
+    storages = tuple(
+        values[slot.unknown][problem, slot.index if isinstance(slot.index, int) else int(slot.index[0])].clone()
+        for slot in term.slots
+    )
+    first = {}
+    for name, tensor in inputs.items():
+        tensor = tensor[problem] if name in batched else tensor
+        first[name] = (tensor[0] if name in term.per_block else tensor).clone()
+    return storages, first
+
+
+def checked_residual(output: Any, name: str) -> tuple[Tensor, int]:
+    """The residual of one block as a vector, or an error that says what the cost function returned instead."""
+    leaves = pytree.leaves(output)
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor):
+            raise ProblemError(
+                f"Cost {name!r}: the residual must be a tensor or a pytree of tensors, it contains "
+                f"{type(leaf).__name__}."
+            )
+        if not (leaf.is_floating_point() or leaf.is_complex()):
+            raise DtypeError(f"Cost {name!r}: the residual must be real or complex floating point, not {leaf.dtype}.")
+    if not leaves or sum(leaf.numel() for leaf in leaves) == 0:
+        raise ShapeError(f"Cost {name!r}: the residual is empty.")
+    return residual_vector(output)
