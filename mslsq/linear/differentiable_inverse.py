@@ -5,6 +5,8 @@ is another solve, and so is reverse mode, u = A⁻¹g with the cotangents u of b
 mapped axis is more right-hand sides, or a larger batch.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -96,6 +98,27 @@ class DifferentiableInverse(torch.autograd.Function):
         each = [(values, values_dim), (factor, factor_dim), *vectors]
         folded = [_folded(t, dim, size, 0) for t, dim in each]
         return DifferentiableInverse.apply(system, *folded).unflatten(0, (size, -1)), 0
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(SymmetricSystem):
+    """Matrices that do not move, with a way to solve that PyTorch cannot look into: a kernel, an iteration."""
+
+    solved: Callable[[Tensor, Vectors], Vectors]
+
+    def solve(self, factor: Tensor, rhs: Vectors) -> Vectors:
+        return self.solved(factor, rhs)
+
+    def tangent(self, values: Values, direction: Values, x: Vectors) -> Vectors:
+        return torch.zeros_like(x)
+
+    def cotangent(self, values: Values, u: Vectors, x: Vectors) -> Values:
+        return torch.zeros_like(values)
+
+
+def constant_inverse(solve: Callable[[Tensor, Vectors], Vectors], factor: Tensor, rhs: Vectors) -> Vectors:
+    """`solve(factor, rhs)`, differentiable to any order in the right-hand sides (batch, columns, k)."""
+    return DifferentiableInverse.apply(Constant(solve), factor, factor, rhs, None)
 
 
 class Opaque(torch.autograd.Function):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mslsq.kernels import run_on
 from mslsq.linear.block_structure import BlockStructure
-from mslsq.linear.constant_inverse import ConstantInverse
+from mslsq.linear.differentiable_inverse import constant_inverse
 from mslsq.linear.independent_kinds import EliminationError, blocks_of, kinds_to_eliminate
 from mslsq.linear.iterative.accurate import Accurate, random_rhs, solve_accurately
 from mslsq.linear.iterative.block_rows import BlockRows, HessianBlocks, JacobianBlocks
@@ -189,7 +189,7 @@ class ConjugateGradient(LinearSolver):
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         if self._solves_directly:
             return self._direct.solve_factored(factor, rhs)
-        return ConstantInverse.apply(self._solved, factor, rhs[..., None])[..., 0]
+        return constant_inverse(self._solved, factor, rhs[..., None])[..., 0]
 
     def _solved(self, matrix: Values, rhs: Float[Tensor, "batch columns k"]) -> Float[Tensor, "batch columns k"]:
         """A⁻¹ rhs, NaN where the residual stays too large."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mslsq.kernels import available
 from mslsq.linear.block_structure import BlockStructure
-from mslsq.linear.constant_inverse import ConstantInverse
+from mslsq.linear.differentiable_inverse import constant_inverse
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.sparse.backends.analysis import BACKENDS, analysis_of, solve_with_backend
 from mslsq.linear.sparse.backends.cudss import is_installed, require_cudss
@@ -109,7 +109,7 @@ class SparseCholesky(LinearSolver):
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         solve = partial(_solved, self._structure, self.backend)
-        return ConstantInverse.apply(solve, factor, rhs[..., None])[..., 0]
+        return constant_inverse(solve, factor, rhs[..., None])[..., 0]
 
 
 def _solved(
