@@ -59,6 +59,21 @@ def squared_sizes(linearizer: Linearizer, values: Values) -> Float[Tensor, "batc
     return flat.new_zeros(len(flat), structure.num_columns + 1).index_copy(1, columns, flat)[:, :-1]
 
 
+def with_start(
+    sizes: Float[Tensor, "batch columns"],
+    start_sizes: Float[Tensor, "batch columns"],
+    start_reach: Float[Tensor, "batch columns"],
+    squared_norms: Float[Tensor, "batch columns"],
+) -> Float[Tensor, "batch columns"]:
+    """|x|² as rounding knows it: at least that of the start.
+
+    But only as far as the start makes no larger residual now than it made there, |Jᵢ||xᵢ|: an amplitude that has gone
+    from 2 to 1e-15 while its exponential grew by as much is not rounding (NIST's MGH10 from its far start).
+    """
+    reach = start_reach / scales(squared_norms)
+    return torch.maximum(sizes, torch.minimum(start_sizes, reach))
+
+
 def scales(squared_norms: Float[Tensor, "batch columns"]) -> Float[Tensor, "batch columns"]:
     """D², positive also where a column vanishes: its gradient vanishes with it."""
     return squared_norms.clamp(min=torch.finfo(squared_norms.dtype).tiny)

@@ -28,6 +28,7 @@ from mslsq.solvers.stationarity import (
     share,
     squared_length,
     squared_sizes,
+    with_start,
 )
 
 SUFFICIENT = 1e-4
@@ -60,10 +61,12 @@ class State(NamedTuple):
     """The relative residual asked of the next linear solve; moves only where that iterates."""
     start_sizes: Float[Tensor, "batch columns"]
     """How large the variables were at the start, squared; stays."""
+    start_reach: Float[Tensor, "batch columns"]
+    """How large a residual each of them made there alone, |Jᵢ|²xᵢ²; stays."""
 
     def flat(self) -> list[Tensor]:
         """The tensors in the order of the pytree, at a tenth of its cost."""
-        return [*self.values, *self.model, *self.method, self.status, *self[-4:]]
+        return [*self.values, *self.model, *self.method, self.status, *self[-5:]]
 
     def like(self, tensors: list[Tensor]) -> "State":
         """The state of these tensors, in the order of `flat`."""
@@ -138,7 +141,7 @@ class Step:
         status = torch.where(finite, status, int(Status.NON_FINITE))
         zeros = torch.zeros_like(status)
         accuracy = first_accuracy(model.cost)
-        state = State(values, model, method, status, zeros, torch.ones_like(status), accuracy, sizes)
+        state = State(values, model, method, status, zeros, torch.ones_like(status), accuracy, sizes, scale * sizes)
         return state, Record(
             model.cost,
             gradient_norm,
@@ -174,6 +177,7 @@ class Step:
             state.num_evaluations + count,
             self._next_accuracy(state, kept, verdict.accepted),
             state.start_sizes,
+            state.start_reach,
         )
         return after, Record(kept.cost, gradient_norm, step_norm, self.solver.damping(method), verdict.accepted)
 
@@ -257,7 +261,9 @@ class Step:
         size = torch.stack([(x * x).sum((1, 2)) for x in state.values]).sum(0).sqrt()
         ftol = max(solver.ftol, eps) if solver.ftol > 0 else -1.0
         xtol = max(solver.xtol, eps) if solver.xtol > 0 else 0.0
-        sizes = torch.maximum(state.start_sizes, squared_sizes(self.linearizer, state.values))
+        sizes = squared_sizes(self.linearizer, state.values)
+        squared_norms = self.linear.storage.diagonal(kept.matrix)
+        sizes = with_start(sizes, state.start_sizes, state.start_reach, squared_norms)
         floor = gradient_floor(solver, self.linear, kept.matrix, sizes, verdict.least_length, kept.cost, self.asks)
         stationary = nearly_stationary(solver, kept.gradient, verdict.least_length, kept.cost, floor)
         promised = proposal.predicted <= 4 * ftol * state.model.cost

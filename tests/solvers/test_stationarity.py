@@ -1,5 +1,6 @@
 """What "Converged" means: the same in all units, and never a step that was only held back."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -237,3 +238,21 @@ def test_a_floor_that_is_not_computed_would_have_changed_nothing(dtype, xtol):
             answers.append(both[0])
     assert {met for met, _ in answers} == {near for _, near in answers} == {True, False}
     assert 0 < sum(products) < 0.7 * len(products)
+
+
+@PER_SOLVER
+def test_a_variable_that_shrinks_while_its_column_grows_is_not_lost_in_rounding(solver):
+    """NIST's MGH10 from its far start: the amplitude passes 1e-15, where a residual of 3e4 is not rounding of the 2
+    that it started from, times a column of 5e19."""
+    t = torch.arange(50, 130, 5, dtype=F64)
+    y = torch.tensor(
+        [34780, 28610, 23650, 19630, 16370, 13720, 11540, 9744, 8261, 7030, 6005, 5147, 4427, 3820, 3307, 2872],
+        dtype=F64,
+    )
+    solution = mslsq.least_squares(
+        lambda p: p[0] * torch.exp(p[1] / (t + p[2])) - y,
+        torch.tensor([2.0, 4e5, 2.5e4], dtype=F64),
+        solver=dataclasses.replace(solver, max_steps=400),
+    )
+    certified = 87.94585517 / 2
+    assert not bool(solution.converged) or float(solution.cost) == pytest.approx(certified, rel=1e-8)
