@@ -25,6 +25,7 @@ JUDGES = {
     "linear": "dense factorisations, SciPy, PyTorch",
     "linearize": "plain `torch.autograd`, one block at a time, without `torch.func`",
     "manifolds": "matrix exponentials, finite differences, group axioms on random elements",
+    "native": "PyTorch in eager mode and `torch.func.jacfwd`, at ordinary and special values",
     "problem": "automatic differentiation, finite differences",
     "solvers": "NIST's certified values, SciPy, minima found by dense search, hidden state that changes",
     "scripts": "files read back",
@@ -54,6 +55,8 @@ KNOWN = """\
   them, or if they were not found at all (an attribute whose name is made at run time). Plain globals that require grad raise it, too.
   The search takes place once, in the first solve of a plan that is differentiated: a tensor that requires grad only later is not
   noticed.
+- **Long curved valleys** take Levenberg–Marquardt many steps, and it says so: NIST's MGH10 from its far start is not solved in 5,000
+  (`Dogleg` takes 306). Until November 2026 it ended there as converged, at a wrong point.
 - **A `gtol` that you give is absolute, as in SciPy.** A fit that runs away to where its variables have no influence (−3.7 e^(−201 t))
   meets it, and counts as converged. The default is relative to the residual and is not met there.
 - **Of several minima** a solve finds one, which need not be SciPy's. Of 160 fits of small systems, one ends at 0.79987, as `lm`, `dogbox`
