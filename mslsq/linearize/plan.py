@@ -3,7 +3,7 @@
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -42,7 +42,13 @@ class Plan:
     prospects: dict[int, Prospect] = field(default_factory=dict)
     """By term: its native program on its way..."""
     programs: dict[int, NativeProgram] = field(default_factory=dict)
-    """... and where it is there."""
+    """... and where it is there, fixed as long as the plan lives."""
+    native: "Plan | None" = field(default=None, init=False)
+    """The same with programs, for solves that may run them..."""
+    tried: frozenset[int] = field(default=frozenset(), init=False)
+    """... and the terms that had one, or none, when that was made."""
+    without: "Plan | None" = field(default=None, init=False, repr=False)
+    """Of a plan with programs: the one without."""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
     compressed: CompressedPlan | None = None
@@ -58,6 +64,18 @@ class Plan:
 
     def __post_init__(self) -> None:
         self.execution = Execution(self.is_large, self.notes)
+
+    def with_programs(self, programs: dict[int, NativeProgram]) -> "Plan":
+        """The same with native programs, and with graphs of its own: they are recorded again at once where that has
+        paid before."""
+        native = replace(self, programs=programs, ways=dict(self.ways))
+        native.without, native.execution = self, self.execution.again()
+        return native
+
+    @property
+    def plain(self) -> "Plan":
+        """The plan without programs: one for all solves at these shapes."""
+        return self.without or self
 
     @property
     def is_large(self) -> bool:

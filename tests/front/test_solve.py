@@ -515,7 +515,7 @@ def test_evaluations_are_counted_one_at_the_start_and_one_per_step_tried(solver)
         e = torch.exp(p[1] * T)
         return torch.stack((e, p[0] * T * e, torch.ones_like(T)), -1)
 
-    options = {"solver": solver(trace="never"), "jac": jac}
+    options = {"solver": solver(trace="never", native="never"), "jac": jac}
     mslsq.least_squares(counted, START, (y,), **options)
     calls.clear()
     solution = mslsq.least_squares(counted, START, (y,), **options)
@@ -553,7 +553,7 @@ def test_a_callback_sees_every_step_and_may_stop():
 
 
 def test_verbose_prints_a_line_per_step_and_the_reason(capsys):
-    solution = fit(mslsq.LevenbergMarquardt(verbose=True))
+    solution = fit(mslsq.LevenbergMarquardt(verbose=True, native="never"))
     lines = capsys.readouterr().out.splitlines()
     assert "LevenbergMarquardt, Cholesky of 3 unknowns" in lines[0]
     assert len(lines) == 2 + int(solution.num_steps) + 1 + 1
@@ -676,7 +676,9 @@ def test_a_large_problem_pays_no_jacobian_for_a_rejection_after_a_rejection():
 
     def solve(linear):
         counted.clear()
-        solver = mslsq.LevenbergMarquardt(linear_solver=linear, initial_damping=1e-8, max_steps=60, trace="never")
+        solver = mslsq.LevenbergMarquardt(
+            linear_solver=linear, initial_damping=1e-8, max_steps=60, trace="never", native="never"
+        )
         solution = mslsq.solve(problem, start, solver=solver, adjoint=mslsq.Detached())
         return solution, len(counted)
 
