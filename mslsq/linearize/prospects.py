@@ -14,8 +14,12 @@ from mslsq.native.choice import Native
 from mslsq.problem.system import Inputs
 
 PROGRAM_SECONDS = 1.0
-"""What a native program costs before it runs: recording, differentiating and writing it (0.3 to 1 s), with the compiler
-beside. It is begun once as much has been spent on solves with a term, or at once where a solve is to wait for it."""
+"""Seconds of solves with a term after which its program is begun, or at once where a solve is to wait for it.
+
+Writing it and recording the step again takes the calling thread 0.4 to 0.9 s, and saves 0.15 to 0.77 of the time of a
+call: it pays after 1.1 to 1.7 s of solving without (pose graphs with Jacobians of their own or not, 10 to 2,500 poses;
+Gaussians of 15 × 15 pixels), after 15 s for 1,024 fits of three cheap operations, which gain 2 %.
+"""
 
 
 def with_programs(
