@@ -68,8 +68,9 @@ class Plan:
     def with_programs(self, programs: dict[int, NativeProgram]) -> "Plan":
         """The same with native programs, and with graphs of its own: they are recorded again at once where that has
         paid before."""
-        native = replace(self, programs=programs, ways=dict(self.ways))
-        native.without, native.execution = self, self.execution.again()
+        notes = Notes(self.notes.text)
+        native = replace(self, programs=programs, ways=dict(self.ways), notes=notes)
+        native.without, native.execution = self, self.execution.again(notes)
         return native
 
     @property
@@ -81,6 +82,12 @@ class Plan:
     def is_large(self) -> bool:
         """Are the normal equations too large to be dense? Then it is single functions that are recorded, not steps."""
         return self.pattern is not None or self.rows is not None
+
+    @property
+    def is_for_programs(self) -> bool:
+        """Does `compile=True` mean native programs here, not PyTorch's compiler? Where single functions are compiled
+        and not steps, on a CPU: a program takes a second to compile instead of a minute, and runs as fast or faster."""
+        return self.is_large and self.is_on_cpu and self.compressed is None
 
     @property
     def is_on_cpu(self) -> bool:

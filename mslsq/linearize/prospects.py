@@ -67,7 +67,7 @@ def _try(
         plan.native = plan.with_programs(programs) if programs else None
         plan.tried = frozenset(due)
     for draft in drafts.values():
-        plan.notes.say(draft.sentence)
+        (plan.native or plan).notes.say(draft.sentence)
 
 
 def _prospect(plan: Plan, block: BlockTerm, values: Values, inputs: Inputs) -> Prospect:

@@ -59,9 +59,9 @@ class Execution:
     eager_calls: int = 0
     asked_for_compiler: bool = False
 
-    def again(self) -> "Execution":
+    def again(self, notes: Notes) -> "Execution":
         """The same with nothing recorded yet."""
-        return replace(self, graphs={})
+        return replace(self, graphs={}, notes=notes)
 
     def graph(
         self,

@@ -102,13 +102,14 @@ def _pinned(
 
 
 def _linearizer(task: Task, plan: Plan) -> Linearizer:
-    linear = linear_solver_of(task, plan)
-    return plan.linearizer(task.system, task.batch, task.batched, linear, fused=task.solver.compile, native=True)
+    linear, fused = linear_solver_of(task, plan), task.solver.compile and not plan.is_for_programs
+    return plan.linearizer(task.system, task.batch, task.batched, linear, fused=fused, native=True)
 
 
 def _with_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
     """The plan with native programs, where there are some and this solve wants them."""
-    wish = choice(task.solver.native, task.solver.may_get_programs)
+    waits = task.solver.compile and plan.is_for_programs and task.solver.native == "auto"
+    wish = choice("wait" if waits else task.solver.native, task.solver.may_get_programs)
     return with_programs(plan, wish, lambda: plan.blocks(task.system, task.batch, task.batched), values, inputs)
 
 

@@ -64,7 +64,9 @@ class Solver:
         linear_solver: `"auto"` (Cholesky, dense or sparse by size, after a Schur complement where that is faster),
             `linear.Cholesky()`, `linear.SparseCholesky()`, `linear.Schur()`, `linear.ConjugateGradient()` or
             `linear.QR()`.
-        compile: compile the step with `torch.compile`; slow the first time (about 20 s), fast after.
+        compile: compile what takes the time, before the first step. The step of a small problem, and everything on
+            other devices than a CPU, with PyTorch's compiler: slow the first time (about 20 s), fast after. The
+            residuals of a large problem on a CPU as native programs, a second each: there it means `native="wait"`.
         early_stop: look after each step whether all problems are done. `False` takes exactly `max_steps` without
             asking the device (problems that are done do not move).
         callback: called after each step with a `StepInfo`; return True to stop.

@@ -70,12 +70,14 @@ def test_the_program_of_this_file_has_bits_of_its_own(residual):
     assert torch.equal(native.status, plain.status) and torch.equal(native.num_steps, plain.num_steps)
 
 
-def test_a_solve_without_programs_stays_one_beside_a_solve_with_them(residual):
-    """One plan, one residual, options that differ: each has graphs of its own."""
+def test_a_solve_without_programs_stays_one_beside_a_solve_with_them(residual, capsys):
+    """One plan, one residual, options that differ: each has graphs of its own, and tells of itself."""
     plain, native = solve(residual, native="never"), solve(residual, native="wait")
     for _ in range(2):
-        assert_equal_to_the_bit(solve(residual, native="never"), plain)
-        assert_equal_to_the_bit(solve(residual, native="wait"), native)
+        assert_equal_to_the_bit(solve(residual, native="never", verbose=True), plain)
+        assert "program" not in capsys.readouterr().out
+        assert_equal_to_the_bit(solve(residual, native="wait", verbose=True), native)
+        assert "The native program of 'decay'" in capsys.readouterr().out
 
 
 def test_a_program_that_comes_while_a_solve_runs_is_taken_up_by_the_next(residual):
@@ -211,6 +213,43 @@ def test_programs_of_several_costs_are_taken_up_together(monkeypatch):
         assert torch.equal(cost, costs[0])
     assert not torch.equal(costs[3], costs[0])
     torch.testing.assert_close(costs[3], costs[0], rtol=1e-12, atol=0)
+
+
+# ---- compile=True -----------------------------------------------------------------------------------------
+
+
+def chain(residual: Callable[..., Tensor]) -> Callable[..., mslsq.Solution]:
+    """400 numbers in a chain, block-sparse: how it is solved with these options."""
+    x = mslsq.Variable("x", mslsq.Euclidean(1), count=400)
+    i = torch.arange(399)
+    tie, ends = mslsq.cost(residual), torch.tensor([[0.0], [9.0]], dtype=F64)
+    problem = mslsq.Problem(tie(x[i], x[i + 1]), mslsq.Prior(x[[0, 399]], target=ends))
+    start = {"x": torch.linspace(0, 1, 400, dtype=F64)[:, None]}
+    return lambda **options: mslsq.solve(problem, start, solver=mslsq.LevenbergMarquardt(max_steps=8, **options))
+
+
+@pytest.fixture
+def without_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("PyTorch's compiler was called")
+
+    monkeypatch.setattr("mslsq.tracing.recording.compiled_by_inductor", refuse)
+
+
+def test_compiling_a_large_problem_means_to_wait_for_its_programs(without_inductor):
+    solved = chain(lambda a, b: torch.sinh(b - a) + 0.01 * (a * b).sin() - 0.02)
+    plain, native = solved(native="never"), solved(native="wait")
+    assert not torch.equal(native.history.cost, plain.history.cost)
+    assert torch.equal(solved(compile=True).history.cost, native.history.cost)
+    assert torch.equal(solved(compile=True, native="never").history.cost, plain.history.cost)
+    torch.testing.assert_close(native.value["x"], plain.value["x"], rtol=1e-9, atol=1e-12)
+
+
+def test_compiling_a_large_problem_that_has_no_program_says_why_and_solves_it(without_inductor, capsys):
+    solved = chain(lambda a, b: torch.lgamma((b - a).square() + 1) + 0.1 * (b - a))
+    compiled, plain = solved(compile=True, verbose=True), solved()
+    assert "has no native program: lgamma" in capsys.readouterr().out
+    assert torch.equal(compiled.history.cost.nan_to_num(0), plain.history.cost.nan_to_num(0))
 
 
 SCRIPT = """
