@@ -4,10 +4,10 @@ A plan with programs is a plan of its own, beside the one without: a solve in an
 and a solve that wants plain operations (one that is being exported) still finds them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from mslsq.linearize.blocks import BlockTerm, Values
-from mslsq.linearize.family import family_key
+from mslsq.linearize.derivatives import Way
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.programs import Draft, Prospect
 from mslsq.native.choice import Native
@@ -35,9 +35,6 @@ def with_programs(
     """
     if wish == "never" or plan.compressed is not None or not plan.is_on_cpu:
         return plan
-    if not plan.prospects:
-        found = [_prospect(plan, block, values, given) for block, given in zip(blocks(), inputs, strict=True)]
-        plan.prospects = dict(enumerate(found))  # at once: another thread may go through them
     due = [number for number, prospect in plan.prospects.items() if _is_due(prospect, wish)]
     if not plan.tried.issuperset(due):
         _try(plan, due, wish, blocks(), values, inputs)
@@ -70,9 +67,8 @@ def _try(
         (plan.native or plan).notes.say(draft.sentence)
 
 
-def _prospect(plan: Plan, block: BlockTerm, values: Values, inputs: Inputs) -> Prospect:
-    """That of the term's family, where there is one."""
-    key = None if plan.changes_unseen else family_key(block, values, inputs)
-    if block.term.family is None or key is None or not block.way.is_of_any_count:
+def prospect_of(block: BlockTerm, way: Way, key: Hashable | None) -> Prospect:
+    """That of the term's family, where it has one; `key` as of `family_key`, `way` how the term is differentiated."""
+    if block.term.family is None or key is None or not way.is_of_any_count:
         return Prospect()
-    return block.term.family.known.setdefault(("program", block.way, block.lanes_are_batch, key), Prospect())
+    return block.term.family.known.setdefault(("program", way, block.lanes_are_batch, key), Prospect())

@@ -53,7 +53,7 @@ class NativeProgram:
         self.inputs, self.used, self.dtype = tuple(inputs), used, dtype
         self.rows, self.columns, self._vector = rows, columns, vector
         self._functions = {name: getattr(library, prefix + name) for name in (RESIDUALS, LINEARIZATIONS)}
-        # An operator takes numbers of 64 bits; by so many texts do not collide.
+        # An operator takes numbers of 64 bits: 60 bits of a hash tell all texts of a process apart.
         self.number = int(hashlib.sha256(f"{digest} {prefix}".encode()).hexdigest()[:15], 16)
         _PROGRAMS[self.number] = self
 

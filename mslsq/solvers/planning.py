@@ -13,7 +13,7 @@ from mslsq.linearize.family import family_key
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
-from mslsq.linearize.prospects import with_programs
+from mslsq.linearize.prospects import prospect_of, with_programs
 from mslsq.linearize.ways import hessian_way_of, way_of
 from mslsq.native.choice import choice
 from mslsq.problem.structure import structure_of
@@ -171,7 +171,8 @@ def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[B
 
 
 def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]) -> None:
-    """Find a way to differentiate every term that is right, rewriting residuals where need be."""
+    """Find a way to differentiate every term that is right, rewriting residuals where need be; and what is known of
+    its native program."""
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
         key = None if plan.changes_unseen else family_key(block, values, given)
         family, found = block.term.family, None
@@ -182,6 +183,7 @@ def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inpu
             if family is not None and key is not None and found.way.is_of_any_count:
                 family.known[key] = found
         plan.ways[number] = found.way
+        plan.prospects[number] = prospect_of(block, found.way, key)
         plan.notes.say(found.note)
         if found.way.lane_by_lane and not plan.execution.why_eager:
             plan.execution.why_eager = found.note

@@ -13,6 +13,7 @@ from mslsq.kernels.build import CompilerError, compiler
 from mslsq.linearize import assembly, programs, prospects
 from mslsq.linearize.programs import Draft, Prospect
 from mslsq.native import derivative
+from mslsq.solvers import planning
 
 F64 = torch.float64
 try:
@@ -44,7 +45,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Attempt]:
 
     monkeypatch.setenv("MSLSQ_NATIVE", "wait")
     monkeypatch.setattr(prospects, "Draft", noted)
-    monkeypatch.setattr(prospects, "_prospect", lambda *_: Prospect())  # nothing is known of other tests' terms
+    monkeypatch.setattr(planning, "prospect_of", lambda *_: Prospect())  # nothing is known of other tests' terms
     return made
 
 

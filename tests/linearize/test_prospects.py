@@ -18,8 +18,10 @@ import mslsq
 from mslsq.front import prepared_call
 from mslsq.interop import export
 from mslsq.linearize import prospects
+from mslsq.linearize.programs import Prospect
 from mslsq.native.building import Making
 from mslsq.native.operator import native_residuals
+from mslsq.solvers import planning
 from tests.native.functions import NEEDS_COMPILER, scalars_of
 
 F64 = torch.float64
@@ -190,7 +192,7 @@ def test_programs_of_several_costs_are_taken_up_together(monkeypatch):
 
     monkeypatch.setattr(prospects, "Draft", Late)
     monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 0.0)
-    monkeypatch.setattr(prospects, "_prospect", lambda *_: prospects.Prospect())
+    monkeypatch.setattr(planning, "prospect_of", lambda *_: Prospect())
 
     class Ring(mslsq.CostFunction):
         def residual(self, x: Tensor) -> Tensor:
