@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,18 @@ def test_a_program_that_comes_while_a_solve_runs_is_taken_up_by_the_next(residua
     outer = solve(residual, callback=another)
     assert_equal_to_the_bit(outer, plain)
     assert_equal_to_the_bit(solve(residual), inner[0])  # "auto" takes what is there
+
+
+def test_every_solve_of_many_threads_is_with_programs_or_without_from_its_start_to_its_end(residual, monkeypatch):
+    plain, native = solve(new_decay(), native="never"), solve(new_decay(), native="wait")
+    monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 0.0)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: solve(residual), range(40)))
+    kinds = []
+    for solution in found:
+        kinds.append(torch.equal(solution.history.cost.nan_to_num(-1), native.history.cost.nan_to_num(-1)))
+        assert_equal_to_the_bit(solution, native if kinds[-1] else plain)
+    assert any(kinds) and not all(kinds)
 
 
 @pytest.mark.parametrize("options", [{"early_stop": False, "max_steps": 12}, {"trace": "never"}])
