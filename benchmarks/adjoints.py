@@ -85,7 +85,7 @@ def fit_rows(problem: Fits, repeats: int) -> list[list[Any]]:
 
 def contestants() -> list[tuple[str, mslsq.Adjoint, mslsq.LevenbergMarquardt]]:
     """Every adjoint with recorded graphs, and the default one compiled."""
-    replayed = mslsq.LevenbergMarquardt(max_steps=200, trace="always")
+    replayed = mslsq.LevenbergMarquardt(max_steps=200, trace="always", native="never")
     compiled = mslsq.LevenbergMarquardt(max_steps=200, compile=True)
     return [
         *((name, adjoint, replayed) for name, adjoint in ADJOINTS.items()),
@@ -188,7 +188,7 @@ def graph_rows(poses: list[int], repeats: int) -> list[list[Any]]:
     """A row per pose graph and adjoint: `Implicit` with `Between`'s own second derivatives, and with those of autodiff,
     the steps themselves, and Theseus' four modes, where it is installed."""
     rows = []
-    solver = mslsq.LevenbergMarquardt(max_steps=30, ftol=1e-10, trace="always")
+    solver = mslsq.LevenbergMarquardt(max_steps=30, ftol=1e-10, trace="always", native="never")
     for count in poses:
         for name, kind, adjoint in GRAPH_ADJOINTS:
             problem, start, measured = helix(count, kind)

@@ -31,11 +31,11 @@ MAX_STEPS = 200
 STARTS = {"well-posed": (1.0, -1.0, 0.0), "hard": (1.0, 0.5, 0.0)}
 MSLSQ = {
     "mslsq LM eager": mslsq.LevenbergMarquardt(max_steps=MAX_STEPS, trace="never"),
-    "mslsq LM replayed": mslsq.LevenbergMarquardt(max_steps=MAX_STEPS, trace="always"),
+    "mslsq LM replayed": mslsq.LevenbergMarquardt(max_steps=MAX_STEPS, trace="always", native="never"),
     "mslsq LM compiled": mslsq.LevenbergMarquardt(max_steps=MAX_STEPS, compile=True),
-    "mslsq GN replayed": mslsq.GaussNewton(max_steps=MAX_STEPS, trace="always"),
+    "mslsq GN replayed": mslsq.GaussNewton(max_steps=MAX_STEPS, trace="always", native="never"),
     "mslsq GN compiled": mslsq.GaussNewton(max_steps=MAX_STEPS, compile=True),
-    "mslsq Dogleg replayed": mslsq.Dogleg(max_steps=MAX_STEPS, trace="always"),
+    "mslsq Dogleg replayed": mslsq.Dogleg(max_steps=MAX_STEPS, trace="always", native="never"),
     "mslsq Dogleg compiled": mslsq.Dogleg(max_steps=MAX_STEPS, compile=True),
 }
 
@@ -272,7 +272,9 @@ def gradients(size: int, repeats: int) -> None:
 
 def finite_differences(given: Fits) -> np.ndarray:
     """Central differences of tightly solved fits, extrapolated: the fits are independent, so 4 x 32 solves give all."""
-    solver = mslsq.LevenbergMarquardt(max_steps=MAX_STEPS, ftol=1e-15, xtol=1e-15, gtol=1e-14, trace="always")
+    solver = mslsq.LevenbergMarquardt(
+        max_steps=MAX_STEPS, ftol=1e-15, xtol=1e-15, gtol=1e-14, trace="always", native="never"
+    )
 
     def slope(k: int, h: float) -> torch.Tensor:
         shift = torch.zeros_like(given.y)

@@ -53,7 +53,7 @@ def cost_of(scene: BundleAdjustment, values: Values) -> float:
     return 0.5 * float(((predicted - scene.pixels.numpy()) ** 2).sum())
 
 
-def solver(linear: Any = "auto", compiled: bool = False, native: Any = "auto") -> mslsq.LevenbergMarquardt:
+def solver(linear: Any = "auto", compiled: bool = False, native: Any = "never") -> mslsq.LevenbergMarquardt:
     """Thirty steps, whatever happens."""
     return mslsq.LevenbergMarquardt(
         max_steps=STEPS, ftol=0, gtol=0, xtol=0, linear_solver=linear, compile=compiled, native=native
@@ -137,8 +137,8 @@ def contestants(
         "mslsq CG Schur-Jacobi, again": own(scene, solver(linear.ConjugateGradient("schur_jacobi"))),
     }
     if compiled:
-        them["mslsq compiled"] = own(scene, solver(compiled=True))
-        them["mslsq compiled, float32"] = own(scene, solver(compiled=True), torch.float32)
+        them["mslsq compiled"] = own(scene, solver(compiled=True, native="auto"))
+        them["mslsq compiled, float32"] = own(scene, solver(compiled=True, native="auto"), torch.float32)
     if program is not None:
         for name in CERES:
             them[f"Ceres {name}"] = ceres_turn(program, scene, name, threads)

@@ -169,7 +169,7 @@ def functions(given: Given, blocks_only: bool, compiled: bool) -> dict[str, Call
     """The linearisation eagerly, replayed and compiled, all of the same function on the same tensors."""
     made = {}
     for name in ("eager", "replayed", "compiled") if compiled else ("eager", "replayed"):
-        solver = mslsq.LevenbergMarquardt(compile=name == "compiled")
+        solver = mslsq.LevenbergMarquardt(compile=name == "compiled", native="never")
         task = Task(given.system, solver, given.batch, given.batched, PlanCache())
         with torch.no_grad():
             _, linearizer, inputs = planned(task, given.values, given.inputs)

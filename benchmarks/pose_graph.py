@@ -158,13 +158,14 @@ def ceres_turn(program: ceres.Ceres, graph: PoseGraph, residual: str, threads: i
 
 def contestants(graph: PoseGraph, threads: int, compiled: bool, program: ceres.Ceres | None) -> dict[str, Any]:
     """Everybody who can take part."""
-    lm, loose = mslsq.LevenbergMarquardt(), mslsq.LevenbergMarquardt(ftol=1e-6)
+    lm = mslsq.LevenbergMarquardt(native="never")
+    loose = mslsq.LevenbergMarquardt(ftol=1e-6, native="never")
     waiting = mslsq.LevenbergMarquardt(ftol=1e-6, native="wait")
     them = {
         "mslsq LM, new": own(graph, lm, again=False),
         "mslsq LM, again": own(graph, lm),
         "mslsq LM, again, ftol 1e-6": own(graph, loose),
-        "mslsq GN, again, ftol 1e-6": own(graph, mslsq.GaussNewton(ftol=1e-6)),
+        "mslsq GN, again, ftol 1e-6": own(graph, mslsq.GaussNewton(ftol=1e-6, native="never")),
         "mslsq LM autodiff, again, ftol 1e-6": own(graph, loose, autodiff_problem),
         "mslsq LM native, again, ftol 1e-6": own(graph, waiting),
         "mslsq GN native, again, ftol 1e-6": own(graph, mslsq.GaussNewton(ftol=1e-6, native="wait")),

@@ -12,6 +12,7 @@ from mslsq.front.batching import is_whole
 from mslsq.front.residual_statement import StatedResidual
 from mslsq.front.statement import Solved, Statement
 from mslsq.linearize.blocks import Values
+from mslsq.native.choice import is_recorded_elsewhere
 from mslsq.private import transforms_are_active
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
 from mslsq.solvers import LevenbergMarquardt, Solver
@@ -79,7 +80,7 @@ class Prepared(Generic[Kind]):
         """The result for these arguments."""
         leaves = self._checked(arguments)
         self._calls += 1
-        if self._fixed is None or self._calls % CHECKED_EVERY == 1 or transforms_are_active():
+        if self._fixed is None or self._calls % CHECKED_EVERY == 1 or not _is_plain():
             return self._looked_at(arguments)
         fixed, count = self._fixed, len(leaves)
         inputs = tuple([dict(held) for held in fixed.held])
@@ -101,11 +102,11 @@ class Prepared(Generic[Kind]):
         if self._key_of(statement) != self._key:
             raise HiddenStateError(_changed())
         solved = statement.solved(self._solver, self._adjoint)
-        if self._fixed is not None and not transforms_are_active():
+        if self._fixed is not None and _is_plain():
             pinned = self._fixed.task.pinned
-            if pinned is not None and pinned.plan is not solved.plan:
+            if pinned is not None and pinned.plan.plain is not solved.plan.plain:
                 raise HiddenStateError(_changed())
-        if not transforms_are_active() and not solved.plan.changes_unseen and not solved.plan.execution.why_eager:
+        if _is_plain() and not solved.plan.changes_unseen and not solved.plan.execution.why_eager:
             self._fixed = self._fixed_by(statement, solved, own)
         return self._result(state, solved, arguments)
 
@@ -158,6 +159,11 @@ def _refuse(number: int, leaf: Any, expected: Any) -> None:
         if given != was:
             raise error(f"{where} is {given}; the solve was prepared for {was}. Prepare one for each.")
     raise ShapeError(f"{where} has strides {leaf.stride()}; the solve was prepared for {stride}: use .contiguous().")
+
+
+def _is_plain() -> bool:
+    """Is the call its own: no transform around it, and nothing that records it?"""
+    return not transforms_are_active() and not is_recorded_elsewhere()
 
 
 def _changed() -> str:

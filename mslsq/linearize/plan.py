@@ -3,7 +3,7 @@
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -42,7 +42,13 @@ class Plan:
     prospects: dict[int, Prospect] = field(default_factory=dict)
     """By term: its native program on its way..."""
     programs: dict[int, NativeProgram] = field(default_factory=dict)
-    """... and where it is there."""
+    """... and where it is there, fixed as long as the plan lives."""
+    native: "Plan | None" = field(default=None, init=False)
+    """The same with programs, for solves that may run them..."""
+    tried: frozenset[int] = field(default=frozenset(), init=False)
+    """... and the terms that had one, or none, when that was made."""
+    without: "Plan | None" = field(default=None, init=False, repr=False)
+    """Of a plan with programs: the one without."""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
     compressed: CompressedPlan | None = None
@@ -59,10 +65,29 @@ class Plan:
     def __post_init__(self) -> None:
         self.execution = Execution(self.is_large, self.notes)
 
+    def with_programs(self, programs: dict[int, NativeProgram]) -> "Plan":
+        """The same with native programs, and with graphs of its own: they are recorded again at once where that has
+        paid before."""
+        notes = Notes(self.notes.text)
+        native = replace(self, programs=programs, ways=dict(self.ways), notes=notes)
+        native.without, native.execution = self, self.execution.again(notes)
+        return native
+
+    @property
+    def plain(self) -> "Plan":
+        """The plan without programs: one for all solves at these shapes."""
+        return self.without or self
+
     @property
     def is_large(self) -> bool:
         """Are the normal equations too large to be dense? Then it is single functions that are recorded, not steps."""
         return self.pattern is not None or self.rows is not None
+
+    @property
+    def is_for_programs(self) -> bool:
+        """Does `compile=True` mean native programs here, not PyTorch's compiler? Where single functions are compiled
+        and not steps, on a CPU: a program takes a second to compile instead of a minute, and runs as fast or faster."""
+        return self.is_large and self.is_on_cpu and self.compressed is None
 
     @property
     def is_on_cpu(self) -> bool:

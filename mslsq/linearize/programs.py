@@ -1,7 +1,6 @@
 """The native program of a term's block: residual and Jacobian, whitening inside, from the graph of its own code.
 
-A program bakes in what the residual has read, as a recorded graph does; it belongs to a plan, and lives and dies with
-it.
+A program bakes in what the residual has read, as a recorded graph does: a plan that has one watches what it reads.
 """
 
 from collections.abc import Iterator
@@ -47,6 +46,11 @@ class Draft:
         if self.why_not or self._making is None:
             return f"{self._name} has no native program: {self.why_not}"
         return self._making.build.sentence(self._name)
+
+    @property
+    def is_settled(self) -> bool:
+        """Is the compiler done with it, or is there nothing to compile?"""
+        return bool(self.why_not) or self._making is None or self._making.is_settled
 
     def wait(self) -> None:
         """Wait for the compiler."""

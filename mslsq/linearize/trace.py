@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -58,6 +58,10 @@ class Execution:
     eager_seconds: float = 0.0
     eager_calls: int = 0
     asked_for_compiler: bool = False
+
+    def again(self, notes: Notes) -> "Execution":
+        """The same with nothing recorded yet."""
+        return replace(self, graphs={}, notes=notes)
 
     def graph(
         self,

@@ -145,6 +145,11 @@ class Making:
         """Wait for the compiler."""
         request(self._source, wait=True)
 
+    @property
+    def is_settled(self) -> bool:
+        """Is it known whether there are programs? Looks after the compiler, but never waits for it."""
+        return self.build.library() is not None or bool(self.build.why)
+
     def programs(self) -> list[NativeProgram] | None:
         """The programs; None while they are being compiled.
 
@@ -159,6 +164,7 @@ class Making:
         return [
             NativeProgram(
                 library,
+                self.build.digest,
                 f"program{k}_",
                 inputs,
                 used,

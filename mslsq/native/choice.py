@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 
+from mslsq.private import is_tracing_or_dispatching
 from mslsq.validation import one_of
 
 Native = Literal["auto", "wait", "never"]
@@ -14,20 +15,31 @@ CHOICES: tuple[Native, ...] = ("auto", "wait", "never")
 VARIABLE = "MSLSQ_NATIVE"
 
 
-def choice(option: Native | None) -> Native:
-    """What holds for a solve whose solver has this option; without one, what MSLSQ_NATIVE says, or "never".
+def choice(option: Native, by_itself: bool = True) -> Native:
+    """What holds for a solve whose solver has this option.
 
     The stricter word of the option and of the environment variable MSLSQ_NATIVE holds: "never", else "wait", else
     "auto". Under `torch.use_deterministic_algorithms(True)` "auto" is "wait": a program that is ready in one run and
     not in the next would change the last bits of a result.
 
+    "auto" is "never" where a program may not come `by_itself`.
+
+    A solve that something else records runs none, whatever is asked for: programs cannot leave their process.
+
     Raises:
         ValueError: MSLSQ_NATIVE is none of the three.
     """
-    named = os.environ.get(VARIABLE, "").strip() or ("never" if option is None else "auto")
-    one_of(f"the environment variable {VARIABLE}", named, CHOICES)
-    if "never" in (option, named):
+    named = os.environ.get(VARIABLE, "").strip() or "auto"
+    if named not in CHOICES:
+        one_of(f"the environment variable {VARIABLE}", named, CHOICES)
+    if "never" in (option, named) or is_recorded_elsewhere():
         return "never"
     if "wait" in (option, named) or torch.are_deterministic_algorithms_enabled():
         return "wait"
-    return "auto"
+    return "auto" if by_itself else "never"
+
+
+def is_recorded_elsewhere() -> bool:
+    """Does something outside of the solve write down or count what it does: `torch.export`, `make_fx`, `torch.jit`, a
+    dispatch mode? (Dynamo never looks into a solve.)"""
+    return is_tracing_or_dispatching() or torch.compiler.is_exporting() or torch.compiler.is_compiling()

@@ -1,11 +1,12 @@
 """Native programs as operators of PyTorch, so that a step that calls them can be recorded and replayed.
 
-An operator takes tensors and numbers; a program is named by a number, under which it is found as long as it lives.
+An operator takes tensors and numbers. A program is named by a number made of its text, under which it is found until
+the process ends, as its library is: a graph that names it may outlive the solve that it was made for, and never means
+another program, in no process.
 """
 
 import ctypes
-import itertools
-import weakref
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,8 +23,7 @@ RESIDUALS, LINEARIZATIONS = "residuals", "linearizations"
 LANES_OF_A_THREAD = 2048
 """Fewer are not given to a thread of their own: starting it takes as long."""
 
-_NUMBERS = itertools.count()
-_PROGRAMS: "weakref.WeakValueDictionary[int, NativeProgram]" = weakref.WeakValueDictionary()
+_PROGRAMS: "dict[int, NativeProgram]" = {}
 
 
 class NativeProgram:
@@ -31,6 +31,7 @@ class NativeProgram:
 
     Args:
         library: with the functions `residuals` and `linearizations`, their names after a prefix.
+        digest: of the text that it was compiled from, in hexadecimal.
         inputs: as the source was written for; those in `used` alone are read.
         dtype: of real numbers; integers and booleans are read as int64.
         rows, columns: of the Jacobian.
@@ -40,6 +41,7 @@ class NativeProgram:
     def __init__(
         self,
         library: ctypes.CDLL,
+        digest: str,
         prefix: str,
         inputs: Sequence[Argument],
         used: frozenset[int],
@@ -51,7 +53,8 @@ class NativeProgram:
         self.inputs, self.used, self.dtype = tuple(inputs), used, dtype
         self.rows, self.columns, self._vector = rows, columns, vector
         self._functions = {name: getattr(library, prefix + name) for name in (RESIDUALS, LINEARIZATIONS)}
-        self.number = next(_NUMBERS)
+        # An operator takes numbers of 64 bits: 60 bits of a hash tell all texts of a process apart.
+        self.number = int(hashlib.sha256(f"{digest} {prefix}".encode()).hexdigest()[:15], 16)
         _PROGRAMS[self.number] = self
 
     def residuals(self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int) -> Tensor:
@@ -173,4 +176,9 @@ def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> tuple[Te
 
 def _found(numbers: list[int]) -> tuple[NativeProgram, int, int]:
     number, outer, lanes = numbers
+    if number not in _PROGRAMS:
+        raise RuntimeError(
+            "A graph calls a native program that this process has not made. Programs belong to the process of their "
+            "solve: record the graph again in this one, with native='never' on the solver."
+        )
     return _PROGRAMS[number], outer, lanes

@@ -38,7 +38,7 @@ class Build:
     def __init__(self, store: "Store", source: str, digest: str):
         self.why = ""
         """Why there is no library and will be none in this process, in a clause; empty otherwise."""
-        self._store, self._source, self._digest = store, source, digest
+        self._store, self._source, self.digest = store, source, digest
         self._library: ctypes.CDLL | None = None
         self._settled = self._is_waited_for = False
         self._said = "waits for the compiler, which works on another program; until then recorded graphs run"
@@ -165,7 +165,7 @@ class Store:
         found = compiler()
         instructions = target()
         command = [*found, *options(found, instructions)]
-        parts = (build._digest, *command, identity(found), instructions, model(), sys.platform)
+        parts = (build.digest, *command, identity(found), instructions, model(), sys.platform)
         return command, hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
     def _load(self, build: Build, key: str) -> bool:

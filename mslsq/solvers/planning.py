@@ -1,7 +1,7 @@
 """The plan of a solve: structure, pattern, linear solver, captured residuals; made once, checked at every call."""
 
 import dataclasses
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -9,21 +9,18 @@ import torch
 from mslsq.linear import LinearSolver
 from mslsq.linear.choice import blocks_are_faster
 from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.family import family_key
 from mslsq.linearize.first_block import block_term
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
-from mslsq.linearize.programs import Draft, Prospect
+from mslsq.linearize.prospects import prospect_of, with_programs
 from mslsq.linearize.ways import hessian_way_of, way_of
 from mslsq.native.choice import choice
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System
 from mslsq.solvers.compressing import compressed_plan
 from mslsq.solvers.solver import Solver
-
-PROGRAM_SECONDS = 1.0
-"""What a native program costs before it runs: recording, differentiating and writing it (0.3 to 1 s), with the compiler
-beside. It is begun once as much has been spent on solves with a term, or at once where a solve is to wait for it."""
 
 STALE = "what the residual reads changes unseen from call to call"
 
@@ -84,11 +81,11 @@ def planned(
             task.cache.put(key, plan)
     elif plan.changes_unseen:
         plan = _checked_again(task, plan, values, inputs)
+    if native and not plan.execution.why_eager:
+        plan = _with_programs(task, plan, values, inputs)
     if differentiated and not plan.hessians_checked:
         _choose_hessians(task, plan, values, inputs)
-    if native and not plan.execution.why_eager:
-        _look_for_programs(task, plan, values, inputs)
-    linearizer = _linearizer(task, plan, native)
+    linearizer = _linearizer(task, plan)
     return plan, linearizer, linearizer.prepare(inputs)
 
 
@@ -101,13 +98,20 @@ def _pinned(
         _choose_hessians(task, plan, values, inputs)
         linearizer = None
     if linearizer is None:
-        linearizer = pinned.linearizer = _linearizer(task, plan, native=True)
+        linearizer = pinned.linearizer = _linearizer(task, plan)
     return plan, linearizer, linearizer.prepare(inputs)
 
 
-def _linearizer(task: Task, plan: Plan, native: bool) -> Linearizer:
-    linear = linear_solver_of(task, plan)
-    return plan.linearizer(task.system, task.batch, task.batched, linear, fused=task.solver.compile, native=native)
+def _linearizer(task: Task, plan: Plan) -> Linearizer:
+    linear, fused = linear_solver_of(task, plan), task.solver.compile and not plan.is_for_programs
+    return plan.linearizer(task.system, task.batch, task.batched, linear, fused=fused, native=True)
+
+
+def _with_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
+    """The plan with native programs, where there are some and this solve wants them."""
+    waits = task.solver.compile and plan.is_for_programs and task.solver.native == "auto"
+    wish = choice("wait" if waits else task.solver.native, task.solver.may_get_programs)
+    return with_programs(plan, wish, lambda: plan.blocks(task.system, task.batch, task.batched), values, inputs)
 
 
 def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
@@ -168,9 +172,10 @@ def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[B
 
 
 def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]) -> None:
-    """Find a way to differentiate every term that is right, rewriting residuals where need be."""
+    """Find a way to differentiate every term that is right, rewriting residuals where need be; and what is known of
+    its native program."""
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
-        key = None if plan.changes_unseen else _family_key(block, values, given)
+        key = None if plan.changes_unseen else family_key(block, values, given)
         family, found = block.term.family, None
         if family is not None and key is not None:
             found = family.known.get(key)
@@ -179,71 +184,10 @@ def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inpu
             if family is not None and key is not None and found.way.is_of_any_count:
                 family.known[key] = found
         plan.ways[number] = found.way
+        plan.prospects[number] = prospect_of(block, found.way, key)
         plan.notes.say(found.note)
         if found.way.lane_by_lane and not plan.execution.why_eager:
             plan.execution.why_eager = found.note
-
-
-def _family_key(block: BlockTerm, values: Values, inputs: Inputs) -> Hashable:
-    """What the way to differentiate a term depends on, and its rightness: one block, and whether there are several.
-
-    None where nothing is known of other terms, or where what the residual reads is not known to the end.
-    """
-    term, batched = block.term, block.batched
-    if term.family is None or term.eager:
-        return None
-    spaces = tuple(block.system.unknowns[slot.unknown].space for slot in term.slots)
-    shared = tuple(isinstance(slot.index, int) for slot in term.slots)
-    tensors = tuple(
-        (name, tuple(x.shape[(name in batched) + (name in term.per_block) :]), x.dtype, x.device, x.is_contiguous())
-        for name, x in inputs.items()
-        if name not in term.family.indices
-    )
-    counts = (min(block.batch, 2), min(term.num_blocks, 2), term.per_block, batched, block.rows, block.pairs)
-    start = values[0].dtype, values[0].device
-    return (term.kind, term.family.key(), spaces, shared, start, tensors, counts, type(term.loss), global_key())
-
-
-def _look_for_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
-    """Take up the native programs that are ready, and begin with those that pay.
-
-    What was recorded without a program goes.
-    """
-    wish = choice(task.solver.native)
-    if wish == "never" or plan.compressed is not None or not plan.is_on_cpu:
-        return
-    blocks = plan.blocks(task.system, task.batch, task.batched)
-    if not plan.prospects:
-        plan.prospects.update((n, _prospect(plan, *one)) for n, one in enumerate(_zipped(blocks, values, inputs)))
-    for number, (block, _, given) in enumerate(_zipped(blocks, values, inputs)):
-        prospect = plan.prospects[number]
-        if number in plan.programs or prospect.is_given_up:
-            continue
-        if prospect.draft is None and (wish == "wait" or prospect.seconds > PROGRAM_SECONDS):
-            prospect.draft = Draft(block, values, given)
-        if prospect.draft is None:
-            continue
-        if wish == "wait":
-            prospect.draft.wait()
-        program = prospect.draft.program(block, values, given)
-        plan.notes.say(prospect.draft.sentence)
-        if program is not None:
-            plan.programs[number] = program
-            plan.execution.graphs.clear()
-
-
-def _zipped(
-    blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]
-) -> Iterator[tuple[BlockTerm, Values, Inputs]]:
-    return ((block, values, given) for block, given in zip(blocks, inputs, strict=True))
-
-
-def _prospect(plan: Plan, block: BlockTerm, values: Values, inputs: Inputs) -> Prospect:
-    """That of the term's family, where there is one."""
-    key = None if plan.changes_unseen else _family_key(block, values, inputs)
-    if block.term.family is None or key is None or not block.way.is_of_any_count:
-        return Prospect()
-    return block.term.family.known.setdefault(("program", block.way, block.lanes_are_batch, key), Prospect())
 
 
 def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
@@ -251,7 +195,7 @@ def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Input
     blocks = plan.blocks(task.system, task.batch, task.batched)
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
         user = dataclasses.replace(block, term=task.system.terms[number])
-        key = None if plan.changes_unseen else _family_key(user, values, given)
+        key = None if plan.changes_unseen else family_key(user, values, given)
         family, checked = user.term.family, ("second derivatives", block.way, key)
         is_known = family is not None and key is not None and checked in family.known
         found = hessian_way_of(user, block.way, values, given, is_known)

@@ -63,6 +63,6 @@ class Runner:
             function,
             at,
             self._inputs,
-            compiled="always",
+            compiled="never" if self._plan.is_for_programs else "always",
             witness=lambda: self._witness.record(values),
         )

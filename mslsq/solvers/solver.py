@@ -64,16 +64,18 @@ class Solver:
         linear_solver: `"auto"` (Cholesky, dense or sparse by size, after a Schur complement where that is faster),
             `linear.Cholesky()`, `linear.SparseCholesky()`, `linear.Schur()`, `linear.ConjugateGradient()` or
             `linear.QR()`.
-        compile: compile the step with `torch.compile`; slow the first time (about 20 s), fast after.
+        compile: compile what takes the time, before the first step. The step of a small problem, and everything on
+            other devices than a CPU, with PyTorch's compiler: slow the first time (about 20 s), fast after. The
+            residuals of a large problem on a CPU as native programs, a second each: there it means `native="wait"`.
         early_stop: look after each step whether all problems are done. `False` takes exactly `max_steps` without
             asking the device (problems that are done do not move).
         callback: called after each step with a `StepInfo`; return True to stop.
         verbose: print a table as the solve goes on.
         trace: `"auto"` records the step as a plain graph as soon as that pays, `"always"` at once, `"never"` not at
             all.
-        native: `"auto"` compiles residuals beside the solve and runs them as native programs from a later solve on,
-            `"wait"` waits for the compiler, `"never"` runs none; by default what the variable `MSLSQ_NATIVE` says, or
-            none. See `docs/guide/native_programs.md`.
+        native: `"auto"` compiles residuals beside the solve where that pays, and runs them as native programs from a
+            later solve on; `"wait"` waits for the compiler, `"never"` runs none. The variable `MSLSQ_NATIVE` says the
+            same for a process, the stricter word holds. See `docs/guide/native_programs.md`.
 
     A step or a decrease that is small because damping or radius held it back does not end a solve: `ftol` and `xtol`
     ask for a gradient that is small as well (`solvers.stationarity`). The defaults of the two are what it takes for
@@ -91,7 +93,7 @@ class Solver:
     callback: Callable[[Any], bool | None] | None = None
     verbose: bool = False
     trace: Literal["auto", "always", "never"] = "auto"
-    native: Native | None = None
+    native: Native = "auto"
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -100,8 +102,7 @@ class Solver:
             if option != "gtol" or self.gtol is not None:
                 number(f"{name}: {option}", getattr(self, option), least=0, error=SolverOptionError)
         one_of(f"{name}: trace", self.trace, ("auto", "always", "never"), SolverOptionError)
-        if self.native is not None:
-            one_of(f"{name}: native", self.native, CHOICES, SolverOptionError)
+        one_of(f"{name}: native", self.native, CHOICES, SolverOptionError)
         if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
             raise SolverOptionError(
                 f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky(), "
@@ -114,6 +115,13 @@ class Solver:
         """What a graph of the step depends on."""
         skip = ("callback", "verbose", "max_steps", "early_stop", "trace", "native")
         return (type(self), *(v for k, v in self.__dict__.items() if k not in skip))
+
+    @property
+    def may_get_programs(self) -> bool:
+        """May native programs come by themselves (`native="auto"`)? Not where nothing of the residual is to be kept;
+        nor where the device is asked nothing: the comparison of a program reads numbers, and could come in any call.
+        (With "wait" it comes in the first one, where all is planned.)"""
+        return self.early_stop and self.trace != "never"
 
     @property
     def execution(self) -> Wish:

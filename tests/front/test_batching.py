@@ -40,26 +40,32 @@ def assert_same_solutions(batch, singles):
         assert torch.allclose(got, expected, rtol=1e-9) if got.is_floating_point() else torch.equal(got, expected)
 
 
+def named(solver):
+    return f"{type(solver).__name__}-{solver.linear_solver}-{solver.early_stop}-{solver.native}"
+
+
+# Bits are compared: all calls on the same code.
 SOLVERS = [
-    mslsq.LevenbergMarquardt(),
-    mslsq.Dogleg(),
-    mslsq.GaussNewton(),
-    mslsq.LevenbergMarquardt(linear_solver=mslsq.linear.QR()),
-    mslsq.LevenbergMarquardt(early_stop=False, max_steps=25),
+    mslsq.LevenbergMarquardt(native="never"),
+    mslsq.Dogleg(native="never"),
+    mslsq.GaussNewton(native="never"),
+    mslsq.LevenbergMarquardt(linear_solver=mslsq.linear.QR(), native="never"),
+    mslsq.LevenbergMarquardt(early_stop=False, max_steps=25, native="never"),
+    mslsq.LevenbergMarquardt(native="wait"),
 ]
 
 
 # ---- least_squares -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: f"{type(s).__name__}-{s.linear_solver}-{s.early_stop}")
+@pytest.mark.parametrize("solver", SOLVERS, ids=named)
 def test_in_dims_equal_one_by_one(solver):
     y = fits(7)
     batch = mslsq.least_squares(residual, START, (T, y), in_dims=(None, None, 0), solver=solver)
     assert_same_solutions(batch, [mslsq.least_squares(residual, START, (T, one), solver=solver) for one in y])
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: f"{type(s).__name__}-{s.linear_solver}-{s.early_stop}")
+@pytest.mark.parametrize("solver", SOLVERS, ids=named)
 def test_vmap_around_the_solve_equals_in_dims(solver):
     y = fits(7)
     batch = mslsq.least_squares(residual, START, (T, y), in_dims=(None, None, 0), solver=solver)
@@ -265,7 +271,7 @@ def test_one_tensor_in_two_places_may_be_mapped_in_one_of_them():
 # ---- neighbours ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: f"{type(s).__name__}-{s.linear_solver}-{s.early_stop}")
+@pytest.mark.parametrize("solver", SOLVERS, ids=named)
 @pytest.mark.parametrize("bad", ["nan", "inf", "nan start", "singular"])
 def test_a_bad_problem_does_not_disturb_its_batch_mates(solver, bad):
     y, starts = fits(8), START.expand(8, 3).clone()

@@ -11,7 +11,8 @@ F64 = torch.float64
 T = torch.linspace(0, 1, 12, dtype=F64)
 Y = 2.0 * torch.exp(-1.5 * T) + 0.3 + 0.1 * torch.sin(40 * T)
 START = torch.tensor([1.0, -1.0, 0.0], dtype=F64)
-SOLVER = mslsq.LevenbergMarquardt(ftol=0.0, gtol=1e-13, xtol=1e-15, max_steps=100)
+# Bits are compared.
+SOLVER = mslsq.LevenbergMarquardt(ftol=0.0, gtol=1e-13, xtol=1e-15, max_steps=100, native="never")
 
 
 def decay(p, t, y):

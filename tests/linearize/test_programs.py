@@ -10,7 +10,7 @@ from torch import Tensor
 import mslsq
 from mslsq.datasets import nist, read_bal, read_g2o
 from mslsq.kernels.build import CompilerError, compiler
-from mslsq.linearize import assembly, programs
+from mslsq.linearize import assembly, programs, prospects
 from mslsq.linearize.programs import Draft, Prospect
 from mslsq.native import derivative
 from mslsq.solvers import planning
@@ -44,8 +44,8 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Attempt]:
         return made[-1]
 
     monkeypatch.setenv("MSLSQ_NATIVE", "wait")
-    monkeypatch.setattr(planning, "Draft", noted)
-    monkeypatch.setattr(planning, "_prospect", lambda *_: Prospect())  # nothing is known of other tests' terms
+    monkeypatch.setattr(prospects, "Draft", noted)
+    monkeypatch.setattr(planning, "prospect_of", lambda *_: Prospect())  # nothing is known of other tests' terms
     return made
 
 
@@ -469,7 +469,7 @@ def test_a_problem_that_grows_keeps_its_program_and_begins_with_one_once_that_pa
             made.append(self)
 
     monkeypatch.setenv("MSLSQ_NATIVE", "auto")
-    monkeypatch.setattr(planning, "Draft", Noted)
+    monkeypatch.setattr(prospects, "Draft", Noted)
 
     class Distance(mslsq.CostFunction):
         def residual(self, a: Tensor, b: Tensor, measured: Tensor) -> Tensor:
@@ -485,7 +485,7 @@ def test_a_problem_that_grows_keeps_its_program_and_begins_with_one_once_that_pa
 
     plain = {count: solve(count) for count in (5, 9, 14)}
     assert not made  # too little time has been spent
-    monkeypatch.setattr(planning, "PROGRAM_SECONDS", 0.0)
+    monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 0.0)
     native = {count: solve(count) for count in (5, 9, 14)}
     assert len(made) == 2 and all(not draft.why_not for draft in made)  # one for each cost, whatever its count
     for count, solution in native.items():

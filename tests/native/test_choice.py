@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 import mslsq
 from mslsq.native.choice import CHOICES, choice
@@ -39,15 +41,38 @@ def test_a_misspelt_variable_is_an_error_that_names_the_nearest_word(monkeypatch
 
 @pytest.mark.parametrize("kind", [mslsq.GaussNewton, mslsq.LevenbergMarquardt, mslsq.Dogleg])
 def test_every_solver_has_the_option_and_no_graph_depends_on_it(kind):
-    assert kind().native is None
+    assert kind().native == "auto"
     assert kind(native="never").key == kind(native="wait").key
     with pytest.raises(SolverOptionError, match="native must be one of 'auto', 'wait', 'never', not 'never '"):
         kind(native="never ")
 
 
-def test_without_a_word_no_program_is_made(monkeypatch):
+def test_a_program_comes_by_itself_only_where_it_may(monkeypatch):
     monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
-    assert choice(None) == "never"
-    for named in CHOICES:
-        monkeypatch.setenv("MSLSQ_NATIVE", named)
-        assert choice(None) == named
+    assert [choice(option, by_itself=False) for option in CHOICES] == ["never", "wait", "never"]
+    assert mslsq.GaussNewton().may_get_programs
+    assert not mslsq.GaussNewton(early_stop=False).may_get_programs
+    assert not mslsq.GaussNewton(trace="never").may_get_programs
+
+
+@pytest.mark.parametrize("option", CHOICES)
+def test_what_something_else_records_gets_no_program(option, monkeypatch):
+    """A program cannot leave its process; a graph of `make_fx`, `torch.jit` or `torch.export` may."""
+    monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
+    found = []
+
+    def recorded(x: torch.Tensor) -> torch.Tensor:
+        found.append(choice(option))
+        return x + 1
+
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return recorded(x)
+
+    x = torch.ones(2)
+    make_fx(recorded)(x)
+    torch.jit.trace(recorded, x, check_trace=False)
+    torch.export.export(Module(), (x,))
+    with FlopCounterMode(display=False):
+        recorded(x)
+    assert len(found) >= 4 and set(found) == {"never"}

@@ -1,0 +1,27 @@
+"""What is known of a term of a family holds for its others: problems that grow. What that depends on."""
+
+from collections.abc import Hashable
+
+from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.plan import global_key
+from mslsq.problem.system import Inputs
+
+
+def family_key(block: BlockTerm, values: Values, inputs: Inputs) -> Hashable:
+    """What the way to differentiate a term depends on, and its rightness: one block, and whether there are several.
+
+    None where nothing is known of other terms, or where what the residual reads is not known to the end.
+    """
+    term, batched = block.term, block.batched
+    if term.family is None or term.eager:
+        return None
+    spaces = tuple(block.system.unknowns[slot.unknown].space for slot in term.slots)
+    shared = tuple(isinstance(slot.index, int) for slot in term.slots)
+    tensors = tuple(
+        (name, tuple(x.shape[(name in batched) + (name in term.per_block) :]), x.dtype, x.device, x.is_contiguous())
+        for name, x in inputs.items()
+        if name not in term.family.indices
+    )
+    counts = (min(block.batch, 2), min(term.num_blocks, 2), term.per_block, batched, block.rows, block.pairs)
+    start = values[0].dtype, values[0].device
+    return (term.kind, term.family.key(), spaces, shared, start, tensors, counts, type(term.loss), global_key())

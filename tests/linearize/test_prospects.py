@@ -1,0 +1,294 @@
+"""When programs are taken up: never within a solve, never in what something else records, and for good."""
+
+import gc
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import mslsq
+from mslsq.front import prepared_call
+from mslsq.interop import export
+from mslsq.linearize import prospects
+from mslsq.linearize.programs import Prospect
+from mslsq.native.building import Making
+from mslsq.native.operator import native_residuals
+from mslsq.solvers import planning
+from tests.native.functions import NEEDS_COMPILER, scalars_of
+
+F64 = torch.float64
+pytestmark = NEEDS_COMPILER
+T = torch.linspace(0, 1, 7, dtype=F64)
+Y = 2 * torch.exp(-1.3 * T) + 0.1 * torch.sin(20 * T)
+START = torch.tensor([1.0, 0.0], dtype=F64)
+Residual = Callable[..., Tensor]
+
+
+@pytest.fixture(autouse=True)
+def own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
+
+
+LINES = itertools.count()
+
+
+def new_decay() -> Residual:
+    """A residual without plans: they belong to its code, and code is equal to other code of the same line."""
+    names: dict[str, Any] = {"torch": torch, "T": T}
+    exec("\n" * next(LINES) + "def decay(p, y):\n    return p[0] * torch.exp(p[1] * T) - y", names)
+    return names["decay"]
+
+
+@pytest.fixture
+def residual() -> Residual:
+    return new_decay()
+
+
+def solve(residual: Residual, **options: Any) -> mslsq.Solution:
+    """Recorded at once, so that whatever is recorded twice under one name would show."""
+    solver = mslsq.LevenbergMarquardt(**{"trace": "always", **options})
+    return mslsq.least_squares(residual, START, (Y,), solver=solver)
+
+
+def assert_equal_to_the_bit(a: mslsq.Solution, b: mslsq.Solution) -> None:
+    assert torch.equal(a.value, b.value)
+    assert torch.equal(a.history.cost.nan_to_num(-1), b.history.cost.nan_to_num(-1))
+    assert torch.equal(a.history.gradient_norm.nan_to_num(-1), b.history.gradient_norm.nan_to_num(-1))
+
+
+def test_the_program_of_this_file_has_bits_of_its_own(residual):
+    """The tests below could not fail if it had those of PyTorch."""
+    plain, native = solve(residual, native="never"), solve(residual, native="wait")
+    assert not torch.equal(plain.history.cost.nan_to_num(-1), native.history.cost.nan_to_num(-1))
+    torch.testing.assert_close(native.value, plain.value, rtol=1e-10, atol=0)
+    assert torch.equal(native.status, plain.status) and torch.equal(native.num_steps, plain.num_steps)
+
+
+def test_a_solve_without_programs_stays_one_beside_a_solve_with_them(residual, capsys):
+    """One plan, one residual, options that differ: each has graphs of its own, and tells of itself."""
+    plain, native = solve(residual, native="never"), solve(residual, native="wait")
+    for _ in range(2):
+        assert_equal_to_the_bit(solve(residual, native="never", verbose=True), plain)
+        assert "program" not in capsys.readouterr().out
+        assert_equal_to_the_bit(solve(residual, native="wait", verbose=True), native)
+        assert "The native program of 'decay'" in capsys.readouterr().out
+
+
+def test_a_program_that_comes_while_a_solve_runs_is_taken_up_by_the_next(residual):
+    """As from another thread: in the middle of a solve another one takes the program up."""
+    plain = solve(residual, native="never")
+    inner: list[mslsq.Solution] = []
+
+    def another(info: Any) -> None:
+        if info.step == 2:
+            inner.append(solve(residual, native="wait"))
+
+    outer = solve(residual, callback=another)
+    assert_equal_to_the_bit(outer, plain)
+    assert_equal_to_the_bit(solve(residual), inner[0])  # "auto" takes what is there
+
+
+def test_every_solve_of_many_threads_is_with_programs_or_without_from_its_start_to_its_end(residual, monkeypatch):
+    plain, native = solve(new_decay(), native="never"), solve(new_decay(), native="wait")
+    monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 0.0)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: solve(residual), range(40)))
+    kinds = []
+    for solution in found:
+        kinds.append(torch.equal(solution.history.cost.nan_to_num(-1), native.history.cost.nan_to_num(-1)))
+        assert_equal_to_the_bit(solution, native if kinds[-1] else plain)
+    assert any(kinds) and not all(kinds)
+
+
+@pytest.mark.parametrize("options", [{"early_stop": False, "max_steps": 12}, {"trace": "never"}])
+def test_by_itself_no_program_comes_to_a_solve_that_wants_nothing_kept_or_nothing_asked(residual, options):
+    plain = solve(residual, native="never", **options)
+    native = solve(residual, native="wait", **options)
+    assert not torch.equal(native.history.cost.nan_to_num(-1), plain.history.cost.nan_to_num(-1))
+    assert_equal_to_the_bit(solve(residual, **options), plain)
+
+
+def operators_of(graph: fx.GraphModule) -> set[str]:
+    return {str(node.target).partition(".")[0] for node in graph.graph.nodes if node.op == "call_function"}
+
+
+@pytest.mark.parametrize("native", ["auto", "wait"])
+def test_what_something_else_records_holds_plain_operations(residual, native):
+    options = {"native": native, "early_stop": False, "max_steps": 4, "trace": "auto"}
+    for _ in range(2):
+        solve(residual, **{**options, "native": "wait"})  # there is a program, and it is in use
+
+    def value(y: Tensor) -> Tensor:
+        solver = mslsq.LevenbergMarquardt(**options)
+        return mslsq.least_squares(residual, START, (y,), solver=solver, adjoint=mslsq.Detached()).value
+
+    graph = make_fx(value)(Y.clone())
+    assert "aten" in operators_of(graph) and "mslsq" not in operators_of(graph)
+    torch.testing.assert_close(graph(Y + 0.01), value(Y + 0.01), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("exported", [torch.export.export, export])
+def test_an_exported_layer_holds_plain_operations_whatever_it_ran_before(exported):
+    class Decay(mslsq.CostFunction):
+        def residual(self, p: Tensor, t: Tensor, y: Tensor) -> Tensor:
+            return (p[0] * torch.exp(p[1] * t) - y)[None]
+
+    p = mslsq.Variable("p", mslsq.Euclidean(2))
+    problem = mslsq.Problem(Decay(p, t=T, y=Y))
+    layer = mslsq.LeastSquaresLayer(problem, mslsq.LevenbergMarquardt(max_steps=4, early_stop=False, native="wait"))
+    given = ({"p": START},)
+    with torch.no_grad():
+        layer(*given)
+    program = exported(layer, given)
+    found = operators_of(program.graph_module)
+    assert "aten" in found and "mslsq" not in found
+
+
+def test_a_program_lives_as_long_as_a_graph_may_name_it():
+    making = Making([scalars_of(lambda x: x * x - 3, 2, F64)])
+    making.wait()
+    (program,) = making.programs() or [None]
+    assert program is not None
+    (again,) = making.programs() or [None]
+    assert again is not None and again.number == program.number  # a number is made of the text
+    number, x = program.number, torch.tensor([[1.0], [2.0]], dtype=F64)
+    graph = make_fx(lambda x: native_residuals([x], [0], [number, 1, 1]))(x)
+    del making, program, again
+    gc.collect()
+    torch.testing.assert_close(graph(x)[0], x * x - 3)
+
+
+def test_a_graph_that_names_a_program_of_another_process_says_so():
+    with pytest.raises(RuntimeError, match=r"a native program that this process has not made.*native='never'"):
+        native_residuals([torch.ones(2, 1)], [0], [12345, 1, 1])
+
+
+def test_a_prepared_solve_takes_a_program_up_at_its_check(residual, monkeypatch):
+    monkeypatch.setattr(prepared_call, "CHECKED_EVERY", 3)
+    plain, native = solve(residual, native="never"), solve(residual, native="wait")
+    other = new_decay()
+    prepared = mslsq.prepared(other, START, (Y,), solver=mslsq.LevenbergMarquardt(trace="always"))
+    assert_equal_to_the_bit(prepared(START, (Y,)), plain)
+    solve(other, native="wait")
+    found = [prepared(START, (Y,)) for _ in range(5)]
+    for solution, expected in zip(found, [plain, plain, native, native, native], strict=True):
+        assert_equal_to_the_bit(solution, expected)
+
+
+def test_programs_of_several_costs_are_taken_up_together(monkeypatch):
+    """A solve between two of them would be recorded for nothing."""
+    ready: list[bool] = []
+
+    class Late(prospects.Draft):
+        """The second of two programs is with the compiler until it is said to be ready."""
+
+        count = 0
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.wait()
+            Late.count += 1
+            self.is_late = Late.count == 2
+
+        @property
+        def is_settled(self) -> bool:
+            return super().is_settled and (bool(ready) or not self.is_late)
+
+    monkeypatch.setattr(prospects, "Draft", Late)
+    monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 0.0)
+    monkeypatch.setattr(planning, "prospect_of", lambda *_: Prospect())
+
+    class Ring(mslsq.CostFunction):
+        def residual(self, x: Tensor) -> Tensor:
+            return torch.sqrt(x * x + 0.3) * torch.exp(x) - 2
+
+    class Tie(mslsq.CostFunction):
+        def residual(self, x: Tensor) -> Tensor:
+            return torch.sin(x) * torch.tanh(x * 3) - 0.1
+
+    x = mslsq.Variable("x", mslsq.Euclidean(2))
+    problem = mslsq.Problem(Ring(x), Tie(x))
+    values = {"x": torch.tensor([0.1, 0.4], dtype=F64)}
+    costs = []
+    for call in range(4):
+        if call == 3:
+            ready.append(True)
+        costs.append(mslsq.solve(problem, values, solver=mslsq.LevenbergMarquardt(max_steps=5)).history.cost)
+    assert Late.count == 2
+    for cost in costs[1:3]:
+        assert torch.equal(cost, costs[0])
+    assert not torch.equal(costs[3], costs[0])
+    torch.testing.assert_close(costs[3], costs[0], rtol=1e-12, atol=0)
+
+
+# ---- compile=True -----------------------------------------------------------------------------------------
+
+
+def chain(residual: Callable[..., Tensor]) -> Callable[..., mslsq.Solution]:
+    """400 numbers in a chain, block-sparse: how it is solved with these options."""
+    x = mslsq.Variable("x", mslsq.Euclidean(1), count=400)
+    i = torch.arange(399)
+    tie, ends = mslsq.cost(residual), torch.tensor([[0.0], [9.0]], dtype=F64)
+    problem = mslsq.Problem(tie(x[i], x[i + 1]), mslsq.Prior(x[[0, 399]], target=ends))
+    start = {"x": torch.linspace(0, 1, 400, dtype=F64)[:, None]}
+    return lambda **options: mslsq.solve(problem, start, solver=mslsq.LevenbergMarquardt(max_steps=8, **options))
+
+
+@pytest.fixture
+def without_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("PyTorch's compiler was called")
+
+    monkeypatch.setattr("mslsq.tracing.recording.compiled_by_inductor", refuse)
+
+
+def test_compiling_a_large_problem_means_to_wait_for_its_programs(without_inductor):
+    solved = chain(lambda a, b: torch.sinh(b - a) + 0.01 * (a * b).sin() - 0.02)
+    plain, native = solved(native="never"), solved(native="wait")
+    assert not torch.equal(native.history.cost, plain.history.cost)
+    assert torch.equal(solved(compile=True).history.cost, native.history.cost)
+    assert torch.equal(solved(compile=True, native="never").history.cost, plain.history.cost)
+    torch.testing.assert_close(native.value["x"], plain.value["x"], rtol=1e-9, atol=1e-12)
+
+
+def test_compiling_a_large_problem_that_has_no_program_says_why_and_solves_it(without_inductor, capsys):
+    solved = chain(lambda a, b: torch.lgamma((b - a).square() + 1) + 0.1 * (b - a))
+    compiled, plain = solved(compile=True, verbose=True), solved()
+    assert "has no native program: lgamma" in capsys.readouterr().out
+    assert torch.equal(compiled.history.cost.nan_to_num(0), plain.history.cost.nan_to_num(0))
+
+
+SCRIPT = """
+import torch, mslsq
+torch.set_num_threads(1)
+torch.use_deterministic_algorithms(True)
+t = torch.linspace(0, 1, 9, dtype=torch.float64)
+y = 2 * torch.exp(-1.3 * t) + 0.1 * torch.sin(20 * t)
+y = torch.stack([y + 0.01 * k for k in range(5)])
+def residual(p, y): return p[0] * torch.exp(p[1] * t) - y
+for _ in range(3):
+    found = mslsq.least_squares(residual, torch.tensor([1.0, 0.0], dtype=torch.float64), (y,), in_dims=(None, 0))
+    print([x.hex() for x in [*found.value.flatten().tolist(), *found.history.cost.nan_to_num(0).flatten().tolist()]])
+"""
+
+
+def test_deterministic_runs_are_equal_to_the_bit_whatever_is_compiled_already(tmp_path: Path):
+    """The first process compiles, the second finds the program; and within each all calls are equal."""
+    said = []
+    for _ in range(2):
+        environment = os.environ | {"MSLSQ_CACHE_DIR": str(tmp_path), "MSLSQ_NATIVE": ""}
+        run = subprocess.run(
+            [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True, timeout=120
+        )
+        said += run.stdout.splitlines()
+    assert len(said) == 6 and len(set(said)) == 1
+    assert list((tmp_path / "programs").glob("*/program.so"))  # it was by a program
