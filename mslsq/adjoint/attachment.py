@@ -51,12 +51,12 @@ class Attachment:
     def gradient(self, values: Values, inputs: TermInputs) -> Tensor:
         """The exact gradient of the cost, from a recorded graph where there is one: a third of the time for 1024
         fits."""
-        graph = self._graph("gradient") if self.is_recorded else None
+        graph = self._graphs.get("gradient")
         return (self.linearizer.gradient if graph is None else graph.differentiable)(values, inputs)
 
     def cost(self, values: Values, inputs: TermInputs) -> Tensor:
         """The cost, in the same way."""
-        graph = self._graph("cost") if self.is_recorded else None
+        graph = self._graphs.get("cost")
         return (self.linearizer.cost if graph is None else graph.differentiable)(values, inputs)
 
     def linearization(self, linearizer: Linearizer, inputs: TermInputs) -> Callable[..., Linearization]:
@@ -68,14 +68,26 @@ class Attachment:
         graph = self.recorded(name, linearizer.linearize, self.answer.values, inputs)
         return linearizer.linearize if graph is None else graph.differentiable
 
-    @cached_property
+    @property
     def is_recorded(self) -> bool:
         """Was everything that derivatives need recorded, and before any transform began?"""
-        return not transforms_are_active() and all(self._graph(name) is not None for name in ("gradient", "cost"))
+        return bool(self._graphs)
 
-    def _graph(self, name: str) -> Recorded | None:
-        plan = self.call.made.plan
-        return None if plan is None else plan.execution.known(name, self.call.task.solver.execution)
+    @cached_property
+    def _graphs(self) -> dict[str, Recorded]:
+        """Gradient and cost, recorded now if that pays; none where one is missing, or under a transform."""
+        plan, wish = self.call.made.plan, self.call.task.solver.execution
+        if transforms_are_active() or plan is None:
+            return {}
+        found = {}
+        with torch.no_grad():
+            at = self.answer.values, self.linearizer.prepare(self.inputs)
+            for name, function in (("gradient", self.linearizer.gradient), ("cost", self.linearizer.cost)):
+                graph = plan.execution.graph(name, wish, function, *at)
+                if graph is None:
+                    return {}
+                found[name] = graph
+        return found
 
     def recorded(self, name: str, function: Callable[..., Any], *example: Any) -> Recorded | None:
         """The graph of that name among those of the plan, recorded as the solver says, compiled where it is small."""

@@ -18,9 +18,10 @@ from mslsq.linearize.derivatives import Way
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.programs import Prospect
+from mslsq.linearize.second_order import MixedProgram
 from mslsq.linearize.term_assembly import TermAssembly
 from mslsq.linearize.trace import Execution, Notes
-from mslsq.native.operator import NativeProgram
+from mslsq.native.operator import NativeProgram, SecondOrder
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System
 
@@ -43,6 +44,10 @@ class Plan:
     """By term: its native program on its way..."""
     programs: dict[int, NativeProgram] = field(default_factory=dict)
     """... and where it is there."""
+    seconds: dict[int, SecondOrder] = field(default_factory=dict)
+    """By term: gradient and exact Hessian as native code, where they are there..."""
+    mixed: dict[tuple[int, tuple[str, ...]], MixedProgram] = field(default_factory=dict)
+    """... and mixed derivatives, by the term and its inputs."""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
     compressed: CompressedPlan | None = None
@@ -76,7 +81,7 @@ class Plan:
     @property
     def holds_programs(self) -> bool:
         """Has a residual been written as a native program?"""
-        return bool(self.programs)
+        return bool(self.programs) or bool(self.seconds)
 
     def blocks(
         self, system: System, batch: int, batched: tuple[frozenset[str], ...], native: bool = False
@@ -88,7 +93,8 @@ class Plan:
                 block: BlockTerm = CompressedTerm(term, system, batch, own, *size, plan=self.compressed)
             else:
                 program = self.programs.get(number) if native else None
-                block = BlockTerm(term, system, batch, own, *size, program=program)
+                second = self.seconds.get(number) if native else None
+                block = BlockTerm(term, system, batch, own, *size, program=program, second=second)
             found.append(block.going(self.ways.get(number, block.way)))
         return tuple(found)
 

@@ -7,7 +7,8 @@ import ctypes
 import itertools
 import weakref
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,53 +18,44 @@ from mslsq.linear.torch_operators import registered
 from mslsq.native.text import Argument
 
 RESIDUALS, LINEARIZATIONS = "residuals", "linearizations"
-"""The two functions of a library."""
+"""The two functions of a residual."""
+
+VALUES = "values"
+"""The function of a vector."""
 
 LANES_OF_A_THREAD = 2048
 """Fewer are not given to a thread of their own: starting it takes as long."""
 
+F = TypeVar("F", bound="NativeFunctions")
 _NUMBERS = itertools.count()
-_PROGRAMS: "weakref.WeakValueDictionary[int, NativeProgram]" = weakref.WeakValueDictionary()
+_PROGRAMS: "weakref.WeakValueDictionary[int, NativeFunctions]" = weakref.WeakValueDictionary()
 
 
-class NativeProgram:
-    """A compiled function of one block and its Jacobian.
+@dataclass(frozen=True)
+class Loaded:
+    """A library that has been loaded, and where the functions of one program are in it."""
 
-    Args:
-        library: with the functions `residuals` and `linearizations`, their names after a prefix.
-        inputs: as the source was written for; those in `used` alone are read.
-        dtype: of real numbers; integers and booleans are read as int64.
-        rows, columns: of the Jacobian.
-        vector: lanes of a vector register.
-    """
+    library: ctypes.CDLL
+    prefix: str
+    """What the names of its functions begin with."""
+    inputs: tuple[Argument, ...]
+    """As the source was written for..."""
+    used: frozenset[int]
+    """... and which of them are read."""
+    dtype: torch.dtype
+    """Of real numbers; integers and booleans are read as int64."""
+    vector: int
+    """Lanes of a vector register."""
 
-    def __init__(
-        self,
-        library: ctypes.CDLL,
-        prefix: str,
-        inputs: Sequence[Argument],
-        used: frozenset[int],
-        dtype: torch.dtype,
-        rows: int,
-        columns: int,
-        vector: int,
-    ):
-        self.inputs, self.used, self.dtype = tuple(inputs), used, dtype
-        self.rows, self.columns, self._vector = rows, columns, vector
-        self._functions = {name: getattr(library, prefix + name) for name in (RESIDUALS, LINEARIZATIONS)}
+
+class NativeFunctions:
+    """Compiled functions of one block, of the same inputs; base of those that know their outputs."""
+
+    def __init__(self, loaded: Loaded, names: Sequence[str]):
+        self.inputs, self.used, self.dtype, self._vector = loaded.inputs, loaded.used, loaded.dtype, loaded.vector
+        self._functions = {name: getattr(loaded.library, loaded.prefix + name) for name in names}
         self.number = next(_NUMBERS)
         _PROGRAMS[self.number] = self
-
-    def residuals(self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int) -> Tensor:
-        """(outer, rows, lanes) of inputs that are (outer, ..., lanes), without `outer` where not `batched`, without
-        lanes where the program was written so."""
-        return native_residuals(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
-
-    def linearizations(
-        self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int
-    ) -> tuple[Tensor, Tensor]:
-        """`residuals`, and their Jacobians (outer, rows, columns, lanes)."""
-        return native_linearizations(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
 
     def run(self, name: str, tensors: Sequence[Tensor], batched: Sequence[int], outputs: Sequence[Tensor]) -> None:
         """Fill the outputs, (outer, ..., lanes) and contiguous."""
@@ -95,6 +87,46 @@ class NativeProgram:
 
         threads = min(torch.get_num_threads(), lanes // LANES_OF_A_THREAD)
         in_parts(part, vectors, threads)
+
+
+class NativeProgram(NativeFunctions):
+    """A compiled function of one block and its Jacobian, (rows, columns)."""
+
+    def __init__(self, loaded: Loaded, rows: int, columns: int):
+        super().__init__(loaded, (RESIDUALS, LINEARIZATIONS))
+        self.rows, self.columns = rows, columns
+
+    def residuals(self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int) -> Tensor:
+        """(outer, rows, lanes) of inputs that are (outer, ..., lanes), without `outer` where not `batched`, without
+        lanes where the program was written so."""
+        return native_residuals(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
+
+    def linearizations(
+        self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int
+    ) -> tuple[Tensor, Tensor]:
+        """`residuals`, and their Jacobians (outer, rows, columns, lanes)."""
+        return native_linearizations(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
+
+
+class NativeVector(NativeFunctions):
+    """A compiled function of one block whose output is a vector of `size` numbers."""
+
+    def __init__(self, loaded: Loaded, size: int):
+        super().__init__(loaded, (VALUES,))
+        self.size = size
+
+    def values(self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int) -> Tensor:
+        """(outer, size, lanes) of inputs as `NativeProgram.residuals` takes them."""
+        return native_values(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
+
+
+class SecondOrder(NamedTuple):
+    """What a cost of a block is differentiated by at a solution."""
+
+    gradient: NativeVector
+    """In the joint tangent."""
+    hessian: NativeVector
+    """The exact one, row by row."""
 
 
 class _Placed(NamedTuple):
@@ -141,7 +173,7 @@ def _step(tensor: Tensor, argument: Argument, has_outer: bool) -> int | None:
 @registered("native_residuals")
 def native_residuals(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
     """`NativeProgram.residuals`; `numbers` are those of the program, of problems and of lanes."""
-    program, outer, lanes = _found(numbers)
+    program, outer, lanes = _found(numbers, NativeProgram)
     residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype)
     program.run(RESIDUALS, tensors, batched, (residual,))
     return residual
@@ -149,14 +181,14 @@ def native_residuals(tensors: list[Tensor], batched: list[int], numbers: list[in
 
 @native_residuals.register_fake
 def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
-    program, outer, lanes = _found(numbers)
+    program, outer, lanes = _found(numbers, NativeProgram)
     return torch.empty(outer, program.rows, lanes, dtype=program.dtype, device=tensors[0].device)
 
 
 @registered("native_linearizations")
 def native_linearizations(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> tuple[Tensor, Tensor]:
     """`NativeProgram.linearizations`; `numbers` are those of the program, of problems and of lanes."""
-    program, outer, lanes = _found(numbers)
+    program, outer, lanes = _found(numbers, NativeProgram)
     residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype)
     jacobian = torch.empty(outer, program.rows, program.columns, lanes, dtype=program.dtype)
     program.run(LINEARIZATIONS, tensors, batched, (residual, jacobian))
@@ -165,12 +197,29 @@ def native_linearizations(tensors: list[Tensor], batched: list[int], numbers: li
 
 @native_linearizations.register_fake
 def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> tuple[Tensor, Tensor]:
-    program, outer, lanes = _found(numbers)
+    program, outer, lanes = _found(numbers, NativeProgram)
     device = tensors[0].device
     residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype, device=device)
     return residual, torch.empty(outer, program.rows, program.columns, lanes, dtype=program.dtype, device=device)
 
 
-def _found(numbers: list[int]) -> tuple[NativeProgram, int, int]:
+@registered("native_values")
+def native_values(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
+    """`NativeVector.values`; `numbers` are those of the program, of problems and of lanes."""
+    program, outer, lanes = _found(numbers, NativeVector)
+    vector = torch.empty(outer, program.size, lanes, dtype=program.dtype)
+    program.run(VALUES, tensors, batched, (vector,))
+    return vector
+
+
+@native_values.register_fake
+def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
+    program, outer, lanes = _found(numbers, NativeVector)
+    return torch.empty(outer, program.size, lanes, dtype=program.dtype, device=tensors[0].device)
+
+
+def _found(numbers: list[int], kind: type[F]) -> tuple[F, int, int]:
     number, outer, lanes = numbers
-    return _PROGRAMS[number], outer, lanes
+    program = _PROGRAMS[number]
+    assert isinstance(program, kind)  # who made the call knows
+    return program, outer, lanes

@@ -196,6 +196,11 @@ class Program:
                     stack.extend((operand, False) for operand in reversed(self.nodes[number].operands))
         return order
 
+    def inputs_of(self, outputs: Iterable[int]) -> frozenset[int]:
+        """The input tensors of which the outputs read something."""
+        nodes = [self.nodes[number] for number in self.needed(outputs)]
+        return frozenset(node.detail[0] for node in nodes if node.operation in ("input", "lookup"))
+
     def count(self, outputs: Iterable[int]) -> int:
         """How many operations the outputs take."""
         return sum(self.nodes[number].operation in OPERATIONS for number in self.needed(outputs))

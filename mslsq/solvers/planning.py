@@ -18,6 +18,7 @@ from mslsq.native.choice import choice
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System
 from mslsq.solvers.compressing import compressed_plan
+from mslsq.solvers.second_order import look_for_second_order
 from mslsq.solvers.solver import Solver
 
 PROGRAM_SECONDS = 1.0
@@ -86,7 +87,7 @@ def planned(
     if differentiated and not plan.hessians_checked:
         _choose_hessians(task, plan, values, inputs)
     if native and not plan.execution.why_eager:
-        _look_for_programs(task, plan, values, inputs)
+        _look_for_programs(task, plan, values, inputs, differentiated)
     linearizer = _linearizer(task, plan, native)
     return plan, linearizer, linearizer.prepare(inputs)
 
@@ -203,8 +204,11 @@ def _family_key(block: BlockTerm, values: Values, inputs: Inputs) -> Hashable:
     return (term.kind, term.family.key(), spaces, shared, start, tensors, counts, type(term.loss), global_key())
 
 
-def _look_for_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
-    """Take up the native programs that are ready, and begin with those that pay.
+def _look_for_programs(
+    task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], differentiated: bool
+) -> None:
+    """Take up the native programs that are ready, and begin with those that pay; of second derivatives too where
+    solutions are `differentiated`.
 
     What was recorded without a program goes.
     """
@@ -229,6 +233,8 @@ def _look_for_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inp
         if program is not None:
             plan.programs[number] = program
             plan.execution.graphs.clear()
+    if differentiated:
+        look_for_second_order(plan, task.solver, blocks, values, inputs, PROGRAM_SECONDS)
 
 
 def _zipped(
