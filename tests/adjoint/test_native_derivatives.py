@@ -1,0 +1,315 @@
+"""Derivatives of a solution by native programs: those of differences of solutions, and of PyTorch alone."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mslsq
+from mslsq.kernels.build import CompilerError, compiler
+from mslsq.linearize.agreement import NonDeterministicResidualError
+from mslsq.linearize.programs import Pending, Prospect
+from mslsq.linearize.second_order import MixedDraft, SecondOrderDraft
+from mslsq.solvers import planning, second_order
+
+F64 = torch.float64
+try:
+    compiler()
+except CompilerError:
+    pytestmark = pytest.mark.skip(reason="there is no C++ compiler")
+else:
+    pytestmark = pytest.mark.kernels
+
+TIGHT = mslsq.LevenbergMarquardt(max_steps=200, ftol=1e-16, xtol=1e-14, native="wait")
+PLAIN = mslsq.LevenbergMarquardt(max_steps=200, ftol=1e-16, xtol=1e-14, native="never")
+
+
+class Made:
+    """What became of every program of second derivatives."""
+
+    def __init__(self) -> None:
+        self.drafts: list[Pending[Any]] = []
+        self.programs: list[Any] = []
+
+    def by_kind(self, kind: type) -> list[Any]:
+        return [program for program in self.programs if program is not None and isinstance(program, kind)]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    found = Made()
+
+    def noting(kind: Any) -> Any:
+        class Noted(kind):
+            def program(self, *args: Any) -> Any:
+                program = super().program(*args)
+                found.drafts.append(self)
+                found.programs.append(program)
+                return program
+
+        return Noted
+
+    monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
+    monkeypatch.setattr(second_order, "SecondOrderDraft", noting(SecondOrderDraft))
+    monkeypatch.setattr(second_order, "MixedDraft", noting(MixedDraft))
+    monkeypatch.setattr(planning, "_prospect", lambda *_: Prospect())  # nothing is known of other tests' terms
+    return found
+
+
+class OwnDifference(mslsq.CostFunction):
+    """How far a measured element is from one after the other, on any manifold."""
+
+    def residual(self, a: Any, b: Any, measured: Any) -> Tensor:
+        return a.inverse().compose(b).local(measured)
+
+
+def ring(manifold: type, count: int = 5) -> tuple[Callable[..., mslsq.Problem], dict[str, Any], dict[str, Tensor]]:
+    """A ring of elements whose measurements contradict each other, its start, and what it is differentiated in."""
+    generator = torch.Generator().manual_seed(2)
+    i = torch.arange(count)
+    truth = manifold.random(count, generator=generator, dtype=F64)
+
+    def noise(size: float) -> Tensor:
+        return size * torch.randn(count, manifold.tangent_dim, generator=generator, dtype=F64)
+
+    measured = (truth.inverse() @ truth[(i + 1) % count]).retract(noise(0.2))
+    root = torch.eye(manifold.tangent_dim, dtype=F64)
+    root = root + 0.2 * torch.randn(count, *root.shape, generator=generator, dtype=F64)
+    inputs = {"measured": measured.storage, "root": root, "scale": torch.tensor(0.7, dtype=F64)}
+
+    def problem(loss: Any = mslsq.Cauchy, **given: Tensor) -> mslsq.Problem:
+        given = {**inputs, **given}
+        x = mslsq.Variable("x", manifold, count=count)
+        cost = OwnDifference(
+            x[i],
+            x[(i + 1) % count],
+            measured=manifold(given["measured"]),
+            weight=mslsq.SqrtInformation(given["root"]),
+            loss=loss(given["scale"]) if loss else None,
+            name="difference",
+        )
+        return mslsq.Problem(cost, x.fixed([0]))
+
+    return problem, {"x": truth.retract(noise(0.05))}, inputs
+
+
+def weighted(value: Any) -> Tensor:
+    """A number that depends on all of a solution."""
+    storage = value if isinstance(value, Tensor) else value.storage
+    return (storage * torch.arange(1.0, storage.numel() + 1, dtype=F64).cos().reshape(storage.shape)).sum()
+
+
+def difference(function: Callable[[Tensor], Tensor], at: Tensor, along: Tensor, h: float = 2e-3) -> Tensor:
+    """The derivative by central differences of fourth order."""
+    with torch.no_grad():
+        pairs = [function(at + k * h * along) - function(at - k * h * along) for k in (1, 2)]
+    return (8 * pairs[0] - pairs[1]) / (12 * h)
+
+
+@pytest.mark.parametrize("manifold", [mslsq.SO2, mslsq.SE2, mslsq.SO3, mslsq.SE3, mslsq.Sim3, mslsq.UnitVector])
+def test_the_gradient_in_measurements_weights_and_scale_equals_differences(manifold, made):
+    if manifold is mslsq.UnitVector:
+        problem, start, inputs = unit_vectors()
+    else:
+        problem, start, inputs = ring(manifold)
+
+    def solved(solver: Any, **given: Tensor) -> Tensor:
+        solution = mslsq.solve(problem(**given), start, solver=solver)
+        assert bool(solution.converged)
+        return weighted(solution.value["x"])
+
+    given = {name: tensor.clone().requires_grad_() for name, tensor in inputs.items()}
+    found = torch.autograd.grad(solved(TIGHT, **given), list(given.values()))
+    assert made.programs and all(program is not None for program in made.programs), made.drafts[0].why_not
+    assert {type(draft).__mro__[1] for draft in made.drafts} == {SecondOrderDraft, MixedDraft}
+    alone = torch.autograd.grad(solved(PLAIN, **given), list(given.values()))
+    for (name, tensor), gradient, right in zip(inputs.items(), found, alone, strict=True):
+        assert torch.allclose(gradient, right, rtol=1e-6, atol=1e-7), name
+        along = torch.arange(1.0, tensor.numel() + 1, dtype=F64).sin().reshape(tensor.shape)
+        if name == "measured":
+            along = manifold(tensor).retract(1e-6 * along.reshape(len(tensor), -1)[:, : manifold.tangent_dim]).storage
+            along = (along - tensor) * 1e6
+        expected = difference(lambda x, name=name: solved(PLAIN, **{name: x}), tensor, along)
+        # A solution is known to 1e-9 or so, its differences are over 4e-3.
+        assert torch.allclose((gradient * along).sum(), expected, rtol=1e-4, atol=1e-5), name
+
+
+def unit_vectors() -> tuple[Callable[..., mslsq.Problem], dict[str, Any], dict[str, Tensor]]:
+    """Directions, each near two measured ones: a manifold that is no group."""
+    generator = torch.Generator().manual_seed(3)
+    measured = mslsq.UnitVector.random(6, generator=generator, dtype=F64)
+    i = torch.arange(6) // 2
+    inputs = {"measured": measured.storage, "scale": torch.tensor(0.9, dtype=F64)}
+
+    class Towards(mslsq.CostFunction):
+        def residual(self, x: Any, measured: Tensor) -> Tensor:
+            return x.storage - 1.5 * measured
+
+    def problem(**given: Tensor) -> mslsq.Problem:
+        given = {**inputs, **given}
+        x = mslsq.Variable("x", mslsq.UnitVector, count=3)
+        return mslsq.Problem(Towards(x[i], measured=given["measured"], loss=mslsq.SoftL1(given["scale"])))
+
+    return problem, {"x": measured[::2]}, inputs
+
+
+def test_every_layout_of_inputs_gets_the_gradient_of_pytorch(made):
+    """Per block, shared, per problem of a batch; many blocks of one variable, and one block per problem."""
+    generator = torch.Generator().manual_seed(6)
+    t = torch.rand(7, generator=generator, dtype=F64)
+    y = torch.exp(t) + 0.4 + 0.1 * torch.randn(4, 7, generator=generator, dtype=F64)
+    p = mslsq.Variable("p", mslsq.Euclidean(2))
+
+    class Curve(mslsq.CostFunction):
+        def residual(self, p: Tensor, t: Tensor, y: Tensor, slope: Tensor) -> Tensor:
+            return (torch.exp(p[0] * t) * slope + p[1] - y)[None]
+
+    start = {"p": torch.zeros(2, dtype=F64)}
+    problem = mslsq.Problem(Curve(p, t=t, y=y[0], slope=mslsq.Shared(torch.ones((), dtype=F64)), name="curve"))
+
+    def blocks(solver: Any) -> list[Tensor]:
+        own = [x.clone().requires_grad_() for x in (t, y, torch.tensor(1.2, dtype=F64))]
+        data = {"curve": dict(zip(("t", "y", "slope"), own, strict=True))}
+        in_dims = (None, {"curve": {"t": None, "y": 0, "slope": None}})
+        value = mslsq.solve(problem, start, data, in_dims=in_dims, solver=solver).value["p"]
+        return list(torch.autograd.grad(weighted(value), own))
+
+    def residual(p: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        return torch.exp(p[0] * t) + p[1] - y
+
+    def fits(solver: Any) -> list[Tensor]:
+        own = [x.clone().requires_grad_() for x in (t, y)]
+        value = mslsq.least_squares(residual, start["p"], tuple(own), in_dims=(None, None, 0), solver=solver).value
+        return list(torch.autograd.grad(weighted(value), own))
+
+    def one_fit(solver: Any) -> list[Tensor]:
+        own = [x.clone().requires_grad_() for x in (t, y[0])]
+        value = mslsq.least_squares(residual, start["p"], tuple(own), solver=solver, loss=mslsq.Huber(0.5)).value
+        return list(torch.autograd.grad(weighted(value), own))
+
+    for gradients in (blocks, fits, one_fit):
+        made.programs.clear()
+        native = gradients(TIGHT)
+        assert len(made.programs) >= 2 and all(program is not None for program in made.programs)
+        for own, expected in zip(native, gradients(PLAIN), strict=True):
+            assert torch.allclose(own, expected, rtol=1e-7, atol=1e-10)
+
+
+def test_a_batch_of_graphs_gets_the_gradient_of_each_alone(made):
+    problem, start, inputs = ring(mslsq.SE2)
+    built = problem(loss=None)
+    scale = torch.tensor([1.0, 1.01, 0.98], dtype=F64)
+    measured = (inputs["measured"] * scale[:, None, None]).requires_grad_()
+    in_dims = (None, {"difference": {"measured": 0}})
+
+    def solved(measured: Tensor, in_dims: Any = None) -> Tensor:
+        data = {"difference": {"measured": measured}}
+        return mslsq.solve(built, start, data, in_dims=in_dims, solver=TIGHT).value["x"].storage
+
+    (together,) = torch.autograd.grad(sum(map(weighted, solved(measured, in_dims))), measured)
+    for alone, found in zip(measured, together, strict=True):
+        (expected,) = torch.autograd.grad(weighted(solved(alone)), alone)
+        assert torch.allclose(found, expected, rtol=1e-7, atol=1e-10)
+    assert all(program is not None for program in made.programs)
+
+
+def second_directional(solver: Any, built: mslsq.Problem, start: Any, measured: Tensor, along: Tensor) -> Tensor:
+    given = measured.clone().requires_grad_()
+    value = mslsq.solve(built, start, {"difference": {"measured": given}}, solver=solver).value["x"]
+    (gradient,) = torch.autograd.grad(weighted(value), given, create_graph=True)
+    (found,) = torch.autograd.grad((gradient * along).sum(), given)
+    return (found * along).sum()
+
+
+def test_second_derivatives_equal_differences_of_native_gradients(made):
+    problem, start, inputs = ring(mslsq.SE2, 4)
+    built, measured = problem(), inputs["measured"]
+    along = torch.arange(1.0, measured.numel() + 1, dtype=F64).sin().reshape(measured.shape)
+
+    def slope(at: Tensor) -> Tensor:
+        with torch.enable_grad():
+            given = at.clone().requires_grad_()
+            value = mslsq.solve(built, start, {"difference": {"measured": given}}, solver=TIGHT).value["x"]
+            (gradient,) = torch.autograd.grad(weighted(value), given)
+        return (gradient * along).sum()
+
+    found = second_directional(TIGHT, built, start, measured, along)
+    assert all(program is not None for program in made.programs)
+    assert torch.allclose(found, difference(slope, measured, along), rtol=1e-6)
+    assert torch.allclose(found, second_directional(PLAIN, built, start, measured, along), rtol=1e-7)
+
+
+def test_transforms_outside_of_a_native_solve_give_the_same(made):
+    problem, start, inputs = ring(mslsq.SE2, 4)
+    built = problem()
+    several = torch.stack([inputs["measured"], 1.01 * inputs["measured"]])
+
+    def number(measured: Tensor) -> Tensor:
+        return weighted(mslsq.solve(built, start, {"difference": {"measured": measured}}, solver=TIGHT).value["x"])
+
+    mapped = torch.func.vmap(torch.func.grad(number))(several)
+    forward = torch.func.vmap(torch.func.jacfwd(number))(several)
+    for one, found, other in zip(several, mapped, forward, strict=True):
+        given = one.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(number(given), given)
+        assert torch.allclose(found, expected, rtol=1e-7, atol=1e-10)
+        assert torch.allclose(other, expected, rtol=1e-7, atol=1e-10)
+    assert all(program is not None for program in made.programs)
+
+
+def test_what_has_no_form_in_scalars_is_differentiated_by_pytorch(made):
+    y, t = torch.tensor([3.0, 1.0, 2.5], dtype=F64), torch.tensor([0.1, 0.4, 1.1], dtype=F64)
+
+    def residual(p: Tensor, y: Tensor) -> Tensor:
+        return torch.sort(y).values - torch.exp(p[0] * t) - p[1]
+
+    def gradient(solver: Any) -> Tensor:
+        given = y.clone().requires_grad_()
+        value = mslsq.least_squares(residual, torch.zeros(2, dtype=F64), (given,), solver=solver).value
+        return torch.autograd.grad(weighted(value), given)[0]
+
+    found = gradient(TIGHT)
+    assert made.programs and not any(made.programs) and "sort" in made.drafts[0].why_not
+    assert torch.allclose(found, gradient(PLAIN), rtol=1e-8)
+
+
+def test_a_residual_that_changes_before_a_second_derivative_is_an_error(made):
+    """The first derivative is that of the solve; the second would be one of another residual."""
+    state = {"factor": 1.0}
+
+    class Opaque:
+        __slots__ = ()
+
+        @property
+        def factor(self) -> float:
+            return state["factor"]
+
+    opaque = Opaque()
+    y = torch.tensor([3.0, 1.0, 2.5], dtype=F64)
+
+    def residual(p: Tensor, y: Tensor) -> Tensor:
+        return torch.exp(-p[0] * y) * opaque.factor + p[1] - y
+
+    def solved(given: Tensor) -> Tensor:
+        return weighted(mslsq.least_squares(residual, torch.zeros(2, dtype=F64), (given,), solver=TIGHT).value)
+
+    given = y.clone().requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (expected,) = torch.autograd.grad(solved(given), given)
+        value = solved(given)
+        state["factor"] = 2.0
+        (found,) = torch.autograd.grad(value, given, retain_graph=True)
+        assert torch.equal(found, expected)
+        with pytest.raises(NonDeterministicResidualError, match="has changed"):
+            torch.autograd.grad(value, given, create_graph=True)
+
+
+def test_no_program_is_made_where_none_is_wanted(made):
+    problem, start, inputs = ring(mslsq.SE2)
+    given = inputs["measured"].clone().requires_grad_()
+    weighted(mslsq.solve(problem(measured=given), start, solver=PLAIN).value["x"]).backward()
+    assert given.grad is not None and not made.drafts
