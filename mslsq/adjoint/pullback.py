@@ -11,6 +11,7 @@ derivative of that gradient (`create_graph=True`) takes the chord steps after al
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -27,13 +28,12 @@ from mslsq.linearize.agreement import (
 )
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.linearizer import Linearizer
-from mslsq.linearize.second_order import gradients_by_input
+from mslsq.linearize.second_order import gradients_by_input, pulled_through_retraction
 from mslsq.linearize.ways import sample_at_ends
 from mslsq.native.operator import SecondOrder
 from mslsq.private import is_batched_by_autograd, transforms_are_active, vjp, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solvers.second_order import mixed_programs
-from mslsq.tracing.graph import TRANSFORM_LOCK
 
 if TYPE_CHECKING:
     from mslsq.adjoint.attachment import Attachment
@@ -110,12 +110,12 @@ class Ways(NamedTuple):
 
 
 def _graphs(attachment: "Attachment", wanted: tuple[bool, ...]) -> Ways | None:
-    """The recorded pullbacks."""
+    """The recorded pullbacks: of the retraction to tangents, and of the gradient to the wanted inputs."""
     linearizer, values = attachment.linearizer, attachment.answer.values
     columns = values[0].new_zeros(len(values[0]), linearizer.structure.num_columns)
 
     def through_retraction(values: Values, towards: Values) -> Tensor:
-        return _through_retraction(linearizer, values, towards)
+        return vjp(lambda delta: linearizer.retract(values, delta), torch.zeros_like(columns))[1](towards)[0]
 
     def to_inputs(values: Values, inputs: tuple[Inputs, ...], move: Tensor) -> tuple[Tensor, ...]:
         return _gradient_along(linearizer, values, inputs, move, wanted)
@@ -143,10 +143,6 @@ def _native_ways(attachment: "Attachment") -> Ways | None:
     if programs is None:
         return None
 
-    def through_retraction(values: Values, towards: Values) -> Tensor:
-        with TRANSFORM_LOCK:
-            return _through_retraction(linearizer, values, towards)
-
     def to_inputs(values: Values, inputs: tuple[Inputs, ...], move: Tensor) -> list[Tensor]:
         found: list[Tensor] = []
         for number, program in programs.items():
@@ -161,7 +157,7 @@ def _native_ways(attachment: "Attachment") -> Ways | None:
         for number, second in plan.seconds.items():
             _check_unchanged(linearizer.blocks[number], second, values, inputs[number])
 
-    return Ways(through_retraction, to_inputs, check)
+    return Ways(partial(pulled_through_retraction, linearizer), to_inputs, check)
 
 
 def _check_unchanged(block: BlockTerm, second: SecondOrder, values: Values, inputs: Inputs) -> None:
@@ -180,11 +176,6 @@ def _check_unchanged(block: BlockTerm, second: SecondOrder, values: Values, inpu
             "before a second derivative was taken (create_graph=True). Change it after the last backward pass, or pass "
             "what changes in args (or as data of the cost)."
         ) from error
-
-
-def _through_retraction(linearizer: Linearizer, values: Values, towards: Values) -> Tensor:
-    columns = values[0].new_zeros(len(values[0]), linearizer.structure.num_columns)
-    return vjp(lambda delta: linearizer.retract(values, delta), columns)[1](towards)[0]
 
 
 def _gradient_along(

@@ -22,6 +22,7 @@ from mslsq import pytree
 from mslsq.linearize.derivatives import ORDINARY, Way
 from mslsq.linearize.one_block import OneBlock
 from mslsq.native.operator import NativeProgram, SecondOrder
+from mslsq.native.replaying import ReplayedProgram
 from mslsq.private import forward_level_is_open, is_wrapped
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.problem.system import Inputs, System, Term, residual_vector
@@ -50,7 +51,7 @@ class BlockTerm(OneBlock):
     """How many leading entries are complex (pairs of reals)."""
     way: Way = ORDINARY
     """How it is differentiated; the residual of `term` is that of the way."""
-    program: NativeProgram | None = None
+    program: NativeProgram | ReplayedProgram | None = None
     """Residual and Jacobian as native code, used where no derivative of them is asked for."""
     second: SecondOrder | None = None
     """The same of the gradient and the exact Hessian of the block's cost."""

@@ -43,10 +43,11 @@ class Pending(Generic[P]):
     what: ClassVar[str] = ""
     """What the programs compute, of a term of that name."""
 
-    def __init__(self, block: BlockTerm, values: Values, inputs: Inputs):
+    def __init__(self, block: BlockTerm, values: Values, inputs: Inputs, compiled: bool = True):
         self.why_not = ""
         self._name = f"{self.what}{block.term.name!r}"
         self._making: Making[Any] | None = None
+        self._scalars: list[Any] = []
         with self._saying_why(), TRANSFORM_LOCK, torch.no_grad():
             dtype = values[0].dtype
             if dtype not in (torch.float64, torch.float32):
@@ -55,7 +56,9 @@ class Pending(Generic[P]):
             def written(storages: tuple[Tensor, ...], first: Inputs) -> list[Any]:
                 return self.written(block, storages, dict(first))
 
-            self._making = Making(of_a_block(written, block.term, block.batched, values, inputs))
+            self._scalars = of_a_block(written, block.term, block.batched, values, inputs)
+            if compiled:
+                self.compile()
 
     def written(self, block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> list[Any]:
         """The programs as scalars, recorded at the numbers of one block.
@@ -77,6 +80,11 @@ class Pending(Generic[P]):
             return f"{self._name} has no native program: {self.why_not}"
         return self._making.build.sentence(self._name)
 
+    def compile(self) -> None:
+        """Begin with the compiler, if that has not been done. CompilerError where there is none."""
+        if self._making is None and self._scalars:
+            self._making = Making(self._scalars)
+
     def wait(self) -> None:
         """Wait for the compiler."""
         if self._making is not None:
@@ -88,6 +96,7 @@ class Pending(Generic[P]):
             with self._saying_why():
                 programs = self._making.programs()
                 if programs is not None:
+                    self._scalars.clear()  # megabytes
                     return self.checked(block, values, inputs, programs)
         return None
 
@@ -131,10 +140,10 @@ class Prospect:
 
     seconds: float = 0.0
     draft: Draft | None = None
-    second: "Pending[Any] | None" = None
+    second: Any = None
     """Gradient and exact Hessian, for derivatives of solutions..."""
-    mixed: "dict[tuple[str, ...], Pending[Any]]" = field(default_factory=dict)
-    """... and the mixed derivatives, by the inputs that they are taken in."""
+    mixed: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    """... and the mixed derivatives, by the inputs that they are taken in (`linearize.second_order`)."""
     is_given_up: bool = False
     """Does what the residual reads change unseen? Then a program would be written again and again."""
 
@@ -182,8 +191,12 @@ def motion_of(block: BlockTerm, program: Program, twice: bool = False) -> Motion
 def _moves(space: Space, dtype: torch.dtype) -> Moves:
     """How a variable follows its tangent; of the library's own manifolds recorded once in a process, which takes 80 of
     the 190 ms of an SE(3) between factor's program. The code of a user's manifold may change under its name."""
-    is_of_library = isinstance(space, ManifoldSpace) and space.manifold.__module__.startswith("mslsq.manifolds.")
-    return _kept_moves(space, dtype) if is_of_library else _recorded_moves(space, dtype)
+    return kept_moves(space, dtype) if is_of_library(space) else _recorded_moves(space, dtype)
+
+
+def is_of_library(space: Space) -> bool:
+    """Is it a manifold of the library's own?"""
+    return isinstance(space, ManifoldSpace) and space.manifold.__module__.startswith("mslsq.manifolds.")
 
 
 def _recorded_moves(space: Space, dtype: torch.dtype) -> Moves:
@@ -194,7 +207,7 @@ def _recorded_moves(space: Space, dtype: torch.dtype) -> Moves:
     return moved_at_rest(graph, space.storage_dim, space.tangent_dim, dtype)
 
 
-_kept_moves = cache(_recorded_moves)
+kept_moves = cache(_recorded_moves)
 
 
 def _arguments(block: BlockTerm, leaves: list[Tensor], names: list[str]) -> list[Argument]:

@@ -1,38 +1,107 @@
-"""Second derivatives of a term as native programs: what the derivatives of a solution take of it.
+"""Second derivatives of a term as programs of scalars: what the derivatives of a solution take of it.
 
 Gradient and exact Hessian of a block's cost judge a solution; the mixed derivative ∂/∂d (vᵀ ∂cost/∂x) takes a tangent v
-to the inputs d. All are programs of the scalars of the cost, loss and weight inside.
+to the inputs d. All are programs of the scalars of the cost, loss and weight inside, compiled or run by PyTorch.
 """
 
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.linearize.agreement import compare_mixed, compare_second_order, double_backward
 from mslsq.linearize.blocks import BlockTerm, Values
-from mslsq.linearize.programs import Pending, motion_of, scalars_of
+from mslsq.linearize.linearizer import Linearizer
+from mslsq.linearize.programs import P, Pending, is_of_library, kept_moves, motion_of, scalars_of
 from mslsq.linearize.ways import sample_at_ends
-from mslsq.native.building import WrittenVector
+from mslsq.manifolds.space import Space
+from mslsq.native.building import WrittenVector, linearized
 from mslsq.native.curvature import LARGEST_CURVATURE, gradient, hessian, mixed
-from mslsq.native.operator import NativeVector, SecondOrder
+from mslsq.native.operator import SecondOrder, VectorFunction
+from mslsq.native.replaying import ReplayedProgram, ReplayedVector
 from mslsq.native.scalars import NotScalarError, Program, Scalar
 from mslsq.native.text import Argument
+from mslsq.private import vjp
 from mslsq.problem.system import Inputs
+from mslsq.tracing.graph import TRANSFORM_LOCK
 
 
-class SecondOrderDraft(Pending[SecondOrder]):
+class Cost(NamedTuple):
+    """Residual and cost of one block as scalars: what all second derivatives are made from."""
+
+    program: Program
+    """To be copied, not to be added to."""
+    inputs: tuple[Argument, ...]
+    residual: tuple[int, ...]
+    """The whitened residual, by its nodes."""
+    cost: int
+    """½ρ."""
+
+    @staticmethod
+    def of(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> "Cost":
+        """Recorded at the numbers of one block."""
+
+        def both(storages: tuple[Tensor, ...], inputs: Inputs) -> list[Tensor]:
+            residual = block.residual_of_block(storages, inputs)
+            return [residual, block._cost_of_residual(residual, inputs)]
+
+        program, (residual, cost), arguments = scalars_of(block, both, storages, first)
+        numbers = tuple(entry.number for entry in residual.reshape(-1))
+        return Cost(program, tuple(arguments), numbers, cost.reshape(-1)[0].number)
+
+    def value(self, program: Program) -> Scalar:
+        """½ρ in a copy of the program."""
+        return Scalar(program, self.cost)
+
+
+class Replayable(Pending[P]):
+    """Programs that PyTorch can run, too, as long as they are not compiled."""
+
+    def begin(self) -> None:
+        """Begin with the compiler, if that has not been done and can be."""
+        if not self.why_not:
+            with self._saying_why():
+                self.compile()
+
+    def replayed(self, block: BlockTerm, values: Values, inputs: Inputs) -> P | None:
+        """The program as operations of PyTorch, if it is right on blocks of this term."""
+        if self._scalars:
+            with self._saying_why():
+                return self.checked(block, values, inputs, [scalars.replayed() for scalars in self._scalars])
+            self._scalars.clear()
+        return None
+
+
+class SecondOrderDraft(Replayable[SecondOrder]):
     """Gradient and exact Hessian."""
 
     what: ClassVar[str] = "second derivatives of "
+    cost: "Cost | None" = None
+    """What was recorded."""
 
     def written(self, block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> list[Any]:
-        program, cost, arguments = _cost(block, storages, first)
+        self.cost = Cost.of(block, storages, first)
+        program, cost = self.cost.program.copy(), self.cost.value
         motion = motion_of(block, program, twice=True)
         return [
-            WrittenVector.of(program, arguments, entries, LARGEST_CURVATURE)
-            for entries in (gradient(program, cost, motion), hessian(program, cost, motion))
+            WrittenVector.of(program, self.cost.inputs, entries, LARGEST_CURVATURE)
+            for entries in (gradient(program, cost(program), motion), hessian(program, cost(program), motion))
         ]
+
+    def guard(self, block: BlockTerm) -> ReplayedProgram | None:
+        """Residual and Jacobian of the same recording, by which it is noticed that it has gone stale; None where there
+        is none, and where the user has given Jacobians, which are not those of the recording."""
+        if self.cost is None or block.term.jacobians is not None:
+            return None
+        with self._saying_why():
+            program = self.cost.program.copy()
+            residual = [Scalar(program, number) for number in self.cost.residual]
+            jacobian = linearized(program, residual, motion_of(block, program).directions, sum(block.tangents))
+            written = WrittenVector.of(program, self.cost.inputs, [*residual, *jacobian], LARGEST_CURVATURE)
+            return ReplayedProgram(written.replayed(), len(residual))
+        return None
 
     def checked(self, block: BlockTerm, values: Values, inputs: Inputs, programs: list[Any]) -> SecondOrder:
         found, sample = SecondOrder(*programs), sample_at_ends(block, values, inputs)
@@ -43,9 +112,13 @@ class SecondOrderDraft(Pending[SecondOrder]):
 class MixedProgram(NamedTuple):
     """∂/∂d (vᵀ ∂cost/∂x) of a block in some of its inputs d, side by side in one vector."""
 
-    vector: NativeVector
+    vector: VectorFunction
     sizes: tuple[tuple[str, int], ...]
     """The inputs, and how many numbers of one block each has."""
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.vector.is_compiled
 
     def of_lanes(
         self,
@@ -68,24 +141,33 @@ class MixedProgram(NamedTuple):
         return {name: piece for (name, _), piece in zip(self.sizes, pieces, strict=True)}
 
 
-class MixedDraft(Pending[MixedProgram]):
+class MixedDraft(Replayable[MixedProgram]):
     """The mixed derivative in some inputs."""
 
     what: ClassVar[str] = "mixed derivatives of "
 
-    def __init__(self, block: BlockTerm, values: Values, inputs: Inputs, wanted: tuple[str, ...]):
-        self._wanted = wanted
+    def __init__(
+        self,
+        block: BlockTerm,
+        values: Values,
+        inputs: Inputs,
+        cost: "Cost | None",
+        wanted: tuple[str, ...],
+        compiled: bool = True,
+    ):
+        self._cost, self._wanted = cost, wanted
         self._sizes: tuple[tuple[str, int], ...] = ()
-        super().__init__(block, values, inputs)
+        super().__init__(block, values, inputs, compiled)
 
     def written(self, block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> list[Any]:
-        program, cost, arguments = _cost(block, storages, first)
+        recorded = self._cost or Cost.of(block, storages, first)
+        program, arguments = recorded.program.copy(), recorded.inputs
         motion = motion_of(block, program)
         self._sizes = tuple((name, first[name].numel()) for name in self._wanted)
         numbers = {name: len(storages) + k for k, name in enumerate(first)}
         data = [program.input(numbers[name], k, "real") for name, size in self._sizes for k in range(size)]
         along = [program.input(len(arguments), k, "real") for k in range(motion.columns)]
-        entries = mixed(program, cost, motion, along, data)
+        entries = mixed(program, recorded.value(program), motion, along, data)
         arguments = [*arguments, Argument(motion.columns, True)]
         return [WrittenVector.of(program, arguments, entries, LARGEST_CURVATURE)]
 
@@ -99,6 +181,39 @@ class MixedDraft(Pending[MixedProgram]):
 
         compare_mixed(sample, along, expected)
         return found
+
+
+def pulled_through_retraction(
+    linearizer: Linearizer, values: Values, towards: Values
+) -> Float[Tensor, "batch columns"]:
+    """Cotangents of the values as one of a step from them, in the columns of the system."""
+    unknowns, structure = linearizer.system.unknowns, linearizer.structure
+    pieces = [_pulled(unknown.space, *pair) for unknown, *pair in zip(unknowns, values, towards, strict=True)]
+    joint = torch.cat([piece.flatten(1) for piece in pieces], 1)
+    if structure.natural:
+        return joint
+    index = torch.cat([columns.reshape(-1) for columns in structure.columns])
+    # The last one takes the blocks that are held fixed.
+    return joint.new_zeros(len(joint), structure.num_columns + 1).index_add(1, index, joint)[:, :-1]
+
+
+def _pulled(
+    space: Space, x: Float[Tensor, "batch count storage"], towards: Float[Tensor, "batch count storage"]
+) -> Float[Tensor, "batch count tangent"]:
+    if space.is_euclidean:
+        return towards
+    if is_of_library(space) and x.device.type == "cpu":
+        return _kept_pullback(space, x.dtype).values([x.mT, towards.mT], [True, True], len(x), x.shape[1]).mT
+    with TRANSFORM_LOCK:
+        return vjp(lambda delta: space.retract(x, delta), x.new_zeros(*x.shape[:2], space.tangent_dim))[1](towards)[0]
+
+
+@cache
+def _kept_pullback(space: Space, dtype: torch.dtype) -> ReplayedVector:
+    with TRANSFORM_LOCK, torch.no_grad():
+        program, entries = kept_moves(space, dtype).pullback()
+    inputs = [Argument(space.storage_dim, True)] * 2
+    return WrittenVector.of(program, inputs, entries, LARGEST_CURVATURE).replayed()
 
 
 def gradients_by_input(
@@ -116,16 +231,6 @@ def _in_layout_of(given: Tensor, block: BlockTerm, name: str, part: Float[Tensor
         part = part.movedim(-1, 1) if name in block.term.per_block else part.sum(-1)
         part = part if name in block.batched else part.sum(0)
     return part.reshape(given.shape).to(given.dtype)
-
-
-def _cost(
-    block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]
-) -> tuple[Program, Scalar, list[Argument]]:
-    """½ρ of one block as a scalar."""
-    program, outputs, arguments = scalars_of(
-        block, lambda storages, inputs: [block.cost_of_block(storages, inputs)], storages, first
-    )
-    return program, outputs[0].reshape(-1)[0], arguments
 
 
 def _expected(expected: list[Any] | None) -> list[Any]:

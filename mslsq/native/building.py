@@ -9,6 +9,7 @@ from mslsq.kernels.build import CompilerError
 from mslsq.native import derivative
 from mslsq.native.operator import LINEARIZATIONS, RESIDUALS, VALUES, Loaded, NativeProgram, NativeVector
 from mslsq.native.processor import VECTOR_BYTES, target
+from mslsq.native.replaying import ReplayedVector
 from mslsq.native.scalars import LARGEST, NotScalarError, Program, Scalar
 from mslsq.native.store import Build, request
 from mslsq.native.text import Argument, Function, source, written
@@ -88,6 +89,10 @@ class WrittenVector:
     def form(self) -> Callable[[Loaded], NativeVector]:
         """As `Written.form`."""
         return partial(NativeVector, size=len(self.entries))
+
+    def replayed(self) -> ReplayedVector:
+        """The function without a compiler. NotScalarError where there is none."""
+        return ReplayedVector(self.program, self.inputs, self.entries)
 
 
 def _check_size(program: Program, outputs: Sequence[int], largest: int) -> None:

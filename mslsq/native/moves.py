@@ -74,6 +74,16 @@ class Moves:
             found[entries[row]][first + column] = slope
         return found
 
+    def pullback(self) -> tuple[Program, list[Scalar]]:
+        """Mᵀt, of x (input 0) and a cotangent t of it (input 1), with M = ∂x/∂δ."""
+        program = Program(self._program.dtype)
+        entries: list[Scalar] = [program.constant(0, "real")] * self._tangent
+        slopes = _transplanted(self._program, [slope for _, _, slope in self._slopes], program, 0)
+        for (row, column, _), slope in zip(self._slopes, slopes, strict=True):
+            term = slope * program.input(1, row, "real")
+            entries[column] = term if entries[column].value == 0 else entries[column] + term
+        return program, entries
+
     def bends(self, program: Program, tensor: int, first: int) -> list[tuple[int, int, int, Scalar]]:
         """The second derivatives that are not zero: the node of an entry of input number `tensor`, two columns from
         `first` (the second one not the larger), and the derivative."""

@@ -8,7 +8,7 @@ import itertools
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,9 +26,9 @@ VALUES = "values"
 LANES_OF_A_THREAD = 2048
 """Fewer are not given to a thread of their own: starting it takes as long."""
 
-F = TypeVar("F", bound="NativeFunctions")
+F = TypeVar("F", bound="NativeProgram | VectorFunction")
 _NUMBERS = itertools.count()
-_PROGRAMS: "weakref.WeakValueDictionary[int, NativeFunctions]" = weakref.WeakValueDictionary()
+_PROGRAMS: "weakref.WeakValueDictionary[int, NativeProgram | VectorFunction]" = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,6 @@ class NativeFunctions:
     def __init__(self, loaded: Loaded, names: Sequence[str]):
         self.inputs, self.used, self.dtype, self._vector = loaded.inputs, loaded.used, loaded.dtype, loaded.vector
         self._functions = {name: getattr(loaded.library, loaded.prefix + name) for name in names}
-        self.number = next(_NUMBERS)
-        _PROGRAMS[self.number] = self
 
     def run(self, name: str, tensors: Sequence[Tensor], batched: Sequence[int], outputs: Sequence[Tensor]) -> None:
         """Fill the outputs, (outer, ..., lanes) and contiguous."""
@@ -95,6 +93,8 @@ class NativeProgram(NativeFunctions):
     def __init__(self, loaded: Loaded, rows: int, columns: int):
         super().__init__(loaded, (RESIDUALS, LINEARIZATIONS))
         self.rows, self.columns = rows, columns
+        self.number = next(_NUMBERS)
+        _PROGRAMS[self.number] = self
 
     def residuals(self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int) -> Tensor:
         """(outer, rows, lanes) of inputs that are (outer, ..., lanes), without `outer` where not `batched`, without
@@ -108,25 +108,52 @@ class NativeProgram(NativeFunctions):
         return native_linearizations(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
 
 
-class NativeVector(NativeFunctions):
-    """A compiled function of one block whose output is a vector of `size` numbers."""
+class VectorFunction:
+    """A function of one block whose output is a vector of `size` numbers; base of those that are compiled, and of those
+    that PyTorch runs."""
 
-    def __init__(self, loaded: Loaded, size: int):
-        super().__init__(loaded, (VALUES,))
-        self.size = size
+    is_compiled: ClassVar[bool] = False
+
+    def __init__(self, dtype: torch.dtype, size: int):
+        self.dtype, self.size = dtype, size
+        self.number = next(_NUMBERS)
+        _PROGRAMS[self.number] = self
 
     def values(self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int) -> Tensor:
         """(outer, size, lanes) of inputs as `NativeProgram.residuals` takes them."""
         return native_values(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
 
+    def filled(self, tensors: Sequence[Tensor], batched: Sequence[int], outer: int, lanes: int) -> Tensor:
+        """`values`, computed now."""
+        raise NotImplementedError
+
+
+class NativeVector(VectorFunction):
+    """One that is compiled."""
+
+    is_compiled: ClassVar[bool] = True
+
+    def __init__(self, loaded: Loaded, size: int):
+        super().__init__(loaded.dtype, size)
+        self._functions = NativeFunctions(loaded, (VALUES,))
+
+    def filled(self, tensors: Sequence[Tensor], batched: Sequence[int], outer: int, lanes: int) -> Tensor:
+        vector = torch.empty(outer, self.size, lanes, dtype=self.dtype)
+        self._functions.run(VALUES, tensors, batched, (vector,))
+        return vector
+
 
 class SecondOrder(NamedTuple):
     """What a cost of a block is differentiated by at a solution."""
 
-    gradient: NativeVector
+    gradient: VectorFunction
     """In the joint tangent."""
-    hessian: NativeVector
+    hessian: VectorFunction
     """The exact one, row by row."""
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.hessian.is_compiled
 
 
 class _Placed(NamedTuple):
@@ -205,16 +232,14 @@ def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> tuple[Te
 
 @registered("native_values")
 def native_values(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
-    """`NativeVector.values`; `numbers` are those of the program, of problems and of lanes."""
-    program, outer, lanes = _found(numbers, NativeVector)
-    vector = torch.empty(outer, program.size, lanes, dtype=program.dtype)
-    program.run(VALUES, tensors, batched, (vector,))
-    return vector
+    """`VectorFunction.values`; `numbers` are those of the program, of problems and of lanes."""
+    program, outer, lanes = _found(numbers, VectorFunction)
+    return program.filled(tensors, batched, outer, lanes)
 
 
 @native_values.register_fake
 def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
-    program, outer, lanes = _found(numbers, NativeVector)
+    program, outer, lanes = _found(numbers, VectorFunction)
     return torch.empty(outer, program.size, lanes, dtype=program.dtype, device=tensors[0].device)
 
 

@@ -138,6 +138,12 @@ class Program:
         """May 0 · x be folded to 0? Only where nothing is infinite or NaN that matters."""
         self._known: dict[Any, int] = {}
 
+    def copy(self) -> "Program":
+        """The same nodes, by the same numbers, to go on from in another way."""
+        program = Program(self.dtype)
+        program.nodes, program._known = list(self.nodes), dict(self._known)
+        return program
+
     def constant(self, value: float, kind: Kind) -> Scalar:
         """A number, rounded to the program's dtype where it is real."""
         if kind == "real":

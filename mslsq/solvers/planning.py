@@ -18,7 +18,7 @@ from mslsq.native.choice import choice
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System
 from mslsq.solvers.compressing import compressed_plan
-from mslsq.solvers.second_order import look_for_second_order
+from mslsq.solvers.second_order import kinds_of_programs, look_for_second_order
 from mslsq.solvers.solver import Solver
 
 PROGRAM_SECONDS = 1.0
@@ -107,7 +107,10 @@ def _pinned(
 
 def _linearizer(task: Task, plan: Plan, native: bool) -> Linearizer:
     linear = linear_solver_of(task, plan)
-    return plan.linearizer(task.system, task.batch, task.batched, linear, fused=task.solver.compile, native=native)
+    compiled, replayed = kinds_of_programs(task.solver) if native else (False, False)
+    return plan.linearizer(
+        *(task.system, task.batch, task.batched, linear), fused=task.solver.compile, native=compiled, replayed=replayed
+    )
 
 
 def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
@@ -213,14 +216,14 @@ def _look_for_programs(
     What was recorded without a program goes.
     """
     wish = choice(task.solver.native)
-    if wish == "never" or plan.compressed is not None or not plan.is_on_cpu:
+    if plan.compressed is not None or not plan.is_on_cpu or (wish == "never" and not differentiated):
         return
     blocks = plan.blocks(task.system, task.batch, task.batched)
     if not plan.prospects:
         plan.prospects.update((n, _prospect(plan, *one)) for n, one in enumerate(_zipped(blocks, values, inputs)))
     for number, (block, _, given) in enumerate(_zipped(blocks, values, inputs)):
         prospect = plan.prospects[number]
-        if number in plan.programs or prospect.is_given_up:
+        if number in plan.programs or prospect.is_given_up or wish == "never":
             continue
         if prospect.draft is None and (wish == "wait" or prospect.seconds > PROGRAM_SECONDS):
             prospect.draft = Draft(block, values, given)
@@ -234,7 +237,11 @@ def _look_for_programs(
             plan.programs[number] = program
             plan.execution.graphs.clear()
     if differentiated:
-        look_for_second_order(plan, task.solver, blocks, values, inputs, PROGRAM_SECONDS)
+
+        def begins(prospect: Prospect) -> bool:
+            return wish == "auto" and prospect.seconds > PROGRAM_SECONDS
+
+        look_for_second_order(plan, task.solver, blocks, values, inputs, begins)
 
 
 def _zipped(

@@ -1,36 +1,58 @@
-"""Native second derivatives for the derivatives of a solution: when they are begun, and whether they are there."""
+"""Programs of second derivatives for the derivatives of solutions: when they are begun, and whether they are there.
 
-from collections.abc import Mapping
+Written as scalars they are run by PyTorch until they are compiled, or for good where nothing is to be compiled.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from typing import Any
 
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.plan import Plan
-from mslsq.linearize.programs import Pending, Prospect
-from mslsq.linearize.second_order import MixedDraft, MixedProgram, SecondOrderDraft
+from mslsq.linearize.programs import Prospect
+from mslsq.linearize.second_order import MixedDraft, MixedProgram, Replayable, SecondOrderDraft
 from mslsq.native.choice import choice
 from mslsq.problem.system import Inputs
 from mslsq.solvers.solver import Solver
 
+REPLAY_SECONDS = 0.1
+"""What a look at a solution must have taken (its Hessians by transforms of PyTorch) for programs to be begun at once:
+writing one takes 0.1 to 0.3 s. 200 ms for 1,516 SE(3) between factors, whose program takes 20, or compiled 2."""
+
+
+def kinds_of_programs(solver: Solver) -> tuple[bool, bool]:
+    """Does a solver take programs that are compiled, and those that PyTorch runs?"""
+    return choice(solver.native) != "never", solver.trace != "never"
+
 
 def look_for_second_order(
-    plan: Plan, solver: Solver, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...], pays: float
+    plan: Plan,
+    solver: Solver,
+    blocks: tuple[BlockTerm, ...],
+    values: Values,
+    inputs: tuple[Inputs, ...],
+    begins: Callable[[Prospect], bool],
 ) -> None:
-    """Take up gradients and Hessians that are ready, and begin with those that pay: at once where a solve waits for
-    the compiler, else when `pays` seconds have been spent on a term.
+    """Take up gradients and Hessians that are ready, and begin with those of the terms that `begins` says; with all of
+    them where a solve waits for the compiler.
 
     Args:
         inputs: as given by the user.
     """
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
         prospect = plan.prospects.get(number)
-        if prospect is None or prospect.is_given_up or number in plan.seconds:
+        if prospect is None or prospect.is_given_up:
             continue
         wish = choice(solver.native)
-        if prospect.second is None and (wish == "wait" or (wish == "auto" and prospect.seconds > pays)):
-            prospect.second = SecondOrderDraft(block, values, given)
-        program = _ready(plan, prospect.second, wish == "wait", block, values, given)
-        if program is not None:
-            plan.seconds[number] = program
+        if prospect.second is None and (wish == "wait" or begins(prospect)):
+            prospect.second = SecondOrderDraft(block, values, given, compiled=wish != "never")
+        _take_up(plan, plan.seconds, number, prospect.second, solver, block, values, given)
+        second = plan.seconds.get(number)
+        if second is None or prospect.second is None or number in plan.guards:
+            continue
+        if not (second.is_compiled and number in plan.programs):  # that is compared
+            guard = prospect.second.guard(block)
+            if guard is not None:
+                plan.guards[number] = guard
 
 
 def mixed_programs(
@@ -41,39 +63,51 @@ def mixed_programs(
     inputs: tuple[Inputs, ...],
     wanted: Mapping[int, tuple[str, ...]],
 ) -> dict[int, MixedProgram] | None:
-    """The mixed derivatives in the wanted inputs of terms; None as long as one is not there. Begun where the second
-    derivatives of the term are native.
+    """The mixed derivatives in the wanted inputs of terms; None as long as one is not there. Begun where there are
+    programs of the second derivatives.
 
     Args:
+        inputs: as given by the user.
         wanted: by term, the names of inputs.
     """
-    found: dict[int, MixedProgram] = {}
-    for number, names in wanted.items():
-        prospect = plan.prospects.get(number, Prospect())
-        if number not in plan.seconds or prospect.is_given_up:
-            return None
-        key = (number, names)
-        if key not in plan.mixed:
-            block, given = blocks[number], inputs[number]
-            if names not in prospect.mixed:
-                prospect.mixed[names] = MixedDraft(block, values, given, names)
-            waits = choice(solver.native) == "wait"
-            program = _ready(plan, prospect.mixed[names], waits, block, values, given)
-            if program is None:
-                return None
-            plan.mixed[key] = program
-        found[number] = plan.mixed[key]
-    return found
-
-
-def _ready(
-    plan: Plan, draft: Pending[Any] | None, waits: bool, block: BlockTerm, values: Values, inputs: Inputs
-) -> Any:
-    """What has come of a draft, if anything."""
-    if draft is None:
+    if not plan.has_second_order(*kinds_of_programs(solver)):
         return None
-    if waits:
-        draft.wait()
-    program = draft.program(block, values, inputs)
-    plan.notes.say(draft.sentence)
-    return program
+    for number, names in wanted.items():
+        prospect, block, given = plan.prospects[number], blocks[number], inputs[number]
+        if prospect.is_given_up:
+            return None
+        if names not in prospect.mixed:
+            compiled = choice(solver.native) != "never"
+            cost = None if prospect.second is None else prospect.second.cost
+            prospect.mixed[names] = MixedDraft(block, values, given, cost, names, compiled)
+        _take_up(plan, plan.mixed, (number, names), prospect.mixed[names], solver, block, values, given)
+    found = {number: plan.mixed.get((number, names)) for number, names in wanted.items()}
+    return (
+        {number: program for number, program in found.items() if program is not None} if all(found.values()) else None
+    )
+
+
+def _take_up(
+    plan: Plan,
+    known: MutableMapping[Any, Any],
+    key: Hashable,
+    draft: Replayable[Any] | None,
+    solver: Solver,
+    block: BlockTerm,
+    values: Values,
+    inputs: Inputs,
+) -> None:
+    """What is compiled once it is there, what PyTorch runs until then."""
+    if draft is None or (key in known and known[key].is_compiled):
+        return
+    wish, program = choice(solver.native), None
+    if wish != "never":
+        draft.begin()
+        if wish == "wait":
+            draft.wait()
+        program = draft.program(block, values, inputs)
+        plan.notes.say(draft.sentence)
+    if program is None and key not in known and solver.trace != "never":
+        program = draft.replayed(block, values, inputs)
+    if program is not None:
+        known[key] = program

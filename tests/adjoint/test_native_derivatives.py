@@ -1,5 +1,6 @@
-"""Derivatives of a solution by native programs: those of differences of solutions, and of PyTorch alone."""
+"""Derivatives of a solution by programs of scalars, compiled and run by PyTorch: those of differences of solutions."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,53 +10,69 @@ import torch
 from torch import Tensor
 
 import mslsq
+from mslsq.adjoint import looking
 from mslsq.kernels.build import CompilerError, compiler
 from mslsq.linearize.agreement import NonDeterministicResidualError
 from mslsq.linearize.programs import Pending, Prospect
 from mslsq.linearize.second_order import MixedDraft, SecondOrderDraft
-from mslsq.solvers import planning, second_order
+from mslsq.solvers import planning, run, second_order
+from mslsq.solvers.planning import plan_key
 
 F64 = torch.float64
+pytestmark = pytest.mark.kernels
 try:
-    compiler()
+    HAS_COMPILER = bool(compiler())
 except CompilerError:
-    pytestmark = pytest.mark.skip(reason="there is no C++ compiler")
-else:
-    pytestmark = pytest.mark.kernels
+    HAS_COMPILER = False
 
 TIGHT = mslsq.LevenbergMarquardt(max_steps=200, ftol=1e-16, xtol=1e-14, native="wait")
-PLAIN = mslsq.LevenbergMarquardt(max_steps=200, ftol=1e-16, xtol=1e-14, native="never")
+PLAIN = mslsq.LevenbergMarquardt(max_steps=200, ftol=1e-16, xtol=1e-14, native="never", trace="never")
 
 
 class Made:
-    """What became of every program of second derivatives."""
+    """What became of every program of second derivatives, and the solver that takes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, solver: mslsq.LevenbergMarquardt) -> None:
+        self.solver = solver
         self.drafts: list[Pending[Any]] = []
         self.programs: list[Any] = []
 
-    def by_kind(self, kind: type) -> list[Any]:
-        return [program for program in self.programs if program is not None and isinstance(program, kind)]
+    def is_complete(self) -> bool:
+        """Was there every program that was asked for, as the solver wants it?"""
+        compiled = self.solver.native == "wait"
+        return bool(self.programs) and all(one is not None and one.is_compiled == compiled for one in self.programs)
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Made:
-    found = Made()
+@pytest.fixture(params=["compiled", "run by PyTorch"])
+def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Made:
+    compiled = request.param == "compiled"
+    if compiled and not HAS_COMPILER:
+        pytest.skip("there is no C++ compiler")
+    found = Made(TIGHT if compiled else dataclasses.replace(TIGHT, native="never"))
+    monkeypatch.setattr(looking, "REPLAY_SECONDS", 0.0)
 
     def noting(kind: Any) -> Any:
         class Noted(kind):
-            def program(self, *args: Any) -> Any:
-                program = super().program(*args)
+            def noted(self, program: Any) -> Any:
                 found.drafts.append(self)
                 found.programs.append(program)
                 return program
+
+            def program(self, *args: Any) -> Any:
+                return self.noted(super().program(*args))
+
+            def replayed(self, *args: Any) -> Any:
+                return self.noted(super().replayed(*args))
 
         return Noted
 
     monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
     monkeypatch.setattr(second_order, "SecondOrderDraft", noting(SecondOrderDraft))
     monkeypatch.setattr(second_order, "MixedDraft", noting(MixedDraft))
-    monkeypatch.setattr(planning, "_prospect", lambda *_: Prospect())  # nothing is known of other tests' terms
+    # Nothing is known of other tests' terms and plans.
+    monkeypatch.setattr(planning, "_prospect", lambda *_: Prospect())
+    for module in (planning, run):
+        monkeypatch.setattr(module, "plan_key", lambda *given: (request.node.nodeid, plan_key(*given)))
     return found
 
 
@@ -122,8 +139,8 @@ def test_the_gradient_in_measurements_weights_and_scale_equals_differences(manif
         return weighted(solution.value["x"])
 
     given = {name: tensor.clone().requires_grad_() for name, tensor in inputs.items()}
-    found = torch.autograd.grad(solved(TIGHT, **given), list(given.values()))
-    assert made.programs and all(program is not None for program in made.programs), made.drafts[0].why_not
+    found = torch.autograd.grad(solved(made.solver, **given), list(given.values()))
+    assert made.is_complete(), made.drafts[0].why_not
     assert {type(draft).__mro__[1] for draft in made.drafts} == {SecondOrderDraft, MixedDraft}
     alone = torch.autograd.grad(solved(PLAIN, **given), list(given.values()))
     for (name, tensor), gradient, right in zip(inputs.items(), found, alone, strict=True):
@@ -172,7 +189,7 @@ def test_every_layout_of_inputs_gets_the_gradient_of_pytorch(made):
 
     def blocks(solver: Any) -> list[Tensor]:
         own = [x.clone().requires_grad_() for x in (t, y, torch.tensor(1.2, dtype=F64))]
-        data = {"curve": dict(zip(("t", "y", "slope"), own, strict=True))}
+        data = {"curve": {"t": own[0], "y": own[1], "slope": own[2]}}
         in_dims = (None, {"curve": {"t": None, "y": 0, "slope": None}})
         value = mslsq.solve(problem, start, data, in_dims=in_dims, solver=solver).value["p"]
         return list(torch.autograd.grad(weighted(value), own))
@@ -192,8 +209,8 @@ def test_every_layout_of_inputs_gets_the_gradient_of_pytorch(made):
 
     for gradients in (blocks, fits, one_fit):
         made.programs.clear()
-        native = gradients(TIGHT)
-        assert len(made.programs) >= 2 and all(program is not None for program in made.programs)
+        native = gradients(made.solver)
+        assert len(made.programs) >= 2 and made.is_complete()
         for own, expected in zip(native, gradients(PLAIN), strict=True):
             assert torch.allclose(own, expected, rtol=1e-7, atol=1e-10)
 
@@ -207,13 +224,13 @@ def test_a_batch_of_graphs_gets_the_gradient_of_each_alone(made):
 
     def solved(measured: Tensor, in_dims: Any = None) -> Tensor:
         data = {"difference": {"measured": measured}}
-        return mslsq.solve(built, start, data, in_dims=in_dims, solver=TIGHT).value["x"].storage
+        return mslsq.solve(built, start, data, in_dims=in_dims, solver=made.solver).value["x"].storage
 
-    (together,) = torch.autograd.grad(sum(map(weighted, solved(measured, in_dims))), measured)
+    (together,) = torch.autograd.grad(torch.stack([*map(weighted, solved(measured, in_dims))]).sum(), measured)
     for alone, found in zip(measured, together, strict=True):
         (expected,) = torch.autograd.grad(weighted(solved(alone)), alone)
         assert torch.allclose(found, expected, rtol=1e-7, atol=1e-10)
-    assert all(program is not None for program in made.programs)
+    assert made.is_complete()
 
 
 def second_directional(solver: Any, built: mslsq.Problem, start: Any, measured: Tensor, along: Tensor) -> Tensor:
@@ -232,12 +249,12 @@ def test_second_derivatives_equal_differences_of_native_gradients(made):
     def slope(at: Tensor) -> Tensor:
         with torch.enable_grad():
             given = at.clone().requires_grad_()
-            value = mslsq.solve(built, start, {"difference": {"measured": given}}, solver=TIGHT).value["x"]
+            value = mslsq.solve(built, start, {"difference": {"measured": given}}, solver=made.solver).value["x"]
             (gradient,) = torch.autograd.grad(weighted(value), given)
         return (gradient * along).sum()
 
-    found = second_directional(TIGHT, built, start, measured, along)
-    assert all(program is not None for program in made.programs)
+    found = second_directional(made.solver, built, start, measured, along)
+    assert made.is_complete()
     assert torch.allclose(found, difference(slope, measured, along), rtol=1e-6)
     assert torch.allclose(found, second_directional(PLAIN, built, start, measured, along), rtol=1e-7)
 
@@ -248,7 +265,9 @@ def test_transforms_outside_of_a_native_solve_give_the_same(made):
     several = torch.stack([inputs["measured"], 1.01 * inputs["measured"]])
 
     def number(measured: Tensor) -> Tensor:
-        return weighted(mslsq.solve(built, start, {"difference": {"measured": measured}}, solver=TIGHT).value["x"])
+        return weighted(
+            mslsq.solve(built, start, {"difference": {"measured": measured}}, solver=made.solver).value["x"]
+        )
 
     mapped = torch.func.vmap(torch.func.grad(number))(several)
     forward = torch.func.vmap(torch.func.jacfwd(number))(several)
@@ -257,7 +276,7 @@ def test_transforms_outside_of_a_native_solve_give_the_same(made):
         (expected,) = torch.autograd.grad(number(given), given)
         assert torch.allclose(found, expected, rtol=1e-7, atol=1e-10)
         assert torch.allclose(other, expected, rtol=1e-7, atol=1e-10)
-    assert all(program is not None for program in made.programs)
+    assert made.is_complete()
 
 
 def test_what_has_no_form_in_scalars_is_differentiated_by_pytorch(made):
@@ -271,7 +290,7 @@ def test_what_has_no_form_in_scalars_is_differentiated_by_pytorch(made):
         value = mslsq.least_squares(residual, torch.zeros(2, dtype=F64), (given,), solver=solver).value
         return torch.autograd.grad(weighted(value), given)[0]
 
-    found = gradient(TIGHT)
+    found = gradient(made.solver)
     assert made.programs and not any(made.programs) and "sort" in made.drafts[0].why_not
     assert torch.allclose(found, gradient(PLAIN), rtol=1e-8)
 
@@ -294,7 +313,7 @@ def test_a_residual_that_changes_before_a_second_derivative_is_an_error(made):
         return torch.exp(-p[0] * y) * opaque.factor + p[1] - y
 
     def solved(given: Tensor) -> Tensor:
-        return weighted(mslsq.least_squares(residual, torch.zeros(2, dtype=F64), (given,), solver=TIGHT).value)
+        return weighted(mslsq.least_squares(residual, torch.zeros(2, dtype=F64), (given,), solver=made.solver).value)
 
     given = y.clone().requires_grad_()
     with warnings.catch_warnings():
@@ -313,3 +332,31 @@ def test_no_program_is_made_where_none_is_wanted(made):
     given = inputs["measured"].clone().requires_grad_()
     weighted(mslsq.solve(problem(measured=given), start, solver=PLAIN).value["x"]).backward()
     assert given.grad is not None and not made.drafts
+
+
+def test_what_a_residual_reads_unseen_is_noticed_at_the_next_solve(made):
+    """A program of second derivatives alone, with nothing else recorded, must not outlive what it was written from."""
+    state = {"factor": 1.0}
+
+    class Opaque:
+        __slots__ = ()
+
+        @property
+        def factor(self) -> float:
+            return state["factor"]
+
+    opaque, t = Opaque(), torch.linspace(0, 1, 6, dtype=F64)
+    y = torch.exp(-t) + 0.1 * torch.arange(6.0, dtype=F64).sin()
+
+    def residual(p: Tensor, y: Tensor) -> Tensor:
+        return torch.exp(-p[0] * t * opaque.factor) + p[1] - y
+
+    def gradient(solver: Any) -> Tensor:
+        given = y.clone().requires_grad_()
+        value = mslsq.least_squares(residual, torch.ones(2, dtype=F64), (given,), solver=solver).value
+        return torch.autograd.grad(weighted(value), given)[0]
+
+    gradient(made.solver)
+    assert made.is_complete()
+    state["factor"] = 2.0
+    assert torch.allclose(gradient(made.solver), gradient(PLAIN), rtol=1e-6)
