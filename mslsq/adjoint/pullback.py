@@ -20,17 +20,9 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.adjoint.outputs import Attached
 from mslsq.levels import backward_may_come
-from mslsq.linearize.agreement import (
-    DerivativeMismatchError,
-    NonDeterministicResidualError,
-    compare_second_order,
-    double_backward,
-)
-from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.second_order import gradients_by_input, pulled_through_retraction
-from mslsq.linearize.ways import sample_at_ends
-from mslsq.native.operator import SecondOrder
 from mslsq.private import is_batched_by_autograd, transforms_are_active, vjp, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solvers.second_order import mixed_programs
@@ -46,7 +38,7 @@ def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached |
     That is under a transform, where something failed, where the start is data (fixed blocks), and where nothing is
     native or recorded: a function of the user's that is only called in the backward pass may have changed by then.
     """
-    if transforms_are_active() or not attachment.nothing_failed:
+    if transforms_are_active() or not attachment.nothing_failed or not attachment.is_kept:
         return None
     if adjoint.hessian == "gauss_newton" and adjoint.order > 1:
         return None  # further chord steps improve on its first derivative
@@ -57,9 +49,7 @@ def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached |
     wanted = tuple(tensor.requires_grad for tensor in flat)
     if not any(wanted):
         return None
-    ways = _native_ways(attachment)
-    if ways is None and attachment.is_recorded:
-        ways = _graphs(attachment, wanted)
+    ways = _native_ways(attachment) or _graphs(attachment, wanted)
     if ways is None:
         return None
     *values, cost = Pullback.apply(adjoint, attachment, ways, *flat)
@@ -86,8 +76,6 @@ class Pullback(torch.autograd.Function):
         if of_cost is not None or batched or torch.is_grad_enabled() or transforms_are_active():
             wanted = ctx.needs_input_grad[3:]
             with without_saved_tensor_hooks():
-                if ctx.ways.check is not None:
-                    ctx.ways.check(inputs)
                 found = _through_chord_steps(ctx.adjoint, ctx.attachment, inputs, wanted, cotangents)
             return None, None, None, *found
         answer, linear = ctx.attachment.answer, ctx.attachment.linearizer.linear_solver
@@ -105,8 +93,6 @@ class Ways(NamedTuple):
     """From cotangents of the values to one in the tangent."""
     to_inputs: Callable[[Values, tuple[Inputs, ...], Tensor], Sequence[Tensor]]
     """From a tangent to the wanted inputs."""
-    check: Callable[[tuple[Inputs, ...]], None] | None = None
-    """Raises where the user's Python is no longer what they were made from; None where it is not called again."""
 
 
 def _graphs(attachment: "Attachment", wanted: tuple[bool, ...]) -> Ways | None:
@@ -153,29 +139,7 @@ def _native_ways(attachment: "Attachment") -> Ways | None:
             found += [by_input[name] for name in given if name in by_input]
         return found
 
-    def check(inputs: tuple[Inputs, ...]) -> None:
-        for number, second in plan.seconds.items():
-            _check_unchanged(linearizer.blocks[number], second, values, inputs[number])
-
-    return Ways(partial(pulled_through_retraction, linearizer), to_inputs, check)
-
-
-def _check_unchanged(block: BlockTerm, second: SecondOrder, values: Values, inputs: Inputs) -> None:
-    """Second derivatives of a solution are taken through the user's Python once more: is it what the solve ran on?
-
-    Raises:
-        NonDeterministicResidualError: it is not.
-    """
-    with torch.no_grad():
-        sample = sample_at_ends(block, values, inputs)
-    try:
-        compare_second_order(sample, second, double_backward(sample) or [])
-    except DerivativeMismatchError as error:
-        raise NonDeterministicResidualError(
-            f"The residual of {block.term.name!r} is not the one that the solve ran on: what it reads has changed "
-            "before a second derivative was taken (create_graph=True). Change it after the last backward pass, or pass "
-            "what changes in args (or as data of the cost)."
-        ) from error
+    return Ways(partial(pulled_through_retraction, linearizer), to_inputs)
 
 
 def _gradient_along(

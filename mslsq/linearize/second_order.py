@@ -4,6 +4,7 @@ Gradient and exact Hessian of a block's cost judge a solution; the mixed derivat
 to the inputs d. All are programs of the scalars of the cost, loss and weight inside, compiled or run by PyTorch.
 """
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,9 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.linear.storage import added
 from mslsq.linearize.agreement import compare_mixed, compare_second_order, double_backward
 from mslsq.linearize.blocks import BlockTerm, Values
-from mslsq.linearize.linearizer import Linearizer
+from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.programs import P, Pending, is_of_library, kept_moves, motion_of, scalars_of
 from mslsq.linearize.ways import sample_at_ends
 from mslsq.manifolds.space import Space
@@ -80,6 +82,7 @@ class SecondOrderDraft(Replayable[SecondOrder]):
     what: ClassVar[str] = "second derivatives of "
     cost: "Cost | None" = None
     """What was recorded."""
+    _differentiable: "Differentiable | None" = None
 
     def written(self, block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> list[Any]:
         self.cost = Cost.of(block, storages, first)
@@ -89,6 +92,13 @@ class SecondOrderDraft(Replayable[SecondOrder]):
             WrittenVector.of(program, self.cost.inputs, entries, LARGEST_CURVATURE)
             for entries in (gradient(program, cost(program), motion), hessian(program, cost(program), motion))
         ]
+
+    def differentiable(self, block: BlockTerm) -> "Differentiable | None":
+        """Gradient and cost for those who differentiate them again; None where there is none."""
+        if self._differentiable is None and self.cost is not None:
+            with self._saying_why(), TRANSFORM_LOCK, torch.no_grad():
+                self._differentiable = Differentiable.of(block, self.cost)
+        return self._differentiable
 
     def guard(self, block: BlockTerm) -> ReplayedProgram | None:
         """Residual and Jacobian of the same recording, by which it is noticed that it has gone stale; None where there
@@ -107,6 +117,24 @@ class SecondOrderDraft(Replayable[SecondOrder]):
         found, sample = SecondOrder(*programs), sample_at_ends(block, values, inputs)
         compare_second_order(sample, found, _expected(double_backward(sample)))
         return found
+
+
+class Differentiable(NamedTuple):
+    """Gradient and cost of a block as operations of PyTorch, which differentiates them any further."""
+
+    gradient: ReplayedVector
+    cost: ReplayedVector
+
+    @staticmethod
+    def of(block: BlockTerm, cost: Cost) -> "Differentiable":
+        """Raises NotScalarError where PyTorch cannot run it."""
+        program = cost.program.copy()
+        slope = gradient(program, cost.value(program), motion_of(block, program))
+        vectors = [
+            WrittenVector.of(program, cost.inputs, entries, LARGEST_CURVATURE)
+            for entries in (slope, [cost.value(program)])
+        ]
+        return Differentiable(*[vector.replayed() for vector in vectors])
 
 
 class MixedProgram(NamedTuple):
@@ -181,6 +209,33 @@ class MixedDraft(Replayable[MixedProgram]):
 
         compare_mixed(sample, along, expected)
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenSystem:
+    """Gradient and cost of a whole system from what its terms were written as: what the user's Python said when it was
+    recorded, also where it is differentiated later."""
+
+    linearizer: Linearizer
+    terms: tuple[Differentiable, ...]
+
+    def gradient(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch columns"]:
+        """As `Linearizer.gradient`."""
+        linearizer = self.linearizer
+        parts = zip(linearizer.assemblies, self.terms, inputs, strict=True)
+        return added(
+            [assembly.placed_vector(_filled(assembly.block, term.gradient, values, x)) for assembly, term, x in parts]
+        )
+
+    def cost(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch"]:
+        """As `Linearizer.cost`."""
+        parts = zip(self.linearizer.blocks, self.terms, inputs, strict=True)
+        costs = [(block, _filled(block, term.cost, values, x)) for block, term, x in parts]
+        return added([cost[0, 0] if block.lanes_are_batch else cost.sum((1, 2)) for block, cost in costs])
+
+
+def _filled(block: BlockTerm, vector: ReplayedVector, values: Values, inputs: dict[str, Tensor]) -> Tensor:
+    return vector.filled(*block.native_arguments(*block.gather(values), inputs))
 
 
 def pulled_through_retraction(

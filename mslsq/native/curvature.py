@@ -76,7 +76,7 @@ def _in_tangent(program: Program, partials: Mapping[int, Scalar], motion: Motion
     found: list[Scalar | None] = [None] * motion.columns
     for entry, slope in partials.items():
         for column, move in motion.directions[entry].items():
-            _add(found, column, slope * (move if move.value is not None else move.apply("detached")))
+            _add(found, column, slope * (move if move.value is not None else move.apply("held")))
     zero = program.constant(0, "real")
     return [zero if slope is None else slope for slope in found]
 

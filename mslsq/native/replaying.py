@@ -20,7 +20,8 @@ DTYPES: dict[Kind, torch.dtype] = {"integer": torch.int64, "boolean": torch.bool
 
 
 class ReplayedVector(VectorFunction):
-    """A function of one block whose output is a vector, as a sequence of PyTorch's operations.
+    """A function of one block whose output is a vector, as a sequence of PyTorch's operations. `filled` can be
+    differentiated.
 
     Raises:
         NotScalarError: it looks entries of an input up at computed places.
@@ -97,4 +98,6 @@ def _text(program: Program, number: int, node: Node, names: dict[str, Any]) -> s
     names[node.operation + "_"] = OPERATIONS[node.operation].meaning
     if node.operation == "real":
         names["real_"] = lambda x: x.to(program.dtype)
+    elif node.operation == "detached":
+        names["detached_"] = torch.Tensor.detach
     return f"{node.operation}_({', '.join(f'v{operand}' for operand in node.operands)})"

@@ -7,9 +7,10 @@ from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from typing import Any
 
 from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.programs import Prospect
-from mslsq.linearize.second_order import MixedDraft, MixedProgram, Replayable, SecondOrderDraft
+from mslsq.linearize.second_order import MixedDraft, MixedProgram, Replayable, SecondOrderDraft, WrittenSystem
 from mslsq.native.choice import choice
 from mslsq.problem.system import Inputs
 from mslsq.solvers.solver import Solver
@@ -85,6 +86,19 @@ def mixed_programs(
     return (
         {number: program for number, program in found.items() if program is not None} if all(found.values()) else None
     )
+
+
+def written_system(plan: Plan, solver: Solver, linearizer: Linearizer) -> WrittenSystem | None:
+    """Gradient and cost that can be differentiated any further, where there are programs of all second derivatives."""
+    if not plan.seconds or not plan.has_second_order(*kinds_of_programs(solver)):
+        return None
+    drafts = [plan.prospects[number].second for number in range(len(linearizer.blocks))]
+    found = [
+        None if draft is None else draft.differentiable(block)
+        for draft, block in zip(drafts, linearizer.blocks, strict=True)
+    ]
+    terms = tuple(term for term in found if term is not None)
+    return WrittenSystem(linearizer, terms) if len(terms) == len(found) else None
 
 
 def _take_up(
