@@ -147,7 +147,9 @@ class Judgement:
         if kind == "gauss_newton" and self.linear.storage.is_normal:
             return "normal equations", lambda values, inputs, normal: normal
         if self._is_native:
-            return f"native hessian, {kind}", lambda values, inputs, normal: self.linearizer.hessian(
+            # A graph that calls programs is of those: they go when better ones come.
+            numbers = [block.second.hessian.number for block in self.linearizer.blocks if block.second is not None]
+            return f"native hessian {numbers}, {kind}", lambda values, inputs, normal: self.linearizer.hessian(
                 values, inputs, exact=kind == "exact"
             )
         if linearizer.normal_equations_are_exact:

@@ -1,6 +1,9 @@
 """A look at a solution that takes long begins programs of second derivatives, for the next ones."""
 
+import torch
+
 from mslsq.adjoint.outputs import Ended
+from mslsq.private import get_proxy_mode
 from mslsq.problem.system import Inputs
 from mslsq.solvers.second_order import REPLAY_SECONDS, kinds_of_programs, look_for_second_order
 
@@ -16,6 +19,8 @@ def has_looked(ended: Ended, inputs: tuple[Inputs, ...], seconds: float) -> None
     for prospect in plan.prospects.values():
         prospect.seconds += seconds
     if seconds < REPLAY_SECONDS or plan.execution.why_eager or task.solver.trace == "never":
+        return
+    if get_proxy_mode() is not None or torch.compiler.is_exporting():  # the solve itself is being recorded
         return
     if plan.has_second_order(*kinds_of_programs(task.solver)):
         return
