@@ -12,6 +12,7 @@ scikit-sparse < 0.5 with numpy < 2).
 """
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -158,7 +159,7 @@ class WithoutCurvature(mslsq.Between):
     curvature = None  # pyright: ignore[reportAssignmentType]
 
 
-def helix(count: int, kind: type[mslsq.Between] = mslsq.Between) -> tuple[mslsq.Problem, mslsq.SE3, torch.Tensor]:
+def helix(count: int, kind: type[mslsq.CostFunction] = mslsq.Between) -> tuple[mslsq.Problem, mslsq.SE3, torch.Tensor]:
     """A helix of poses, odometry along it and a loop closure from every second pose to the turn above."""
     generator = torch.Generator().manual_seed(0)
     t = 0.2 * torch.arange(count, dtype=torch.float64)
@@ -173,6 +174,34 @@ def helix(count: int, kind: type[mslsq.Between] = mslsq.Between) -> tuple[mslsq.
     problem = mslsq.Problem(kind(pose[i], pose[j], measured=measured, weight=10.0, name="between"), pose.fixed([0]))
     start = truth.retract(0.05 * torch.randn(count, 6, generator=generator, dtype=torch.float64))
     return problem, start, measured.storage
+
+
+class LogMapBetween(mslsq.CostFunction):
+    """A relative pose as a user writes it, its derivatives left to the library."""
+
+    def residual(self, a: mslsq.SE3, b: mslsq.SE3, measured: mslsq.SE3) -> torch.Tensor:
+        return (measured.inverse() @ (a.inverse() @ b)).log()
+
+
+def call_rows(count: int, native: str, calls: int) -> list[list[Any]]:
+    """A row per call of one process: a solve that will not be differentiated, one that will, and its backward pass."""
+    problem, start, measured = helix(count, LogMapBetween)
+    solver = mslsq.LevenbergMarquardt(max_steps=30, ftol=1e-10, native=native)  # pyright: ignore[reportArgumentType]
+    rows = []
+    for call in range(1, calls + 1):
+        times = [time.process_time()]
+        solution = mslsq.solve(problem, {"pose": start}, solver=solver)
+        times.append(time.process_time())
+        data = {"between": {"measured": measured.clone().requires_grad_()}}
+        differentiated = mslsq.solve(problem, {"pose": start}, data, solver=solver)
+        times.append(time.process_time())
+        differentiated.value["pose"].storage.sum().backward()
+        times.append(time.process_time())
+        plain, with_gradient, backward = (1e3 * (b - a) for a, b in itertools.pairwise(times))
+        step = plain / (int(solution.num_steps) + 1)
+        extra = with_gradient + backward - plain
+        rows.append([native, call, step, plain, with_gradient, backward, extra, extra / step])
+    return rows
 
 
 GRAPH_ADJOINTS = [
@@ -231,6 +260,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=1024, help="number of fits")
     parser.add_argument("--poses", type=int, nargs="*", default=[200, 1000], help="sizes of the pose graphs")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=10, help="calls with a residual of one's own, from the first on")
     parser.add_argument("--here", action="store_true", help="in this process, with its thread setting")
     options = parser.parse_args()
     if not options.here:
@@ -245,6 +275,20 @@ def main() -> int:
         "SE(3) pose graphs, gradient with respect to all measurements",
         ["poses", "edges", "adjoint", "steps", "solve CPU ms", "solve to differentiate", "backward", "extra CPU ms"],
         graph_rows(options.poses, options.repeats),
+    )
+    print_table(
+        "SE(3) pose graph of 1,000 poses, a residual of one's own, call by call",
+        [
+            "native",
+            "call",
+            "step CPU ms",
+            "solve",
+            "solve to differentiate",
+            "backward",
+            "extra CPU ms",
+            "extra in steps",
+        ],
+        [row for native in ("never", "wait") for row in call_rows(1000, native, options.calls)],
     )
     return 0
 

@@ -5,6 +5,7 @@ stop early, ask for values, replay graphs. Inputs that are not mapped stay share
 Derivatives are attached afterwards by an adjoint (`attachment`).
 """
 
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint.adjoint import Adjoint, unprepared
+from mslsq.adjoint.looking import has_looked
 from mslsq.adjoint.outputs import Answer, Ended
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
@@ -66,7 +68,12 @@ class Call:
         keep = adjoint is not None and adjoint.keeps_trajectory
         outcome = run(self.task, values, inputs, keep_trajectory=keep, differentiated=adjoint is not None)
         ended = Ended(self.task, values, outcome)
-        prepared = unprepared(ended) if adjoint is None else adjoint.prepare(ended)
+        if adjoint is None:
+            prepared = unprepared(ended)
+        else:
+            begin = time.perf_counter()
+            prepared = adjoint.prepare(ended)
+            has_looked(ended, inputs, time.perf_counter() - begin)
         self.made.plan = outcome.planned[0]
         return Answer(
             outcome.values,

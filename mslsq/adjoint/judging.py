@@ -47,6 +47,8 @@ class Judgement:
     factorization: Factorization
     plan: Plan
     linearizer: Linearizer
+    plain: Linearizer
+    """Without native programs: its graphs of cost and gradient are differentiated later."""
     point: Point
     """Where every problem stopped."""
 
@@ -55,8 +57,7 @@ class Judgement:
         outcome = ended.outcome
         plan, linearizer, inputs = outcome.planned
         point = Point(outcome.values, inputs, outcome.matrix, outcome.cost)
-        # Its graphs of cost and gradient are differentiated later.
-        return Judgement(ended, factorization, plan, linearizer.without_programs(), point)
+        return Judgement(ended, factorization, plan, linearizer, linearizer.without_programs(), point)
 
     @property
     def linear(self) -> LinearSolver:
@@ -87,12 +88,12 @@ class Judgement:
     def _factored(self, recorded: bool) -> Factored:
         """Factors of all Hessians, and what they and the gradient say; `recorded` with a graph of all that."""
         execution, wish, point = self.plan.execution, self.solver.execution, self.point
-        execution.graph("cost", wish, self.linearizer.cost, point.values, point.inputs)
         gradient = self._gradient()
         name, hessian = self._hessian()
 
         def whole(*at: Any) -> Factored:
-            return self._found(hessian(*at[:3]), Point(*at), self.linearizer.gradient)
+            within = self.linearizer.gradient if self._is_native else self.plain.gradient
+            return self._found(hessian(*at[:3]), Point(*at), within)
 
         if recorded:
             name = f"factored {name}, ftol {self.solver.ftol}, xtol {self.solver.xtol}"
@@ -116,11 +117,16 @@ class Judgement:
         return found._replace(evidence=evidence)
 
     def _gradient(self) -> Callable[..., Tensor]:
-        """The gradient, from its graph where there is one."""
-        gradient = self.linearizer.gradient
-        wish = self.solver.execution
-        graph = self.plan.execution.graph("gradient", wish, gradient, self.point.values, self.point.inputs)
-        return gradient if graph is None else graph
+        """The gradient, from native code or its graph where there is one."""
+        if self._is_native:
+            return self.linearizer.gradient
+        wish, at = self.solver.execution, (self.point.values, self.point.inputs)
+        graph = self.plan.execution.graph("gradient", wish, self.plain.gradient, *at)
+        return self.plain.gradient if graph is None else graph
+
+    @property
+    def _is_native(self) -> bool:
+        return self.linearizer.has_second_order
 
     def _curvature(self, hessian: Tensor, factor: Tensor, definite: Tensor) -> Curvature:
         product = partial(self.linear.storage.product, hessian)
@@ -137,9 +143,15 @@ class Judgement:
         """The Hessian that the adjoint wants: its name, and a function of values, inputs and the matrix of the last
         linearization. Where the normal equations that the solve has left of its last point are a part of it they are
         taken: a third of the work for 1024 fits."""
-        kind, linearizer = self.factorization.hessian, self.linearizer
+        kind, linearizer = self.factorization.hessian, self.plain
         if kind == "gauss_newton" and self.linear.storage.is_normal:
             return "normal equations", lambda values, inputs, normal: normal
+        if self._is_native:
+            # A graph that calls programs is of those: they go when better ones come.
+            numbers = [block.second.hessian.number for block in self.linearizer.blocks if block.second is not None]
+            return f"native hessian {numbers}, {kind}", lambda values, inputs, normal: self.linearizer.hessian(
+                values, inputs, exact=kind == "exact"
+            )
         if linearizer.normal_equations_are_exact:
             return "curvature", linearizer.curvature
         return f"hessian, {kind}", lambda values, inputs, normal: linearizer.hessian(

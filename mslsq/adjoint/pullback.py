@@ -10,7 +10,9 @@ but that: 0.8 ms for 1024 fits, where two chord steps and their backward take 2.
 derivative of that gradient (`create_graph=True`) takes the chord steps after all, from the same recorded graphs.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,9 +22,10 @@ from mslsq.adjoint.outputs import Attached
 from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
+from mslsq.linearize.second_order import gradients_by_input, pulled_through_retraction
 from mslsq.private import is_batched_by_autograd, transforms_are_active, vjp, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
-from mslsq.tracing.recording import Recorded
+from mslsq.solvers.second_order import mixed_programs
 
 if TYPE_CHECKING:
     from mslsq.adjoint.attachment import Attachment
@@ -33,9 +36,9 @@ def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached |
     """Values and cost whose derivative waits for `backward`; None where it must be attached at once.
 
     That is under a transform, where something failed, where the start is data (fixed blocks), and where nothing is
-    recorded: a function of the user's that is only called in the backward pass may have changed by then.
+    native or recorded: a function of the user's that is only called in the backward pass may have changed by then.
     """
-    if transforms_are_active() or not attachment.nothing_failed or not attachment.is_recorded:
+    if transforms_are_active() or not attachment.nothing_failed or not attachment.is_kept:
         return None
     if adjoint.hessian == "gauss_newton" and adjoint.order > 1:
         return None  # further chord steps improve on its first derivative
@@ -44,10 +47,12 @@ def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached |
         return None
     flat = pytree.leaves(attachment.inputs)
     wanted = tuple(tensor.requires_grad for tensor in flat)
-    graphs = _graphs(attachment, wanted) if any(wanted) else None
-    if graphs is None:
+    if not any(wanted):
         return None
-    *values, cost = Pullback.apply(adjoint, attachment, graphs, *flat)
+    ways = _native_ways(attachment) or _graphs(attachment, wanted)
+    if ways is None:
+        return None
+    *values, cost = Pullback.apply(adjoint, attachment, ways, *flat)
     return Attached(tuple(values), cost)
 
 
@@ -55,8 +60,8 @@ class Pullback(torch.autograd.Function):
     """Values and cost of an answer, as a function of all inputs; reverse mode, on plain tensors."""
 
     @staticmethod
-    def forward(ctx: Any, adjoint: "Implicit", attachment: "Attachment", graphs: Any, *flat: Tensor) -> Any:
-        ctx.adjoint, ctx.attachment, ctx.graphs = adjoint, attachment, graphs
+    def forward(ctx: Any, adjoint: "Implicit", attachment: "Attachment", ways: "Ways", *flat: Tensor) -> Any:
+        ctx.adjoint, ctx.attachment, ctx.ways = adjoint, attachment, ways
         ctx.save_for_backward(*flat)
         ctx.set_materialize_grads(False)
         # Copies: who writes into the solution must not change what the derivative is taken at.
@@ -74,22 +79,29 @@ class Pullback(torch.autograd.Function):
                 found = _through_chord_steps(ctx.adjoint, ctx.attachment, inputs, wanted, cotangents)
             return None, None, None, *found
         answer, linear = ctx.attachment.answer, ctx.attachment.linearizer.linear_solver
-        through_retraction, to_inputs = ctx.graphs
         towards = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(answer.values, of_values, strict=True))
-        gradient = through_retraction(answer.values, towards)
+        gradient = ctx.ways.through_retraction(answer.values, towards)
         move = -ctx.adjoint.factorization.inverse(linear, answer.factor, gradient)
-        found = iter(to_inputs(answer.values, inputs, move))
+        found = iter(ctx.ways.to_inputs(answer.values, inputs, move))
         return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in flat)
 
 
-def _graphs(attachment: "Attachment", wanted: tuple[bool, ...]) -> tuple[Recorded, Recorded] | None:
+class Ways(NamedTuple):
+    """The two pullbacks that a backward pass takes, as what will not have changed when it comes."""
+
+    through_retraction: Callable[[Values, Values], Tensor]
+    """From cotangents of the values to one in the tangent."""
+    to_inputs: Callable[[Values, tuple[Inputs, ...], Tensor], Sequence[Tensor]]
+    """From a tangent to the wanted inputs."""
+
+
+def _graphs(attachment: "Attachment", wanted: tuple[bool, ...]) -> Ways | None:
     """The recorded pullbacks: of the retraction to tangents, and of the gradient to the wanted inputs."""
     linearizer, values = attachment.linearizer, attachment.answer.values
     columns = values[0].new_zeros(len(values[0]), linearizer.structure.num_columns)
 
     def through_retraction(values: Values, towards: Values) -> Tensor:
-        pull = vjp(lambda delta: linearizer.retract(values, delta), torch.zeros_like(columns))[1]
-        return pull(towards)[0]
+        return vjp(lambda delta: linearizer.retract(values, delta), torch.zeros_like(columns))[1](towards)[0]
 
     def to_inputs(values: Values, inputs: tuple[Inputs, ...], move: Tensor) -> tuple[Tensor, ...]:
         return _gradient_along(linearizer, values, inputs, move, wanted)
@@ -97,7 +109,37 @@ def _graphs(attachment: "Attachment", wanted: tuple[bool, ...]) -> tuple[Recorde
     numbers = ", ".join(str(number) for number, flag in enumerate(wanted) if flag)
     first = attachment.recorded("pullback through the retraction", through_retraction, values, values)
     second = attachment.recorded(f"pullback to inputs {numbers}", to_inputs, values, attachment.inputs, columns)
-    return None if first is None or second is None else (first, second)
+    return None if first is None or second is None else Ways(first, second)
+
+
+def _native_ways(attachment: "Attachment") -> Ways | None:
+    """The pullback to the inputs as native code, where there is some for every term that has a wanted input."""
+    call, linearizer, values = attachment.call, attachment.linearizer, attachment.answer.values
+    plan = call.made.plan
+    assert plan is not None  # the solve has just been run
+    wanted = {
+        number: tuple(name for name, tensor in given.items() if tensor.requires_grad)
+        for number, given in enumerate(attachment.inputs)
+    }
+    wanted = {number: names for number, names in wanted.items() if names}
+    if not wanted.keys() <= plan.seconds.keys():
+        return None
+    detached = tuple({name: tensor.detach() for name, tensor in given.items()} for given in attachment.inputs)
+    programs = mixed_programs(plan, call.task.solver, linearizer.blocks, values, detached, wanted)
+    if programs is None:
+        return None
+
+    def to_inputs(values: Values, inputs: tuple[Inputs, ...], move: Tensor) -> list[Tensor]:
+        found: list[Tensor] = []
+        for number, program in programs.items():
+            assembly, given = linearizer.assemblies[number], inputs[number]
+            block = assembly.block
+            prepared, taken = block.prepare(given), assembly.taken_vector(move)
+            by_input = gradients_by_input(block, program.of_lanes(block, *block.gather(values), prepared, taken), given)
+            found += [by_input[name] for name in given if name in by_input]
+        return found
+
+    return Ways(partial(pulled_through_retraction, linearizer), to_inputs)
 
 
 def _gradient_along(

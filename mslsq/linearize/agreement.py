@@ -3,6 +3,7 @@ few lanes are compared.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.func import jvp
 from mslsq.linearize import independent
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.sample import Sample
+from mslsq.native.operator import SecondOrder
 from mslsq.problem.system import Inputs
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.tracing.reading.exchange import UncollectedTensorError, nodes_of
@@ -121,8 +123,60 @@ def compare_hessian(candidate: Sample, expected: list[Any] | None) -> None:
     if expected is None:
         return
     wrong = DerivativeMismatchError("its batched second derivatives are wrong in PyTorch")
-    # A problem whose data are not finite is one of the lanes, and must not hide what the others are made of.
+    if not _second_order_agrees(block, gradient, hessian, _terms(residual, jacobian), expected):
+        raise wrong
+    if not all(_mixed_agrees(candidate, found, _terms(residual, jacobian), expected) for found in mixed):
+        raise wrong
+
+
+def compare_second_order(sample: Sample, second: SecondOrder, expected: list[Any]) -> None:
+    """Compare native gradients and Hessians with `double_backward`.
+
+    Raises:
+        DerivativeMismatchError: they differ.
+    """
+    block = dataclasses.replace(sample.block, second=second)
+    with TRANSFORM_LOCK, torch.no_grad():
+        gradient = block.gradients_of(sample.storages, sample.dims, sample.inputs)
+        hessian = block.hessians_of(sample.storages, sample.dims, sample.inputs)
+        terms = _terms(*sample.linearizations())
+    if not _second_order_agrees(block, gradient, hessian, terms, expected):
+        raise DerivativeMismatchError(f"the native second derivatives of {block.term.name!r}")
+
+
+def compare_mixed(sample: Sample, along: Callable[[Tensor], dict[str, Tensor]], expected: list[Any]) -> None:
+    """Compare native mixed derivatives with `double_backward`.
+
+    Args:
+        along: by input ∂(gᵀv), (outer, entries, lanes), of a v for all blocks.
+
+    Raises:
+        DerivativeMismatchError: they differ.
+    """
+    with TRANSFORM_LOCK, torch.no_grad():
+        found = along(_direction(sample.block, sample.storages))
+        steepness, height = _terms(*sample.linearizations())
+    for (problem, lane), (_, _, right) in expected:
+        for name, tensor in found.items():
+            own, one = tensor[problem, :, lane], right[name].reshape(-1)
+            largest = sample.inputs[name].abs().amax()
+            terms = steepness * height / torch.where(largest > 0, largest, 1)
+            if not _agree(own, one, one.abs(), terms=terms):
+                raise DerivativeMismatchError(f"the native mixed derivatives of {sample.block.term.name!r}")
+
+
+def _terms(residual: Tensor, jacobian: Tensor) -> tuple[Tensor, Tensor]:
+    """How large Jacobians and residuals are. A problem whose data are not finite is one of the lanes, and must not hide
+    what the others are made of."""
     steepness, height = (x.nan_to_num(0, 0, 0).norm() for x in (jacobian, residual))
+    return steepness, height
+
+
+def _second_order_agrees(
+    block: BlockTerm, gradient: Tensor, hessian: Tensor, terms: tuple[Tensor, Tensor], expected: list[Any]
+) -> bool:
+    """Are these the gradients and the products Hv?"""
+    steepness, height = terms
     for (problem, lane), (g, hv, _) in expected:
         v = independent.irregular(len(g), g)
         own = block.hessian_times(hessian[problem, ..., lane], v)
@@ -131,18 +185,27 @@ def compare_hessian(candidate: Sample, expected: list[Any] | None) -> None:
             _agree(gradient[problem, :, lane], g, g.abs(), terms=steepness * height)
             and _agree(own, hv, size, terms=steepness**2)
         ):
-            raise wrong
-    for name, tensor in [pair for found in mixed for pair in found.items()]:
+            return False
+    return True
+
+
+def _mixed_agrees(
+    candidate: Sample, found: dict[str, Tensor], terms: tuple[Tensor, Tensor], expected: list[Any]
+) -> bool:
+    """Are these the mixed derivatives, added up over the lanes where they share an input?"""
+    steepness, height = terms
+    for name, tensor in found.items():
         parts = [one[name] for _, (_, _, one) in expected]
         largest = candidate.inputs[name].abs().amax() if candidate.inputs[name].numel() else steepness
-        terms = steepness * height / torch.where(largest > 0, largest, 1)
+        rounding = steepness * height / torch.where(largest > 0, largest, 1)
         if len(parts) == 1:
-            agree = _agree(tensor.reshape(parts[0].shape), parts[0], parts[0].abs(), terms=terms)
+            agree = _agree(tensor.reshape(parts[0].shape), parts[0], parts[0].abs(), terms=rounding)
         else:
             size = torch.stack([part.abs().sum() for part in parts]).sum()
-            agree = _agree(tensor.sum(), torch.stack([part.sum() for part in parts]).sum(), size, terms=terms)
+            agree = _agree(tensor.sum(), torch.stack([part.sum() for part in parts]).sum(), size, terms=rounding)
         if not agree:
-            raise wrong
+            return False
+    return True
 
 
 def check_deterministic(sample: Sample) -> None:

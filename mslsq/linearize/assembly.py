@@ -56,7 +56,7 @@ class Assembly(TermAssembly):
         return self.block.lanes_are_batch or self.block.shares_variables
 
     def without_program(self) -> "Assembly":
-        return replace(self, block=replace(self.block, program=None))
+        return replace(self, block=replace(self.block, program=None, second=None))
 
     # ---- normal equations
 
@@ -204,6 +204,15 @@ class Assembly(TermAssembly):
             return vector
         n = self.structure.num_columns
         return vector.new_zeros(len(vector), n + 1).index_add(1, self.placement.vector, vector.flatten(1))[:, :n]
+
+    def taken_vector(self, vector: Float[Tensor, "batch columns"]) -> Float[Tensor, "outer tangent lanes"]:
+        if not self.placement.whole:
+            padded = torch.nn.functional.pad(vector, (0, 1))
+            vector = padded[:, self.placement.vector].unflatten(1, self.placement.columns.shape)
+            if not self.block.lanes_are_batch:
+                return vector.expand(-1, -1, self.block.lanes)
+            vector = vector[:, :, 0]
+        return vector.T[None] if self.block.lanes_are_batch else vector[..., None].expand(-1, -1, self.block.lanes)
 
     def place_matrix(self, matrix: Tensor) -> Tensor:
         """A joint matrix per block, (batch, a, b) or (batch, a, b, lanes), added up in the system's matrices: (batch,

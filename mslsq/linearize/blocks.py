@@ -19,7 +19,8 @@ from torch.func import vmap
 
 from mslsq.linearize.derivatives import ORDINARY, Way
 from mslsq.linearize.one_block import OneBlock
-from mslsq.native.operator import NativeProgram
+from mslsq.native.operator import NativeProgram, SecondOrder
+from mslsq.native.replaying import ReplayedProgram
 from mslsq.private import forward_level_is_open, is_wrapped
 from mslsq.problem.system import Inputs, System, Term
 
@@ -47,8 +48,10 @@ class BlockTerm(OneBlock):
     """How many leading entries are complex (pairs of reals)."""
     way: Way = ORDINARY
     """How it is differentiated; the residual of `term` is that of the way."""
-    program: NativeProgram | None = None
+    program: NativeProgram | ReplayedProgram | None = None
     """Residual and Jacobian as native code, used where no derivative of them is asked for."""
+    second: SecondOrder | None = None
+    """The same of the gradient and the exact Hessian of the block's cost."""
 
     def going(self, way: Way) -> "BlockTerm":
         """The same term differentiated in a way."""
@@ -135,29 +138,36 @@ class BlockTerm(OneBlock):
         self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
     ) -> Float[Tensor, "outer rows lanes"]:
         """`residuals` of storages that have been gathered."""
-        if self._runs_natively(storages, inputs):
-            assert self.program is not None
-            return self.program.residuals(*self._native_arguments(storages, storage_dims, inputs))
+        if self.program is not None and no_derivative_is_asked([*storages, *inputs.values()]):
+            return self.program.residuals(*self.native_arguments(storages, storage_dims, inputs))
         return self._mapped(self.residual_of_block, storages, storage_dims, inputs, self.term.broadcasts)
 
     def linearizations_of(
         self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
     ) -> tuple[Float[Tensor, "outer rows lanes"], Float[Tensor, "outer rows tangent lanes"]]:
         """`linearizations` of storages that have been gathered."""
-        if self._runs_natively(storages, inputs):
-            assert self.program is not None
-            return self.program.linearizations(*self._native_arguments(storages, storage_dims, inputs))
+        if self.program is not None and no_derivative_is_asked([*storages, *inputs.values()]):
+            return self.program.linearizations(*self.native_arguments(storages, storage_dims, inputs))
         return self._mapped(self.linearization_of_block, storages, storage_dims, inputs, self.term.broadcasts)
 
-    def _runs_natively(self, storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> bool:
-        """Is there a program, and no derivative of what it computes asked for?"""
-        if self.program is None:
-            return False
-        tensors = [*storages, *inputs.values()]
-        differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        return not (differentiated or forward_level_is_open() or any(map(is_wrapped, tensors)))
+    def gradients_of(
+        self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
+    ) -> Float[Tensor, "outer tangent lanes"]:
+        """The gradients of the blocks' costs, at storages that have been gathered."""
+        if self.second is not None and no_derivative_is_asked([*storages, *inputs.values()]):
+            return self.second.gradient.values(*self.native_arguments(storages, storage_dims, inputs))
+        return self._mapped(self.gradient_of_block, storages, storage_dims, inputs, at_once=False)
 
-    def _native_arguments(
+    def hessians_of(
+        self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
+    ) -> Float[Tensor, "outer tangent tangent lanes"]:
+        """The exact Hessians of the blocks' costs, at storages that have been gathered."""
+        if self.second is not None and no_derivative_is_asked([*storages, *inputs.values()]):
+            flat = self.second.hessian.values(*self.native_arguments(storages, storage_dims, inputs))
+            return flat.unflatten(1, (sum(self.tangents), sum(self.tangents)))
+        return self._mapped(self.hessian_of_block, storages, storage_dims, inputs, at_once=False)
+
+    def native_arguments(
         self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
     ) -> tuple[list[Tensor], list[bool], int, int]:
         """Tensors, which of them have an axis of problems, and how many problems and lanes there are."""
@@ -294,3 +304,10 @@ class BlockTerm(OneBlock):
                 tensor = tensor[:, None, :] if name in self.term.per_block else tensor[:, None, None]
             parameters[own] = tensor
         return parameters
+
+
+def no_derivative_is_asked(tensors: Iterable[Tensor]) -> bool:
+    """May native code, which has no derivative, compute with these?"""
+    tensors = list(tensors)
+    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return not (differentiated or forward_level_is_open() or any(map(is_wrapped, tensors)))

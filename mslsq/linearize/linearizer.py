@@ -57,6 +57,11 @@ class Linearizer:
         """The same in PyTorch's operations alone, which can be differentiated."""
         return replace(self, assemblies=tuple(assembly.without_program() for assembly in self.assemblies))
 
+    @property
+    def has_second_order(self) -> bool:
+        """Are gradient and exact Hessian of all terms native code?"""
+        return all(block.second is not None for block in self.blocks)
+
     def prepare(self, inputs: tuple[Inputs, ...]) -> TermInputs:
         """The users' tensors in the layout of the lanes."""
         return tuple(block.prepare(given) for block, given in zip(self.blocks, inputs, strict=True))
@@ -95,7 +100,7 @@ class Linearizer:
     def gradient(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch columns"]:
         """The exact gradient of the cost in the tangent at `values`, differentiable to any order."""
         gradients = [
-            assembly.placed_vector(assembly.block.over_lanes(assembly.block.gradient_of_block, values, given))
+            assembly.placed_vector(assembly.block.gradients_of(*assembly.block.gather(values), given))
             for assembly, given in zip(self.assemblies, inputs, strict=True)
         ]
         return self.reduce(added(gradients))
@@ -119,7 +124,12 @@ class Linearizer:
     def _hessian(self, assembly: TermAssembly, values: Values, given: dict[str, Tensor]) -> Tensor:
         """The exact Hessian of one term, as the storage wants it."""
         storage, block = self.linear_solver.storage, assembly.block
-        if block.term.curvature is None or block.term.loss is not None or not assembly.knows_curvature:
+        if (
+            block.second is not None
+            or block.term.curvature is None
+            or block.term.loss is not None
+            or not assembly.knows_curvature
+        ):
             return storage.hessian_part(assembly, self._blockwise_hessian(block, values, given))
         _, jacobian = block.linearizations(values, given)
         curvature = block.over_lanes(block.curvature_of_block, values, given)
@@ -132,8 +142,9 @@ class Linearizer:
         """The exact Hessians of all blocks: through all of the cost, or by its parts where the term knows its own
         curvature: for ½ρ(s), ρ'(JᵀJ + Σ r ∇²r) + 2ρ'' (Jᵀr)(Jᵀr)ᵀ."""
         term = block.term
-        if term.curvature is None or (term.elementwise_loss and term.loss is not None):
-            return block.over_lanes(block.hessian_of_block, values, given)
+        by_parts = term.curvature is not None and not (term.elementwise_loss and term.loss is not None)
+        if block.second is not None or not by_parts:
+            return block.hessians_of(*block.gather(values), given)
         residual, jacobian = block.linearizations(values, given)
         plain = einsum(jacobian, jacobian, "o rows a lanes, o rows b lanes -> o a b lanes")
         plain = plain + block.over_lanes(block.curvature_of_block, values, given)

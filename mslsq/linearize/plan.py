@@ -18,9 +18,11 @@ from mslsq.linearize.derivatives import Way
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.programs import Prospect
+from mslsq.linearize.second_order import MixedProgram
 from mslsq.linearize.term_assembly import TermAssembly
 from mslsq.linearize.trace import Execution, Notes
-from mslsq.native.operator import NativeProgram
+from mslsq.native.operator import NativeProgram, SecondOrder
+from mslsq.native.replaying import ReplayedProgram
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System
 
@@ -49,6 +51,12 @@ class Plan:
     """... and the terms that had one, or none, when that was made."""
     without: "Plan | None" = field(default=None, init=False, repr=False)
     """Of a plan with programs: the one without."""
+    seconds: dict[int, SecondOrder] = field(default_factory=dict)
+    """By term: gradient and exact Hessian as programs of scalars, where they are there..."""
+    guards: dict[int, ReplayedProgram] = field(default_factory=dict)
+    """... with residual and Jacobian of the same recording, for the comparison with the user's Python..."""
+    mixed: dict[tuple[int, tuple[str, ...]], MixedProgram] = field(default_factory=dict)
+    """... and mixed derivatives, by the term and its inputs."""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
     compressed: CompressedPlan | None = None
@@ -103,17 +111,38 @@ class Plan:
         """Has a residual been written as a native program?"""
         return bool(self.programs)
 
+    def second_order(self, number: int, native: bool, replayed: bool) -> SecondOrder | None:
+        """The programs of the second derivatives of a term, if a solve that uses what is compiled (`native`), and what
+        PyTorch runs (`replayed`), may take them: it must notice if they go stale. What it compares with the user's
+        Python is the residual and Jacobian of a program or of a graph, that were made when they were."""
+        found = self.seconds.get(number)
+        if found is None or not (native if found.is_compiled else replayed):
+            return None
+        guarded = (native and number in self.programs) or number in self.guards or self.execution.is_witnessed
+        return found if guarded else None
+
+    def has_second_order(self, native: bool, replayed: bool) -> bool:
+        """Are there programs of the second derivatives of all terms?"""
+        return all(self.second_order(number, native, replayed) is not None for number in range(len(self.sizes)))
+
     def blocks(
-        self, system: System, batch: int, batched: tuple[frozenset[str], ...], native: bool = False
+        self,
+        system: System,
+        batch: int,
+        batched: tuple[frozenset[str], ...],
+        native: bool = False,
+        replayed: bool = False,
     ) -> tuple[BlockTerm, ...]:
-        """The terms of a system for this plan, ready to be mapped, each in its way; `native` with their programs."""
+        """The terms of a system for this plan, ready to be mapped, each in its way; `native` with their programs,
+        `replayed` with those that PyTorch runs."""
         found = []
         for number, (term, own, size) in enumerate(zip(system.terms, batched, self.sizes, strict=True)):
             if self.compressed is not None:
                 block: BlockTerm = CompressedTerm(term, system, batch, own, *size, plan=self.compressed)
             else:
                 program = self.programs.get(number) if native else None
-                block = BlockTerm(term, system, batch, own, *size, program=program)
+                second = self.second_order(number, native, replayed)
+                block = BlockTerm(term, system, batch, own, *size, program=program, second=second)
             found.append(block.going(self.ways.get(number, block.way)))
         return tuple(found)
 
@@ -126,13 +155,16 @@ class Plan:
         fused: bool = False,
         differentiable: bool = False,
         native: bool = False,
+        replayed: bool = False,
     ) -> Linearizer:
         """The functions of a system for this plan; `differentiable` where linearizations are to carry derivatives,
-        `native` where they may be native programs, which have none."""
+        `native` where they may be native programs, which have none, `replayed` where second derivatives may be programs
+        that PyTorch runs."""
         storage = linear_solver.storage
         sparse = storage.is_normal and not storage.is_dense
         assemblies: list[TermAssembly] = []
-        for block, placement in zip(self.blocks(system, batch, batched, native), self.placements, strict=True):
+        blocks = self.blocks(system, batch, batched, native, replayed)
+        for block, placement in zip(blocks, self.placements, strict=True):
             if isinstance(block, CompressedTerm) and isinstance(placement, CompressedPlacement):
                 assemblies.append(CompressedAssembly(block, self.structure, placement))
             elif isinstance(placement, Placement):

@@ -3,11 +3,11 @@
 A program bakes in what the residual has read, as a recorded graph does: a plan that has one watches what it reads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,9 @@ from mslsq.linearize.first_block import of_a_block
 from mslsq.linearize.ways import sample_at_ends
 from mslsq.manifolds.space import ManifoldSpace, Space
 from mslsq.native.arrays import input_array, kind_of
-from mslsq.native.building import Making, Moves, Written, linearized, moved_at_rest
+from mslsq.native.building import Making, Written, linearized
+from mslsq.native.curvature import Motion
+from mslsq.native.moves import Moves, moved_at_rest
 from mslsq.native.operator import NativeProgram
 from mslsq.native.recording import recorded
 from mslsq.native.scalars import NotScalarError, Program, Scalar
@@ -28,17 +30,48 @@ from mslsq.problem.system import Inputs
 from mslsq.tracing.graph import TRANSFORM_LOCK, distinct, graph_of
 from mslsq.tracing.guard import REMEDIES, DataDependentError
 
+P = TypeVar("P")
 
-class Draft:
-    """The program of a term on its way: its text is written when this is made, what is compiled is compared with
-    PyTorch when it is first asked for. Nothing is ever raised: `why_not` says in words why there will be none."""
 
-    def __init__(self, block: BlockTerm, values: Values, inputs: Inputs):
+class Pending(Generic[P]):
+    """Programs of a term on their way: the text is written when this is made, what is compiled is compared with PyTorch
+    when it is first asked for. Nothing is ever raised: `why_not` says in words why there will be none.
+
+    Subclasses say what is written, and what it is compared with.
+    """
+
+    what: ClassVar[str] = ""
+    """What the programs compute, of a term of that name."""
+
+    def __init__(self, block: BlockTerm, values: Values, inputs: Inputs, compiled: bool = True):
         self.why_not = ""
-        self._name = repr(block.term.name)
-        self._making: Making | None = None
-        with self._saying_why():
-            self._making = making_of(block, values, inputs)
+        self._name = f"{self.what}{block.term.name!r}"
+        self._making: Making[Any] | None = None
+        self._scalars: list[Any] = []
+        with self._saying_why(), TRANSFORM_LOCK, torch.no_grad():
+            dtype = values[0].dtype
+            if dtype not in (torch.float64, torch.float32):
+                raise NotScalarError(f"programs are of float64 and float32, the variables are of {dtype}")
+
+            def written(storages: tuple[Tensor, ...], first: Inputs) -> list[Any]:
+                return self.written(block, storages, dict(first))
+
+            self._scalars = of_a_block(written, block.term, block.batched, values, inputs)
+            if compiled:
+                self.compile()
+
+    def written(self, block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> list[Any]:
+        """The programs as scalars, recorded at the numbers of one block.
+
+        Raises:
+            NotScalarError: there is none; names the operation.
+            DataDependentError, RuntimeError: no graph can be recorded.
+        """
+        raise NotImplementedError
+
+    def checked(self, block: BlockTerm, values: Values, inputs: Inputs, programs: list[Any]) -> P:
+        """The programs, compared with PyTorch on blocks of the term. DerivativeMismatchError where they differ."""
+        raise NotImplementedError
 
     @property
     def sentence(self) -> str:
@@ -46,6 +79,11 @@ class Draft:
         if self.why_not or self._making is None:
             return f"{self._name} has no native program: {self.why_not}"
         return self._making.build.sentence(self._name)
+
+    def compile(self) -> None:
+        """Begin with the compiler, if that has not been done. CompilerError where there is none."""
+        if self._making is None and self._scalars:
+            self._making = Making(self._scalars)
 
     @property
     def is_settled(self) -> bool:
@@ -57,14 +95,14 @@ class Draft:
         if self._making is not None:
             self._making.wait()
 
-    def program(self, block: BlockTerm, values: Values, inputs: Inputs) -> NativeProgram | None:
+    def program(self, block: BlockTerm, values: Values, inputs: Inputs) -> P | None:
         """The program, once it is compiled and if it is right on blocks of this term; `inputs` as given by the user."""
         if self._making is not None and not self.why_not:
             with self._saying_why():
                 programs = self._making.programs()
                 if programs is not None:
-                    compare_program(sample_at_ends(block, values, inputs), replace(block, program=programs[0]))
-                    return programs[0]
+                    self._scalars.clear()  # megabytes
+                    return self.checked(block, values, inputs, programs)
         return None
 
     @contextmanager
@@ -81,6 +119,25 @@ class Draft:
             self.why_not = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
+class Draft(Pending[NativeProgram]):
+    """Residual and Jacobian."""
+
+    def written(self, block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> list[Any]:
+        is_given = block.term.jacobians is not None
+        function = block.linearization_of_block if is_given else block.residual_of_block
+        program, outputs, arguments = scalars_of(block, function, storages, first)
+        residual: list[Scalar] = list(outputs[0].reshape(-1))
+        if is_given:
+            jacobian = list(outputs[1].reshape(-1))
+        else:
+            jacobian = linearized(program, residual, motion_of(block, program).directions, sum(block.tangents))
+        return [Written.of(program, arguments, residual, jacobian)]
+
+    def checked(self, block: BlockTerm, values: Values, inputs: Inputs, programs: list[Any]) -> NativeProgram:
+        compare_program(sample_at_ends(block, values, inputs), replace(block, program=programs[0]))
+        return programs[0]
+
+
 @dataclass
 class Prospect:
     """What has been spent on steps with a term, and its program once that has paid. Terms of one family share it:
@@ -88,38 +145,24 @@ class Prospect:
 
     seconds: float = 0.0
     draft: Draft | None = None
+    second: Any = None
+    """Gradient and exact Hessian, for derivatives of solutions..."""
+    mixed: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    """... and the mixed derivatives, by the inputs that they are taken in (`linearize.second_order`)."""
     is_given_up: bool = False
     """Does what the residual reads change unseen? Then a program would be written again and again."""
 
     def give_up(self) -> None:
-        self.draft, self.is_given_up = None, True
+        self.draft, self.second, self.is_given_up = None, None, True
+        self.mixed.clear()
 
 
-def making_of(block: BlockTerm, values: Values, inputs: Inputs) -> Making:
-    """The program of a term, with the compiler; `inputs` as given by the user.
-
-    Raises:
-        NotScalarError: it has none; names the operation.
-        CompilerError: there is no compiler.
-        DataDependentError, RuntimeError: no graph can be recorded.
-    """
-    dtype = values[0].dtype
-    if dtype not in (torch.float64, torch.float32):
-        raise NotScalarError(f"programs are of float64 and float32, the variables are of {dtype}")
-
-    def written(storages: tuple[Tensor, ...], first: Inputs) -> Written:
-        return _written(block, storages, dict(first))
-
-    with TRANSFORM_LOCK, torch.no_grad():
-        scalars = of_a_block(written, block.term, block.batched, values, inputs)
-    return Making([scalars])
-
-
-def _written(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> Written:
-    """Residual and Jacobian of a block as scalars, recorded at these numbers."""
+def scalars_of(
+    block: BlockTerm, function: Callable[..., Any], storages: tuple[Tensor, ...], first: dict[str, Tensor]
+) -> tuple[Program, list[Any], list[Argument]]:
+    """A function of storages and inputs of one block as scalars, recorded at these numbers: the program, arrays of
+    outputs, and the program's inputs."""
     names, slots = list(first), len(storages)
-    is_given = block.term.jacobians is not None
-    function = block.linearization_of_block if is_given else block.residual_of_block
 
     def flat(*leaves: Tensor) -> Any:
         return function(tuple(leaves[:slots]), dict(zip(names, leaves[slots:], strict=True)))
@@ -128,36 +171,37 @@ def _written(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Te
     graph = graph_of(flat, distinct(leaves), guarded=True, functional=True)
     program = Program(storages[0].dtype)
     outputs = recorded(program, graph, [input_array(number, leaf) for number, leaf in enumerate(leaves)])
-    residual: list[Scalar] = list(outputs[0].reshape(-1))
-    if is_given:
-        jacobian = list(outputs[1].reshape(-1))
-    else:
-        jacobian = linearized(program, residual, _directions(block, program), sum(block.tangents))
-    return Written.of(program, _arguments(block, leaves, names), residual, jacobian)
+    return program, outputs, _arguments(block, leaves, names)
 
 
-def _directions(block: BlockTerm, program: Program) -> dict[int, dict[int, Scalar]]:
-    """By entry of the storages, how it follows the joint tangent."""
+def motion_of(block: BlockTerm, program: Program, twice: bool = False) -> Motion:
+    """How the storages of a block follow its joint tangent; `twice` with second derivatives."""
     one, first = program.constant(1, "real"), 0
-    found: dict[int, dict[int, Scalar]] = {}
+    directions: dict[int, dict[int, Scalar]] = {}
+    bends: list[tuple[int, int, int, Scalar]] = []
     moves: dict[Space, Moves] = {}
     for number, slot in enumerate(block.term.slots):
         space = block.system.unknowns[slot.unknown].space
         if space.is_euclidean:
-            found |= {program.input(number, k, "real").number: {first + k: one} for k in range(space.tangent_dim)}
+            directions |= {program.input(number, k, "real").number: {first + k: one} for k in range(space.tangent_dim)}
         else:
             if space not in moves:
                 moves[space] = _moves(space, program.dtype)
-            found |= moves[space].directions(program, number, first)
+            directions |= moves[space].directions(program, number, first)
+            bends += moves[space].bends(program, number, first) if twice else []
         first += space.tangent_dim
-    return found
+    return Motion(directions, bends, first)
 
 
 def _moves(space: Space, dtype: torch.dtype) -> Moves:
     """How a variable follows its tangent; of the library's own manifolds recorded once in a process, which takes 80 of
     the 190 ms of an SE(3) between factor's program. The code of a user's manifold may change under its name."""
-    is_of_library = isinstance(space, ManifoldSpace) and space.manifold.__module__.startswith("mslsq.manifolds.")
-    return _kept_moves(space, dtype) if is_of_library else _recorded_moves(space, dtype)
+    return kept_moves(space, dtype) if is_of_library(space) else _recorded_moves(space, dtype)
+
+
+def is_of_library(space: Space) -> bool:
+    """Is it a manifold of the library's own?"""
+    return isinstance(space, ManifoldSpace) and space.manifold.__module__.startswith("mslsq.manifolds.")
 
 
 def _recorded_moves(space: Space, dtype: torch.dtype) -> Moves:
@@ -168,7 +212,7 @@ def _recorded_moves(space: Space, dtype: torch.dtype) -> Moves:
     return moved_at_rest(graph, space.storage_dim, space.tangent_dim, dtype)
 
 
-_kept_moves = cache(_recorded_moves)
+kept_moves = cache(_recorded_moves)
 
 
 def _arguments(block: BlockTerm, leaves: list[Tensor], names: list[str]) -> list[Argument]:

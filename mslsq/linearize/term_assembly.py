@@ -54,3 +54,7 @@ class TermAssembly(LinearizedTerm):
     def placed_vector(self, blockwise: Tensor) -> Float[Tensor, "batch columns"]:
         """A vector per block, in the columns of the system."""
         raise NotImplementedError
+
+    def taken_vector(self, vector: Float[Tensor, "batch columns"]) -> Float[Tensor, "outer tangent lanes"]:
+        """The entries of a vector in the system's columns that belong to each block; those of fixed blocks are 0."""
+        raise NotImplementedError

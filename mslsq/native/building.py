@@ -1,92 +1,20 @@
-"""From a function of one block to its native program: record, differentiate, write, compile."""
+"""From a function of one block to its native program: differentiate, write, compile."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import torch
-from torch import fx
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 from mslsq.kernels.build import CompilerError
 from mslsq.native import derivative
-from mslsq.native.arrays import Array
-from mslsq.native.operator import LINEARIZATIONS, RESIDUALS, NativeProgram
+from mslsq.native.operator import LINEARIZATIONS, RESIDUALS, VALUES, Loaded, NativeProgram, NativeVector
 from mslsq.native.processor import VECTOR_BYTES, target
-from mslsq.native.recording import recorded
+from mslsq.native.replaying import ReplayedVector
 from mslsq.native.scalars import LARGEST, NotScalarError, Program, Scalar
 from mslsq.native.store import Build, request
 from mslsq.native.text import Argument, Function, source, written
 
-
-def moved_at_rest(retraction: fx.GraphModule, storage: int, tangent: int, dtype: torch.dtype) -> "Moves":
-    """The derivatives of the graph `retraction(x, δ)` in δ at δ = 0, where it is x.
-
-    Args:
-        storage, tangent: sizes of x and of δ.
-    """
-    program = Program(dtype)
-    x, delta = (Array(np.arange(size), dtype, number) for number, size in enumerate((storage, tangent)))
-    (moved,) = recorded(program, retraction, [x, delta])
-    directions = {
-        program.input(1, column, "real").number: {column: program.constant(1, "real")} for column in range(tangent)
-    }
-    return Moves(program, derivative.jacobian(program, list(moved), directions, tangent))
-
-
-class Moves:
-    """How the storage of a variable follows a small tangent: ∂x/∂δ as scalars of x.
-
-    Args:
-        program: of x (input 0) and δ (input 1), which is 0 from here on.
-        slopes: by entry of x and direction.
-    """
-
-    def __init__(self, program: Program, slopes: list[list[Scalar | None]]):
-        self._program = Program(program.dtype)
-        entries = [
-            (row, column, slope)
-            for row, found in enumerate(slopes)
-            for column, slope in enumerate(found)
-            if slope is not None
-        ]
-        at_rest = _transplanted(program, [slope for _, _, slope in entries], self._program, 0)
-        # A slope that has come to 0 is one by structure: there is no tangent along it.
-        self._slopes = [
-            (row, column, slope) for (row, column, _), slope in zip(entries, at_rest, strict=True) if slope.value != 0
-        ]
-        self._size = len(slopes)
-
-    def directions(self, program: Program, tensor: int, first: int) -> dict[int, dict[int, Scalar]]:
-        """For `derivative.jacobian`: by entry of input number `tensor`, its derivatives in the columns from `first`."""
-        entries = [program.input(tensor, entry, "real").number for entry in range(self._size)]
-        found: dict[int, dict[int, Scalar]] = {entry: {} for entry in entries}
-        slopes = _transplanted(self._program, [slope for _, _, slope in self._slopes], program, tensor)
-        for (row, column, _), slope in zip(self._slopes, slopes, strict=True):
-            found[entries[row]][first + column] = slope
-        return found
-
-
-def _transplanted(old: Program, scalars: Sequence[Scalar], new: Program, tensor: int) -> list[Scalar]:
-    """Scalars of one program in another, where input 0 is `tensor` and input 1 is 0.
-
-    0 · x is 0 here: where x is not finite, neither is what follows from it.
-    """
-    known: dict[int, Scalar] = {}
-    new.are_finite = True
-    try:
-        for number in old.needed(scalar.number for scalar in scalars):
-            node = old.nodes[number]
-            if node.operation == "constant":
-                known[number] = new.constant(node.detail[0], node.kind)
-            elif node.operation == "input":
-                of, entry = node.detail
-                known[number] = new.constant(0, "real") if of == 1 else new.input(tensor, entry, node.kind)
-            else:
-                operands = [known[operand].number for operand in node.operands]
-                known[number] = Scalar(new, new.make(node.operation, *operands))
-    finally:
-        new.are_finite = False
-    return [known[scalar.number] for scalar in scalars]
+P = TypeVar("P", covariant=True)
 
 
 def linearized(
@@ -113,9 +41,7 @@ class Written:
     ) -> "Written":
         """Raises NotScalarError where they take too many operations."""
         made = Written(program, tuple(inputs), *(tuple(x.number for x in part) for part in (residual, jacobian)))
-        count = program.count([*made.residual, *made.jacobian])
-        if count > LARGEST:
-            raise NotScalarError(f"it takes {count:,} operations of scalars, more than {LARGEST:,}")
+        _check_size(program, [*made.residual, *made.jacobian], LARGEST)
         return made
 
     def functions(self, prefix: str) -> list[str]:
@@ -126,18 +52,63 @@ class Written:
     @property
     def used(self) -> frozenset[int]:
         """The inputs of which something is read."""
-        nodes = [self.program.nodes[n] for n in self.program.needed([*self.residual, *self.jacobian])]
-        return frozenset(node.detail[0] for node in nodes if node.operation in ("input", "lookup"))
+        return self.program.inputs_of([*self.residual, *self.jacobian])
+
+    @property
+    def form(self) -> Callable[[Loaded], NativeProgram]:
+        """What makes the functions of a library that is loaded; it holds no scalars, which are megabytes."""
+        rows = len(self.residual)
+        return partial(NativeProgram, rows=rows, columns=len(self.jacobian) // rows)
 
 
-class Making:
+@dataclass(frozen=True)
+class WrittenVector:
+    """A vector as scalars of a program."""
+
+    program: Program
+    inputs: tuple[Argument, ...]
+    entries: tuple[int, ...]
+
+    @staticmethod
+    def of(program: Program, inputs: Sequence[Argument], entries: Sequence[Scalar], largest: int) -> "WrittenVector":
+        """Raises NotScalarError where they take more than `largest` operations."""
+        made = WrittenVector(program, tuple(inputs), tuple(x.number for x in entries))
+        _check_size(program, made.entries, largest)
+        return made
+
+    def functions(self, prefix: str) -> list[str]:
+        """The source of the function."""
+        return [written(self.program, self.inputs, Function(prefix + VALUES, (self.entries,)))]
+
+    @property
+    def used(self) -> frozenset[int]:
+        """The inputs of which something is read."""
+        return self.program.inputs_of(self.entries)
+
+    @property
+    def form(self) -> Callable[[Loaded], NativeVector]:
+        """As `Written.form`."""
+        return partial(NativeVector, size=len(self.entries))
+
+    def replayed(self) -> ReplayedVector:
+        """The function without a compiler. NotScalarError where there is none."""
+        return ReplayedVector(self.program, self.inputs, self.entries)
+
+
+def _check_size(program: Program, outputs: Sequence[int], largest: int) -> None:
+    count = program.count(outputs)
+    if count > largest:
+        raise NotScalarError(f"it takes {count:,} operations of scalars, more than {largest:,}")
+
+
+class Making(Generic[P]):
     """Programs of one dtype, all in one source, that are with the compiler."""
 
-    def __init__(self, all_written: Sequence[Written]):
+    def __init__(self, all_written: Sequence["AnyWritten[P]"]):
         self._dtype = all_written[0].program.dtype
         self._width = VECTOR_BYTES[target()]
         parts = [part for k, one in enumerate(all_written) for part in one.functions(f"program{k}_")]
-        self._shapes = [(one.inputs, one.used, len(one.residual), len(one.jacobian)) for one in all_written]
+        self._forms = [(one.inputs, one.used, one.form) for one in all_written]
         self._source = source(parts, self._dtype, self._width)
         self.build: Build = request(self._source, wait=False)
 
@@ -150,7 +121,7 @@ class Making:
         """Is it known whether there are programs? Looks after the compiler, but never waits for it."""
         return self.build.library() is not None or bool(self.build.why)
 
-    def programs(self) -> list[NativeProgram] | None:
+    def programs(self) -> list[P] | None:
         """The programs; None while they are being compiled.
 
         Raises:
@@ -161,17 +132,26 @@ class Making:
             raise CompilerError(self.build.why)
         if library is None:
             return None
+        lanes = self._width // self._dtype.itemsize
         return [
-            NativeProgram(
-                library,
-                self.build.digest,
-                f"program{k}_",
-                inputs,
-                used,
-                self._dtype,
-                rows=rows,
-                columns=entries // rows,
-                vector=self._width // self._dtype.itemsize,
-            )
-            for k, (inputs, used, rows, entries) in enumerate(self._shapes)
+            form(Loaded(library, self.build.digest, f"program{k}_", inputs, used, self._dtype, lanes))
+            for k, (inputs, used, form) in enumerate(self._forms)
         ]
+
+
+class AnyWritten(Protocol[P]):
+    """What becomes native functions: `Written`, `WrittenVector`."""
+
+    @property
+    def program(self) -> Program: ...
+
+    @property
+    def inputs(self) -> tuple[Argument, ...]: ...
+
+    @property
+    def used(self) -> frozenset[int]: ...
+
+    @property
+    def form(self) -> Callable[[Loaded], P]: ...
+
+    def functions(self, prefix: str) -> list[str]: ...

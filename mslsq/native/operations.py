@@ -142,7 +142,8 @@ OPERATIONS: dict[str, Operation] = {
         torch.remainder, "remainder_({0}, {1})", lambda r, x, y: (x.like(1), -x.apply("floor_div", y))
     ),
     "hypot": Operation(torch.hypot, "hypot_({0}, {1})", lambda h, x, y: (x / h, y / h), commutes=True),
-    # no derivative
+    # no derivative; what is "held" has none in `derivative` alone, as a factor that must not be differentiated there
+    "held": Operation(lambda x: x, "{0}"),
     "detached": Operation(lambda x: x, "{0}"),
     "floor_div": Operation(lambda a, b: torch.div(a, b, rounding_mode="floor"), "floor_div_({0}, {1})"),
     "floor": Operation(torch.floor, "floor_({0})"),

@@ -1,14 +1,17 @@
 """Native programs as operators of PyTorch, so that a step that calls them can be recorded and replayed.
 
-An operator takes tensors and numbers. A program is named by a number made of its text, under which it is found until
-the process ends, as its library is: a graph that names it may outlive the solve that it was made for, and never means
-another program, in no process.
+An operator takes tensors and numbers. A compiled program is named by a number made of its text, under which it is found
+until the process ends, as its library is: a graph that names it may outlive the solve that it was made for, and never
+means another program, in no process.
 """
 
 import ctypes
 import hashlib
+import itertools
+import weakref
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,55 +21,51 @@ from mslsq.linear.torch_operators import registered
 from mslsq.native.text import Argument
 
 RESIDUALS, LINEARIZATIONS = "residuals", "linearizations"
-"""The two functions of a library."""
+"""The two functions of a residual."""
+
+VALUES = "values"
+"""The function of a vector."""
 
 LANES_OF_A_THREAD = 2048
 """Fewer are not given to a thread of their own: starting it takes as long."""
 
-_PROGRAMS: "dict[int, NativeProgram]" = {}
+F = TypeVar("F", bound="NativeProgram | VectorFunction")
+_PROGRAMS: "dict[int, NativeProgram | VectorFunction]" = {}
+_REPLAYED: "weakref.WeakValueDictionary[int, VectorFunction]" = weakref.WeakValueDictionary()
+"""Those that PyTorch runs, by negative numbers: no graph that names one leaves its plan."""
+_NUMBERS = itertools.count(1)
 
 
-class NativeProgram:
-    """A compiled function of one block and its Jacobian.
+@dataclass(frozen=True)
+class Loaded:
+    """A library that has been loaded, and where the functions of one program are in it."""
 
-    Args:
-        library: with the functions `residuals` and `linearizations`, their names after a prefix.
-        digest: of the text that it was compiled from, in hexadecimal.
-        inputs: as the source was written for; those in `used` alone are read.
-        dtype: of real numbers; integers and booleans are read as int64.
-        rows, columns: of the Jacobian.
-        vector: lanes of a vector register.
-    """
+    library: ctypes.CDLL
+    digest: str
+    """Of the text that it was compiled from, in hexadecimal."""
+    prefix: str
+    """What the names of its functions begin with."""
+    inputs: tuple[Argument, ...]
+    """As the source was written for..."""
+    used: frozenset[int]
+    """... and which of them are read."""
+    dtype: torch.dtype
+    """Of real numbers; integers and booleans are read as int64."""
+    vector: int
+    """Lanes of a vector register."""
 
-    def __init__(
-        self,
-        library: ctypes.CDLL,
-        digest: str,
-        prefix: str,
-        inputs: Sequence[Argument],
-        used: frozenset[int],
-        dtype: torch.dtype,
-        rows: int,
-        columns: int,
-        vector: int,
-    ):
-        self.inputs, self.used, self.dtype = tuple(inputs), used, dtype
-        self.rows, self.columns, self._vector = rows, columns, vector
-        self._functions = {name: getattr(library, prefix + name) for name in (RESIDUALS, LINEARIZATIONS)}
-        # An operator takes numbers of 64 bits: 60 bits of a hash tell all texts of a process apart.
-        self.number = int(hashlib.sha256(f"{digest} {prefix}".encode()).hexdigest()[:15], 16)
-        _PROGRAMS[self.number] = self
+    @property
+    def number(self) -> int:
+        """An operator takes numbers of 64 bits: 60 bits of a hash tell all texts of a process apart."""
+        return int(hashlib.sha256(f"{self.digest} {self.prefix}".encode()).hexdigest()[:15], 16)
 
-    def residuals(self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int) -> Tensor:
-        """(outer, rows, lanes) of inputs that are (outer, ..., lanes), without `outer` where not `batched`, without
-        lanes where the program was written so."""
-        return native_residuals(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
 
-    def linearizations(
-        self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int
-    ) -> tuple[Tensor, Tensor]:
-        """`residuals`, and their Jacobians (outer, rows, columns, lanes)."""
-        return native_linearizations(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
+class NativeFunctions:
+    """Compiled functions of one block, of the same inputs; base of those that know their outputs."""
+
+    def __init__(self, loaded: Loaded, names: Sequence[str]):
+        self.inputs, self.used, self.dtype, self._vector = loaded.inputs, loaded.used, loaded.dtype, loaded.vector
+        self._functions = {name: getattr(loaded.library, loaded.prefix + name) for name in names}
 
     def run(self, name: str, tensors: Sequence[Tensor], batched: Sequence[int], outputs: Sequence[Tensor]) -> None:
         """Fill the outputs, (outer, ..., lanes) and contiguous."""
@@ -98,6 +97,81 @@ class NativeProgram:
 
         threads = min(torch.get_num_threads(), lanes // LANES_OF_A_THREAD)
         in_parts(part, vectors, threads)
+
+
+class NativeProgram(NativeFunctions):
+    """A compiled function of one block and its Jacobian, (rows, columns)."""
+
+    def __init__(self, loaded: Loaded, rows: int, columns: int):
+        super().__init__(loaded, (RESIDUALS, LINEARIZATIONS))
+        self.rows, self.columns, self.number = rows, columns, loaded.number
+        _PROGRAMS[self.number] = self
+
+    def residuals(self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int) -> Tensor:
+        """(outer, rows, lanes) of inputs that are (outer, ..., lanes), without `outer` where not `batched`, without
+        lanes where the program was written so."""
+        return native_residuals(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
+
+    def linearizations(
+        self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int
+    ) -> tuple[Tensor, Tensor]:
+        """`residuals`, and their Jacobians (outer, rows, columns, lanes)."""
+        return native_linearizations(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
+
+
+class VectorFunction:
+    """A function of one block whose output is a vector of `size` numbers; base of those that are compiled, and of those
+    that PyTorch runs."""
+
+    is_compiled: ClassVar[bool] = False
+
+    def __init__(self, dtype: torch.dtype, size: int, number: int):
+        self.dtype, self.size, self.number = dtype, size, number
+
+    def values(self, tensors: Sequence[Tensor], batched: Sequence[bool], outer: int, lanes: int) -> Tensor:
+        """(outer, size, lanes) of inputs as `NativeProgram.residuals` takes them."""
+        return native_values(list(tensors), [int(b) for b in batched], [self.number, outer, lanes])
+
+    def filled(self, tensors: Sequence[Tensor], batched: Sequence[int], outer: int, lanes: int) -> Tensor:
+        """`values`, computed now."""
+        raise NotImplementedError
+
+
+class NativeVector(VectorFunction):
+    """One that is compiled."""
+
+    is_compiled: ClassVar[bool] = True
+
+    def __init__(self, loaded: Loaded, size: int):
+        super().__init__(loaded.dtype, size, loaded.number)
+        self._functions = NativeFunctions(loaded, (VALUES,))
+        _PROGRAMS[self.number] = self
+
+    def filled(self, tensors: Sequence[Tensor], batched: Sequence[int], outer: int, lanes: int) -> Tensor:
+        vector = torch.empty(outer, self.size, lanes, dtype=self.dtype)
+        self._functions.run(VALUES, tensors, batched, (vector,))
+        return vector
+
+
+class UncompiledVector(VectorFunction):
+    """Base of those that PyTorch runs. They are found as long as they live."""
+
+    def __init__(self, dtype: torch.dtype, size: int):
+        super().__init__(dtype, size, -next(_NUMBERS))
+        _REPLAYED[self.number] = self
+
+
+class SecondOrder(NamedTuple):
+    """What a cost of a block is differentiated by at a solution."""
+
+    gradient: VectorFunction
+    """In the joint tangent."""
+    hessian: VectorFunction
+    """The exact one, row by row."""
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.hessian.is_compiled
 
 
 class _Placed(NamedTuple):
@@ -144,7 +218,7 @@ def _step(tensor: Tensor, argument: Argument, has_outer: bool) -> int | None:
 @registered("native_residuals")
 def native_residuals(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
     """`NativeProgram.residuals`; `numbers` are those of the program, of problems and of lanes."""
-    program, outer, lanes = _found(numbers)
+    program, outer, lanes = _found(numbers, NativeProgram)
     residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype)
     program.run(RESIDUALS, tensors, batched, (residual,))
     return residual
@@ -152,14 +226,14 @@ def native_residuals(tensors: list[Tensor], batched: list[int], numbers: list[in
 
 @native_residuals.register_fake
 def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
-    program, outer, lanes = _found(numbers)
+    program, outer, lanes = _found(numbers, NativeProgram)
     return torch.empty(outer, program.rows, lanes, dtype=program.dtype, device=tensors[0].device)
 
 
 @registered("native_linearizations")
 def native_linearizations(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> tuple[Tensor, Tensor]:
     """`NativeProgram.linearizations`; `numbers` are those of the program, of problems and of lanes."""
-    program, outer, lanes = _found(numbers)
+    program, outer, lanes = _found(numbers, NativeProgram)
     residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype)
     jacobian = torch.empty(outer, program.rows, program.columns, lanes, dtype=program.dtype)
     program.run(LINEARIZATIONS, tensors, batched, (residual, jacobian))
@@ -168,17 +242,32 @@ def native_linearizations(tensors: list[Tensor], batched: list[int], numbers: li
 
 @native_linearizations.register_fake
 def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> tuple[Tensor, Tensor]:
-    program, outer, lanes = _found(numbers)
+    program, outer, lanes = _found(numbers, NativeProgram)
     device = tensors[0].device
     residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype, device=device)
     return residual, torch.empty(outer, program.rows, program.columns, lanes, dtype=program.dtype, device=device)
 
 
-def _found(numbers: list[int]) -> tuple[NativeProgram, int, int]:
+@registered("native_values")
+def native_values(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
+    """`VectorFunction.values`; `numbers` are those of the program, of problems and of lanes."""
+    program, outer, lanes = _found(numbers, VectorFunction)
+    return program.filled(tensors, batched, outer, lanes)
+
+
+@native_values.register_fake
+def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
+    program, outer, lanes = _found(numbers, VectorFunction)
+    return torch.empty(outer, program.size, lanes, dtype=program.dtype, device=tensors[0].device)
+
+
+def _found(numbers: list[int], kind: type[F]) -> tuple[F, int, int]:
     number, outer, lanes = numbers
-    if number not in _PROGRAMS:
+    program = _PROGRAMS.get(number) or _REPLAYED.get(number)
+    if program is None:
         raise RuntimeError(
             "A graph calls a native program that this process has not made. Programs belong to the process of their "
             "solve: record the graph again in this one, with native='never' on the solver."
         )
-    return _PROGRAMS[number], outer, lanes
+    assert isinstance(program, kind)  # who made the call knows
+    return program, outer, lanes

@@ -138,6 +138,12 @@ class Program:
         """May 0 · x be folded to 0? Only where nothing is infinite or NaN that matters."""
         self._known: dict[Any, int] = {}
 
+    def copy(self) -> "Program":
+        """The same nodes, by the same numbers, to go on from in another way."""
+        program = Program(self.dtype)
+        program.nodes, program._known = list(self.nodes), dict(self._known)
+        return program
+
     def constant(self, value: float, kind: Kind) -> Scalar:
         """A number, rounded to the program's dtype where it is real."""
         if kind == "real":
@@ -195,6 +201,11 @@ class Program:
                     stack.append((number, True))
                     stack.extend((operand, False) for operand in reversed(self.nodes[number].operands))
         return order
+
+    def inputs_of(self, outputs: Iterable[int]) -> frozenset[int]:
+        """The input tensors of which the outputs read something."""
+        nodes = [self.nodes[number] for number in self.needed(outputs)]
+        return frozenset(node.detail[0] for node in nodes if node.operation in ("input", "lookup"))
 
     def count(self, outputs: Iterable[int]) -> int:
         """How many operations the outputs take."""

@@ -14,12 +14,14 @@ from mslsq.linearize.first_block import block_term
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
-from mslsq.linearize.prospects import prospect_of, with_programs
+from mslsq.linearize.programs import Prospect
+from mslsq.linearize.prospects import PROGRAM_SECONDS, prospect_of, with_programs
 from mslsq.linearize.ways import hessian_way_of, way_of
 from mslsq.native.choice import choice
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System
 from mslsq.solvers.compressing import compressed_plan
+from mslsq.solvers.second_order import kinds_of_programs, look_for_second_order, wish_of
 from mslsq.solvers.solver import Solver
 
 STALE = "what the residual reads changes unseen from call to call"
@@ -85,7 +87,9 @@ def planned(
         plan = _with_programs(task, plan, values, inputs)
     if differentiated and not plan.hessians_checked:
         _choose_hessians(task, plan, values, inputs)
-    linearizer = _linearizer(task, plan)
+    if native and differentiated and not plan.execution.why_eager:
+        _look_for_second_order(task, plan, values, inputs)
+    linearizer = _linearizer(task, plan, native)
     return plan, linearizer, linearizer.prepare(inputs)
 
 
@@ -98,13 +102,17 @@ def _pinned(
         _choose_hessians(task, plan, values, inputs)
         linearizer = None
     if linearizer is None:
-        linearizer = pinned.linearizer = _linearizer(task, plan)
+        linearizer = pinned.linearizer = _linearizer(task, plan, native=True)
     return plan, linearizer, linearizer.prepare(inputs)
 
 
-def _linearizer(task: Task, plan: Plan) -> Linearizer:
+def _linearizer(task: Task, plan: Plan, native: bool) -> Linearizer:
     linear, fused = linear_solver_of(task, plan), task.solver.compile and not plan.is_for_programs
-    return plan.linearizer(task.system, task.batch, task.batched, linear, fused=fused, native=True)
+    compiled, replayed = kinds_of_programs(task.solver) if native else (False, False)
+    compiled = compiled or plan.holds_programs  # then it was chosen for them
+    return plan.linearizer(
+        *(task.system, task.batch, task.batched, linear), fused=fused, native=compiled, replayed=replayed
+    )
 
 
 def _with_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
@@ -112,6 +120,19 @@ def _with_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs,
     waits = task.solver.compile and plan.is_for_programs and task.solver.native == "auto"
     wish = choice("wait" if waits else task.solver.native, task.solver.may_get_programs)
     return with_programs(plan, wish, lambda: plan.blocks(task.system, task.batch, task.batched), values, inputs)
+
+
+def _look_for_second_order(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
+    """Take up the programs of second derivatives that are ready, and begin with those that pay."""
+    if plan.compressed is not None or not plan.is_on_cpu:
+        return
+    wish = wish_of(task.solver)
+
+    def begins(prospect: Prospect) -> bool:
+        return wish == "auto" and prospect.seconds > PROGRAM_SECONDS
+
+    blocks = plan.blocks(task.system, task.batch, task.batched)
+    look_for_second_order(plan, task.solver, blocks, values, inputs, begins)
 
 
 def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:

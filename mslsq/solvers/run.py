@@ -90,7 +90,7 @@ def _solved(
     with torch.no_grad():
         values = tuple(x.contiguous() for x in values)
         plan, linearizer, prepared = planned(task, values, inputs, differentiated, native)
-        witness = Witness(task, plan, linearizer.blocks, inputs)
+        witness = Witness(task, plan, linearizer.blocks, inputs, differentiated)
         runner = Runner(plan, linearizer, task.solver, prepared, witness)
         state, record = runner.start(values)
         records, methods = [record], []
@@ -119,7 +119,7 @@ def _solved(
             if last:
                 witness.refuse()
             task.cache.drop(plan_key(task, values, inputs))
-            for number in plan.programs:
+            for number in (*plan.programs, *plan.seconds):
                 plan.prospects[number].give_up()
             return None
         if not asks and stale is not None:

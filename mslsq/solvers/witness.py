@@ -37,13 +37,20 @@ class Witness:
     """The comparison for one solve. Which lanes are looked at is fixed when it is made: the first, the last, and two
     that move on from call to call."""
 
-    def __init__(self, task: Task, plan: Plan, blocks: Sequence[BlockTerm], inputs: tuple[Inputs, ...]):
-        self._plan, self._inputs = plan, inputs
+    def __init__(
+        self,
+        task: Task,
+        plan: Plan,
+        blocks: Sequence[BlockTerm],
+        inputs: tuple[Inputs, ...],
+        differentiated: bool = False,
+    ):
+        self._plan, self._inputs, self._differentiated = plan, inputs, differentiated
         # Reading a number of a CPU waits for nothing.
         self._asks = task.solver.early_stop and plan.is_on_cpu
         # What is all the library's own changes with its inputs alone.
         self._terms = {n: term for n, term in enumerate(task.system.terms) if not term.is_of_library}
-        self._blocks = {number: blocks[number] for number in self._terms}
+        self._blocks = {number: self._guarded(number, blocks[number]) for number in self._terms}
         if plan.compressed is not None and task.batch == 1:
             # A solve of one big residual takes no `vmap`; neither does the comparison, for its two points.
             (block,) = blocks
@@ -51,11 +58,18 @@ class Witness:
         self._call = plan.calls
         plan.calls += 1
 
+    def _guarded(self, number: int, block: BlockTerm) -> BlockTerm:
+        """The term with what stands for what was written of it."""
+        if block.program is not None or number not in self._plan.guards:
+            return block
+        return dataclasses.replace(block, program=self._plan.guards[number])
+
     @property
     def is_needed(self) -> bool:
         """Has anything been recorded that could have gone stale?"""
         plan = self._plan
-        return bool(self._terms) and (bool(plan.execution.graphs) or plan.holds_residuals or plan.holds_programs)
+        written = plan.holds_programs or (self._differentiated and bool(plan.seconds))
+        return bool(self._terms) and (bool(plan.execution.graphs) or plan.holds_residuals or written)
 
     def record(self, values: Values) -> None:
         """Record the linearization of the lanes; done before anything else is recorded."""
@@ -110,11 +124,14 @@ class Witness:
         }
 
     def _places(self, block: BlockTerm) -> tuple[list[int], list[int]]:
-        """At most four lanes: problems and blocks."""
+        """At most four lanes: problems and blocks.
+
+        Of one problem two blocks, which run the same code: every one is a call of the user's Python at two points, and
+        four were half of what a solve of a graph of 60 poses takes.
+        """
         problems, blocks = block.batch, block.term.num_blocks
-        if problems == 1 or blocks == 1:
-            several = _spread(max(problems, blocks), self._call)
-            return (several, [0]) if blocks == 1 else ([0], several)
+        if blocks == 1:
+            return _spread(problems, self._call), [0]
         return _pair(problems, self._call), _pair(blocks, self._call)
 
     def _by_the_user(self, number: int, sample: Sample) -> Sample:

@@ -35,7 +35,7 @@ WORTH_THREADS = 100_000
 @registered("block_cholesky_factor")
 def factor(values: Tensor, shift: Tensor, tensors: list[Tensor], numbers: list[int]) -> tuple[Tensor, Tensor]:
     """Factors (batch, factor) of A_b + diag(shift_b), an empty `shift` being none, and which entries of the batch could
-    be factored: one that is not positive definite, or not finite, harms no other."""
+    be factored: one that is not positive definite, or not finite, harms no other. Its factor is zero."""
     plan = Elimination.unpacked(tensors, numbers)
     batch, values = len(values), values.contiguous()
     shift = shift.contiguous() if shift.numel() else values.new_empty(batch, 0)
@@ -47,6 +47,8 @@ def factor(values: Tensor, shift: Tensor, tensors: list[Tensor], numbers: list[i
         *(plan.child_start, plan.children, plan.run_start, plan.runs, plan.scalar),
     )
     in_parts(lambda begin, end: _factor(*arrays, begin, end, *fronts), batch, _threads(factors))
+    if not bool(definite.all()):
+        factors[~definite] = 0
     return factors, definite
 
 

@@ -104,8 +104,7 @@ class SparseCholesky(LinearSolver):
             none = matrix.new_zeros(len(matrix), self._structure.num_unknowns, 1)
             _, definite = _solved_by(self._structure, self.backend, matrix, None, none)
             return DefiniteFactor(torch.where(definite[:, None], matrix, 0), definite)
-        factors, definite = factor(matrix, matrix.new_zeros(0), *self._structure.elimination.packed)
-        return DefiniteFactor(torch.where(definite[:, None], factors, 0), definite)
+        return DefiniteFactor(*factor(matrix, matrix.new_zeros(0), *self._structure.elimination.packed))
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         solve = partial(_solved, self._structure, self.backend)
@@ -118,10 +117,11 @@ def _solved(
     factors: Float[Tensor, "batch factor"],
     rhs: Float[Tensor, "batch columns k"],
 ) -> Float[Tensor, "batch columns k"]:
-    # A zero factor stands for a matrix that has none; what is solved with it is not used.
+    # A zero factor stands for a matrix that has none; what is solved with it is not used. (Its first number is enough:
+    # all of a factor takes as long to look at as to solve with.)
     if backend in WITHOUT_KERNELS:
         return torch.nan_to_num(_solved_by(structure, backend, factors, None, rhs)[0])
-    usable = (factors != 0).any(-1)
+    usable = (factors[:, :1] != 0).any(-1)
     return torch.nan_to_num(solve(factors, usable, rhs, *structure.elimination.packed))
 
 
