@@ -136,7 +136,7 @@ def test_what_something_else_records_holds_plain_operations(residual, native):
     torch.testing.assert_close(graph(Y + 0.01), value(Y + 0.01), rtol=1e-10, atol=0)
 
 
-@pytest.mark.parametrize("exported", [torch.export.export, export])
+@pytest.mark.parametrize("exported", [torch.export.export, pytest.param(export, marks=pytest.mark.slow)])
 def test_an_exported_layer_holds_plain_operations_whatever_it_ran_before(exported):
     class Decay(mslsq.CostFunction):
         def residual(self, p: Tensor, t: Tensor, y: Tensor) -> Tensor:
