@@ -13,7 +13,7 @@ def has_looked(ended: Ended, inputs: tuple[Inputs, ...], seconds: float) -> None
 
     Args:
         inputs: as given by the user.
-        seconds: what this look has taken.
+        seconds: processor time that this look has taken.
     """
     task, plan, values = ended.task, ended.outcome.planned[0], ended.outcome.values
     for prospect in plan.prospects.values():
