@@ -5,6 +5,7 @@ import torch
 from mslsq.adjoint.outputs import Ended
 from mslsq.private import get_proxy_mode
 from mslsq.problem.system import Inputs
+from mslsq.solvers.planning import with_prospects
 from mslsq.solvers.second_order import REPLAY_SECONDS, kinds_of_programs, look_for_second_order
 
 
@@ -20,9 +21,9 @@ def has_looked(ended: Ended, inputs: tuple[Inputs, ...], seconds: float) -> None
         prospect.seconds += seconds
     if seconds < REPLAY_SECONDS or plan.execution.why_eager or task.solver.trace == "never":
         return
+    if plan.compressed is not None or not plan.is_on_cpu or plan.has_second_order(*kinds_of_programs(task.solver)):
+        return
     if get_proxy_mode() is not None or torch.compiler.is_exporting():  # the solve itself is being recorded
         return
-    if plan.has_second_order(*kinds_of_programs(task.solver)):
-        return
-    blocks = plan.blocks(task.system, task.batch, task.batched)
+    blocks = with_prospects(task, plan, values, inputs)
     look_for_second_order(plan, task.solver, blocks, values, inputs, lambda _: True)

@@ -100,6 +100,8 @@ def _pinned(
     if differentiated and not plan.hessians_checked:
         _choose_hessians(task, plan, values, inputs)
         linearizer = None
+    if differentiated and linearizer is not None and not linearizer.has_second_order:
+        linearizer = linearizer if not plan.has_second_order(*kinds_of_programs(task.solver)) else None
     if linearizer is None:
         linearizer = pinned.linearizer = _linearizer(task, plan, native=True)
     return plan, linearizer, linearizer.prepare(inputs)
@@ -218,9 +220,7 @@ def _look_for_programs(
     wish = choice(task.solver.native)
     if plan.compressed is not None or not plan.is_on_cpu or (wish == "never" and not differentiated):
         return
-    blocks = plan.blocks(task.system, task.batch, task.batched)
-    if not plan.prospects:
-        plan.prospects.update((n, _prospect(plan, *one)) for n, one in enumerate(_zipped(blocks, values, inputs)))
+    blocks = with_prospects(task, plan, values, inputs)
     for number, (block, _, given) in enumerate(_zipped(blocks, values, inputs)):
         prospect = plan.prospects[number]
         if number in plan.programs or prospect.is_given_up or wish == "never":
@@ -242,6 +242,14 @@ def _look_for_programs(
             return wish == "auto" and prospect.seconds > PROGRAM_SECONDS
 
         look_for_second_order(plan, task.solver, blocks, values, inputs, begins)
+
+
+def with_prospects(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> tuple[BlockTerm, ...]:
+    """The terms of a plan, each with its prospects of programs."""
+    blocks = plan.blocks(task.system, task.batch, task.batched)
+    if not plan.prospects:
+        plan.prospects.update((n, _prospect(plan, *one)) for n, one in enumerate(_zipped(blocks, values, inputs)))
+    return blocks
 
 
 def _zipped(
