@@ -71,9 +71,9 @@ class Call:
         if adjoint is None:
             prepared = unprepared(ended)
         else:
-            begin = time.perf_counter()
+            begin = time.thread_time()  # not that of others, who would decide what is made
             prepared = adjoint.prepare(ended)
-            has_looked(ended, inputs, time.perf_counter() - begin)
+            has_looked(ended, inputs, time.thread_time() - begin)
         self.made.plan = outcome.planned[0]
         return Answer(
             outcome.values,

@@ -11,14 +11,14 @@ def has_looked(ended: Ended, inputs: tuple[Inputs, ...], seconds: float) -> None
 
     Args:
         inputs: as given by the user.
-        seconds: what this look has taken.
+        seconds: processor time that this look has taken.
     """
     task, plan, values = ended.task, ended.outcome.planned[0], ended.outcome.values
     for prospect in plan.prospects.values():
         prospect.seconds += seconds
     if seconds < REPLAY_SECONDS or plan.execution.why_eager or task.solver.trace == "never":
         return
-    if is_recorded_elsewhere():
+    if plan.compressed is not None or not plan.is_on_cpu or is_recorded_elsewhere():
         return
     if plan.has_second_order(*kinds_of_programs(task.solver)):
         return

@@ -101,6 +101,8 @@ def _pinned(
     if differentiated and not plan.hessians_checked:
         _choose_hessians(task, plan, values, inputs)
         linearizer = None
+    if differentiated and linearizer is not None and not linearizer.has_second_order:
+        linearizer = linearizer if not plan.has_second_order(*kinds_of_programs(task.solver)) else None
     if linearizer is None:
         linearizer = pinned.linearizer = _linearizer(task, plan, native=True)
     return plan, linearizer, linearizer.prepare(inputs)

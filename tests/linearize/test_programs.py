@@ -188,7 +188,7 @@ def test_a_manifold_of_ones_own_may_change_under_its_name(attempts, monkeypatch)
 
 
 def test_a_program_leaves_the_users_random_numbers_alone(attempts):
-    programs._kept_moves.cache_clear()
+    programs.kept_moves.cache_clear()
     problem, start = ring(mslsq.SO2)
     before = torch.get_rng_state()
     mslsq.solve(problem, start, solver=mslsq.GaussNewton(max_steps=1))
