@@ -142,13 +142,13 @@ def _directions(block: BlockTerm, program: Program) -> dict[int, dict[int, Scala
             found |= {program.input(number, k, "real").number: {first + k: one} for k in range(space.tangent_dim)}
         else:
             if space not in moves:
-                moves[space] = _moves(space, program.dtype)
+                moves[space] = moves_of(space, program.dtype)
             found |= moves[space].directions(program, number, first)
         first += space.tangent_dim
     return found
 
 
-def _moves(space: Space, dtype: torch.dtype) -> Moves:
+def moves_of(space: Space, dtype: torch.dtype) -> Moves:
     """How a variable follows its tangent; of the library's own manifolds recorded once in a process, which takes 80 of
     the 190 ms of an SE(3) between factor's program. The code of a user's manifold may change under its name."""
     is_of_library = isinstance(space, ManifoldSpace) and space.manifold.__module__.startswith("mslsq.manifolds.")
