@@ -2,9 +2,9 @@
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from mslsq.linearize.trace import Execution, Notes
 from mslsq.native.operator import NativeProgram
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -43,6 +45,10 @@ class Plan:
     """By term: its native program on its way..."""
     programs: dict[int, NativeProgram] = field(default_factory=dict)
     """... and where it is there."""
+    whole: Any = None
+    """What is known of a native program of whole solves (`solvers.whole_solves`)..."""
+    holds_whole: bool = False
+    """... and has it been run?"""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
     compressed: CompressedPlan | None = None
@@ -76,7 +82,7 @@ class Plan:
     @property
     def holds_programs(self) -> bool:
         """Has a residual been written as a native program?"""
-        return bool(self.programs)
+        return bool(self.programs) or self.holds_whole
 
     def blocks(
         self, system: System, batch: int, batched: tuple[frozenset[str], ...], native: bool = False
@@ -126,6 +132,7 @@ class PlanCache:
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._size = size
         self._dropped: Counter[Hashable] = Counter()
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> Plan | None:
@@ -139,6 +146,14 @@ class PlanCache:
             self._plans[key] = plan
             while len(self._plans) > self._size:
                 self._plans.popitem(last=False)
+
+    def kept(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What several plans have in common, made once."""
+        with self._lock:
+            found = self._kept[key] = self._kept.pop(key, None) or make()
+            while len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+            return found
 
     def drop(self, key: Hashable) -> None:
         """Forget a plan that has gone stale; a solve that runs on it keeps it to the end."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mslsq.linear import LinearSolver
+from mslsq.linear import Cholesky, LinearSolver, UnrolledCholesky
 from mslsq.linear.choice import blocks_are_faster
 from mslsq.linearize.blocks import BlockTerm, Values, block_term
 from mslsq.linearize.linearizer import Linearizer, TermInputs
@@ -211,6 +211,9 @@ def _look_for_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inp
     wish = choice(task.solver.native)
     if wish == "never" or plan.compressed is not None or not plan.is_on_cpu:
         return
+    is_refused = plan.whole is not None and plan.whole.is_refused
+    if is_small_and_dense(task, plan) and not is_watched(task.solver) and not is_refused:
+        return  # the whole solve is to be a program
     blocks = plan.blocks(task.system, task.batch, task.batched)
     if not plan.prospects:
         plan.prospects.update((n, _prospect(plan, *one)) for n, one in enumerate(_zipped(blocks, values, inputs)))
@@ -229,6 +232,25 @@ def _look_for_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inp
         if program is not None:
             plan.programs[number] = program
             plan.execution.graphs.clear()
+
+
+LARGEST_COLUMNS = 12
+"""Unknowns of a problem that is solved by a native program, which has the Cholesky factorisation written out."""
+
+
+def is_small_and_dense(task: Task, plan: Plan) -> bool:
+    """Are these small dense problems that the library's own steps solve on a CPU?"""
+    structure = plan.structure
+    if plan.is_large or plan.compressed is not None or not plan.is_on_cpu or structure.num_columns == 0:
+        return False
+    is_of_library = type(task.solver).__module__.startswith(f"{__package__}.")
+    is_cholesky = type(linear_solver_of(task, plan)) in (Cholesky, UnrolledCholesky)
+    return is_of_library and is_cholesky and structure.num_columns <= LARGEST_COLUMNS
+
+
+def is_watched(solver: Solver) -> bool:
+    """Does something in Python want to see every step?"""
+    return solver.callback is not None or solver.verbose
 
 
 def _zipped(

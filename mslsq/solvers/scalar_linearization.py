@@ -202,7 +202,9 @@ class ScalarLinearization:
         parameters: list[Scalar] = []
         for name in term.loss_inputs.values():
             scalars = self._array(block, name, inputs[name], tensors[name], index).scalars(self._program)
-            if scalars.size != 1 or inputs[name].dtype != self._program.dtype:
+            # A single number of PyTorch takes the dtype of what it is multiplied by.
+            is_alike = inputs[name].ndim == 0 or inputs[name].dtype == self._program.dtype
+            if scalars.size != 1 or not is_alike or kind_of(inputs[name].dtype) != "real":
                 raise NotScalarError(f"the parameter {name} of its loss is not one number of the variables' dtype")
             parameters.append(scalars.reshape(-1)[0])
         variables = _variables_of(block, index)
