@@ -3,7 +3,7 @@
 The linearization adds up what the rows of the residual contribute: those that are copies of one another in a loop.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mslsq.native.copies import Copies, affine
@@ -152,44 +152,68 @@ def _literal(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Stepping:
-    """A step, or the start: what is computed before the linearization, and what after it.
+class Call:
+    """A function of C++ that a step calls: `function(in, arguments, results)`, all vectors.
 
     Attributes:
-        program: of the state and of the model, its inputs.
-        trial: the values to linearize at.
+        results: by which the step reads what it returns, and how many numbers these are.
+    """
+
+    function: str
+    arguments: tuple[Scalar, ...]
+    results: Source
+
+
+@dataclass(frozen=True)
+class Stepping:
+    """A step, or the start.
+
+    Attributes:
+        program: of the state and of what calls return.
+        calls: in their order.
         state: the state that follows, by place; only what changes.
         record: what the history keeps.
     """
 
     program: Program
     sources: Mapping[int, Source]
-    trial: tuple[Scalar, ...]
+    calls: tuple[Call, ...]
     state: tuple[tuple[int, Scalar], ...]
     record: tuple[Scalar, ...]
 
-    def text(self, name: str, function: str, sums: int) -> str:
-        """`name_function(in, s, record)`, with the state s as it is and as it will be."""
+    def text(self, name: str) -> str:
+        """`name(in, s, record)`, with the state s as it is and as it will be."""
         program, read = self.program, _reader(self.sources)
-        before = program.needed(x.number for x in self.trial)
-        known = set(before)
-        after = program.needed(x.number for x in (*(x for _, x in self.state), *self.record))
-        lines = [
-            *statements(program, before, read),
-            f"const V x[] = {{{', '.join(f'v{x.number}' for x in self.trial)}}};",
-            f"V model[{sums}];",
-            f"{name}_linearize(in, x, model);",
-            *statements(program, (n for n in after if n not in known), read),
-            *(f"s[{place}] = v{x.number};" for place, x in self.state),
-            *(f"record[{k}] = v{x.number};" for k, x in enumerate(self.record)),
-        ]
-        return _function(f"static void {name}_{function}(const Inputs& in, V* s, V* record)", lines)
+        lines: list[str] = []
+        known: set[int] = set()
+
+        def compute(scalars: Iterable[Scalar]) -> None:
+            needed = [n for n in program.needed(x.number for x in scalars) if n not in known]
+            known.update(needed)
+            lines.extend(statements(program, needed, read))
+
+        for call in self.calls:
+            compute(call.arguments)
+            results = call.results.array
+            lines += [
+                f"const V {results}_of[] = {{{', '.join(f'v{x.number}' for x in call.arguments)}}};",
+                f"V {results}[{call.results.size}];",
+                f"{call.function}(in, {results}_of, {results});",
+            ]
+        compute(self._outputs)
+        lines += [f"s[{place}] = v{x.number};" for place, x in self.state]
+        lines += [f"record[{k}] = v{x.number};" for k, x in enumerate(self.record)]
+        return _function(f"static void {name}(const Inputs& in, V* s, V* record)", lines)
+
+    @property
+    def _outputs(self) -> list[Scalar]:
+        return [*(x for _, x in self.state), *self.record]
 
     @property
     def count(self) -> int:
-        """How many operations this takes."""
-        outputs = [*self.trial, *(x for _, x in self.state), *self.record]
-        return self.program.count(x.number for x in outputs)
+        """How many operations this takes, but for the calls."""
+        arguments = [x for call in self.calls for x in call.arguments]
+        return self.program.count(x.number for x in (*arguments, *self._outputs))
 
 
 def _function(heading: str, lines: Sequence[str]) -> str:
@@ -233,7 +257,7 @@ class Layout:
         )
 
 
-def solving_text(name: str, linearization: str, start: Stepping, step: Stepping, sums: int, layout: Layout) -> str:
+def solving_text(name: str, linearization: str, start: Stepping, step: Stepping, layout: Layout) -> str:
     """All functions of a program."""
-    functions = [start.text(name, "start", sums), step.text(name, "step", sums)]
+    functions = [start.text(f"{name}_start"), step.text(f"{name}_step")]
     return "\n".join([linearization, *functions, layout.text(name), f"SOLVES({name})"])

@@ -234,7 +234,7 @@ def _look_for_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inp
             plan.execution.graphs.clear()
 
 
-LARGEST_COLUMNS = 12
+LARGEST_COLUMNS = 48
 """Unknowns of a problem that is solved by a native program, which has the Cholesky factorisation written out."""
 
 

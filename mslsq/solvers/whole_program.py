@@ -167,15 +167,14 @@ def _recorded(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]
     with TRANSFORM_LOCK, torch.no_grad():
         linearizer = plan.linearizer(task.system, 1, task.batched, linear_solver_of(task, plan))
         linearization = ScalarLinearization(linearizer, values, inputs)
-        steps = ScalarSteps(task.solver, linearizer, tuple(x[:1] for x in values), linearization.sums)
+        steps = ScalarSteps(task.solver, linearizer, tuple(x[:1] for x in values), linearization.sums, NAME)
     count = linearization.count + steps.start.count + steps.step.count
     if count > LARGEST:
         raise NotScalarError(f"a step takes {count:,} operations of scalars, more than {LARGEST:,}")
     reads = linearization.reads
     own = [(inputs[term][name][:1].numel(), inputs[term][name].is_floating_point()) for term, name in reads.own]
     layout = steps.layout(own, len(reads.shared))
-    sums = linearization.sums.count
-    text = solving_text(NAME, linearization.text(NAME), steps.start, steps.step, sums, layout)
+    text = solving_text(NAME, linearization.text(NAME), steps.start, steps.step, layout)
     return _Recorded(text, layout, reads.own, reads.shared)
 
 
