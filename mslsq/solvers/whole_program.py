@@ -89,7 +89,7 @@ class SolveDraft:
 
     def wait(self) -> None:
         """Wait for the compiler."""
-        if self._build is not None and not self.why_not:
+        if self._build is not None and self._program is None and not self.why_not:
             request(self._source, wait=True)
 
     def is_ready(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> bool:
