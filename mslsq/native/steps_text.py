@@ -122,9 +122,7 @@ def _reader(sources: Mapping[int, Source]) -> Callable[[Node, list[str]], str]:
     return read
 
 
-def _leaf_reader(
-    name: str, copies: Copies, sources: Mapping[int, Source], tables: list[str]
-) -> Callable[[Node], str]:
+def _leaf_reader(name: str, copies: Copies, sources: Mapping[int, Source], tables: list[str]) -> Callable[[Node], str]:
     """The expression of a number of which copy i has its own; what is not evenly spaced goes to a table."""
 
     def table(leaf: int, type_: str, entries: Sequence[str]) -> str:

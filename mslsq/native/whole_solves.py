@@ -1,4 +1,4 @@
-"""Runs the native program of whole solves: problems by the vector, pieces of time between which Python may interrupt."""
+"""Runs the native program of whole solves, for a short time at once: in between Python may stop it."""
 
 import ctypes
 import time
@@ -76,7 +76,9 @@ class WholeSolves:
         size.restype = ctypes.c_long
         self._memory_bytes = int(size())
 
-    def solve(self, values: Sequence[Tensor], own: Sequence[Tensor], shared: Sequence[Tensor], max_steps: int) -> Solved:
+    def solve(
+        self, values: Sequence[Tensor], own: Sequence[Tensor], shared: Sequence[Tensor], max_steps: int
+    ) -> Solved:
         """Solve all problems.
 
         Args:
@@ -127,15 +129,15 @@ class WholeSolves:
             budget = max(1, int(budget * min(8.0, SECONDS_AT_A_TIME / max(seconds, 1e-6))))
 
     def _empty(self, batch: int, max_steps: int) -> Solved:
-        real = {"dtype": self.dtype}
-        cost, gradient_norm = torch.empty(batch, **real), torch.empty(batch, **real)
+        real = self.dtype
+        cost, gradient_norm = torch.empty(batch, dtype=real), torch.empty(batch, dtype=real)
         counts = [torch.empty(batch, dtype=torch.int64) for _ in range(2)]
-        figures = [torch.full((batch, max_steps + 1), torch.nan, **real) for _ in range(4)]
+        figures = [torch.full((batch, max_steps + 1), torch.nan, dtype=real) for _ in range(4)]
         return Solved(
-            tuple(torch.empty(batch, size, **real) for size in self.layout.unknowns),
+            tuple(torch.empty(batch, size, dtype=real) for size in self.layout.unknowns),
             cost,
             gradient_norm,
-            torch.empty(batch, len(self.layout.matrix), **real),
+            torch.empty(batch, len(self.layout.matrix), dtype=real),
             counts[0],
             counts[1],
             (figures[0], figures[1], figures[2], figures[3]),

@@ -14,7 +14,7 @@ from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
 from mslsq.linearize.programs import Draft, Prospect
 from mslsq.linearize.ways import hessian_way_of, way_of
-from mslsq.native.choice import choice
+from mslsq.native.choice import Native, choice
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System
 from mslsq.solvers.compressing import compressed_plan
@@ -211,9 +211,8 @@ def _look_for_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inp
     wish = choice(task.solver.native)
     if wish == "never" or plan.compressed is not None or not plan.is_on_cpu:
         return
-    is_refused = plan.whole is not None and plan.whole.is_refused
-    if is_small_and_dense(task, plan) and not is_watched(task.solver) and not is_refused:
-        return  # the whole solve is to be a program
+    if _is_wholly_native(task, plan, wish):
+        return
     blocks = plan.blocks(task.system, task.batch, task.batched)
     if not plan.prospects:
         plan.prospects.update((n, _prospect(plan, *one)) for n, one in enumerate(_zipped(blocks, values, inputs)))
@@ -246,6 +245,16 @@ def is_small_and_dense(task: Task, plan: Plan) -> bool:
     is_of_library = type(task.solver).__module__.startswith(f"{__package__}.")
     is_cholesky = type(linear_solver_of(task, plan)) in (Cholesky, UnrolledCholesky)
     return is_of_library and is_cholesky and structure.num_columns <= LARGEST_COLUMNS
+
+
+def _is_wholly_native(task: Task, plan: Plan, wish: Native) -> bool:
+    """Is the whole solve to be a program, so that those of blocks are not made? A problem that grows gets to those
+    first, which all its sizes share."""
+    if is_watched(task.solver) or not is_small_and_dense(task, plan):
+        return False
+    if plan.whole is None:
+        return wish == "wait"
+    return not plan.whole.is_refused and (wish == "wait" or plan.whole.has_begun)
 
 
 def is_watched(solver: Solver) -> bool:

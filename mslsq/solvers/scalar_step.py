@@ -74,9 +74,16 @@ class ScalarSteps:
         count = len(self._values)
         cost, matrix, status, steps = (self._places[k] for k in (count, count + 2, -5, -4))
         assert cost is not None and matrix is not None and status is not None and steps is not None  # they are kept
-        first = (int(places.reshape(-1)[0]) for places in (cost, status, steps))
-        sizes = tuple(x.numel() for x in self._values)
-        return Layout(sizes, tuple(own), shared, self._size, *first, tuple(int(k) for k in matrix.reshape(-1)))
+        return Layout(
+            tuple(x.numel() for x in self._values),
+            tuple(own),
+            shared,
+            self._size,
+            int(cost[()]),
+            int(status[()]),
+            int(steps[()]),
+            tuple(int(place) for place in matrix.reshape(-1)),
+        )
 
     def _step(self, answer: Callable[[str, tuple[Tensor, ...]], Sequence[Tensor]]) -> Step:
         """A step whose calls are answered; of dense normal equations the right-hand side is the gradient."""

@@ -112,9 +112,7 @@ class SolveDraft:
         own, shared = ([inputs[term][name] for term, name in names] for names in (self._own, self._shared))
         return program.solve(values, own, shared, max_steps)
 
-    def _take(
-        self, program: WholeSolves, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]
-    ) -> None:
+    def _take(self, program: WholeSolves, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
         """Use the program if it takes the same first step as Python, from points near some starts."""
         starts = self._solved(program, values, inputs, 0)
         finite = torch.isfinite(starts.history[1][:, 0]).nonzero().reshape(-1)

@@ -7,7 +7,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from mslsq.linearize.blocks import Values
@@ -18,6 +17,7 @@ from mslsq.solution import History
 from mslsq.solvers.planning import PROGRAM_SECONDS, Task, is_small_and_dense, is_watched
 from mslsq.solvers.whole_program import SolveDraft
 from mslsq.solvers.witness import Witness
+
 
 class Ended(NamedTuple):
     """The end of the loop: what `Outcome` says of it, a status still RUNNING where steps ran out."""
@@ -42,6 +42,11 @@ class SolveProspect:
     draft: SolveDraft | None = None
     is_given_up: bool = False
     """Does what the residual reads change unseen?"""
+
+    @property
+    def has_begun(self) -> bool:
+        """Does it pay to make the program?"""
+        return self.draft is not None or self.is_given_up or self.seconds > PROGRAM_SECONDS
 
     @property
     def is_refused(self) -> bool:
@@ -73,7 +78,7 @@ def solved_natively(
     prospect = prospect_of(task, plan, values, inputs)
     if prospect.is_given_up:
         return None
-    if prospect.draft is None and task.pinned is None and (wish == "wait" or prospect.seconds > PROGRAM_SECONDS):
+    if prospect.draft is None and task.pinned is None and (wish == "wait" or prospect.has_begun):
         prospect.draft = SolveDraft(task, plan, values, inputs)
     if prospect.draft is None:
         return None

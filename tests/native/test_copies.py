@@ -56,7 +56,10 @@ def check(residual: Residual, points: int = 6) -> list[Copies]:
     found = copies_of(program, rows)
     assert sorted(member for copies in found for member in copies.members) == list(range(len(rows)))
     generator = torch.Generator().manual_seed(5)
-    inputs = {n: (torch.rand(size, generator=generator, dtype=F64) + 0.3).tolist() for n, size in enumerate((3, points, points))}
+    inputs = {
+        n: (torch.rand(size, generator=generator, dtype=F64) + 0.3).tolist()
+        for n, size in enumerate((3, points, points))
+    }
     for copies in found:
         for k, member in enumerate(copies.members):
             leaves = [x.entries[k] if x.tensor is None else inputs[x.tensor][int(x.entries[k])] for x in copies.leaves]
@@ -113,11 +116,17 @@ def test_rows_with_different_keys_are_no_copies():
 
 
 ONE: list[Callable[[Tensor], Tensor]] = [
-    torch.sin, torch.exp, torch.neg, lambda x: x.roll(1), lambda x: x.flip(0), lambda x: x.cumsum(0), lambda x: x - x[0],
-    lambda x: x - x.mean(), lambda x: x * 2, lambda x: x * torch.arange(6.0, dtype=F64), lambda x: x.clamp(0.2, 2),
-    lambda x: torch.where(x > 1, x, 2 - x), lambda x: x[torch.tensor([0, 0, 1, 4, 4, 5])], lambda x: x.abs() + 1,
+    torch.sin, torch.exp, torch.neg, lambda x: x.roll(1), lambda x: x.flip(0), lambda x: x.cumsum(0),
+    lambda x: x - x[0], lambda x: x - x.mean(), lambda x: x * 2, lambda x: x * torch.arange(6.0, dtype=F64),
+    lambda x: x.clamp(0.2, 2), lambda x: torch.where(x > 1, x, 2 - x), lambda x: x[torch.tensor([0, 0, 1, 4, 4, 5])], lambda x: x.abs() + 1,
 ]  # fmt: skip
-TWO: list[Callable[[Tensor, Tensor], Tensor]] = [torch.add, torch.mul, torch.sub, torch.maximum, lambda a, b: a / (b * b + 1)]
+TWO: list[Callable[[Tensor, Tensor], Tensor]] = [
+    torch.add,
+    torch.mul,
+    torch.sub,
+    torch.maximum,
+    lambda a, b: a / (b * b + 1),
+]
 
 
 def random_residual(seed: int) -> Residual:

@@ -387,7 +387,9 @@ def test_what_changes_unseen_is_noticed(watch):
     torch.testing.assert_close(second.value[:, 0], first.value[:, 0] / 2, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("options", [{"callback": lambda _: None}, {"verbose": True}, {"linear_solver": mslsq.linear.QR()}])
+@pytest.mark.parametrize(
+    "options", [{"callback": lambda _: None}, {"verbose": True}, {"linear_solver": mslsq.linear.QR()}]
+)
 def test_what_is_watched_or_solved_otherwise_runs_in_python(watch, options, capsys):
     solution = fits(measured(5))(mslsq.LevenbergMarquardt(native="wait", **options))
     assert bool(solution.converged.all())
