@@ -118,7 +118,8 @@ def test_rows_with_different_keys_are_no_copies():
 ONE: list[Callable[[Tensor], Tensor]] = [
     torch.sin, torch.exp, torch.neg, lambda x: x.roll(1), lambda x: x.flip(0), lambda x: x.cumsum(0),
     lambda x: x - x[0], lambda x: x - x.mean(), lambda x: x * 2, lambda x: x * torch.arange(6.0, dtype=F64),
-    lambda x: x.clamp(0.2, 2), lambda x: torch.where(x > 1, x, 2 - x), lambda x: x[torch.tensor([0, 0, 1, 4, 4, 5])], lambda x: x.abs() + 1,
+    lambda x: x.clamp(0.2, 2), lambda x: torch.where(x > 1, x, 2 - x), lambda x: x.abs() + 1,
+    lambda x: x[torch.tensor([0, 0, 1, 4, 4, 5])],
 ]  # fmt: skip
 TWO: list[Callable[[Tensor, Tensor], Tensor]] = [
     torch.add,
