@@ -92,6 +92,11 @@ class SolveDraft:
         if self._build is not None and self._program is None and not self.why_not:
             request(self._source, wait=True)
 
+    @property
+    def is_used(self) -> bool:
+        """Has it been found ready?"""
+        return self._program is not None
+
     def is_ready(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> bool:
         """Is the program compiled, and right on some of these problems?"""
         if self._program is None and self._build is not None and not self.why_not:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan, global_key
-from mslsq.native.choice import choice
+from mslsq.native.choice import Native, choice
 from mslsq.problem.system import Inputs
 from mslsq.solution import History
 from mslsq.solvers.planning import PROGRAM_SECONDS, Task, is_small_and_dense, is_watched
@@ -44,6 +44,11 @@ class SolveProspect:
     """Does what the residual reads change unseen?"""
 
     @property
+    def is_ready(self) -> bool:
+        """Can the program be run?"""
+        return self.draft is not None and self.draft.is_used
+
+    @property
     def has_begun(self) -> bool:
         """Does it pay to make the program?"""
         return self.draft is not None or self.is_given_up or self.seconds > PROGRAM_SECONDS
@@ -73,21 +78,15 @@ def solved_natively(
     The program is made where that pays, or at once where the solve is to wait for it.
     """
     wish = choice(task.solver.native)
-    if wish == "never" or plan.execution.why_eager or not is_small_and_dense(task, plan):
+    if wish == "never" or plan.execution.why_eager:
         return None
-    prospect = prospect_of(task, plan, values, inputs)
-    if prospect.is_given_up:
+    if plan.whole is None or not plan.whole.is_ready:
+        if not is_small_and_dense(task, plan) or not _made_ready(task, plan, values, inputs, wish):
+            return None
+    if is_watched(task.solver) or not _is_witnessed(task, plan, values, witness):
         return None
-    if prospect.draft is None and task.pinned is None and (wish == "wait" or prospect.has_begun):
-        prospect.draft = SolveDraft(task, plan, values, inputs)
-    if prospect.draft is None:
-        return None
-    if wish == "wait":
-        prospect.draft.wait()
-    is_ready = prospect.draft.is_ready(task, plan, values, inputs)
-    plan.notes.say(prospect.draft.sentence)
-    if not is_ready or is_watched(task.solver) or not _is_witnessed(task, plan, values, witness):
-        return None
+    prospect: SolveProspect = plan.whole
+    assert prospect.draft is not None  # it is ready
     solver, structure = task.solver, plan.structure
     solved = prospect.draft.solve(values, inputs, solver.max_steps)
     looks = solver.early_stop and solver.max_steps > 0
@@ -102,6 +101,22 @@ def solved_natively(
         solved.matrix.reshape(-1, structure.num_components, structure.size, structure.size),
         looks and bool((solved.history[1][:, 0] == 0).any()),
     )
+
+
+def _made_ready(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], wish: Native) -> bool:
+    """Go on with the program as far as that is wished; can it be run?"""
+    prospect = prospect_of(task, plan, values, inputs)
+    if prospect.is_given_up:
+        return False
+    if prospect.draft is None and task.pinned is None and (wish == "wait" or prospect.has_begun):
+        prospect.draft = SolveDraft(task, plan, values, inputs)
+    if prospect.draft is None:
+        return False
+    if wish == "wait":
+        prospect.draft.wait()
+    is_ready = prospect.draft.is_ready(task, plan, values, inputs)
+    plan.notes.say(prospect.draft.sentence)
+    return is_ready
 
 
 def _is_witnessed(task: Task, plan: Plan, values: Values, witness: Witness) -> bool:
