@@ -132,7 +132,7 @@ class Witness:
             one_by_one = dataclasses.replace(user.block, way=Way(lane_by_lane=True))
             with TRANSFORM_LOCK, independent.plain_python():
                 now = _side_by_side(*user.going(one_by_one).linearizations())
-            return _differ(numbers, now, allowed, self._asks)
+            return _differ(numbers, now, allowed, len(u), self._asks)
         rewritten, rows = sample.block.way.residual is not None, len(u)
         lanes = list(user.each())
         found = independent.pullbacks(user.block, [(storages, inputs) for _, storages, inputs in lanes], u, rewritten)
@@ -146,7 +146,7 @@ class Witness:
         if any(len(column) != numbers.shape[1] for column in columns):
             return torch.ones((), dtype=torch.bool, device=numbers.device)
         now = torch.stack(columns, -1).unflatten(-1, (numbers.shape[0], numbers.shape[2])).movedim(1, 0)
-        return _differ(numbers, now, allowed, self._asks)
+        return _differ(numbers, now, allowed, rows, self._asks)
 
 
 def _tensors(samples: Iterable[Sample]) -> list[Tensor]:
@@ -215,12 +215,16 @@ def _times_size(sample: Sample, jacobian: Tensor) -> Tensor:
     return block.pushed(jacobian.abs(), size)
 
 
-def _differ(old: Tensor, new: Tensor, allowed: Tensor, asks: bool) -> Tensor:
-    """Do they differ by more than is allowed? NaN equals NaN. `asks` where a number may be read on the way."""
+def _differ(old: Tensor, new: Tensor, allowed: Tensor, rows: int, asks: bool) -> Tensor:
+    """Do they differ by more than is allowed? NaN equals NaN, and after the `rows` of a residual that is not finite
+    nothing counts: forward mode multiplies the zeros of a Jacobian by NaN, and reverse mode does not. `asks` where a
+    number may be read on the way."""
     if old.shape != new.shape:
         return torch.ones((), dtype=torch.bool, device=new.device)
     close = (old - new).abs() <= allowed
     if asks and bool(close.all()):
         return torch.zeros((), dtype=torch.bool)
     # What is equal without being close is infinite, or not a number.
-    return ~(close | (old == new) | (old.isnan() & new.isnan())).all()
+    same = close | (old == new) | (old.isnan() & new.isnan())
+    same[:, rows:] |= ~torch.isfinite(new[:, :rows]).all(1, keepdim=True)
+    return ~same.all()

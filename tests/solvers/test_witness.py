@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import mslsq
 from mslsq.linearize.agreement import NonDeterministicResidualError
+from mslsq.linearize.plan import PlanCache
 from mslsq.solvers import witness
 
 F64 = torch.float64
@@ -243,3 +244,20 @@ def test_one_lane_that_clamps_disturbs_no_other():
     step = 1e-13 * torch.eye(3, dtype=F64)
     costs = [[float(residual(x + s * row, scales[0], t).square().sum()) for s in (-1, 0, 1)] for row in step]
     assert all(middle <= min(low, high) for low, middle, high in costs)
+
+
+def test_a_start_that_is_not_finite_is_no_sign_of_a_change(monkeypatch):
+    """Forward mode has NaN in all columns of its Jacobian, reverse mode not in that of an offset."""
+    t = torch.linspace(0, 1, 10, dtype=F64)
+    starts = torch.tensor([1.0, -1.0, 0.0], dtype=F64).repeat(8, 1)
+    starts[2, 1] = torch.nan
+    dropped = []
+    monkeypatch.setattr(PlanCache, "drop", lambda self, key: dropped.append(key))
+
+    def residual(p, y):
+        return p[0] * torch.exp(p[1] * t) + p[2] - y
+
+    for _ in range(4):  # the lanes that are looked at move on
+        solution = mslsq.least_squares(residual, starts, (torch.exp(-t),), in_dims=(0, None), solver=RECORDED)
+        assert int(solution.status[2]) == int(mslsq.Status.NON_FINITE)
+    assert not dropped
