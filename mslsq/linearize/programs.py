@@ -151,8 +151,12 @@ def _directions(block: BlockTerm, program: Program) -> dict[int, dict[int, Scala
 def moves_of(space: Space, dtype: torch.dtype) -> Moves:
     """How a variable follows its tangent; of the library's own manifolds recorded once in a process, which takes 80 of
     the 190 ms of an SE(3) between factor's program. The code of a user's manifold may change under its name."""
-    is_of_library = isinstance(space, ManifoldSpace) and space.manifold.__module__.startswith("mslsq.manifolds.")
-    return _kept_moves(space, dtype) if is_of_library else _recorded_moves(space, dtype)
+    return _kept_moves(space, dtype) if is_of_library(space) else _recorded_moves(space, dtype)
+
+
+def is_of_library(space: Space) -> bool:
+    """Is this one of the library's own manifolds, whose code does not change?"""
+    return isinstance(space, ManifoldSpace) and space.manifold.__module__.startswith("mslsq.manifolds.")
 
 
 def _recorded_moves(space: Space, dtype: torch.dtype) -> Moves:

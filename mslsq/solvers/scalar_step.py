@@ -3,7 +3,8 @@
 What they call of a linearizer and of a linear solver is put between them as functions of C++.
 """
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from mslsq.linear import Cholesky
 from mslsq.linear.linear_solver import Matrix, Vector
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
+from mslsq.linearize.programs import is_of_library
 from mslsq.native.arrays import Array, each, kind_of
 from mslsq.native.recording import recorded
 from mslsq.native.scalars import Program, Scalar
@@ -46,6 +48,30 @@ class _Solving(Cholesky):
         return self.answer(matrix, rhs, damping)
 
 
+MOST_KEPT = 16
+"""Starts and steps that a process keeps: recording them takes longer than recording a residual, 0.3 to 0.5 s."""
+
+_KEPT: OrderedDict[Hashable, "ScalarSteps"] = OrderedDict()
+
+
+def scalar_steps(solver: Solver, linearizer: Linearizer, values: Values, sums: Sums, name: str) -> "ScalarSteps":
+    """`ScalarSteps` of these, recorded once for all problems of one structure. The code of a user's manifold may change
+    under its name."""
+    unknowns, structure = linearizer.system.unknowns, linearizer.structure
+    spaces = [unknown.space for unknown in unknowns]
+    if not all(space.is_euclidean or is_of_library(space) for space in spaces):
+        return ScalarSteps(solver, linearizer, values, sums, name)
+    columns = tuple(tuple(columns.reshape(-1).tolist()) for columns in structure.columns)
+    padding = None if structure.padding is None else tuple(structure.padding.tolist())
+    places = structure.num_components, structure.size, columns, padding
+    key = (solver.key, tuple(spaces), tuple(x.shape for x in values), values[0].dtype, places, name)
+    if key not in _KEPT:
+        _KEPT[key] = ScalarSteps(solver, linearizer, values, sums, name)
+        while len(_KEPT) > MOST_KEPT:
+            _KEPT.popitem(last=False)
+    return _KEPT[key]
+
+
 class ScalarSteps:
     """Start and step of a solver.
 
@@ -57,7 +83,11 @@ class ScalarSteps:
     """
 
     def __init__(self, solver: Solver, linearizer: Linearizer, values: Values, sums: Sums, name: str):
-        self._solver, self._linearizer, self._values, self._sums = solver, linearizer, values, sums
+        # Of the problems nothing is kept but shapes: no tensor of the user's outlives a solve by this.
+        values = tuple(torch.ones_like(x) for x in values)
+        system = replace(linearizer.system, terms=(), key=None)
+        self._linearizer = replace(linearizer, system=system, assemblies=())
+        self._solver, self._values, self._sums = solver, values, sums
         self._dtype = values[0].dtype
         self._columns = linearizer.structure.num_columns
         self._functions = {

@@ -26,7 +26,7 @@ from mslsq.problem.system import Inputs
 from mslsq.solution import Status
 from mslsq.solvers.planning import Task, linear_solver_of
 from mslsq.solvers.scalar_linearization import ScalarLinearization
-from mslsq.solvers.scalar_step import ScalarSteps
+from mslsq.solvers.scalar_step import scalar_steps
 from mslsq.solvers.step import Step
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.tracing.guard import REMEDIES, DataDependentError
@@ -170,7 +170,7 @@ def _recorded(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]
     with TRANSFORM_LOCK, torch.no_grad():
         linearizer = plan.linearizer(task.system, 1, task.batched, linear_solver_of(task, plan))
         linearization = ScalarLinearization(linearizer, values, inputs)
-        steps = ScalarSteps(task.solver, linearizer, tuple(x[:1] for x in values), linearization.sums, NAME)
+        steps = scalar_steps(task.solver, linearizer, tuple(x[:1] for x in values), linearization.sums, NAME)
     count = linearization.count + steps.start.count + steps.step.count
     if count > LARGEST:
         raise NotScalarError(f"a step takes {count:,} operations of scalars, more than {LARGEST:,}")

@@ -80,9 +80,9 @@ def solved_natively(
     wish = choice(task.solver.native)
     if wish == "never" or plan.execution.why_eager:
         return None
-    if plan.whole is None or not plan.whole.is_ready:
-        if not is_small_and_dense(task, plan) or not _made_ready(task, plan, values, inputs, wish):
-            return None
+    is_ready = plan.whole is not None and plan.whole.is_ready
+    if not is_ready and not _made_ready(task, plan, values, inputs, wish):
+        return None
     if is_watched(task.solver) or not _is_witnessed(task, plan, values, witness):
         return None
     prospect: SolveProspect = plan.whole
@@ -104,7 +104,9 @@ def solved_natively(
 
 
 def _made_ready(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], wish: Native) -> bool:
-    """Go on with the program as far as that is wished; can it be run?"""
+    """Go on with the program, if these problems have one and as far as that is wished; can it be run?"""
+    if not is_small_and_dense(task, plan):
+        return False
     prospect = prospect_of(task, plan, values, inputs)
     if prospect.is_given_up:
         return False

@@ -1,5 +1,7 @@
 """Whole solves by native programs: the steps, statuses and histories of Python, whatever lane a problem is in."""
 
+import signal
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -346,6 +348,78 @@ def test_a_program_comes_back_to_python_often_and_goes_on_where_it_was(watch, mo
     assert len(calls) > 20
 
 
+def test_an_interrupt_does_not_wait_for_the_end(watch):
+    y = measured(20_000)
+    solver = mslsq.GaussNewton(native="wait", ftol=0.0, xtol=0.0, gtol=0.0, max_steps=100)
+    fits(y[:10])(solver)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    begin = time.perf_counter()
+    fits(y)(solver)
+    whole = time.perf_counter() - begin
+    monitored = time.perf_counter()
+    signal.setitimer(signal.ITIMER_REAL, whole / 4)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fits(y)(solver)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.perf_counter() - monitored < 0.7 * whole + 0.3
+
+
+def test_an_image_that_all_problems_share_is_looked_up(watch):
+    y, x = torch.meshgrid(torch.arange(9.0, dtype=F64), torch.arange(9.0, dtype=F64), indexing="ij")
+    image = torch.exp(-0.1 * ((x - 4) ** 2 + (y - 4.5) ** 2))
+    points = torch.tensor([[3.0, 3.0], [5.0, 4.0], [4.0, 6.0], [3.5, 4.5]], dtype=F64)
+
+    def bilinear(image: Tensor, at: Tensor) -> Tensor:
+        corner = at.floor().long()
+        part = at - corner
+        i, j, u, v = corner[:, 1], corner[:, 0], part[:, 1], part[:, 0]
+        top = image[i, j] * (1 - v) + image[i, j + 1] * v
+        return top * (1 - u) + (image[i + 1, j] * (1 - v) + image[i + 1, j + 1] * v) * u
+
+    def residual(shift: Tensor, image: Tensor, wanted: Tensor) -> Tensor:
+        return bilinear(image, points + shift) - wanted
+
+    shifts = torch.tensor([[0.3, 0.2], [-0.2, 0.4], [0.6, -0.3]], dtype=F64)
+    wanted = torch.stack([bilinear(image, points + shift) for shift in shifts])
+
+    def call(dims: Any, image: Tensor) -> Callable[[Any], mslsq.Solution]:
+        start = torch.zeros(2, dtype=F64)
+        return lambda solver: mslsq.least_squares(residual, start, (image, wanted), in_dims=dims, solver=solver)
+
+    python, native = both(watch, call((None, None, 0), image), max_steps=30)
+    torch.testing.assert_close(native.value, python.value, rtol=1e-7, atol=1e-9)
+    own = call((None, 0, 0), image.expand(3, 9, 9).contiguous())(mslsq.LevenbergMarquardt(native="wait", max_steps=30))
+    assert not watch.native[-1] and "of which each problem has its own" in watch.sentences[-1]
+    torch.testing.assert_close(own.value, python.value, rtol=1e-7, atol=1e-9)
+
+
+def test_whole_numbers_and_masks_of_each_problem_are_read(watch):
+    generator = torch.Generator().manual_seed(6)
+    y = measured(12)
+    kept = torch.rand(12, 20, generator=generator) > 0.3
+    power = torch.randint(1, 4, (12, 20), generator=generator)
+
+    def residual(p: Tensor, y: Tensor, kept: Tensor, power: Tensor) -> Tensor:
+        return torch.where(kept, p[0] * torch.exp(p[1] * T) + 0.01 * p[2] * power - y, 0.0)
+
+    assert_same(
+        *both(
+            watch,
+            lambda solver: mslsq.least_squares(
+                residual, START, (y, kept, power), in_dims=(None, 0, 0, 0), solver=solver
+            ),
+            max_steps=40,
+        )
+    )
+
+
 def test_starts_of_their_own_and_strided_data(watch):
     generator = torch.Generator().manual_seed(4)
     start = START + 0.2 * torch.randn(21, 3, generator=generator, dtype=F64)
@@ -430,10 +504,14 @@ def test_a_function_that_has_no_scalars_falls_back_and_says_why(watch, capsys):
 
 def test_a_program_that_is_too_large_is_refused(watch, monkeypatch):
     monkeypatch.setattr(whole_program, "LARGEST", 100)
-    fits(measured(3), t=T * 1.0)(mslsq.LevenbergMarquardt(native="wait", max_steps=31))
-    draft = whole_program.SolveDraft
-    assert watch.native[-1] or "more than 100" in watch.sentences[-1]
-    assert draft is not None
+
+    def residual(p: Tensor, y: Tensor) -> Tensor:  # a function that no other test has
+        return p[0] * torch.exp(p[1] * T) - y
+
+    solver = mslsq.LevenbergMarquardt(native="wait")
+    solution = mslsq.least_squares(residual, START[:2], (measured(3),), in_dims=(None, 0), solver=solver)
+    assert bool(solution.converged.all())
+    assert watch.native == [False] and "operations of scalars, more than 100" in watch.sentences[-1]
 
 
 def test_a_program_with_other_numbers_is_not_used(watch, monkeypatch):
