@@ -1,6 +1,6 @@
 """Whether a solve runs as a native program from its start to its end, and what it comes to then.
 
-That is for batches of small dense problems, whose steps nobody watches: one function decides, `solved_natively`.
+That is for batches of small dense problems, whose steps are not looked at: `solved_natively` decides.
 """
 
 from collections.abc import Hashable
