@@ -267,6 +267,33 @@ def test_parts_that_nothing_couples_take_the_same_steps(watch):
     torch.testing.assert_close(native.value["x"], python.value["x"], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [F64, F32])
+def test_rows_in_any_order_with_constants_and_odd_ones_among_them(watch, dtype):
+    """Tables of places and constants, two loops, and rows that are no copies of others."""
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(8)).tolist()
+    share = torch.linspace(0.5, 2, 20, dtype=dtype)
+    share[4] = 0
+
+    def residual(p: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        model = p[0] * torch.exp(p[1] * t)
+        ordered = share * (model[order] - y[order])
+        return torch.cat([ordered, 0.1 * (p - 1), (model + p[2] - y).roll(3), model[3:4] * y[7]])
+
+    y, start = measured(21).to(dtype), START.to(dtype)
+    python, native = both(
+        watch,
+        lambda solver: mslsq.least_squares(
+            residual, start, (T.to(dtype), y), in_dims=(None, None, 0), loss=mslsq.SoftL1(1.0), solver=solver
+        ),
+        max_steps=1,
+    )
+    rtol = 1e-9 if dtype == F64 else 1e-4
+    torch.testing.assert_close(native.history.cost, python.history.cost, rtol=rtol, atol=0)
+    torch.testing.assert_close(native.history.gradient_norm, python.history.gradient_norm, rtol=rtol, atol=rtol)
+    torch.testing.assert_close(native.value, python.value, rtol=10 * rtol, atol=10 * rtol)
+    assert torch.equal(native.history.accepted, python.history.accepted)
+
+
 def test_a_jacobian_of_the_users_is_used(watch):
     y = measured(9)
 
@@ -439,6 +466,46 @@ def test_new_data_and_another_batch_need_no_new_program(watch):
     fits(measured(3, seed=9), t=T * 1.1)(solver)
     assert all(watch.native)
     assert len(STORE._builds) == count
+
+
+def test_by_default_of_auto_a_program_is_begun_once_that_pays_and_used_once_it_is_there(watch, monkeypatch):
+    def residual(p: Tensor, y: Tensor) -> Tensor:  # a function that no other test has
+        return p[0] * torch.exp(p[1] * T) - y
+
+    y, solver = measured(30), mslsq.LevenbergMarquardt(native="auto", max_steps=47)
+
+    def call() -> mslsq.Solution:
+        return mslsq.least_squares(residual, START[:2], (y,), in_dims=(None, 0), solver=solver)
+
+    first = call()
+    assert not watch.sentences[-1]  # too little time has been spent
+    monkeypatch.setattr(whole_solves, "PROGRAM_SECONDS", 0.0)
+    end = time.monotonic() + 60
+    while not watch.native[-1]:
+        assert time.monotonic() < end, watch.sentences[-1]
+        last = call()
+    assert watch.sentences[-1]
+    torch.testing.assert_close(last.cost, first.cost, rtol=1e-9, atol=0)
+
+
+def test_transforms_around_a_solve_run_natively(watch):
+    y = measured(6)
+
+    def total(y: Tensor, native: str) -> Tensor:
+        solver = mslsq.LevenbergMarquardt(native=native, max_steps=60)  # pyright: ignore[reportArgumentType]
+        return mslsq.least_squares(decay, START, (T, y), solver=solver).value.sum()
+
+    python, native = (torch.func.vmap(torch.func.grad(lambda y, n=n: total(y, n)))(y) for n in ("never", "wait"))
+    assert watch.native[-1]
+    torch.testing.assert_close(native, python, rtol=1e-6, atol=1e-8)
+
+
+def test_a_prepared_call_runs_natively(watch):
+    y, solver = measured(3), mslsq.LevenbergMarquardt(native="wait")
+    prepared = mslsq.prepared(decay, START, (T, y[0]), solver=solver)
+    found = torch.stack([prepared(START, (T, row)).value for row in y])
+    assert watch.native[-1]
+    torch.testing.assert_close(found, fits(y)(mslsq.LevenbergMarquardt(native="never")).value, rtol=1e-7, atol=1e-8)
 
 
 def test_what_changes_unseen_is_noticed(watch):
