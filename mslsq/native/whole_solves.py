@@ -148,14 +148,16 @@ class WholeSolves:
 
 def _placed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """In the types that a program reads."""
+    if tensor.dtype == dtype:
+        return tensor
     return tensor.to(dtype if tensor.is_floating_point() else torch.int64)
 
 
 def _by_problem(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The numbers of each problem side by side."""
     tensor = _placed(tensor, dtype)
-    own = tensor[:1].squeeze(0) if len(tensor) else tensor
-    return tensor if own.is_contiguous() else tensor.contiguous()
+    is_dense = tensor.is_contiguous() or tensor[0].is_contiguous()
+    return tensor if is_dense else tensor.contiguous()
 
 
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:

@@ -99,7 +99,7 @@ def solved_natively(
         solved.gradient_norm,
         History(*solved.history, solved.accepted),
         solved.matrix.reshape(-1, structure.num_components, structure.size, structure.size),
-        looks and bool((solved.history[1][:, 0] == 0).any()),
+        looks and not bool(solved.history[1][:, 0].all()),
     )
 
 
