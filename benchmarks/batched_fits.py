@@ -32,10 +32,13 @@ STARTS = {"well-posed": (1.0, -1.0, 0.0), "hard": (1.0, 0.5, 0.0)}
 MSLSQ = {
     "mslsq LM eager": mslsq.LevenbergMarquardt(max_steps=MAX_STEPS, trace="never"),
     "mslsq LM replayed": mslsq.LevenbergMarquardt(max_steps=MAX_STEPS, trace="always", native="never"),
+    "mslsq LM native": mslsq.LevenbergMarquardt(max_steps=MAX_STEPS, native="wait"),
     "mslsq LM compiled": mslsq.LevenbergMarquardt(max_steps=MAX_STEPS, compile=True),
     "mslsq GN replayed": mslsq.GaussNewton(max_steps=MAX_STEPS, trace="always", native="never"),
+    "mslsq GN native": mslsq.GaussNewton(max_steps=MAX_STEPS, native="wait"),
     "mslsq GN compiled": mslsq.GaussNewton(max_steps=MAX_STEPS, compile=True),
     "mslsq Dogleg replayed": mslsq.Dogleg(max_steps=MAX_STEPS, trace="always", native="never"),
+    "mslsq Dogleg native": mslsq.Dogleg(max_steps=MAX_STEPS, native="wait"),
     "mslsq Dogleg compiled": mslsq.Dogleg(max_steps=MAX_STEPS, compile=True),
 }
 
@@ -241,7 +244,7 @@ def gradients(size: int, repeats: int) -> None:
 
     forward: dict[str, Callable[[], Any]] = {}
     both: dict[str, Callable[[], Any]] = {}
-    for name in ("mslsq LM replayed", "mslsq LM compiled", "mslsq GN compiled"):
+    for name in ("mslsq LM replayed", "mslsq LM native", "mslsq GN native", "mslsq LM compiled", "mslsq GN compiled"):
         forward[name] = lambda solver=MSLSQ[name]: solve_mslsq(given, solver)
         both[name] = lambda solver=MSLSQ[name]: with_gradient(solver)
     if importlib.util.find_spec("optimistix"):
@@ -290,7 +293,7 @@ def neighbours(size: int) -> None:
     """Are the hard fits that take longest what they are without their neighbours, and with other ones?"""
     given = fits("hard", size)
     rows = []
-    for name in ("mslsq LM replayed", "mslsq LM compiled", "mslsq GN replayed", "mslsq Dogleg replayed"):
+    for name in ("mslsq LM replayed", "mslsq LM native", "mslsq GN native", "mslsq Dogleg native"):
         together = solve_mslsq(given, MSLSQ[name])
         lanes = together.num_steps.argsort(descending=True)[: min(32, size)]
         # The others without data at all (NaN): the batch is of the same size, so the arithmetic is the same too.

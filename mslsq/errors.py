@@ -25,6 +25,7 @@ from mslsq.problem.errors import (
 from mslsq.replacing import NotWrittenError
 from mslsq.solvers.influence import NoInfluenceWarning
 from mslsq.solvers.solver import SolverOptionError
+from mslsq.solvers.whole_program import NativeDifferenceWarning
 from mslsq.tracing.capture import CaptureError
 from mslsq.tracing.inplace import InPlaceResidualWarning
 from mslsq.tracing.reading.exchange import UncollectedTensorError
@@ -48,6 +49,7 @@ __all__ = [
     "KernelsMissingWarning",
     "KernelsNotKeptWarning",
     "ManifoldError",
+    "NativeDifferenceWarning",
     "NoCompilerWarning",
     "NoInfluenceWarning",
     "NonDeterministicResidualError",

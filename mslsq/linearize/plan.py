@@ -2,9 +2,9 @@
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from mslsq.native.operator import NativeProgram, SecondOrder
 from mslsq.native.replaying import ReplayedProgram
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -57,6 +59,10 @@ class Plan:
     """... with residual and Jacobian of the same recording, for the comparison with the user's Python..."""
     mixed: dict[tuple[int, tuple[str, ...]], MixedProgram] = field(default_factory=dict)
     """... and mixed derivatives, by the term and its inputs."""
+    whole: Any = None
+    """What is known of a native program of whole solves (`solvers.whole_solves`)..."""
+    holds_whole: bool = False
+    """... and has it been run?"""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
     compressed: CompressedPlan | None = None
@@ -109,7 +115,7 @@ class Plan:
     @property
     def holds_programs(self) -> bool:
         """Has a residual been written as a native program?"""
-        return bool(self.programs)
+        return bool(self.programs) or self.holds_whole
 
     def second_order(self, number: int, native: bool, replayed: bool) -> SecondOrder | None:
         """The programs of the second derivatives of a term, if a solve that uses what is compiled (`native`), and what
@@ -183,6 +189,7 @@ class PlanCache:
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._size = size
         self._dropped: Counter[Hashable] = Counter()
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> Plan | None:
@@ -196,6 +203,14 @@ class PlanCache:
             self._plans[key] = plan
             while len(self._plans) > self._size:
                 self._plans.popitem(last=False)
+
+    def kept(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What several plans have in common, made once."""
+        with self._lock:
+            found = self._kept[key] = self._kept.pop(key, None) or make()
+            while len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+            return found
 
     def drop(self, key: Hashable) -> None:
         """Forget a plan that has gone stale; a solve that runs on it keeps it to the end."""

@@ -186,21 +186,21 @@ def motion_of(block: BlockTerm, program: Program, twice: bool = False) -> Motion
             directions |= {program.input(number, k, "real").number: {first + k: one} for k in range(space.tangent_dim)}
         else:
             if space not in moves:
-                moves[space] = _moves(space, program.dtype)
+                moves[space] = moves_of(space, program.dtype)
             directions |= moves[space].directions(program, number, first)
             bends += moves[space].bends(program, number, first) if twice else []
         first += space.tangent_dim
     return Motion(directions, bends, first)
 
 
-def _moves(space: Space, dtype: torch.dtype) -> Moves:
+def moves_of(space: Space, dtype: torch.dtype) -> Moves:
     """How a variable follows its tangent; of the library's own manifolds recorded once in a process, which takes 80 of
     the 190 ms of an SE(3) between factor's program. The code of a user's manifold may change under its name."""
     return kept_moves(space, dtype) if is_of_library(space) else _recorded_moves(space, dtype)
 
 
 def is_of_library(space: Space) -> bool:
-    """Is it a manifold of the library's own?"""
+    """Is it a manifold of the library's own, whose code does not change?"""
     return isinstance(space, ManifoldSpace) and space.manifold.__module__.startswith("mslsq.manifolds.")
 
 

@@ -72,7 +72,8 @@ class Recorder:
         if not _has_arrays((args, kwargs)):
             with torch.no_grad():
                 return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
-        rule = rules.RULES.get(name.removesuffix("_copy").removesuffix("_") if name != "_to_copy" else name)
+        # Of views PyTorch has copying variants by that name; what copies itself (`index_copy`) is a rule of its own.
+        rule = rules.RULES.get(name) or rules.RULES.get(name.removesuffix("_copy").removesuffix("_"))
         if rule is None:
             raise NotScalarError(f"{name} has no form in scalars")
         try:

@@ -4,7 +4,7 @@ No header of C++ or of the system is included: that quarters the compiler's time
 SE(3) between factor).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,9 +40,10 @@ class Function:
     outputs: tuple[tuple[int, ...], ...]
 
 
-def source(parts: Sequence[str], dtype: torch.dtype, width: int) -> str:
-    """A whole source: functions of programs of one dtype, for vector registers of `width` bytes."""
-    return "\n".join([preamble(dtype, width), *parts])
+def source(parts: Sequence[str], dtype: torch.dtype, width: int, more: str = "") -> str:
+    """A whole source: functions of programs of one dtype, for vector registers of `width` bytes; `more` names another
+    file that they need."""
+    return "\n".join([preamble(dtype, width), *([(SOURCE / more).read_text()] if more else []), *parts])
 
 
 @cache
@@ -63,9 +64,7 @@ def written(program: Program, inputs: Sequence[Argument], function: Function) ->
         f"const {inputs[k].type}* i{k} = (const {inputs[k].type}*)in[{k}]; const long s{k} = step[{k}];"
         for k in sorted(used)
     ]
-    lines += [
-        f"const {TYPES[program.nodes[n].kind]} v{n} = {_text(program, program.nodes[n], inputs)};" for n in needed
-    ]
+    lines += statements(program, needed, lambda node, operands: _read(node, operands, inputs))
     for k, numbers in enumerate(function.outputs):
         lines += [
             f"store((real*)out[{k}] + {entry} * step[{len(inputs) + k}], v{n});" for entry, n in enumerate(numbers)
@@ -82,23 +81,39 @@ PROGRAM({function.name}, {len(inputs)}, {len(function.outputs)})
 """
 
 
-def _text(program: Program, node: Node, inputs: Sequence[Argument]) -> str:
+Reading = Callable[[Node, list[str]], str]
+"""The expression of an input, or of a lookup with its operands."""
+
+
+def statements(program: Program, numbers: Iterable[int], read: Reading) -> list[str]:
+    """A statement for each of these nodes, whose operands have theirs before."""
+    return [
+        f"const {TYPES[program.nodes[number].kind]} v{number} = {_text(program, program.nodes[number], read)};"
+        for number in numbers
+    ]
+
+
+def _text(program: Program, node: Node, read: Reading) -> str:
     """The expression of one node."""
     operands = [f"v{number}" for number in node.operands]
     if node.operation == "constant":
         return _constant(node)
-    if node.operation == "input":
-        tensor, entry = node.detail
-        read = f"{'load' if inputs[tensor].has_lanes else 'same'}(i{tensor} + {entry} * s{tensor})"
-        return f"mask_({read} != 0)" if node.kind == "boolean" else read
-    if node.operation == "lookup":
-        (tensor,) = node.detail
-        return f"lookup(i{tensor}, {operands[0]}, s{tensor}, {int(inputs[tensor].has_lanes)})"
+    if node.operation in ("input", "lookup"):
+        return read(node, operands)
     text = OPERATIONS[node.operation].text
     if node.operation == "pow":
         exponent = program.nodes[node.operands[1]].value
         text = text if exponent is None else POWERS.get(exponent, text)
     return text.format(*operands)
+
+
+def _read(node: Node, operands: list[str], inputs: Sequence[Argument]) -> str:
+    """An input of which each lane may have its own."""
+    tensor = node.detail[0]
+    if node.operation == "lookup":
+        return f"lookup(i{tensor}, {operands[0]}, s{tensor}, {int(inputs[tensor].has_lanes)})"
+    read = f"{'load' if inputs[tensor].has_lanes else 'same'}(i{tensor} + {node.detail[1]} * s{tensor})"
+    return f"mask_({read} != 0)" if node.kind == "boolean" else read
 
 
 def _constant(node: Node) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mslsq.linear import LinearSolver
+from mslsq.linear import Cholesky, LinearSolver, UnrolledCholesky
 from mslsq.linear.choice import blocks_are_faster
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.family import family_key
@@ -17,7 +17,7 @@ from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.prospects import PROGRAM_SECONDS, prospect_of, with_programs
 from mslsq.linearize.ways import hessian_way_of, way_of
-from mslsq.native.choice import choice
+from mslsq.native.choice import Native, choice
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System
 from mslsq.solvers.compressing import compressed_plan
@@ -121,6 +121,8 @@ def _with_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs,
     """The plan with native programs, where there are some and this solve wants them."""
     waits = task.solver.compile and plan.is_for_programs and task.solver.native == "auto"
     wish = choice("wait" if waits else task.solver.native, task.solver.may_get_programs)
+    if wish != "never" and _is_wholly_native(task, plan, wish):
+        return plan
     return with_programs(plan, wish, lambda: plan.blocks(task.system, task.batch, task.batched), values, inputs)
 
 
@@ -211,6 +213,36 @@ def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inpu
         plan.notes.say(found.note)
         if found.way.lane_by_lane and not plan.execution.why_eager:
             plan.execution.why_eager = found.note
+
+
+LARGEST_COLUMNS = 48
+"""Unknowns of a problem that is solved by a native program, which has the Cholesky factorisation written out."""
+
+
+def is_small_and_dense(task: Task, plan: Plan) -> bool:
+    """Are these small dense problems that the library's own steps solve on a CPU?"""
+    structure = plan.structure
+    if plan.is_large or plan.compressed is not None or not plan.is_on_cpu or structure.num_columns == 0:
+        return False
+    is_of_library = type(task.solver).__module__.startswith(f"{__package__}.")
+    is_cholesky = type(linear_solver_of(task, plan)) in (Cholesky, UnrolledCholesky)
+    return is_of_library and is_cholesky and structure.num_columns <= LARGEST_COLUMNS
+
+
+def _is_wholly_native(task: Task, plan: Plan, wish: Native) -> bool:
+    """Is the whole solve to be a program, so that those of blocks are not made? A problem that grows gets to those
+    first, which all its sizes share."""
+    if is_watched(task.solver) or not is_small_and_dense(task, plan):
+        return False
+    whole = plan.plain.whole
+    if whole is None:
+        return wish == "wait"
+    return not whole.is_refused and (wish == "wait" or whole.has_begun)
+
+
+def is_watched(solver: Solver) -> bool:
+    """Does something in Python want to see every step?"""
+    return solver.callback is not None or solver.verbose
 
 
 def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:

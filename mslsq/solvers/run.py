@@ -21,6 +21,7 @@ from mslsq.solvers.report import StepInfo, Table
 from mslsq.solvers.runner import Runner
 from mslsq.solvers.solver import MethodState, Solver
 from mslsq.solvers.step import Record, State
+from mslsq.solvers.whole_solves import Ended, solved_natively
 from mslsq.solvers.witness import Witness
 
 
@@ -91,57 +92,84 @@ def _solved(
         values = tuple(x.contiguous() for x in values)
         plan, linearizer, prepared = planned(task, values, inputs, differentiated, native)
         witness = Witness(task, plan, linearizer.blocks, inputs, differentiated)
-        runner = Runner(plan, linearizer, task.solver, prepared, witness)
-        state, record = runner.start(values)
-        records, methods = [record], []
+        ended = solved_natively(task, plan, values, inputs, witness) if native and not keep_trajectory else None
+        is_whole, trajectory = ended is not None, ()
         table = Table(task.solver, linearizer, plan.notes.text) if task.solver.verbose else None
-        idle, begin = False, None
-        for number in range(task.solver.max_steps + 1):
-            if _told_to_stop(task.solver, table, number, records[-1], state) or number == task.solver.max_steps:
-                break
-            if task.solver.early_stop:
-                if number == 0:
-                    running, idle = first_look(state.status, record.gradient_norm)
-                else:
-                    running = bool((state.status == Status.RUNNING).any())
-                if not running:
-                    break
-            methods.append((state.accuracy, state.method))
-            state, record = runner.step(state)
-            records.append(record)
-            begin = time.perf_counter() if number == 0 else begin  # the first step imports and records
-        for prospect in plan.prospects.values():
-            prospect.seconds += 0.0 if begin is None else time.perf_counter() - begin
-        status = torch.where(state.status == Status.RUNNING, int(Status.MAX_STEPS), state.status)
-        stale = None if task.pinned is not None else witness.disagrees(values, state.values)
+        if ended is None:
+            runner = Runner(plan, linearizer, task.solver, prepared, witness)
+            ended, trajectory = _stepped(task, plan, runner, values, table, keep_trajectory)
+        status = torch.where(ended.status == Status.RUNNING, int(Status.MAX_STEPS), ended.status)
+        stale = None if task.pinned is not None else witness.disagrees(values, ended.values)
         if asks and stale is not None and bool(stale):
-            witness.check_deterministic(values, state.values)
+            witness.check_deterministic(values, ended.values)
             if last:
                 witness.refuse()
             task.cache.drop(plan_key(task, values, inputs))
             for number in (*plan.programs, *plan.seconds):
                 plan.prospects[number].give_up()
+            if is_whole:
+                plan.plain.whole.give_up()
             return None
         if not asks and stale is not None:
             # Without asking the device nothing can be recorded again; but a stale graph must not pass for an answer.
             status = torch.where(stale, int(Status.NON_FINITE), status)
-            state = state._replace(values=tuple(torch.where(stale, torch.nan, x) for x in state.values))
-        if idle:
+            ended = ended._replace(values=tuple(torch.where(stale, torch.nan, x) for x in ended.values))
+        if ended.is_idle:
             warn_without_influence(linearizer, values, prepared)
         if table is not None:
             table.finish(status, plan.notes.text)
         return Outcome(
-            state.values,
-            state.model.cost,
+            ended.values,
+            ended.cost,
             status,
-            state.num_steps,
-            state.num_evaluations,
-            records[-1].gradient_norm,
-            _history(records, state.num_steps, task.solver.max_steps),
-            _trajectory(records[1:], methods) if keep_trajectory and methods else (),
+            ended.num_steps,
+            ended.num_evaluations,
+            ended.gradient_norm,
+            ended.history,
+            trajectory,
             (plan, linearizer, prepared),
-            state.model.matrix,
+            ended.matrix,
         )
+
+
+def _stepped(
+    task: Task, plan: Plan, runner: Runner, values: Values, table: Table | None, keep_trajectory: bool
+) -> tuple[Ended, Trajectory | tuple[()]]:
+    """The end of a solve whose steps Python takes, and what they can be taken again from, if that is to be kept."""
+    solver = task.solver
+    state, record = runner.start(values)
+    records, methods = [record], []
+    is_idle, begin = False, None
+    for number in range(solver.max_steps + 1):
+        if _told_to_stop(solver, table, number, records[-1], state) or number == solver.max_steps:
+            break
+        if solver.early_stop:
+            if number == 0:
+                running, is_idle = first_look(state.status, record.gradient_norm)
+            else:
+                running = bool((state.status == Status.RUNNING).any())
+            if not running:
+                break
+        methods.append((state.accuracy, state.method))
+        state, record = runner.step(state)
+        records.append(record)
+        begin = time.perf_counter() if number == 0 else begin  # the first step imports and records
+    seconds = 0.0 if begin is None else time.perf_counter() - begin
+    whole = plan.plain.whole
+    for prospect in (*plan.prospects.values(), *([] if whole is None else [whole])):
+        prospect.seconds += seconds
+    ended = Ended(
+        state.values,
+        state.model.cost,
+        state.status,
+        state.num_steps,
+        state.num_evaluations,
+        records[-1].gradient_norm,
+        _history(records, state.num_steps, solver.max_steps),
+        state.model.matrix,
+        is_idle,
+    )
+    return ended, _trajectory(records[1:], methods) if keep_trajectory and methods else ()
 
 
 def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Record, state: State) -> bool:

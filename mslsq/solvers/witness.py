@@ -124,14 +124,11 @@ class Witness:
         }
 
     def _places(self, block: BlockTerm) -> tuple[list[int], list[int]]:
-        """At most four lanes: problems and blocks.
-
-        Of one problem two blocks, which run the same code: every one is a call of the user's Python at two points, and
-        four were half of what a solve of a graph of 60 poses takes.
-        """
+        """At most four lanes: problems and blocks."""
         problems, blocks = block.batch, block.term.num_blocks
-        if blocks == 1:
-            return _spread(problems, self._call), [0]
+        if problems == 1 or blocks == 1:
+            several = _spread(max(problems, blocks), self._call)
+            return (several, [0]) if blocks == 1 else ([0], several)
         return _pair(problems, self._call), _pair(blocks, self._call)
 
     def _by_the_user(self, number: int, sample: Sample) -> Sample:

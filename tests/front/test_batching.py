@@ -189,12 +189,12 @@ def test_what_is_not_mapped_stays_shared_in_memory(by):
     def lookup(x, table, i):
         return x - table.index_select(0, i.reshape(1))
 
-    x0 = torch.zeros(1, dtype=F64)
+    x0, solver = torch.zeros(1, dtype=F64), mslsq.LevenbergMarquardt(max_steps=50)  # a history of 50 records
     with StorageMode() as mode:
         if by == "in_dims":
-            solution = mslsq.least_squares(lookup, x0, (table, index), in_dims=(None, None, 0))
+            solution = mslsq.least_squares(lookup, x0, (table, index), in_dims=(None, None, 0), solver=solver)
         else:
-            solution = vmap(lambda i: mslsq.least_squares(lookup, x0, (table, i)))(index)
+            solution = vmap(lambda i: mslsq.least_squares(lookup, x0, (table, i), solver=solver))(index)
     assert torch.allclose(solution.value[:, 0], table[index])
     assert mode.largest <= table.numel()
 

@@ -13,7 +13,7 @@ from mslsq.kernels.build import CompilerError, compiler
 from mslsq.linearize import assembly, programs, prospects
 from mslsq.linearize.programs import Draft, Prospect
 from mslsq.native import derivative
-from mslsq.solvers import planning
+from mslsq.solvers import planning, whole_solves
 
 F64 = torch.float64
 try:
@@ -32,6 +32,13 @@ class Attempt(Draft):
     def program(self, *args: Any) -> Any:
         self.made = super().program(*args)
         return self.made
+
+
+@pytest.fixture(autouse=True)
+def blocks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small dense solves would be programs as a whole."""
+    for module in (planning, whole_solves):
+        monkeypatch.setattr(module, "is_small_and_dense", lambda *_: False)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import mslsq
 from mslsq.linearize.agreement import NonDeterministicResidualError
+from mslsq.linearize.plan import PlanCache
 from mslsq.solvers import witness
 
 F64 = torch.float64
@@ -283,3 +284,20 @@ def test_a_row_without_the_broken_variable_is_compared_with_a_tolerance(monkeypa
     starts = torch.tensor([[1.0, 1.0], [torch.nan, 1.0]], dtype=F64)
     mslsq.least_squares(lambda p: torch.stack((p[0], p[1] - 3)), starts, in_dims=0, solver=RECORDED)
     assert seen and not any(bool(allowed.isnan().any()) for allowed in seen)
+
+
+def test_a_start_that_is_not_finite_is_no_sign_of_a_change(monkeypatch):
+    """Forward mode has NaN in all columns of its Jacobian, reverse mode not in that of an offset."""
+    t = torch.linspace(0, 1, 10, dtype=F64)
+    starts = torch.tensor([1.0, -1.0, 0.0], dtype=F64).repeat(8, 1)
+    starts[2, 1] = torch.nan
+    dropped = []
+    monkeypatch.setattr(PlanCache, "drop", lambda self, key: dropped.append(key))
+
+    def residual(p, y):
+        return p[0] * torch.exp(p[1] * t) + p[2] - y
+
+    for _ in range(4):  # the lanes that are looked at move on
+        solution = mslsq.least_squares(residual, starts, (torch.exp(-t),), in_dims=(0, None), solver=RECORDED)
+        assert int(solution.status[2]) == int(mslsq.Status.NON_FINITE)
+    assert not dropped

@@ -44,6 +44,17 @@ def _(rec: Any, x: Any, index: Any) -> Array:
     return _looked_up(rec, flat, [index])
 
 
+@rule("index_copy")
+def _(rec: Any, x: Any, dim: int, index: Any, source: Any) -> Array:
+    if isinstance(index, Array):
+        raise NotScalarError("an index that depends on values, to write at")
+    entries = rec.moved(x, rec.dtype).copy()
+    at_front = entries[None] if entries.ndim == 0 else np.moveaxis(entries, dim, 0)
+    given = rec.moved(source, rec.dtype)
+    at_front[index.reshape(-1).numpy()] = given.reshape(1) if entries.ndim == 0 else np.moveaxis(given, dim, 0)
+    return rec.array(entries)
+
+
 def _looked_up(rec: Any, x: Any, indices: list[Any]) -> Array:
     """`x[indices]` at computed places: a lookup in the memory of an input, of which `x` is a view with strides."""
     if not isinstance(x, Array) or x.tensor is None or not x.entries.size:

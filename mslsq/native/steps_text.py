@@ -1,0 +1,261 @@
+"""Whole solves as C++: how a problem is linearized, its start and its step, around which `steps.h` has the loop.
+
+The linearization adds up what the rows of the residual contribute: those that are copies of one another in a loop.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mslsq.native.copies import Copies, affine
+from mslsq.native.scalars import Node, Program, Scalar
+from mslsq.native.text import statements
+
+DATA, INTEGERS, SHARED = "data", "integers", "shared"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an input is found in C++."""
+
+    array: str
+    """`DATA`, `INTEGERS` or `SHARED`, or the name of an array of vectors."""
+    first: int
+    """The place of its first entry there; of a shared one which it is."""
+    size: int
+    is_real: bool = True
+
+    def read(self, entry: str, kind: str) -> str:
+        """The expression of an entry."""
+        if self.array == SHARED:
+            type_ = "real" if self.is_real else "long"
+            text = f"same((const {type_}*)in.shared[{self.first}] + {entry})"
+        else:
+            array = f"in.{self.array}" if self.array in (DATA, INTEGERS) else self.array
+            text = f"{array}[{self.first} + {entry}]"
+        return f"mask_({text} != 0)" if kind == "boolean" else text
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of the residual that are copies of one, or a single one."""
+
+    copies: Copies
+    sums: tuple[tuple[int, Scalar], ...]
+    """What one of them adds to which of the sums."""
+
+
+def linearization_text(
+    program: Program, name: str, sources: Mapping[int, Source], parts: Sequence[Part], initial: Sequence[float]
+) -> str:
+    """`name_linearize(in, x, model)`: the sums of all parts at the values x.
+
+    Args:
+        sources: of the inputs, by number.
+        initial: what each sum begins with.
+    """
+    loops = [part for part in parts if part.copies.leaves]
+    varying = {part.copies.number: _varying(program, part) for part in loops}
+    inside = set[int]().union(*varying.values())
+    outputs = [x.number for part in parts for _, x in part.sums]
+    read = _reader(sources)
+    lines = [f"V a{k} = splat((real){value!r});" for k, value in enumerate(initial)]
+    lines += statements(program, (n for n in program.needed(outputs) if n not in inside), read)
+    tables: list[str] = []
+    for part in parts:
+        if not part.copies.leaves:
+            lines += [f"a{k} = a{k} + v{x.number};" for k, x in part.sums] * len(part.copies.members)
+            continue
+        own = varying[part.copies.number]
+        leaf = _leaf_reader(f"{name}_{part.copies.number}", part.copies, sources, tables)
+        body = statements(
+            program,
+            (n for n in program.needed(x.number for _, x in part.sums) if n in own),
+            lambda node, operands, part=part, leaf=leaf: (
+                leaf(node) if _is_leaf(node, part.copies) else read(node, operands)
+            ),
+        )
+        lines += _loop(len(part.copies.members), body, part.sums)
+    lines += [f"model[{k}] = a{k};" for k in range(len(initial))]
+    heading = f"__attribute__((noinline)) static void {name}_linearize(const Inputs& in, const V* x, V* model)"
+    return "\n".join([*tables, _function(heading, lines)])
+
+
+def _loop(count: int, body: Sequence[str], sums: Sequence[tuple[int, Scalar]]) -> list[str]:
+    """Add up over all copies: first within runs of about √count, whose sums are then added. Of 32 rows that halves the
+    rounding, by which gradients are told from zero."""
+    run = round(count**0.5)
+    within = [*body, *(f"b{k} = b{k} + v{x.number};" for k, x in sums)]
+    return [
+        f"for (long first = 0; first < {count}; first += {run}) {{",
+        *(f"    V b{k} = V{{}};" for k, _ in sums),
+        f"    const long end = first + {run} < {count} ? first + {run} : {count};",
+        "    for (long i = first; i < end; i++) {",
+        *(f"        {line}" for line in within),
+        "    }",
+        *(f"    a{k} = a{k} + b{k};" for k, _ in sums),
+        "}",
+    ]
+
+
+def _varying(program: Program, part: Part) -> set[int]:
+    """The nodes of a part that are others in each copy."""
+    found: set[int] = set()
+    for number in program.needed(x.number for _, x in part.sums):
+        node = program.nodes[number]
+        if _is_leaf(node, part.copies) or any(operand in found for operand in node.operands):
+            found.add(number)
+    return found
+
+
+def _is_leaf(node: Node, copies: Copies) -> bool:
+    return node.operation == "input" and node.detail[0] == copies.number
+
+
+def _reader(sources: Mapping[int, Source]) -> Callable[[Node, list[str]], str]:
+    def read(node: Node, operands: list[str]) -> str:
+        source = sources[node.detail[0]]
+        if node.operation == "lookup":
+            type_ = "real" if source.is_real else "long"
+            return f"lookup((const {type_}*)in.shared[{source.first}], {operands[0]}, 1, 0)"
+        return source.read(str(node.detail[1]), node.kind)
+
+    return read
+
+
+def _leaf_reader(name: str, copies: Copies, sources: Mapping[int, Source], tables: list[str]) -> Callable[[Node], str]:
+    """The expression of a number of which copy i has its own; what is not evenly spaced goes to a table."""
+
+    def table(leaf: int, type_: str, entries: Sequence[str]) -> str:
+        tables.append(f"static const {type_} {name}_{leaf}[] = {{{', '.join(entries)}}};")
+        return f"{name}_{leaf}[i]"
+
+    def read(node: Node) -> str:
+        number = node.detail[1]
+        leaf = copies.leaves[number]
+        if leaf.tensor is None:
+            return f"splat({table(number, 'real', [_literal(x) for x in leaf.entries])})"
+        spaced = affine(leaf.entries)
+        place = f"{spaced[0]} + i * {spaced[1]}" if spaced else table(number, "int", [f"{x}" for x in leaf.entries])
+        return sources[leaf.tensor].read(place, leaf.kind)
+
+    return read
+
+
+def _literal(value: float) -> str:
+    if value != value:
+        return '(real)__builtin_nan("")'
+    if abs(value) == float("inf"):
+        return f"{'-' if value < 0 else ''}(real)__builtin_inf()"
+    return f"(real){value.hex()}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of C++ that a step calls: `function(in, arguments, results)`, all vectors.
+
+    Attributes:
+        results: by which the step reads what it returns, and how many numbers these are.
+    """
+
+    function: str
+    arguments: tuple[Scalar, ...]
+    results: Source
+
+
+@dataclass(frozen=True)
+class Stepping:
+    """A step, or the start.
+
+    Attributes:
+        program: of the state and of what calls return.
+        calls: in their order.
+        state: the state that follows, by place; only what changes.
+        record: what the history keeps.
+    """
+
+    program: Program
+    sources: Mapping[int, Source]
+    calls: tuple[Call, ...]
+    state: tuple[tuple[int, Scalar], ...]
+    record: tuple[Scalar, ...]
+
+    def text(self, name: str) -> str:
+        """`name(in, s, record)`, with the state s as it is and as it will be."""
+        program, read = self.program, _reader(self.sources)
+        lines: list[str] = []
+        known: set[int] = set()
+
+        def compute(scalars: Iterable[Scalar]) -> None:
+            needed = [n for n in program.needed(x.number for x in scalars) if n not in known]
+            known.update(needed)
+            lines.extend(statements(program, needed, read))
+
+        for call in self.calls:
+            compute(call.arguments)
+            results = call.results.array
+            lines += [
+                f"const V {results}_of[] = {{{', '.join(f'v{x.number}' for x in call.arguments)}}};",
+                f"V {results}[{call.results.size}];",
+                f"{call.function}(in, {results}_of, {results});",
+            ]
+        compute(self._outputs)
+        lines += [f"s[{place}] = v{x.number};" for place, x in self.state]
+        lines += [f"record[{k}] = v{x.number};" for k, x in enumerate(self.record)]
+        return _function(f"static void {name}(const Inputs& in, V* s, V* record)", lines)
+
+    @property
+    def _outputs(self) -> list[Scalar]:
+        return [*(x for _, x in self.state), *self.record]
+
+    @property
+    def count(self) -> int:
+        """How many operations this takes, but for the calls."""
+        arguments = [x for call in self.calls for x in call.arguments]
+        return self.program.count(x.number for x in (*arguments, *self._outputs))
+
+
+def _function(heading: str, lines: Sequence[str]) -> str:
+    return f"{heading} {{\n    " + "\n    ".join(lines) + "\n}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the numbers of a problem are.
+
+    Attributes:
+        unknowns: numbers of each unknown.
+        own: by input of which each problem has its own part, how many numbers, and whether they are real.
+        shared: how many inputs all problems share.
+        state: numbers of the state, and the places of some.
+        matrix: the place of every entry of the matrix in the state, row by row.
+    """
+
+    unknowns: tuple[int, ...]
+    own: tuple[tuple[int, bool], ...]
+    shared: int
+    state: int
+    cost: int
+    status: int
+    steps: int
+    matrix: tuple[int, ...]
+
+    def text(self, name: str) -> str:
+        """The tables of it."""
+        own = [(size, True) for size in self.unknowns] + list(self.own)
+        data = sum(size for size, is_real in self.own if is_real)
+        integers = sum(size for size, is_real in self.own if not is_real)
+        sizes = (self.state, data, integers, len(own), len(self.unknowns))
+        sizes += (self.cost, self.status, self.steps, len(self.matrix))
+        return "\n".join(
+            [
+                f"static const Sizes {name}_sizes = {{{', '.join(map(str, sizes))}}};",
+                f"static const Own {name}_own[] = {{{', '.join(f'{{{n}, {int(real)}}}' for n, real in own)}}};",
+                f"static const long {name}_places[] = {{{', '.join(map(str, self.matrix)) or '0'}}};",
+            ]
+        )
+
+
+def solving_text(name: str, linearization: str, start: Stepping, step: Stepping, layout: Layout) -> str:
+    """All functions of a program."""
+    functions = [start.text(f"{name}_start"), step.text(f"{name}_step")]
+    return "\n".join([linearization, *functions, layout.text(name), f"SOLVES({name})"])

@@ -1,0 +1,164 @@
+"""Runs the native program of whole solves, for a short time at once: in between Python may stop it."""
+
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mslsq.kernels.threads import in_parts
+from mslsq.native.steps_text import Layout
+
+PROBLEMS_OF_A_THREAD = 256
+"""Fewer are not given to a thread of their own: starting it takes as long."""
+
+SECONDS_AT_A_TIME = 0.02
+"""After which a program returns to Python, which may have been told to stop; it is called again until all is done."""
+
+FIRST_BUDGET = 100
+"""Steps of a vector of problems in the first call, of which nothing is known; 5,000 operations of a vector take 10 to
+50 microseconds."""
+
+
+class Solved(NamedTuple):
+    """What a program returns, per problem."""
+
+    values: tuple[Tensor, ...]
+    """(batch, numbers) of each unknown."""
+    cost: Tensor
+    gradient_norm: Tensor
+    matrix: Tensor
+    """(batch, entries)"""
+    status: Tensor
+    """Of a problem that was still running after the last step: 0."""
+    num_steps: Tensor
+    history: tuple[Tensor, Tensor, Tensor, Tensor]
+    """Cost, gradient norm, step norm, damping, each (batch, max_steps + 1), NaN after the stop."""
+    accepted: Tensor
+
+
+class _Job(ctypes.Structure):
+    """`Job` of `steps.h`."""
+
+    _fields_ = (
+        ("next", ctypes.c_long),
+        ("end", ctypes.c_long),
+        ("max_steps", ctypes.c_long),
+        ("memory", ctypes.c_void_p),
+        ("own", ctypes.c_void_p),
+        ("own_steps", ctypes.c_void_p),
+        ("shared", ctypes.c_void_p),
+        ("outputs", ctypes.c_void_p),
+    )
+
+
+@dataclass(eq=False)
+class WholeSolves:
+    """A compiled program that solves problems of one structure, any number of them.
+
+    Args:
+        library: with the functions `name` and `name_bytes`.
+        dtype: of real numbers.
+    """
+
+    library: ctypes.CDLL
+    name: str
+    layout: Layout
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        self._advance = getattr(self.library, self.name)
+        self._advance.restype = ctypes.c_long
+        size = getattr(self.library, f"{self.name}_bytes")
+        size.restype = ctypes.c_long
+        self._memory_bytes = int(size())
+
+    def solve(
+        self, values: Sequence[Tensor], own: Sequence[Tensor], shared: Sequence[Tensor], max_steps: int
+    ) -> Solved:
+        """Solve all problems.
+
+        Args:
+            values: the starts, (batch, ...) of each unknown.
+            own: inputs of which each problem has its own part, (batch, ...).
+            shared: inputs that all problems have in common.
+        """
+        batch = len(values[0])
+        given = [_by_problem(x, self.dtype) for x in (*values, *own)]
+        common = [_placed(x, self.dtype).contiguous() for x in shared]
+        solved = self._empty(batch, max_steps)
+        outputs = [*solved.values, solved.cost, solved.gradient_norm, solved.matrix, solved.status, solved.num_steps]
+        outputs += [*solved.history, solved.accepted]
+        steps = (ctypes.c_long * len(given))(*[x.stride(0) if batch > 1 else 0 for x in given])
+        pointers = [_pointers(tensors) for tensors in (given, common, outputs)]
+        threads = max(1, min(torch.get_num_threads(), batch // PROBLEMS_OF_A_THREAD))
+        memory = [torch.zeros(self._memory_bytes, dtype=torch.uint8) for _ in range(threads)]
+        jobs = [
+            _Job(
+                batch * k // threads,
+                batch * (k + 1) // threads,
+                max_steps,
+                memory[k].data_ptr(),
+                ctypes.addressof(pointers[0]),
+                ctypes.addressof(steps),
+                ctypes.addressof(pointers[1]),
+                ctypes.addressof(pointers[2]),
+            )
+            for k in range(threads)
+        ]
+        self._run(jobs)
+        return solved
+
+    def _run(self, jobs: list[_Job]) -> None:
+        """Advance all jobs until they are done, each in a thread, for `SECONDS_AT_A_TIME` at a time."""
+        budget = FIRST_BUDGET
+        while jobs:
+            done = [False] * len(jobs)
+
+            def part(begin: int, end: int, done: list[bool] = done, jobs: list[_Job] = jobs) -> None:
+                for k in range(begin, end):
+                    done[k] = bool(self._advance(ctypes.byref(jobs[k]), ctypes.c_long(budget)))  # noqa: B023
+
+            started = time.perf_counter()
+            in_parts(part, len(jobs), len(jobs))
+            seconds = time.perf_counter() - started
+            jobs = [job for job, is_done in zip(jobs, done, strict=True) if not is_done]
+            budget = max(1, int(budget * min(8.0, SECONDS_AT_A_TIME / max(seconds, 1e-6))))
+
+    def _empty(self, batch: int, max_steps: int) -> Solved:
+        real = self.dtype
+        cost, gradient_norm = torch.empty(batch, dtype=real), torch.empty(batch, dtype=real)
+        counts = [torch.empty(batch, dtype=torch.int64) for _ in range(2)]
+        # In one piece, whose memory the C library keeps for the next solve: that is 2 of the 8 ms of 1,024 small fits.
+        figures = torch.full((4, batch, max_steps + 1), torch.nan, dtype=real).unbind()
+        return Solved(
+            tuple(torch.empty(batch, size, dtype=real) for size in self.layout.unknowns),
+            cost,
+            gradient_norm,
+            torch.empty(batch, len(self.layout.matrix), dtype=real),
+            counts[0],
+            counts[1],
+            (figures[0], figures[1], figures[2], figures[3]),
+            torch.zeros(batch, max_steps + 1, dtype=torch.bool),
+        )
+
+
+def _placed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """In the types that a program reads."""
+    if tensor.dtype == dtype:
+        return tensor
+    return tensor.to(dtype if tensor.is_floating_point() else torch.int64)
+
+
+def _by_problem(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The numbers of each problem side by side."""
+    tensor = _placed(tensor, dtype)
+    is_dense = tensor.is_contiguous() or tensor[0].is_contiguous()
+    return tensor if is_dense else tensor.contiguous()
+
+
+def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * max(len(tensors), 1))(*[x.data_ptr() for x in tensors])

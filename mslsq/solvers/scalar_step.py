@@ -1,0 +1,270 @@
+"""The library's own start and step as scalars, recorded at one problem.
+
+What they call of a linearizer and of a linear solver is put between them as functions of C++.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mslsq.linear import Cholesky
+from mslsq.linear.linear_solver import Matrix, Vector
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
+from mslsq.linearize.programs import is_of_library
+from mslsq.native.arrays import Array, each, kind_of
+from mslsq.native.recording import recorded
+from mslsq.native.scalars import Program, Scalar
+from mslsq.native.steps_text import Call, Layout, Source, Stepping
+from mslsq.solvers.scalar_linearization import Sums
+from mslsq.solvers.solver import Solver
+from mslsq.solvers.step import Record, State, Step
+from mslsq.tracing.graph import distinct, graph_of
+
+STATE = 0
+"""The input of a program that holds the state; what its calls return are the next ones."""
+
+
+class _Called(NamedTuple):
+    """A call that a step has made: of what, with which tensors, and what came back."""
+
+    function: str
+    arguments: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class _Solving(Cholesky):
+    """Stands in for the linear solver while a step is recorded."""
+
+    answer: Callable[[Matrix, Vector, Vector | None], Any] = field(default=lambda *_: None)
+
+    def solve(self, matrix: Matrix, rhs: Vector, damping: Vector | None) -> Any:
+        return self.answer(matrix, rhs, damping)
+
+
+MOST_KEPT = 16
+"""Starts and steps that a process keeps: recording them takes longer than recording a residual, 0.3 to 0.5 s."""
+
+_KEPT: OrderedDict[Hashable, "ScalarSteps"] = OrderedDict()
+
+
+def scalar_steps(solver: Solver, linearizer: Linearizer, values: Values, sums: Sums, name: str) -> "ScalarSteps":
+    """`ScalarSteps` of these, recorded once for all problems of one structure. The code of a user's manifold may change
+    under its name."""
+    unknowns, structure = linearizer.system.unknowns, linearizer.structure
+    spaces = [unknown.space for unknown in unknowns]
+    if not all(space.is_euclidean or is_of_library(space) for space in spaces):
+        return ScalarSteps(solver, linearizer, values, sums, name)
+    columns = tuple(tuple(columns.reshape(-1).tolist()) for columns in structure.columns)
+    padding = None if structure.padding is None else tuple(structure.padding.tolist())
+    places = structure.num_components, structure.size, columns, padding
+    key = (solver.key, tuple(spaces), tuple(x.shape for x in values), values[0].dtype, places, name)
+    if key not in _KEPT:
+        _KEPT[key] = ScalarSteps(solver, linearizer, values, sums, name)
+        while len(_KEPT) > MOST_KEPT:
+            _KEPT.popitem(last=False)
+    return _KEPT[key]
+
+
+class ScalarSteps:
+    """Start and step of a solver.
+
+    Args:
+        linearizer: of one problem.
+        values: of one problem, (1, count, storage).
+        sums: what the linearization gives.
+        name: of the program: `name_linearize(in, x, model)` is the linearization.
+    """
+
+    def __init__(self, solver: Solver, linearizer: Linearizer, values: Values, sums: Sums, name: str):
+        # Of the problems nothing is kept but shapes: no tensor of the user's outlives a solve by this.
+        values = tuple(torch.ones_like(x) for x in values)
+        system = replace(linearizer.system, terms=(), key=None)
+        self._linearizer = replace(linearizer, system=system, assemblies=())
+        self._solver, self._values, self._sums = solver, values, sums
+        self._dtype = values[0].dtype
+        self._columns = linearizer.structure.num_columns
+        self._functions = {
+            "linearize": f"{name}_linearize",
+            "solve": f"solve_normal<{sums.components}, {sums.size}>",
+        }
+        example, _ = self._step(self._example_of).start(values, ())
+        self._example: State = example
+        self._places, self._size = self._placed(example)
+        self.start, self.step = self._recorded_start(), self._recorded_step()
+
+    def layout(self, own: Sequence[tuple[int, bool]], shared: int) -> Layout:
+        """Where numbers are; `own` and `shared` as `Layout` has them."""
+        count = len(self._values)
+        cost, matrix, status, steps = (self._places[k] for k in (count, count + 2, -5, -4))
+        assert cost is not None and matrix is not None and status is not None and steps is not None  # they are kept
+        return Layout(
+            tuple(x.numel() for x in self._values),
+            tuple(own),
+            shared,
+            self._size,
+            int(cost[()]),
+            int(status[()]),
+            int(steps[()]),
+            tuple(int(place) for place in matrix.reshape(-1)),
+        )
+
+    def _step(self, answer: Callable[[str, tuple[Tensor, ...]], Sequence[Tensor]]) -> Step:
+        """A step whose calls are answered; of dense normal equations the right-hand side is the gradient."""
+
+        def linearize(values: Values, inputs: TermInputs) -> Linearization:
+            cost, gradient, matrix = answer("linearize", values)
+            return Linearization(cost, gradient, matrix, gradient)
+
+        def solve(matrix: Matrix, rhs: Vector, damping: Vector | None) -> tuple[Vector, Tensor]:
+            step, solved = answer("solve", (matrix, rhs, torch.zeros_like(rhs) if damping is None else damping))
+            return step, solved > 0
+
+        return Step(self._solver, replace(self._linearizer, linear_solver=_Solving(solve)), linearize)
+
+    def _example_of(self, function: str, arguments: tuple[Tensor, ...]) -> list[Tensor]:
+        """What a call returns, of the right shapes."""
+        one = torch.ones(1, dtype=self._dtype)
+        vector = torch.ones(1, self._columns, dtype=self._dtype)
+        if function == "solve":
+            return [vector, one]
+        size, components = self._sums.size, self._sums.components
+        return [one, vector, torch.eye(size, dtype=self._dtype).expand(1, components, -1, -1).clone()]
+
+    def _placed(self, example: State) -> tuple[list[np.ndarray | None], int]:
+        """The places of every tensor of `State.flat`; None of what direct solvers do not keep."""
+        flat = example.flat()
+        count, places, size = len(self._values), [], 0
+        for number, tensor in enumerate(flat):
+            if number == count + 3:  # the right-hand side
+                places.append(places[count + 1])
+            elif number in (len(flat) - 3, len(flat) - 2):  # evaluations are steps and one more; the accuracy is full
+                places.append(None)
+            elif number == count + 2:
+                entries = self._sums.matrix()
+                places.append(entries - entries.min() + size)
+                size += len(np.unique(entries))
+            else:
+                places.append(np.arange(tensor.numel()).reshape(tuple(tensor.shape[1:])) + size)
+                size += tensor.numel()
+        return places, size
+
+    def _state_arrays(self, program: Program) -> list[Array]:
+        """The state as inputs of a program, in which all numbers are real."""
+        arrays = []
+        for tensor, places in zip(self._example.flat(), self._places, strict=True):
+            kind = kind_of(tensor.dtype)
+            if places is None:
+                zero = program.constant(0, kind)
+                arrays.append(Array(each(lambda _, zero=zero: zero, np.zeros(tuple(tensor.shape))), tensor.dtype))
+                continue
+            entries = each(lambda place: program.input(STATE, int(place), "real"), places[None])
+            if kind == "integer":
+                entries = each(lambda x: x.apply("integer"), entries)
+            elif kind == "boolean":
+                entries = each(lambda x: x.apply("ne", 0), entries)
+            arrays.append(Array(entries, tensor.dtype))
+        return arrays
+
+    def _result_arrays(self, program: Program, function: str, number: int) -> list[Array]:
+        """What call `number` returns, as inputs of a program."""
+
+        def array(places: np.ndarray) -> Array:
+            return Array(each(lambda place: program.input(1 + number, int(place), "real"), places[None]), self._dtype)
+
+        columns = self._columns
+        if function == "solve":
+            return [array(np.arange(columns)), array(np.asarray(columns))]
+        return [array(np.asarray(0)), array(np.arange(1, 1 + columns)), array(self._sums.matrix())]
+
+    def _recorded_start(self) -> Stepping:
+        def start(given: list[Tensor], answer: Any) -> tuple[State, Record]:
+            return self._step(answer).start(tuple(given), ())
+
+        program = Program(self._dtype)
+        return self._recorded(program, start, list(self._values), self._state_arrays(program)[: len(self._values)])
+
+    def _recorded_step(self) -> Stepping:
+        count = len(self._values)
+        rhs = count + 3
+
+        def step(given: list[Tensor], answer: Any) -> tuple[State, Record]:
+            given.insert(rhs, given[count + 1])
+            return self._step(answer)(self._example.like(given), ())
+
+        program = Program(self._dtype)
+        arrays, example = self._state_arrays(program), self._example.flat()
+        del arrays[rhs], example[rhs]
+        return self._recorded(program, step, example, arrays)
+
+    def _recorded(
+        self,
+        program: Program,
+        function: Callable[[list[Tensor], Any], tuple[State, Record]],
+        example: list[Tensor],
+        arrays: list[Array],
+    ) -> Stepping:
+        """`function(state, answer)` with its calls: what they return are inputs of its graph, what they are given are
+        outputs."""
+        called: list[_Called] = []
+
+        def noted(name: str, arguments: tuple[Tensor, ...]) -> list[Tensor]:
+            called.append(_Called(name, arguments, tuple(self._example_of(name, arguments))))
+            return list(called[-1].results)
+
+        function(list(example), noted)  # which calls it makes does not depend on numbers
+        functions = [call.function for call in called]
+        results = [x for call in called for x in call.results]
+        arrays = [*arrays, *(a for k, name in enumerate(functions) for a in self._result_arrays(program, name, k))]
+
+        def flat(*leaves: Tensor) -> Any:
+            given, returned = list(leaves[: len(example)]), iter(leaves[len(example) :])
+            arguments: list[Tensor] = []
+
+            def answer(name: str, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+                arguments.extend(tensors)
+                return [next(returned) for _ in self._example_of(name, tensors)]
+
+            state, record = function(given, answer)
+            return [*arguments, *state.flat(), *record]
+
+        graph = graph_of(flat, distinct([*example, *results]), guarded=True, functional=True)
+        outputs = iter(recorded(program, graph, arrays))
+        calls = [
+            Call(
+                self._functions[call.function],
+                self._arguments([next(outputs) for _ in call.arguments], call.function),
+                Source(f"r{k}", 0, self._sums.count if call.function == "linearize" else self._columns + 1),
+            )
+            for k, call in enumerate(called)
+        ]
+        return self._stepping(program, calls, list(outputs))
+
+    def _arguments(self, arrays: list[np.ndarray], function: str) -> tuple[Scalar, ...]:
+        """What a call is given: of matrices the lower triangles."""
+        if function == "solve":
+            size = self._sums.size
+            arrays[0] = arrays[0][..., np.tril_indices(size)[0], np.tril_indices(size)[1]]
+        return tuple(x for array in arrays for x in array.reshape(-1))
+
+    def _stepping(self, program: Program, calls: list[Call], outputs: list[np.ndarray]) -> Stepping:
+        """From what `State.flat` and the record have come to."""
+        split = len(outputs) - len(Record._fields)
+        state: dict[int, Scalar] = {}
+        for array, places in zip(outputs[:split], self._places, strict=True):
+            if places is not None:
+                state |= zip(places.reshape(-1).tolist(), array.reshape(-1), strict=True)
+        kept = {place: program.input(STATE, place, "real").number for place in state}
+        return Stepping(
+            program,
+            {STATE: Source("s", 0, self._size)} | {1 + k: call.results for k, call in enumerate(calls)},
+            tuple(calls),
+            tuple((place, x) for place, x in sorted(state.items()) if x.number != kept[place]),
+            tuple(array.reshape(-1)[0] for array in outputs[split:]),
+        )

@@ -1,0 +1,252 @@
+"""The native program of whole solves on its way: recorded, with the compiler, compared with Python's steps."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mslsq.kernels.build import CompilerError
+from mslsq.linear import LinearSolver
+from mslsq.linear.unrolled import UnrolledCholesky
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.independent import irregular
+from mslsq.linearize.linearizer import Linearizer
+from mslsq.linearize.plan import Plan
+from mslsq.native.processor import VECTOR_BYTES, target
+from mslsq.native.scalars import NotScalarError
+from mslsq.native.steps_text import Layout, solving_text
+from mslsq.native.store import Build, request
+from mslsq.native.text import source
+from mslsq.native.whole_solves import Solved, WholeSolves
+from mslsq.problem.system import Inputs
+from mslsq.solution import Status
+from mslsq.solvers.planning import Task, linear_solver_of
+from mslsq.solvers.scalar_linearization import ScalarLinearization
+from mslsq.solvers.scalar_step import scalar_steps
+from mslsq.solvers.step import Step
+from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.tracing.guard import REMEDIES, DataDependentError
+
+LARGEST = 6_000
+"""Operations of a program, of start, step and linearization together."""
+
+COMPARED = 3
+"""Problems whose first step is compared with Python's before a program is used."""
+
+MOVED = 1e-3
+"""How far from their starts, relative to the variables: at a start there are kinks and ties, and zeros hide much."""
+
+RELATIVE = {torch.float64: 1e-6, torch.float32: 3e-3}
+"""What may lie between the numbers of a program and those of Python, relative to their size..."""
+
+NOISE = 1e3
+"""... and how many times the difference that rounding makes to Python's own numbers."""
+
+NAME = "solves"
+
+
+class NativeDifferenceWarning(UserWarning):
+    """A native program computes other numbers than PyTorch; it is not used."""
+
+
+class _Recorded(NamedTuple):
+    text: str
+    layout: Layout
+    own: list[tuple[int, str]]
+    shared: list[tuple[int, str]]
+
+
+class SolveDraft:
+    """The program of whole solves: written when this is made, compared with Python when it is first asked for.
+
+    Nothing is ever raised: `why_not` says in words why there will be none.
+
+    Args:
+        values, inputs: as given by the user.
+    """
+
+    def __init__(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]):
+        self.why_not = ""
+        self._build: Build | None = None
+        self._program: WholeSolves | None = None
+        with self._saying_why():
+            recorded = _recorded(task, plan, values, inputs)
+            self._layout, self._own, self._shared = recorded.layout, recorded.own, recorded.shared
+            self._dtype = values[0].dtype
+            self._source = source([recorded.text], self._dtype, VECTOR_BYTES[target()], "steps.h")
+            self._build = request(self._source, wait=False)
+
+    @property
+    def sentence(self) -> str:
+        """What has become of it, for `verbose`."""
+        if self.why_not or self._build is None:
+            return f"Whole solves have no native program: {self.why_not}"
+        return self._build.sentence("whole solves")
+
+    def wait(self) -> None:
+        """Wait for the compiler."""
+        if self._build is not None and self._program is None and not self.why_not:
+            request(self._source, wait=True)
+
+    @property
+    def is_used(self) -> bool:
+        """Has it been found ready?"""
+        return self._program is not None
+
+    def is_ready(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> bool:
+        """Is the program compiled, and right on some of these problems?"""
+        if self._program is None and self._build is not None and not self.why_not:
+            with self._saying_why():
+                library = self._build.library()
+                if self._build.why:
+                    raise CompilerError(self._build.why)
+                if library is not None:
+                    self._take(WholeSolves(library, NAME, self._layout, self._dtype), task, plan, values, inputs)
+        return self._program is not None
+
+    def solve(self, values: Values, inputs: tuple[Inputs, ...], max_steps: int) -> Solved:
+        """Solve all problems by the program, which `is_ready`."""
+        assert self._program is not None
+        return self._solved(self._program, values, inputs, max_steps)
+
+    def _solved(self, program: WholeSolves, values: Values, inputs: tuple[Inputs, ...], max_steps: int) -> Solved:
+        own, shared = ([inputs[term][name] for term, name in names] for names in (self._own, self._shared))
+        return program.solve(values, own, shared, max_steps)
+
+    def _take(self, program: WholeSolves, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
+        """Use the program if it takes the same first step as Python, from points near some starts."""
+        starts = self._solved(program, values, inputs, 0)
+        finite = torch.isfinite(starts.history[1][:, 0]).nonzero().reshape(-1)
+        if not len(finite):
+            return  # nothing to compare: next time
+        chosen = finite[torch.linspace(0, len(finite) - 1, min(COMPARED, len(finite))).long()]
+        few = task.of_batch(len(chosen), task.batched)
+        given = tuple(
+            {name: x.index_select(0, chosen) if name in batched else x for name, x in tensors.items()}
+            for tensors, batched in zip(inputs, task.batched, strict=True)
+        )
+        with TRANSFORM_LOCK, torch.no_grad():
+            python = _Python(few, plan, given)
+            moved = python.moved(tuple(x.index_select(0, chosen) for x in values), MOVED)
+            expected = python.step(moved, linear_solver_of(task, plan))
+            rounded = python.step(python.moved(moved, 8 * torch.finfo(self._dtype).eps), UnrolledCholesky())
+        if _differ(_figures(self._solved(program, moved, given, 1)), expected, rounded, self._dtype):
+            self.why_not = "its numbers differ from those of PyTorch"
+            warnings.warn(
+                "The native program of a whole solve computes other numbers than PyTorch, which is used instead. "
+                "Please report this with the residual; native='never' on the solver avoids the attempt.",
+                NativeDifferenceWarning,
+                stacklevel=2,
+            )
+            return
+        self._program = program
+
+    @contextmanager
+    def _saying_why(self) -> Iterator[None]:
+        try:
+            yield
+        except (NotScalarError, CompilerError) as error:
+            self.why_not = str(error)
+        except DataDependentError as error:
+            self.why_not = f"it has {REMEDIES[error.construct][0]}"
+        except (RuntimeError, OSError, ValueError) as error:
+            self.why_not = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def _recorded(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> _Recorded:
+    """The text of a program, and what it reads.
+
+    Raises:
+        NotScalarError: it has none; names the operation.
+        DataDependentError, RuntimeError: no graph can be recorded.
+    """
+    dtype = values[0].dtype
+    if dtype not in (torch.float64, torch.float32):
+        raise NotScalarError(f"programs are of float64 and float32, the variables are of {dtype}")
+    with TRANSFORM_LOCK, torch.no_grad():
+        linearizer = plan.linearizer(task.system, 1, task.batched, linear_solver_of(task, plan))
+        linearization = ScalarLinearization(linearizer, values, inputs)
+        steps = scalar_steps(task.solver, linearizer, tuple(x[:1] for x in values), linearization.sums, NAME)
+    count = linearization.count + steps.start.count + steps.step.count
+    if count > LARGEST:
+        raise NotScalarError(f"a step takes {count:,} operations of scalars, more than {LARGEST:,}")
+    reads = linearization.reads
+    own = [(inputs[term][name][:1].numel(), inputs[term][name].is_floating_point()) for term, name in reads.own]
+    layout = steps.layout(own, len(reads.shared))
+    text = solving_text(NAME, linearization.text(NAME), steps.start, steps.step, layout)
+    return _Recorded(text, layout, reads.own, reads.shared)
+
+
+Figures = Sequence[tuple[Tensor, Tensor]]
+"""Numbers by problem, and the size of what they are made of."""
+
+
+@dataclass
+class _Python:
+    """The library's own step on a few problems."""
+
+    task: Task
+    plan: Plan
+    inputs: tuple[Inputs, ...]
+
+    def _linearizer(self, linear: LinearSolver) -> Linearizer:
+        return self.plan.linearizer(self.task.system, self.task.batch, self.task.batched, linear)
+
+    def moved(self, values: Values, size: float) -> Values:
+        """Values retracted a little, irregularly."""
+        linearizer = self._linearizer(UnrolledCholesky())
+        columns = linearizer.structure.num_columns
+        largest = torch.stack([x.abs().flatten(1).amax(1) for x in values]).amax(0)
+        scale = size * torch.where(largest > 0, largest, 1)
+        return linearizer.retract(values, scale[:, None] * irregular(columns, values[0]))
+
+    def step(self, values: Values, linear: LinearSolver) -> list[Tensor]:
+        """What the first step comes to, as `_figures` has it."""
+        linearizer = self._linearizer(linear)
+        given = linearizer.prepare(self.inputs)
+        step = Step(self.task.solver, linearizer, linearizer.linearize)
+        before, first = step.start(values, given)
+        after, second = step(before, given)
+        is_running = before.status == Status.RUNNING
+        history = [torch.stack(pair, 1) for pair in zip(first[:4], second[:4], strict=True)]
+        history = [torch.where(torch.stack((is_running | True, is_running), 1), x, torch.nan) for x in history]
+        return [
+            *(x.flatten(1) for x in after.values),
+            after.model.matrix.flatten(1),
+            *history,
+            after.status.to(values[0].dtype)[:, None],
+            (second.accepted & is_running).to(values[0].dtype)[:, None],
+        ]
+
+
+def _figures(solved: Solved) -> list[Tensor]:
+    """What is compared of a solve of one step."""
+    dtype = solved.cost.dtype
+    return [
+        *solved.values,
+        solved.matrix,
+        *solved.history,
+        solved.status.to(dtype)[:, None],
+        solved.accepted[:, 1:].to(dtype),
+    ]
+
+
+def _differ(found: Sequence[Tensor], expected: Sequence[Tensor], rounded: Sequence[Tensor], dtype: torch.dtype) -> bool:
+    """Is there more than rounding between them? NaN equals NaN. A wrong program is wrong by far.
+
+    `rounded` is what is expected from a start that differs by rounding: where a decision hangs on that, nothing can be
+    told.
+    """
+    for one, right, other in zip(found, expected, rounded, strict=True):
+        size = torch.where(torch.isfinite(right), right.abs(), 0)
+        noise = (right - other).abs().nan_to_num(torch.inf, torch.inf)
+        noise = torch.where(right.isnan() & other.isnan(), 0, noise)
+        allowed = RELATIVE[dtype] * (size + size.amax(1, keepdim=True)) + NOISE * noise
+        close = (one - right).abs() <= allowed
+        if not bool((close | (one == right) | (one.isnan() & right.isnan()) | torch.isinf(allowed)).all()):
+            return True
+    return False

@@ -1,0 +1,151 @@
+"""Whether a solve runs as a native program from its start to its end, and what it comes to then.
+
+That is for batches of small dense problems, whose steps are not looked at: `solved_natively` decides.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.plan import Plan, global_key
+from mslsq.linearize.prospects import PROGRAM_SECONDS
+from mslsq.native.choice import Native, choice
+from mslsq.problem.system import Inputs
+from mslsq.solution import History
+from mslsq.solvers.planning import Task, is_small_and_dense, is_watched
+from mslsq.solvers.whole_program import SolveDraft
+from mslsq.solvers.witness import Witness
+
+
+class Ended(NamedTuple):
+    """The end of the loop: what `Outcome` says of it, a status still RUNNING where steps ran out."""
+
+    values: Values
+    cost: Tensor
+    status: Tensor
+    num_steps: Tensor
+    num_evaluations: Tensor
+    gradient_norm: Tensor
+    history: History
+    matrix: Tensor
+    is_idle: bool
+    """Is the gradient of a problem exactly zero at its start?"""
+
+
+@dataclass
+class SolveProspect:
+    """What has been spent on solves of problems of one structure, and their program once that has paid."""
+
+    seconds: float = 0.0
+    draft: SolveDraft | None = None
+    is_given_up: bool = False
+    """Does what the residual reads change unseen?"""
+
+    @property
+    def is_ready(self) -> bool:
+        """Can the program be run?"""
+        return self.draft is not None and self.draft.is_used
+
+    @property
+    def has_begun(self) -> bool:
+        """Does it pay to make the program?"""
+        return self.draft is not None or self.is_given_up or self.seconds > PROGRAM_SECONDS
+
+    @property
+    def is_refused(self) -> bool:
+        """Is it known that there will be no program, so that those of blocks are worth making?"""
+        return self.draft is not None and bool(self.draft.why_not)
+
+    def give_up(self) -> None:
+        self.draft, self.is_given_up = None, True
+
+
+def prospect_of(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> SolveProspect:
+    """What is known of the program for these problems, however many there are."""
+    plain = plan.plain
+    if plain.whole is None:
+        key = None if plan.changes_unseen else _key(task, values, inputs)
+        plain.whole = SolveProspect() if key is None else task.cache.kept(key, SolveProspect)
+    return plain.whole
+
+
+def solved_natively(
+    task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], witness: Witness
+) -> Ended | None:
+    """The end of a solve that a native program has run; None where there is none, or none yet.
+
+    The program is made where that pays, or at once where the solve is to wait for it.
+    """
+    wish = choice(task.solver.native, task.solver.may_get_programs)
+    if wish == "never" or plan.execution.why_eager:
+        return None
+    whole: SolveProspect | None = plan.plain.whole
+    is_ready = whole is not None and whole.is_ready
+    if not is_ready and not _made_ready(task, plan, values, inputs, wish):
+        return None
+    if is_watched(task.solver) or not _is_witnessed(task, plan, values, witness):
+        return None
+    prospect: SolveProspect = plan.plain.whole
+    assert prospect.draft is not None  # it is ready
+    solver, structure = task.solver, plan.structure
+    solved = prospect.draft.solve(values, inputs, solver.max_steps)
+    looks = solver.early_stop and solver.max_steps > 0
+    return Ended(
+        tuple(x.reshape(like.shape) for x, like in zip(solved.values, values, strict=True)),
+        solved.cost,
+        solved.status,
+        solved.num_steps,
+        solved.num_steps + 1,
+        solved.gradient_norm,
+        History(*solved.history, solved.accepted),
+        solved.matrix.reshape(-1, structure.num_components, structure.size, structure.size),
+        looks and not bool(solved.history[1][:, 0].all()),
+    )
+
+
+def _made_ready(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], wish: Native) -> bool:
+    """Go on with the program, if these problems have one and as far as that is wished; can it be run?"""
+    if not is_small_and_dense(task, plan):
+        return False
+    prospect = prospect_of(task, plan, values, inputs)
+    if prospect.is_given_up:
+        return False
+    if prospect.draft is None and task.pinned is None and (wish == "wait" or prospect.has_begun):
+        prospect.draft = SolveDraft(task, plan, values, inputs)
+    if prospect.draft is None:
+        return False
+    if wish == "wait":
+        prospect.draft.wait()
+    is_ready = prospect.draft.is_ready(task, plan, values, inputs)
+    plan.notes.say(prospect.draft.sentence)
+    return is_ready
+
+
+def _is_witnessed(task: Task, plan: Plan, values: Values, witness: Witness) -> bool:
+    """Would it be noticed if the program goes stale?"""
+    plan.holds_whole = True
+    if task.pinned is None and not plan.execution.is_witnessed and task.solver.trace != "never":
+        witness.record(values)  # without its graph the comparison takes milliseconds
+    return not plan.execution.why_eager
+
+
+def _key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable:
+    """All that a program is known to depend on: what the plan depends on, but for the size of the batch and layouts."""
+    terms = tuple(
+        (
+            term.key,
+            term.kind,
+            term.num_blocks,
+            term.per_block,
+            batched,
+            type(term.loss),
+            term.elementwise_loss,
+            tuple((name, x.shape[1:] if name in batched else x.shape, x.dtype) for name, x in given.items()),
+        )
+        for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
+    )
+    starts = tuple((x.shape[1:], x.dtype) for x in values)
+    return "whole solves", task.system.key, task.solver.key, starts, terms, global_key()
