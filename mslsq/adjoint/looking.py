@@ -6,7 +6,7 @@ from mslsq.adjoint.outputs import Ended
 from mslsq.private import get_proxy_mode
 from mslsq.problem.system import Inputs
 from mslsq.solvers.planning import with_prospects
-from mslsq.solvers.second_order import REPLAY_SECONDS, kinds_of_programs, look_for_second_order
+from mslsq.solvers.second_order import REPLAY_LANES, REPLAY_SECONDS, kinds_of_programs, look_for_second_order
 
 
 def has_looked(ended: Ended, inputs: tuple[Inputs, ...], seconds: float) -> None:
@@ -26,4 +26,6 @@ def has_looked(ended: Ended, inputs: tuple[Inputs, ...], seconds: float) -> None
     if get_proxy_mode() is not None or torch.compiler.is_exporting():  # the solve itself is being recorded
         return
     blocks = with_prospects(task, plan, values, inputs)
+    if sum(block.outer * block.lanes for block in blocks) < REPLAY_LANES:
+        return
     look_for_second_order(plan, task.solver, blocks, values, inputs, lambda _: True)
