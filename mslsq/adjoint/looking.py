@@ -3,7 +3,7 @@
 from mslsq.adjoint.outputs import Ended
 from mslsq.native.choice import is_recorded_elsewhere
 from mslsq.problem.system import Inputs
-from mslsq.solvers.second_order import REPLAY_SECONDS, kinds_of_programs, look_for_second_order
+from mslsq.solvers.second_order import REPLAY_LANES, REPLAY_SECONDS, kinds_of_programs, look_for_second_order
 
 
 def has_looked(ended: Ended, inputs: tuple[Inputs, ...], seconds: float) -> None:
@@ -23,4 +23,6 @@ def has_looked(ended: Ended, inputs: tuple[Inputs, ...], seconds: float) -> None
     if plan.has_second_order(*kinds_of_programs(task.solver)):
         return
     blocks = plan.blocks(task.system, task.batch, task.batched)
+    if sum(block.outer * block.lanes for block in blocks) < REPLAY_LANES:
+        return
     look_for_second_order(plan, task.solver, blocks, values, inputs, lambda _: True)

@@ -19,6 +19,9 @@ REPLAY_SECONDS = 0.1
 """What a look at a solution must have taken (its Hessians by transforms of PyTorch) for programs to be begun at once:
 writing one takes 0.1 to 0.3 s. 200 ms for 1,516 SE(3) between factors, whose program takes 20, or compiled 2."""
 
+REPLAY_LANES = 200
+"""Blocks of all problems below which none is begun: run by PyTorch, a program takes as long for one as for 500."""
+
 
 def wish_of(solver: Solver) -> Native:
     """What holds for the compiled programs of a solver's derivatives."""

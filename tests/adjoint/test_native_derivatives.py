@@ -48,6 +48,7 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mad
         pytest.skip("there is no C++ compiler")
     found = Made(TIGHT if compiled else dataclasses.replace(TIGHT, native="never"))
     monkeypatch.setattr(looking, "REPLAY_SECONDS", 0.0)
+    monkeypatch.setattr(looking, "REPLAY_LANES", 0)
 
     def noting(kind: Any) -> Any:
         class Noted(kind):
