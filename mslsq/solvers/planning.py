@@ -215,8 +215,9 @@ def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inpu
             plan.execution.why_eager = found.note
 
 
-LARGEST_COLUMNS = 48
-"""Unknowns of a problem that is solved by a native program, which has the Cholesky factorisation written out."""
+LARGEST_MATRIX = 600
+"""Entries of JᵀJ of a problem whose solve is a native program: 24 unknowns. A step takes seven or eight operations for
+each: the program of a larger one would be refused after seconds of recording."""
 
 
 def is_small_and_dense(task: Task, plan: Plan) -> bool:
@@ -226,7 +227,8 @@ def is_small_and_dense(task: Task, plan: Plan) -> bool:
         return False
     is_of_library = type(task.solver).__module__.startswith(f"{__package__}.")
     is_cholesky = type(linear_solver_of(task, plan)) in (Cholesky, UnrolledCholesky)
-    return is_of_library and is_cholesky and structure.num_columns <= LARGEST_COLUMNS
+    is_small = structure.num_columns * structure.size <= LARGEST_MATRIX
+    return is_small and is_of_library and is_cholesky
 
 
 def _is_wholly_native(task: Task, plan: Plan, wish: Native) -> bool:

@@ -88,8 +88,8 @@ def solved_natively(
         return None
     if is_watched(task.solver) or not _is_witnessed(task, plan, values, witness):
         return None
-    prospect: SolveProspect = plan.plain.whole
-    assert prospect.draft is not None  # it is ready
+    prospect: SolveProspect | None = plan.plain.whole
+    assert prospect is not None and prospect.draft is not None  # it is ready
     solver, structure = task.solver, plan.structure
     solved = prospect.draft.solve(values, inputs, solver.max_steps)
     looks = solver.early_stop and solver.max_steps > 0
