@@ -72,6 +72,11 @@ def scalar_steps(solver: Solver, linearizer: Linearizer, values: Values, sums: S
     return _KEPT[key]
 
 
+def _from_end(field: str) -> int:
+    """Where a tensor of this name stands in `State.flat`, from its end."""
+    return State._fields.index(field) - len(State._fields)
+
+
 class ScalarSteps:
     """Start and step of a solver.
 
@@ -102,7 +107,8 @@ class ScalarSteps:
     def layout(self, own: Sequence[tuple[int, bool]], shared: int) -> Layout:
         """Where numbers are; `own` and `shared` as `Layout` has them."""
         count = len(self._values)
-        cost, matrix, status, steps = (self._places[k] for k in (count, count + 2, -5, -4))
+        kept = (count, count + 2, _from_end("status"), _from_end("num_steps"))
+        cost, matrix, status, steps = (self._places[k] for k in kept)
         assert cost is not None and matrix is not None and status is not None and steps is not None  # they are kept
         return Layout(
             tuple(x.numel() for x in self._values),
@@ -141,10 +147,12 @@ class ScalarSteps:
         """The places of every tensor of `State.flat`; None of what direct solvers do not keep."""
         flat = example.flat()
         count, places, size = len(self._values), [], 0
+        # Evaluations are steps and one more; the accuracy of a direct solver is full.
+        unkept = [len(flat) + _from_end(name) for name in ("num_evaluations", "accuracy")]
         for number, tensor in enumerate(flat):
             if number == count + 3:  # the right-hand side
                 places.append(places[count + 1])
-            elif number in (len(flat) - 3, len(flat) - 2):  # evaluations are steps and one more; the accuracy is full
+            elif number in unkept:
                 places.append(None)
             elif number == count + 2:
                 entries = self._sums.matrix()
