@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -59,6 +59,8 @@ class Plan:
     """... with residual and Jacobian of the same recording, for the comparison with the user's Python..."""
     mixed: dict[tuple[int, tuple[str, ...]], MixedProgram] = field(default_factory=dict)
     """... and mixed derivatives, by the term and its inputs."""
+    replaced: list[SecondOrder | MixedProgram] = field(default_factory=list)
+    """What has been replaced in these two: a graph that is running may still name it."""
     whole: Any = None
     """What is known of a native program of whole solves (`solvers.whole_solves`)..."""
     holds_whole: bool = False
@@ -126,6 +128,15 @@ class Plan:
             return None
         guarded = (native and number in self.programs) or number in self.guards or self.execution.is_witnessed
         return found if guarded else None
+
+    def take_up(self, known: MutableMapping[Any, Any], key: Hashable, program: SecondOrder | MixedProgram) -> None:
+        """Enter a program in `seconds` or `mixed`; graphs that were recorded with another one go."""
+        if key in known:
+            self.replaced.append(known[key])
+        known[key] = program
+        for plan in (self.plain, self.plain.native):
+            if plan is not None:
+                plan.execution.keep_steps_alone()
 
     def has_second_order(self, native: bool, replayed: bool) -> bool:
         """Are there programs of the second derivatives of all terms?"""

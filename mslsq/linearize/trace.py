@@ -16,6 +16,8 @@ the graph, of which each replay saves four microseconds. It is paid once as much
 without: never for a few steps, however long they take (1.5 s for sphere2500, whose nine steps take 0.4)."""
 
 WITNESS = "witness"
+OF_STEPS = frozenset({"start", "step", "linearize", WITNESS})
+"""The graphs in which there is no second derivative."""
 """The graph of a few lanes that is compared with the user's Python (`solvers.witness`)."""
 
 
@@ -123,6 +125,11 @@ class Execution:
                 graph.compile(quiet=self.asked_for_compiler)
                 self.asked_for_compiler = True  # that there is none is said once
             self.graphs[name] = graph
+
+    def keep_steps_alone(self) -> None:
+        """Forget the graphs of derivatives: what they were recorded with has been replaced."""
+        for name in [name for name in self.graphs if name not in OF_STEPS]:
+            self.graphs.pop(name, None)
 
     def stay_eager(self, why: str) -> None:
         """Record nothing from now on, and forget what has been."""

@@ -132,4 +132,4 @@ def _take_up(
     if program is None and key not in known and kinds_of_programs(solver)[1]:
         program = draft.replayed(block, values, inputs)
     if program is not None:
-        known[key] = program
+        plan.take_up(known, key, program)
