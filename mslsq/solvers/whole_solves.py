@@ -86,7 +86,10 @@ def solved_natively(
     is_ready = whole is not None and whole.is_ready
     if not is_ready and not _made_ready(task, plan, values, inputs, wish):
         return None
-    if is_watched(task.solver) or not _is_witnessed(task, plan, values, witness):
+    if is_watched(task.solver):
+        plan.notes.say("Steps that verbose or a callback looks at run in Python, without the program of whole solves.")
+        return None
+    if not _is_witnessed(task, plan, values, witness):
         return None
     prospect: SolveProspect | None = plan.plain.whole
     assert prospect is not None and prospect.draft is not None  # it is ready

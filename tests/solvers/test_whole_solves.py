@@ -546,6 +546,14 @@ def test_what_is_watched_or_solved_otherwise_runs_in_python(watch, options, caps
     assert watch.native == [False]
 
 
+def test_verbose_says_that_it_keeps_the_program_from_running(watch, capsys):
+    fits(measured(5))(mslsq.LevenbergMarquardt(native="wait"))
+    assert watch.native == [True]
+    fits(measured(5))(mslsq.LevenbergMarquardt(native="wait", verbose=True))
+    assert watch.native == [True, False]
+    assert "run in Python, without the program of whole solves" in capsys.readouterr().out
+
+
 def test_unrolled_derivatives_run_in_python(watch):
     y = measured(5).requires_grad_()
     solution = fits(y, adjoint=mslsq.Unrolled())(mslsq.LevenbergMarquardt(native="wait"))
