@@ -16,10 +16,10 @@ the graph, of which each replay saves four microseconds. It is paid once as much
 without: never for a few steps, however long they take (1.5 s for sphere2500, whose nine steps take 0.4)."""
 
 WITNESS = "witness"
-OF_STEPS = frozenset({"start", "step", "linearize", WITNESS})
-"""The graphs in which there is no second derivative."""
 """The graph of a few lanes that is compared with the user's Python (`solvers.witness`)."""
 
+OF_STEPS = frozenset({"start", "step", "linearize", WITNESS})
+"""The graphs without second derivatives."""
 
 Compiled = Literal["never", "small", "always"]
 """Is a graph compiled where the solver asks for that: never, where the plan is not large, or always?"""

@@ -21,7 +21,7 @@ from mslsq.solvers.report import StepInfo, Table
 from mslsq.solvers.runner import Runner
 from mslsq.solvers.solver import MethodState, Solver
 from mslsq.solvers.step import Record, State
-from mslsq.solvers.whole_solves import Ended, solved_natively
+from mslsq.solvers.whole_solves import Ended, said_of_programs, solved_natively
 from mslsq.solvers.witness import Witness
 
 
@@ -94,7 +94,7 @@ def _solved(
         witness = Witness(task, plan, linearizer.blocks, inputs, differentiated)
         ended = solved_natively(task, plan, values, inputs, witness) if native and not keep_trajectory else None
         is_whole, trajectory = ended is not None, ()
-        table = Table(task.solver, linearizer, plan.notes.text) if task.solver.verbose else None
+        table = Table(task.solver, linearizer, _notes(task, plan)) if task.solver.verbose else None
         if ended is None:
             runner = Runner(plan, linearizer, task.solver, prepared, witness)
             ended, trajectory = _stepped(task, plan, runner, values, table, keep_trajectory)
@@ -117,7 +117,7 @@ def _solved(
         if ended.is_idle:
             warn_without_influence(linearizer, values, prepared)
         if table is not None:
-            table.finish(status, plan.notes.text)
+            table.finish(status, _notes(task, plan))
         return Outcome(
             ended.values,
             ended.cost,
@@ -130,6 +130,11 @@ def _solved(
             (plan, linearizer, prepared),
             ended.matrix,
         )
+
+
+def _notes(task: Task, plan: Plan) -> str:
+    """What `verbose` is to say, in lines."""
+    return "\n".join((plan.notes.text, said_of_programs(task, plan)))
 
 
 def _stepped(

@@ -86,10 +86,7 @@ def solved_natively(
     is_ready = whole is not None and whole.is_ready
     if not is_ready and not _made_ready(task, plan, values, inputs, wish):
         return None
-    if is_watched(task.solver):
-        plan.notes.say("Steps that verbose or a callback looks at run in Python, without the program of whole solves.")
-        return None
-    if not _is_witnessed(task, plan, values, witness):
+    if is_watched(task.solver) or not _is_witnessed(task, plan, values, witness):
         return None
     prospect: SolveProspect | None = plan.plain.whole
     assert prospect is not None and prospect.draft is not None  # it is ready
@@ -109,6 +106,15 @@ def solved_natively(
     )
 
 
+def said_of_programs(task: Task, plan: Plan) -> str:
+    """What `verbose` is to say of a solve's program, in lines. A plan serves solvers that want none, too."""
+    whole: SolveProspect | None = plan.plain.whole
+    if whole is None or whole.draft is None or choice(task.solver.native, task.solver.may_get_programs) == "never":
+        return ""
+    watched = "\nSteps that verbose or a callback looks at run in Python, without the program of whole solves."
+    return whole.draft.sentence + watched * whole.is_ready
+
+
 def _made_ready(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], wish: Native) -> bool:
     """Go on with the program, if these problems have one and as far as that is wished; can it be run?"""
     if not is_small_and_dense(task, plan):
@@ -122,9 +128,7 @@ def _made_ready(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ..
         return False
     if wish == "wait":
         prospect.draft.wait()
-    is_ready = prospect.draft.is_ready(task, plan, values, inputs)
-    plan.notes.say(prospect.draft.sentence)
-    return is_ready
+    return prospect.draft.is_ready(task, plan, values, inputs)
 
 
 def _is_witnessed(task: Task, plan: Plan, values: Values, witness: Witness) -> bool:

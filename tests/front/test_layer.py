@@ -195,7 +195,8 @@ def test_training_the_cost_decreases_the_loss():
 
 
 def test_a_bad_sample_adds_nothing_to_the_gradient_of_a_training_step():
-    module = layer()
+    # At the minimum to rounding: how exact a gradient is depends on what has been recorded or compiled by then.
+    module = layer(solver=mslsq.LevenbergMarquardt(ftol=0.0, gtol=1e-13, xtol=1e-15))
     good, bad = steps(seed=1), steps(seed=2)
     bad[0, 0] = torch.nan
     expected = gradients(module, {"learned": {"step": good}})

@@ -22,7 +22,7 @@ from mslsq.linearize import prospects
 from mslsq.linearize.programs import Prospect
 from mslsq.native.building import Making
 from mslsq.native.operator import native_residuals
-from mslsq.solvers import planning
+from mslsq.solvers import planning, whole_solves
 from tests.native.functions import NEEDS_COMPILER, scalars_of
 
 F64 = torch.float64
@@ -35,7 +35,10 @@ Residual = Callable[..., Tensor]
 
 @pytest.fixture(autouse=True)
 def own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No word from outside, and no whole solves as programs, which small dense ones would be."""
     monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
+    for module in (planning, whole_solves):
+        monkeypatch.setattr(module, "is_small_and_dense", lambda *_: False)
 
 
 LINES = itertools.count()
