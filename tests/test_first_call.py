@@ -89,6 +89,13 @@ def test_answers_are_those_of_a_process_with_dynamo_to_the_bit():
     assert found == printed_by("import torch._dynamo\n" + everything)
 
 
+def test_answers_are_the_same_where_warnings_are_errors():
+    """What PyTorch imports for its first derivative in forward mode warns: the solve went on in reverse mode, and a
+    derivative of it failed."""
+    everything = "".join(CALLS.values())
+    assert printed_by("import warnings\nwarnings.simplefilter('error')\n" + everything) == printed_by(everything)
+
+
 def test_torch_compile_works_after_a_first_call():
     """Through functions that ran before Dynamo was there, and with a solve inside."""
     code = """

@@ -6,6 +6,7 @@ A failure here says which name this version of PyTorch has changed; `mslsq/priva
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -298,6 +299,19 @@ def hidden() -> None:
     marks = {name for name in vars(disabled) if name in vars(function)}
     assert {name: getattr(function, name) for name in marks} == {name: getattr(disabled, name) for name in marks}
     assert len(marks) == 2
+
+
+@of("load_forward_mode")
+def loaded() -> None:
+    code = """
+import sys, warnings
+warnings.simplefilter("error")
+from mslsq import private
+assert private._OF_FORWARD_MODE not in sys.modules
+private.load_forward_mode()
+assert private._OF_FORWARD_MODE in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @of("spare_dynamo")

@@ -18,6 +18,7 @@ from mslsq.linearize.programs import Prospect
 from mslsq.linearize.prospects import PROGRAM_SECONDS, prospect_of, with_programs
 from mslsq.linearize.ways import hessian_way_of, way_of
 from mslsq.native.choice import Native, choice
+from mslsq.private import load_forward_mode
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System
 from mslsq.solvers.compressing import compressed_plan
@@ -66,6 +67,7 @@ def planned(
     key = plan_key(task, values, inputs)
     plan = task.cache.get(key)
     if plan is None:
+        load_forward_mode()
         blocks = _measured(task, values, inputs)
         plan, note = compressed_plan(task.system, task.solver, blocks, values, inputs)
         if plan is None:
