@@ -33,7 +33,26 @@ from mslsq.tracing.guard import REMEDIES, DataDependentError
 P = TypeVar("P")
 
 
-class Pending(Generic[P]):
+class Quiet:
+    """What is on its way and may come to nothing: that is never raised, `why_not` says it in words."""
+
+    why_not = ""
+
+    @contextmanager
+    def _saying_why(self) -> Iterator[None]:
+        try:
+            yield
+        except (NotScalarError, CompilerError) as error:
+            self.why_not = str(error)
+        except DerivativeMismatchError:
+            self.why_not = "its numbers differ from those of PyTorch"
+        except DataDependentError as error:
+            self.why_not = f"it has {REMEDIES[error.construct][0]}"
+        except (RuntimeError, OSError, ValueError) as error:
+            self.why_not = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+class Pending(Quiet, Generic[P]):
     """Programs of a term on their way: the text is written when this is made, what is compiled is compared with PyTorch
     when it is first asked for. Nothing is ever raised: `why_not` says in words why there will be none.
 
@@ -44,7 +63,6 @@ class Pending(Generic[P]):
     """What the programs compute, of a term of that name."""
 
     def __init__(self, block: BlockTerm, values: Values, inputs: Inputs, compiled: bool = True):
-        self.why_not = ""
         self._name = f"{self.what}{block.term.name!r}"
         self._making: Making[Any] | None = None
         self._scalars: list[Any] = []
@@ -104,19 +122,6 @@ class Pending(Generic[P]):
                     self._scalars.clear()  # megabytes
                     return self.checked(block, values, inputs, programs)
         return None
-
-    @contextmanager
-    def _saying_why(self) -> Iterator[None]:
-        try:
-            yield
-        except (NotScalarError, CompilerError) as error:
-            self.why_not = str(error)
-        except DerivativeMismatchError:
-            self.why_not = "its numbers differ from those of PyTorch"
-        except DataDependentError as error:
-            self.why_not = f"it has {REMEDIES[error.construct][0]}"
-        except (RuntimeError, OSError, ValueError) as error:
-            self.why_not = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 class Draft(Pending[NativeProgram]):

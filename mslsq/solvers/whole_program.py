@@ -1,8 +1,7 @@
 """The native program of whole solves on its way: recorded, with the compiler, compared with Python's steps."""
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.independent import irregular
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
+from mslsq.linearize.programs import Quiet
 from mslsq.native.processor import VECTOR_BYTES, target
 from mslsq.native.scalars import NotScalarError
 from mslsq.native.steps_text import Layout, solving_text
@@ -29,7 +29,6 @@ from mslsq.solvers.scalar_linearization import ScalarLinearization
 from mslsq.solvers.scalar_step import scalar_steps
 from mslsq.solvers.step import Step
 from mslsq.tracing.graph import TRANSFORM_LOCK
-from mslsq.tracing.guard import REMEDIES, DataDependentError
 
 LARGEST = 6_000
 """Operations of a program, of start, step and linearization together."""
@@ -60,7 +59,7 @@ class _Recorded(NamedTuple):
     shared: list[tuple[int, str]]
 
 
-class SolveDraft:
+class SolveDraft(Quiet):
     """The program of whole solves: written when this is made, compared with Python when it is first asked for.
 
     Nothing is ever raised: `why_not` says in words why there will be none.
@@ -70,7 +69,6 @@ class SolveDraft:
     """
 
     def __init__(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]):
-        self.why_not = ""
         self._build: Build | None = None
         self._program: WholeSolves | None = None
         with self._saying_why():
@@ -144,17 +142,6 @@ class SolveDraft:
             )
             return
         self._program = program
-
-    @contextmanager
-    def _saying_why(self) -> Iterator[None]:
-        try:
-            yield
-        except (NotScalarError, CompilerError) as error:
-            self.why_not = str(error)
-        except DataDependentError as error:
-            self.why_not = f"it has {REMEDIES[error.construct][0]}"
-        except (RuntimeError, OSError, ValueError) as error:
-            self.why_not = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _recorded(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> _Recorded:

@@ -9,19 +9,14 @@ from torch import Tensor
 
 import mslsq
 from mslsq.datasets import nist, read_bal, read_g2o
-from mslsq.kernels.build import CompilerError, compiler
 from mslsq.linearize import assembly, programs, prospects
 from mslsq.linearize.programs import Draft, Prospect
 from mslsq.native import derivative
 from mslsq.solvers import planning, whole_solves
+from tests.native.functions import NEEDS_COMPILER
 
 F64 = torch.float64
-try:
-    compiler()
-except CompilerError:
-    pytestmark = pytest.mark.skip(reason="there is no C++ compiler")
-else:
-    pytestmark = pytest.mark.kernels
+pytestmark = NEEDS_COMPILER
 
 
 class Attempt(Draft):

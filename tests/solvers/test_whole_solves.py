@@ -11,21 +11,16 @@ import torch
 from torch import Tensor
 
 import mslsq
-from mslsq.kernels.build import CompilerError, compiler
 from mslsq.native import whole_solves as running
 from mslsq.native.store import STORE
 from mslsq.problem import structure
 from mslsq.solution import History
 from mslsq.solvers import run, whole_program, whole_solves
 from mslsq.solvers.whole_program import NativeDifferenceWarning
+from tests.native.functions import NEEDS_COMPILER
 
 F64, F32 = torch.float64, torch.float32
-try:
-    compiler()
-except CompilerError:
-    pytestmark = pytest.mark.skip(reason="there is no C++ compiler")
-else:
-    pytestmark = pytest.mark.kernels
+pytestmark = NEEDS_COMPILER
 
 SOLVERS = [mslsq.LevenbergMarquardt, mslsq.GaussNewton, mslsq.Dogleg]
 T = torch.linspace(0, 2, 20, dtype=F64)
