@@ -6,7 +6,8 @@ gradient must vanish there, or the cost not be above SciPy's from the same start
 implicit function theorem in plain reverse mode. A point where only the `gtol` that the case gave is met, which is
 SciPy's and absolute, is counted by itself: a plateau, where a column of the Jacobian has all but vanished.
 
-Some cases have a callback, which watches the steps or stops them, and a few are compiled (half a minute a graph).
+Some cases have a callback, which watches the steps or stops them, a few are compiled (half a minute a graph), some wait
+for native programs, and in some the size of the batch changes from call to call.
 
     python benchmarks/trust_solves.py --count 2000 --seed 0 --out solves.json
 """
@@ -61,7 +62,14 @@ RARE: dict[str, dict[str, float]] = {
     "callback": {"none": 0.5, "watch": 0.3, "stop": 0.2},
     "compile": {"no": 0.97, "yes": 0.03},
 }
-"""Axes that are drawn by themselves, with these weights, so that a seed keeps its cases in all others."""
+"""Axes that are drawn by themselves, with these weights, so that a seed keeps its cases in all others..."""
+LATER: dict[str, dict[str, float]] = {
+    "native": {"auto": 0.6, "wait": 0.4},
+    "sizes": {"equal": 0.6, "changing": 0.4},
+}
+"""... as it does in those that were there before these."""
+SIZES = (3, 5, 3, 1)
+"""Of the batches of the calls of a case, where they change."""
 CALLS = 4
 LEVEL = 4096.0
 """Units in the last place by which an accepted step may raise the cost, where the gradient decides."""
@@ -233,6 +241,7 @@ def solver_of(case: dict[str, str], callback: Watch | None) -> Any:
         linear_solver=linear,
         trace=case["trace"],
         compile=case.get("compile") == "yes",
+        native=case.get("native", "auto"),
         callback=callback,
         max_steps=200,
         **tolerances(case),
@@ -334,12 +343,12 @@ def run_case(case: dict[str, str], seed: int) -> Verdict:
     truth = torch.rand(3, dtype=dtype) + 0.5
     start = truth + 0.3 * torch.randn(3, dtype=dtype)
     callback = None if case.get("callback", "none") == "none" else Watch(case["callback"])
-    count = 3
     converged = plateaus = 0
     for call in range(CALLS):
         state.set(1.0 if call == 0 else 0.6 + 0.8 * generator.random())
         read = state.reader()
         clean = prediction(case["family"], truth)
+        count = SIZES[call] if case.get("sizes") == "changing" else SIZES[0]
         y = clean + 0.05 * torch.randn((12,) if case["batch"] == "one" else (count, 12), dtype=dtype)
         y = (0.8 + 0.4 * generator.random()) * y
         try:
@@ -387,7 +396,8 @@ def run_case(case: dict[str, str], seed: int) -> Verdict:
 
 def pairwise(count: int, seed: int) -> list[dict[str, str]]:
     """Cases in which every pair of values of two axes stands, as early as a greedy choice among thirty gets it."""
-    generator, rarely = random.Random(seed), random.Random(f"rare {seed}")
+    generator = random.Random(seed)
+    drawn = [(RARE, random.Random(f"rare {seed}")), (LATER, random.Random(f"later {seed}"))]
     missing = {(a, x, b, y) for a, b in itertools.combinations(AXES, 2) for x in AXES[a] for y in AXES[b]}
     cases = []
     while len(cases) < count:
@@ -401,7 +411,11 @@ def pairwise(count: int, seed: int) -> list[dict[str, str]]:
             if new > most:
                 best, most = case, new
         assert best is not None
-        rare = {axis: rarely.choices(list(weights), list(weights.values()))[0] for axis, weights in RARE.items()}
+        rare = {
+            axis: rarely.choices(list(weights), list(weights.values()))[0]
+            for axes, rarely in drawn
+            for axis, weights in axes.items()
+        }
         missing -= {(a, best[a], b, best[b]) for a, b in itertools.combinations(AXES, 2)}
         cases.append(best | rare)
     return cases

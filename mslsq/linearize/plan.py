@@ -25,6 +25,7 @@ from mslsq.native.operator import NativeProgram, SecondOrder
 from mslsq.native.replaying import ReplayedProgram
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System
+from mslsq.tracing.recording import Recorded
 
 T = TypeVar("T")
 
@@ -64,7 +65,9 @@ class Plan:
     whole: Any = None
     """What is known of a native program of whole solves (`solvers.whole_solves`)..."""
     holds_whole: bool = False
-    """... and has it been run?"""
+    """... has it been taken up..."""
+    whole_witness: Recorded | None = None
+    """... and which graph is it that was compared with the user's Python when it was?"""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
     compressed: CompressedPlan | None = None

@@ -22,7 +22,7 @@ from mslsq.private import load_forward_mode
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System
 from mslsq.solvers.compressing import compressed_plan
-from mslsq.solvers.second_order import kinds_of_programs, look_for_second_order, wish_of
+from mslsq.solvers.second_order import kinds_of_programs, look_for_second_order
 from mslsq.solvers.solver import Solver
 
 STALE = "what the residual reads changes unseen from call to call"
@@ -122,7 +122,7 @@ def _linearizer(task: Task, plan: Plan, native: bool) -> Linearizer:
 def _with_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
     """The plan with native programs, where there are some and this solve wants them."""
     waits = task.solver.compile and plan.is_for_programs and task.solver.native == "auto"
-    wish = choice("wait" if waits else task.solver.native, task.solver.may_get_programs)
+    wish = choice("wait") if waits else task.solver.native_choice
     if wish != "never" and _is_wholly_native(task, plan, wish):
         return plan
     return with_programs(plan, wish, lambda: plan.blocks(task.system, task.batch, task.batched), values, inputs)
@@ -132,7 +132,7 @@ def _look_for_second_order(task: Task, plan: Plan, values: Values, inputs: tuple
     """Take up the programs of second derivatives that are ready, and begin with those that pay."""
     if plan.compressed is not None or not plan.is_on_cpu:
         return
-    wish = wish_of(task.solver)
+    wish = task.solver.native_choice
 
     def begins(prospect: Prospect) -> bool:
         return wish == "auto" and prospect.seconds > PROGRAM_SECONDS
@@ -236,7 +236,7 @@ def is_small_and_dense(task: Task, plan: Plan) -> bool:
 def _is_wholly_native(task: Task, plan: Plan, wish: Native) -> bool:
     """Is the whole solve to be a program, so that those of blocks are not made? A problem that grows gets to those
     first, which all its sizes share."""
-    if is_watched(task.solver) or not is_small_and_dense(task, plan):
+    if is_watched(task.solver) or task.solver.trace == "never" or not is_small_and_dense(task, plan):
         return False
     whole = plan.plain.whole
     if whole is None:

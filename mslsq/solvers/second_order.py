@@ -11,7 +11,7 @@ from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.second_order import MixedDraft, MixedProgram, Replayable, SecondOrderDraft, WrittenSystem
-from mslsq.native.choice import Native, choice, is_recorded_elsewhere
+from mslsq.native.choice import is_recorded_elsewhere
 from mslsq.problem.system import Inputs
 from mslsq.solvers.solver import Solver
 
@@ -23,14 +23,9 @@ REPLAY_LANES = 200
 """Blocks of all problems below which none is begun: run by PyTorch, a program takes as long for one as for 500."""
 
 
-def wish_of(solver: Solver) -> Native:
-    """What holds for the compiled programs of a solver's derivatives."""
-    return choice(solver.native, solver.may_get_programs)
-
-
 def kinds_of_programs(solver: Solver) -> tuple[bool, bool]:
     """Does a solver take programs that are compiled, and those that PyTorch runs?"""
-    return wish_of(solver) != "never", solver.trace != "never" and not is_recorded_elsewhere()
+    return solver.native_choice != "never", solver.trace != "never" and not is_recorded_elsewhere()
 
 
 def look_for_second_order(
@@ -51,7 +46,7 @@ def look_for_second_order(
         prospect = plan.prospects.get(number)
         if prospect is None or prospect.is_given_up:
             continue
-        wish = wish_of(solver)
+        wish = solver.native_choice
         if prospect.second is None and (wish == "wait" or begins(prospect)):
             prospect.second = SecondOrderDraft(block, values, given, compiled=wish != "never")
         _take_up(plan, plan.seconds, number, prospect.second, solver, block, values, given)
@@ -86,7 +81,7 @@ def mixed_programs(
         if prospect.is_given_up:
             return None
         if names not in prospect.mixed:
-            compiled = wish_of(solver) != "never"
+            compiled = solver.native_choice != "never"
             cost = None if prospect.second is None else prospect.second.cost
             prospect.mixed[names] = MixedDraft(block, values, given, cost, names, compiled)
         _take_up(plan, plan.mixed, (number, names), prospect.mixed[names], solver, block, values, given)
@@ -122,7 +117,7 @@ def _take_up(
     """What is compiled once it is there, what PyTorch runs until then."""
     if draft is None or (key in known and known[key].is_compiled):
         return
-    wish, program = wish_of(solver), None
+    wish, program = solver.native_choice, None
     if wish != "never":
         draft.begin()
         if wish == "wait":

@@ -15,7 +15,7 @@ from mslsq.linear.choice import BATCH, AutomaticSparse, eliminating
 from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.linearizer import Linearization
 from mslsq.linearize.trace import Wish
-from mslsq.native.choice import CHOICES, Native
+from mslsq.native.choice import CHOICES, Native, choice
 from mslsq.validation import integer, number, one_of
 
 LARGEST_DENSE = 300
@@ -122,6 +122,11 @@ class Solver:
         nor where the device is asked nothing: the comparison of a program reads numbers, and could come in any call.
         (With "wait" it comes in the first one, where all is planned.)"""
         return self.early_stop and self.trace != "never"
+
+    @property
+    def native_choice(self) -> Native:
+        """What holds for the native programs of this solver's solves, now and here."""
+        return choice(self.native, self.may_get_programs)
 
     @property
     def execution(self) -> Wish:

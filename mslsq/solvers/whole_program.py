@@ -28,6 +28,7 @@ from mslsq.solvers.planning import Task, linear_solver_of
 from mslsq.solvers.scalar_linearization import ScalarLinearization
 from mslsq.solvers.scalar_step import scalar_steps
 from mslsq.solvers.step import Step
+from mslsq.solvers.witness import DERIVATIVE_ROUNDING
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
 LARGEST = 6_000
@@ -47,6 +48,8 @@ NOISE = 1e3
 
 NAME = "solves"
 
+STALE = "it does not hold what the residual reads now"
+
 
 class NativeDifferenceWarning(UserWarning):
     """A native program computes other numbers than PyTorch; it is not used."""
@@ -60,9 +63,9 @@ class _Recorded(NamedTuple):
 
 
 class SolveDraft(Quiet):
-    """The program of whole solves: written when this is made, compared with Python when it is first asked for.
+    """The program of whole solves: written when this is made, compared with Python before a plan takes it up.
 
-    Nothing is ever raised: `why_not` says in words why there will be none.
+    Nothing is ever raised: `why_not` says in words why there will be none, or no more.
 
     Args:
         values, inputs: as given by the user.
@@ -71,6 +74,7 @@ class SolveDraft(Quiet):
     def __init__(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]):
         self._build: Build | None = None
         self._program: WholeSolves | None = None
+        self._is_known_to_step = False
         with self._saying_why():
             recorded = _recorded(task, plan, values, inputs)
             self._layout, self._own, self._shared = recorded.layout, recorded.own, recorded.shared
@@ -91,36 +95,33 @@ class SolveDraft(Quiet):
             request(self._source, wait=True)
 
     @property
-    def is_used(self) -> bool:
-        """Has it been found ready?"""
-        return self._program is not None
-
-    def is_ready(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> bool:
-        """Is the program compiled, and right on some of these problems?"""
+    def is_ready(self) -> bool:
+        """Is the program compiled, and nothing known against it?"""
         if self._program is None and self._build is not None and not self.why_not:
             with self._saying_why():
                 library = self._build.library()
                 if self._build.why:
                     raise CompilerError(self._build.why)
                 if library is not None:
-                    self._take(WholeSolves(library, NAME, self._layout, self._dtype), task, plan, values, inputs)
-        return self._program is not None
+                    self._program = WholeSolves(library, NAME, self._layout, self._dtype)
+        return self._program is not None and not self.why_not
 
     def solve(self, values: Values, inputs: tuple[Inputs, ...], max_steps: int) -> Solved:
         """Solve all problems by the program, which `is_ready`."""
         assert self._program is not None
-        return self._solved(self._program, values, inputs, max_steps)
-
-    def _solved(self, program: WholeSolves, values: Values, inputs: tuple[Inputs, ...], max_steps: int) -> Solved:
         own, shared = ([inputs[term][name] for term, name in names] for names in (self._own, self._shared))
-        return program.solve(values, own, shared, max_steps)
+        return self._program.solve(values, own, shared, max_steps)
 
-    def _take(self, program: WholeSolves, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
-        """Use the program if it takes the same first step as Python, from points near some starts."""
-        starts = self._solved(program, values, inputs, 0)
+    def agrees(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> bool:
+        """Does the program, which `is_ready`, come to what Python comes to now, from points near some starts?
+
+        Its linearization is compared, to rounding: what a residual reads may have changed by little since the program
+        was written. Before its first use its first step is, too. Where it does not agree, `why_not` says so.
+        """
+        starts = self.solve(values, inputs, 0)
         finite = torch.isfinite(starts.history[1][:, 0]).nonzero().reshape(-1)
         if not len(finite):
-            return  # nothing to compare: next time
+            return False  # nothing to compare: next time
         chosen = finite[torch.linspace(0, len(finite) - 1, min(COMPARED, len(finite))).long()]
         few = task.of_batch(len(chosen), task.batched)
         given = tuple(
@@ -130,9 +131,21 @@ class SolveDraft(Quiet):
         with TRANSFORM_LOCK, torch.no_grad():
             python = _Python(few, plan, given)
             moved = python.moved(tuple(x.index_select(0, chosen) for x in values), MOVED)
-            expected = python.step(moved, linear_solver_of(task, plan))
-            rounded = python.step(python.moved(moved, 8 * torch.finfo(self._dtype).eps), UnrolledCholesky())
-        if _differ(_figures(self._solved(program, moved, given, 1)), expected, rounded, self._dtype):
+            if not self._is_known_to_step and not self._steps_alike(python, moved):
+                return False
+            if self._starts_alike(python, moved):
+                return True
+        self.why_not = STALE
+        return False
+
+    def _steps_alike(self, python: "_Python", moved: Values) -> bool:
+        """Is the first step that of Python?"""
+        expected = python.step(moved, linear_solver_of(python.task, python.plan))
+        nearby = python.moved(moved, 8 * torch.finfo(self._dtype).eps)
+        rounded = python.step(nearby, UnrolledCholesky())
+        found = _figures(self.solve(moved, python.inputs, 1))
+        self._is_known_to_step = not _differ(found, expected, rounded, RELATIVE[self._dtype])
+        if not self._is_known_to_step:
             self.why_not = "its numbers differ from those of PyTorch"
             warnings.warn(
                 "The native program of a whole solve computes other numbers than PyTorch, which is used instead. "
@@ -140,8 +153,21 @@ class SolveDraft(Quiet):
                 NativeDifferenceWarning,
                 stacklevel=2,
             )
-            return
-        self._program = program
+        return self._is_known_to_step
+
+    def _starts_alike(self, python: "_Python", moved: Values) -> bool:
+        """Are cost and matrix those of Python?"""
+        nearby = python.moved(moved, 8 * torch.finfo(self._dtype).eps)
+        found, expected, rounded = self.solve(moved, python.inputs, 0), python.start(moved), python.start(nearby)
+        columns = expected.matrix.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+        columns = torch.where(columns > 0, columns, 1)
+
+        def figures(cost: Tensor, matrix: Tensor) -> list[Tensor]:
+            scaled = matrix.reshape_as(expected.matrix) / columns[..., None] / columns[..., None, :]
+            return [scaled.flatten(1), cost[:, None]]
+
+        relative = DERIVATIVE_ROUNDING[self._dtype] * torch.finfo(self._dtype).eps
+        return not _differ(figures(found.cost, found.matrix), figures(*expected), figures(*rounded), relative)
 
 
 def _recorded(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> _Recorded:
@@ -172,6 +198,13 @@ Figures = Sequence[tuple[Tensor, Tensor]]
 """Numbers by problem, and the size of what they are made of."""
 
 
+class _Start(NamedTuple):
+    """Of a linearization: cost (problems,), and normal equations (problems, components, columns, columns)."""
+
+    cost: Tensor
+    matrix: Tensor
+
+
 @dataclass
 class _Python:
     """The library's own step on a few problems."""
@@ -190,6 +223,12 @@ class _Python:
         largest = torch.stack([x.abs().flatten(1).amax(1) for x in values]).amax(0)
         scale = size * torch.where(largest > 0, largest, 1)
         return linearizer.retract(values, scale[:, None] * irregular(columns, values[0]))
+
+    def start(self, values: Values) -> "_Start":
+        """What a linearization comes to."""
+        linearizer = self._linearizer(UnrolledCholesky())
+        found = linearizer.linearize(values, linearizer.prepare(self.inputs))
+        return _Start(found.cost, found.matrix)
 
     def step(self, values: Values, linear: LinearSolver) -> list[Tensor]:
         """What the first step comes to, as `_figures` has it."""
@@ -222,7 +261,7 @@ def _figures(solved: Solved) -> list[Tensor]:
     ]
 
 
-def _differ(found: Sequence[Tensor], expected: Sequence[Tensor], rounded: Sequence[Tensor], dtype: torch.dtype) -> bool:
+def _differ(found: Sequence[Tensor], expected: Sequence[Tensor], rounded: Sequence[Tensor], relative: float) -> bool:
     """Is there more than rounding between them? NaN equals NaN. A wrong program is wrong by far.
 
     `rounded` is what is expected from a start that differs by rounding: where a decision hangs on that, nothing can be
@@ -232,7 +271,7 @@ def _differ(found: Sequence[Tensor], expected: Sequence[Tensor], rounded: Sequen
         size = torch.where(torch.isfinite(right), right.abs(), 0)
         noise = (right - other).abs().nan_to_num(torch.inf, torch.inf)
         noise = torch.where(right.isnan() & other.isnan(), 0, noise)
-        allowed = RELATIVE[dtype] * (size + size.amax(1, keepdim=True)) + NOISE * noise
+        allowed = relative * (size + size.amax(1, keepdim=True)) + NOISE * noise
         close = (one - right).abs() <= allowed
         if not bool((close | (one == right) | (one.isnan() & right.isnan()) | torch.isinf(allowed)).all()):
             return True

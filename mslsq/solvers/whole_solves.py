@@ -12,7 +12,8 @@ from torch import Tensor
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan, global_key
 from mslsq.linearize.prospects import PROGRAM_SECONDS
-from mslsq.native.choice import Native, choice
+from mslsq.linearize.trace import WITNESS
+from mslsq.native.choice import Native
 from mslsq.problem.system import Inputs
 from mslsq.solution import History
 from mslsq.solvers.planning import Task, is_small_and_dense, is_watched
@@ -47,7 +48,7 @@ class SolveProspect:
     @property
     def is_ready(self) -> bool:
         """Can the program be run?"""
-        return self.draft is not None and self.draft.is_used
+        return self.draft is not None and self.draft.is_ready
 
     @property
     def has_begun(self) -> bool:
@@ -79,19 +80,18 @@ def solved_natively(
 
     The program is made where that pays, or at once where the solve is to wait for it.
     """
-    wish = choice(task.solver.native, task.solver.may_get_programs)
-    if wish == "never" or plan.execution.why_eager:
+    wish = task.solver.native_choice
+    if wish == "never" or plan.execution.why_eager or task.solver.trace == "never":
         return None
-    whole: SolveProspect | None = plan.plain.whole
-    is_ready = whole is not None and whole.is_ready
-    if not is_ready and not _made_ready(task, plan, values, inputs, wish):
+    prospect = _made_ready(task, plan, values, inputs, wish)
+    if prospect is None or is_watched(task.solver) or not _is_witnessed(task, plan, values, witness):
         return None
-    if is_watched(task.solver) or not _is_witnessed(task, plan, values, witness):
+    if not _is_taken_up(prospect, task, plan, values, inputs):
         return None
-    prospect: SolveProspect | None = plan.plain.whole
-    assert prospect is not None and prospect.draft is not None  # it is ready
+    draft = prospect.draft
+    assert draft is not None  # it is ready
     solver, structure = task.solver, plan.structure
-    solved = prospect.draft.solve(values, inputs, solver.max_steps)
+    solved = draft.solve(values, inputs, solver.max_steps)
     looks = solver.early_stop and solver.max_steps > 0
     return Ended(
         tuple(x.reshape(like.shape) for x, like in zip(solved.values, values, strict=True)),
@@ -109,33 +109,52 @@ def solved_natively(
 def said_of_programs(task: Task, plan: Plan) -> str:
     """What `verbose` is to say of a solve's program, in lines. A plan serves solvers that want none, too."""
     whole: SolveProspect | None = plan.plain.whole
-    if whole is None or whole.draft is None or choice(task.solver.native, task.solver.may_get_programs) == "never":
+    if whole is None or whole.draft is None or task.solver.native_choice == "never":
         return ""
     watched = "\nSteps that verbose or a callback looks at run in Python, without the program of whole solves."
     return whole.draft.sentence + watched * whole.is_ready
 
 
-def _made_ready(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], wish: Native) -> bool:
-    """Go on with the program, if these problems have one and as far as that is wished; can it be run?"""
+def _made_ready(
+    task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], wish: Native
+) -> SolveProspect | None:
+    """Go on with the program, if these problems have one and as far as that is wished; None where it is not ready."""
+    whole: SolveProspect | None = plan.plain.whole
+    if whole is not None and whole.is_ready:
+        return whole
     if not is_small_and_dense(task, plan):
-        return False
+        return None
     prospect = prospect_of(task, plan, values, inputs)
     if prospect.is_given_up:
-        return False
+        return None
     if prospect.draft is None and task.pinned is None and (wish == "wait" or prospect.has_begun):
         prospect.draft = SolveDraft(task, plan, values, inputs)
     if prospect.draft is None:
-        return False
+        return None
     if wish == "wait":
         prospect.draft.wait()
-    return prospect.draft.is_ready(task, plan, values, inputs)
+    return prospect if prospect.is_ready else None
+
+
+def _is_taken_up(prospect: SolveProspect, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> bool:
+    """Does the program hold what the witness of this plan holds, so that it would be noticed if it goes stale?
+
+    The program is older than the plan where it was written for another number of problems, and than its witness where
+    that was recorded again.
+    """
+    witness, draft = plan.execution.graphs.get(WITNESS), prospect.draft
+    if plan.holds_whole and (task.pinned is not None or plan.whole_witness is witness):
+        return True
+    if draft is None or not draft.agrees(task, plan, values, inputs):
+        return False
+    plan.holds_whole, plan.whole_witness = True, witness
+    return True
 
 
 def _is_witnessed(task: Task, plan: Plan, values: Values, witness: Witness) -> bool:
-    """Would it be noticed if the program goes stale?"""
-    plan.holds_whole = True
-    if task.pinned is None and not plan.execution.is_witnessed and task.solver.trace != "never":
-        witness.record(values)  # without its graph the comparison takes milliseconds
+    """Is there what a program is compared with at the end of a solve?"""
+    if task.pinned is None and not plan.execution.is_witnessed:
+        witness.record(values)
     return not plan.execution.why_eager
 
 

@@ -14,7 +14,7 @@ def program(answer: int = 42) -> str:
     return f'extern "C" __attribute__((visibility("default"))) int answer() {{ return {answer}; }}\n'
 
 
-def settled(build: Build, seconds: float = 20.0) -> Build:
+def settled(build: Build, seconds: float = 120.0) -> Build:
     """The build, looked after until it is settled."""
     end = time.monotonic() + seconds
     while not build.library() and not build.why:
@@ -40,7 +40,7 @@ def is_running(process: int) -> bool:
 
 def wait_for_text(path: Path) -> str:
     """The content of a file, as soon as it has one."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not path.read_text().endswith("\n"):
         assert time.monotonic() < end
         time.sleep(0.002)
@@ -59,8 +59,8 @@ def forked(work: Callable[[], int]) -> int:
 
 
 def ended(child: int) -> int:
-    """The exit code of a child; it is killed after 20 seconds."""
-    end = time.monotonic() + 20
+    """The exit code of a child; it is killed after two minutes."""
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
