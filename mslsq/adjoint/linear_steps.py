@@ -95,6 +95,9 @@ class DifferentiableStorage(Storage):
     def joined(self, parts: list[tuple[Tensor, ...]]) -> tuple[Numbers, Vector | None]:
         return self.own.joined(parts)
 
+    def diagonal(self, matrix: Numbers) -> Vector:
+        return self.own.diagonal(matrix)
+
     def product(self, matrix: Numbers, vector: Vector) -> Vector:
         return self.system.product(matrix, vector)
 

@@ -53,7 +53,6 @@ class Storage:
     """Is the matrix (batch, components, size, size), independent systems side by side, and not flat (batch, values)?"""
     is_normal: ClassVar[bool]
     """Does it hold JᵀJ itself? Then parts of J add up, so that no more than one need be in memory."""
-
     # ---- putting together
 
     def part(self, term: LinearizedTerm, jacobian: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
@@ -76,11 +75,12 @@ class Storage:
         """A symmetric matrix of all terms, in the form that `product` and `LinearSolver.definite_factor` take."""
         return added(parts)
 
-    def restricted(self, matrix: Tensor, free: Bool[Tensor, "batch columns"]) -> Tensor:
-        """The matrix of the system in which only some columns are free, for a solver that holds the others.
+    def restricted(self, hessian: Tensor, free: Bool[Tensor, "batch columns"]) -> Tensor:
+        """The symmetric matrix of the system in which only some columns are free: the others have a one on the diagonal
+        and nothing else.
 
-        Where the right-hand side of a held column is zero, so is its step. A matrix that holds JᵀJ, or its triangle,
-        has a one on the diagonal there; among blocks of J the column is zero, and damping keeps the system regular.
+        Args:
+            hessian: as `joined_hessian` makes it.
         """
         raise NotImplementedError
 
@@ -90,9 +90,25 @@ class Storage:
         """The diagonal of JᵀJ: the squared lengths of J's columns."""
         raise NotImplementedError
 
+    def diagonal_of_hessian(self, hessian: Tensor) -> Vector:
+        """The diagonal of a symmetric matrix of `joined_hessian`."""
+        return self.diagonal(hessian)
+
     def quadratic(self, matrix: Tensor, vector: Vector) -> Float[Tensor, "batch"]:
         """‖Jv‖²."""
-        return (vector * self.product(matrix, vector)).sum(-1)
+        return (vector * self.normal_product(matrix, vector)).sum(-1)
+
+    def normal_product(self, matrix: Tensor, vector: Vector) -> Vector:
+        """JᵀJ v."""
+        return self.product(matrix, vector)
+
+    def moved(self, matrix: Tensor, rhs: Vector, free: Bool[Tensor, "batch columns"], move: Vector) -> Vector:
+        """The right-hand side of the step that the free columns make around a move of the others.
+
+        Args:
+            move: zero in the free columns.
+        """
+        return torch.where(free, rhs + self.normal_product(matrix, move), 0)
 
     def product(self, matrix: Tensor, vector: Vector) -> Vector:
         """A v for the symmetric matrices of `joined_hessian`."""
@@ -110,9 +126,10 @@ class DenseNormal(Storage):
     is_dense: ClassVar[bool] = True
     is_normal: ClassVar[bool] = True
 
-    def restricted(self, matrix: Tensor, free: Bool[Tensor, "batch columns"]) -> Tensor:
-        own = free.reshape(matrix.shape[:-1])
-        return torch.where(own[..., None] & own[..., None, :], matrix, torch.diag_embed((~own).to(matrix.dtype)))
+    def restricted(self, hessian: Tensor, free: Bool[Tensor, "batch columns"]) -> Tensor:
+        own = free.reshape(hessian.shape[:-1])
+        held = torch.diag_embed((~own).to(hessian.dtype))
+        return torch.where(own[..., None] & own[..., None, :], hessian, held)
 
     def diagonal(self, matrix: Tensor) -> Vector:
         return matrix.diagonal(dim1=-2, dim2=-1).flatten(1)
@@ -134,10 +151,15 @@ class Triangle(DenseNormal):
         jacobians, residuals = zip(*parts, strict=True)
         return triangle_of(torch.cat(jacobians, 1), torch.cat(residuals, 1))
 
-    def restricted(self, matrix: Tensor, free: Bool[Tensor, "batch columns"]) -> Tensor:
-        own = free.reshape(matrix.shape[:-1])
-        held = torch.diag_embed((~own).to(matrix.dtype))
-        return torch.linalg.qr(torch.cat((matrix * own[..., None, :], held), -2), mode="r").R
+    def diagonal_of_hessian(self, hessian: Tensor) -> Vector:
+        return super().diagonal(hessian)
+
+    def moved(self, matrix: Tensor, rhs: Vector, free: Bool[Tensor, "batch columns"], move: Vector) -> Vector:
+        return rhs + (matrix @ move.reshape(matrix.shape[:-1])[..., None])[..., 0].flatten(1)
+
+    def normal_product(self, matrix: Tensor, vector: Vector) -> Vector:
+        product = matrix @ vector.reshape(matrix.shape[:-1])[..., None]
+        return (matrix.mT @ product)[..., 0].flatten(1)
 
     def diagonal(self, matrix: Tensor) -> Vector:
         return (matrix * matrix).sum(-2).flatten(1)

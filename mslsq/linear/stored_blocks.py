@@ -25,12 +25,12 @@ class StoredBlocks(Storage):
     structure: BlockStructure | None = None
     """None for a solver that is not bound to one yet."""
 
-    def restricted(self, matrix: Values, free: Bool[Tensor, "batch columns"]) -> Values:
+    def restricted(self, hessian: Values, free: Bool[Tensor, "batch columns"]) -> Values:
         structure = already_bound(self.structure)
-        row, column = structure.memo.once("places", lambda: [on_device(at, matrix.device) for at in structure.places])
+        row, column = structure.memo.once("places", lambda: [on_device(at, hessian.device) for at in structure.places])
         both = free.index_select(1, row) & free.index_select(1, column)
-        held = (~free).to(matrix.dtype).index_select(1, row) * (row == column)
-        return torch.where(both, matrix, held)
+        held = (~free).to(hessian.dtype).index_select(1, row) * (row == column)
+        return torch.where(both, hessian, held)
 
     def diagonal(self, matrix: Values) -> Vector:
         return matrix.index_select(1, already_bound(self.structure).diagonal_index)

@@ -201,14 +201,9 @@ class Linearizer:
 
     def retract(self, values: Values, step: Float[Tensor, "batch columns"]) -> Values:
         """Every block moved by its part of a step; fixed blocks stay."""
-        if self.structure.natural:
-            sizes = [columns.numel() for columns in self.structure.columns]
-            pieces = step.split(sizes, 1) if len(sizes) > 1 else (step,)
-        else:
-            padded = torch.nn.functional.pad(step, (0, 1))
-            pieces = tuple(padded[:, columns.reshape(-1)] for columns in self.structure.columns)
+        pieces = self.structure.to_blocks(step)
         return tuple(
-            unknown.space.retract(x, piece.reshape(*x.shape[:2], unknown.space.tangent_dim))
+            unknown.space.retract(x, piece)
             for unknown, x, piece in zip(self.system.unknowns, values, pieces, strict=True)
         )
 

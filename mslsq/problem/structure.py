@@ -5,6 +5,7 @@ Columns are numbered `component * size + place`. Blocks held fixed have no colum
 couples them), the normal equations are a batch of small dense systems, padded to one size.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -34,6 +35,29 @@ class Structure:
     @property
     def num_columns(self) -> int:
         return self.num_components * self.size
+
+    def to_columns(self, blocks: Sequence[Tensor], fill: float = 0.0) -> Tensor:
+        """(batch, columns) of the tangent entries of every unknown, (batch, count, tangent) each; `fill` in the columns
+        that stand for nothing."""
+        pieces = [x.flatten(1) for x in blocks]
+        flat = torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]
+        if self.natural:
+            return flat
+        # What is held fixed goes into the bin behind the last column.
+        columns = torch.cat([columns.reshape(-1) for columns in self.columns])
+        return flat.new_full((len(flat), self.num_columns + 1), fill).index_copy(1, columns, flat)[:, :-1]
+
+    def to_blocks(self, vector: Tensor, fill: float = 0.0) -> tuple[Tensor, ...]:
+        """(batch, count, tangent) of every unknown from (batch, columns); `fill` for what is held fixed."""
+        if self.natural:
+            sizes = [columns.numel() for columns in self.columns]
+            pieces = vector.split(sizes, 1) if len(sizes) > 1 else (vector,)
+        else:
+            padded = torch.nn.functional.pad(vector, (0, 1), value=fill)
+            pieces = tuple(padded[:, columns.reshape(-1)] for columns in self.columns)
+        return tuple(
+            piece.reshape(len(vector), *columns.shape) for piece, columns in zip(pieces, self.columns, strict=True)
+        )
 
 
 def structure_of(system: System, device: torch.device | None = None, split: bool = True) -> Structure:

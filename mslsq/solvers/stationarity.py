@@ -49,14 +49,8 @@ def squared_sizes(linearizer: Linearizer, values: Values) -> Float[Tensor, "batc
         dim = unknown.space.tangent_dim
         if dim != unknown.space.storage_dim:
             squared = squared.sum(-1, keepdim=True).expand(*x.shape[:2], dim)
-        sizes.append(squared.flatten(1))
-    flat = torch.cat(sizes, 1) if len(sizes) > 1 else sizes[0]
-    structure = linearizer.structure
-    if structure.natural:
-        return flat
-    # What is held fixed goes into the bin behind the last column.
-    columns = torch.cat([columns.reshape(-1) for columns in structure.columns])
-    return flat.new_zeros(len(flat), structure.num_columns + 1).index_copy(1, columns, flat)[:, :-1]
+        sizes.append(squared)
+    return linearizer.structure.to_columns(sizes)
 
 
 def with_start(

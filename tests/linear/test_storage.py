@@ -10,7 +10,9 @@ from torch import Tensor
 import mslsq
 from mslsq.linear import QR, Cholesky, ConjugateGradient, Schur, SparseCholesky
 from mslsq.linear.dense import DenseSolver
+from mslsq.linear.holding import Holding
 from mslsq.linear.storage import DenseNormal, Storage, Vector
+from mslsq.linearize.linearizer import Linearization, Linearizer
 from mslsq.solvers.planning import Task
 
 F64 = torch.float64
@@ -43,8 +45,8 @@ def problem_and_start(count: int = 5) -> tuple[mslsq.Problem, dict[str, Tensor]]
     return mslsq.Problem(seen(camera[i], point[j], pixel=pixels, name="seen")), start
 
 
-def linearized(linear: mslsq.linear.LinearSolver, monkeypatch) -> tuple[Storage, Tensor, Tensor, Tensor]:
-    """The storage of the solver bound to the problem, its matrix, a Hessian, and the gradient, all at the start."""
+def at_start(linear: mslsq.linear.LinearSolver, monkeypatch) -> tuple[Linearizer, Linearization, Tensor]:
+    """The problem as the solver is bound to it: its linearization and Hessian at the start."""
     from mslsq.solvers import run
 
     found = []
@@ -56,10 +58,16 @@ def linearized(linear: mslsq.linear.LinearSolver, monkeypatch) -> tuple[Storage,
         found.append((linearizer, model, linearizer.hessian(values, prepared)))
         return plan, linearizer, prepared
 
-    monkeypatch.setattr(run, "planned", planned)
-    problem, start = problem_and_start()
-    mslsq.solve(problem, start, solver=mslsq.LevenbergMarquardt(linear_solver=linear, max_steps=0))
-    linearizer, model, hessian = found[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "planned", planned)
+        problem, start = problem_and_start()
+        mslsq.solve(problem, start, solver=mslsq.LevenbergMarquardt(linear_solver=linear, max_steps=0))
+    return found[0]
+
+
+def linearized(linear: mslsq.linear.LinearSolver, monkeypatch) -> tuple[Storage, Tensor, Tensor, Tensor]:
+    """The storage of the solver bound to the problem, its matrix, a Hessian, and the gradient, all at the start."""
+    linearizer, model, hessian = at_start(linear, monkeypatch)
     return linearizer.linear_solver.storage, model.matrix, hessian, model.gradient
 
 
@@ -79,10 +87,31 @@ def test_every_storage_tells_the_same(linear, monkeypatch):
     assert bool((storage.magnitude(matrix, v)[0] >= (A.abs() @ v[0].abs()) * (1 - 1e-12)).all())
     assert storage.is_dense == (matrix.ndim == 4)
     free = torch.arange(len(A)) % 3 != 1
-    only = storage.restricted(matrix, free[None])
-    held = float(isinstance(storage, DenseNormal) or storage.is_normal) * ~free
-    assert torch.allclose(storage.diagonal(only)[0], torch.where(free, A.diagonal(), held), rtol=1e-12)
-    assert torch.allclose(storage.quadratic(only, v), (v * free) @ A @ (v[0] * free) + (held * v**2).sum(), rtol=1e-12)
+    assert torch.allclose(storage.normal_product(matrix, v)[0], A @ v[0], rtol=1e-12)
+    inner = H * free[:, None] * free
+    own = storage.restricted(hessian, free[None])
+    times = storage.product(own, v)[0]
+    assert torch.allclose(times * free, inner @ v[0], rtol=1e-12, atol=1e-12)
+    assert bool((times[~free] / v[0][~free] >= 1).all())
+
+
+@pytest.mark.parametrize(
+    "linear", SOLVERS, ids=lambda linear: linear.summary() if not isinstance(linear, Schur) else "Schur"
+)
+def test_free_columns_are_solved_for_where_the_others_make_a_move(linear, monkeypatch):
+    _, normal, _, gradient = linearized(Cholesky(), monkeypatch)
+    linearizer, model, _ = at_start(linear, monkeypatch)
+    own, A = linearizer.linear_solver, normal[0, 0]
+    free = torch.arange(len(A)) % 3 != 1
+    move = torch.randn(len(A), generator=torch.Generator().manual_seed(2), dtype=F64) * ~free
+    damping = 1e-2 * A.diagonal()
+    rhs = own.storage.moved(model.matrix, model.rhs, free[None], move[None])
+    holding = Holding(own.to_accuracy(torch.full((1,), 1e-13, dtype=F64)), free[None])
+    step, solved = holding.solve(model.matrix, rhs, damping[None])
+    inner = (A + damping.diag())[free][:, free]
+    expected = torch.zeros_like(move).masked_scatter(free, torch.linalg.solve(inner, -(gradient[0] + A @ move)[free]))
+    assert bool(solved.all())
+    torch.testing.assert_close(step[0], expected, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("count", [3, 200])

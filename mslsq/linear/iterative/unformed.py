@@ -35,19 +35,28 @@ class UnformedBlocks(Storage):
     def joined_hessian(self, parts: list[Tensor]) -> Values:
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
-    def restricted(self, matrix: Values, free: Bool[Tensor, "batch columns"]) -> Values:
-        padded = torch.nn.functional.pad(free, (0, 1))  # what is fixed stands behind the last column
-        kept = [
-            (term.matrix * padded[:, None, term.plan.columns]).flatten(1)
-            for term in terms(matrix, already_bound(self.rows).jacobian)
-        ]
+    def restricted(self, hessian: Values, free: Bool[Tensor, "batch columns"]) -> Values:
+        padded = torch.nn.functional.pad(free, (0, 1), value=True)
+        kept = []
+        for term in terms(hessian, already_bound(self.rows).hessian):
+            own = padded[:, term.plan.columns]
+            held = torch.diag_embed((~own).movedim(-2, -1).to(hessian.dtype)).movedim(-3, -1)
+            kept.append(torch.where(own[:, :, None] & own[:, None], term.matrix, held).flatten(1))
         return torch.cat(kept, 1)
 
     def diagonal(self, matrix: Values) -> Vector:
         return already_bound(self.rows).squared_column_norms(matrix)
 
-    def quadratic(self, matrix: Values, vector: Vector) -> Float[Tensor, "batch"]:
-        return (vector * self._multiply(matrix, vector, hessian=False)).sum(-1)
+    def diagonal_of_hessian(self, hessian: Values) -> Vector:
+        rows = already_bound(self.rows)
+        total = hessian.new_zeros(len(hessian), rows.num_columns + 1)
+        for term in terms(hessian, rows.hessian):
+            own = term.matrix.diagonal(dim1=1, dim2=2).mT  # (batch, tangent, lanes)
+            total = total.index_add(1, term.plan.columns.reshape(-1), own.flatten(1))
+        return total[:, :-1]
+
+    def normal_product(self, matrix: Values, vector: Vector) -> Vector:
+        return self._multiply(matrix, vector, hessian=False)
 
     def product(self, matrix: Values, vector: Vector) -> Vector:
         return self._multiply(matrix, vector, hessian=True)
