@@ -75,9 +75,9 @@ def map_leaves(
     return _pytree.tree_map(function, tree, *rest, is_leaf=is_leaf)
 
 
-def names(tree: Any) -> list[str]:
+def names(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
     """A readable path for every leaf, in the order of `flatten`: `['a'][0].storage`."""
-    return [_pytree.keystr(path) for path, _ in _pytree.tree_flatten_with_path(tree)[0]]
+    return [_pytree.keystr(path) for path, _ in _pytree.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]]
 
 
 class Form:

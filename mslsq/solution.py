@@ -95,6 +95,9 @@ class Solution:
     adjoint_residual: Float[Tensor, "*batch"]
     """How well the linear system behind derivatives was solved: a relative residual; NaN without derivatives, or
     where there is no such system."""
+    active: Any = ()
+    """In the form of `value`, per entry: -1 on the lower bound, 1 on the upper one, else 0 (for an element of a
+    manifold by its tangent). `()` where no bounds were given."""
 
     @property
     def converged(self) -> Bool[Tensor, "*batch"]:
@@ -112,10 +115,11 @@ class Solution:
         return "\n".join(lines)
 
     def of_problem(self, number: int) -> "Solution":
-        """One problem of a batch; of `value` as the engine has it, a tuple of tensors."""
+        """One problem of a batch; of `value` and `active` as the engine has them, tuples of tensors."""
         history = History(*[column[number] for column in vars(self.history).values()])
-        figures = {name: figure[number] for name, figure in vars(self).items() if name not in ("value", "history")}
-        return Solution(value=tuple([x[number] for x in self.value]), history=history, **figures)
+        tuples = {name: tuple([x[number] for x in getattr(self, name)]) for name in ("value", "active")}
+        figures = {name: x[number] for name, x in vars(self).items() if name not in ("value", "active", "history")}
+        return Solution(history=history, **tuples, **figures)
 
 
 def _register(cls: type) -> None:

@@ -9,13 +9,14 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from mslsq.adjoint.function import Call
+from mslsq.adjoint.function import Call, with_batch_axis
 from mslsq.adjoint.outputs import Answer, Attached
 from mslsq.levels import belongs_to, constant
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.private import transforms_are_active
 from mslsq.problem.system import Inputs
+from mslsq.solvers.box import Landing, box_of, on_bounds
 from mslsq.solvers.planning import linear_solver_of
 from mslsq.solvers.second_order import written_system
 from mslsq.tracing.recording import Recorded
@@ -29,6 +30,8 @@ class Attachment:
     linearizer: Linearizer
     start: Values
     inputs: tuple[Inputs, ...]
+    bounds: Inputs
+    """By the names of `Unknown.bounds`, as the user gave them; empty where there are none."""
     answer: Answer
 
     @property
@@ -36,13 +39,47 @@ class Attachment:
         """The problems that have no derivative."""
         return ~self.answer.differentiable
 
-    def solution(self) -> Values:
-        """The solution, its free blocks constant; fixed blocks are data of the problem, the solution depends on
-        where they are held."""
+    def solution(self, fill: float = 0.0) -> Values:
+        """The solution, its free entries constant. What is held depends on data of the problem: fixed blocks on where
+        they are held, entries on a bound on that (of a problem that failed with the derivative `fill`)."""
+        sides, bounds = self.landing, self.guarded_bounds(fill)
         result = []
-        for unknown, before, after in zip(self.call.task.system.unknowns, self.start, self.answer.values, strict=True):
+        for number, (unknown, before, after) in enumerate(
+            zip(self.call.task.system.unknowns, self.start, self.answer.values, strict=True)
+        ):
+            if unknown.is_bounded and sides is not None:
+                lower, upper = (bounds[name] for name in unknown.bounds)
+                at_lower, at_upper = (self.linearizer.structure.to_blocks(side, False)[number] for side in sides)
+                after = torch.where(at_lower, lower, torch.where(at_upper, upper, after))
             result.append(after if unknown.free is None else torch.where(unknown.free[None, :, None], after, before))
         return tuple(result)
+
+    @cached_property
+    def landing(self) -> Landing | None:
+        """The columns that bounds hold at the solution; None where there are none."""
+        if not self.bounds:
+            return None
+        bounds = with_batch_axis(self.call.task, {name: constant(bound) for name, bound in self.bounds.items()})
+        values = self.answer.values
+        return on_bounds(self.linearizer, values, box_of(self.linearizer, values, bounds))
+
+    @cached_property
+    def free(self) -> Bool[Tensor, "batch columns"] | None:
+        """The columns that no bound holds; None where there are no bounds."""
+        return None if self.landing is None else ~(self.landing.lower | self.landing.upper)
+
+    def of_free(self, vector: Tensor) -> Tensor:
+        """(batch, columns) without the columns that bounds hold."""
+        return vector if self.free is None else torch.where(self.free, vector, 0)
+
+    def guarded_bounds(self, fill: float) -> dict[str, Tensor]:
+        """The bounds as (batch or 1, count, tangent), guarded as inputs are."""
+        batched = self.call.task.batched_bounds
+        guarded = {
+            name: self._own(t, fill) if not self.nothing_failed and self._belongs(name in batched, t) else t
+            for name, t in self.bounds.items()
+        }
+        return with_batch_axis(self.call.task, guarded)
 
     @cached_property
     def nothing_failed(self) -> bool:
@@ -139,14 +176,14 @@ class Attachment:
         return Attached(attached, marked(answer.cost + (cost - constant(cost)), self.failed, fill, 0.0))
 
 
-def attachment_of(call: Call, start: Values, inputs: tuple[Inputs, ...], answer: Answer) -> Attachment:
+def attachment_of(call: Call, start: Values, inputs: tuple[Inputs, ...], bounds: Inputs, answer: Answer) -> Attachment:
     """The system batched as the caller sees it, with the residuals as the solve captured them."""
     plan = call.made.plan
     assert plan is not None  # the solve has just been run
     task = call.task
     linear = linear_solver_of(task, plan)
     linearizer = plan.linearizer(task.system, task.batch, task.batched, linear, differentiable=True)
-    return Attachment(call, linearizer, start, inputs, answer)
+    return Attachment(call, linearizer, start, inputs, bounds, answer)
 
 
 class Failed(torch.autograd.Function):

@@ -46,6 +46,11 @@ class DirectLossMinimization(Adjoint):
         return 1
 
     def prepare(self, ended: Ended) -> Prepared:
+        if ended.bounds:
+            raise AdjointOptionError(
+                "DirectLossMinimization perturbs a minimum without bounds, and has no derivative where there are some. "
+                "Use Implicit()."
+            )
         return judged(ended, Factorization("exact"))
 
     def attach(self, attachment: Attachment) -> Attached:

@@ -39,35 +39,37 @@ class Call:
 
     task: Task
     names: tuple[tuple[str, ...], ...]
-    """Per term, the names of its inputs."""
+    """Per term the names of its inputs, and at the end those of the bounds."""
     adjoint: Adjoint | None
     """What will attach derivatives; None where none are taken."""
     made: Made = field(default_factory=Made)
 
-    def flatten(self, values: Values, inputs: tuple[Inputs, ...]) -> list[Tensor]:
+    def flatten(self, values: Values, inputs: tuple[Inputs, ...], bounds: Inputs) -> list[Tensor]:
         flat = list(values)
-        for names, given in zip(self.names, inputs, strict=True):
+        for names, given in zip(self.names, (*inputs, bounds), strict=True):
             flat.extend(given[name] for name in names)
         return flat
 
-    def unflatten(self, tensors: tuple[Tensor, ...]) -> tuple[Values, tuple[dict[str, Tensor], ...]]:
+    def unflatten(self, tensors: tuple[Tensor, ...]) -> tuple[Values, tuple[dict[str, Tensor], ...], dict[str, Tensor]]:
         count = len(self.task.system.unknowns)
         rest = iter(tensors[count:])
-        return tensors[:count], tuple({name: next(rest) for name in names} for names in self.names)
+        *inputs, bounds = ({name: next(rest) for name in names} for names in self.names)
+        return tensors[:count], tuple(inputs), bounds
 
     def batched_flags(self) -> list[bool]:
         """Per flat tensor: does it have a leading batch axis?"""
         flags = [True] * len(self.task.system.unknowns)
-        for names, batched in zip(self.names, self.task.batched, strict=True):
+        for names, batched in zip(self.names, (*self.task.batched, self.task.batched_bounds), strict=True):
             flags.extend(name in batched for name in names)
         return flags
 
-    def run(self, values: Values, inputs: tuple[Inputs, ...]) -> Answer:
+    def run(self, values: Values, inputs: tuple[Inputs, ...], bounds: Inputs) -> Answer:
         """Solve on plain tensors, and let the adjoint prepare for derivatives."""
         adjoint = self.adjoint
         keep = adjoint is not None and adjoint.keeps_trajectory
-        outcome = run(self.task, values, inputs, keep_trajectory=keep, differentiated=adjoint is not None)
-        ended = Ended(self.task, values, outcome)
+        bounds = with_batch_axis(self.task, bounds)
+        outcome = run(self.task, values, inputs, keep, differentiated=adjoint is not None, bounds=bounds)
+        ended = Ended(self.task, values, outcome, bounds)
         if adjoint is None:
             prepared = unprepared(ended)
         else:
@@ -98,11 +100,18 @@ class Call:
         """The call on a batch `size` times as large, in which the mapped inputs are batched too."""
         start = len(self.task.system.unknowns)
         batched = []
-        for names, before in zip(self.names, self.task.batched, strict=True):
+        for names, before in zip(self.names, (*self.task.batched, self.task.batched_bounds), strict=True):
             flags = mapped[start : start + len(names)]
             batched.append(before | {name for name, flag in zip(names, flags, strict=True) if flag})
             start += len(names)
-        return replace(self, task=self.task.of_batch(self.task.batch * size, tuple(batched)))
+        *inputs, bounds = batched
+        task = self.task.of_batch(self.task.batch * size, tuple(inputs))
+        return replace(self, task=replace(task, batched_bounds=bounds))
+
+
+def with_batch_axis(task: Task, bounds: Inputs) -> dict[str, Tensor]:
+    """Bounds as (batch or 1, count, tangent)."""
+    return {name: bound if name in task.batched_bounds else bound[None] for name, bound in bounds.items()}
 
 
 class Solve(torch.autograd.Function):

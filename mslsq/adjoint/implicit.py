@@ -86,14 +86,14 @@ class Implicit(Adjoint):
     def _attached_at_once(self, attachment: Attachment) -> Attached:
         fill = torch.nan if self.failed == "nan" else 0.0
         with TRANSFORM_LOCK:
-            moved, cost = self.chord_steps(attachment, attachment.solution(), attachment.prepared(fill))
+            moved, cost = self.chord_steps(attachment, attachment.solution(fill), attachment.prepared(fill))
         return attachment.with_value(moved, cost, fill)
 
     def chord_steps(self, attachment: Attachment, values: Values, inputs: TermInputs) -> Attached:
         """`order` steps x ← x − H⁻¹F(x, d) from the solution, differentiable, and the cost where they end."""
         linearizer, failed = attachment.linearizer, attachment.failed
         for _ in range(self.order):
-            gradient = attachment.gradient(values, inputs)
+            gradient = attachment.of_free(attachment.gradient(values, inputs))
             if not attachment.nothing_failed:
                 # A problem without derivative must not move, whatever its gradient: not even by 0 · NaN.
                 gradient = torch.where(failed[:, None], 0, gradient)

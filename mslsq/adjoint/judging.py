@@ -18,6 +18,8 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
 from mslsq.solution import Status
+from mslsq.solvers.bound_checks import is_weakly_held
+from mslsq.solvers.box import free_of_bounds
 from mslsq.solvers.solver import Solver
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
@@ -37,6 +39,7 @@ class Factored(NamedTuple):
     """How well systems with it are solved; where it is not definite how far an iterative solver came, else NaN."""
     evidence: Evidence
     hessian: Tensor
+    """Of all columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +59,8 @@ class Judgement:
     def of(ended: Ended, factorization: Factorization) -> "Judgement":
         outcome = ended.outcome
         plan, linearizer, inputs = outcome.planned
-        point = Point(outcome.values, inputs, outcome.matrix, outcome.cost)
+        free = free_of_bounds(linearizer, outcome.values, ended.bounds)
+        point = Point(outcome.values, inputs, outcome.matrix, outcome.cost, free)
         return Judgement(ended, factorization, plan, linearizer, linearizer.without_programs(), point)
 
     @property
@@ -75,14 +79,15 @@ class Judgement:
             found = self._factored(recorded)
             if bool((stopped & found.definite & ~(found.evidence.vanishes & found.evidence.smooth)).any()):
                 found = self._looked_at_again(found)
+            weak = self._is_weakly_held(found.hessian)
         solved = found.definite & found.evidence.solved & self.factorization.is_trusted(found.residual)
         exists = solved & found.evidence.vanishes & found.evidence.smooth
         # Tolerances below what the dtype resolves end in STALLED; at a minimum that is as good as converged.
-        usable = exists & stopped
+        usable = exists & stopped if weak is None else exists & stopped & ~weak
         # A solve that ends at a kink has stalled: no step goes further, and the gradient does not vanish.
         asked = converged | (stopped & solved & ~found.evidence.smooth)
         if bool((asked & ~usable).any()):
-            warn_about(asked, solved, found.definite, found.residual, found.evidence, found.hessian)
+            warn_about(asked, solved, found.definite, found.residual, found.evidence, found.hessian, weak)
         return Prepared(usable, found.residual, found.factor)
 
     def _factored(self, recorded: bool) -> Factored:
@@ -93,28 +98,44 @@ class Judgement:
 
         def whole(*at: Any) -> Factored:
             within = self.linearizer.gradient if self._is_native else self.plain.gradient
-            return self._found(hessian(*at[:3]), Point(*at), within)
+            return self._found(hessian(*at[:3]), _point(at), within)
 
         if recorded:
             name = f"factored {name}, ftol {self.solver.ftol}, xtol {self.solver.xtol}"
-            return execution.run(name, wish, whole, *point, compiled="small")
+            return execution.run(name, wish, whole, *point[:4], *point.free, compiled="small")
         matrix = execution.run(name, wish, hessian, *point[:3], compiled="small")
         return self._found(matrix, point, gradient)
 
     def _found(self, hessian: Tensor, point: Point, gradient: Callable[..., Tensor]) -> Factored:
-        found = self.factorization.factor(self.linear, hessian)
-        residual = self.factorization.residual(self.linear, hessian, found, self._right_hand_side(hessian))
-        curvature = self._curvature(hessian, found.factor, found.definite)
+        restricted = self._restricted(hessian, point)
+        found = self.factorization.factor(self.linear, restricted)
+        residual = self.factorization.residual(self.linear, restricted, found, self._right_hand_side(restricted))
+        curvature = self._curvature(restricted, found.factor, found.definite)
         evidence = evidence_of_a_minimum(self.linearizer, gradient, self.solver, point, curvature)
         return Factored(found.factor, found.definite, residual, evidence, hessian)
 
     def _looked_at_again(self, found: Factored) -> Factored:
         """The same with all the evidence there is: some problem would have no derivative."""
-        curvature = self._curvature(found.hessian, found.factor, found.definite)
+        curvature = self._curvature(self._restricted(found.hessian, self.point), found.factor, found.definite)
         evidence = evidence_of_a_minimum(
             self.linearizer, self._gradient(), self.solver, self.point, curvature, self.ended.start
         )
         return found._replace(evidence=evidence)
+
+    def _restricted(self, hessian: Tensor, point: Point) -> Tensor:
+        """The Hessian of what no bound holds."""
+        return self.linear.storage.restricted(hessian, point.free[0]) if point.free else hessian
+
+    def _is_weakly_held(self, hessian: Tensor) -> Tensor | None:
+        """Per problem: could rounding, or the least change of the data, set another variable on its bound or free one?
+        None where there are no bounds."""
+        if not self.point.free:
+            return None
+        values, inputs, cost = self.point.values, self.point.inputs, self.point.cost
+        gradient = self._gradient()(values, inputs)
+        diagonal = self.linear.storage.diagonal_of_hessian(hessian)
+        start_cost = self.ended.outcome.history.cost[:, 0]
+        return is_weakly_held(self.linearizer, values, self.ended.bounds, gradient, diagonal, cost, start_cost)
 
     def _gradient(self) -> Callable[..., Tensor]:
         """The gradient, from native code or its graph where there is one."""
@@ -157,3 +178,8 @@ class Judgement:
         return f"hessian, {kind}", lambda values, inputs, normal: linearizer.hessian(
             values, inputs, exact=kind == "exact"
         )
+
+
+def _point(tensors: tuple[Any, ...]) -> Point:
+    """From the arguments of a graph: what is free comes one by one."""
+    return Point(*tensors[:4], free=tensors[4:])

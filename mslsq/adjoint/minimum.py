@@ -66,6 +66,12 @@ class Point(NamedTuple):
     matrix: Tensor
     """Of the last linearization, in the form of the linear solver."""
     cost: Float[Tensor, "batch"]
+    free: tuple[Bool[Tensor, "batch columns"], ...] = ()
+    """Which columns no bound holds; empty where there are no bounds."""
+
+    def of_free(self, vector: Tensor) -> Tensor:
+        """(batch, columns) without the columns that bounds hold."""
+        return torch.where(self.free[0], vector, 0) if self.free else vector
 
 
 def evidence_of_a_minimum(
@@ -81,24 +87,24 @@ def evidence_of_a_minimum(
     With the `start` of the solve, problems of which little but rounding is left are told apart from the others, for one
     more solve with H: that is for those alone that would fail without.
     """
-    values, inputs, matrix, cost = point
+    values, inputs, matrix, cost = point[:4]
     eps = torch.finfo(cost.dtype).eps
     ftol, xtol = max(10 * solver.ftol, LEVEL * eps), max(10 * solver.xtol, eps**0.5)
-    columns = linearizer.linear_solver.storage.diagonal(matrix).clamp(min=0).sqrt()
+    columns = point.of_free(linearizer.linear_solver.storage.diagonal(matrix).clamp(min=0).sqrt())
     residual = (2 * cost).sqrt()
-    at = gradient(values, inputs)
+    at = point.of_free(gradient(values, inputs))
 
     # Lengths are squared, in the norm of H or of its inverse.
     newton = curvature.inverse(at)
     length = (at * newton).sum(-1)
-    probe = _probe(linearizer, values, columns, residual)
+    probe = point.of_free(_probe(linearizer, values, columns, residual))
     answer = curvature.product(probe)
     told = (probe * answer).sum(-1)
     solved = torch.isfinite(length + told)
     usable = curvature.definite & solved
     # A problem without Hessian is not sent anywhere: its residual may not be made for that.
     moved = linearizer.retract(values, torch.where(usable[:, None], -newton - probe, 0))
-    left = gradient(moved, inputs) + answer
+    left = point.of_free(gradient(moved, inputs)) + answer
     remaining = (left * curvature.inverse(left)).sum(-1)
 
     moves = torch.linalg.vector_norm(newton, dim=-1)
@@ -138,17 +144,11 @@ def _probe(linearizer: Linearizer, values: Values, columns: Tensor, residual: Te
 
 def _sizes_by_column(linearizer: Linearizer, values: Values) -> Float[Tensor, "batch columns"]:
     """How large the variable of each column is: its own entry, on a manifold the length of its storage."""
-    structure, sizes = linearizer.structure, []
-    for unknown, x, columns in zip(linearizer.system.unknowns, values, structure.columns, strict=True):
+    sizes = []
+    for unknown, x in zip(linearizer.system.unknowns, values, strict=True):
         if unknown.space.is_euclidean:
-            sizes.append((columns, x.abs()))
+            sizes.append(x.abs())
         else:
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            sizes.append((columns, length.expand(*length.shape[:2], unknown.space.tangent_dim)))
-    flat = [size.flatten(1) for _, size in sizes]
-    joint = torch.cat(flat, 1) if len(flat) > 1 else flat[0]
-    if structure.natural:
-        return joint
-    index = torch.cat([columns.reshape(-1) for columns, _ in sizes]).expand(len(joint), -1)
-    # The last one takes the blocks that are held fixed.
-    return joint.new_zeros(len(joint), structure.num_columns + 1).scatter(1, index, joint)[:, :-1]
+            sizes.append(length.expand(*length.shape[:2], unknown.space.tangent_dim))
+    return linearizer.structure.to_columns(sizes)

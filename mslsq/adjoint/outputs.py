@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq.linearize.blocks import Values
+from mslsq.problem.system import Inputs
 from mslsq.solution import History
 from mslsq.solvers.planning import Task
 from mslsq.solvers.run import Outcome, Trajectory
@@ -19,6 +20,8 @@ class Ended:
     task: Task
     start: Values
     outcome: Outcome
+    bounds: Inputs
+    """By the names of `Unknown.bounds`, (batch or 1, count, tangent); empty where there are none."""
 
 
 class Prepared(NamedTuple):

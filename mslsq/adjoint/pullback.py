@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached | None:
     """Values and cost whose derivative waits for `backward`; None where it must be attached at once.
 
-    That is under a transform, where something failed, where the start is data (fixed blocks), and where nothing is
-    native or recorded: a function of the user's that is only called in the backward pass may have changed by then.
+    That is under a transform, where something failed, where the start is data (fixed blocks) or bounds are, and where
+    nothing is native or recorded: a function of the user's that is only called in the backward pass may have changed by
+    then.
     """
     if transforms_are_active() or not attachment.nothing_failed or not attachment.is_kept:
         return None
@@ -44,6 +45,8 @@ def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached |
         return None  # further chord steps improve on its first derivative
     unknowns = attachment.call.task.system.unknowns
     if any(u.free is not None and backward_may_come(x) for u, x in zip(unknowns, attachment.start, strict=True)):
+        return None
+    if any(map(backward_may_come, attachment.bounds.values())):
         return None
     flat = pytree.leaves(attachment.inputs)
     wanted = tuple(tensor.requires_grad for tensor in flat)
@@ -80,7 +83,7 @@ class Pullback(torch.autograd.Function):
             return None, None, None, *found
         answer, linear = ctx.attachment.answer, ctx.attachment.linearizer.linear_solver
         towards = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(answer.values, of_values, strict=True))
-        gradient = ctx.ways.through_retraction(answer.values, towards)
+        gradient = ctx.attachment.of_free(ctx.ways.through_retraction(answer.values, towards))
         move = -ctx.adjoint.factorization.inverse(linear, answer.factor, gradient)
         found = iter(ctx.ways.to_inputs(answer.values, inputs, move))
         return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in flat)

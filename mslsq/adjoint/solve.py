@@ -3,10 +3,11 @@
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from mslsq.adjoint.adjoint import Adjoint, DerivativeOrderError
 from mslsq.adjoint.attachment import attachment_of
-from mslsq.adjoint.function import Call, Solve
+from mslsq.adjoint.function import Call, Solve, with_batch_axis
 from mslsq.adjoint.limit import limited
 from mslsq.levels import backward_may_come, constant, count_transforms, has_plain_tangent
 from mslsq.linearize.blocks import Values
@@ -25,20 +26,24 @@ class SolvedSystem(NamedTuple):
     plan: Plan
 
 
-def solve_system(task: Task, values: Values, inputs: tuple[Inputs, ...], adjoint: Adjoint) -> SolvedSystem:
+def solve_system(
+    task: Task, values: Values, inputs: tuple[Inputs, ...], bounds: Inputs, adjoint: Adjoint
+) -> SolvedSystem:
     """Solve, and attach derivatives where they are taken.
 
     Args:
         values: start of every unknown, (batch, count, storage).
         inputs: per term its tensors by name; those named in `task.batched` have a leading batch axis.
+        bounds: by the names of `Unknown.bounds`, (count, tangent); those named in `task.batched_bounds` have a leading
+            batch axis.
     """
     device = values[0].device.type
     if torch.is_autocast_enabled(device):
         # A network around the solve may use lower precision, the solve keeps the dtype of its start: a matrix product
         # in bfloat16 inside a residual would leave two digits.
         with torch.autocast(device, enabled=False):
-            return solve_system(task, values, inputs, adjoint)
-    tensors = [tensor for given in inputs for tensor in given.values()]
+            return solve_system(task, values, inputs, bounds, adjoint)
+    tensors = [tensor for given in (*inputs, bounds) for tensor in given.values()]
     starts = [
         x
         for unknown, x in zip(task.system.unknowns, values, strict=True)
@@ -60,19 +65,21 @@ def solve_system(task: Task, values: Values, inputs: tuple[Inputs, ...], adjoint
     if levels and order is not None:
         inputs = tuple({name: limited(tensor, transforms, order) for name, tensor in given.items()} for given in inputs)
         values = tuple(limited(x, transforms, order) for x in values)
-    call = Call(task, tuple(tuple(given) for given in inputs), adjoint if levels else None)
+        bounds = {name: limited(bound, transforms, order) for name, bound in bounds.items()}
+    call = Call(task, tuple(tuple(given) for given in (*inputs, bounds)), adjoint if levels else None)
     # The solve itself never sees a differentiating level: derivatives are attached to its answer.
     if transforms_are_active():
-        answer = call.answer(Solve.apply(call, *map(constant, call.flatten(values, inputs))))
+        answer = call.answer(Solve.apply(call, *map(constant, call.flatten(values, inputs, bounds))))
     else:
         with torch.no_grad(), without_saved_tensor_hooks():
             answer = call.run(
                 tuple(map(constant, values)),
                 tuple({name: constant(tensor) for name, tensor in given.items()} for given in inputs),
+                {name: constant(bound) for name, bound in bounds.items()},
             )
     value, cost = answer.values, answer.cost
     if levels:
-        value, cost = adjoint.attach(attachment_of(call, values, inputs, answer))
+        value, cost = adjoint.attach(attachment_of(call, values, inputs, bounds, answer))
     solution = Solution(
         value,
         cost,
@@ -83,6 +90,21 @@ def solve_system(task: Task, values: Values, inputs: tuple[Inputs, ...], adjoint
         answer.differentiable,
         answer.history,
         answer.adjoint_residual,
+        _active(task, answer.values, bounds) if bounds else (),
     )
     assert call.made.plan is not None  # the solve has been run
     return SolvedSystem(solution, call.made.plan)
+
+
+def _active(task: Task, values: Values, bounds: Inputs) -> tuple[Tensor, ...]:
+    """Of every unknown (batch, count, tangent): -1 on the lower bound, 1 on the upper one, else 0."""
+    given = with_batch_axis(task, {name: constant(bound) for name, bound in bounds.items()})
+    found = []
+    for unknown, x in zip(task.system.unknowns, values, strict=True):
+        if not unknown.is_bounded:
+            found.append(torch.zeros(*x.shape[:2], unknown.space.tangent_dim, dtype=torch.int8, device=x.device))
+            continue
+        lower, upper = (given[name] for name in unknown.bounds)
+        side = (x >= upper).to(torch.int8)
+        found.append(torch.where(x <= lower, -torch.ones_like(side), side))
+    return tuple(found)

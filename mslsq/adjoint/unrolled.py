@@ -18,9 +18,11 @@ from mslsq.adjoint.linear_steps import differentiable, harmless
 from mslsq.adjoint.outputs import Attached, Ended, Prepared
 from mslsq.levels import constant
 from mslsq.linear import LinearSolver
+from mslsq.linear.holding import Holding
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer
 from mslsq.private import transforms_are_active
+from mslsq.solvers.box import box_of, moved_by, with_projected_gradient
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.validation import integer, one_of
 
@@ -57,14 +59,17 @@ class Unrolled(Adjoint):
         solver = attachment.call.task.solver
         linearize = attachment.linearization(linearizer, prepared)
         x = attachment.start
+        bounds = attachment.guarded_bounds(fill)
+        box = box_of(linearizer, x, bounds) if bounds else ()
 
         def again(x: Values, number: int) -> Values:
             was = pytree.map_leaves(lambda steps: steps[:, number], trajectory)
             linear = linearizer.linear_solver.to_accuracy(was.accuracy)
             model = linearize(x, prepared)
+            model = with_projected_gradient(linearizer, model, x, box) if box else model
             model = model if all_moved else _guarded(model, was.accepted, linear)
-            step = solver.propose(model, was.method, linear).step
-            return linearizer.retract(x, step) if all_moved else _moved(linearizer, x, step, was.accepted)
+            _, moved = moved_by(solver, linearizer, model, was.method, linear, x, box)
+            return moved if all_moved else _of(was.accepted, moved, x)
 
         trajectory = attachment.answer.trajectory
         count = trajectory.accepted.shape[1] if trajectory else 0
@@ -105,15 +110,19 @@ class Truncated(Adjoint):
     def attach(self, attachment: Attachment) -> Attached:
         fill = torch.nan if self.failed == "nan" else 0.0
         linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(fill)
-        x, usable, all_usable = attachment.solution(), attachment.answer.differentiable, attachment.nothing_failed
-        linearize = attachment.linearization(linearizer, prepared)
+        x, usable, all_usable = attachment.solution(fill), attachment.answer.differentiable, attachment.nothing_failed
+        linearize, linear = attachment.linearization(linearizer, prepared), linearizer.linear_solver
+        linear = linear if attachment.free is None else Holding(linear, attachment.free)
         with TRANSFORM_LOCK:
             for _ in range(self.steps):
                 model = linearize(x, prepared)
-                model = model if all_usable else _guarded(model, usable, linearizer.linear_solver)
-                step, _solved = linearizer.linear_solver.solve(model.matrix, model.rhs, None)
+                model = model if all_usable else _guarded(model, usable, linear)
+                step, _solved = linear.solve(model.matrix, attachment.of_free(model.rhs), None)
                 step = step - constant(step)
-                x = linearizer.retract(x, step) if all_usable else _moved(linearizer, x, step, usable)
+                if not all_usable:
+                    step = torch.where(usable[:, None], step, 0)
+                moved = linearizer.retract(x, step)
+                x = moved if all_usable else _of(usable, moved, x)
             cost = linearizer.cost(x, prepared)
         return attachment.with_value(x, cost, fill)
 
@@ -148,7 +157,6 @@ def _guarded(model: Linearization, usable: Tensor, linear: LinearSolver) -> Line
     )
 
 
-def _moved(linearizer: Linearizer, x: Values, step: Tensor, usable: Tensor) -> Values:
-    """One step for the usable problems; the others stay."""
-    moved = linearizer.retract(x, torch.where(usable[:, None], step, 0))
+def _of(usable: Tensor, moved: Values, x: Values) -> Values:
+    """A step for the usable problems; the others stay."""
     return tuple(torch.where(per_entry(usable, new), new, old) for new, old in zip(moved, x, strict=True))

@@ -27,6 +27,7 @@ def warn_about(
     residual: Float[Tensor, "batch"],
     evidence: Evidence,
     hessian: Tensor,
+    weak: Bool[Tensor, "batch"] | None,
 ) -> None:
     """One warning per reason, with how many of a batch it concerns; `hessian` in the form of the linear solver."""
     # A solver that gave up before it could tell says how far it came: that is not a gauge.
@@ -40,6 +41,8 @@ def warn_about(
         (_warn_about_saddle if indefinite else _warn_about_gauge)(int(singular.sum()), total)
     if bool(unsolved.any()):
         _warn_about_residual(float(residual[unsolved].max()), int(unsolved.sum()), total)
+    if weak is not None and bool((ended & solved & weak).any()):
+        _warn_about_bounds(int((ended & solved & weak).sum()), total)
     if bool((kinked | stopped).any()):
         _warn_about_minimum(int(kinked.sum()), int(stopped.sum()), total)
 
@@ -98,6 +101,16 @@ def _warn_about_minimum(num_kinked: int, num_stopped: int, num_problems: int) ->
     warnings.warn(
         "; ".join(reasons) + ". Such a solution is not a differentiable function of the data, and its derivatives are "
         "NaN (or zero).",
+        NotDifferentiableWarning,
+        stacklevel=4,
+    )
+
+
+def _warn_about_bounds(num_weak: int, num_problems: int) -> None:
+    warnings.warn(
+        f"{_which(num_weak, num_problems)} ended with a variable on a bound that hardly holds it (its gradient is zero "
+        "to rounding), or all but on one: the least change of the data frees it or holds it, so the solution has a "
+        "kink there, and its derivatives are NaN (or zero). Widen the bound, or hold the variable by lower = upper.",
         NotDifferentiableWarning,
         stacklevel=4,
     )

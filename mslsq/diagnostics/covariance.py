@@ -35,7 +35,8 @@ def covariance(
 
     Residuals are taken to be whitened by their weights, so that their variance is one: without weights, or with
     weights known but for a factor, multiply by the reduced chi-square, 2 · cost / (rows − columns). Robust losses enter
-    as they do in the solver. The covariance is that of the tangent of `retract`, in its order.
+    as they do in the solver. The covariance is that of the tangent of `retract`, in its order. A variable on one of its
+    bounds counts as known: its rows and columns are zero, and it adds nothing to the covariance of others.
 
     Large problems are factorised by blocks, and only the blocks asked for are computed (Takahashi's recursion), never
     the inverse.
@@ -93,8 +94,20 @@ def _chosen(problem: Problem, name: str, index: Any) -> tuple[Tensor, bool]:
 
 
 def _blocks(point: Located, name: str, blocks: Tensor) -> Float[Tensor, "batch blocks tangent tangent"]:
-    """Diagonal blocks of (JᵀJ)⁻¹."""
-    matrix = point.linearization().matrix
+    """Diagonal blocks of (JᵀJ)⁻¹, in which what a bound holds is known."""
+    matrix, free = point.linearization().matrix, point.free_of_bounds()
+    if free is None:
+        return _inverse_blocks(point, matrix, name, blocks)
+    result = _inverse_blocks(point, point.linearizer.linear_solver.storage.restricted(matrix, free), name, blocks)
+    padded = torch.nn.functional.pad(free, (0, 1), value=True)
+    own = padded[:, point.columns(name)[blocks.to(free.device)]]
+    return torch.where(own[..., :, None] & own[..., None, :], result, 0)
+
+
+def _inverse_blocks(
+    point: Located, matrix: Tensor, name: str, blocks: Tensor
+) -> Float[Tensor, "batch blocks tangent tangent"]:
+    """Diagonal blocks of the inverse of the normal equations."""
     if point.pattern is not None:
         return _sparse_blocks(point, matrix, name, blocks)
     batch, size = len(matrix), matrix.shape[-1]

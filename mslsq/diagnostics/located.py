@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.adjoint.function import with_batch_axis
 from mslsq.front.problem_statement import stated
 from mslsq.front.statement import Statement
 from mslsq.linear import Cholesky
@@ -16,6 +17,7 @@ from mslsq.linearize.pattern import Pattern
 from mslsq.problem import Problem
 from mslsq.problem.structure import Structure
 from mslsq.solvers import LevenbergMarquardt
+from mslsq.solvers.box import free_of_bounds
 from mslsq.solvers.planning import planned
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
@@ -49,6 +51,12 @@ class Located:
         """Gradient and normal equations JᵀJ of the whole problem, losses included."""
         with TRANSFORM_LOCK:
             return self.linearizer.linearize(self.stated.values, self.inputs)
+
+    def free_of_bounds(self) -> Bool[Tensor, "batch columns"] | None:
+        """Which columns are on no bound; None where there are no bounds."""
+        bounds = with_batch_axis(self.stated.task(LevenbergMarquardt()), self.stated.bounds.tensors)
+        found = free_of_bounds(self.linearizer, self.stated.values, bounds)
+        return found[0] if found else None
 
     def columns(self, name: str) -> Tensor:
         """(count, tangent) the columns of a variable; those of fixed blocks are `structure.num_columns`."""

@@ -39,7 +39,7 @@ class CurveFit:
     value: Any
     """The parameters, in the shape of `p0`."""
     covariance: Float[Tensor, "*batch n n"]
-    """Of all parameters, in the order of the flattened leaves of `p0`."""
+    """Of all parameters, in the order of the flattened leaves of `p0`; zero for those on their bounds."""
     standard_errors: Any
     """Square roots of the covariance's diagonal, in the shape of `p0`."""
     solution: Solution
@@ -56,6 +56,7 @@ def curve_fit(
     sigma: Float[Tensor, "*points"] | Float[Tensor, "points points"] | float | None = None,
     absolute_sigma: bool = False,
     bounds: Any = None,
+    project_start: bool = False,
     mask: Bool[Tensor, "*points"] | None = None,
     in_dims: Any = None,
     solver: Solver | None = None,
@@ -73,7 +74,7 @@ def curve_fit(
             matrix (points, points). One for all points by default.
         absolute_sigma: `False`: only the ratios of sigma matter, the covariance is scaled by the reduced chi-square,
             Σ(r/sigma)² / (points − parameters). `True`: sigma is meant in the units of y, nothing is scaled.
-        bounds: as for `least_squares`.
+        bounds, project_start: as for `least_squares`.
         mask: which points count, in the shape of y (and then mapped as y is) or of the y of one fit. Fits with
             different numbers of points make a batch by padding. Points that do not count have no weight and are no
             degrees of freedom; their t, where it is as long as y and mapped like it, is replaced by that of a point
@@ -98,7 +99,8 @@ def curve_fit(
     """
     measurements = measured(model, t, y, p0, sigma, mask, in_dims)
     points, dims = prepared_points(measurements)
-    stated = stated_residual(residual_of(model), p0, points, in_dims=dims, loss=loss, bounds=bounds)
+    options = {"loss": loss, "bounds": bounds, "project_start": project_start}
+    stated = stated_residual(residual_of(model), p0, points, in_dims=dims, **options)
     return fit_of(stated.statement.solved(solver, adjoint), points, absolute_sigma, loss)
 
 
@@ -127,16 +129,26 @@ def fit_of(solved: Solved, points: Points, absolute_sigma: bool, loss: RobustLos
     solution = solved.solution
     r, jacobian = solved.residual_and_jacobian()
 
-    def covariance(jacobian: Tensor, r: Tensor, used: Tensor) -> Tensor:
-        return _covariance(jacobian, r, used, absolute_sigma, loss)
+    held = _held(solution, len(jacobian), jacobian.shape[-1], r.device)
+
+    def covariance(jacobian: Tensor, r: Tensor, used: Tensor, held: Tensor) -> Tensor:
+        return _covariance(jacobian, r, used, held, absolute_sigma, loss)
 
     if solved.statement.size is None:
-        matrix = covariance(jacobian[0], r[0], points.used)
+        matrix = covariance(jacobian[0], r[0], points.used, held[0])
     else:
-        matrix = vmap(covariance)(jacobian, r, points.used)
+        matrix = vmap(covariance)(jacobian, r, points.used, held)
     _warn_where_infinite(matrix)
     deviation = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
     return CurveFit(solution.value, matrix, _like(solution.value, deviation), solution)
+
+
+def _held(solution: Solution, size: int, count: int, device: torch.device) -> Bool[Tensor, "batch n"]:
+    """Which parameters are on their bounds."""
+    leaves = pytree.leaves(solution.active)
+    if not leaves:
+        return torch.zeros(size, count, dtype=torch.bool, device=device)
+    return torch.cat([leaf.reshape(size, -1) for leaf in leaves], 1) != 0
 
 
 def _residual(model: Any, p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
@@ -155,11 +167,14 @@ def _covariance(
     jacobian: Float[Tensor, "rows n"],
     r: Float[Tensor, "rows"],
     used: Tensor,
+    held: Bool[Tensor, "n"],
     absolute_sigma: bool,
     loss: RobustLoss | None,
 ) -> Float[Tensor, "n n"]:
-    """(JᵀJ)⁻¹ of one fit, times the reduced chi-square unless sigma is absolute; infinite where there is none."""
+    """(JᵀJ)⁻¹ of one fit, times the reduced chi-square unless sigma is absolute; infinite where there is none. What a
+    bound holds is known: its rows and columns are zero."""
     squared = r * r
+    jacobian = torch.where(held, 0, jacobian)
     if loss is not None:
         rho, slope, curvature = loss.derivatives(squared)
         scale = (slope + 2 * curvature * squared).clamp(min=torch.finfo(r.dtype).eps).sqrt()
@@ -167,11 +182,13 @@ def _covariance(
     # Columns brought to length one, so that the rank does not depend on the units of the parameters.
     length = torch.linalg.vector_norm(jacobian, dim=0)
     finite = torch.isfinite(length).all()
-    positive = length > 0
+    positive = (length > 0) | held
+    length = torch.where(held, torch.ones_like(length), length)
     unit = jacobian / torch.where(positive, length, torch.ones_like(length))
     unit = torch.where(finite, unit, torch.zeros_like(unit))
     n = jacobian.shape[1]
     eye = torch.eye(n, dtype=r.dtype, device=r.device)
+    unit = torch.cat((unit, torch.where(held, eye, 0)))  # a row for each that is held makes it a system of its own
     if len(r) < n:
         unit = torch.nn.functional.pad(unit, (0, 0, 0, n - len(r)))
     triangle = _triangle(unit)
@@ -181,9 +198,10 @@ def _covariance(
     inverse = inverse / torch.where(positive, length, torch.ones_like(length))[:, None]
     covariance = inverse @ inverse.mT
     if not absolute_sigma:
-        freedom = used.sum() - n
+        freedom = used.sum() - n + held.sum()
         covariance = covariance * (squared.sum() / freedom.clamp(min=1))
         regular = regular & (freedom > 0)
+    covariance = torch.where(held[:, None] | held, 0, covariance)
     covariance = torch.where(regular, covariance, torch.full_like(covariance, torch.inf))
     return torch.where(finite, covariance, torch.full_like(covariance, torch.nan))
 

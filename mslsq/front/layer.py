@@ -21,6 +21,7 @@ class LeastSquaresLayer(nn.Module):
         solver: `LevenbergMarquardt()` by default.
         adjoint: `Implicit(failed="zero")` by default: a problem that did not converge adds nothing to the gradient,
             so that one bad sample does not spoil a training step. `solution.differentiable` tells which.
+        project_start: start from the nearest point within the bounds of the variables, where a start is outside.
 
     A call keeps nothing: warm starts are explicit, pass the last `solution.value` as the next start. Solving happens
     in the dtype of the start; under `torch.autocast` the network before the layer may use lower precision, the solve
@@ -31,13 +32,20 @@ class LeastSquaresLayer(nn.Module):
     >>> loss(solution.value["pose"]).backward()
     """
 
-    def __init__(self, problem: Problem, solver: Solver | None = None, adjoint: Adjoint | None = None):
+    def __init__(
+        self,
+        problem: Problem,
+        solver: Solver | None = None,
+        adjoint: Adjoint | None = None,
+        project_start: bool = False,
+    ):
         super().__init__()
         if not isinstance(problem, Problem):
             raise TypeError(f"LeastSquaresLayer takes a mslsq.Problem, not {type(problem).__name__}.")
         self.problem = problem
         self.solver = LevenbergMarquardt() if solver is None else solver
         self.adjoint = Implicit(failed="zero") if adjoint is None else adjoint
+        self.project_start = project_start
 
     def forward(
         self,
@@ -48,7 +56,8 @@ class LeastSquaresLayer(nn.Module):
         """As `mslsq.solve(problem, values, data, in_dims=in_dims)`."""
         if is_being_exported():
             return exported_solve(self.problem, values, data, in_dims, self.solver)
-        return solve(self.problem, values, data, in_dims=in_dims, solver=self.solver, adjoint=self.adjoint)
+        options = {"solver": self.solver, "adjoint": self.adjoint, "project_start": self.project_start}
+        return solve(self.problem, values, data, in_dims=in_dims, **options)
 
     def extra_repr(self) -> str:
         return f"solver={self.solver}, adjoint={self.adjoint}"

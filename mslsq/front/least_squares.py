@@ -22,6 +22,7 @@ def least_squares(
     solver: Solver | None = None,
     loss: RobustLoss | None = None,
     bounds: Any = None,
+    project_start: bool = False,
     adjoint: Adjoint | None = None,
 ) -> Any:
     """Minimise ½Σρ(|residual(x, *args)|²) over x.
@@ -43,7 +44,11 @@ def least_squares(
         in_dims: `torch.func.vmap`'s, over `(x0, *args)`: one independent solve per entry. What is not mapped is shared.
         solver: `LevenbergMarquardt()` by default.
         loss: a robust loss, applied to each entry of the residual (SciPy's meaning).
-        bounds: not supported yet.
+        bounds: `(lower, upper)`, SciPy's: each a number, an array or tensor that broadcasts to x0, a pytree like x0,
+            infinite or None where there is no bound. With one axis more than x0 has in ONE problem it is one bound for
+            each. All points at which the residual is evaluated are within them, `solution.active` tells which are met.
+            They are differentiable inputs; `lower == upper` holds an entry.
+        project_start: start from the nearest point within the bounds, where x0 is outside.
         adjoint: how derivatives pass through the solve, `Implicit()` by default.
 
     Returns:
@@ -60,6 +65,14 @@ def least_squares(
     >>> solution.value
     tensor([ 2.0000, -1.5000,  0.3000], dtype=torch.float64)
     """
-    stated = stated_residual(residual, x0, args, jac=jac, has_aux=has_aux, in_dims=in_dims, loss=loss, bounds=bounds)
+    stated = stated_residual(
+        *(residual, x0, args),
+        jac=jac,
+        has_aux=has_aux,
+        in_dims=in_dims,
+        loss=loss,
+        bounds=bounds,
+        project_start=project_start,
+    )
     solution = stated.statement.solved(solver, adjoint).solution
     return (solution, stated.aux(solution.value)) if has_aux else solution

@@ -13,7 +13,7 @@ from mslsq.front.batching import is_whole, taken_apart, tensor_of
 from mslsq.front.curve_fit import CurveFit, curve_fit, fit_of, measured, prepared_points, residual_of
 from mslsq.front.leaves import Start
 from mslsq.front.prepared_call import Prepared
-from mslsq.front.problem_statement import stated
+from mslsq.front.problem_statement import BOUNDS, stated
 from mslsq.front.residual_statement import StatedResidual, stated_residual
 from mslsq.front.statement import Solved, Statement
 from mslsq.linearize.blocks import Values
@@ -79,6 +79,7 @@ class PreparedFit:
         sigma: Any = None,
         absolute_sigma: bool = False,
         bounds: Any = None,
+        project_start: bool = False,
         mask: Tensor | None = None,
         in_dims: Any = None,
         solver: Solver | None = None,
@@ -87,7 +88,7 @@ class PreparedFit:
     ):
         self._model, self._in_dims, self._absolute_sigma, self._loss = model, in_dims, absolute_sigma, loss
         points, dims = prepared_points(measured(model, t, y, p0, sigma, mask, in_dims))
-        options = {"in_dims": dims, "loss": loss, "bounds": bounds}
+        options = {"in_dims": dims, "loss": loss, "bounds": bounds, "project_start": project_start}
         self._solve = _PreparedWhole(residual_of(model), p0, points, options, solver, adjoint)
 
     @outside_compiled_regions
@@ -114,10 +115,16 @@ class PreparedProblem(Prepared[Statement]):
         values: Mapping[str, Any],
         data: Mapping[str, Mapping[str, Any]],
         in_dims: Any,
+        project_start: bool,
         solver: Solver | None,
         adjoint: Adjoint | None,
     ):
-        self._problem, self._in_dims = problem, in_dims
+        self._problem, self._in_dims, self._project_start = problem, in_dims, project_start
+        if BOUNDS in data:
+            raise ProblemError(
+                "The bounds of a prepared problem are fixed: give them to its variables, Variable(..., lower=..., "
+                "upper=...), or call mslsq.solve."
+            )
         super().__init__(solver, adjoint, (dict(values), _plain(data)))
 
     @outside_compiled_regions
@@ -127,7 +134,7 @@ class PreparedProblem(Prepared[Statement]):
 
     def _state(self, *arguments: Any) -> Statement:
         values, data = arguments
-        return stated(self._problem, values, data, self._in_dims)
+        return stated(self._problem, values, data, self._in_dims, self._project_start)
 
     def _statement(self, state: Statement) -> Statement:
         return state
@@ -209,9 +216,11 @@ def _prepared_residual(
     solver: Solver | None = None,
     loss: RobustLoss | None = None,
     bounds: Any = None,
+    project_start: bool = False,
     adjoint: Adjoint | None = None,
 ) -> PreparedResidual:
     options = {"jac": jac, "has_aux": has_aux, "in_dims": in_dims, "loss": loss, "bounds": bounds}
+    options["project_start"] = project_start
     return PreparedResidual(residual, x0, () if args is None else args, options, solver, adjoint)
 
 
@@ -221,6 +230,7 @@ def _prepared_problem(
     data: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     in_dims: Any = None,
+    project_start: bool = False,
     solver: Solver | None = None,
     adjoint: Adjoint | None = None,
     **of_residuals: Any,
@@ -230,7 +240,7 @@ def _prepared_problem(
             f"{', '.join(of_residuals)}: options of a residual. In a Problem the costs have jacobians and a loss of "
             "their own."
         )
-    return PreparedProblem(problem, values, {} if data is None else data, in_dims, solver, adjoint)
+    return PreparedProblem(problem, values, {} if data is None else data, in_dims, project_start, solver, adjoint)
 
 
 def _placed(before: Start, tensor: Tensor, storage: int, size: int | None) -> Tensor:

@@ -87,8 +87,9 @@ class Prepared(Generic[Kind]):
         for leaf, places in zip(leaves[count - len(fixed.places) :], fixed.places, strict=True):
             for term, name, axis in places:
                 inputs[term][name] = leaf if axis is None else leaf.movedim(axis, 0)
-        starts = self._starts(fixed.statement, arguments[0])
-        found, plan = solve_system(fixed.task, starts, inputs, self._adjoint)
+        bounds = fixed.statement.bounds
+        starts = bounds.projected(fixed.statement.system, self._starts(fixed.statement, arguments[0]))
+        found, plan = solve_system(fixed.task, starts, inputs, bounds.tensors, self._adjoint)
         return self._result(None, fixed.statement.given_back(found, plan, self._solver, inputs), arguments)
 
     def _looked_at(self, arguments: tuple[Any, ...]) -> Any:

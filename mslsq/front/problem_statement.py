@@ -1,12 +1,14 @@
 """A problem, a start and data as a statement: names, shapes, dtypes, devices are checked here, once, in words."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from mslsq import pytree
 from mslsq.front.batching import taken_apart
+from mslsq.front.bounds import Bound, StatedBounds, bounded, of_shape, pair_of, refuse_manifold, tensor_like
 from mslsq.front.costs import stated_cost
 from mslsq.front.leaves import Leaf, Start
 from mslsq.front.plans import kept_for
@@ -19,9 +21,16 @@ from mslsq.problem.layout import check_dense
 from mslsq.problem.system import System, Term, Unknown
 from mslsq.problem.variable import Variable
 
+BOUNDS = "bounds"
+"""Where `data` hold bounds of variables, and not the data of a cost."""
+
 
 def stated(
-    problem: Problem, values: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]] | None, in_dims: Any = None
+    problem: Problem,
+    values: Mapping[str, Any],
+    data: Mapping[str, Mapping[str, Any]] | None,
+    in_dims: Any = None,
+    project_start: bool = False,
 ) -> Statement:
     """What the user said, as a statement; arguments as for `mslsq.solve`.
 
@@ -53,8 +62,68 @@ def stated(
         named = zip(problem.variables.items(), storages, strict=True)
         return {name: _like(variable, values[name], storage) for (name, variable), storage in named}
 
+    def entries_in_users_form(entries: Values) -> dict[str, Any]:
+        named = zip(problem.variables.items(), entries, strict=True)
+        return {name: x[..., 0, :] if variable.count is None else x for (name, variable), x in named}
+
     system = _system(problem, tuple(terms), starts[0].tensor)
-    return Statement(system, starts, tuple(leaves), axes.size, kept.plans, in_users_form)
+    unknowns, bounds = _bounded(
+        problem, system.unknowns, data.get(BOUNDS, {}), data_axes.get(BOUNDS, {}), starts[0].tensor, axes.size
+    )
+    return Statement(
+        replace(system, unknowns=unknowns),
+        starts,
+        tuple(leaves),
+        axes.size,
+        kept.plans,
+        in_users_form,
+        entries_in_users_form,
+        StatedBounds(bounds, project_start),
+    )
+
+
+def _bounded(
+    problem: Problem,
+    unknowns: tuple[Unknown, ...],
+    replaced: Mapping[str, Any],
+    axes: Mapping[str, Any],
+    like: Tensor,
+    size: int | None,
+) -> tuple[tuple[Unknown, ...], dict[str, Bound]]:
+    """The unknowns, told which are bounded, and their bounds: those of the variables, or those that data replace."""
+    for name in replaced:
+        if name not in problem.variables:
+            raise unknown_name("variable", name, problem.variables)
+    sides, dims = [], []
+    for name, variable in problem.variables.items():
+        is_own = name not in replaced
+        sides.append((variable.lower, variable.upper) if is_own else pair_of(replaced[name], _where(name)))
+        dims.append((None, None) if is_own else pair_of(axes[name], _where(name)))
+
+    def to_bound(number: int, given: Any, side: str) -> Bound | None:
+        unknown = unknowns[number]
+        what = f"The {side} bound of {unknown.name!r}"
+        tensor = tensor_like(given, like, what)
+        if tensor is None:
+            return None
+        refuse_manifold(unknown.space, what)
+        shape, axis = (unknown.count, unknown.space.storage_dim), dims[number][side == "upper"]
+        if axis is None:
+            if tensor.ndim > len(shape):
+                raise ShapeError(
+                    f"{what} has shape {tuple(tensor.shape)}; expected {shape}, or what broadcasts. A batch is "
+                    "declared by in_dims."
+                )
+            return of_shape(tensor, shape, None, shape, what)
+        each = tensor.movedim(axis, 0)
+        each = each.reshape(len(each), *(1,) * (len(shape) + 1 - each.ndim), *each.shape[1:])
+        return of_shape(each, shape, size, shape, what)
+
+    return bounded(unknowns, sides, to_bound)
+
+
+def _where(name: str) -> str:
+    return f"data['bounds'][{name!r}]"
 
 
 def _check_names(problem: Problem, values: Mapping[str, Any], data: Mapping[str, Any]) -> None:
@@ -72,6 +141,8 @@ def _check_names(problem: Problem, values: Mapping[str, Any], data: Mapping[str,
     if not isinstance(data, Mapping):
         raise ProblemError(f"data must be a dict by cost name, not {type(data).__name__}.")
     for name, replaced in data.items():
+        if name == BOUNDS:
+            continue
         if name not in {cost.name for cost in problem}:
             raise unknown_name("cost", name, [cost.name for cost in problem])
         if not isinstance(replaced, Mapping):

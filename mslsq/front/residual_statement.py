@@ -8,6 +8,17 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.front.batching import Axes, element_like, taken_apart, tensor_of
+from mslsq.front.bounds import (
+    SIDES,
+    Bound,
+    StatedBounds,
+    bounded,
+    by_leaf,
+    of_shape,
+    pair_of,
+    refuse_manifold,
+    tensor_like,
+)
 from mslsq.front.callables import Callables, callables, numbered
 from mslsq.front.leaves import LossParameter, Start
 from mslsq.front.plans import kept_for_callable
@@ -43,13 +54,14 @@ def stated_residual(
     in_dims: Any = None,
     loss: RobustLoss | None = None,
     bounds: Any = None,
+    project_start: bool = False,
 ) -> StatedResidual:
     """What the user said, as a statement; arguments as for `mslsq.least_squares`.
 
     Raises:
         ProblemError: something is wrong with the shapes, dtypes or arguments; the message says what.
     """
-    _check_options(residual, args, loss, bounds)
+    _check_options(residual, args, loss)
     arguments = taken_apart(x0, *args)
     leaves, structure = arguments.leaves[0], arguments.structures[0]
     names = numbered("x0", len(leaves))
@@ -61,10 +73,15 @@ def stated_residual(
     inputs = [*functions.leaves(axes), *_loss_parameters(loss)]
     kept = kept_for_callable(residual)
     term = functions.term(spaces, kept, loss, inputs)
-    unknowns = tuple(Unknown(space.name, space, 1) for space in spaces)
+    unknowns = tuple(Unknown(name, space, 1) for name, space in zip(names, spaces, strict=True))
+    unknowns, stated_bounds = _bounded(unknowns, bounds, x0, leaves, axes.size)
 
     def in_users_form(storages: Values) -> Any:
         return pytree.unflatten([s.wrap(x[..., 0, :]) for s, x in zip(spaces, storages, strict=True)], structure)
+
+    def entries_in_users_form(entries: Values) -> Any:
+        shaped = [x[..., 0, :].reshape((*x.shape[:-2], *s.tangent_shape)) for s, x in zip(spaces, entries, strict=True)]
+        return pytree.unflatten(shaped, structure)
 
     statement = Statement(
         System(unknowns, (term,), (spaces, pytree.key_of(structure))),
@@ -73,16 +90,35 @@ def stated_residual(
         axes.size,
         kept.plans,
         in_users_form,
+        entries_in_users_form,
+        StatedBounds(stated_bounds, project_start),
     )
     return StatedResidual(statement, functions, axes)
 
 
-def _check_options(residual: Any, args: Any, loss: Any, bounds: Any) -> None:
-    if bounds is not None:
-        raise NotImplementedError(
-            "least_squares does not support bounds yet. Substitute the variable instead: x = lower + (upper - "
-            "lower) * torch.sigmoid(z)."
-        )
+def _bounded(
+    unknowns: tuple[Unknown, ...], bounds: Any, x0: Any, leaves: list[Any], size: int | None
+) -> tuple[tuple[Unknown, ...], dict[str, Bound]]:
+    """The unknowns, told which are bounded, and their bounds."""
+    if bounds is None:
+        return unknowns, {}
+    lower, upper = (by_leaf(side, x0, which) for side, which in zip(pair_of(bounds, "bounds"), SIDES, strict=True))
+
+    def to_bound(number: int, given: Any, side: str) -> Bound | None:
+        unknown = unknowns[number]
+        what = f"The {side} bound of {unknown.name}"
+        tensor = tensor_like(given, tensor_of(leaves[number]), what)
+        if tensor is None:
+            return None
+        space = unknown.space
+        assert isinstance(space, LeafSpace)
+        refuse_manifold(space, what)
+        return of_shape(tensor, space.shape, size, (1, space.storage_dim), what)
+
+    return bounded(unknowns, list(zip(lower, upper, strict=True)), to_bound)
+
+
+def _check_options(residual: Any, args: Any, loss: Any) -> None:
     if not isinstance(args, (tuple, list)):
         raise ProblemError(
             f"args must be a tuple of arguments, not {type(args).__name__}: write args=(t,) for a single one."

@@ -18,6 +18,7 @@ def solve(
     data: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     in_dims: Any = None,
+    project_start: bool = False,
     solver: Solver | None = None,
     adjoint: Adjoint | None = None,
 ) -> Solution:
@@ -28,8 +29,10 @@ def solve(
         values: the start by variable name: manifold elements or storage tensors, (count, storage), or (storage,) for a
             variable with `count=None`.
         data: `data[cost][leaf]` replaces any tensor of a cost: its data by keyword, `"weight"`, `"loss.scale"`,
-            parameters by their names in `state_dict`. The rest is the problem's own; gradients flow to both.
+            parameters by their names in `state_dict`. `data["bounds"][variable] = (lower, upper)` replaces bounds. The
+            rest is the problem's own; gradients flow to both.
         in_dims: `torch.func.vmap`'s, over `(values, data)`: one independent solve per entry; the rest is shared.
+        project_start: start from the nearest point within the bounds of the variables, where a start is outside.
         solver: `LevenbergMarquardt()` by default.
         adjoint: how derivatives pass through the solve, `Implicit()` by default.
 
@@ -46,4 +49,4 @@ def solve(
         raise TypeError(
             f"solve takes a mslsq.Problem, not {type(problem).__name__}. For a plain residual use mslsq.least_squares."
         )
-    return stated(problem, values, data, in_dims).solved(solver, adjoint).solution
+    return stated(problem, values, data, in_dims, project_start).solved(solver, adjoint).solution

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mslsq.adjoint import Adjoint, Implicit, solve_system
 from mslsq.adjoint.compiling import refuse_fake_tensors
+from mslsq.front.bounds import NO_BOUNDS, StatedBounds
 from mslsq.front.leaves import Leaf, Start
 from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import BlockTerm, Values
@@ -37,11 +38,14 @@ class Statement:
     plans: PlanCache
     in_users_form: Callable[[Values], Any]
     """The storages of the unknowns, with a batch axis or without, in the form of the start."""
+    entries_in_users_form: Callable[[Values], Any]
+    """The same of numbers per tangent entry, (..., count, tangent) of every unknown."""
+    bounds: StatedBounds = NO_BOUNDS
 
     @cached_property
     def values(self) -> Values:
         """The start of every unknown, (batch, count, storage)."""
-        return tuple(start.of_all(self.size) for start in self.starts)
+        return self.bounds.projected(self.system, tuple(start.of_all(self.size) for start in self.starts))
 
     @cached_property
     def inputs(self) -> tuple[dict[str, Tensor], ...]:
@@ -55,7 +59,7 @@ class Statement:
 
     def task(self, solver: Solver) -> Task:
         """Everything about its solve but the tensors."""
-        return Task(self.system, solver, self.size or 1, self.batched, self.plans)
+        return Task(self.system, solver, self.size or 1, self.batched, self.plans, self.bounds.batched)
 
     def solved(self, solver: Solver | None, adjoint: Adjoint | None) -> "Solved":
         """The solution; by default of `LevenbergMarquardt()`, with the derivatives of `Implicit()`."""
@@ -64,7 +68,7 @@ class Statement:
         instance_of("solver", solver, Solver)
         instance_of("adjoint", adjoint, Adjoint)
         refuse_fake_tensors(self.starts[0].tensor)
-        found, plan = solve_system(self.task(solver), self.values, self.inputs, adjoint)
+        found, plan = solve_system(self.task(solver), self.values, self.inputs, self.bounds.tensors, adjoint)
         return self.given_back(found, plan, solver, self.inputs)
 
     def given_back(
@@ -74,7 +78,9 @@ class Statement:
         storages = found.value
         if self.size is None:
             found = found.of_problem(0)
-        return Solved(self, replace(found, value=self.in_users_form(found.value)), storages, plan, solver, inputs)
+        active = self.entries_in_users_form(found.active) if self.bounds.of else ()
+        found = replace(found, value=self.in_users_form(found.value), active=active)
+        return Solved(self, found, storages, plan, solver, inputs)
 
 
 @dataclass(frozen=True, eq=False)

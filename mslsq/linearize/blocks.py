@@ -52,6 +52,8 @@ class BlockTerm(OneBlock):
     """Residual and Jacobian as native code, used where no derivative of them is asked for."""
     second: SecondOrder | None = None
     """The same of the gradient and the exact Hessian of the block's cost."""
+    bounds: tuple[Values, Values] | None = None
+    """The least and the largest storages of all unknowns, where a solve has bounds: for what is looked at nearby."""
 
     def going(self, way: Way) -> "BlockTerm":
         """The same term differentiated in a way."""

@@ -26,6 +26,8 @@ class Sample:
     """Of the lanes in `storages`, as `BlockTerm.gather` gives them."""
     inputs: dict[str, Tensor]
     """As `BlockTerm.prepare` gives them."""
+    limits: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
+    """The least and the largest storages, where there are bounds."""
 
     def mapped(self, function: Any, at_once: bool = False) -> Any:
         """`function(storages, inputs)` of one block for all lanes: (outer, ..., lanes)."""
@@ -57,7 +59,7 @@ class Sample:
         )
 
     def moved(self, size: float = SMALL_MOVE) -> "Sample":
-        """Every lane retracted by a small fixed tangent, irregular in all its entries."""
+        """Every lane retracted by a small fixed tangent, irregular in all its entries; not beyond bounds."""
         block, count = self.block, 0
         moved = []
         for slot, x, dim in zip(block.term.slots, self.storages, self.dims, strict=True):
@@ -74,6 +76,8 @@ class Sample:
             if block._maps_batch and dim is not None:
                 rows = rows.movedim(0, 1)
             moved.append(rows.movedim(0, -1).contiguous() if dim is not None else rows)
+        if self.limits is not None:
+            moved = [x.clamp(least, most) for x, least, most in zip(moved, *self.limits, strict=True)]
         return dataclasses.replace(self, storages=tuple(moved))
 
 
@@ -92,18 +96,23 @@ def sample_of(
         term=dataclasses.replace(term, slots=tuple(slots), num_blocks=len(blocks)),
         batch=len(problems) * len(points),
     )
-    storages: list[Tensor] = []
-    dims: list[int | None] = []
-    for slot in slots:
-        x = _joined([chosen(values[slot.unknown], problems) for values in points])
-        index = slot.index
-        if block.lanes_are_batch:
-            storages.append(x[:, index if isinstance(index, int) else int(index[0])].T.contiguous())
-            dims.append(-1)
-            continue
-        x = x[:, index] if isinstance(index, int) else x[:, index].movedim(-1, 1).contiguous()
-        storages.append(x if few._maps_batch else x[0])
-        dims.append(None if isinstance(index, int) else -1)
+
+    def storages_at(points: Sequence[Values]) -> tuple[Tensor, ...]:
+        storages: list[Tensor] = []
+        for slot in slots:
+            x, index = _joined([chosen(values[slot.unknown], problems) for values in points]), slot.index
+            if block.lanes_are_batch:
+                storages.append(x[:, index if isinstance(index, int) else int(index[0])].T.contiguous())
+                continue
+            x = x[:, index] if isinstance(index, int) else x[:, index].movedim(-1, 1).contiguous()
+            storages.append(x if few._maps_batch else x[0])
+        return tuple(storages)
+
+    dims = tuple([None if isinstance(slot.index, int) and not block.lanes_are_batch else -1 for slot in slots])
+    limits = None
+    if block.bounds is not None:
+        least, most = (storages_at([side] * len(points)) for side in block.bounds)
+        limits = least, most
     given = {}
     for name, tensor in inputs.items():
         own = name in block.batched
@@ -111,7 +120,7 @@ def sample_of(
         if name in term.per_block:
             tensor = chosen(tensor, blocks, 1 if own else 0)
         given[name] = tensor
-    return Sample(few, tuple(storages), tuple(dims), few.prepare(given))
+    return Sample(few, storages_at(points), dims, few.prepare(given), limits)
 
 
 def chosen(x: Tensor, places: Sequence[int], axis: int = 0) -> Tensor:

@@ -92,6 +92,11 @@ class Problem(nn.Module):
 
     def _check_names(self) -> None:
         names = [cost.name for cost in self]
+        if "bounds" in names:
+            raise ProblemError(
+                "A cost may not be called 'bounds': data={'bounds': ...} replaces the bounds of variables. Give it "
+                "another name."
+            )
         for name in names:
             if names.count(name) > 1:
                 raise ProblemError(

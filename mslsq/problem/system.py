@@ -30,6 +30,13 @@ class Unknown:
     count: int
     free: Tensor | None = None
     """(count,) bool, or None where all blocks are free."""
+    is_bounded: bool = False
+    """Has a solve bounds for its entries? Of Euclidean ones alone."""
+
+    @property
+    def bounds(self) -> tuple[str, str]:
+        """The names of its lower and upper bounds among those of a solve."""
+        return f"lower bound of {self.name}", f"upper bound of {self.name}"
 
 
 @dataclass(frozen=True, eq=False)

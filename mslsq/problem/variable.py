@@ -20,6 +20,9 @@ class Variable:
         name: the key in the `values` of `mslsq.solve`.
         manifold: a manifold class (`mslsq.SE3`), `mslsq.Euclidean(dim)`, or a dict of them (their product).
         count: number of blocks; `None` is a single block without a leading axis.
+        lower, upper: bounds of a Euclidean variable: numbers or tensors that broadcast to (count, dim), infinite or
+            None where there is no bound. Where both are equal an entry is held. They are differentiable inputs of a
+            solve, which `data={"bounds": {name: (lower, upper)}}` replaces for one call.
 
     `variable[index]` refers to blocks, one per block of a cost function; an integer refers to the same block for all
     of them. `variable.fixed(index)`, given to `Problem`, holds blocks at their start.
@@ -29,7 +32,7 @@ class Variable:
     pose[3 blocks of 4]
     """
 
-    def __init__(self, name: str, manifold: Any, count: int | None = None):
+    def __init__(self, name: str, manifold: Any, count: int | None = None, lower: Any = None, upper: Any = None):
         if not isinstance(name, str) or not name:
             raise ProblemError(f"Variable: the name must be a non-empty string, not {name!r}.")
         if count is not None:
@@ -38,6 +41,12 @@ class Variable:
         self.manifold = manifold
         self.space = space_of(manifold)
         self.count = count
+        self.lower, self.upper = lower, upper
+        if (lower is not None or upper is not None) and not self.space.is_euclidean:
+            raise ProblemError(
+                f"Variable {name!r}: {self.space.name} has no bounds, since its elements are not ordered. Bound "
+                "Euclidean variables alone; a limit of a rotation or a pose is a cost, or a variable of its own."
+            )
 
     @property
     def num_blocks(self) -> int:

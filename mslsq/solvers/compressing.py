@@ -153,6 +153,9 @@ def _recorded(
     # At the start there may be zeros: a little away from it as well.
     columns = sum(block.tangents)
     moved = block._retracted(storages, SMALL_MOVE * irregular(columns, storages[0]))
+    if block.bounds is not None:
+        least, most = ([x[0, 0] for x in side] for side in block.bounds)
+        moved = tuple(x.clamp(low, high) for x, low, high in zip(moved, least, most, strict=True))
     if not all(pattern_holds(_term(block, compressed), at, first) for at in (storages, moved)):
         raise TooDenseError("the derivatives found by its sparsity are not those of reverse mode")
     return compressed

@@ -13,6 +13,7 @@ from torch import Tensor
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.solution import Status
+from mslsq.solvers.box import Box, within
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
 NEARBY = 1e-2
@@ -29,7 +30,9 @@ def first_look(status: Tensor, gradient_norm: Tensor) -> tuple[bool, bool]:
     return bool(answer & 1), bool(answer & 2)
 
 
-def warn_without_influence(linearizer: Linearizer, start: Values, inputs: TermInputs) -> None:
+def warn_without_influence(
+    linearizer: Linearizer, start: Values, inputs: TermInputs, box: Box | tuple[()] = ()
+) -> None:
     """Warn of the problems whose Jacobian is zero at the start though their residuals are not."""
     if linearizer.structure.num_columns == 0:
         return  # everything is held fixed
@@ -38,7 +41,7 @@ def warn_without_influence(linearizer: Linearizer, start: Values, inputs: TermIn
         idle = _without_columns(linearizer, at_start) & (at_start.cost != 0) & torch.isfinite(at_start.cost)
         if not bool(idle.any()):
             return
-        reason = _reason(linearizer, start, inputs, idle)
+        reason = _reason(linearizer, start, inputs, idle, box)
     names = ", ".join(repr(term.name) for term in linearizer.system.terms)
     where = "" if len(idle) == 1 else f" in {int(idle.sum())} of {len(idle)} problems"
     residuals = "residual" if len(linearizer.system.terms) == 1 else "any of the residuals"
@@ -50,7 +53,7 @@ def warn_without_influence(linearizer: Linearizer, start: Values, inputs: TermIn
     )
 
 
-def _reason(linearizer: Linearizer, start: Values, inputs: TermInputs, idle: Tensor) -> str:
+def _reason(linearizer: Linearizer, start: Values, inputs: TermInputs, idle: Tensor, box: Box | tuple[()]) -> str:
     """Why, as far as it can be found out by looking nearby; and what to try."""
     losses = any(block.term.loss is not None for block in linearizer.blocks)
     if losses and any(
@@ -65,7 +68,7 @@ def _reason(linearizer: Linearizer, start: Values, inputs: TermInputs, idle: Ten
     # Any direction will do that no symmetry singles out.
     direction = torch.sin(1 + 1.7 * torch.arange(columns, dtype=size.dtype, device=size.device))
     moved = linearizer.retract(start, NEARBY * (1 + size)[:, None] * direction)
-    nearby = linearizer.linearize(moved, inputs)
+    nearby = linearizer.linearize(within(linearizer, moved, box) if box else moved, inputs)
     if bool((_without_columns(linearizer, nearby) & idle).any()):
         return (
             "It is zero nearby, too: look for what lets no derivative through (detach, item, numpy, round, argmax, a "

@@ -21,6 +21,7 @@ from mslsq.native.choice import Native, choice
 from mslsq.private import load_forward_mode
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import Inputs, System
+from mslsq.solvers.box import limits_of
 from mslsq.solvers.compressing import compressed_plan
 from mslsq.solvers.second_order import kinds_of_programs, look_for_second_order
 from mslsq.solvers.solver import Solver
@@ -47,7 +48,26 @@ class Task:
     batched: tuple[frozenset[str], ...]
     """Per term, the inputs with a leading batch axis."""
     cache: PlanCache
+    batched_bounds: frozenset[str] = frozenset()
+    """The bounds with a leading batch axis."""
+    limits: tuple[Values, Values] | None = None
+    """While a plan is made: as `BlockTerm.bounds`."""
     pinned: Pinned | None = None
+
+    @property
+    def bounded(self) -> tuple[bool, ...]:
+        """Which unknowns have bounds."""
+        return tuple(unknown.is_bounded for unknown in self.system.unknowns)
+
+    def blocks(self, plan: Plan) -> tuple[BlockTerm, ...]:
+        """The terms for a plan, ready to be mapped."""
+        return self.within_limits(plan.blocks(self.system, self.batch, self.batched))
+
+    def within_limits(self, blocks: tuple[BlockTerm, ...]) -> tuple[BlockTerm, ...]:
+        """Terms that know the bounds of their variables, if there are some."""
+        if self.limits is None:
+            return blocks
+        return tuple(dataclasses.replace(block, bounds=self.limits) for block in blocks)
 
     def of_batch(self, batch: int, batched: tuple[frozenset[str], ...]) -> "Task":
         """The same for another batch."""
@@ -55,13 +75,20 @@ class Task:
 
 
 def planned(
-    task: Task, values: Values, inputs: tuple[Inputs, ...], differentiated: bool = False, native: bool = True
+    task: Task,
+    values: Values,
+    inputs: tuple[Inputs, ...],
+    differentiated: bool = False,
+    native: bool = True,
+    bounds: Inputs | None = None,
 ) -> tuple[Plan, Linearizer, TermInputs]:
     """The plan for these shapes, made on the first call, and the system bound to this call's functions.
 
     `differentiated` where derivatives of the solution will be taken: second derivatives are then checked as well.
-    `native` where blocks may be linearized by native programs.
+    `native` where blocks may be linearized by native programs. `bounds` as `limits_of` takes them: nothing outside is
+    evaluated here.
     """
+    task = task if not bounds else dataclasses.replace(task, limits=limits_of(task.system, values, bounds))
     if task.pinned is not None:
         return _pinned(task, task.pinned, values, inputs, differentiated)
     key = plan_key(task, values, inputs)
@@ -125,7 +152,7 @@ def _with_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs,
     wish = choice("wait") if waits else task.solver.native_choice
     if wish != "never" and _is_wholly_native(task, plan, wish):
         return plan
-    return with_programs(plan, wish, lambda: plan.blocks(task.system, task.batch, task.batched), values, inputs)
+    return with_programs(plan, wish, lambda: task.blocks(plan), values, inputs)
 
 
 def _look_for_second_order(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
@@ -137,7 +164,7 @@ def _look_for_second_order(task: Task, plan: Plan, values: Values, inputs: tuple
     def begins(prospect: Prospect) -> bool:
         return wish == "auto" and prospect.seconds > PROGRAM_SECONDS
 
-    blocks = plan.blocks(task.system, task.batch, task.batched)
+    blocks = task.blocks(plan)
     look_for_second_order(plan, task.solver, blocks, values, inputs, begins)
 
 
@@ -192,9 +219,11 @@ def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Pl
 
 
 def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[BlockTerm, ...]:
-    return tuple(
-        block_term(term, task.system, task.batch, batched, values, given)
-        for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
+    return task.within_limits(
+        tuple(
+            block_term(term, task.system, task.batch, batched, values, given)
+            for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
+        )
     )
 
 
@@ -251,7 +280,7 @@ def is_watched(solver: Solver) -> bool:
 
 def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
     """Change the ways of terms whose second derivatives are not right; what was recorded in the old ones goes."""
-    blocks = plan.blocks(task.system, task.batch, task.batched)
+    blocks = task.blocks(plan)
     for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
         user = dataclasses.replace(block, term=task.system.terms[number])
         key = None if plan.changes_unseen else family_key(user, values, given)
@@ -283,4 +312,12 @@ def plan_key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable
         )
         for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
     )
-    return task.system.key, task.solver.key, task.batch, tuple(map(tensor_key, values)), terms, global_key()
+    return (
+        task.system.key,
+        task.bounded,
+        task.solver.key,
+        task.batch,
+        tuple(map(tensor_key, values)),
+        terms,
+        global_key(),
+    )

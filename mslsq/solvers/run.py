@@ -15,6 +15,8 @@ from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
+from mslsq.solvers.bound_checks import check_start
+from mslsq.solvers.box import Box, box_of
 from mslsq.solvers.influence import first_look, warn_without_influence
 from mslsq.solvers.planning import Task, plan_key, planned
 from mslsq.solvers.report import StepInfo, Table
@@ -60,19 +62,27 @@ def run(
     inputs: tuple[Inputs, ...],
     keep_trajectory: bool = False,
     differentiated: bool = False,
+    bounds: Inputs | None = None,
 ) -> Outcome:
     """Solve a batch of problems. All tensors are plain: no transform is active in here.
 
-    `differentiated` where derivatives of the solution will be taken.
+    Args:
+        differentiated: will derivatives of the solution be taken?
+        bounds: of the variables that have some, by the names of `Unknown.bounds`; (batch or 1, count, tangent).
+
+    Raises:
+        ProblemError: the start is not within the bounds.
     """
-    outcome = _solved(task, values, inputs, keep_trajectory, differentiated, native=True)
+    if bounds:
+        check_start(task.system, values, bounds)
+    outcome = _solved(task, values, inputs, bounds, keep_trajectory, differentiated, native=True)
     if outcome is None:
         # What was recorded is not what the user's Python says: once more, with a new plan, and without programs.
-        outcome = _solved(task, values, inputs, keep_trajectory, differentiated)
+        outcome = _solved(task, values, inputs, bounds, keep_trajectory, differentiated)
     if outcome is None:
         # It changes again and again: without graphs.
         eager = replace(task, solver=replace(task.solver, trace="never", compile=False))
-        outcome = _solved(eager, values, inputs, keep_trajectory, differentiated, last=True)
+        outcome = _solved(eager, values, inputs, bounds, keep_trajectory, differentiated, last=True)
         assert outcome is not None  # it would have raised
     return outcome
 
@@ -81,6 +91,7 @@ def _solved(
     task: Task,
     values: Values,
     inputs: tuple[Inputs, ...],
+    bounds: Inputs | None,
     keep_trajectory: bool,
     differentiated: bool,
     native: bool = False,
@@ -90,14 +101,15 @@ def _solved(
     asks = task.solver.early_stop
     with torch.no_grad():
         values = tuple(x.contiguous() for x in values)
-        plan, linearizer, prepared = planned(task, values, inputs, differentiated, native)
+        plan, linearizer, prepared = planned(task, values, inputs, differentiated, native, bounds)
         witness = Witness(task, plan, linearizer.blocks, inputs, differentiated)
-        ended = solved_natively(task, plan, values, inputs, witness) if native and not keep_trajectory else None
+        box = box_of(linearizer, values, bounds) if bounds else ()
+        ended = solved_natively(task, plan, values, inputs, witness, box) if native and not keep_trajectory else None
         is_whole, trajectory = ended is not None, ()
         table = Table(task.solver, linearizer, _notes(task, plan)) if task.solver.verbose else None
         if ended is None:
             runner = Runner(plan, linearizer, task.solver, prepared, witness)
-            ended, trajectory = _stepped(task, plan, runner, values, table, keep_trajectory)
+            ended, trajectory = _stepped(task, plan, runner, values, box, table, keep_trajectory)
         status = torch.where(ended.status == Status.RUNNING, int(Status.MAX_STEPS), ended.status)
         stale = None if task.pinned is not None else witness.disagrees(values, ended.values)
         if asks and stale is not None and bool(stale):
@@ -115,7 +127,7 @@ def _solved(
             status = torch.where(stale, int(Status.NON_FINITE), status)
             ended = ended._replace(values=tuple(torch.where(stale, torch.nan, x) for x in ended.values))
         if ended.is_idle:
-            warn_without_influence(linearizer, values, prepared)
+            warn_without_influence(linearizer, values, prepared, box)
         if table is not None:
             table.finish(status, _notes(task, plan))
         return Outcome(
@@ -138,11 +150,17 @@ def _notes(task: Task, plan: Plan) -> str:
 
 
 def _stepped(
-    task: Task, plan: Plan, runner: Runner, values: Values, table: Table | None, keep_trajectory: bool
+    task: Task,
+    plan: Plan,
+    runner: Runner,
+    values: Values,
+    box: Box | tuple[()],
+    table: Table | None,
+    keep_trajectory: bool,
 ) -> tuple[Ended, Trajectory | tuple[()]]:
     """The end of a solve whose steps Python takes, and what they can be taken again from, if that is to be kept."""
     solver = task.solver
-    state, record = runner.start(values)
+    state, record = runner.start(values, box)
     records, methods = [record], []
     is_idle, begin = False, None
     for number in range(solver.max_steps + 1):

@@ -7,6 +7,7 @@ from mslsq import pytree
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
+from mslsq.solvers.box import Box
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.step import Record, State, Step
 from mslsq.solvers.witness import Witness
@@ -31,12 +32,13 @@ class Runner:
         self._step = Step(solver, linearizer, linearize, asks)
         self._wary = False
 
-    def start(self, values: Values) -> tuple[State, Record]:
+    def start(self, values: Values, box: Box | tuple[()] = ()) -> tuple[State, Record]:
         """The state at these values."""
-        graph = None if self._plan.is_large else self._graph("start", self._step.start, values)
+        rest = (box,) if box else ()
+        graph = None if self._plan.is_large else self._graph("start", self._step.start, values, *rest)
         if graph is None:
-            return self._plan.execution.run_eagerly(self._step.start, values, self._inputs)
-        return graph(values, self._inputs)
+            return self._plan.execution.run_eagerly(self._step.start, values, self._inputs, *rest)
+        return graph(values, self._inputs, *rest)
 
     def step(self, state: State) -> tuple[State, Record]:
         """The state after one more step. Gradients must be off."""
@@ -54,7 +56,7 @@ class Runner:
         graph = self._graph("linearize", self._linearizer.linearize, values)
         return self._linearizer.linearize(values, inputs) if graph is None else graph(values, inputs)
 
-    def _graph(self, name: str, function: Callable[..., Any], at: Values | State) -> Recorded | None:
+    def _graph(self, name: str, function: Callable[..., Any], at: Values | State, *rest: Any) -> Recorded | None:
         """The recorded graph, recorded now if that pays; None where it does not, or is not wanted."""
         values = at.values if isinstance(at, State) else at
         return self._plan.execution.graph(
@@ -63,6 +65,7 @@ class Runner:
             function,
             at,
             self._inputs,
+            *rest,
             compiled="never" if self._plan.is_for_programs else "always",
             witness=lambda: self._witness.record(values),
         )

@@ -21,6 +21,7 @@ from mslsq.native.arrays import Array, each, kind_of
 from mslsq.native.recording import recorded
 from mslsq.native.scalars import Program, Scalar
 from mslsq.native.steps_text import Call, Layout, Source, Stepping
+from mslsq.solvers.box import Box
 from mslsq.solvers.scalar_linearization import Sums
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.step import Record, State, Step
@@ -64,17 +65,13 @@ def scalar_steps(solver: Solver, linearizer: Linearizer, values: Values, sums: S
     columns = tuple(tuple(columns.reshape(-1).tolist()) for columns in structure.columns)
     padding = None if structure.padding is None else tuple(structure.padding.tolist())
     places = structure.num_components, structure.size, columns, padding
-    key = (solver.key, tuple(spaces), tuple(x.shape for x in values), values[0].dtype, places, name)
+    bounded = tuple(unknown.is_bounded for unknown in unknowns)
+    key = (solver.key, tuple(spaces), bounded, tuple(x.shape for x in values), values[0].dtype, places, name)
     if key not in _KEPT:
         _KEPT[key] = ScalarSteps(solver, linearizer, values, sums, name)
         while len(_KEPT) > MOST_KEPT:
             _KEPT.popitem(last=False)
     return _KEPT[key]
-
-
-def _from_end(field: str) -> int:
-    """Where a tensor of this name stands in `State.flat`, from its end."""
-    return State._fields.index(field) - len(State._fields)
 
 
 class ScalarSteps:
@@ -95,11 +92,13 @@ class ScalarSteps:
         self._solver, self._values, self._sums = solver, values, sums
         self._dtype = values[0].dtype
         self._columns = linearizer.structure.num_columns
+        sides = [torch.full((1, self._columns), side, dtype=self._dtype) for side in (-9.0, 9.0)]
+        self._box = Box(*sides) if any(unknown.is_bounded for unknown in system.unknowns) else ()
         self._functions = {
             "linearize": f"{name}_linearize",
             "solve": f"solve_normal<{sums.components}, {sums.size}>",
         }
-        example, _ = self._step(self._example_of).start(values, ())
+        example, _ = self._step(self._example_of).start(values, (), self._box)
         self._example: State = example
         self._places, self._size = self._placed(example)
         self.start, self.step = self._recorded_start(), self._recorded_step()
@@ -107,11 +106,11 @@ class ScalarSteps:
     def layout(self, own: Sequence[tuple[int, bool]], shared: int) -> Layout:
         """Where numbers are; `own` and `shared` as `Layout` has them."""
         count = len(self._values)
-        kept = (count, count + 2, _from_end("status"), _from_end("num_steps"))
-        cost, matrix, status, steps = (self._places[k] for k in kept)
+        kept = [self._place_of(name, len(self._places)) for name in ("status", "num_steps")]
+        cost, matrix, status, steps = (self._places[k] for k in (count, count + 2, *kept))
         assert cost is not None and matrix is not None and status is not None and steps is not None  # they are kept
         return Layout(
-            tuple(x.numel() for x in self._values),
+            tuple(x.numel() for x in (*self._values, *self._box)),
             tuple(own),
             shared,
             self._size,
@@ -146,22 +145,36 @@ class ScalarSteps:
     def _placed(self, example: State) -> tuple[list[np.ndarray | None], int]:
         """The places of every tensor of `State.flat`; None of what direct solvers do not keep."""
         flat = example.flat()
-        count, places, size = len(self._values), [], 0
+        count, own = len(self._values), self._sums.matrix()
+        places: list[np.ndarray | None] = [None] * len(flat)
+        bounds = range(len(flat) - len(self._box), len(flat))
         # Evaluations are steps and one more; the accuracy of a direct solver is full.
-        unkept = [len(flat) + _from_end(name) for name in ("num_evaluations", "accuracy")]
-        for number, tensor in enumerate(flat):
-            if number == count + 3:  # the right-hand side
-                places.append(places[count + 1])
-            elif number in unkept:
-                places.append(None)
-            elif number == count + 2:
-                entries = self._sums.matrix()
-                places.append(entries - entries.min() + size)
-                size += len(np.unique(entries))
-            else:
-                places.append(np.arange(tensor.numel()).reshape(tuple(tensor.shape[1:])) + size)
-                size += tensor.numel()
+        unkept = [self._place_of(name, len(flat)) for name in ("num_evaluations", "accuracy")]
+        size = 0
+        # What is given for a problem comes first.
+        for number in (*range(count), *bounds, *range(count, bounds.start)):
+            if number in unkept or (number == self._repeated):
+                continue
+            if number == count + 2:
+                places[number] = own - own.min() + size
+                size += len(np.unique(own))
+                continue
+            tensor = flat[number]
+            places[number] = np.arange(tensor.numel()).reshape(tuple(tensor.shape[1:])) + size
+            size += tensor.numel()
+        if self._repeated is not None:
+            places[self._repeated] = places[count + 1]
         return places, size
+
+    @property
+    def _repeated(self) -> int | None:
+        """Where the right-hand side stands in `State.flat`, if it is the gradient: without bounds, which hold some of
+        that at zero."""
+        return None if self._box else len(self._values) + 3
+
+    def _place_of(self, field: str, count: int) -> int:
+        """Where a tensor of this name stands in `State.flat`, of `count` tensors."""
+        return count - len(self._box) + State._fields.index(field) - State._fields.index("box")
 
     def _state_arrays(self, program: Program) -> list[Array]:
         """The state as inputs of a program, in which all numbers are real."""
@@ -192,23 +205,29 @@ class ScalarSteps:
         return [array(np.asarray(0)), array(np.arange(1, 1 + columns)), array(self._sums.matrix())]
 
     def _recorded_start(self) -> Stepping:
+        count = len(self._values)
+
         def start(given: list[Tensor], answer: Any) -> tuple[State, Record]:
-            return self._step(answer).start(tuple(given), ())
+            box = Box(*given[count:]) if self._box else ()
+            return self._step(answer).start(tuple(given[:count]), (), box)
 
         program = Program(self._dtype)
-        return self._recorded(program, start, list(self._values), self._state_arrays(program)[: len(self._values)])
+        arrays = self._state_arrays(program)
+        given = [*arrays[:count], *arrays[len(arrays) - len(self._box) :]]
+        return self._recorded(program, start, [*self._values, *self._box], given)
 
     def _recorded_step(self) -> Stepping:
-        count = len(self._values)
-        rhs = count + 3
+        rhs = self._repeated
 
         def step(given: list[Tensor], answer: Any) -> tuple[State, Record]:
-            given.insert(rhs, given[count + 1])
+            if rhs is not None:
+                given.insert(rhs, given[rhs - 2])
             return self._step(answer)(self._example.like(given), ())
 
         program = Program(self._dtype)
         arrays, example = self._state_arrays(program), self._example.flat()
-        del arrays[rhs], example[rhs]
+        if rhs is not None:
+            del arrays[rhs], example[rhs]
         return self._recorded(program, step, example, arrays)
 
     def _recorded(

@@ -44,6 +44,8 @@ class Proposal(NamedTuple):
     """Is this all but the full Gauss–Newton step, not one held back by damping or trust region?"""
     damping: Float[Tensor, "batch columns"]
     """What was added to the diagonal of JᵀJ: a column that has become short is held back by little."""
+    lands: Bool[Tensor, "batch"] | None = None
+    """Does it bring a variable to a bound? None where there are none. (Said by the library, not by a method.)"""
 
 
 MethodState = Any

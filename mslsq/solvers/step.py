@@ -17,6 +17,7 @@ from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.solution import Status
+from mslsq.solvers.box import Box, moved_by, with_projected_gradient
 from mslsq.solvers.forcing import first_accuracy, next_accuracy
 from mslsq.solvers.solver import RESOLVED, MethodState, Proposal, Solver, quotient
 from mslsq.solvers.stationarity import (
@@ -63,21 +64,25 @@ class State(NamedTuple):
     """How large the variables were at the start, squared; stays."""
     start_reach: Float[Tensor, "batch columns"]
     """How large a residual each of them made there alone, |Jᵢ|²xᵢ²; stays."""
+    box: Box | tuple[()]
+    """Bounds of the variables; stays."""
 
     def flat(self) -> list[Tensor]:
         """The tensors in the order of the pytree, at a tenth of its cost."""
-        return [*self.values, *self.model, *self.method, self.status, *self[-5:]]
+        return [*self.values, *self.model, *self.method, self.status, *self[-6:-1], *self.box]
 
     def like(self, tensors: list[Tensor]) -> "State":
         """The state of these tensors, in the order of `flat`."""
         model = len(self.values)
         method = model + len(self.model)
         rest = method + len(self.method)
+        box = len(tensors) - len(self.box)
         return State(
             tuple(tensors[:model]),
             Linearization(*tensors[model:method]),
             type(self.method)(*tensors[method:rest]),
-            *tensors[rest:],
+            *tensors[rest:box],
+            box=Box(*tensors[box:]) if self.box else (),
         )
 
 
@@ -126,9 +131,9 @@ class Step:
     def linear(self) -> LinearSolver:
         return self.linearizer.linear_solver
 
-    def start(self, values: Values, inputs: TermInputs) -> tuple[State, Record]:
+    def start(self, values: Values, inputs: TermInputs, box: Box | tuple[()] = ()) -> tuple[State, Record]:
         """The state at the start, already judged: a start may be a minimum, or not finite."""
-        model = self.linearize(values, inputs)
+        model = self._linearized(values, inputs, box)
         finite = torch.isfinite(model.cost) & torch.isfinite(model.gradient).all(-1)
         gradient_norm = _largest(model.gradient)
         scale = scales(self.linear.storage.diagonal(model.matrix))
@@ -141,7 +146,9 @@ class Step:
         status = torch.where(finite, status, int(Status.NON_FINITE))
         zeros = torch.zeros_like(status)
         accuracy = first_accuracy(model.cost)
-        state = State(values, model, method, status, zeros, torch.ones_like(status), accuracy, sizes, scale * sizes)
+        state = State(
+            values, model, method, status, zeros, torch.ones_like(status), accuracy, sizes, scale * sizes, box
+        )
         return state, Record(
             model.cost,
             gradient_norm,
@@ -156,9 +163,8 @@ class Step:
         `wary` looks at the cost of the trial points first, and linearizes there only if a problem may accept its own.
         """
         running = state.status == Status.RUNNING
-        proposal = self.solver.propose(state.model, state.method, self.linear.to_accuracy(state.accuracy))
-        values = self.linearizer.retract(state.values, torch.nan_to_num(proposal.step, posinf=0.0, neginf=0.0))
-        model = self._trial(state, values, inputs, proposal) if wary else self.linearize(values, inputs)
+        proposal, values = self._proposed(state)
+        model = self._trial(state, values, inputs, proposal) if wary else self._linearized(values, inputs, state.box)
         verdict = self._compare(state, model, proposal, running)
         keeps = self._selection(verdict.accepted)
         kept = Linearization(*map(keeps, model, state.model))
@@ -178,8 +184,21 @@ class Step:
             self._next_accuracy(state, kept, verdict.accepted),
             state.start_sizes,
             state.start_reach,
+            state.box,
         )
         return after, Record(kept.cost, gradient_norm, step_norm, self.solver.damping(method), verdict.accepted)
+
+    def _linearized(self, values: Values, inputs: TermInputs, box: Box | tuple[()]) -> Linearization:
+        """The linearization, its gradient without what bounds hold."""
+        model = self.linearize(values, inputs)
+        return with_projected_gradient(self.linearizer, model, values, box) if box else model
+
+    def _proposed(self, state: State) -> tuple[Proposal, Values]:
+        """The method's step, within the bounds, and where it leads to."""
+        linear = self.linear.to_accuracy(state.accuracy)
+        return moved_by(
+            self.solver, self.linearizer, state.model, state.method, linear, state.values, state.box, self.asks
+        )
 
     def _next_accuracy(self, state: State, kept: Linearization, accepted: Tensor) -> Float[Tensor, "batch"]:
         if not self.linear.is_inexact:
@@ -201,7 +220,7 @@ class Step:
         cost = self.linearizer.cost(values, inputs)
         _, level, descends = _by_cost(state, cost, proposal)
         if bool((torch.isfinite(cost) & (level | descends)).any()):
-            return self.linearize(values, inputs)
+            return self._linearized(values, inputs, state.box)
         return state.model._replace(cost=cost)
 
     def _compare(self, state: State, model: Linearization, proposal: Proposal, running: Tensor) -> Verdict:
@@ -218,7 +237,10 @@ class Step:
         length = squared_length(model.gradient, scale)
         old_length = squared_length(state.model.gradient, scale)
         better = length < old_length
-        sound = finite & (after >= COLLAPSE**2 * before).all(-1)
+        sound = (after >= COLLAPSE**2 * before).all(-1)
+        if proposal.lands is not None:  # a variable may well take the influence of another with it onto its bound
+            sound = sound | proposal.lands
+        sound = finite & sound
         accepted = running & sound & torch.where(level, better, descends)
         gain = torch.where(level, 1.0, quotient(decrease, proposal.predicted)).to(decrease.dtype)
         return Verdict(

@@ -24,6 +24,7 @@ from mslsq.native.text import source
 from mslsq.native.whole_solves import Solved, WholeSolves
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status
+from mslsq.solvers.box import Box, within
 from mslsq.solvers.planning import Task, linear_solver_of
 from mslsq.solvers.scalar_linearization import ScalarLinearization
 from mslsq.solvers.scalar_step import scalar_steps
@@ -106,19 +107,20 @@ class SolveDraft(Quiet):
                     self._program = WholeSolves(library, NAME, self._layout, self._dtype)
         return self._program is not None and not self.why_not
 
-    def solve(self, values: Values, inputs: tuple[Inputs, ...], max_steps: int) -> Solved:
+    def solve(self, values: Values, inputs: tuple[Inputs, ...], box: Box | tuple[()], max_steps: int) -> Solved:
         """Solve all problems by the program, which `is_ready`."""
         assert self._program is not None
         own, shared = ([inputs[term][name] for term, name in names] for names in (self._own, self._shared))
-        return self._program.solve(values, own, shared, max_steps)
+        solved = self._program.solve([*values, *box], own, shared, max_steps)
+        return solved._replace(values=solved.values[: len(values)])
 
-    def agrees(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> bool:
+    def agrees(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], box: Box | tuple[()]) -> bool:
         """Does the program, which `is_ready`, come to what Python comes to now, from points near some starts?
 
         Its linearization is compared, to rounding: what a residual reads may have changed by little since the program
         was written. Before its first use its first step is, too. Where it does not agree, `why_not` says so.
         """
-        starts = self.solve(values, inputs, 0)
+        starts = self.solve(values, inputs, box, 0)
         finite = torch.isfinite(starts.history[1][:, 0]).nonzero().reshape(-1)
         if not len(finite):
             return False  # nothing to compare: next time
@@ -129,7 +131,8 @@ class SolveDraft(Quiet):
             for tensors, batched in zip(inputs, task.batched, strict=True)
         )
         with TRANSFORM_LOCK, torch.no_grad():
-            python = _Python(few, plan, given)
+            few_bounds = Box(*(side.index_select(0, chosen) for side in box)) if box else ()
+            python = _Python(few, plan, given, few_bounds)
             moved = python.moved(tuple(x.index_select(0, chosen) for x in values), MOVED)
             if not self._is_known_to_step and not self._steps_alike(python, moved):
                 return False
@@ -143,7 +146,7 @@ class SolveDraft(Quiet):
         expected = python.step(moved, linear_solver_of(python.task, python.plan))
         nearby = python.moved(moved, 8 * torch.finfo(self._dtype).eps)
         rounded = python.step(nearby, UnrolledCholesky())
-        found = _figures(self.solve(moved, python.inputs, 1))
+        found = _figures(self.solve(moved, python.inputs, python.box, 1))
         self._is_known_to_step = not _differ(found, expected, rounded, RELATIVE[self._dtype])
         if not self._is_known_to_step:
             self.why_not = "its numbers differ from those of PyTorch"
@@ -158,7 +161,8 @@ class SolveDraft(Quiet):
     def _starts_alike(self, python: "_Python", moved: Values) -> bool:
         """Are cost and matrix those of Python?"""
         nearby = python.moved(moved, 8 * torch.finfo(self._dtype).eps)
-        found, expected, rounded = self.solve(moved, python.inputs, 0), python.start(moved), python.start(nearby)
+        found = self.solve(moved, python.inputs, python.box, 0)
+        expected, rounded = python.start(moved), python.start(nearby)
         columns = expected.matrix.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
         columns = torch.where(columns > 0, columns, 1)
 
@@ -212,17 +216,19 @@ class _Python:
     task: Task
     plan: Plan
     inputs: tuple[Inputs, ...]
+    box: Box | tuple[()]
 
     def _linearizer(self, linear: LinearSolver) -> Linearizer:
         return self.plan.linearizer(self.task.system, self.task.batch, self.task.batched, linear)
 
     def moved(self, values: Values, size: float) -> Values:
-        """Values retracted a little, irregularly."""
+        """Values retracted a little, irregularly, not beyond bounds."""
         linearizer = self._linearizer(UnrolledCholesky())
         columns = linearizer.structure.num_columns
         largest = torch.stack([x.abs().flatten(1).amax(1) for x in values]).amax(0)
         scale = size * torch.where(largest > 0, largest, 1)
-        return linearizer.retract(values, scale[:, None] * irregular(columns, values[0]))
+        moved = linearizer.retract(values, scale[:, None] * irregular(columns, values[0]))
+        return within(linearizer, moved, self.box) if self.box else moved
 
     def start(self, values: Values) -> "_Start":
         """What a linearization comes to."""
@@ -235,7 +241,7 @@ class _Python:
         linearizer = self._linearizer(linear)
         given = linearizer.prepare(self.inputs)
         step = Step(self.task.solver, linearizer, linearizer.linearize)
-        before, first = step.start(values, given)
+        before, first = step.start(values, given, self.box)
         after, second = step(before, given)
         is_running = before.status == Status.RUNNING
         history = [torch.stack(pair, 1) for pair in zip(first[:4], second[:4], strict=True)]

@@ -16,6 +16,7 @@ from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import Native
 from mslsq.problem.system import Inputs
 from mslsq.solution import History
+from mslsq.solvers.box import Box
 from mslsq.solvers.planning import Task, is_small_and_dense, is_watched
 from mslsq.solvers.whole_program import SolveDraft
 from mslsq.solvers.witness import Witness
@@ -74,7 +75,12 @@ def prospect_of(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ..
 
 
 def solved_natively(
-    task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], witness: Witness
+    task: Task,
+    plan: Plan,
+    values: Values,
+    inputs: tuple[Inputs, ...],
+    witness: Witness,
+    box: Box | tuple[()] = (),
 ) -> Ended | None:
     """The end of a solve that a native program has run; None where there is none, or none yet.
 
@@ -86,12 +92,12 @@ def solved_natively(
     prospect = _made_ready(task, plan, values, inputs, wish)
     if prospect is None or is_watched(task.solver) or not _is_witnessed(task, plan, values, witness):
         return None
-    if not _is_taken_up(prospect, task, plan, values, inputs):
+    if not _is_taken_up(prospect, task, plan, values, inputs, box):
         return None
     draft = prospect.draft
     assert draft is not None  # it is ready
     solver, structure = task.solver, plan.structure
-    solved = draft.solve(values, inputs, solver.max_steps)
+    solved = draft.solve(values, inputs, box, solver.max_steps)
     looks = solver.early_stop and solver.max_steps > 0
     return Ended(
         tuple(x.reshape(like.shape) for x, like in zip(solved.values, values, strict=True)),
@@ -136,7 +142,14 @@ def _made_ready(
     return prospect if prospect.is_ready else None
 
 
-def _is_taken_up(prospect: SolveProspect, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> bool:
+def _is_taken_up(
+    prospect: SolveProspect,
+    task: Task,
+    plan: Plan,
+    values: Values,
+    inputs: tuple[Inputs, ...],
+    box: Box | tuple[()],
+) -> bool:
     """Does the program hold what the witness of this plan holds, so that it would be noticed if it goes stale?
 
     The program is older than the plan where it was written for another number of problems, and than its witness where
@@ -145,7 +158,7 @@ def _is_taken_up(prospect: SolveProspect, task: Task, plan: Plan, values: Values
     witness, draft = plan.execution.graphs.get(WITNESS), prospect.draft
     if plan.holds_whole and (task.pinned is not None or plan.whole_witness is witness):
         return True
-    if draft is None or not draft.agrees(task, plan, values, inputs):
+    if draft is None or not draft.agrees(task, plan, values, inputs, box):
         return False
     plan.holds_whole, plan.whole_witness = True, witness
     return True
@@ -174,4 +187,4 @@ def _key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable:
         for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
     )
     starts = tuple((x.shape[1:], x.dtype) for x in values)
-    return "whole solves", task.system.key, task.solver.key, starts, terms, global_key()
+    return "whole solves", task.system.key, task.bounded, task.solver.key, starts, terms, global_key()

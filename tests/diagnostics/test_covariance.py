@@ -181,3 +181,24 @@ def test_values_of_one_problem_do_instead_of_a_solution() -> None:
     torch.testing.assert_close(found, mslsq.covariance(problem, solution, "h"), rtol=1e-14, atol=0)
     with pytest.raises(TypeError, match="or values by variable, not Tensor"):
         mslsq.covariance(problem, solution.value["h"], "h")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [6, 200])
+def test_what_a_bound_holds_is_known(count: int) -> None:
+    x = mslsq.Variable("x", mslsq.Euclidean(2), count=count, upper=torch.tensor([0.1, torch.inf], dtype=D))
+    i, j = torch.arange(count - 1), torch.arange(1, count)
+    generator = torch.Generator().manual_seed(1)
+    problem = mslsq.Problem(
+        mslsq.Prior(x, target=torch.randn(count, 2, generator=generator, dtype=D), weight=mslsq.Scale(0.75)),
+        mslsq.Difference(x[i], x[j], measured=0.3 * torch.randn(count - 1, 2, generator=generator, dtype=D)),
+    )
+    solution = mslsq.solve(problem, {"x": torch.zeros(count, 2, dtype=D)})
+    free = solution.active["x"].flatten() == 0
+    assert 0 < int((~free).sum()) < count
+    eye, zero = torch.eye(count, dtype=D), torch.zeros(count - 1, count, dtype=D)
+    rows = torch.cat([0.75 * eye, zero.index_put((i, j), eye[0, 0]).index_put((i, i), -eye[0, 0])])
+    normal = torch.kron(rows.mT @ rows, torch.eye(2, dtype=D))
+    whole = torch.zeros(2 * count, 2 * count, dtype=D)
+    whole[free.nonzero(), free.nonzero()[:, 0]] = torch.linalg.inv(normal[free][:, free])
+    expected = torch.stack([whole[2 * k : 2 * k + 2, 2 * k : 2 * k + 2] for k in range(count)])
+    torch.testing.assert_close(mslsq.covariance(problem, solution, "x"), expected, rtol=1e-9, atol=1e-12)

@@ -374,11 +374,6 @@ def test_an_error_inside_the_residual_is_the_users_own():
         mslsq.least_squares(broken, START)
 
 
-def test_bounds_say_that_they_are_not_there():
-    with pytest.raises(NotImplementedError, match="sigmoid"):
-        mslsq.least_squares(residual, START, (T, T), bounds=(0, 1))
-
-
 @pytest.mark.parametrize("trace", ["never", "always"])
 def test_an_operation_without_a_forward_derivative_is_differentiated_in_reverse(trace):
     # PyTorch has no forward mode of grid_sample, and the residual has more rows than unknowns

@@ -120,7 +120,7 @@ def equal_bits(one: mslsq.Solution, other: mslsq.Solution) -> bool:
 
 def of_problems(solution: mslsq.Solution, chosen: Tensor) -> mslsq.Solution:
     history = History(*(column[chosen] for column in vars(solution.history).values()))
-    figures = {name: x[chosen] for name, x in vars(solution).items() if name != "history"}
+    figures = {name: x[chosen] for name, x in vars(solution).items() if name not in ("history", "active")}
     return mslsq.Solution(history=history, **figures)
 
 
@@ -401,6 +401,33 @@ def test_an_interrupt_does_not_wait_for_the_end(watch, monkeypatch):
     assert len(calls) == 3
     monkeypatch.undo()
     assert bool(fits(y)(solver).cost.isfinite().all())
+
+
+@pytest.mark.parametrize("kind", SOLVERS)
+def test_bounds_are_met_in_the_same_steps(watch, kind):
+    y = measured(200)
+    middle = fits(y)(mslsq.LevenbergMarquardt(native="never")).value.median(0).values
+    for box in (
+        (None, 100.0),
+        (None, torch.stack([torch.tensor(9.0, dtype=F64), middle[1], middle[2]])),
+        (torch.cat([middle[:2], middle[2:] - 0.2]), middle + torch.tensor([0.0, 0.1, 0.3], dtype=F64)),
+    ):
+        python, native = both(watch, fits(y, bounds=box, project_start=True), kind, max_steps=100)
+        assert_same(python, native)
+        assert int((python.active != native.active).any(-1).sum()) <= 4
+        assert box[0] is None or bool((native.value >= box[0]).all() & (native.value <= box[1]).all())
+    assert bool((native.active != 0).any(0).all())
+
+
+def test_bits_of_a_bounded_problem_do_not_depend_on_its_batch(watch):
+    y = measured(50)
+    lower = torch.rand(50, 3, generator=torch.Generator().manual_seed(4), dtype=F64) - torch.tensor([0.0, 2.0, 1.0])
+    solver = mslsq.LevenbergMarquardt(native="wait", max_steps=60)
+    whole = fits(y, bounds=(lower, None), project_start=True)(solver)
+    for count in (1, 3, 16):
+        part = fits(y[9 : 9 + count], bounds=(lower[9 : 9 + count], None), project_start=True)(solver)
+        assert equal_bits(part, of_problems(whole, torch.arange(9, 9 + count)))
+    assert all(watch.native) and bool((whole.active < 0).any(0).all())
 
 
 def test_an_image_that_all_problems_share_is_looked_up(watch):
