@@ -7,7 +7,7 @@ implicit function theorem in plain reverse mode. A point where only the `gtol` t
 SciPy's and absolute, is counted by itself: a plateau, where a column of the Jacobian has all but vanished.
 
 Some cases have a callback, which watches the steps or stops them, a few are compiled (half a minute a graph), some wait
-for native programs, and in some the size of the batch changes from call to call.
+for native programs, in some the size of the batch changes from call to call, and some have bounds.
 
     python benchmarks/trust_solves.py --count 2000 --seed 0 --out solves.json
 """
@@ -66,6 +66,7 @@ RARE: dict[str, dict[str, float]] = {
 LATER: dict[str, dict[str, float]] = {
     "native": {"auto": 0.6, "wait": 0.4},
     "sizes": {"equal": 0.6, "changing": 0.4},
+    "bounds": {"none": 0.6, "some": 0.4},
 }
 """... as it does in those that were there before these."""
 SIZES = (3, 5, 3, 1)
@@ -248,38 +249,56 @@ def solver_of(case: dict[str, str], callback: Watch | None) -> Any:
     )
 
 
-def solved(case: dict[str, str], read: Any, start: Tensor, y: Tensor, callback: Watch | None = None) -> Any:
+Box = tuple[Tensor, Tensor] | None
+"""Lower and upper bounds, (3,) each."""
+
+
+def box_around(case: dict[str, str], truth: Tensor, generator: random.Random) -> Box:
+    """Bounds that may cut off the minimum."""
+    if case.get("bounds", "none") == "none":
+        return None
+    below, above = (torch.tensor([generator.uniform(-0.1, 0.5) for _ in range(3)]).to(truth) for _ in range(2))
+    return truth - below, torch.maximum(truth + above, truth - below + 0.05)
+
+
+def solved(
+    case: dict[str, str], read: Any, start: Tensor, y: Tensor, callback: Watch | None = None, box: Box = None
+) -> Any:
     """The solution for data (12,) or (batch, 12) through the case's front door; value (3,) or (batch, 3)."""
     family, solver = case["family"], solver_of(case, callback)
     batched = y.ndim == 2
+    within: dict[str, Any] = {} if box is None else {"bounds": box, "project_start": True}
+    projected: dict[str, Any] = {} if box is None else {"project_start": True}
 
     def residual(p: Tensor, y: Tensor) -> Tensor:
         return read(y) * prediction(family, p) - y
 
     def one(y: Tensor, in_dims: Any = None) -> Any:
         if case["front"] == "least_squares":
-            return mslsq.least_squares(residual, start, (y,), solver=solver, in_dims=in_dims)
+            return mslsq.least_squares(residual, start, (y,), solver=solver, in_dims=in_dims, **within)
         if case["front"] == "closure":
             if in_dims is not None:
-                return mslsq.least_squares(lambda p, q: residual(p, q), start, (y,), solver=solver, in_dims=in_dims)
-            return mslsq.least_squares(lambda p: residual(p, y), start, solver=solver)
+                function = lambda p, q: residual(p, q)  # noqa: E731
+                return mslsq.least_squares(function, start, (y,), solver=solver, in_dims=in_dims, **within)
+            return mslsq.least_squares(lambda p: residual(p, y), start, solver=solver, **within)
         if case["front"] == "curve_fit":
 
             def model(p: Tensor, t: Tensor) -> Tensor:
                 return read(t) * prediction(family, p)
 
             dims = None if in_dims is None else (None, 0, None)
-            return mslsq.curve_fit(model, T.to(y.dtype), y, start, solver=solver, in_dims=dims)
-        variable = mslsq.Variable("p", mslsq.Euclidean(3))
+            return mslsq.curve_fit(model, T.to(y.dtype), y, start, solver=solver, in_dims=dims, **within)
+        lower, upper = (None, None) if box is None else box
+        variable = mslsq.Variable("p", mslsq.Euclidean(3), lower=lower, upper=upper)
         row = y[0] if in_dims is not None else y
         problem = mslsq.Problem(Fit(variable, family=family, read=read, y=row[None], name="fit"))
         if in_dims is not None:
             dims = ({"p": None}, {"fit": {"y": 0}})
             data = {"fit": {"y": y[:, None]}}
-            return mslsq.solve(problem, {"p": start}, data, solver=solver, in_dims=dims)
+            return mslsq.solve(problem, {"p": start}, data, solver=solver, in_dims=dims, **projected)
         if case["front"] == "layer":
-            return mslsq.LeastSquaresLayer(problem, solver=solver)({"p": start}, {"fit": {"y": y[None]}})
-        return mslsq.solve(problem, {"p": start}, solver=solver)
+            return mslsq.LeastSquaresLayer(problem, solver=solver, **projected)({"p": start}, {"fit": {"y": y[None]}})
+        return mslsq.solve(problem, {"p": start}, solver=solver, **projected)
 
     if case["batch"] == "vmap":
         return torch.func.vmap(one)(y)
@@ -290,7 +309,15 @@ def value_of(solution: Any) -> Tensor:
     return solution.value["p"] if isinstance(solution.value, dict) else solution.value
 
 
-def judged(case: dict[str, str], read: Any, start: Tensor, y: Tensor, value: Tensor) -> str:
+def held_by(box: Box, value: Tensor, gradient: Tensor) -> Tensor:
+    """Which parameters a bound holds against the gradient."""
+    if box is None:
+        return torch.zeros(3, dtype=torch.bool)
+    lower, upper = box
+    return ((value <= lower) & (gradient >= 0)) | ((value >= upper) & (gradient <= 0))
+
+
+def judged(case: dict[str, str], read: Any, start: Tensor, y: Tensor, value: Tensor, box: Box) -> str:
     """What plain PyTorch and SciPy say of one converged problem; empty where nothing is wrong, `PLATEAU` where only the
     case's own `gtol` is met."""
     double = case["dtype"] == "float64"
@@ -302,23 +329,34 @@ def judged(case: dict[str, str], read: Any, start: Tensor, y: Tensor, value: Ten
 
     r = residual(x)
     rows = torch.stack([torch.autograd.grad(entry, x, retain_graph=True)[0] for entry in r])
-    cosine = ((rows.T @ r).abs() / (rows.norm(dim=0) * r.norm() + 1e-30)).amax()
+    gradient = rows.T @ r
+    if box is not None and bool(((value < box[0]) | (value > box[1])).any()):
+        return f"outside of its bounds: {value.tolist()}"
+    gradient = torch.where(held_by(box, value, gradient), 0, gradient)
+    cosine = (gradient.abs() / (rows.norm(dim=0) * r.norm() + 1e-30)).amax()
     level = r.norm() / (y64.norm() + 1e-30)
     if float(cosine) < (1e-4 if double else 5e-2) or float(level) < (1e-7 if double else 1e-3):
         return ""
     cost = 0.5 * float(r @ r)
+    options: dict[str, Any] = {"method": "lm"}
+    origin = start.double().numpy()
+    if box is not None:
+        lower, upper = (side.double().numpy() for side in box)
+        options = {"bounds": (lower, upper), "xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14}
+        origin = np.clip(origin, lower, upper)
     found = scipy.optimize.least_squares(
-        lambda p: residual(torch.from_numpy(p)).detach().numpy(), start.double().numpy(), method="lm", max_nfev=5000
+        lambda p: residual(torch.from_numpy(p)).detach().numpy(), origin, max_nfev=5000, **options
     )
     if cost <= found.cost * (1 + (1e-6 if double else 1e-3)):
         return ""
-    if float((rows.T @ r).abs().amax()) <= tolerances(case)["gtol"]:
+    if float(gradient.abs().amax()) <= tolerances(case)["gtol"]:
         return PLATEAU
     return f"cosine {float(cosine):.1e}, cost {cost:.6e}, SciPy {found.cost:.6e}"
 
 
-def derivative_error(case: dict[str, str], read: Any, y: Tensor, value: Tensor, found: Tensor) -> str:
-    """The relative error of ∂Σx*/∂y for one problem, by the implicit function theorem; empty where it is small."""
+def derivative_error(case: dict[str, str], read: Any, y: Tensor, value: Tensor, found: Tensor, box: Box) -> str:
+    """The relative error of ∂Σx*/∂y for one problem, by the implicit function theorem for what no bound holds; empty
+    where it is small."""
     x, data = value.detach().requires_grad_(), y.detach().clone().requires_grad_()
 
     def cost(p: Tensor, d: Tensor) -> Tensor:
@@ -327,10 +365,14 @@ def derivative_error(case: dict[str, str], read: Any, y: Tensor, value: Tensor, 
 
     (g,) = torch.autograd.grad(cost(x, data), x, create_graph=True)
     hessian = torch.stack([torch.autograd.grad(entry, x, retain_graph=True)[0] for entry in g])
+    free = ~held_by(box, value.detach(), g.detach())
+    if not bool(free.any()):
+        return "a derivative where bounds hold all" if bool(found.any()) else ""
+    g, hessian = g[free], hessian[free][:, free]
     eigenvalues = torch.linalg.eigvalsh(hessian)
     if float(eigenvalues.min()) < 1e-6 * float(eigenvalues.max()):
         return ""  # badly conditioned: nothing can be told
-    expected = torch.autograd.grad(g, data, -torch.linalg.solve(hessian, torch.ones_like(x)))[0]
+    expected = torch.autograd.grad(g, data, -torch.linalg.solve(hessian, torch.ones_like(g)))[0]
     error = float((found - expected).abs().max() / (expected.abs().max() + 1e-30))
     return f"derivative off by {error:.1e}" if error > 1e-4 else ""
 
@@ -351,16 +393,19 @@ def run_case(case: dict[str, str], seed: int) -> Verdict:
         count = SIZES[call] if case.get("sizes") == "changing" else SIZES[0]
         y = clean + 0.05 * torch.randn((12,) if case["batch"] == "one" else (count, 12), dtype=dtype)
         y = (0.8 + 0.4 * generator.random()) * y
+        box = box_around(case, truth, generator)
         try:
             if case["derivative"] == "backward":
                 y.requires_grad_()
-            solution = solved(case, read, start, y, callback)
+            solution = solved(case, read, start, y, callback, box)
             value = value_of(solution)
             gradient = None
             if case["derivative"] == "backward" and dtype == torch.float64:
                 (gradient,) = torch.autograd.grad(value.sum(), y)
             elif case["derivative"] == "jacfwd" and dtype == torch.float64 and case["batch"] == "one":
-                gradient = torch.func.jacfwd(lambda q, read=read: value_of(solved(case, read, start, q)).sum())(y)
+                gradient = torch.func.jacfwd(
+                    lambda q, read=read, box=box: value_of(solved(case, read, start, q, None, box)).sum()
+                )(y)
         except Exception as error:
             text = str(error)
             teaches = isinstance(error, (ValueError, TypeError, NotImplementedError)) or "Write instead" in text
@@ -382,11 +427,11 @@ def run_case(case: dict[str, str], seed: int) -> Verdict:
             if not bool(done[k]):
                 continue
             converged += 1
-            wrong = judged(case, read, start, data[k], values[k])
+            wrong = judged(case, read, start, data[k], values[k], box)
             if wrong == PLATEAU:
                 plateaus, wrong = plateaus + 1, ""
             if not wrong and gradients is not None and bool(usable[k]) and not gradients[k].isnan().any():
-                wrong = derivative_error(case, read, data[k], values[k], gradients[k])
+                wrong = derivative_error(case, read, data[k], values[k], gradients[k], box)
             if wrong:
                 return Verdict(case, seed, "wrong", f"call {call}, problem {k}: {wrong}")
     if plateaus:

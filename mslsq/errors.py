@@ -6,6 +6,7 @@ from mslsq.adjoint.warning import NotDifferentiableWarning, UnconvergedAdjointWa
 from mslsq.diagnostics.covariance import SingularCovarianceError
 from mslsq.front.curve_fit import CovarianceWarning
 from mslsq.front.prepared_call import HiddenStateError
+from mslsq.front.statement import SolveInterrupted
 from mslsq.kernels.library import KernelsMissingWarning
 from mslsq.kernels.loading import KernelsMissingError, KernelsNotKeptWarning
 from mslsq.linear.independent_kinds import EliminationError
@@ -60,6 +61,7 @@ __all__ = [
     "ShapeError",
     "SingularCovarianceError",
     "SlowResidualWarning",
+    "SolveInterrupted",
     "SolverOptionError",
     "UncollectedTensorError",
     "UnconvergedAdjointWarning",

@@ -22,6 +22,8 @@ class Status(IntEnum):
     SINGULAR = 5
     NON_FINITE = 6
     STALLED = 7
+    INTERRUPTED = 8
+    TIME_BUDGET = 9
 
     @property
     def sentence(self) -> str:
@@ -58,6 +60,13 @@ _SENTENCES = {
         "See gradient_norm: where it is small this is a minimum and the tolerances are below what the dtype can "
         "resolve; where it is large the residual has a kink here (abs, max, relu, a bilinear field), or its Jacobian "
         "is wrong."
+    ),
+    Status.INTERRUPTED: (
+        "Not converged: interrupted (Ctrl-C). This is the best point so far; give it as the start to go on."
+    ),
+    Status.TIME_BUDGET: (
+        "Not converged: the time_budget of the solver is spent. This is the best point so far; give it as the start to "
+        "go on."
     ),
 }
 

@@ -31,6 +31,8 @@ class Made:
     plan: Plan | None = None
     structure: pytree.Structure | None = None
     """How the flat output belongs together: an `Answer`."""
+    interrupted: bool = False
+    """Has a KeyboardInterrupt ended the solve?"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +78,7 @@ class Call:
             begin = time.thread_time()  # not that of others, who would decide what is made
             prepared = adjoint.prepare(ended)
             has_looked(ended, inputs, time.thread_time() - begin)
-        self.made.plan = outcome.planned[0]
+        self.made.plan, self.made.interrupted = outcome.planned[0], outcome.interrupted
         return Answer(
             outcome.values,
             outcome.cost,

@@ -24,6 +24,8 @@ class SolvedSystem(NamedTuple):
     solution: Solution
     """Its `value` the tuple of storages (batch, count, storage); every figure has the batch axis."""
     plan: Plan
+    interrupted: bool
+    """By a KeyboardInterrupt?"""
 
 
 def solve_system(
@@ -93,7 +95,7 @@ def solve_system(
         _active(task, answer.values, bounds) if bounds else (),
     )
     assert call.made.plan is not None  # the solve has been run
-    return SolvedSystem(solution, call.made.plan)
+    return SolvedSystem(solution, call.made.plan, call.made.interrupted)
 
 
 def _active(task: Task, values: Values, bounds: Inputs) -> tuple[Tensor, ...]:

@@ -1,5 +1,6 @@
 """The solver as a layer of a network: an `nn.Module` without state between calls."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,7 +57,9 @@ class LeastSquaresLayer(nn.Module):
         """As `mslsq.solve(problem, values, data, in_dims=in_dims)`."""
         if is_being_exported():
             return exported_solve(self.problem, values, data, in_dims, self.solver)
-        options = {"solver": self.solver, "adjoint": self.adjoint, "project_start": self.project_start}
+        # In a training loop a step of the optimizer with half a solution would follow.
+        solver = dataclasses.replace(self.solver, on_interrupt="raise")
+        options = {"solver": solver, "adjoint": self.adjoint, "project_start": self.project_start}
         return solve(self.problem, values, data, in_dims=in_dims, **options)
 
     def extra_repr(self) -> str:

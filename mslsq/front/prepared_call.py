@@ -89,8 +89,8 @@ class Prepared(Generic[Kind]):
                 inputs[term][name] = leaf if axis is None else leaf.movedim(axis, 0)
         bounds = fixed.statement.bounds
         starts = bounds.projected(fixed.statement.system, self._starts(fixed.statement, arguments[0]))
-        found, plan = solve_system(fixed.task, starts, inputs, bounds.tensors, self._adjoint)
-        return self._result(None, fixed.statement.given_back(found, plan, self._solver, inputs), arguments)
+        found = solve_system(fixed.task, starts, inputs, bounds.tensors, self._adjoint)
+        return self._result(None, fixed.statement.given_back(found, self._solver, inputs), arguments)
 
     def _looked_at(self, arguments: tuple[Any, ...]) -> Any:
         """The call as its front door does it, with the hidden state compared."""

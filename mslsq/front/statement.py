@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mslsq.adjoint import Adjoint, Implicit, solve_system
 from mslsq.adjoint.compiling import refuse_fake_tensors
+from mslsq.adjoint.solve import SolvedSystem
 from mslsq.front.bounds import NO_BOUNDS, StatedBounds
 from mslsq.front.leaves import Leaf, Start
 from mslsq.levels import backward_may_come
@@ -22,6 +23,14 @@ from mslsq.solvers import LevenbergMarquardt, Solver
 from mslsq.solvers.planning import Task
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.validation import instance_of
+
+
+class SolveInterrupted(KeyboardInterrupt):
+    """A solve was interrupted during its steps; `solution` is the best point so far, in the form of the start."""
+
+    def __init__(self, solution: Solution):
+        super().__init__("The solve was interrupted; `solution` of this exception is the best point so far.")
+        self.solution = solution
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,18 +77,24 @@ class Statement:
         instance_of("solver", solver, Solver)
         instance_of("adjoint", adjoint, Adjoint)
         refuse_fake_tensors(self.starts[0].tensor)
-        found, plan = solve_system(self.task(solver), self.values, self.inputs, self.bounds.tensors, adjoint)
-        return self.given_back(found, plan, solver, self.inputs)
+        found = solve_system(self.task(solver), self.values, self.inputs, self.bounds.tensors, adjoint)
+        return self.given_back(found, solver, self.inputs)
 
-    def given_back(
-        self, found: Solution, plan: Plan, solver: Solver, inputs: tuple[dict[str, Tensor], ...]
-    ) -> "Solved":
-        """A solution as the engine has it, `found`, in the form of the start; `inputs` are what it was found for."""
-        storages = found.value
+    def given_back(self, system: SolvedSystem, solver: Solver, inputs: tuple[dict[str, Tensor], ...]) -> "Solved":
+        """A solution as the engine has it in the form of the start; `inputs` are what it was found for.
+
+        Raises:
+            SolveInterrupted: a KeyboardInterrupt has ended the solve, and the solver is not to return then.
+        """
+        found, storages, plan = system.solution, system.solution.value, system.plan
         if self.size is None:
             found = found.of_problem(0)
         active = self.entries_in_users_form(found.active) if self.bounds.of else ()
         found = replace(found, value=self.in_users_form(found.value), active=active)
+        if system.interrupted and solver.on_interrupt == "raise":
+            if transforms_are_active():
+                raise KeyboardInterrupt  # under a transform a solution means nothing outside
+            raise SolveInterrupted(found)
         return Solved(self, found, storages, plan, solver, inputs)
 
 

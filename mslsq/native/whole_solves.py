@@ -38,6 +38,12 @@ class Solved(NamedTuple):
     history: tuple[Tensor, Tensor, Tensor, Tensor]
     """Cost, gradient norm, step norm, damping, each (batch, max_steps + 1), NaN after the stop."""
     accepted: Tensor
+    interrupted: bool = False
+    """By a KeyboardInterrupt? Then some problems are still where they began, their status 0."""
+
+
+UNSOLVED = -1
+"""The status of a problem that no program has come to the end of."""
 
 
 class _Job(ctypes.Structure):
@@ -109,7 +115,14 @@ class WholeSolves:
             )
             for k in range(threads)
         ]
-        self._run(jobs)
+        try:
+            self._run(jobs)
+        except KeyboardInterrupt:
+            unsolved = (solved.status == UNSOLVED).nonzero()[:, 0]
+            if not len(unsolved):
+                return solved._replace(interrupted=True)
+            starts, data = ([x[unsolved] for x in tensors] for tensors in (values, own))
+            return _merged(solved, self.solve(starts, data, shared, 0), unsolved)._replace(interrupted=True)
         return solved
 
     def _run(self, jobs: list[_Job]) -> None:
@@ -131,7 +144,7 @@ class WholeSolves:
     def _empty(self, batch: int, max_steps: int) -> Solved:
         real = self.dtype
         cost, gradient_norm = torch.empty(batch, dtype=real), torch.empty(batch, dtype=real)
-        counts = [torch.empty(batch, dtype=torch.int64) for _ in range(2)]
+        counts = [torch.full((batch,), UNSOLVED) for _ in range(2)]
         # In one piece, whose memory the C library keeps for the next solve: that is 2 of the 8 ms of 1,024 small fits.
         figures = torch.full((4, batch, max_steps + 1), torch.nan, dtype=real).unbind()
         return Solved(
@@ -144,6 +157,18 @@ class WholeSolves:
             (figures[0], figures[1], figures[2], figures[3]),
             torch.zeros(batch, max_steps + 1, dtype=torch.bool),
         )
+
+
+def _merged(solved: Solved, at_start: Solved, chosen: Tensor) -> Solved:
+    """With some problems where they began."""
+    for name in ("cost", "gradient_norm", "matrix", "status", "num_steps"):
+        getattr(solved, name)[chosen] = getattr(at_start, name)
+    for whole, own in zip(solved.values, at_start.values, strict=True):
+        whole[chosen] = own
+    for whole, own in zip((*solved.history, solved.accepted), (*at_start.history, at_start.accepted), strict=True):
+        whole[chosen] = torch.nan if whole.is_floating_point() else False
+        whole[chosen, :1] = own
+    return solved
 
 
 def _placed(tensor: Tensor, dtype: torch.dtype) -> Tensor:

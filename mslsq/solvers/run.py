@@ -54,6 +54,8 @@ class Outcome:
     """What the solve ran on."""
     matrix: Tensor
     """Of the last linearization, that of `values`: the normal equations, or a triangle."""
+    interrupted: bool = False
+    """By a KeyboardInterrupt?"""
 
 
 def run(
@@ -98,7 +100,7 @@ def _solved(
     last: bool = False,
 ) -> Outcome | None:
     """The solution; None where the graphs that it took turn out to be stale, and were dropped."""
-    asks = task.solver.early_stop
+    asks, begun = task.solver.early_stop, time.perf_counter()
     with torch.no_grad():
         values = tuple(x.contiguous() for x in values)
         plan, linearizer, prepared = planned(task, values, inputs, differentiated, native, bounds)
@@ -106,11 +108,12 @@ def _solved(
         box = box_of(linearizer, values, bounds) if bounds else ()
         ended = solved_natively(task, plan, values, inputs, witness, box) if native and not keep_trajectory else None
         is_whole, trajectory = ended is not None, ()
+        why = None if ended is None or not ended.interrupted else Status.INTERRUPTED
         table = Table(task.solver, linearizer, _notes(task, plan)) if task.solver.verbose else None
         if ended is None:
             runner = Runner(plan, linearizer, task.solver, prepared, witness)
-            ended, trajectory = _stepped(task, plan, runner, values, box, table, keep_trajectory)
-        status = torch.where(ended.status == Status.RUNNING, int(Status.MAX_STEPS), ended.status)
+            ended, trajectory, why = _stepped(task, plan, runner, values, box, table, keep_trajectory, begun)
+        status = torch.where(ended.status == Status.RUNNING, int(why or Status.MAX_STEPS), ended.status)
         stale = None if task.pinned is not None else witness.disagrees(values, ended.values)
         if asks and stale is not None and bool(stale):
             witness.check_deterministic(values, ended.values)
@@ -121,6 +124,8 @@ def _solved(
                 plan.prospects[number].give_up()
             if is_whole:
                 plan.plain.whole.give_up()
+            if why is Status.INTERRUPTED:
+                raise KeyboardInterrupt  # what was found is of a residual that has changed
             return None
         if not asks and stale is not None:
             # Without asking the device nothing can be recorded again; but a stale graph must not pass for an answer.
@@ -141,6 +146,7 @@ def _solved(
             trajectory,
             (plan, linearizer, prepared),
             ended.matrix,
+            why is Status.INTERRUPTED,
         )
 
 
@@ -157,26 +163,38 @@ def _stepped(
     box: Box | tuple[()],
     table: Table | None,
     keep_trajectory: bool,
-) -> tuple[Ended, Trajectory | tuple[()]]:
-    """The end of a solve whose steps Python takes, and what they can be taken again from, if that is to be kept."""
+    begun: float,
+) -> tuple[Ended, Trajectory | tuple[()], Status | None]:
+    """The end of a solve whose steps Python takes, what they can be taken again from, if that is to be kept, and what
+    ended them from outside: a clock that has run since `begun`, or an interrupt."""
     solver = task.solver
     state, record = runner.start(values, box)
     records, methods = [record], []
-    is_idle, begin = False, None
-    for number in range(solver.max_steps + 1):
-        if _told_to_stop(solver, table, number, records[-1], state) or number == solver.max_steps:
-            break
-        if solver.early_stop:
-            if number == 0:
-                running, is_idle = first_look(state.status, record.gradient_norm)
-            else:
-                running = bool((state.status == Status.RUNNING).any())
-            if not running:
+    is_idle, begin, why, done = False, None, None, 0
+    try:
+        while done < solver.max_steps:
+            if _told_to_stop(solver, table, done, records[-1], state):
                 break
-        methods.append((state.accuracy, state.method))
-        state, record = runner.step(state)
-        records.append(record)
-        begin = time.perf_counter() if number == 0 else begin  # the first step imports and records
+            if solver.early_stop:
+                if done == 0:
+                    running, is_idle = first_look(state.status, record.gradient_norm)
+                else:
+                    running = bool((state.status == Status.RUNNING).any())
+                if not running:
+                    break
+            if solver.time_budget is not None and time.perf_counter() - begun > solver.time_budget:
+                why = Status.TIME_BUDGET
+                break
+            methods.append((state.accuracy, state.method))
+            after, record = runner.step(state)
+            records.append(record)
+            state, done = after, done + 1
+            begin = time.perf_counter() if done == 1 else begin  # the first step imports and records
+        else:
+            _told_to_stop(solver, table, done, records[-1], state)
+    except KeyboardInterrupt:
+        why = Status.INTERRUPTED  # a step that was not finished has changed nothing
+        del records[done + 1 :], methods[done:]
     seconds = 0.0 if begin is None else time.perf_counter() - begin
     whole = plan.plain.whole
     for prospect in (*plan.prospects.values(), *([] if whole is None else [whole])):
@@ -192,7 +210,7 @@ def _stepped(
         state.model.matrix,
         is_idle,
     )
-    return ended, _trajectory(records[1:], methods) if keep_trajectory and methods else ()
+    return ended, _trajectory(records[1:], methods) if keep_trajectory and methods else (), why
 
 
 def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Record, state: State) -> bool:

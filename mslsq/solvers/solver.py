@@ -75,6 +75,11 @@ class Solver:
         verbose: print a table as the solve goes on.
         trace: `"auto"` records the step as a plain graph as soon as that pays, `"always"` at once, `"never"` not at
             all.
+        time_budget: seconds after which no further step is begun; the problems that are still running end with
+            `Status.TIME_BUDGET`. A step that has begun is not cut short.
+        on_interrupt: what a KeyboardInterrupt (Ctrl-C) during the steps does: `"raise"` raises `SolveInterrupted`, a
+            KeyboardInterrupt whose `solution` is the best point so far; `"return"` returns that solution. The problems
+            that were still running have `Status.INTERRUPTED`.
         native: `"auto"` compiles residuals beside the solve where that pays, and runs them as native programs from a
             later solve on; `"wait"` waits for the compiler, `"never"` runs none. The variable `MSLSQ_NATIVE` says the
             same for a process, the stricter word holds. See `docs/guide/native_programs.md`.
@@ -96,6 +101,8 @@ class Solver:
     verbose: bool = False
     trace: Literal["auto", "always", "never"] = "auto"
     native: Native = "auto"
+    time_budget: float | None = None
+    on_interrupt: Literal["raise", "return"] = "raise"
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -105,6 +112,9 @@ class Solver:
                 number(f"{name}: {option}", getattr(self, option), least=0, error=SolverOptionError)
         one_of(f"{name}: trace", self.trace, ("auto", "always", "never"), SolverOptionError)
         one_of(f"{name}: native", self.native, CHOICES, SolverOptionError)
+        one_of(f"{name}: on_interrupt", self.on_interrupt, ("raise", "return"), SolverOptionError)
+        if self.time_budget is not None:
+            number(f"{name}: time_budget", self.time_budget, above=0, error=SolverOptionError)
         if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
             raise SolverOptionError(
                 f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky(), "
@@ -115,7 +125,7 @@ class Solver:
     @property
     def key(self) -> tuple[Any, ...]:
         """What a graph of the step depends on."""
-        skip = ("callback", "verbose", "max_steps", "early_stop", "trace", "native")
+        skip = ("callback", "verbose", "max_steps", "early_stop", "trace", "native", "time_budget", "on_interrupt")
         return (type(self), *(v for k, v in self.__dict__.items() if k not in skip))
 
     @property

@@ -35,6 +35,8 @@ class Ended(NamedTuple):
     matrix: Tensor
     is_idle: bool
     """Is the gradient of a problem exactly zero at its start?"""
+    interrupted: bool = False
+    """By a KeyboardInterrupt?"""
 
 
 @dataclass
@@ -109,6 +111,7 @@ def solved_natively(
         History(*solved.history, solved.accepted),
         solved.matrix.reshape(-1, structure.num_components, structure.size, structure.size),
         looks and not bool(solved.history[1][:, 0].all()),
+        solved.interrupted,
     )
 
 

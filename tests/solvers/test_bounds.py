@@ -296,3 +296,38 @@ def test_an_unbounded_solve_has_no_active_bounds():
     assert mslsq.least_squares(decay, torch.ones(3, dtype=F64), (measured(),)).active == ()
     same = mslsq.least_squares(decay, torch.ones(3, dtype=F64), (measured(),), bounds=(None, INF))
     assert same.active == ()
+
+
+ROSENBROCK = [
+    ([-2.0, 1.0], ([-INF, -1.5], INF)),
+    ([2.0, 2.0], ([-INF, 1.5], INF)),
+    ([-2.0, 2.0], ([-INF, 1.5], INF)),
+    ([0.0, 2.0], ([-INF, 1.5], [1.0, INF])),
+    ([2.0, 2.0], ([1.0, 1.5], [3.0, 3.0])),
+    ([-1.2, 1.0], ([-50.0, 0.0], [0.5, 100.0])),
+]
+"""The bounded Rosenbrock problems of SciPy's own tests of `least_squares`."""
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("start", "bounds"), ROSENBROCK)
+def test_rosenbrock_within_the_bounds_of_scipys_tests(method, start, bounds):
+    def residual(x: Tensor) -> Tensor:
+        return torch.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]])
+
+    x0 = torch.tensor(start, dtype=F64)
+    solution = mslsq.least_squares(residual, x0, bounds=bounds, solver=method(gtol=1e-9))
+    assert bool(solution.converged) and float(solution.gradient_norm) < 1e-5
+    low, high = (np.broadcast_to(np.asarray(side, dtype=float), 2) for side in bounds)
+    best = min(
+        scipy.optimize.least_squares(
+            lambda x: residual(torch.as_tensor(x)).numpy(),
+            start,
+            bounds=(low, high),
+            method=name,
+            xtol=1e-15,
+            ftol=1e-15,
+        ).cost
+        for name in ("trf", "dogbox")
+    )
+    assert float(solution.cost) <= best * (1 + 1e-6) + 1e-12
