@@ -29,7 +29,9 @@ def is_being_exported() -> bool:
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
-def exported_solve(problem: Problem, values: Any, data: Any, in_dims: Any, solver: Solver) -> Solution:
+def exported_solve(
+    problem: Problem, values: Any, data: Any, in_dims: Any, solver: Solver, project_start: bool
+) -> Solution:
     """`solve` as `max_steps` steps of plain operations, for inference.
 
     Raises:
@@ -37,7 +39,7 @@ def exported_solve(problem: Problem, values: Any, data: Any, in_dims: Any, solve
             `mslsq.interop.export`, which records on real numbers.
     """
     check_exportable(solver)
-    stated = _Stated(problem, dataclasses.replace(solver, trace="never"), in_dims)
+    stated = _Stated(problem, dataclasses.replace(solver, trace="never"), in_dims, project_start)
     plain = pytree.map_leaves(lambda leaf: leaf.value if isinstance(leaf, Shared) else leaf, (values, data or {}))
     leaves, structure = pytree.flatten(plain)
     found: dict[str, Any] = {}
@@ -103,12 +105,13 @@ def check_exportable(solver: Solver, layer: str = "") -> None:
 class _Stated(nn.Module):
     """The solve of a problem, as a module that `functional_call` gives other parameters."""
 
-    def __init__(self, problem: Problem, solver: Solver, in_dims: Any):
+    def __init__(self, problem: Problem, solver: Solver, in_dims: Any, project_start: bool):
         super().__init__()
-        self.problem, self.solver, self.in_dims = problem, solver, in_dims
+        self.problem, self.solver = problem, solver
+        self.options = {"in_dims": in_dims, "project_start": project_start}
 
     def forward(self, values: Any, data: Any) -> Solution:
-        return solve(self.problem, values, data, in_dims=self.in_dims, solver=self.solver)
+        return solve(self.problem, values, data, solver=self.solver, **self.options)
 
 
 def _stand_in(tensor: Tensor) -> Tensor:

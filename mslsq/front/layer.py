@@ -56,7 +56,7 @@ class LeastSquaresLayer(nn.Module):
     ) -> Solution:
         """As `mslsq.solve(problem, values, data, in_dims=in_dims)`."""
         if is_being_exported():
-            return exported_solve(self.problem, values, data, in_dims, self.solver)
+            return exported_solve(self.problem, values, data, in_dims, self.solver, self.project_start)
         # In a training loop a step of the optimizer with half a solution would follow.
         solver = dataclasses.replace(self.solver, on_interrupt="raise")
         options = {"solver": solver, "adjoint": self.adjoint, "project_start": self.project_start}

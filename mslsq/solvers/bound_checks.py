@@ -7,6 +7,7 @@ from torch import Tensor
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.manifolds.space import Space
+from mslsq.native.choice import is_recorded_elsewhere
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.leaf import LeafSpace
 from mslsq.problem.system import Inputs, System
@@ -47,11 +48,13 @@ def is_weakly_held(
 
 
 def check_start(system: System, values: Values, bounds: Inputs) -> None:
-    """Look whether bounds are a box with the start in it.
+    """Look whether bounds are a box with the start in it; not where something else records the solve for later.
 
     Raises:
         ProblemError: they are not; names the entry, and the problem of a batch.
     """
+    if is_recorded_elsewhere():
+        return
     for unknown, x in zip(system.unknowns, values, strict=True):
         if not unknown.is_bounded:
             continue

@@ -155,3 +155,26 @@ def test_torch_export_of_what_it_cannot_take_names_the_way_that_works():
 
     with pytest.raises(Exception, match=r"LeastSquaresLayer.*mslsq\.interop\.export"):
         torch.export.export(Bare(), given)
+
+
+@mslsq.cost
+def grown(x: mslsq.Euclidean, at: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x) - at
+
+
+@pytest.mark.parametrize("with_torch", [False, True])
+def test_a_bounded_layer_exports_its_bounds(with_torch):
+    x = mslsq.Variable("x", mslsq.Euclidean(2), count=2, lower=0.1, upper=torch.tensor(0.5, dtype=F64))
+    problem = mslsq.Problem(grown(x, at=torch.ones(2, 2, dtype=F64), name="grown"))
+    layer = mslsq.LeastSquaresLayer(
+        problem, mslsq.LevenbergMarquardt(max_steps=12, early_stop=False), project_start=True
+    )
+    start = {"x": torch.zeros(2, 2, dtype=F64)}
+    at, other = (torch.tensor(x, dtype=F64) for x in ([[2.0, 1.0], [1.3, 1.5]], [[1.4, 9.0], [0.2, 1.2]]))
+    data = {"grown": {"at": at}}
+    program = torch.export.export(layer, (start, data)) if with_torch else export(layer, (start, data))
+    for given in (at, other):
+        found = program.module()(start, {"grown": {"at": given}})
+        value = found.value["x"] if with_torch else found["value"]["x"]
+        expected = torch.log(given).clamp(0.1, 0.5)
+        torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
