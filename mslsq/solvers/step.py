@@ -321,7 +321,8 @@ def _by_cost(state: State, cost: Float[Tensor, "batch"], proposal: Proposal) -> 
     """The decrease of the cost, whether it is too small to tell, and whether it is a success."""
     decrease = state.model.cost - cost
     rounding = LEVEL * torch.finfo(cost.dtype).eps * state.model.cost
-    level = (decrease.abs() <= rounding) & (proposal.predicted <= rounding)
+    # A step that bounds cut off may be promised to raise the cost: by much, that is no level.
+    level = (decrease.abs() <= rounding) & (proposal.predicted.abs() <= rounding)
     descends = (decrease > SUFFICIENT * proposal.predicted) & (proposal.predicted > 0)
     return decrease, level, descends
 
