@@ -2,8 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,6 +13,9 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole
+from mslsq.front.fits.fitted import Fitted
+from mslsq.front.fits.parameters import Parameters, started
+from mslsq.front.fits.result import CurveFit
 from mslsq.front.measurements import Measurements, Points
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import Solved
@@ -21,29 +23,11 @@ from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
 from mslsq.private import is_wrapped
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
-from mslsq.solution import Solution
 from mslsq.solvers import Solver
 
 
 class CovarianceWarning(UserWarning):
     """The covariance of a fit could not be estimated: its entries are infinite."""
-
-
-@dataclass(frozen=True)
-class CurveFit:
-    """The result of a curve fit: a pytree of tensors, one entry per fit of a batch.
-
-    `value`, `covariance` and `standard_errors` carry derivatives.
-    """
-
-    value: Any
-    """The parameters, in the shape of `p0`."""
-    covariance: Float[Tensor, "*batch n n"]
-    """Of all parameters, in the order of the flattened leaves of `p0`."""
-    standard_errors: Any
-    """Square roots of the covariance's diagonal, in the shape of `p0`."""
-    solution: Solution
-    """Cost, status, steps of the solve."""
 
 
 @outside_compiled_regions
@@ -96,21 +80,34 @@ def curve_fit(
     >>> fit = mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t) + p[2], t, y, torch.ones(3, dtype=torch.float64))
     >>> fit.value, fit.standard_errors
     """
-    measurements = measured(model, t, y, p0, sigma, mask, in_dims)
-    points, dims = prepared_points(measurements)
-    stated = stated_residual(residual_of(model), p0, points, in_dims=dims, loss=loss, bounds=bounds)
-    return fit_of(stated.statement.solved(solver, adjoint), points, absolute_sigma, loss)
+    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims)
+    stated = stated_residual(fit.residual, fit.p0, fit.points, in_dims=fit.dims, loss=loss, bounds=bounds)
+    return fit_of(stated.statement.solved(solver, adjoint), fit, absolute_sigma, loss)
 
 
-def measured(model: Any, t: Any, y: Any, p0: Any, sigma: Any, mask: Any, in_dims: Any) -> Measurements:
-    """The points of a call; an error for anything that cannot be fitted."""
-    return Measurements(t, y, p0, _checked(model, y, p0, sigma), mask, in_dims)
+class Fit(NamedTuple):
+    """What a call asks for."""
 
+    model: Callable[[Any, Any], Tensor]
+    residual: Callable[..., Tensor]
+    """What is minimised, of p and the points."""
+    p0: Any
+    points: Points
+    dims: Any
+    """`in_dims` of p and the points."""
+    t_dims: Any
+    sigma: str
+    """How the errors of y were given: "none", "number", "each", "matrix"."""
 
-def prepared_points(measurements: Measurements) -> tuple[Points, Any]:
-    """The arguments of the residual behind p, and the `in_dims` of all its arguments."""
-    points, t_dims = measurements.prepare()
-    return points, None if measurements.size is None else (measurements.p0_dims, t_dims, 0, 0, 0)
+    @classmethod
+    def of(cls, model: Any, t: Any, y: Any, p0: Any, sigma: Any, mask: Any, in_dims: Any) -> "Fit":
+        """An error for anything that cannot be fitted."""
+        given = _checked(model, y, p0, sigma)
+        p0 = started(p0, y)
+        measurements = Measurements(t, y, p0, given, mask, in_dims)
+        points, t_dims = measurements.prepare()
+        dims = None if measurements.size is None else (measurements.p0_dims, t_dims, 0, 0, 0)
+        return cls(model, residual_of(model), p0, points, dims, t_dims, measurements.sigma_kind)
 
 
 def residual_of(model: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
@@ -122,21 +119,37 @@ def residual_of(model: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
     return residual
 
 
-def fit_of(solved: Solved, points: Points, absolute_sigma: bool, loss: RobustLoss | None) -> CurveFit:
-    """The solution of `residual_of` with its covariance."""
-    solution = solved.solution
+def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | None) -> CurveFit:
+    """The solution of `fit.residual` with its covariance."""
+    solution, batched = solved.solution, solved.statement.size is not None
     r, jacobian = solved.residual_and_jacobian()
 
     def covariance(jacobian: Tensor, r: Tensor, used: Tensor) -> Tensor:
         return _covariance(jacobian, r, used, absolute_sigma, loss)
 
-    if solved.statement.size is None:
-        matrix = covariance(jacobian[0], r[0], points.used)
+    if batched:
+        matrix = vmap(covariance)(jacobian, r, fit.points.used)
     else:
-        matrix = vmap(covariance)(jacobian, r, points.used)
+        matrix = covariance(jacobian[0], r[0], fit.points.used)
     _warn_where_infinite(matrix)
+    parameters = Parameters.of(solution.value, int(batched))
+    fitted = Fitted.of(
+        fit.points,
+        parameters.vector(solution.value),
+        matrix,
+        fit.t_dims,
+        model=fit.model,
+        residual=fit.residual,
+        parameters=parameters,
+        batched=batched,
+        sigma=fit.sigma,
+        absolute_sigma=absolute_sigma,
+        loss=loss,
+        solver=solved.solver,
+        mode=solved.jacobian_mode,
+    )
     deviation = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
-    return CurveFit(solution.value, matrix, _like(solution.value, deviation), solution)
+    return CurveFit(solution.value, matrix, parameters.tree(deviation), solution, fitted)
 
 
 def _residual(model: Any, p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
@@ -193,15 +206,6 @@ def _triangle(matrix: Float[Tensor, "rows n"]) -> Float[Tensor, "n n"]:
     return torch.linalg.qr(matrix, mode="reduced").R
 
 
-def _like(tree: Any, vector: Float[Tensor, "*batch n"]) -> Any:
-    """The entries of a vector in the shapes of a tree of parameters."""
-    leaves, structure = pytree.flatten(tree)
-    batch = vector.ndim - 1
-    sizes = [leaf.shape[batch:].numel() for leaf in leaves]
-    parts = [part.reshape(leaf.shape) for part, leaf in zip(vector.split(sizes, -1), leaves, strict=True)]
-    return pytree.unflatten(parts, structure)
-
-
 def _warn_where_infinite(covariance: Tensor) -> None:
     """Say which fits have no covariance, where values can be looked at."""
     if is_wrapped(covariance):
@@ -238,11 +242,3 @@ def _checked(model: Any, y: Any, p0: Any, sigma: Any) -> Tensor | None:
     if isinstance(sigma, (int, float)) and not isinstance(sigma, bool):
         return torch.as_tensor(float(sigma), dtype=y.dtype, device=y.device)
     raise ProblemError(f"sigma must be a tensor or a number, not {type(sigma).__name__}.")
-
-
-pytree.register(
-    CurveFit,
-    lambda fit: ([getattr(fit, field.name) for field in fields(CurveFit)], None),
-    lambda children, _: CurveFit(*children),
-    lambda _: [field.name for field in fields(CurveFit)],
-)

@@ -70,6 +70,14 @@ class Measurements:
         either = f"{one}" if self.y_dim is None else f"{tuple(self.y.shape)} or, for all fits, {one}"
         raise ShapeError(f"mask has shape {tuple(mask.shape)}; expected that of y, {either}.")
 
+    @property
+    def sigma_kind(self) -> str:
+        """How the errors of y are given: "none", "number", "each" point its own, or a covariance "matrix"."""
+        if self.sigma is None:
+            return "none"
+        shape = shape_of_one(self.sigma.shape, self.sigma_dim)
+        return "number" if shape == () else "each" if shape == self._one else "matrix"
+
     def prepare(self) -> tuple[Points, Any]:
         """Missing points made harmless, sigma turned into whitening, once per fit and outside the solve; and the
         `in_dims` of t. All else has the batch axis first."""

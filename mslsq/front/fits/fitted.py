@@ -1,0 +1,133 @@
+"""What was fitted, kept for questions asked afterwards: the points, the parameters, and the model they belong to."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import vmap
+
+from mslsq import pytree
+from mslsq.front.fits.parameters import Parameters
+from mslsq.front.measurements import Points
+from mslsq.linearize.derivatives import Mode, value_and_jacobian
+from mslsq.losses import RobustLoss
+from mslsq.solvers import Solver
+from mslsq.tracing.graph import TRANSFORM_LOCK
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """Everything about a fit but its tensors. Two are equal where they are one object."""
+
+    model: Callable[[Any, Any], Tensor]
+    residual: Callable[..., Tensor]
+    parameters: Parameters
+    t: Any
+    """The pytree behind p, its tensors replaced by places."""
+    t_dims: tuple[int | None, ...]
+    """The batch axis of each tensor of t; None where all fits share it."""
+    batched: bool
+    """Does the call have a batch of its own, by in_dims?"""
+    sigma: str
+    """How the errors of y were given: "none", "number", "each", "matrix"."""
+    absolute_sigma: bool
+    loss: RobustLoss | None
+    solver: Solver | None
+    mode: Mode
+    """How the model is differentiated, as in the solve."""
+
+    def t_of(self, tensors: tuple[Tensor, ...]) -> Any:
+        """t with these tensors."""
+        return pytree.map_leaves(lambda leaf: tensors[leaf.number] if isinstance(leaf, Place) else leaf, self.t)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor of t was."""
+
+    number: int
+
+
+class One(NamedTuple):
+    """The tensors of one fit."""
+
+    free: Float[Tensor, "n"]
+    covariance: Float[Tensor, "n n"]
+    t: tuple[Tensor, ...]
+    y: Tensor
+    whitening: Tensor
+    used: Tensor
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A pytree: the tensors of all fits, batch axes first, and their recipe."""
+
+    tensors: One
+    recipe: Recipe
+
+    @classmethod
+    def of(cls, points: Points, free: Tensor, covariance: Tensor, t_dims: Any, **recipe: Any) -> "Fitted":
+        """From what a solve was given and has found; `t_dims` is the tree of batch axes of t."""
+        leaves, structure = pytree.flatten(points.t)
+        dims = pytree.leaves(t_dims) if recipe["batched"] else [None] * len(leaves)
+        numbers = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        places = [Place(numbers.index(number)) if number in numbers else leaf for number, leaf in enumerate(leaves)]
+        tensors = One(free, covariance, tuple(leaves[n] for n in numbers), points.y, points.whitening, points.used)
+        frame = pytree.unflatten(places, structure)
+        return cls(tensors, Recipe(t=frame, t_dims=tuple(dims[number] for number in numbers), **recipe))
+
+    @property
+    def outer(self) -> int:
+        """How many batch axes a `vmap` around the call has put in front."""
+        return self.tensors.free.ndim - 1 - self.recipe.batched
+
+    @property
+    def dims(self) -> One:
+        """The batch axes of the tensors within those."""
+        return One(0, 0, self.recipe.t_dims, 0, 0, 0)  # pyright: ignore[reportArgumentType]
+
+    def each(self, function: Callable[..., Any], *others: Any, dims: tuple[int | None, ...] = ()) -> Any:
+        """`function(one, *others)` of every fit; `dims` is 0 for those of the others that differ between the fits."""
+        if self.recipe.batched:
+            function = vmap(function, in_dims=(self.dims, *dims))
+        for _ in range(self.outer):
+            function = vmap(function, in_dims=(0, *dims))
+        with TRANSFORM_LOCK:  # forward-mode levels are global in PyTorch
+            return function(self.tensors, *others)
+
+    def of_problem(self, index: tuple[int, ...]) -> "Fitted":
+        """One fit of the batch."""
+        outer, own = index[: self.outer], index[self.outer :]
+        tensors = pytree.map_leaves(lambda tensor: tensor[outer], self.tensors)
+        if self.recipe.batched:
+            t = tuple(
+                tensor if dim is None else tensor.select(dim, own[0])
+                for tensor, dim in zip(tensors.t, self.recipe.t_dims, strict=True)
+            )
+            picked = [None if name == "t" else tensor[own] for name, tensor in tensors._asdict().items()]
+            tensors = One(*picked)._replace(t=t)  # pyright: ignore[reportArgumentType]
+        alone = {field.name: getattr(self.recipe, field.name) for field in fields(Recipe)}
+        return Fitted(tensors, Recipe(**{**alone, "batched": False, "t_dims": (None,) * len(tensors.t)}))
+
+    def with_jacobian(
+        self, function: Callable[[Float[Tensor, "n"]], Tensor], one: One
+    ) -> tuple[Float[Tensor, "rows"], Float[Tensor, "rows n"]]:
+        """A function of the free parameters of one fit, and its Jacobian."""
+        return value_and_jacobian(lambda free: function(free).reshape(-1), one.free, self.recipe.mode)
+
+
+def variance(jacobian: Float[Tensor, "rows n"], covariance: Float[Tensor, "n n"]) -> Float[Tensor, "rows"]:
+    """The diagonal of J Σ Jᵀ."""
+    return torch.einsum("ri,ij,rj->r", jacobian, covariance, jacobian).clamp(min=0)
+
+
+pytree.register(
+    Fitted,
+    lambda fitted: ([fitted.tensors], fitted.recipe),
+    lambda children, recipe: Fitted(children[0], recipe),
+    lambda _: ["tensors"],
+)

@@ -1,0 +1,128 @@
+"""What a fit implies: predictions with bands, derived quantities with errors, samples of the parameters."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq import pytree
+from mslsq.front.fits.fitted import Fitted, One, variance
+from mslsq.problem.errors import ProblemError, ShapeError
+
+Band = Literal["confidence", "prediction"]
+
+
+class Prediction(NamedTuple):
+    """What the model predicts, and a band around it."""
+
+    mean: Tensor
+    lower: Tensor
+    upper: Tensor
+
+
+class Propagated(NamedTuple):
+    """Derived quantities: their values, their standard errors in the same shapes, and the covariance of all entries."""
+
+    value: Any
+    standard_errors: Any
+    covariance: Float[Tensor, "*batch m m"]
+
+
+def predicted(
+    fitted: Fitted,
+    t: Any,
+    own_t: bool,
+    noise: Callable[[One, Tensor], Tensor] | None,
+    quantile: Float[Tensor, "*batch"],
+    scale: Float[Tensor, "*batch"],
+) -> Prediction:
+    """The model at t with mean ± quantile · √(J Σ Jᵀ + noise² · scale).
+
+    Args:
+        fitted: the fits.
+        t: the points; None for those of the fit.
+        own_t: has each fit points of its own, the first axis of every tensor in t?
+        noise: of one fit and its prediction, the standard deviation of new measurements; None: a confidence band.
+        quantile: how many standard deviations the band reaches to each side.
+        scale: of the noise.
+    """
+    leaves, structure = pytree.flatten(t)
+    given = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
+
+    def of_one(one: One, given: tuple[Tensor, ...], quantile: Tensor, scale: Tensor) -> Prediction:
+        rest = iter(given)
+        new = pytree.unflatten([next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves], structure)
+        at = fitted.recipe.t_of(one.t) if t is None else new
+
+        def model(free: Tensor) -> Tensor:
+            return fitted.recipe.model(fitted.recipe.parameters.tree(free), at)
+
+        mean = model(one.free)
+        if not isinstance(mean, Tensor):
+            raise ShapeError(f"model(p, t) returned {type(mean).__name__}, not a tensor.")
+        _, jacobian = fitted.with_jacobian(model, one)
+        spread = variance(jacobian, one.covariance).reshape(mean.shape)
+        if noise is not None:
+            spread = spread + scale * noise(one, mean) ** 2
+        reach = quantile * spread.sqrt()
+        return Prediction(mean, mean - reach, mean + reach)
+
+    return fitted.each(of_one, given, quantile, scale, dims=(0 if own_t else None, 0, 0))
+
+
+def noise_of(fitted: Fitted, sigma: Tensor | float | None, at_points: bool) -> Callable[[One, Tensor], Tensor]:
+    """The standard deviation of new measurements, relative to the scale of the fit.
+
+    Raises:
+        ProblemError: the fit had an error for each point, which says nothing of other points.
+    """
+    if sigma is not None:
+        return lambda _one, mean: torch.as_tensor(sigma, dtype=mean.dtype, device=mean.device).expand(mean.shape)
+    if fitted.recipe.sigma in ("none", "number"):
+        return lambda one, mean: (1 / one.whitening.amax()).expand(mean.shape)
+    if fitted.recipe.sigma == "each" and at_points:
+        return lambda one, _mean: 1 / one.whitening
+    raise ProblemError(
+        "predict(band='prediction'): the fit had a sigma for every point of its own, so the errors of new measurements "
+        "are not known. Give them: fit.predict(t, band='prediction', sigma=...)."
+    )
+
+
+def propagated(fitted: Fitted, function: Callable[[Any], Any]) -> Propagated:
+    """The delta method: the covariance of function(p) is G Σ Gᵀ, with G its Jacobian at the solution."""
+
+    def of_one(one: One) -> Propagated:
+        value = function(fitted.recipe.parameters.tree(one.free))
+        leaves, structure = pytree.flatten(value)
+        if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
+            raise ProblemError("propagate: function(p) must return a tensor or a pytree of tensors.")
+
+        def joined(free: Tensor) -> Tensor:
+            own = pytree.leaves(function(fitted.recipe.parameters.tree(free)))
+            return torch.cat([leaf.reshape(-1) for leaf in own])
+
+        _, jacobian = fitted.with_jacobian(joined, one)
+        covariance = jacobian @ one.covariance @ jacobian.mT
+        deviation = covariance.diagonal().clamp(min=0).sqrt().split([leaf.numel() for leaf in leaves])
+        errors = [part.reshape(leaf.shape) for part, leaf in zip(deviation, leaves, strict=True)]
+        return Propagated(value, pytree.unflatten(errors, structure), covariance)
+
+    return fitted.each(of_one)
+
+
+def sampled(fitted: Fitted, count: int, generator: torch.Generator | None) -> Any:
+    """`count` draws from the normal distribution N(p, Σ), the axis of the draws first; NaN where Σ is not finite."""
+    mean, covariance = fitted.tensors.free, fitted.tensors.covariance
+    deviation = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
+    # Of the correlations: units of the parameters that differ by 1e16 and more leave no covariance a factor.
+    safe = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+    eye = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
+    correlation = covariance / (safe[..., :, None] * safe[..., None, :])
+    correlation = torch.where(eye.bool(), eye, correlation)
+    factor, failed = torch.linalg.cholesky_ex(torch.where(torch.isfinite(correlation), correlation, eye))
+    sound = (failed == 0) & torch.isfinite(covariance).all(-1).all(-1)
+    white = torch.randn((count, *mean.shape), generator=generator, dtype=mean.dtype, device=mean.device)
+    draws = mean + deviation * torch.einsum("...ij,s...j->s...i", factor, white)
+    return torch.where(sound[..., None], draws, torch.nan)
