@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -22,6 +22,9 @@ from mslsq.front.fits.tables import dict_of, frame_of
 from mslsq.problem.errors import IndexRangeError, ProblemError
 from mslsq.solution import Solution
 from mslsq.validation import integer, one_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -244,6 +247,27 @@ class CurveFit:
             ImportError: pandas is not installed.
         """
         return frame_of(self)
+
+    @outside_compiled_regions
+    def plot(
+        self, path: "Path | str | None" = None, *, index: int | tuple[int, ...] | None = None, level: float = 0.95
+    ) -> Any:
+        """A picture: data, fit and bands above, residuals below; see `mslsq.plotting.plot_fit`.
+
+        Args:
+            path: of a PNG to write.
+            index: which fit of a batch.
+            level: of the bands.
+
+        Returns:
+            The matplotlib figure.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        from mslsq.plotting import plot_fit  # from a floor above, for the convenience of a method
+
+        return plot_fit(self, path, index=index, level=level)
 
     @property
     def _parameters(self) -> Parameters:
