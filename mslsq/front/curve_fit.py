@@ -1,7 +1,7 @@
 """`curve_fit`: a model, points and their errors, in SciPy's meaning: values and their standard errors."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,8 @@ from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole
 from mslsq.front.fits.fitted import Fitted
 from mslsq.front.fits.parameters import Parameters, started
-from mslsq.front.fits.result import CurveFit
+from mslsq.front.fits.result import CurveFit, of_all
+from mslsq.front.fits.scheme import Divided, Scheme, divided, without_ties
 from mslsq.front.measurements import Measurements, Points
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import Solved
@@ -40,6 +41,8 @@ def curve_fit(
     sigma: Float[Tensor, "*points"] | Float[Tensor, "points points"] | float | None = None,
     absolute_sigma: bool = False,
     bounds: Any = None,
+    fixed: Any = None,
+    tied: Mapping[str, Callable[[Any], Tensor]] | None = None,
     mask: Bool[Tensor, "*points"] | None = None,
     in_dims: Any = None,
     solver: Solver | None = None,
@@ -58,6 +61,11 @@ def curve_fit(
         absolute_sigma: `False`: only the ratios of sigma matter, the covariance is scaled by the reduced chi-square,
             Σ(r/sigma)² / (points − parameters). `True`: sigma is meant in the units of y, nothing is scaled.
         bounds: as for `least_squares`.
+        fixed: parameters that are held. Of a dict p0 a dict by name: a number or tensor to hold it at (differentiable;
+            the name may be missing in p0), `True` to hold it at the start, a tensor of bool to hold those entries at
+            the start. Of another p0 a tensor of bool, or a tree of them.
+        tied: parameters that follow from others: functions by name, `{"b": lambda p: 2 * p["a"]}`. `p` has all that
+            are free or fixed, and those tied before. They need no start.
         mask: which points count, in the shape of y (and then mapped as y is) or of the y of one fit. Fits with
             different numbers of points make a batch by padding. Points that do not count have no weight and are no
             degrees of freedom; their t, where it is as long as y and mapped like it, is replaced by that of a point
@@ -80,8 +88,8 @@ def curve_fit(
     >>> fit = mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t) + p[2], t, y, torch.ones(3, dtype=torch.float64))
     >>> fit.value, fit.standard_errors
     """
-    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims)
-    stated = stated_residual(fit.residual, fit.p0, fit.points, in_dims=fit.dims, loss=loss, bounds=bounds)
+    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds)
+    stated = stated_residual(fit.residual, fit.p0, fit.arguments, in_dims=fit.dims, loss=loss, bounds=bounds)
     return fit_of(stated.statement.solved(solver, adjoint), fit, absolute_sigma, loss)
 
 
@@ -92,29 +100,56 @@ class Fit(NamedTuple):
     residual: Callable[..., Tensor]
     """What is minimised, of p and the points."""
     p0: Any
+    """The start of what is free."""
     points: Points
+    division: Divided
     dims: Any
-    """`in_dims` of p and the points."""
+    """`in_dims` of p, the points and what is held."""
     t_dims: Any
     sigma: str
     """How the errors of y were given: "none", "number", "each", "matrix"."""
 
     @classmethod
-    def of(cls, model: Any, t: Any, y: Any, p0: Any, sigma: Any, mask: Any, in_dims: Any) -> "Fit":
+    def of(
+        cls,
+        model: Any,
+        t: Any,
+        y: Any,
+        p0: Any,
+        sigma: Any,
+        mask: Any,
+        in_dims: Any,
+        fixed: Any = None,
+        tied: Any = None,
+        bounds: Any = None,
+    ) -> "Fit":
         """An error for anything that cannot be fitted."""
         given = _checked(model, y, p0, sigma)
-        p0 = started(p0, y)
-        measurements = Measurements(t, y, p0, given, mask, in_dims)
+        if bounds is not None and (fixed is not None or tied):
+            raise ProblemError("bounds together with fixed or tied parameters are not supported yet.")
+        start = started(without_ties(p0, tied, fixed), y)
+        measurements = Measurements(t, y, start, given, mask, in_dims)
+        keys = tuple({**p0, **start, **(tied or {})}) if tied else ()
+        division = divided(start, measurements.p0_dims, fixed, tied, keys)
         points, t_dims = measurements.prepare()
-        dims = None if measurements.size is None else (measurements.p0_dims, t_dims, 0, 0, 0)
-        return cls(model, residual_of(model), p0, points, dims, t_dims, measurements.sigma_kind)
+        dims = None
+        if measurements.size is not None:
+            dims = (division.free_dims, t_dims, 0, 0, 0, division.held_dims)
+        residual = residual_of(model, division.scheme)
+        return cls(model, residual, division.free, points, division, dims, t_dims, measurements.sigma_kind)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Of the residual, behind p."""
+        return (*self.points, self.division.held)
 
 
-def residual_of(model: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
-    """What is minimised: a function of p and the points."""
+def residual_of(model: Callable[[Any, Any], Tensor], scheme: Scheme | None) -> Callable[..., Tensor]:
+    """What is minimised: a function of the free parameters, the points, and what is held."""
 
-    def residual(p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
-        return _residual(model, p, t, y, whitening, used)
+    def residual(p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor, held: tuple[Tensor, ...]) -> Tensor:
+        complete = p if scheme is None else scheme.complete(p, held)
+        return _residual(model, complete, t, y, whitening, used)
 
     return residual
 
@@ -132,24 +167,25 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
     else:
         matrix = covariance(jacobian[0], r[0], fit.points.used)
     _warn_where_infinite(matrix)
-    parameters = Parameters.of(solution.value, int(batched))
-    fitted = Fitted.of(
-        fit.points,
-        parameters.vector(solution.value),
-        matrix,
-        fit.t_dims,
-        model=fit.model,
-        residual=fit.residual,
-        parameters=parameters,
-        batched=batched,
-        sigma=fit.sigma,
-        absolute_sigma=absolute_sigma,
-        loss=loss,
-        solver=solved.solver,
-        mode=solved.jacobian_mode,
-    )
-    deviation = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
-    return CurveFit(solution.value, matrix, parameters.tree(deviation), solution, fitted)
+    free = Parameters.of(solution.value, int(batched))
+    division = fit.division
+    recipe = {
+        "model": fit.model,
+        "residual": fit.residual,
+        "free": free,
+        "parameters": free,
+        "scheme": division.scheme,
+        "held_dims": division.held_dims if batched else (None,) * len(division.held),
+        "batched": batched,
+        "sigma": fit.sigma,
+        "absolute_sigma": absolute_sigma,
+        "loss": loss,
+        "solver": solved.solver,
+        "mode": solved.jacobian_mode,
+        "notes": ("",) * free.count,
+    }
+    vector = free.vector(solution.value)
+    return of_all(Fitted.of(fit.points, division.held, vector, matrix, fit.t_dims, **recipe), solution)
 
 
 def _residual(model: Any, p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:

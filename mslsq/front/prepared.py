@@ -79,6 +79,8 @@ class PreparedFit:
         sigma: Any = None,
         absolute_sigma: bool = False,
         bounds: Any = None,
+        fixed: Any = None,
+        tied: Any = None,
         mask: Tensor | None = None,
         in_dims: Any = None,
         solver: Solver | None = None,
@@ -86,16 +88,17 @@ class PreparedFit:
         adjoint: Adjoint | None = None,
     ):
         self._model, self._in_dims, self._absolute_sigma, self._loss = model, in_dims, absolute_sigma, loss
-        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims)
+        self._fixed, self._tied = fixed, tied
+        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds)
         options = {"in_dims": fit.dims, "loss": loss, "bounds": bounds}
-        self._solve = _PreparedWhole(fit.residual, fit.p0, fit.points, options, solver, adjoint)
+        self._solve = _PreparedWhole(fit.residual, fit.p0, fit.arguments, options, solver, adjoint)
 
     @outside_compiled_regions
     def __call__(self, t: Any, y: Tensor, p0: Any, *, sigma: Any = None, mask: Tensor | None = None) -> CurveFit:
         """As `mslsq.curve_fit(model, t, y, p0, sigma=sigma, mask=mask, ...)` with the options that it was prepared
         with."""
-        fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims)
-        return fit_of(self._solve.solved(fit.p0, tuple(fit.points)), fit, self._absolute_sigma, self._loss)
+        fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, self._fixed, self._tied)
+        return fit_of(self._solve.solved(fit.p0, fit.arguments), fit, self._absolute_sigma, self._loss)
 
 
 class _PreparedWhole(PreparedResidual):

@@ -1,7 +1,7 @@
 """What was fitted, kept for questions asked afterwards: the points, the parameters, and the model they belong to."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch.func import vmap
 
 from mslsq import pytree
 from mslsq.front.fits.parameters import Parameters
+from mslsq.front.fits.scheme import Scheme
 from mslsq.front.measurements import Points
 from mslsq.linearize.derivatives import Mode, value_and_jacobian
 from mslsq.losses import RobustLoss
@@ -24,7 +25,14 @@ class Recipe:
 
     model: Callable[[Any, Any], Tensor]
     residual: Callable[..., Tensor]
+    free: Parameters
+    """Those that the solve varies."""
     parameters: Parameters
+    """Those that the model takes: with the ones held and tied."""
+    scheme: Scheme | None
+    """How they come from those that are free; None where all are."""
+    held_dims: tuple[int | None, ...]
+    """The batch axis of each tensor that is held."""
     t: Any
     """The pytree behind p, its tensors replaced by places."""
     t_dims: tuple[int | None, ...]
@@ -38,6 +46,13 @@ class Recipe:
     solver: Solver | None
     mode: Mode
     """How the model is differentiated, as in the solve."""
+    notes: tuple[str, ...]
+    """Per entry of the parameters, why it was not varied: "fixed", "tied", or nothing."""
+
+    def p_of(self, free: Float[Tensor, "n"], held: tuple[Tensor, ...]) -> Any:
+        """The parameters of one fit, as the model takes them."""
+        tree = self.free.tree(free)
+        return tree if self.scheme is None else self.scheme.complete(tree, held)
 
     def t_of(self, tensors: tuple[Tensor, ...]) -> Any:
         """t with these tensors."""
@@ -60,6 +75,7 @@ class One(NamedTuple):
     y: Tensor
     whitening: Tensor
     used: Tensor
+    held: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -70,13 +86,17 @@ class Fitted:
     recipe: Recipe
 
     @classmethod
-    def of(cls, points: Points, free: Tensor, covariance: Tensor, t_dims: Any, **recipe: Any) -> "Fitted":
+    def of(
+        cls, points: Points, held: tuple[Tensor, ...], vector: Tensor, covariance: Tensor, t_dims: Any, **recipe: Any
+    ) -> "Fitted":
         """From what a solve was given and has found; `t_dims` is the tree of batch axes of t."""
         leaves, structure = pytree.flatten(points.t)
         dims = pytree.leaves(t_dims) if recipe["batched"] else [None] * len(leaves)
         numbers = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         places = [Place(numbers.index(number)) if number in numbers else leaf for number, leaf in enumerate(leaves)]
-        tensors = One(free, covariance, tuple(leaves[n] for n in numbers), points.y, points.whitening, points.used)
+        tensors = One(
+            vector, covariance, tuple(leaves[n] for n in numbers), points.y, points.whitening, points.used, held
+        )
         frame = pytree.unflatten(places, structure)
         return cls(tensors, Recipe(t=frame, t_dims=tuple(dims[number] for number in numbers), **recipe))
 
@@ -88,7 +108,7 @@ class Fitted:
     @property
     def dims(self) -> One:
         """The batch axes of the tensors within those."""
-        return One(0, 0, self.recipe.t_dims, 0, 0, 0)  # pyright: ignore[reportArgumentType]
+        return One(0, 0, self.recipe.t_dims, 0, 0, 0, self.recipe.held_dims)  # pyright: ignore[reportArgumentType]
 
     def each(self, function: Callable[..., Any], *others: Any, dims: tuple[int | None, ...] = ()) -> Any:
         """`function(one, *others)` of every fit; `dims` is 0 for those of the others that differ between the fits."""
@@ -104,14 +124,12 @@ class Fitted:
         outer, own = index[: self.outer], index[self.outer :]
         tensors = pytree.map_leaves(lambda tensor: tensor[outer], self.tensors)
         if self.recipe.batched:
-            t = tuple(
-                tensor if dim is None else tensor.select(dim, own[0])
-                for tensor, dim in zip(tensors.t, self.recipe.t_dims, strict=True)
-            )
-            picked = [None if name == "t" else tensor[own] for name, tensor in tensors._asdict().items()]
-            tensors = One(*picked)._replace(t=t)  # pyright: ignore[reportArgumentType]
-        alone = {field.name: getattr(self.recipe, field.name) for field in fields(Recipe)}
-        return Fitted(tensors, Recipe(**{**alone, "batched": False, "t_dims": (None,) * len(tensors.t)}))
+            leaves, structure = pytree.flatten(tensors)
+            dims = pytree.leaves(self.dims)
+            picked = [x if dim is None else x.select(dim, own[0]) for x, dim in zip(leaves, dims, strict=True)]
+            tensors = pytree.unflatten(picked, structure)
+        t_dims, held_dims = (None,) * len(tensors.t), (None,) * len(tensors.held)
+        return Fitted(tensors, replace(self.recipe, batched=False, t_dims=t_dims, held_dims=held_dims))
 
     def with_jacobian(
         self, function: Callable[[Float[Tensor, "n"]], Tensor], one: One

@@ -81,8 +81,16 @@ def _solved(
     solution = least_squares(
         _residual_of(fitted),
         start.reshape(2 * n, n - 1),
-        (held.reshape(-1), _orders(n, held.device), fitted.recipe.t_of(one.t), one.y, one.whitening, one.used),
-        in_dims=(0, 0, 0, None, None, None, None),
+        (
+            held.reshape(-1),
+            _orders(n, held.device),
+            fitted.recipe.t_of(one.t),
+            one.y,
+            one.whitening,
+            one.used,
+            one.held,
+        ),
+        in_dims=(0, 0, 0, None, None, None, None, None),
         solver=_solver(fitted),
         loss=fitted.recipe.loss,
     )
@@ -98,7 +106,7 @@ def _orders(n: int, device: torch.device) -> Int[Tensor, "m n"]:
 
 
 def _residual_of(fitted: Fitted) -> Callable[..., Tensor]:
-    of_all, parameters = fitted.recipe.residual, fitted.recipe.parameters
+    of_all, parameters = fitted.recipe.residual, fitted.recipe.free
 
     def residual(others: Tensor, held: Tensor, order: Tensor, *points: Any) -> Tensor:
         return of_all(parameters.tree(torch.cat([others, held[None]])[order]), *points)
@@ -109,7 +117,7 @@ def _residual_of(fitted: Fitted) -> Callable[..., Tensor]:
 def _sum(fitted: Fitted, one: One, free: Float[Tensor, "n"]) -> Float[Tensor, ""]:
     """Σ ρ(r²) of one fit."""
     recipe = fitted.recipe
-    residual = recipe.residual(recipe.parameters.tree(free), recipe.t_of(one.t), one.y, one.whitening, one.used)
+    residual = recipe.residual(recipe.free.tree(free), recipe.t_of(one.t), one.y, one.whitening, one.used, one.held)
     squared = residual.square()
     return (squared if recipe.loss is None else recipe.loss(squared)).sum()
 

@@ -1,5 +1,6 @@
 """Parameters of a fit: the tree that the model takes, the vector of those that are free, and a name for every entry."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -19,7 +20,8 @@ ROOT = "p"
 class Parameters:
     """The parameters of one fit."""
 
-    structure: pytree.Structure
+    build: Callable[[list[Any]], Any]
+    """The tree from its leaves."""
     shapes: tuple[torch.Size, ...]
     """Of the leaves, without batch axes."""
     names: tuple[str, ...]
@@ -28,11 +30,11 @@ class Parameters:
     @classmethod
     def of(cls, tree: Any, batch_axes: int) -> "Parameters":
         """Those of a tree whose leaves have that many batch axes in front."""
-        leaves, structure = pytree.flatten(tree)
+        leaves = pytree.leaves(tree)
         shapes = tuple(leaf.shape[batch_axes:] for leaf in leaves)
         paths = pytree.dotted_names(tree, ROOT)
         named = [entry for path, shape in zip(paths, shapes, strict=True) for entry in entry_names(path, shape)]
-        return cls(structure, shapes, tuple(named))
+        return cls(pytree.Form(tree).tree, shapes, tuple(named))
 
     @property
     def count(self) -> int:
@@ -51,7 +53,7 @@ class Parameters:
         """The entries of a vector, each where it belongs."""
         parts = vector.split([shape.numel() for shape in self.shapes], -1)
         leaves = [part.reshape((*part.shape[:-1], *shape)) for part, shape in zip(parts, self.shapes, strict=True)]
-        return pytree.unflatten(leaves, self.structure)
+        return self.build(leaves)
 
 
 def entry_names(path: str, shape: tuple[int, ...]) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.func import vmap
 
 from mslsq import pytree
 from mslsq.front.fits.fitted import Fitted, One, variance
@@ -57,7 +58,7 @@ def predicted(
         at = fitted.recipe.t_of(one.t) if t is None else new
 
         def model(free: Tensor) -> Tensor:
-            return fitted.recipe.model(fitted.recipe.parameters.tree(free), at)
+            return fitted.recipe.model(fitted.recipe.p_of(free, one.held), at)
 
         mean = model(one.free)
         if not isinstance(mean, Tensor):
@@ -94,17 +95,16 @@ def propagated(fitted: Fitted, function: Callable[[Any], Any]) -> Propagated:
     """The delta method: the covariance of function(p) is G Σ Gᵀ, with G its Jacobian at the solution."""
 
     def of_one(one: One) -> Propagated:
-        value = function(fitted.recipe.parameters.tree(one.free))
+        value = function(fitted.recipe.p_of(one.free, one.held))
         leaves, structure = pytree.flatten(value)
         if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
             raise ProblemError("propagate: function(p) must return a tensor or a pytree of tensors.")
 
         def joined(free: Tensor) -> Tensor:
-            own = pytree.leaves(function(fitted.recipe.parameters.tree(free)))
+            own = pytree.leaves(function(fitted.recipe.p_of(free, one.held)))
             return torch.cat([leaf.reshape(-1) for leaf in own])
 
-        _, jacobian = fitted.with_jacobian(joined, one)
-        covariance = jacobian @ one.covariance @ jacobian.mT
+        covariance = covariance_of(fitted, joined, one)
         deviation = covariance.diagonal().clamp(min=0).sqrt().split([leaf.numel() for leaf in leaves])
         errors = [part.reshape(leaf.shape) for part, leaf in zip(deviation, leaves, strict=True)]
         return Propagated(value, pytree.unflatten(errors, structure), covariance)
@@ -112,8 +112,17 @@ def propagated(fitted: Fitted, function: Callable[[Any], Any]) -> Propagated:
     return fitted.each(of_one)
 
 
+def covariance_of(fitted: Fitted, function: Callable[[Tensor], Tensor], one: One) -> Float[Tensor, "m m"]:
+    """G Σ Gᵀ of a function of the free parameters of one fit. Infinite where Σ is, but for what depends on nothing."""
+    _, jacobian = fitted.with_jacobian(function, one)
+    covariance = jacobian @ one.covariance @ jacobian.mT
+    constant = (jacobian == 0).all(-1)
+    return torch.where(constant[:, None] | constant, 0.0, covariance)
+
+
 def sampled(fitted: Fitted, count: int, generator: torch.Generator | None) -> Any:
-    """`count` draws from the normal distribution N(p, Σ), the axis of the draws first; NaN where Σ is not finite."""
+    """`count` draws of the parameters, those that are free from the normal distribution N(p, Σ); the axis of the draws
+    first. NaN where Σ is not finite."""
     mean, covariance = fitted.tensors.free, fitted.tensors.covariance
     deviation = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
     # Of the correlations: units of the parameters that differ by 1e16 and more leave no covariance a factor.
@@ -125,4 +134,9 @@ def sampled(fitted: Fitted, count: int, generator: torch.Generator | None) -> An
     sound = (failed == 0) & torch.isfinite(covariance).all(-1).all(-1)
     white = torch.randn((count, *mean.shape), generator=generator, dtype=mean.dtype, device=mean.device)
     draws = mean + deviation * torch.einsum("...ij,s...j->s...i", factor, white)
-    return torch.where(sound[..., None], draws, torch.nan)
+    draws = torch.where(sound[..., None], draws, torch.nan)
+    if fitted.recipe.scheme is None:
+        return fitted.recipe.free.tree(draws)
+    of_fits = draws.movedim(0, -2)
+    trees = fitted.each(lambda one, own: vmap(lambda free: fitted.recipe.p_of(free, one.held))(own), of_fits, dims=(0,))
+    return pytree.map_leaves(lambda leaf: leaf.movedim(mean.ndim - 1, 0), trees)

@@ -26,8 +26,7 @@ def rows_of(fit: "CurveFit") -> list[Row]:
     """One row per entry of the parameters of one fit."""
     parameters = fit.fitted.recipe.parameters
     values, errors = (parameters.vector(tree).tolist() for tree in (fit.value, fit.standard_errors))
-    notes = [""] * len(fit.names)
-    return [Row(*row) for row in zip(fit.names, values, errors, notes, strict=True)]
+    return [Row(*row) for row in zip(fit.names, values, errors, fit.notes, strict=True)]
 
 
 def correlations_of(fit: "CurveFit") -> list[tuple[str, str, float]]:

@@ -1,7 +1,7 @@
 """`CurveFit`: the result of a curve fit, and what one asks of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,11 +37,12 @@ class CurveFit:
     """
 
     value: Any
-    """The parameters, in the shape of `p0`."""
+    """The parameters, in the shape of `p0`; those that are tied among them."""
     covariance: Float[Tensor, "*batch n n"]
-    """Of all parameters, in the order of the flattened leaves of `p0`, that of `names`."""
+    """Of all parameters, in the order of `names`, that of the flattened leaves of `value`: zero for those that are
+    fixed, by propagation of errors for those tied to others."""
     standard_errors: Any
-    """Square roots of the covariance's diagonal, in the shape of `p0`."""
+    """Square roots of the covariance's diagonal, in the shape of `value`."""
     solution: Solution
     """Cost, status, steps of the solve."""
     fitted: Fitted
@@ -52,6 +53,11 @@ class CurveFit:
         """Of all entries of the parameters: `a` of {"a": number}, `rate[0]` of {"rate": vector}; of a single tensor
         `p[0]`."""
         return self._parameters.names
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Per entry of `names`: "fixed", "tied", or nothing for one that was varied."""
+        return self.fitted.recipe.notes
 
     @property
     def num_points(self) -> Int[Tensor, "*batch"]:
@@ -101,7 +107,7 @@ class CurveFit:
 
         def of_one(one: One) -> Tensor:
             recipe = self.fitted.recipe
-            missed = recipe.model(recipe.parameters.tree(one.free), recipe.t_of(one.t)) - one.y
+            missed = recipe.model(recipe.p_of(one.free, one.held), recipe.t_of(one.t)) - one.y
             zero = torch.zeros_like(one.y)
             about = one.y - torch.where(one.used, one.y, zero).sum() / one.used.sum()
             left, all_of_it = (torch.where(one.used, part, zero).square().sum() for part in (missed, about))
@@ -209,7 +215,7 @@ class CurveFit:
             not finite.
         """
         integer("sample: count", count, least=1, error=ProblemError)
-        return self._parameters.tree(prediction.sampled(self.fitted, count, generator))
+        return prediction.sampled(self.fitted, count, generator)
 
     @outside_compiled_regions
     def confidence_interval(self, level: float = 0.95, method: Method = "linear") -> Interval:
@@ -225,7 +231,7 @@ class CurveFit:
 
         Returns:
             (lower, upper), each in the shape of `value`. Ends of a profile that never rises as far are infinite; those
-            that could not be found are NaN, with a `ProfileWarning`.
+            that could not be found are NaN, with a `ProfileWarning`. Tied parameters have no profile (NaN).
         """
         one_of("confidence_interval: method", method, ("linear", "profile"), ProblemError)
         quantile = self._quantile(level)
@@ -234,7 +240,7 @@ class CurveFit:
             reach = quantile[..., None] * errors
             return Interval(self._parameters.tree(value - reach), self._parameters.tree(value + reach))
         ends = profile_ends(self.fitted, quantile, self.chi_square, self._variance_of_noise())
-        return Interval(self._parameters.tree(ends[..., 0]), self._parameters.tree(ends[..., 1]))
+        return Interval(self._of_all(ends[..., 0]), self._of_all(ends[..., 1]))
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers, lists and words alone, ready for JSON: parameters by name, statistics, message."""
@@ -273,6 +279,16 @@ class CurveFit:
     def _parameters(self) -> Parameters:
         return self.fitted.recipe.parameters
 
+    def _of_all(self, free: Float[Tensor, "*batch n"]) -> Any:
+        """Figures of the free parameters where they belong; those held have their value, those tied NaN."""
+        recipe = self.fitted.recipe
+        if recipe.scheme is None:
+            return recipe.parameters.tree(free)
+        figures, notes = self._parameters.vector(self.value), self.notes
+        figures = torch.where(torch.tensor([note == "tied" for note in notes], device=free.device), torch.nan, figures)
+        places = [number for number, note in enumerate(notes) if not note]
+        return self._parameters.tree(figures.index_copy(-1, torch.tensor(places, device=free.device), free))
+
     def _quantile(self, level: float) -> Float[Tensor, "*batch"]:
         return two_sided(level, self.degrees_of_freedom, self.fitted.recipe.absolute_sigma, self.chi_square.dtype)
 
@@ -280,6 +296,25 @@ class CurveFit:
         """Of a whitened residual: one where sigma is absolute."""
         known = self.fitted.recipe.absolute_sigma
         return torch.ones_like(self.chi_square) if known else self.reduced_chi_square
+
+
+def of_all(fitted: Fitted, solution: Solution) -> CurveFit:
+    """The result from the free parameters and their covariance: with those that are held and tied."""
+    recipe, tensors = fitted.recipe, fitted.tensors
+    if recipe.scheme is None:
+        deviation = tensors.covariance.diagonal(dim1=-2, dim2=-1).sqrt()
+        return CurveFit(solution.value, tensors.covariance, recipe.parameters.tree(deviation), solution, fitted)
+    value = fitted.each(lambda one: recipe.p_of(one.free, one.held))
+    parameters = Parameters.of(value, int(recipe.batched))
+    notes = tuple(recipe.scheme.notes(parameters.tree(torch.zeros(parameters.count))))
+    fitted = Fitted(tensors, replace(recipe, parameters=parameters, notes=notes))
+
+    def covariance(one: One) -> Tensor:
+        return prediction.covariance_of(fitted, lambda free: parameters.vector(recipe.p_of(free, one.held)), one)
+
+    matrix = fitted.each(covariance)
+    errors = parameters.tree(matrix.diagonal(dim1=-2, dim2=-1).sqrt())
+    return CurveFit(value, matrix, errors, replace(solution, value=value), fitted)
 
 
 pytree.register(
