@@ -13,6 +13,7 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole
+from mslsq.front.fits.datasets import joined
 from mslsq.front.fits.fitted import Fitted
 from mslsq.front.fits.parameters import Parameters, started
 from mslsq.front.fits.result import CurveFit, of_all
@@ -54,7 +55,9 @@ def curve_fit(
     Args:
         model: `model(p, t)` returns what is compared with y, in its shape. Written for one fit, without a batch axis.
         t: where y was measured; a tensor or any pytree, handed to the model as it is.
-        y: the measurements, any shape. NaN means that a point is missing.
+        y: the measurements, any shape. NaN means that a point is missing. Several sets of data with common parameters
+            are a pytree of tensors; the model returns a pytree like it, sigma and mask are such pytrees too (or sigma
+            a number).
         p0: the start; a tensor of any shape or a pytree of tensors, real floating point.
         sigma: the standard deviation of y, in the shape of y or a number; or, for y of shape (points,), the covariance
             matrix (points, points). One for all points by default.
@@ -69,7 +72,7 @@ def curve_fit(
         mask: which points count, in the shape of y (and then mapped as y is) or of the y of one fit. Fits with
             different numbers of points make a batch by padding. Points that do not count have no weight and are no
             degrees of freedom; their t, where it is as long as y and mapped like it, is replaced by that of a point
-            that counts, so that padding need not make sense to the model.
+            that counts, so that padding need not make sense to the model. (Not where y is a pytree.)
         in_dims: `torch.func.vmap`'s, over `(t, y, p0, sigma)`, the last of which may be left out: one independent fit
             per entry.
         solver, loss, adjoint: as for `least_squares`; a loss acts on (model − y) / sigma of each point. The covariance
@@ -124,11 +127,14 @@ class Fit(NamedTuple):
         bounds: Any = None,
     ) -> "Fit":
         """An error for anything that cannot be fitted."""
+        said, fill = model, isinstance(y, Tensor)
+        if not fill:
+            y, sigma, mask, in_dims, model = joined(said, t, y, p0, sigma, mask, in_dims)
         given = _checked(model, y, p0, sigma)
         if bounds is not None and (fixed is not None or tied):
             raise ProblemError("bounds together with fixed or tied parameters are not supported yet.")
         start = started(without_ties(p0, tied, fixed), y)
-        measurements = Measurements(t, y, start, given, mask, in_dims)
+        measurements = Measurements(t, y, start, given, mask, in_dims, fill)
         keys = tuple({**p0, **start, **(tied or {})}) if tied else ()
         division = divided(start, measurements.p0_dims, fixed, tied, keys)
         points, t_dims = measurements.prepare()
@@ -136,7 +142,7 @@ class Fit(NamedTuple):
         if measurements.size is not None:
             dims = (division.free_dims, t_dims, 0, 0, 0, division.held_dims)
         residual = residual_of(model, division.scheme)
-        return cls(model, residual, division.free, points, division, dims, t_dims, measurements.sigma_kind)
+        return cls(said, residual, division.free, points, division, dims, t_dims, measurements.sigma_kind)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -182,7 +188,6 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
         "loss": loss,
         "solver": solved.solver,
         "mode": solved.jacobian_mode,
-        "notes": ("",) * free.count,
     }
     vector = free.vector(solution.value)
     return of_all(Fitted.of(fit.points, division.held, vector, matrix, fit.t_dims, **recipe), solution)

@@ -24,7 +24,18 @@ class Points(NamedTuple):
 class Measurements:
     """The points of all fits, `in_dims` over (t, y, p0, sigma), and the mask that goes with y."""
 
-    def __init__(self, t: Any, y: Tensor, p0: Any, sigma: Tensor | None, mask: Tensor | None, in_dims: Any):
+    def __init__(
+        self,
+        t: Any,
+        y: Tensor,
+        p0: Any,
+        sigma: Tensor | None,
+        mask: Tensor | None,
+        in_dims: Any,
+        fill: bool = True,
+    ):
+        """`fill`: is a t as long as y of the points of y? Then missing points get that of another."""
+        self._fill = fill
         if isinstance(in_dims, (tuple, list)):
             if len(in_dims) not in (3, 4):
                 raise ShapeError(
@@ -87,7 +98,7 @@ class Measurements:
         moves = [
             number
             for number, (leaf, dim) in enumerate(zip(leaves, dims, strict=True))
-            if isinstance(leaf, Tensor) and not (dim is None and fixed)
+            if self._fill and isinstance(leaf, Tensor) and not (dim is None and fixed)
         ]
         moving = tuple(leaves[number] for number in moves)
         points, moved_dims = self._prepare(moving, tuple(dims[number] for number in moves))

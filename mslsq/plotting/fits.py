@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mslsq.front.fits.fitted import flat
 from mslsq.plotting.figure import ACCENT, INK, figure_of, save_figure
 
 if TYPE_CHECKING:
@@ -94,5 +95,5 @@ def _errors(fit: "CurveFit") -> np.ndarray | None:
     return scale / np.where(whitening > 0, whitening, np.nan)
 
 
-def _flat(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().reshape(-1).numpy()
+def _flat(tree: Any) -> np.ndarray:
+    return flat(tree).detach().cpu().numpy()

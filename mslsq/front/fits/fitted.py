@@ -46,8 +46,8 @@ class Recipe:
     solver: Solver | None
     mode: Mode
     """How the model is differentiated, as in the solve."""
-    notes: tuple[str, ...]
-    """Per entry of the parameters, why it was not varied: "fixed", "tied", or nothing."""
+    notes: tuple[str, ...] | None = None
+    """Per entry of the parameters, why it was not varied: "fixed", "tied", or nothing; None where all were."""
 
     def p_of(self, free: Float[Tensor, "n"], held: tuple[Tensor, ...]) -> Any:
         """The parameters of one fit, as the model takes them."""
@@ -136,6 +136,11 @@ class Fitted:
     ) -> tuple[Float[Tensor, "rows"], Float[Tensor, "rows n"]]:
         """A function of the free parameters of one fit, and its Jacobian."""
         return value_and_jacobian(lambda free: function(free).reshape(-1), one.free, self.recipe.mode)
+
+
+def flat(tree: Any) -> Float[Tensor, "entries"]:
+    """All entries of the leaves of a tree, one after the other."""
+    return torch.cat([leaf.reshape(-1) for leaf in pytree.leaves(tree)])
 
 
 def variance(jacobian: Float[Tensor, "rows n"], covariance: Float[Tensor, "n n"]) -> Float[Tensor, "rows"]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -24,22 +25,26 @@ class Parameters:
     """The tree from its leaves."""
     shapes: tuple[torch.Size, ...]
     """Of the leaves, without batch axes."""
-    names: tuple[str, ...]
-    """Of all entries, in the order of the flattened leaves."""
 
     @classmethod
     def of(cls, tree: Any, batch_axes: int) -> "Parameters":
         """Those of a tree whose leaves have that many batch axes in front."""
-        leaves = pytree.leaves(tree)
-        shapes = tuple(leaf.shape[batch_axes:] for leaf in leaves)
-        paths = pytree.dotted_names(tree, ROOT)
-        named = [entry for path, shape in zip(paths, shapes, strict=True) for entry in entry_names(path, shape)]
-        return cls(pytree.Form(tree).tree, shapes, tuple(named))
+        if isinstance(tree, Tensor):
+            return cls(_only, (tree.shape[batch_axes:],))
+        return cls(pytree.Form(tree).tree, tuple(leaf.shape[batch_axes:] for leaf in pytree.leaves(tree)))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of all entries, in the order of the flattened leaves."""
+        paths = pytree.dotted_names(self.build(list(range(len(self.shapes)))), ROOT)
+        return tuple(
+            entry for path, shape in zip(paths, self.shapes, strict=True) for entry in entry_names(path, shape)
+        )
 
     @property
     def count(self) -> int:
         """How many numbers they are."""
-        return len(self.names)
+        return sum(shape.numel() for shape in self.shapes)
 
     def vector(self, tree: Any) -> Float[Tensor, "*batch n"]:
         """All entries in one vector."""
@@ -54,6 +59,11 @@ class Parameters:
         parts = vector.split([shape.numel() for shape in self.shapes], -1)
         leaves = [part.reshape((*part.shape[:-1], *shape)) for part, shape in zip(parts, self.shapes, strict=True)]
         return self.build(leaves)
+
+
+def _only(leaves: list[Any]) -> Any:
+    """The tree that is its one leaf."""
+    return leaves[0]
 
 
 def entry_names(path: str, shape: tuple[int, ...]) -> list[str]:

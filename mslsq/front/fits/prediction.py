@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from mslsq import pytree
-from mslsq.front.fits.fitted import Fitted, One, variance
+from mslsq.front.fits.fitted import Fitted, One, flat, variance
 from mslsq.problem.errors import ProblemError, ShapeError
 
 Band = Literal["confidence", "prediction"]
@@ -18,9 +18,9 @@ Band = Literal["confidence", "prediction"]
 class Prediction(NamedTuple):
     """What the model predicts, and a band around it."""
 
-    mean: Tensor
-    lower: Tensor
-    upper: Tensor
+    mean: Any
+    lower: Any
+    upper: Any
 
 
 class Propagated(NamedTuple):
@@ -60,31 +60,39 @@ def predicted(
         def model(free: Tensor) -> Tensor:
             return fitted.recipe.model(fitted.recipe.p_of(free, one.held), at)
 
-        mean = model(one.free)
-        if not isinstance(mean, Tensor):
-            raise ShapeError(f"model(p, t) returned {type(mean).__name__}, not a tensor.")
-        _, jacobian = fitted.with_jacobian(model, one)
-        spread = variance(jacobian, one.covariance).reshape(mean.shape)
+        parts, form = pytree.flatten(model(one.free))
+        if not parts or not all(isinstance(part, Tensor) for part in parts):
+            raise ShapeError("model(p, t) must return a tensor, or a pytree of them.")
+        mean = flat(parts)
+        _, jacobian = fitted.with_jacobian(lambda free: flat(model(free)), one)
+        spread = variance(jacobian, one.covariance)
         if noise is not None:
             spread = spread + scale * noise(one, mean) ** 2
         reach = quantile * spread.sqrt()
-        return Prediction(mean, mean - reach, mean + reach)
+
+        def like_model(vector: Tensor) -> Any:
+            own = vector.split([part.numel() for part in parts])
+            return pytree.unflatten([one.reshape(part.shape) for one, part in zip(own, parts, strict=True)], form)
+
+        return Prediction(*map(like_model, (mean, mean - reach, mean + reach)))
 
     return fitted.each(of_one, given, quantile, scale, dims=(0 if own_t else None, 0, 0))
 
 
-def noise_of(fitted: Fitted, sigma: Tensor | float | None, at_points: bool) -> Callable[[One, Tensor], Tensor]:
+def noise_of(fitted: Fitted, sigma: Any, at_points: bool) -> Callable[[One, Tensor], Tensor]:
     """The standard deviation of new measurements, relative to the scale of the fit.
 
     Raises:
         ProblemError: the fit had an error for each point, which says nothing of other points.
     """
     if sigma is not None:
-        return lambda _one, mean: torch.as_tensor(sigma, dtype=mean.dtype, device=mean.device).expand(mean.shape)
+        given = pytree.map_leaves(lambda leaf: torch.as_tensor(leaf, dtype=fitted.tensors.y.dtype), sigma)
+        own = given.reshape(-1) if isinstance(given, Tensor) else flat(given)
+        return lambda _one, mean: own.to(mean.device).expand(mean.shape)
     if fitted.recipe.sigma in ("none", "number"):
         return lambda one, mean: (1 / one.whitening.amax()).expand(mean.shape)
     if fitted.recipe.sigma == "each" and at_points:
-        return lambda one, _mean: 1 / one.whitening
+        return lambda one, _mean: (1 / one.whitening).reshape(-1)
     raise ProblemError(
         "predict(band='prediction'): the fit had a sigma for every point of its own, so the errors of new measurements "
         "are not known. Give them: fit.predict(t, band='prediction', sigma=...)."

@@ -11,7 +11,7 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.fits import prediction
-from mslsq.front.fits.fitted import Fitted, One
+from mslsq.front.fits.fitted import Fitted, One, flat
 from mslsq.front.fits.intervals import Interval, Method
 from mslsq.front.fits.parameters import Parameters
 from mslsq.front.fits.prediction import Band, Prediction, Propagated
@@ -57,7 +57,8 @@ class CurveFit:
     @property
     def notes(self) -> tuple[str, ...]:
         """Per entry of `names`: "fixed", "tied", or nothing for one that was varied."""
-        return self.fitted.recipe.notes
+        notes = self.fitted.recipe.notes
+        return ("",) * len(self.names) if notes is None else notes
 
     @property
     def num_points(self) -> Int[Tensor, "*batch"]:
@@ -107,7 +108,9 @@ class CurveFit:
 
         def of_one(one: One) -> Tensor:
             recipe = self.fitted.recipe
-            missed = recipe.model(recipe.p_of(one.free, one.held), recipe.t_of(one.t)) - one.y
+            missed = (
+                flat(recipe.model(recipe.p_of(one.free, one.held), recipe.t_of(one.t))).reshape(one.y.shape) - one.y
+            )
             zero = torch.zeros_like(one.y)
             about = one.y - torch.where(one.used, one.y, zero).sum() / one.used.sum()
             left, all_of_it = (torch.where(one.used, part, zero).square().sum() for part in (missed, about))
