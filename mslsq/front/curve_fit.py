@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,11 +14,12 @@ from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole
 from mslsq.front.fits.datasets import joined
-from mslsq.front.fits.fitted import Fitted
+from mslsq.front.fits.fitted import Fitted, Noise
 from mslsq.front.fits.parameters import Parameters, started
+from mslsq.front.fits.poisson import deviance_residual, information_rows
 from mslsq.front.fits.result import CurveFit, of_all
 from mslsq.front.fits.scheme import Divided, Scheme, divided, without_ties
-from mslsq.front.measurements import Measurements, Points
+from mslsq.front.measurements import Measurements, Points, check_finite
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import Solved
 from mslsq.losses import RobustLoss
@@ -26,6 +27,7 @@ from mslsq.manifolds import Manifold
 from mslsq.private import is_wrapped
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.solvers import Solver
+from mslsq.validation import one_of
 
 
 class CovarianceWarning(UserWarning):
@@ -45,6 +47,8 @@ def curve_fit(
     fixed: Any = None,
     tied: Mapping[str, Callable[[Any], Tensor]] | None = None,
     mask: Bool[Tensor, "*points"] | None = None,
+    nan_policy: Literal["omit", "raise"] = "omit",
+    noise: Noise = "normal",
     in_dims: Any = None,
     solver: Solver | None = None,
     loss: RobustLoss | None = None,
@@ -73,6 +77,10 @@ def curve_fit(
             different numbers of points make a batch by padding. Points that do not count have no weight and are no
             degrees of freedom; their t, where it is as long as y and mapped like it, is replaced by that of a point
             that counts, so that padding need not make sense to the model. (Not where y is a pytree.)
+        nan_policy: "omit": points whose y is NaN do not count. "raise": entries of t, y or sigma that are NaN or
+            infinite are an error.
+        noise: "poisson": y are counts, of which the model gives the mean; minimised is half the deviance,
+            Σ (y log(y/μ) − y + μ). The covariance is the inverse of Fisher's information, sigma is the counts' own.
         in_dims: `torch.func.vmap`'s, over `(t, y, p0, sigma)`, the last of which may be left out: one independent fit
             per entry.
         solver, loss, adjoint: as for `least_squares`; a loss acts on (model − y) / sigma of each point. The covariance
@@ -91,7 +99,8 @@ def curve_fit(
     >>> fit = mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t) + p[2], t, y, torch.ones(3, dtype=torch.float64))
     >>> fit.value, fit.standard_errors
     """
-    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds)
+    check_finite(nan_policy, t=t, y=y, sigma=sigma)
+    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise)
     stated = stated_residual(fit.residual, fit.p0, fit.arguments, in_dims=fit.dims, loss=loss, bounds=bounds)
     return fit_of(stated.statement.solved(solver, adjoint), fit, absolute_sigma, loss)
 
@@ -111,6 +120,7 @@ class Fit(NamedTuple):
     t_dims: Any
     sigma: str
     """How the errors of y were given: "none", "number", "each", "matrix"."""
+    noise: Noise
 
     @classmethod
     def of(
@@ -125,8 +135,12 @@ class Fit(NamedTuple):
         fixed: Any = None,
         tied: Any = None,
         bounds: Any = None,
+        noise: Noise = "normal",
     ) -> "Fit":
         """An error for anything that cannot be fitted."""
+        one_of("curve_fit: noise", noise, ("normal", "poisson"), ProblemError)
+        if noise == "poisson" and sigma is not None:
+            raise ProblemError("noise='poisson': the errors of counts follow from their mean, leave sigma out.")
         said, fill = model, isinstance(y, Tensor)
         if not fill:
             y, sigma, mask, in_dims, model = joined(said, t, y, p0, sigma, mask, in_dims)
@@ -141,8 +155,8 @@ class Fit(NamedTuple):
         dims = None
         if measurements.size is not None:
             dims = (division.free_dims, t_dims, 0, 0, 0, division.held_dims)
-        residual = residual_of(model, division.scheme)
-        return cls(said, residual, division.free, points, division, dims, t_dims, measurements.sigma_kind)
+        residual = residual_of(model, division.scheme, noise)
+        return cls(said, residual, division.free, points, division, dims, t_dims, measurements.sigma_kind, noise)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -150,12 +164,12 @@ class Fit(NamedTuple):
         return (*self.points, self.division.held)
 
 
-def residual_of(model: Callable[[Any, Any], Tensor], scheme: Scheme | None) -> Callable[..., Tensor]:
+def residual_of(model: Callable[[Any, Any], Tensor], scheme: Scheme | None, noise: Noise) -> Callable[..., Tensor]:
     """What is minimised: a function of the free parameters, the points, and what is held."""
 
     def residual(p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor, held: tuple[Tensor, ...]) -> Tensor:
         complete = p if scheme is None else scheme.complete(p, held)
-        return _residual(model, complete, t, y, whitening, used)
+        return _residual(model, complete, t, y, whitening, used, noise)
 
     return residual
 
@@ -163,18 +177,7 @@ def residual_of(model: Callable[[Any, Any], Tensor], scheme: Scheme | None) -> C
 def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | None) -> CurveFit:
     """The solution of `fit.residual` with its covariance."""
     solution, batched = solved.solution, solved.statement.size is not None
-    r, jacobian = solved.residual_and_jacobian()
-
-    def covariance(jacobian: Tensor, r: Tensor, used: Tensor) -> Tensor:
-        return _covariance(jacobian, r, used, absolute_sigma, loss)
-
-    if batched:
-        matrix = vmap(covariance)(jacobian, r, fit.points.used)
-    else:
-        matrix = covariance(jacobian[0], r[0], fit.points.used)
-    _warn_where_infinite(matrix)
-    free = Parameters.of(solution.value, int(batched))
-    division = fit.division
+    free, division = Parameters.of(solution.value, int(batched)), fit.division
     recipe = {
         "model": fit.model,
         "residual": fit.residual,
@@ -184,21 +187,43 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
         "held_dims": division.held_dims if batched else (None,) * len(division.held),
         "batched": batched,
         "sigma": fit.sigma,
-        "absolute_sigma": absolute_sigma,
+        "noise": fit.noise,
+        "absolute_sigma": absolute_sigma or fit.noise == "poisson",
         "loss": loss,
         "solver": solved.solver,
         "mode": solved.jacobian_mode,
     }
     vector = free.vector(solution.value)
-    return of_all(Fitted.of(fit.points, division.held, vector, matrix, fit.t_dims, **recipe), solution)
+
+    def fitted(covariance: Tensor) -> Fitted:
+        return Fitted.of(fit.points, division.held, vector, covariance, fit.t_dims, **recipe)
+
+    r, jacobian = solved.residual_and_jacobian()
+    if fit.noise == "poisson":
+        before = fitted(torch.diag_embed(vector))  # asked for no errors
+        rows = before.each(lambda one: information_rows(before, one))
+        jacobian = rows if batched else rows[None]
+
+    def covariance(jacobian: Tensor, r: Tensor, used: Tensor) -> Tensor:
+        return _covariance(jacobian, r, used, recipe["absolute_sigma"], loss)
+
+    if batched:
+        matrix = vmap(covariance)(jacobian, r, fit.points.used)
+    else:
+        matrix = covariance(jacobian[0], r[0], fit.points.used)
+    _warn_where_infinite(matrix)
+    return of_all(fitted(matrix), solution)
 
 
-def _residual(model: Any, p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
+def _residual(model: Any, p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor, noise: Noise) -> Tensor:
     """The whitened residual of every point, zero where a point is missing."""
     predicted = model(p, t)
     if not isinstance(predicted, Tensor) or predicted.shape != y.shape:
         given = f"shape {tuple(predicted.shape)}" if isinstance(predicted, Tensor) else type(predicted).__name__
         raise ShapeError(f"model(p, t) returned {given}; y of one fit has shape {tuple(y.shape)}.")
+    if noise == "poisson":
+        one = torch.ones_like(y)
+        return torch.where(used, deviance_residual(torch.where(used, predicted, one), torch.where(used, y, one)), 0.0)
     difference = torch.where(used, predicted - y, torch.zeros_like(y))
     if whitening.ndim > y.ndim:
         return (whitening * difference).sum(-1)

@@ -8,7 +8,9 @@ from torch.func import vmap
 
 from mslsq import pytree
 from mslsq.front.batching import shape_of_one, taken_apart
-from mslsq.problem.errors import DtypeError, ShapeError
+from mslsq.levels import at_the_bottom
+from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.validation import one_of
 
 
 class Points(NamedTuple):
@@ -19,6 +21,28 @@ class Points(NamedTuple):
     whitening: Tensor
     """1/sigma of every point, or W with WᵀW the inverse covariance; zero for missing points."""
     used: Tensor
+
+
+def check_finite(policy: str, **data: Any) -> None:
+    """With "raise", an error that names the first entry that is NaN or infinite; also under transforms, of all that
+    they map."""
+    one_of("nan_policy", policy, ("omit", "raise"), ProblemError)
+    for name, tree in data.items() if policy == "raise" else ():
+        for leaf in pytree.leaves(tree):
+            if isinstance(leaf, Tensor) and leaf.is_floating_point():
+                at_the_bottom(leaf, lambda tensor, name=name: _finite(name, tensor))
+
+
+def _finite(name: str, tensor: Tensor) -> Tensor:
+    wrong = (~torch.isfinite(tensor)).nonzero()
+    if len(wrong):
+        where = wrong[0].tolist()
+        first = float(tensor[tuple(where)])
+        raise ProblemError(
+            f"{name} has {len(wrong)} entries that are NaN or infinite, the first at {where}: {first}. "
+            "nan_policy='omit' leaves out points whose y is NaN."
+        )
+    return tensor
 
 
 class Measurements:

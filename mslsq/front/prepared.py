@@ -11,6 +11,7 @@ from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole, taken_apart, tensor_of
 from mslsq.front.curve_fit import CurveFit, Fit, curve_fit, fit_of
+from mslsq.front.fits.fitted import Noise
 from mslsq.front.leaves import Start
 from mslsq.front.prepared_call import Prepared
 from mslsq.front.problem_statement import stated
@@ -81,6 +82,7 @@ class PreparedFit:
         bounds: Any = None,
         fixed: Any = None,
         tied: Any = None,
+        noise: Noise = "normal",
         mask: Tensor | None = None,
         in_dims: Any = None,
         solver: Solver | None = None,
@@ -88,8 +90,8 @@ class PreparedFit:
         adjoint: Adjoint | None = None,
     ):
         self._model, self._in_dims, self._absolute_sigma, self._loss = model, in_dims, absolute_sigma, loss
-        self._fixed, self._tied = fixed, tied
-        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds)
+        self._fit_options = {"fixed": fixed, "tied": tied, "noise": noise}
+        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, bounds=bounds, **self._fit_options)
         options = {"in_dims": fit.dims, "loss": loss, "bounds": bounds}
         self._solve = _PreparedWhole(fit.residual, fit.p0, fit.arguments, options, solver, adjoint)
 
@@ -97,7 +99,7 @@ class PreparedFit:
     def __call__(self, t: Any, y: Tensor, p0: Any, *, sigma: Any = None, mask: Tensor | None = None) -> CurveFit:
         """As `mslsq.curve_fit(model, t, y, p0, sigma=sigma, mask=mask, ...)` with the options that it was prepared
         with."""
-        fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, self._fixed, self._tied)
+        fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, **self._fit_options)
         return fit_of(self._solve.solved(fit.p0, fit.arguments), fit, self._absolute_sigma, self._loss)
 
 

@@ -88,6 +88,8 @@ def _errors(fit: "CurveFit") -> np.ndarray | None:
     """The standard deviation of each point as the fit takes it: as given, times what the residuals say unless sigma
     is absolute; nothing where none was given."""
     recipe, tensors = fit.fitted.recipe, fit.fitted.tensors
+    if recipe.noise == "poisson":
+        return _flat(fit.predict().mean) ** 0.5
     if recipe.sigma not in ("number", "each"):
         return None
     whitening = _flat(tensors.whitening)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,8 @@ from mslsq.linearize.derivatives import Mode, value_and_jacobian
 from mslsq.losses import RobustLoss
 from mslsq.solvers import Solver
 from mslsq.tracing.graph import TRANSFORM_LOCK
+
+Noise = Literal["normal", "poisson"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,7 @@ class Recipe:
     """Does the call have a batch of its own, by in_dims?"""
     sigma: str
     """How the errors of y were given: "none", "number", "each", "matrix"."""
+    noise: Noise
     absolute_sigma: bool
     loss: RobustLoss | None
     solver: Solver | None

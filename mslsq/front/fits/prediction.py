@@ -85,6 +85,8 @@ def noise_of(fitted: Fitted, sigma: Any, at_points: bool) -> Callable[[One, Tens
     Raises:
         ProblemError: the fit had an error for each point, which says nothing of other points.
     """
+    if fitted.recipe.noise == "poisson":
+        return lambda _one, mean: mean.sqrt()
     if sigma is not None:
         given = pytree.map_leaves(lambda leaf: torch.as_tensor(leaf, dtype=fitted.tensors.y.dtype), sigma)
         own = given.reshape(-1) if isinstance(given, Tensor) else flat(given)

@@ -59,6 +59,7 @@ def _parameters(fit: "CurveFit") -> Iterator[str]:
         figures = f"{row.value:>14.8g}  {row.error:>14.4g}  {relative:>9}"
         yield f"  {row.name:<{width}}  {figures}  {row.note}".rstrip()
     known = "as sigma says" if fit.fitted.recipe.absolute_sigma else "scaled by the reduced chi-square"
+    known = "those of counts" if fit.fitted.recipe.noise == "poisson" else known
     yield f"  standard errors: {known}"
 
 
@@ -81,7 +82,8 @@ def _statistics(fit: "CurveFit") -> Iterator[str]:
     yield f"  parameters varied     {fit.num_parameters}"
     yield f"  degrees of freedom    {int(figures['degrees_of_freedom'])}"
     loss = fit.fitted.recipe.loss
-    yield f"  chi-square            {float(figures['chi_square']):.8g}" + ("" if loss is None else f"  ({loss})")
+    meant = "  (deviance)" if fit.fitted.recipe.noise == "poisson" else "" if loss is None else f"  ({loss})"
+    yield f"  chi-square            {float(figures['chi_square']):.8g}" + meant
     yield f"  reduced chi-square    {float(figures['reduced_chi_square']):.8g}"
     yield f"  AIC                   {float(figures['aic']):.8g}"
     yield f"  BIC                   {float(figures['bic']):.8g}"

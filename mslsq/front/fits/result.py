@@ -5,19 +5,20 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.fits import prediction
-from mslsq.front.fits.fitted import Fitted, One, flat
+from mslsq.front.fits.fitted import Fitted, One
 from mslsq.front.fits.intervals import Interval, Method
 from mslsq.front.fits.parameters import Parameters
 from mslsq.front.fits.prediction import Band, Prediction, Propagated
 from mslsq.front.fits.profile import profile_ends
 from mslsq.front.fits.quantiles import two_sided
 from mslsq.front.fits.report import report_of
+from mslsq.front.fits.statistics import Statistics
 from mslsq.front.fits.tables import dict_of, frame_of
 from mslsq.problem.errors import IndexRangeError, ProblemError
 from mslsq.solution import Solution
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CurveFit:
+class CurveFit(Statistics):
     """The result of a curve fit: a pytree of tensors, one entry per fit of a batch.
 
     `value`, `covariance`, `standard_errors` and what is computed from them carry derivatives. χ² is twice the cost,
@@ -47,82 +48,6 @@ class CurveFit:
     """Cost, status, steps of the solve."""
     fitted: Fitted
     """What was fitted: points and model."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of all entries of the parameters: `a` of {"a": number}, `rate[0]` of {"rate": vector}; of a single tensor
-        `p[0]`."""
-        return self._parameters.names
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Per entry of `names`: "fixed", "tied", or nothing for one that was varied."""
-        notes = self.fitted.recipe.notes
-        return ("",) * len(self.names) if notes is None else notes
-
-    @property
-    def num_points(self) -> Int[Tensor, "*batch"]:
-        """N: how many points count, masked and missing ones left out."""
-        return self.fitted.tensors.used.reshape(*self.solution.cost.shape, -1).sum(-1)
-
-    @property
-    def num_parameters(self) -> int:
-        """P: how many parameters were varied."""
-        return self.fitted.tensors.free.shape[-1]
-
-    @property
-    def degrees_of_freedom(self) -> Int[Tensor, "*batch"]:
-        """N − P."""
-        return self.num_points - self.num_parameters
-
-    @property
-    def chi_square(self) -> Float[Tensor, "*batch"]:
-        """χ² = Σ((model − y)/sigma)², twice the cost; of a fit with a loss Σρ of these squares."""
-        return 2 * self.solution.cost
-
-    @property
-    def reduced_chi_square(self) -> Float[Tensor, "*batch"]:
-        """χ²/(N − P), the variance of a residual; lmfit's definition (1 for N − P where that is not positive)."""
-        return self.chi_square / self.degrees_of_freedom.clamp(min=1)
-
-    @property
-    def aic(self) -> Float[Tensor, "*batch"]:
-        """Akaike's information criterion N log(χ²/N) + 2P, lmfit's definition; smaller is better. To be compared
-        between fits of the same points."""
-        return self._deviance() + 2 * self.num_parameters
-
-    @property
-    def bic(self) -> Float[Tensor, "*batch"]:
-        """The Bayesian information criterion N log(χ²/N) + P log N, lmfit's definition."""
-        return self._deviance() + self.num_parameters * self.num_points.to(self.chi_square.dtype).log()
-
-    def _deviance(self) -> Float[Tensor, "*batch"]:
-        """N log(χ²/N), with lmfit's floor of 1e-250 N (or the least number of the dtype) under χ²."""
-        floor = max(1e-250, torch.finfo(self.chi_square.dtype).tiny)
-        points = self.num_points.to(self.chi_square.dtype)
-        return points * (self.chi_square / points).clamp(min=floor).log()
-
-    @property
-    def r_squared(self) -> Float[Tensor, "*batch"]:
-        """R² = 1 − Σ(y − model)²/Σ(y − mean y)² over the points that count, sigma left out: lmfit's definition."""
-
-        def of_one(one: One) -> Tensor:
-            recipe = self.fitted.recipe
-            missed = (
-                flat(recipe.model(recipe.p_of(one.free, one.held), recipe.t_of(one.t))).reshape(one.y.shape) - one.y
-            )
-            zero = torch.zeros_like(one.y)
-            about = one.y - torch.where(one.used, one.y, zero).sum() / one.used.sum()
-            left, all_of_it = (torch.where(one.used, part, zero).square().sum() for part in (missed, about))
-            return 1 - left / all_of_it.clamp(min=torch.finfo(one.y.dtype).tiny)
-
-        return self.fitted.each(of_one)
-
-    @property
-    def correlation(self) -> Float[Tensor, "*batch n n"]:
-        """Of the parameters; NaN where a standard error is zero or infinite."""
-        deviation = self.covariance.diagonal(dim1=-2, dim2=-1).sqrt()
-        return self.covariance / (deviation[..., :, None] * deviation[..., None, :])
 
     @outside_compiled_regions
     def report(self, index: int | tuple[int, ...] | None = None) -> str:
@@ -277,10 +202,6 @@ class CurveFit:
         from mslsq.plotting import plot_fit  # from a floor above, for the convenience of a method
 
         return plot_fit(self, path, index=index, level=level)
-
-    @property
-    def _parameters(self) -> Parameters:
-        return self.fitted.recipe.parameters
 
     def _of_all(self, free: Float[Tensor, "*batch n"]) -> Any:
         """Figures of the free parameters where they belong; those held have their value, those tied NaN."""
