@@ -13,19 +13,19 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole
-from mslsq.front.fits.datasets import joined
-from mslsq.front.fits.fitted import Fitted, Noise
+from mslsq.front.fits.datasets import Sets, in_one_vector, joined
+from mslsq.front.fits.fitted import Fitted
 from mslsq.front.fits.parameters import Parameters, started
-from mslsq.front.fits.poisson import deviance_residual, information_rows
+from mslsq.front.fits.residual import Noise, residual_of
 from mslsq.front.fits.result import CurveFit, of_all
-from mslsq.front.fits.scheme import Divided, Scheme, divided, without_ties
+from mslsq.front.fits.scheme import Divided, divided, without_ties
 from mslsq.front.measurements import Measurements, Points, check_finite
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import Solved
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
 from mslsq.private import is_wrapped
-from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.problem.errors import DtypeError, ProblemError
 from mslsq.solvers import Solver
 from mslsq.validation import one_of
 
@@ -108,7 +108,8 @@ def curve_fit(
 class Fit(NamedTuple):
     """What a call asks for."""
 
-    model: Callable[[Any, Any], Tensor]
+    model: Callable[[Any, Any], Any]
+    sets: Sets | None
     residual: Callable[..., Tensor]
     """What is minimised, of p and the points."""
     p0: Any
@@ -141,37 +142,28 @@ class Fit(NamedTuple):
         one_of("curve_fit: noise", noise, ("normal", "poisson"), ProblemError)
         if noise == "poisson" and sigma is not None:
             raise ProblemError("noise='poisson': the errors of counts follow from their mean, leave sigma out.")
-        said, fill = model, isinstance(y, Tensor)
-        if not fill:
-            y, sigma, mask, in_dims, model = joined(said, t, y, p0, sigma, mask, in_dims)
+        predicted, sets = model, None
+        if not isinstance(y, Tensor):
+            y, sigma, mask, in_dims, sets = joined(t, y, p0, sigma, mask, in_dims)
+            predicted = in_one_vector(model, sets)
         given = _checked(model, y, p0, sigma)
         if bounds is not None and (fixed is not None or tied):
             raise ProblemError("bounds together with fixed or tied parameters are not supported yet.")
         start = started(without_ties(p0, tied, fixed), y)
-        measurements = Measurements(t, y, start, given, mask, in_dims, fill)
+        measurements = Measurements(t, y, start, given, mask, in_dims, fill=sets is None)
         keys = tuple({**p0, **start, **(tied or {})}) if tied else ()
         division = divided(start, measurements.p0_dims, fixed, tied, keys)
         points, t_dims = measurements.prepare()
         dims = None
         if measurements.size is not None:
             dims = (division.free_dims, t_dims, 0, 0, 0, division.held_dims)
-        residual = residual_of(model, division.scheme, noise)
-        return cls(said, residual, division.free, points, division, dims, t_dims, measurements.sigma_kind, noise)
+        residual = residual_of(predicted, division.scheme, noise)
+        return cls(model, sets, residual, division.free, points, division, dims, t_dims, measurements.sigma_kind, noise)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """Of the residual, behind p."""
         return (*self.points, self.division.held)
-
-
-def residual_of(model: Callable[[Any, Any], Tensor], scheme: Scheme | None, noise: Noise) -> Callable[..., Tensor]:
-    """What is minimised: a function of the free parameters, the points, and what is held."""
-
-    def residual(p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor, held: tuple[Tensor, ...]) -> Tensor:
-        complete = p if scheme is None else scheme.complete(p, held)
-        return _residual(model, complete, t, y, whitening, used, noise)
-
-    return residual
 
 
 def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | None) -> CurveFit:
@@ -180,7 +172,7 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
     free, division = Parameters.of(solution.value, int(batched)), fit.division
     recipe = {
         "model": fit.model,
-        "residual": fit.residual,
+        "sets": fit.sets,
         "free": free,
         "parameters": free,
         "scheme": division.scheme,
@@ -201,7 +193,7 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
     r, jacobian = solved.residual_and_jacobian()
     if fit.noise == "poisson":
         before = fitted(torch.diag_embed(vector))  # asked for no errors
-        rows = before.each(lambda one: information_rows(before, one))
+        rows = before.each(before.information_rows)
         jacobian = rows if batched else rows[None]
 
     def covariance(jacobian: Tensor, r: Tensor, used: Tensor) -> Tensor:
@@ -213,21 +205,6 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
         matrix = covariance(jacobian[0], r[0], fit.points.used)
     _warn_where_infinite(matrix)
     return of_all(fitted(matrix), solution)
-
-
-def _residual(model: Any, p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor, noise: Noise) -> Tensor:
-    """The whitened residual of every point, zero where a point is missing."""
-    predicted = model(p, t)
-    if not isinstance(predicted, Tensor) or predicted.shape != y.shape:
-        given = f"shape {tuple(predicted.shape)}" if isinstance(predicted, Tensor) else type(predicted).__name__
-        raise ShapeError(f"model(p, t) returned {given}; y of one fit has shape {tuple(y.shape)}.")
-    if noise == "poisson":
-        one = torch.ones_like(y)
-        return torch.where(used, deviance_residual(torch.where(used, predicted, one), torch.where(used, y, one)), 0.0)
-    difference = torch.where(used, predicted - y, torch.zeros_like(y))
-    if whitening.ndim > y.ndim:
-        return (whitening * difference).sum(-1)
-    return whitening * difference
 
 
 def _covariance(

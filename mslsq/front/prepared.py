@@ -11,7 +11,7 @@ from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole, taken_apart, tensor_of
 from mslsq.front.curve_fit import CurveFit, Fit, curve_fit, fit_of
-from mslsq.front.fits.fitted import Noise
+from mslsq.front.fits.residual import Noise
 from mslsq.front.leaves import Start
 from mslsq.front.prepared_call import Prepared
 from mslsq.front.problem_statement import stated

@@ -18,11 +18,18 @@ class Joined(NamedTuple):
     sigma: Any
     mask: Tensor | None
     in_dims: Any
-    model: Callable[[Any, Any], Tensor]
-    """What the user's predicts, in one vector as well."""
+    sets: "Sets"
 
 
-def joined(model: Callable[[Any, Any], Any], t: Any, y: Any, p0: Any, sigma: Any, mask: Any, in_dims: Any) -> Joined:
+class Sets(NamedTuple):
+    """The sets of one fit."""
+
+    key: Any
+    """Of the pytree."""
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def joined(t: Any, y: Any, p0: Any, sigma: Any, mask: Any, in_dims: Any) -> Joined:
     """The leaves of y one after the other, and those of sigma and mask, which are numbers or pytrees like y.
 
     Raises:
@@ -42,7 +49,7 @@ def joined(model: Callable[[Any, Any], Any], t: Any, y: Any, p0: Any, sigma: Any
     arguments = taken_apart(t, y, p0, sigma)
     axes = arguments.axes(in_dims)
     t_dims, y_dims, p0_dims, sigma_dims = axes.of
-    shapes = [shape_of_one(leaf.shape, dim) for leaf, dim in zip(leaves, y_dims, strict=True)]
+    shapes = tuple(shape_of_one(leaf.shape, dim) for leaf, dim in zip(leaves, y_dims, strict=True))
 
     def vector(tree: Any, dims: list[int | None], name: str) -> tuple[Tensor, int | None]:
         parts, own = pytree.flatten(tree)
@@ -71,15 +78,17 @@ def joined(model: Callable[[Any, Any], Any], t: Any, y: Any, p0: Any, sigma: Any
             pytree.unflatten(dims, own) for dims, own in zip((t_dims, p0_dims), arguments.structures[::2], strict=True)
         ]
         in_dims = (trees[0], y_dim, trees[1], sigma_dim)
-    return Joined(flat, flat_sigma, flat_mask, in_dims, _in_one_vector(model, key, shapes))
+    return Joined(flat, flat_sigma, flat_mask, in_dims, Sets(key, shapes))
 
 
-def _in_one_vector(model: Callable[[Any, Any], Any], key: Any, shapes: list[tuple[int, ...]]) -> Callable[..., Tensor]:
+def in_one_vector(model: Callable[[Any, Any], Any], sets: Sets) -> Callable[[Any, Any], Tensor]:
+    """What the model predicts for all sets, one after the other."""
+
     def predicted(p: Any, t: Any) -> Tensor:
         parts, structure = pytree.flatten(model(p, t))
-        if pytree.key_of(structure) != key:
+        if pytree.key_of(structure) != sets.key:
             raise ProblemError("model(p, t) must return a pytree like y, with a tensor for each set of data.")
-        for part, shape in zip(parts, shapes, strict=True):
+        for part, shape in zip(parts, sets.shapes, strict=True):
             if tuple(part.shape) != shape:
                 raise ShapeError(f"model(p, t) returned shape {tuple(part.shape)} for a set of data of shape {shape}.")
         return torch.cat([part.reshape(-1) for part in parts])

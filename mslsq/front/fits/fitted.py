@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from mslsq import pytree
+from mslsq.front.fits.datasets import Sets, in_one_vector
 from mslsq.front.fits.parameters import Parameters
+from mslsq.front.fits.residual import Noise, residual_of
 from mslsq.front.fits.scheme import Scheme
 from mslsq.front.measurements import Points
 from mslsq.linearize.derivatives import Mode, value_and_jacobian
@@ -18,15 +20,14 @@ from mslsq.losses import RobustLoss
 from mslsq.solvers import Solver
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
-Noise = Literal["normal", "poisson"]
-
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """Everything about a fit but its tensors. Two are equal where they are one object."""
 
-    model: Callable[[Any, Any], Tensor]
-    residual: Callable[..., Tensor]
+    model: Callable[[Any, Any], Any]
+    sets: Sets | None
+    """Of several sets of data; None of one."""
     free: Parameters
     """Those that the solve varies."""
     parameters: Parameters
@@ -51,6 +52,12 @@ class Recipe:
     """How the model is differentiated, as in the solve."""
     notes: tuple[str, ...] | None = None
     """Per entry of the parameters, why it was not varied: "fixed", "tied", or nothing; None where all were."""
+
+    @property
+    def residual(self) -> Callable[..., Tensor]:
+        """What was minimised."""
+        model = self.model if self.sets is None else in_one_vector(self.model, self.sets)
+        return residual_of(model, self.scheme, self.noise)
 
     def p_of(self, free: Float[Tensor, "n"], held: tuple[Tensor, ...]) -> Any:
         """The parameters of one fit, as the model takes them."""
@@ -133,6 +140,14 @@ class Fitted:
             tensors = pytree.unflatten(picked, structure)
         t_dims, held_dims = (None,) * len(tensors.t), (None,) * len(tensors.held)
         return Fitted(tensors, replace(self.recipe, batched=False, t_dims=t_dims, held_dims=held_dims))
+
+    def information_rows(self, one: One) -> Float[Tensor, "points n"]:
+        """Rows whose JᵀJ is Fisher's information Σ μ' μ'ᵀ/μ of the counts of one fit."""
+        recipe, t = self.recipe, self.recipe.t_of(one.t)
+        mean, jacobian = self.with_jacobian(lambda free: flat(recipe.model(recipe.p_of(free, one.held), t)), one)
+        used = one.used.reshape(-1)
+        mean = torch.where(used, mean, torch.ones_like(mean))
+        return torch.where(used[:, None], jacobian / mean.sqrt()[:, None], torch.zeros_like(jacobian))
 
     def with_jacobian(
         self, function: Callable[[Float[Tensor, "n"]], Tensor], one: One

@@ -41,6 +41,13 @@ class Parameters:
             entry for path, shape in zip(paths, self.shapes, strict=True) for entry in entry_names(path, shape)
         )
 
+    def __getstate__(self) -> Any:
+        return self.shapes, self.build(list(range(len(self.shapes))))
+
+    def __setstate__(self, state: Any) -> None:
+        shapes, places = state  # what builds a tree is made again: it is no function that can be pickled
+        self.__dict__.update(shapes=shapes, build=pytree.Form(places).tree)
+
     @property
     def count(self) -> int:
         """How many numbers they are."""

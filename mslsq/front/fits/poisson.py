@@ -1,10 +1,7 @@
-"""Counts: residuals whose squares are the deviance of the Poisson distribution, and the information that they hold."""
+"""Counts: residuals whose squares are the deviance of the Poisson distribution."""
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
-
-from mslsq.front.fits.fitted import Fitted, One, flat
 
 NEAR = 0.02
 """Up to this relative distance between mean and count a series replaces u − log(1 + u), which cancels there."""
@@ -27,12 +24,3 @@ def deviance_residual(mean: Tensor, counts: Tensor) -> Tensor:
     g = torch.where(near, series, 2 * (large - torch.log1p(large)) / large.square())
     positive = torch.where(some, torch.ones_like(mean), mean)
     return torch.where(some, base.sqrt() * u * g.sqrt(), (2 * positive).sqrt())
-
-
-def information_rows(fitted: Fitted, one: One) -> Float[Tensor, "points n"]:
-    """Rows whose JᵀJ is Fisher's information Σ μ' μ'ᵀ/μ of the counts of one fit."""
-    recipe, t = fitted.recipe, fitted.recipe.t_of(one.t)
-    mean, jacobian = fitted.with_jacobian(lambda free: flat(recipe.model(recipe.p_of(free, one.held), t)), one)
-    used = one.used.reshape(-1)
-    mean = torch.where(used, mean, torch.ones_like(mean))
-    return torch.where(used[:, None], jacobian / mean.sqrt()[:, None], torch.zeros_like(jacobian))

@@ -42,6 +42,12 @@ class Scheme:
     """Of the parameters, where they are a dict and some are tied: their order."""
     ties: Mapping[Any, Tie]
 
+    def __getstate__(self) -> Any:
+        return {**self.__dict__, "build": self.build(list(range(len(self.leaves))))}
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state, build=pytree.Form(state["build"]).tree)
+
     def complete(self, free: Any, held: tuple[Tensor, ...]) -> Any:
         """The parameters of one fit."""
         of_free, of_held = iter(pytree.leaves(free)), iter(held)

@@ -1,5 +1,7 @@
 """Parameters that are held or tied: the same fit as one whose model is written without them."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -171,3 +173,17 @@ def test_errors_say_what_does_not_fit(options: dict, said: str) -> None:
         mslsq.curve_fit(decay, T, measured(), P0, **options)
     with pytest.raises(mslsq.ProblemError, match="p0 must be a dict"):
         mslsq.curve_fit(lambda p, t: p[0] * t, T, measured(), torch.ones(2, dtype=D), tied={"b": lambda p: p})
+
+
+def fifth(p: dict) -> Tensor:
+    return p["a"] / 5
+
+
+def test_a_fit_with_a_model_that_pickles_pickles() -> None:
+    plain = mslsq.curve_fit(decay, T, measured(), P0)
+    tied = mslsq.curve_fit(decay, T, measured(), {**P0, "d": 2.0}, fixed={"d": True}, tied={"c": fifth})
+    for fit in (plain, tied):
+        again = pickle.loads(pickle.dumps(fit))
+        assert again.report() == fit.report() and again.names == fit.names
+        own, other = (f.confidence_interval(method="profile") for f in (fit, again))
+        torch.testing.assert_close(own, other, equal_nan=True)
