@@ -5,6 +5,7 @@ from mslsq.adjoint.compiling import ExportError
 from mslsq.adjoint.warning import NotDifferentiableWarning, UnconvergedAdjointWarning
 from mslsq.diagnostics.covariance import SingularCovarianceError
 from mslsq.front.curve_fit import CovarianceWarning
+from mslsq.front.fits.profile import ProfileWarning
 from mslsq.front.prepared_call import HiddenStateError
 from mslsq.front.statement import SolveInterrupted
 from mslsq.kernels.library import KernelsMissingWarning
@@ -57,6 +58,7 @@ __all__ = [
     "NotDifferentiableWarning",
     "NotWrittenError",
     "ProblemError",
+    "ProfileWarning",
     "SecondDerivativeError",
     "ShapeError",
     "SingularCovarianceError",

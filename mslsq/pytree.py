@@ -80,6 +80,21 @@ def names(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
     return [_pytree.keystr(path) for path, _ in _pytree.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]]
 
 
+def dotted_names(tree: Any, root: str) -> list[str]:
+    """The path of every leaf as reports print it: `height`, `peak.height`, `rates[0]`; `root` is the name of the tree
+    where a path begins with none: `p`, `p[0]`."""
+    found = []
+    for path, _ in _pytree.tree_flatten_with_path(tree)[0]:
+        steps = [f"[{key.idx}]" if isinstance(key, _pytree.SequenceKey) else f".{_key_name(key)}" for key in path]
+        joined = "".join(steps)
+        found.append(joined[1:] if joined.startswith(".") else root + joined)
+    return found
+
+
+def _key_name(key: Any) -> Any:
+    return key.name if isinstance(key, _pytree.GetAttrKey) else getattr(key, "key", key)
+
+
 class Form:
     """Trees of one structure, taken apart and put together by an expression that is written out once.
 

@@ -1,6 +1,6 @@
 """Marginal covariances of variables at a solution, from the inverse of the normal equations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.diagnostics.located import Located, located, machine_epsilon
-from mslsq.diagnostics.marginals import MOST_FREE, marginals
+from mslsq.diagnostics.marginals import MOST_FREE, joint, marginals
 from mslsq.manifolds import Manifold
 from mslsq.problem import Problem, Shared
 from mslsq.problem.errors import unknown_name
@@ -27,11 +27,12 @@ class SingularCovarianceError(ValueError):
 def covariance(
     problem: Problem,
     solution: Solution | Mapping[str, Any],
-    name: str,
+    name: str | Sequence[str],
     index: Any = None,
     data: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Float[Tensor, "... tangent tangent"]:
-    """The marginal covariance of blocks of a variable: their blocks of (JᵀJ)⁻¹ at the solution.
+    """The marginal covariance of blocks of a variable, their blocks of (JᵀJ)⁻¹ at the solution; or the joint one of
+    several variables.
 
     Residuals are taken to be whitened by their weights, so that their variance is one: without weights, or with
     weights known but for a factor, multiply by the reduced chi-square, 2 · cost / (rows − columns). Robust losses enter
@@ -45,14 +46,16 @@ def covariance(
         problem: the one that was solved.
         solution: what `mslsq.solve` returned for this problem, of one problem or of a batch; or values of all variables
             of one problem, as `solve` takes them, where no solve is at hand.
-        name: of the variable.
-        index: which blocks: an integer, or anything that `variable[index]` takes; all of them by default.
+        name: of the variable; a list of names for the joint covariance of variables, with all that is between them.
+        index: which blocks: an integer, or anything that `variable[index]` takes; all of them by default. For a list of
+            names a dict by name.
         data: as given to `solve`; for a batched solution, tensors with one axis more than the problem's own are taken
             as batched.
 
     Returns:
         (tangent, tangent) for an integer or a variable with `count=None`, else (blocks, tangent, tangent); a batch in
-        front. Blocks held fixed have zero covariance.
+        front. Blocks held fixed have zero covariance. Of a list of names one matrix (n, n), n the tangents of all
+        blocks: in the order of the names, then of the blocks.
 
     Raises:
         SingularCovarianceError: JᵀJ is singular; the message names a variable that is not determined. In a batch such
@@ -60,11 +63,14 @@ def covariance(
         UnknownNameError: there is no such variable.
 
     >>> mslsq.covariance(problem, solution, "pose", 3)          # (6, 6)
+    >>> mslsq.covariance(problem, solution, ["pose", "landmark"], {"pose": 3, "landmark": [0, 1]})     # (12, 12)
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"covariance takes a mslsq.Problem, not {type(problem).__name__}.")
-    if name not in problem.variables:
-        raise unknown_name("variable", name, problem.variables)
+    names = [name] if isinstance(name, str) else list(name)
+    for one in names:
+        if one not in problem.variables:
+            raise unknown_name("variable", one, problem.variables)
     if not isinstance(solution, (Solution, Mapping)):
         raise TypeError(
             f"covariance takes the Solution that mslsq.solve returned, or values by variable, not "
@@ -73,6 +79,9 @@ def covariance(
     batched = isinstance(solution, Solution) and solution.cost.ndim > 0
     in_dims = (0, _dims_of(problem, data)) if batched else None
     point = located(problem, solution.value if isinstance(solution, Solution) else solution, data, in_dims)
+    if not isinstance(name, str):
+        result = _joint(point, names, index)
+        return result if batched else result[0]
     blocks, single = _chosen(problem, name, index)
     result = _blocks(point, name, blocks)
     if single:
@@ -95,13 +104,23 @@ def _chosen(problem: Problem, name: str, index: Any) -> tuple[Tensor, bool]:
 
 def _blocks(point: Located, name: str, blocks: Tensor) -> Float[Tensor, "batch blocks tangent tangent"]:
     """Diagonal blocks of (JᵀJ)⁻¹, in which what a bound holds is known."""
+    matrix, free = _normal_equations(point)
+    result = _inverse_blocks(point, matrix, name, blocks)
+    return result if free is None else _known(result, free, point.columns(name)[blocks.to(free.device)])
+
+
+def _normal_equations(point: Located) -> tuple[Tensor, Tensor | None]:
+    """JᵀJ of what no bound holds, and which columns that are; None where there are no bounds."""
     matrix, free = point.linearization().matrix, point.free_of_bounds()
     if free is None:
-        return _inverse_blocks(point, matrix, name, blocks)
-    result = _inverse_blocks(point, point.linearizer.linear_solver.storage.restricted(matrix, free), name, blocks)
-    padded = torch.nn.functional.pad(free, (0, 1), value=True)
-    own = padded[:, point.columns(name)[blocks.to(free.device)]]
-    return torch.where(own[..., :, None] & own[..., None, :], result, 0)
+        return matrix, None
+    return point.linearizer.linear_solver.storage.restricted(matrix, free), free
+
+
+def _known(covariance: Tensor, free: Tensor, columns: Tensor) -> Tensor:
+    """A covariance of these columns, (batch, ..., k, k), with zeros for those that bounds hold."""
+    own = torch.nn.functional.pad(free, (0, 1), value=True)[:, columns]
+    return torch.where(own[..., :, None] & own[..., None, :], covariance, 0)
 
 
 def _inverse_blocks(
@@ -127,16 +146,63 @@ def _inverse_blocks(
     return torch.where(regular[:, None, None, None], result, torch.nan)
 
 
+def _joint(point: Located, names: list[str], index: Any) -> Float[Tensor, "batch k k"]:
+    """The covariance of all blocks of all names together."""
+    if index is not None and not isinstance(index, Mapping):
+        raise TypeError(f"covariance of several variables takes index as a dict by name, not {type(index).__name__}.")
+    for one in index or {}:
+        if one not in names:
+            raise unknown_name("variable in index", one, names)
+    if not names:
+        raise ValueError("covariance: the list of names is empty.")
+    chosen = [_chosen(point.problem, name, (index or {}).get(name))[0] for name in names]
+    parts = [
+        point.columns(name)[blocks.to(point.structure.columns[0].device)]
+        for name, blocks in zip(names, chosen, strict=True)
+    ]
+    columns = torch.cat([part.reshape(-1) for part in parts])
+    matrix, unbound = _normal_equations(point)
+    free = (columns < point.structure.num_columns).nonzero()[:, 0]
+    result = matrix.new_zeros(len(matrix), len(columns), len(columns))
+    if not len(free):
+        return result
+    own = columns[free]
+    if point.pattern is not None:
+        between, regular, missing = joint(point, matrix, own)
+        if not bool(regular.any()):
+            raise _singular(point, missing)
+    else:
+        between = _dense_joint(point, matrix, own)
+    result[:, free[:, None], free] = between
+    return result if unbound is None else _known(result, unbound, columns)
+
+
+def _dense_joint(point: Located, matrix: Tensor, columns: Tensor) -> Float[Tensor, "batch k k"]:
+    """Σ = (L⁻¹ E)ᵀ (L⁻¹ E), zero between parts of the problem that nothing connects."""
+    size = matrix.shape[-1]
+    factor, scale, regular = _factorised(point, matrix)
+    component, place = columns // size, columns % size
+    inverse = torch.linalg.solve_triangular(factor, torch.eye(size).to(factor).expand_as(factor), upper=False)
+    half = inverse.mT[:, component, place]
+    deviation = scale.reshape(len(matrix), -1)[:, columns]
+    together = component[:, None] == component
+    result = torch.where(together, half @ half.mT, 0) / (deviation[..., :, None] * deviation[..., None, :])
+    return torch.where(regular[:, None, None], result, torch.nan)
+
+
+def _singular(point: Located, missing: tuple[int, int]) -> SingularCovarianceError:
+    count, column = missing
+    return SingularCovarianceError(NOT_FINITE if count == 0 else _undetermined(point, column, count))
+
+
 def _sparse_blocks(
     point: Located, matrix: Tensor, name: str, blocks: Tensor
 ) -> Float[Tensor, "batch blocks tangent tangent"]:
     """The same from block-sparse normal equations."""
-    result, regular, (missing, column) = marginals(point, matrix, name, blocks)
+    result, regular, missing = marginals(point, matrix, name, blocks)
     if bool(regular.any()):
         return result
-    if missing == 0:
-        raise SingularCovarianceError(NOT_FINITE)
-    raise SingularCovarianceError(_undetermined(point, column, missing))
+    raise _singular(point, missing)
 
 
 def _factorised(point: Located, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,6 @@
-"""Blocks of (JᵀJ)⁻¹ of a large problem, from the sparse factor, and what is missing where there is none."""
+"""Parts of (JᵀJ)⁻¹ of a large problem, from the sparse factor, and what is missing where there is none."""
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,11 +24,58 @@ def marginals(
 ) -> tuple[Float[Tensor, "batch blocks tangent tangent"], Bool[Tensor, "batch"], tuple[int, int]]:
     """The blocks, which entries of the batch are regular (the others are NaN), and for the first that is not the
     number of directions that are free and a column that moves in them."""
+    assert point.pattern is not None  # only large problems come here
+    own = point.pattern.blocks[list(point.problem.variables).index(name)][blocks.cpu().numpy()]
+    found = _factorised(point, matrix)
+    size = int(point.columns(name).shape[1])
+    result = _blocks(found.structure, found.factors, found.regular, own, found.scale, size)
+    return _as_tensors(result, found, matrix)
+
+
+def joint(
+    point: Located, matrix: Float[Tensor, "batch values"], columns: Int[Tensor, "k"]
+) -> tuple[Float[Tensor, "batch k k"], Bool[Tensor, "batch"], tuple[int, int]]:
+    """The covariance of these columns together, none of them fixed; else as `marginals`."""
+    found = _factorised(point, matrix)
+    own = columns.cpu().numpy()
+    unit = np.zeros((len(found.scaled), found.scaled_size, len(own)))
+    unit[:, own, np.arange(len(own))] = 1
+    usable = torch.from_numpy(found.regular)
+    plan = found.structure.elimination.packed
+    solved = solve(torch.from_numpy(found.factors), usable, torch.from_numpy(unit), *plan).numpy()[:, own]
+    deviation = found.scale[:, own]
+    result = (solved + solved.transpose(0, 2, 1)) / (2 * deviation[:, :, None] * deviation[:, None, :])
+    result[~found.regular] = np.nan
+    return _as_tensors(result, found, matrix)
+
+
+class _Factorised(NamedTuple):
+    """Normal equations scaled to a unit diagonal, and their factor."""
+
+    structure: BlockStructure
+    scale: np.ndarray
+    scaled: np.ndarray
+    factors: np.ndarray
+    regular: np.ndarray
+    lowest: float
+
+    @property
+    def scaled_size(self) -> int:
+        return self.scale.shape[1]
+
+
+def _as_tensors(result: np.ndarray, found: _Factorised, matrix: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    missing = (0, 0)
+    if not found.regular.all():
+        missing = _missing(found.structure, found.scaled[~found.regular][0], found.lowest)
+    return torch.from_numpy(result).to(matrix), torch.from_numpy(found.regular).to(matrix.device), missing
+
+
+def _factorised(point: Located, matrix: Float[Tensor, "batch values"]) -> _Factorised:
     from mslsq.linear.sparse.selected_inverse import squared_pivots  # loads scipy.linalg
 
     assert point.pattern is not None  # only large problems come here
     structure = point.pattern.structure
-    own = point.pattern.blocks[list(point.problem.variables).index(name)][blocks.cpu().numpy()]
     values = matrix.detach().cpu().numpy().astype(np.float64)
     diagonal = values[:, structure.diagonal_index.cpu().numpy()]
     scale = np.sqrt(np.where(diagonal > 0, diagonal, 1))
@@ -36,9 +85,7 @@ def marginals(
     lowest = _lowest(matrix, structure)
     sound = squared_pivots(structure, factors) > lowest
     regular = regular & (diagonal > 0).all(1) & sound.all(1)
-    result = _blocks(structure, factors, regular, own, scale, int(point.columns(name).shape[1]))
-    missing = (0, 0) if regular.all() else _missing(structure, scaled[~regular][0], lowest)
-    return torch.from_numpy(result).to(matrix), torch.from_numpy(regular).to(matrix.device), missing
+    return _Factorised(structure, scale, scaled, factors, regular, lowest)
 
 
 def _factored(structure: BlockStructure, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,9 +1,8 @@
 """`curve_fit`: a model, points and their errors, in SciPy's meaning: values and their standard errors."""
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,36 +13,26 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole
-from mslsq.front.measurements import Measurements, Points
+from mslsq.front.fits.datasets import Sets, in_one_vector, joined
+from mslsq.front.fits.fitted import Fitted
+from mslsq.front.fits.parameters import Parameters, started
+from mslsq.front.fits.residual import Noise, residual_of
+from mslsq.front.fits.result import CurveFit, of_all
+from mslsq.front.fits.scheme import Divided, divided, without_ties
+from mslsq.front.measurements import Measurements, Points, check_finite
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import Solved
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
 from mslsq.private import is_wrapped
-from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.problem.errors import DtypeError, ProblemError
 from mslsq.solution import Solution
 from mslsq.solvers import Solver
+from mslsq.validation import one_of
 
 
 class CovarianceWarning(UserWarning):
     """The covariance of a fit could not be estimated: its entries are infinite."""
-
-
-@dataclass(frozen=True)
-class CurveFit:
-    """The result of a curve fit: a pytree of tensors, one entry per fit of a batch.
-
-    `value`, `covariance` and `standard_errors` carry derivatives.
-    """
-
-    value: Any
-    """The parameters, in the shape of `p0`."""
-    covariance: Float[Tensor, "*batch n n"]
-    """Of all parameters, in the order of the flattened leaves of `p0`; zero for those on their bounds."""
-    standard_errors: Any
-    """Square roots of the covariance's diagonal, in the shape of `p0`."""
-    solution: Solution
-    """Cost, status, steps of the solve."""
 
 
 @outside_compiled_regions
@@ -57,7 +46,11 @@ def curve_fit(
     absolute_sigma: bool = False,
     bounds: Any = None,
     project_start: bool = False,
+    fixed: Any = None,
+    tied: Mapping[str, Callable[[Any], Tensor]] | None = None,
     mask: Bool[Tensor, "*points"] | None = None,
+    nan_policy: Literal["omit", "raise"] = "omit",
+    noise: Noise = "normal",
     in_dims: Any = None,
     solver: Solver | None = None,
     loss: RobustLoss | None = None,
@@ -68,17 +61,28 @@ def curve_fit(
     Args:
         model: `model(p, t)` returns what is compared with y, in its shape. Written for one fit, without a batch axis.
         t: where y was measured; a tensor or any pytree, handed to the model as it is.
-        y: the measurements, any shape. NaN means that a point is missing.
+        y: the measurements, any shape. NaN means that a point is missing. Several sets of data with common parameters
+            are a pytree of tensors; the model returns a pytree like it, sigma and mask are such pytrees too (or sigma
+            a number).
         p0: the start; a tensor of any shape or a pytree of tensors, real floating point.
         sigma: the standard deviation of y, in the shape of y or a number; or, for y of shape (points,), the covariance
             matrix (points, points). One for all points by default.
         absolute_sigma: `False`: only the ratios of sigma matter, the covariance is scaled by the reduced chi-square,
             Σ(r/sigma)² / (points − parameters). `True`: sigma is meant in the units of y, nothing is scaled.
-        bounds, project_start: as for `least_squares`.
+        bounds, project_start: as for `least_squares`; not together with fixed or tied parameters.
+        fixed: parameters that are held. Of a dict p0 a dict by name: a number or tensor to hold it at (differentiable;
+            the name may be missing in p0), `True` to hold it at the start, a tensor of bool to hold those entries at
+            the start. Of another p0 a tensor of bool, or a tree of them.
+        tied: parameters that follow from others: functions by name, `{"b": lambda p: 2 * p["a"]}`. `p` has all that
+            are free or fixed, and those tied before. They need no start.
         mask: which points count, in the shape of y (and then mapped as y is) or of the y of one fit. Fits with
             different numbers of points make a batch by padding. Points that do not count have no weight and are no
             degrees of freedom; their t, where it is as long as y and mapped like it, is replaced by that of a point
-            that counts, so that padding need not make sense to the model.
+            that counts, so that padding need not make sense to the model. (Not where y is a pytree.)
+        nan_policy: "omit": points whose y is NaN do not count. "raise": entries of t, y or sigma that are NaN or
+            infinite are an error.
+        noise: "poisson": y are counts, of which the model gives the mean; minimised is half the deviance,
+            Σ (y log(y/μ) − y + μ). The covariance is the inverse of Fisher's information, sigma is the counts' own.
         in_dims: `torch.func.vmap`'s, over `(t, y, p0, sigma)`, the last of which may be left out: one independent fit
             per entry.
         solver, loss, adjoint: as for `least_squares`; a loss acts on (model − y) / sigma of each point. The covariance
@@ -97,50 +101,117 @@ def curve_fit(
     >>> fit = mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t) + p[2], t, y, torch.ones(3, dtype=torch.float64))
     >>> fit.value, fit.standard_errors
     """
-    measurements = measured(model, t, y, p0, sigma, mask, in_dims)
-    points, dims = prepared_points(measurements)
+    check_finite(nan_policy, t=t, y=y, sigma=sigma)
+    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise)
     options = {"loss": loss, "bounds": bounds, "project_start": project_start}
-    stated = stated_residual(residual_of(model), p0, points, in_dims=dims, **options)
-    return fit_of(stated.statement.solved(solver, adjoint), points, absolute_sigma, loss)
+    stated = stated_residual(fit.residual, fit.p0, fit.arguments, in_dims=fit.dims, **options)
+    return fit_of(stated.statement.solved(solver, adjoint), fit, absolute_sigma, loss)
 
 
-def measured(model: Any, t: Any, y: Any, p0: Any, sigma: Any, mask: Any, in_dims: Any) -> Measurements:
-    """The points of a call; an error for anything that cannot be fitted."""
-    return Measurements(t, y, p0, _checked(model, y, p0, sigma), mask, in_dims)
+class Fit(NamedTuple):
+    """What a call asks for."""
+
+    model: Callable[[Any, Any], Any]
+    sets: Sets | None
+    residual: Callable[..., Tensor]
+    """What is minimised, of p and the points."""
+    p0: Any
+    """The start of what is free."""
+    points: Points
+    division: Divided
+    dims: Any
+    """`in_dims` of p, the points and what is held."""
+    t_dims: Any
+    sigma: str
+    """How the errors of y were given: "none", "number", "each", "matrix"."""
+    noise: Noise
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        t: Any,
+        y: Any,
+        p0: Any,
+        sigma: Any,
+        mask: Any,
+        in_dims: Any,
+        fixed: Any = None,
+        tied: Any = None,
+        bounds: Any = None,
+        noise: Noise = "normal",
+    ) -> "Fit":
+        """An error for anything that cannot be fitted."""
+        one_of("curve_fit: noise", noise, ("normal", "poisson"), ProblemError)
+        if noise == "poisson" and sigma is not None:
+            raise ProblemError("noise='poisson': the errors of counts follow from their mean, leave sigma out.")
+        predicted, sets = model, None
+        if not isinstance(y, Tensor):
+            y, sigma, mask, in_dims, sets = joined(t, y, p0, sigma, mask, in_dims)
+            predicted = in_one_vector(model, sets)
+        given = _checked(model, y, p0, sigma)
+        if bounds is not None and (fixed is not None or tied):
+            raise ProblemError(
+                "curve_fit takes bounds, or fixed and tied parameters, not both. Equal bounds hold a parameter."
+            )
+        start = started(without_ties(p0, tied, fixed), y)
+        measurements = Measurements(t, y, start, given, mask, in_dims, fill=sets is None)
+        keys = tuple({**p0, **start, **(tied or {})}) if tied else ()
+        division = divided(start, measurements.p0_dims, fixed, tied, keys)
+        points, t_dims = measurements.prepare()
+        dims = None
+        if measurements.size is not None:
+            dims = (division.free_dims, t_dims, 0, 0, 0, division.held_dims)
+        residual = residual_of(predicted, division.scheme, noise)
+        return cls(model, sets, residual, division.free, points, division, dims, t_dims, measurements.sigma_kind, noise)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Of the residual, behind p."""
+        return (*self.points, self.division.held)
 
 
-def prepared_points(measurements: Measurements) -> tuple[Points, Any]:
-    """The arguments of the residual behind p, and the `in_dims` of all its arguments."""
-    points, t_dims = measurements.prepare()
-    return points, None if measurements.size is None else (measurements.p0_dims, t_dims, 0, 0, 0)
+def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | None) -> CurveFit:
+    """The solution of `fit.residual` with its covariance."""
+    solution, batched = solved.solution, solved.statement.size is not None
+    free, division = Parameters.of(solution.value, int(batched)), fit.division
+    recipe = {
+        "model": fit.model,
+        "sets": fit.sets,
+        "free": free,
+        "parameters": free,
+        "scheme": division.scheme,
+        "held_dims": division.held_dims if batched else (None,) * len(division.held),
+        "batched": batched,
+        "sigma": fit.sigma,
+        "noise": fit.noise,
+        "absolute_sigma": absolute_sigma or fit.noise == "poisson",
+        "loss": loss,
+        "solver": solved.solver,
+        "mode": solved.jacobian_mode,
+    }
+    vector = free.vector(solution.value)
 
+    def fitted(covariance: Tensor) -> Fitted:
+        return Fitted.of(fit.points, division.held, vector, covariance, fit.t_dims, **recipe)
 
-def residual_of(model: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
-    """What is minimised: a function of p and the points."""
-
-    def residual(p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
-        return _residual(model, p, t, y, whitening, used)
-
-    return residual
-
-
-def fit_of(solved: Solved, points: Points, absolute_sigma: bool, loss: RobustLoss | None) -> CurveFit:
-    """The solution of `residual_of` with its covariance."""
-    solution = solved.solution
     r, jacobian = solved.residual_and_jacobian()
+    if fit.noise == "poisson":
+        before = fitted(torch.diag_embed(vector))  # asked for no errors
+        rows = before.each(before.information_rows)
+        jacobian = rows if batched else rows[None]
 
     held = _held(solution, len(jacobian), jacobian.shape[-1], r.device)
 
     def covariance(jacobian: Tensor, r: Tensor, used: Tensor, held: Tensor) -> Tensor:
-        return _covariance(jacobian, r, used, held, absolute_sigma, loss)
+        return _covariance(jacobian, r, used, held, recipe["absolute_sigma"], loss)
 
-    if solved.statement.size is None:
-        matrix = covariance(jacobian[0], r[0], points.used, held[0])
+    if batched:
+        matrix = vmap(covariance)(jacobian, r, fit.points.used, held)
     else:
-        matrix = vmap(covariance)(jacobian, r, points.used, held)
+        matrix = covariance(jacobian[0], r[0], fit.points.used, held[0])
     _warn_where_infinite(matrix)
-    deviation = matrix.diagonal(dim1=-2, dim2=-1).sqrt()
-    return CurveFit(solution.value, matrix, _like(solution.value, deviation), solution)
+    return of_all(fitted(matrix), solution)
 
 
 def _held(solution: Solution, size: int, count: int, device: torch.device) -> Bool[Tensor, "batch n"]:
@@ -149,18 +220,6 @@ def _held(solution: Solution, size: int, count: int, device: torch.device) -> Bo
     if not leaves:
         return torch.zeros(size, count, dtype=torch.bool, device=device)
     return torch.cat([leaf.reshape(size, -1) for leaf in leaves], 1) != 0
-
-
-def _residual(model: Any, p: Any, t: Any, y: Tensor, whitening: Tensor, used: Tensor) -> Tensor:
-    """The whitened residual of every point, zero where a point is missing."""
-    predicted = model(p, t)
-    if not isinstance(predicted, Tensor) or predicted.shape != y.shape:
-        given = f"shape {tuple(predicted.shape)}" if isinstance(predicted, Tensor) else type(predicted).__name__
-        raise ShapeError(f"model(p, t) returned {given}; y of one fit has shape {tuple(y.shape)}.")
-    difference = torch.where(used, predicted - y, torch.zeros_like(y))
-    if whitening.ndim > y.ndim:
-        return (whitening * difference).sum(-1)
-    return whitening * difference
 
 
 def _covariance(
@@ -198,7 +257,7 @@ def _covariance(
     inverse = inverse / torch.where(positive, length, torch.ones_like(length))[:, None]
     covariance = inverse @ inverse.mT
     if not absolute_sigma:
-        freedom = used.sum() - n + held.sum()
+        freedom = used.sum() - n
         covariance = covariance * (squared.sum() / freedom.clamp(min=1))
         regular = regular & (freedom > 0)
     covariance = torch.where(held[:, None] | held, 0, covariance)
@@ -209,15 +268,6 @@ def _covariance(
 def _triangle(matrix: Float[Tensor, "rows n"]) -> Float[Tensor, "n n"]:
     """R of QR: squares no condition number."""
     return torch.linalg.qr(matrix, mode="reduced").R
-
-
-def _like(tree: Any, vector: Float[Tensor, "*batch n"]) -> Any:
-    """The entries of a vector in the shapes of a tree of parameters."""
-    leaves, structure = pytree.flatten(tree)
-    batch = vector.ndim - 1
-    sizes = [leaf.shape[batch:].numel() for leaf in leaves]
-    parts = [part.reshape(leaf.shape) for part, leaf in zip(vector.split(sizes, -1), leaves, strict=True)]
-    return pytree.unflatten(parts, structure)
 
 
 def _warn_where_infinite(covariance: Tensor) -> None:
@@ -256,11 +306,3 @@ def _checked(model: Any, y: Any, p0: Any, sigma: Any) -> Tensor | None:
     if isinstance(sigma, (int, float)) and not isinstance(sigma, bool):
         return torch.as_tensor(float(sigma), dtype=y.dtype, device=y.device)
     raise ProblemError(f"sigma must be a tensor or a number, not {type(sigma).__name__}.")
-
-
-pytree.register(
-    CurveFit,
-    lambda fit: ([getattr(fit, field.name) for field in fields(CurveFit)], None),
-    lambda children, _: CurveFit(*children),
-    lambda _: [field.name for field in fields(CurveFit)],
-)

@@ -8,7 +8,9 @@ from torch.func import vmap
 
 from mslsq import pytree
 from mslsq.front.batching import shape_of_one, taken_apart
-from mslsq.problem.errors import DtypeError, ShapeError
+from mslsq.levels import at_the_bottom
+from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.validation import one_of
 
 
 class Points(NamedTuple):
@@ -21,10 +23,43 @@ class Points(NamedTuple):
     used: Tensor
 
 
+def check_finite(policy: str, **data: Any) -> None:
+    """With "raise", an error that names the first entry that is NaN or infinite; also under transforms, of all that
+    they map."""
+    one_of("nan_policy", policy, ("omit", "raise"), ProblemError)
+    for name, tree in data.items() if policy == "raise" else ():
+        for leaf in pytree.leaves(tree):
+            if isinstance(leaf, Tensor) and leaf.is_floating_point():
+                at_the_bottom(leaf, lambda tensor, name=name: _finite(name, tensor))
+
+
+def _finite(name: str, tensor: Tensor) -> Tensor:
+    wrong = (~torch.isfinite(tensor)).nonzero()
+    if len(wrong):
+        where = wrong[0].tolist()
+        first = float(tensor[tuple(where)])
+        raise ProblemError(
+            f"{name} has {len(wrong)} entries that are NaN or infinite, the first at {where}: {first}. "
+            "nan_policy='omit' leaves out points whose y is NaN."
+        )
+    return tensor
+
+
 class Measurements:
     """The points of all fits, `in_dims` over (t, y, p0, sigma), and the mask that goes with y."""
 
-    def __init__(self, t: Any, y: Tensor, p0: Any, sigma: Tensor | None, mask: Tensor | None, in_dims: Any):
+    def __init__(
+        self,
+        t: Any,
+        y: Tensor,
+        p0: Any,
+        sigma: Tensor | None,
+        mask: Tensor | None,
+        in_dims: Any,
+        fill: bool = True,
+    ):
+        """`fill`: is a t as long as y of the points of y? Then missing points get that of another."""
+        self._fill = fill
         if isinstance(in_dims, (tuple, list)):
             if len(in_dims) not in (3, 4):
                 raise ShapeError(
@@ -70,6 +105,14 @@ class Measurements:
         either = f"{one}" if self.y_dim is None else f"{tuple(self.y.shape)} or, for all fits, {one}"
         raise ShapeError(f"mask has shape {tuple(mask.shape)}; expected that of y, {either}.")
 
+    @property
+    def sigma_kind(self) -> str:
+        """How the errors of y are given: "none", "number", "each" point its own, or a covariance "matrix"."""
+        if self.sigma is None:
+            return "none"
+        shape = shape_of_one(self.sigma.shape, self.sigma_dim)
+        return "number" if shape == () else "each" if shape == self._one else "matrix"
+
     def prepare(self) -> tuple[Points, Any]:
         """Missing points made harmless, sigma turned into whitening, once per fit and outside the solve; and the
         `in_dims` of t. All else has the batch axis first."""
@@ -79,7 +122,7 @@ class Measurements:
         moves = [
             number
             for number, (leaf, dim) in enumerate(zip(leaves, dims, strict=True))
-            if isinstance(leaf, Tensor) and not (dim is None and fixed)
+            if self._fill and isinstance(leaf, Tensor) and not (dim is None and fixed)
         ]
         moving = tuple(leaves[number] for number in moves)
         points, moved_dims = self._prepare(moving, tuple(dims[number] for number in moves))

@@ -10,7 +10,8 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole, taken_apart, tensor_of
-from mslsq.front.curve_fit import CurveFit, curve_fit, fit_of, measured, prepared_points, residual_of
+from mslsq.front.curve_fit import CurveFit, Fit, curve_fit, fit_of
+from mslsq.front.fits.residual import Noise
 from mslsq.front.leaves import Start
 from mslsq.front.prepared_call import Prepared
 from mslsq.front.problem_statement import BOUNDS, stated
@@ -80,6 +81,9 @@ class PreparedFit:
         absolute_sigma: bool = False,
         bounds: Any = None,
         project_start: bool = False,
+        fixed: Any = None,
+        tied: Any = None,
+        noise: Noise = "normal",
         mask: Tensor | None = None,
         in_dims: Any = None,
         solver: Solver | None = None,
@@ -87,16 +91,17 @@ class PreparedFit:
         adjoint: Adjoint | None = None,
     ):
         self._model, self._in_dims, self._absolute_sigma, self._loss = model, in_dims, absolute_sigma, loss
-        points, dims = prepared_points(measured(model, t, y, p0, sigma, mask, in_dims))
-        options = {"in_dims": dims, "loss": loss, "bounds": bounds, "project_start": project_start}
-        self._solve = _PreparedWhole(residual_of(model), p0, points, options, solver, adjoint)
+        self._fit_options = {"fixed": fixed, "tied": tied, "noise": noise}
+        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, bounds=bounds, **self._fit_options)
+        options = {"in_dims": fit.dims, "loss": loss, "bounds": bounds, "project_start": project_start}
+        self._solve = _PreparedWhole(fit.residual, fit.p0, fit.arguments, options, solver, adjoint)
 
     @outside_compiled_regions
     def __call__(self, t: Any, y: Tensor, p0: Any, *, sigma: Any = None, mask: Tensor | None = None) -> CurveFit:
         """As `mslsq.curve_fit(model, t, y, p0, sigma=sigma, mask=mask, ...)` with the options that it was prepared
         with."""
-        points, _ = prepared_points(measured(self._model, t, y, p0, sigma, mask, self._in_dims))
-        return fit_of(self._solve.solved(p0, tuple(points)), points, self._absolute_sigma, self._loss)
+        fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, **self._fit_options)
+        return fit_of(self._solve.solved(fit.p0, fit.arguments), fit, self._absolute_sigma, self._loss)
 
 
 class _PreparedWhole(PreparedResidual):

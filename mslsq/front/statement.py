@@ -15,6 +15,7 @@ from mslsq.front.bounds import NO_BOUNDS, StatedBounds
 from mslsq.front.leaves import Leaf, Start
 from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.derivatives import Mode
 from mslsq.linearize.plan import Plan, PlanCache
 from mslsq.private import transforms_are_active
 from mslsq.problem.system import System
@@ -109,6 +110,12 @@ class Solved:
     plan: Plan
     solver: Solver
     inputs: tuple[dict[str, Tensor], ...]
+
+    @property
+    def jacobian_mode(self) -> Mode:
+        """How a single term was differentiated: what works for its residual works for what it is made of."""
+        way = self.plan.ways.get(0)
+        return "forward" if way is None or way.jacobian is None else way.jacobian
 
     def residual_and_jacobian(self) -> tuple[Float[Tensor, "batch rows"], Float[Tensor, "batch rows columns"]]:
         """Of a single term at the solution, before any loss, differentiated as the solve has differentiated it; both

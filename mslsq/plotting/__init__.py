@@ -2,6 +2,7 @@
 
 from mslsq.plotting.convergence import plot_convergence
 from mslsq.plotting.figure import INK, figure_of, save_figure
+from mslsq.plotting.fits import plot_fit
 from mslsq.plotting.views import Panel, plot_views
 
-__all__ = ["INK", "Panel", "figure_of", "plot_convergence", "plot_views", "save_figure"]
+__all__ = ["INK", "Panel", "figure_of", "plot_convergence", "plot_fit", "plot_views", "save_figure"]

@@ -202,3 +202,4 @@ def test_what_a_bound_holds_is_known(count: int) -> None:
     whole[free.nonzero(), free.nonzero()[:, 0]] = torch.linalg.inv(normal[free][:, free])
     expected = torch.stack([whole[2 * k : 2 * k + 2, 2 * k : 2 * k + 2] for k in range(count)])
     torch.testing.assert_close(mslsq.covariance(problem, solution, "x"), expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(mslsq.covariance(problem, solution, ["x"]), whole, rtol=1e-9, atol=1e-12)

@@ -121,7 +121,13 @@ def test_curve_fit_and_prepared_solves_have_bounds():
     torch.testing.assert_close(fit.value, torch.as_tensor(expected.x), rtol=1e-7, atol=1e-9)
     assert fit.solution.active.tolist() == [1, 0]
     one = mslsq.curve_fit(lambda q, t: 1.5 * t + q[0], t, y, start[1:])  # the parameter on its bound counts as known
-    torch.testing.assert_close(fit.covariance[1:, 1:], one.covariance, rtol=1e-9, atol=0)
+    # For the error of y it counts as a parameter, as in the reduced chi-square.
+    torch.testing.assert_close(fit.covariance[1:, 1:], one.covariance * 11 / 10, rtol=1e-9, atol=0)
+    assert "at its upper bound" in fit.report() and "lower bound" not in fit.report()
+    with pytest.raises(ProblemError, match="method='linear'"):
+        fit.confidence_interval(method="profile")
+    with pytest.raises(ProblemError, match="not both"):
+        mslsq.curve_fit(model, t, y, start, bounds=(0, 1), fixed=torch.tensor([True, False]))
     assert not fit.covariance[0].any() and not fit.covariance[:, 0].any()
     prepared = mslsq.prepared(mslsq.curve_fit, model, t, y, start, **options)
     for _ in range(3):

@@ -1,0 +1,1 @@
+"""What a curve fit knows afterwards: statistics, predictions, intervals, reports."""
