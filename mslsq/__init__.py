@@ -27,7 +27,7 @@ from mslsq.problem import (
     cost,
 )
 from mslsq.solution import History, Solution, Status
-from mslsq.solvers import Dogleg, GaussNewton, LevenbergMarquardt, NoInfluenceWarning
+from mslsq.solvers import Dogleg, GaussNewton, GraduatedNonConvexity, LevenbergMarquardt, NoInfluenceWarning
 
 __version__ = "0.1.0"
 
@@ -51,6 +51,7 @@ __all__ = [
     "Euclidean",
     "GaussNewton",
     "GemanMcClure",
+    "GraduatedNonConvexity",
     "History",
     "Huber",
     "Implicit",

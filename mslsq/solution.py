@@ -1,6 +1,6 @@
 """What a solve returns: statuses that are sentences, and the solution as a pytree of tensors."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any
 
@@ -107,6 +107,9 @@ class Solution:
     active: Any = ()
     """In the form of `value`, per entry: -1 on the lower bound, 1 on the upper one, else 0 (for an element of a
     manifold by its tangent). `()` where no bounds were given."""
+    weights: dict[str, Float[Tensor, "*batch blocks"]] = field(default_factory=dict)
+    """By cost the weights of its blocks, of a solve by `GraduatedNonConvexity`: 1 of an inlier, 0 of an outlier. Empty
+    of other solves."""
 
     @property
     def converged(self) -> Bool[Tensor, "*batch"]:
@@ -127,8 +130,10 @@ class Solution:
         """One problem of a batch; of `value` and `active` as the engine has them, tuples of tensors."""
         history = History(*[column[number] for column in vars(self.history).values()])
         tuples = {name: tuple([x[number] for x in getattr(self, name)]) for name in ("value", "active")}
-        figures = {name: x[number] for name, x in vars(self).items() if name not in ("value", "active", "history")}
-        return Solution(history=history, **tuples, **figures)
+        weights = {name: weight[number] for name, weight in self.weights.items()}
+        others = ("value", "active", "history", "weights")
+        figures = {name: x[number] for name, x in vars(self).items() if name not in others}
+        return Solution(history=history, weights=weights, **tuples, **figures)
 
 
 def _register(cls: type) -> None:

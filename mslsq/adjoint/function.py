@@ -16,6 +16,7 @@ from mslsq import pytree
 from mslsq.adjoint.adjoint import Adjoint, unprepared
 from mslsq.adjoint.looking import has_looked
 from mslsq.adjoint.outputs import Answer, Ended
+from mslsq.adjoint.rejection import decided, with_scales
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
 from mslsq.private import without_saved_tensor_hooks
@@ -70,7 +71,12 @@ class Call:
         adjoint = self.adjoint
         keep = adjoint is not None and adjoint.keeps_trajectory
         bounds = with_batch_axis(self.task, bounds)
-        outcome = run(self.task, values, inputs, keep, differentiated=adjoint is not None, bounds=bounds)
+        graduation, rejection = self.task.graduation, None
+        if graduation is None:
+            outcome = run(self.task, values, inputs, keep, differentiated=adjoint is not None, bounds=bounds)
+        else:
+            outcome, rejection = graduation.solved(self.task, values, inputs, differentiated=adjoint is not None)
+            inputs = with_scales(inputs, rejection.scales)
         ended = Ended(self.task, values, outcome, bounds)
         if adjoint is None:
             prepared = unprepared(ended)
@@ -78,6 +84,10 @@ class Call:
             begin = time.thread_time()  # not that of others, who would decide what is made
             prepared = adjoint.prepare(ended)
             has_looked(ended, inputs, time.thread_time() - begin)
+        if rejection is not None:
+            prepared = prepared._replace(
+                differentiable=decided(prepared.differentiable, rejection, adjoint is not None)
+            )
         self.made.plan, self.made.interrupted = outcome.planned[0], outcome.interrupted
         return Answer(
             outcome.values,
@@ -91,6 +101,8 @@ class Call:
             prepared.differentiable,
             prepared.residual,
             prepared.factor,
+            {} if rejection is None else rejection.weights,
+            () if rejection is None else rejection.scales,
         )
 
     def answer(self, output: tuple[Tensor, ...]) -> Answer:

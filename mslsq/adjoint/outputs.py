@@ -51,6 +51,10 @@ class Answer(NamedTuple):
     differentiable: Bool[Tensor, "batch"]
     adjoint_residual: Float[Tensor, "batch"]
     factor: Tensor
+    weights: dict[str, Float[Tensor, "batch blocks"]]
+    """By cost, of a solve that rejects outliers..."""
+    scales: tuple[dict[str, Float[Tensor, "batch"]], ...]
+    """... and per term the scale that it has estimated, by the name of the input; else empty."""
 
 
 class Attached(NamedTuple):

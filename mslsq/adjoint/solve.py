@@ -9,6 +9,7 @@ from mslsq.adjoint.adjoint import Adjoint, DerivativeOrderError
 from mslsq.adjoint.attachment import attachment_of
 from mslsq.adjoint.function import Call, Solve, with_batch_axis
 from mslsq.adjoint.limit import limited
+from mslsq.adjoint.rejection import with_scales
 from mslsq.levels import backward_may_come, constant, count_transforms, has_plain_tangent
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
@@ -81,6 +82,7 @@ def solve_system(
             )
     value, cost = answer.values, answer.cost
     if levels:
+        inputs = with_scales(inputs, answer.scales)
         value, cost = adjoint.attach(attachment_of(call, values, inputs, bounds, answer))
     solution = Solution(
         value,
@@ -93,6 +95,7 @@ def solve_system(
         answer.history,
         answer.adjoint_residual,
         _active(task, answer.values, bounds) if bounds else (),
+        answer.weights,
     )
     assert call.made.plan is not None  # the solve has been run
     return SolvedSystem(solution, call.made.plan, call.made.interrupted)

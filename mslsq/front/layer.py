@@ -1,6 +1,5 @@
 """The solver as a layer of a network: an `nn.Module` without state between calls."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from mslsq.front.exporting import exported_solve, is_being_exported
 from mslsq.front.solve import solve
 from mslsq.problem import Problem
 from mslsq.solution import Solution
-from mslsq.solvers import LevenbergMarquardt, Solver
+from mslsq.solvers import GraduatedNonConvexity, LevenbergMarquardt, Solver
 
 
 class LeastSquaresLayer(nn.Module):
@@ -36,7 +35,7 @@ class LeastSquaresLayer(nn.Module):
     def __init__(
         self,
         problem: Problem,
-        solver: Solver | None = None,
+        solver: Solver | GraduatedNonConvexity | None = None,
         adjoint: Adjoint | None = None,
         project_start: bool = False,
     ):
@@ -58,7 +57,7 @@ class LeastSquaresLayer(nn.Module):
         if is_being_exported():
             return exported_solve(self.problem, values, data, in_dims, self.solver, self.project_start)
         # In a training loop a step of the optimizer with half a solution would follow.
-        solver = dataclasses.replace(self.solver, on_interrupt="raise")
+        solver = self.solver.raising() if isinstance(self.solver, (Solver, GraduatedNonConvexity)) else self.solver
         options = {"solver": solver, "adjoint": self.adjoint, "project_start": self.project_start}
         return solve(self.problem, values, data, in_dims=in_dims, **options)
 

@@ -5,9 +5,10 @@ from typing import Any
 
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
+from mslsq.front.graduated import solved
 from mslsq.front.residual_statement import stated_residual
 from mslsq.losses import RobustLoss
-from mslsq.solvers import Solver
+from mslsq.solvers import GraduatedNonConvexity, Solver
 
 
 @outside_compiled_regions
@@ -19,7 +20,7 @@ def least_squares(
     jac: Callable[..., Any] | None = None,
     has_aux: bool = False,
     in_dims: Any = None,
-    solver: Solver | None = None,
+    solver: Solver | GraduatedNonConvexity | None = None,
     loss: RobustLoss | None = None,
     bounds: Any = None,
     project_start: bool = False,
@@ -42,7 +43,7 @@ def least_squares(
             `retract`).
         has_aux: the residual returns `(r, aux)`; the result is then `(solution, aux at the solution)`.
         in_dims: `torch.func.vmap`'s, over `(x0, *args)`: one independent solve per entry. What is not mapped is shared.
-        solver: `LevenbergMarquardt()` by default.
+        solver: `LevenbergMarquardt()` by default; `GraduatedNonConvexity(...)` where entries may be outliers.
         loss: a robust loss, applied to each entry of the residual (SciPy's meaning).
         bounds: `(lower, upper)`, SciPy's: each a number, an array or tensor that broadcasts to x0, a pytree like x0,
             infinite or None where there is no bound. With one axis more than x0 has in ONE problem it is one bound for
@@ -74,5 +75,5 @@ def least_squares(
         bounds=bounds,
         project_start=project_start,
     )
-    solution = stated.statement.solved(solver, adjoint).solution
+    solution = solved(stated.statement, solver, adjoint, has_costs=False).solution
     return (solution, stated.aux(solution.value)) if has_aux else solution

@@ -5,10 +5,11 @@ from typing import Any
 
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
+from mslsq.front.graduated import solved
 from mslsq.front.problem_statement import stated
 from mslsq.problem import Problem
 from mslsq.solution import Solution
-from mslsq.solvers import Solver
+from mslsq.solvers import GraduatedNonConvexity, Solver
 
 
 @outside_compiled_regions
@@ -19,7 +20,7 @@ def solve(
     *,
     in_dims: Any = None,
     project_start: bool = False,
-    solver: Solver | None = None,
+    solver: Solver | GraduatedNonConvexity | None = None,
     adjoint: Adjoint | None = None,
 ) -> Solution:
     """Minimise the cost of a problem over its variables.
@@ -33,7 +34,7 @@ def solve(
             rest is the problem's own; gradients flow to both.
         in_dims: `torch.func.vmap`'s, over `(values, data)`: one independent solve per entry; the rest is shared.
         project_start: start from the nearest point within the bounds of the variables, where a start is outside.
-        solver: `LevenbergMarquardt()` by default.
+        solver: `LevenbergMarquardt()` by default; `GraduatedNonConvexity(...)` where blocks may be outliers.
         adjoint: how derivatives pass through the solve, `Implicit()` by default.
 
     Returns:
@@ -49,4 +50,5 @@ def solve(
         raise TypeError(
             f"solve takes a mslsq.Problem, not {type(problem).__name__}. For a plain residual use mslsq.least_squares."
         )
-    return stated(problem, values, data, in_dims, project_start).solved(solver, adjoint).solution
+    statement = stated(problem, values, data, in_dims, project_start)
+    return solved(statement, solver, adjoint, has_costs=True).solution

@@ -2,8 +2,9 @@
 
 from mslsq.solvers.dogleg import Dogleg
 from mslsq.solvers.gauss_newton import GaussNewton
+from mslsq.solvers.graduated_non_convexity import GraduatedNonConvexity
 from mslsq.solvers.influence import NoInfluenceWarning
 from mslsq.solvers.levenberg_marquardt import LevenbergMarquardt
 from mslsq.solvers.solver import Solver
 
-__all__ = ["Dogleg", "GaussNewton", "LevenbergMarquardt", "NoInfluenceWarning", "Solver"]
+__all__ = ["Dogleg", "GaussNewton", "GraduatedNonConvexity", "LevenbergMarquardt", "NoInfluenceWarning", "Solver"]

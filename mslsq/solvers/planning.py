@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,6 +26,9 @@ from mslsq.solvers.box import limits_of
 from mslsq.solvers.compressing import compressed_plan
 from mslsq.solvers.second_order import kinds_of_programs, look_for_second_order
 from mslsq.solvers.solver import Solver
+
+if TYPE_CHECKING:
+    from mslsq.solvers.graduation import Graduation
 
 STALE = "what the residual reads changes unseen from call to call"
 
@@ -53,6 +57,8 @@ class Task:
     limits: tuple[Values, Values] | None = None
     """While a plan is made: as `BlockTerm.bounds`."""
     pinned: Pinned | None = None
+    graduation: "Graduation | None" = None
+    """What comes before it and around it, where it is to reject outliers."""
 
     @property
     def bounded(self) -> tuple[bool, ...]:

@@ -1,7 +1,7 @@
 """What all solvers share: options, and the three questions the loop asks of a method."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -127,6 +127,10 @@ class Solver:
         """What a graph of the step depends on."""
         skip = ("callback", "verbose", "max_steps", "early_stop", "trace", "native", "time_budget", "on_interrupt")
         return (type(self), *(v for k, v in self.__dict__.items() if k not in skip))
+
+    def raising(self) -> "Solver":
+        """The same, which an interrupt ends with an exception."""
+        return replace(self, on_interrupt="raise")
 
     @property
     def may_get_programs(self) -> bool:

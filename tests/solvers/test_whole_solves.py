@@ -120,7 +120,8 @@ def equal_bits(one: mslsq.Solution, other: mslsq.Solution) -> bool:
 
 def of_problems(solution: mslsq.Solution, chosen: Tensor) -> mslsq.Solution:
     history = History(*(column[chosen] for column in vars(solution.history).values()))
-    figures = {name: x[chosen] for name, x in vars(solution).items() if name not in ("history", "active")}
+    others = ("history", "active", "weights")
+    figures = {name: x[chosen] for name, x in vars(solution).items() if name not in others}
     return mslsq.Solution(history=history, **figures)
 
 
@@ -382,7 +383,7 @@ def test_a_program_comes_back_to_python_often_and_goes_on_where_it_was(watch, mo
 
 
 def test_an_interrupt_does_not_wait_for_the_end(watch, monkeypatch):
-    y, solver = measured(2_000), mslsq.GaussNewton(native="wait", ftol=0.0, xtol=0.0, gtol=0.0, max_steps=100)
+    y, solver = measured(200), mslsq.GaussNewton(native="wait", ftol=0.0, xtol=0.0, gtol=0.0, max_steps=100)
     fits(y)(solver)
     calls = []
     in_parts = running.in_parts
@@ -398,7 +399,9 @@ def test_an_interrupt_does_not_wait_for_the_end(watch, monkeypatch):
     monkeypatch.setattr(running, "SECONDS_AT_A_TIME", 0.0)
     with pytest.raises(KeyboardInterrupt):
         fits(y)(solver)
-    assert len(calls) == 3
+    interrupted = len(calls)  # with the starts of the problems that were not solved
+    fits(y)(solver)
+    assert interrupted < (len(calls) - interrupted) / 2
     monkeypatch.undo()
     assert bool(fits(y)(solver).cost.isfinite().all())
 

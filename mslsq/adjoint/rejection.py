@@ -1,0 +1,35 @@
+"""What derivatives take from a solve that rejects outliers: its scales, and where no derivative exists."""
+
+import warnings
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from mslsq.adjoint.warning import NotDifferentiableWarning
+from mslsq.problem.system import Inputs
+from mslsq.solvers.graduation import Rejection
+
+
+def with_scales(inputs: tuple[Inputs, ...], scales: tuple[dict[str, Tensor], ...]) -> tuple[dict[str, Tensor], ...]:
+    """The inputs of every term with the scales that the solve has estimated; derivatives hold those constant."""
+    if not scales:
+        return tuple(dict(given) for given in inputs)
+    return tuple({**given, **own} for given, own in zip(inputs, scales, strict=True))
+
+
+def decided(
+    differentiable: Bool[Tensor, "batch"], rejection: Rejection, is_differentiated: bool
+) -> Bool[Tensor, "batch"]:
+    """Which problems have a derivative: not those with a block on the truncation."""
+    lost = differentiable & ~rejection.decided
+    if is_differentiated and bool(lost.any()):
+        count, total = int(lost.sum()), len(lost)
+        which = "The solution" if total == 1 else f"{count} solution{'s' * (count > 1)} of {total}"
+        warnings.warn(
+            f"{which} of GraduatedNonConvexity has a residual on the truncation, where an inlier becomes an outlier: "
+            "it is not a differentiable function of the data there, and its derivatives are NaN (or zero). Take "
+            "another scale, or loss='geman_mcclure', which has a derivative everywhere.",
+            NotDifferentiableWarning,
+            stacklevel=4,
+        )
+    return differentiable & rejection.decided

@@ -1,0 +1,131 @@
+"""A statement whose solver is graduated non-convexity: which of its costs may hold outliers, and at which scale."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mslsq.adjoint import Adjoint, AdjointOptionError, Detached, Implicit
+from mslsq.front.leaves import Leaf, LossParameter
+from mslsq.front.statement import Solved, Statement
+from mslsq.problem.errors import ProblemError, ShapeError, unknown_name
+from mslsq.problem.system import Term
+from mslsq.solvers import GraduatedNonConvexity, Solver
+from mslsq.solvers.graduation import Graduation
+from mslsq.solvers.planning import Task
+from mslsq.solvers.surrogates import RELAXATION, SCALE, SURROGATES
+
+RESIDUAL = "residual"
+"""What the weights of a residual without costs are called."""
+
+
+@dataclass(frozen=True, eq=False)
+class GraduatedStatement(Statement):
+    """A statement some of whose terms have the loss of graduated non-convexity."""
+
+    graduation: Graduation = field(kw_only=True)
+
+    def task(self, solver: Solver) -> Task:
+        return replace(super().task(solver), graduation=self.graduation)
+
+
+def solved(
+    statement: Statement, solver: Solver | GraduatedNonConvexity | None, adjoint: Adjoint | None, has_costs: bool
+) -> Solved:
+    """The solution of a statement, by whichever solver.
+
+    Args:
+        has_costs: do its terms have names that the user knows?
+    """
+    if not isinstance(solver, GraduatedNonConvexity):
+        return statement.solved(solver, adjoint)
+    if adjoint is not None and not isinstance(adjoint, (Implicit, Detached)):
+        raise AdjointOptionError(
+            f"GraduatedNonConvexity takes Implicit() or Detached(), not {adjoint!r}: its solution has the derivatives "
+            "of the minimum of the last robust cost, the rounds before have none."
+        )
+    if statement.bounds.of:
+        raise ProblemError("GraduatedNonConvexity does not take bounds yet: leave them out, or give a robust loss.")
+    return _graduated(statement, solver, has_costs).solved(solver.solver, adjoint)
+
+
+def _graduated(statement: Statement, solver: GraduatedNonConvexity, has_costs: bool) -> GraduatedStatement:
+    names = _names(statement, solver, has_costs)
+    like, size = statement.starts[0].tensor, statement.size or 1
+    terms, leaves = list(statement.system.terms), list(statement.leaves)
+    for number, name in names.items():
+        scale = solver.scale[name] if isinstance(solver.scale, Mapping) else solver.scale
+        loss = SURROGATES[solver.loss](1.0 if scale is None else scale)
+        loss_inputs = {own: f"loss.{own}" for own in (SCALE, RELAXATION)}
+        terms[number] = replace(terms[number], loss=loss, loss_inputs=loss_inputs)
+        # Per problem, also of a single one: a transform outside may make it a batch.
+        relaxation = torch.zeros(size, dtype=like.dtype, device=like.device)
+        leaves[number] = (
+            *leaves[number],
+            _scale(loss_inputs[SCALE], None if scale is None else loss.scale, relaxation + 1, statement.size),
+            LossParameter(loss_inputs[RELAXATION], relaxation, 0, own=RELAXATION),
+        )
+    graduation = Graduation(names, solver.in_rounds, solver.rate, solver.max_rounds, solver.scale is None)
+    system = replace(statement.system, terms=tuple(terms))
+    own = {part.name: getattr(statement, part.name) for part in fields(Statement)}
+    return GraduatedStatement(**own | {"system": system, "leaves": tuple(leaves)}, graduation=graduation)
+
+
+def _scale(name: str, given: Tensor | None, per_problem: Tensor, size: int | None) -> Leaf:
+    """The scale as an input of the solve; `per_problem` where it is to be estimated."""
+    if given is None:
+        return LossParameter(name, per_problem, 0, own=SCALE)
+    if given.ndim > 1 or (given.ndim == 1 and len(given) != size):
+        expected = "()" if size is None else f"(), or ({size},) with one scale per problem"
+        raise ShapeError(
+            f"GraduatedNonConvexity: scale has shape {tuple(given.shape)}; expected {expected}. For blocks of "
+            "different accuracy whiten the residuals (a weight per block)."
+        )
+    return LossParameter(name, given.to(per_problem), 0 if given.ndim else None, own=SCALE)
+
+
+def _names(statement: Statement, solver: GraduatedNonConvexity, has_costs: bool) -> dict[int, str]:
+    """The terms that may hold outliers, and what their weights are called."""
+    terms = statement.system.terms
+    if not has_costs:
+        if solver.costs is not None:
+            raise ProblemError(
+                f"GraduatedNonConvexity(costs={list(solver.costs)!r}): a residual has no costs, each of its entries "
+                "may be an outlier. Leave costs out; or build a Problem of costs, some of which may hold outliers."
+            )
+        if isinstance(solver.scale, Mapping):
+            raise ProblemError("GraduatedNonConvexity: scale by cost is for a Problem; a residual has one scale.")
+        _check_loss(terms[0], "loss=")
+        return {0: RESIDUAL}
+    numbers = {term.name: number for number, term in enumerate(terms)}
+    chosen = tuple(numbers if solver.costs is None else solver.costs)
+    for name in chosen:
+        if name not in numbers:
+            raise unknown_name("cost of GraduatedNonConvexity", name, numbers)
+    if isinstance(solver.scale, Mapping):
+        _check_scales(solver.scale, chosen)
+    for name in chosen:
+        _check_loss(terms[numbers[name]], f"Cost {name!r}:")
+    return {numbers[name]: name for name in chosen}
+
+
+def _check_scales(scales: Mapping[str, Any], chosen: tuple[str, ...]) -> None:
+    for name in scales:
+        if name not in chosen:
+            raise unknown_name("cost in scale of GraduatedNonConvexity", name, chosen)
+    for name in chosen:
+        if name not in scales:
+            raise ProblemError(
+                f"GraduatedNonConvexity: scale has no entry for cost {name!r}; it has "
+                f"{', '.join(map(repr, scales)) or 'none'}."
+            )
+
+
+def _check_loss(term: Term, where: str) -> None:
+    if term.loss is not None:
+        raise ProblemError(
+            f"{where} {type(term.loss).__name__}: GraduatedNonConvexity brings the loss of the costs that may hold "
+            "outliers. Leave this one out, or name the other costs: GraduatedNonConvexity(costs=[...])."
+        )

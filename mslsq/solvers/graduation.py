@@ -1,0 +1,157 @@
+"""Graduated non-convexity around a solve: which terms take part, and the solve after the rounds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.linearize.blocks import Values
+from mslsq.problem.system import Inputs
+from mslsq.solution import Status
+from mslsq.solvers.live_blocks import LiveBlocks
+from mslsq.solvers.planning import Task, planned
+from mslsq.solvers.rounds import Norms, Rounds, State, parameter_of
+from mslsq.solvers.run import Outcome, run
+from mslsq.solvers.solver import Solver
+from mslsq.solvers.step import LEVEL
+from mslsq.solvers.surrogates import RELAXATION, SCALE
+
+ROUNDING = 64.0
+"""A residual that is at most that many units in the last place of the scale away from the truncation is on it."""
+
+ATTEMPTS = 3
+"""How often rounds begin again on a new plan, and a solve with other blocks, before the last way out is taken."""
+
+
+class Rejection(NamedTuple):
+    """What graduated non-convexity has found beside the solution."""
+
+    weights: dict[str, Float[Tensor, "batch blocks"]]
+    """ρ' of every block that may be an outlier, by the name of its term."""
+    decided: Bool[Tensor, "batch"]
+    """Is no block so near to the truncation that it may be on either side?"""
+    scales: tuple[dict[str, Tensor], ...]
+    """Per term the scale that was estimated, under the name of its input; empty where it was given."""
+
+
+@dataclass(frozen=True)
+class Graduation:
+    """The outer loop. The loss of every term named here is a `Surrogate`, whose `relaxation` is an input per problem.
+
+    A round takes a few steps at one relaxation per problem, the next at a smaller one. A problem with no block between
+    rejected and accepted is done, and waits for the others. Then comes the solve with the loss itself, whose minimum is
+    the solution, whatever the rounds have done.
+    """
+
+    names: Mapping[int, str]
+    """The terms that may hold outliers, by their number, and what their weights are called."""
+    rounds: Solver
+    """Takes the steps of a round: its `max_steps`."""
+    rate: float
+    max_rounds: int
+    estimates_scale: bool
+    """Are scales found from the residuals, not given?"""
+
+    def solved(
+        self, task: Task, values: Values, inputs: tuple[Inputs, ...], differentiated: bool
+    ) -> tuple[Outcome, Rejection]:
+        """Solve a batch of problems on plain tensors; arguments as for `run`."""
+        task = replace(task, graduation=None)
+        # In memory as every round will have them, which a plan depends on.
+        values = tuple(x.contiguous() for x in values)
+        inputs = self._laid_out(task, inputs)
+        with torch.no_grad():
+            for attempt in range(ATTEMPTS):
+                last = attempt == ATTEMPTS - 1
+                solver = replace(self.rounds, trace="never", compile=False) if last else self.rounds
+                around = replace(task, solver=solver)
+                rounds = Rounds(self, around, inputs, *planned(around, values, inputs)[:2])
+                state = self._rounds(rounds, rounds.start(values), task.solver, last)
+                if not rounds.is_stale:
+                    break
+            outcome, norms = self._solved_itself(task, rounds, state, differentiated)
+            return self._looked_at(rounds, outcome, norms, state)
+
+    def _laid_out(self, task: Task, inputs: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
+        """The inputs with the parameters that change from round to round in memory of their own."""
+        own = (SCALE, RELAXATION) if self.estimates_scale else (RELAXATION,)
+        given = [dict(tensors) for tensors in inputs]
+        for number in self.names:
+            for name in (parameter_of(task, number, parameter) for parameter in own):
+                given[number][name] = given[number][name].clone(memory_format=torch.contiguous_format)
+        return tuple(given)
+
+    def _rounds(self, rounds: Rounds, state: State, solver: Solver, last: bool) -> State:
+        """All rounds; unless it is the last attempt, those of a plan that turns out to be stale end early."""
+        for number in range(self.max_rounds):
+            if (solver.early_stop and bool(state.done.all())) or (rounds.is_stale and not last):
+                break
+            state = rounds.after(state)
+            if solver.verbose:
+                print(rounds.line(number + 1, state), flush=True)
+        return state
+
+    def _solved_itself(self, task: Task, rounds: Rounds, state: State, differentiated: bool) -> tuple[Outcome, Norms]:
+        """The solve with the loss itself: first of the blocks that have a weight, and of all where it must be."""
+        given = rounds.given(state.scales, torch.zeros_like(state.relaxation))
+        values, steps, evaluations = state.values, state.num_steps, state.num_evaluations
+        live = state.live.solved_by(task.solver).looked_at(rounds.live(state.norms, state, relaxed=False))
+        for attempt in range(ATTEMPTS + 1):
+            if attempt == ATTEMPTS:  # blocks come back again and again
+                live = LiveBlocks(task, task, {})
+            outcome = run(live.task, values, live.inputs(given), differentiated=differentiated and not live.kept)
+            steps, evaluations = steps + outcome.num_steps, evaluations + outcome.num_evaluations
+            values, norms = outcome.values, rounds.norms(outcome.values)
+            if live.kept and not outcome.interrupted:
+                came_back = rounds.live(norms, state, relaxed=False)
+                if any(int(mask.sum()) > int(mask[live.kept[number]].sum()) for number, mask in came_back.items()):
+                    live = live.looked_at(came_back)
+                    continue
+                if differentiated:  # the Hessian is one of all blocks
+                    live = LiveBlocks(task, task, {})
+                    continue
+            break
+        constant = sum(0.5 * live.left_out(number) * state.scales[number] ** 2 for number in self.names)
+        history = replace(outcome.history, cost=outcome.history.cost + torch.as_tensor(constant)[..., None])
+        cost = outcome.cost + constant
+        return replace(outcome, cost=cost, history=history, num_steps=steps, num_evaluations=evaluations), norms
+
+    def _looked_at(self, rounds: Rounds, outcome: Outcome, norms: Norms, state: State) -> tuple[Outcome, Rejection]:
+        """The weights at the solution, and what they say of it."""
+        loss, weights = rounds.surrogate, {}
+        decided = torch.ones_like(outcome.status, dtype=torch.bool)
+        rows = torch.zeros_like(outcome.cost)
+        for number, name in self.names.items():
+            scale = state.scales[number][:, None]
+            parameters = {SCALE: scale, RELAXATION: torch.zeros_like(scale)}
+            weights[name] = loss.derivatives(norms[number], parameters)[1]
+            rows = rows + (weights[name] > 0).sum(1) * rounds.rows(number)
+            if loss.rejects:
+                blur = _blur(rounds.task.solver.ftol, outcome.cost, norms, state.scales)[:, None]
+                blur = blur + ROUNDING * torch.finfo(scale.dtype).eps * scale
+                decided = decided & ((norms[number].sqrt() - scale).abs() > blur).all(1)
+        if len(self.names) == len(rounds.task.system.terms):
+            # Fewer equations than unknowns are left: any cost is flat there.
+            converged = (outcome.status >= Status.COST_TOLERANCE) & (outcome.status <= Status.STEP_TOLERANCE)
+            too_few = rows < rounds.linearizer.structure.num_columns
+            outcome = replace(outcome, status=torch.where(converged & too_few, int(Status.SINGULAR), outcome.status))
+        scales: list[dict[str, Tensor]] = [{} for _ in rounds.task.system.terms]
+        if self.estimates_scale:
+            for number in self.names:
+                scales[number][parameter_of(rounds.task, number, SCALE)] = state.scales[number]
+        return outcome, Rejection(weights, decided, tuple(scales))
+
+
+def _blur(
+    ftol: float, cost: Float[Tensor, "batch"], norms: Norms, scales: Mapping[int, Float[Tensor, "batch"]]
+) -> Float[Tensor, "batch"]:
+    """How far residuals may move where the cost of all that is not rejected changes by what its tolerance allows:
+    ½|Je|² ≤ ftol cost."""
+    kept = cost
+    for number, squared in norms.items():
+        c2 = scales[number] ** 2
+        kept = kept - 0.5 * (squared > c2[:, None]).sum(1) * c2
+    return (2 * max(10 * ftol, LEVEL * torch.finfo(cost.dtype).eps) * kept.clamp(min=0)).sqrt()
