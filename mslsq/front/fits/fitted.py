@@ -1,5 +1,6 @@
 """What was fitted, kept for questions asked afterwards: the points, the parameters, and the model they belong to."""
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,8 +18,17 @@ from mslsq.front.fits.scheme import Scheme
 from mslsq.front.measurements import Points
 from mslsq.linearize.derivatives import Mode, value_and_jacobian
 from mslsq.losses import RobustLoss
+from mslsq.problem.errors import ProblemError
 from mslsq.solvers import Solver
 from mslsq.tracing.graph import TRANSFORM_LOCK
+
+
+def lost_model(*_: Any) -> Any:
+    """In the place of a model that pickle does not take."""
+    raise ProblemError(
+        "The model of this fit was not pickled with it: pickle takes functions of a module alone, no lambda and no "
+        "closure. Values, errors and covariance are there; for the rest fit again, or define the model in a module."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +62,20 @@ class Recipe:
     """How the model is differentiated, as in the solve."""
     notes: tuple[str, ...] | None = None
     """Per entry of the parameters, why it was not varied: "fixed", "tied", or nothing; None where all were."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickling: without a model that cannot be."""
+        try:
+            pickle.dumps((self.model, self.scheme))
+        except Exception:  # each object that cannot be pickled has an error of its own
+            return {**vars(self), "model": lost_model, "scheme": None}
+        return dict(vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    def __deepcopy__(self, memo: Any) -> "Recipe":
+        return self  # it never changes
 
     @property
     def residual(self) -> Callable[..., Tensor]:

@@ -1,5 +1,6 @@
 """Parameters that are held or tied: the same fit as one whose model is written without them."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -187,3 +188,13 @@ def test_a_fit_with_a_model_that_pickles_pickles() -> None:
         assert again.report() == fit.report() and again.names == fit.names
         own, other = (f.confidence_interval(method="profile") for f in (fit, again))
         torch.testing.assert_close(own, other, equal_nan=True)
+
+
+def test_without_its_model_a_fit_pickles_all_the_same() -> None:
+    t = torch.linspace(0, 1, 20, dtype=torch.float64)
+    fit = mslsq.curve_fit(lambda p, t: p[0] * t + p[1], t, 2 * t + torch.sin(9 * t), torch.zeros(2, dtype=t.dtype))
+    again = pickle.loads(pickle.dumps(fit))
+    assert torch.equal(again.value, fit.value) and torch.equal(again.covariance, fit.covariance)
+    with pytest.raises(mslsq.errors.ProblemError, match="define the model in a module"):
+        again.predict(t)
+    assert torch.equal(copy.deepcopy(fit).predict(t).mean, fit.predict(t).mean)
