@@ -107,7 +107,7 @@ def by_scipy(boxed: Boxed, method: str) -> tuple[float, int]:
             found = scipy_least_squares(
                 of,
                 boxed.start.numpy(),
-                lambda x: jacobian(torch.as_tensor(x)).numpy(),
+                lambda x: jacobian(torch.as_tensor(x)).numpy(),  # pyright: ignore[reportArgumentType]
                 (boxed.lower.numpy(), boxed.upper.numpy()),
                 method=method,
                 x_scale="jac",
@@ -165,6 +165,11 @@ def thousand(size: int, repeats: int) -> None:
         for name, flags in met.items()
     }
     t, rows = given.t.numpy(), []
+
+    def jacobian(p: np.ndarray) -> np.ndarray:
+        exponential = np.exp(p[1] * t)
+        return np.stack([exponential, p[0] * t * exponential, np.ones_like(t)], 1)
+
     for name, box in boxes.items():
 
         def own(bounds: Any = box, native: Any = "wait") -> mslsq.Solution:
@@ -180,7 +185,7 @@ def thousand(size: int, repeats: int) -> None:
                 scipy_least_squares(
                     lambda p, y=y: p[0] * np.exp(p[1] * t) + p[2] - y,
                     start,
-                    lambda p: np.stack([np.exp(p[1] * t), p[0] * t * np.exp(p[1] * t), np.ones_like(t)], 1),
+                    jacobian,  # pyright: ignore[reportArgumentType]
                     (low, high),
                 ).cost
                 for y in given.y[:64].numpy()

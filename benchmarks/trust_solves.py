@@ -317,7 +317,7 @@ def held_by(box: Box, value: Tensor, gradient: Tensor) -> Tensor:
     return ((value <= lower) & (gradient >= 0)) | ((value >= upper) & (gradient <= 0))
 
 
-def judged(case: dict[str, str], read: Any, start: Tensor, y: Tensor, value: Tensor, box: Box) -> str:
+def judged(case: dict[str, str], read: Any, start: Tensor, y: Tensor, value: Tensor, box: Box = None) -> str:
     """What plain PyTorch and SciPy say of one converged problem; empty where nothing is wrong, `PLATEAU` where only the
     case's own `gtol` is met."""
     double = case["dtype"] == "float64"

@@ -19,7 +19,7 @@ from mslsq.front.solve import solve
 from mslsq.private import FakeTensor, without_modes
 from mslsq.problem import Problem, Shared
 from mslsq.solution import Solution
-from mslsq.solvers import Solver
+from mslsq.solvers import GraduatedNonConvexity, Solver
 from mslsq.tracing.graph import graph_of
 
 
@@ -30,7 +30,12 @@ def is_being_exported() -> bool:
 
 
 def exported_solve(
-    problem: Problem, values: Any, data: Any, in_dims: Any, solver: Solver, project_start: bool
+    problem: Problem,
+    values: Any,
+    data: Any,
+    in_dims: Any,
+    solver: Solver | GraduatedNonConvexity,
+    project_start: bool,
 ) -> Solution:
     """`solve` as `max_steps` steps of plain operations, for inference.
 
@@ -38,8 +43,8 @@ def exported_solve(
         ExportError: the solver stops early, compiles or calls back, or the recording failed; names
             `mslsq.interop.export`, which records on real numbers.
     """
-    check_exportable(solver)
-    stated = _Stated(problem, dataclasses.replace(solver, trace="never"), in_dims, project_start)
+    fixed = dataclasses.replace(check_exportable(solver), trace="never")
+    stated = _Stated(problem, fixed, in_dims, project_start)
     plain = pytree.map_leaves(lambda leaf: leaf.value if isinstance(leaf, Shared) else leaf, (values, data or {}))
     leaves, structure = pytree.flatten(plain)
     found: dict[str, Any] = {}
@@ -86,20 +91,28 @@ def graph_of_module(
     return graph_of(flat, tensors)
 
 
-def check_exportable(solver: Solver, layer: str = "") -> None:
-    """A program takes a fixed number of steps, and calls nothing.
+def check_exportable(solver: Solver | GraduatedNonConvexity, layer: str = "") -> Solver:
+    """The solver, which takes a fixed number of steps and calls nothing.
 
     Raises:
-        ExportError: the solver of this layer stops early, compiles, calls back or prints.
+        ExportError: the solver of this layer stops early, compiles, calls back, prints or looks at a clock; or it takes
+            as many rounds as it needs.
     """
-    for option, wanted in (("early_stop", False), ("compile", False), ("callback", None), ("verbose", False)):
+    which, hint = (f" of layer {layer!r}", "") if layer else ("", " See also mslsq.interop.export.")
+    if isinstance(solver, GraduatedNonConvexity):
+        raise ExportError(
+            f"The solver{which} is GraduatedNonConvexity, which takes as many rounds as it needs; an exported program "
+            "takes a fixed number of steps. Export a solver with a robust loss instead."
+        )
+    unwanted = {"early_stop": False, "compile": False, "callback": None, "verbose": False, "time_budget": None}
+    for option, wanted in unwanted.items():
         if getattr(solver, option) != wanted:
-            which, hint = (f" of layer {layer!r}", "") if layer else ("", " See also mslsq.interop.export.")
             raise ExportError(
                 f"The solver{which} has {option}={getattr(solver, option)!r}; an exported program takes a fixed number "
                 f"of steps and nothing but tensors: {type(solver).__name__}(max_steps={min(solver.max_steps, 20)}, "
                 f"early_stop=False).{hint}"
             )
+    return solver
 
 
 class _Stated(nn.Module):

@@ -44,9 +44,8 @@ def export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] |
     module = copy.deepcopy(module)
     for name, layer in module.named_modules():
         if isinstance(layer, LeastSquaresLayer):
-            check_exportable(layer.solver, name or "itself")
             # Nothing is recorded while this is being recorded.
-            layer.solver = dataclasses.replace(layer.solver, trace="never")
+            layer.solver = dataclasses.replace(check_exportable(layer.solver, name or "itself"), trace="never")
     leaves: list[Tensor] = []
     frame = _take_apart((args, kwargs), leaves)
     results: dict[str, Any] = {}

@@ -75,14 +75,14 @@ class Solver:
         verbose: print a table as the solve goes on.
         trace: `"auto"` records the step as a plain graph as soon as that pays, `"always"` at once, `"never"` not at
             all.
+        native: `"auto"` compiles residuals beside the solve where that pays, and runs them as native programs from a
+            later solve on; `"wait"` waits for the compiler, `"never"` runs none. The variable `MSLSQ_NATIVE` says the
+            same for a process, the stricter word holds. See `docs/guide/native_programs.md`.
         time_budget: seconds after which no further step is begun; the problems that are still running end with
             `Status.TIME_BUDGET`. A step that has begun is not cut short.
         on_interrupt: what a KeyboardInterrupt (Ctrl-C) during the steps does: `"raise"` raises `SolveInterrupted`, a
             KeyboardInterrupt whose `solution` is the best point so far; `"return"` returns that solution. The problems
             that were still running have `Status.INTERRUPTED`.
-        native: `"auto"` compiles residuals beside the solve where that pays, and runs them as native programs from a
-            later solve on; `"wait"` waits for the compiler, `"never"` runs none. The variable `MSLSQ_NATIVE` says the
-            same for a process, the stricter word holds. See `docs/guide/native_programs.md`.
 
     A step or a decrease that is small because damping or radius held it back does not end a solve: `ftol` and `xtol`
     ask for a gradient that is small as well (`solvers.stationarity`). The defaults of the two are what it takes for

@@ -556,11 +556,6 @@ def test_a_global_that_is_being_differentiated_raises(monkeypatch):
         mslsq.least_squares(lambda p: decay(p, T, Y * HIDDEN), START)
 
 
-def test_bounds_are_refused_in_words():
-    with pytest.raises(NotImplementedError, match="does not support bounds"):
-        mslsq.least_squares(decay, START, (T, Y), bounds=(torch.zeros(3), torch.ones(3)))
-
-
 # ---- corners ----------------------------------------------------------------------------------------
 
 

@@ -178,3 +178,13 @@ def test_a_bounded_layer_exports_its_bounds(with_torch):
         value = found.value["x"] if with_torch else found["value"]["x"]
         expected = torch.log(given).clamp(0.1, 0.5)
         torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_solver_of_rounds_or_with_a_clock_is_refused():
+    problem, start, _ = ring()
+    for solver, words in (
+        (mslsq.GraduatedNonConvexity(FIXED, scale=1.0), "rounds"),
+        (mslsq.LevenbergMarquardt(max_steps=4, early_stop=False, time_budget=1.0), "time_budget"),
+    ):
+        with pytest.raises(ExportError, match=words):
+            export(mslsq.LeastSquaresLayer(problem, solver), ({"pose": start},))
