@@ -15,6 +15,8 @@ from mslsq.problem import (
     CostFunction,
     Diagonal,
     Difference,
+    Equality,
+    Inequality,
     Prior,
     Problem,
     ProblemError,
@@ -27,7 +29,14 @@ from mslsq.problem import (
     cost,
 )
 from mslsq.solution import History, Solution, Status
-from mslsq.solvers import Dogleg, GaussNewton, GraduatedNonConvexity, LevenbergMarquardt, NoInfluenceWarning
+from mslsq.solvers import (
+    AugmentedLagrangian,
+    Dogleg,
+    GaussNewton,
+    GraduatedNonConvexity,
+    LevenbergMarquardt,
+    NoInfluenceWarning,
+)
 
 __version__ = "0.1.0"
 
@@ -38,6 +47,7 @@ __all__ = [
     "SO3",
     "Adjoint",
     "Arctan",
+    "AugmentedLagrangian",
     "Barron",
     "Between",
     "Cauchy",
@@ -48,6 +58,7 @@ __all__ = [
     "Difference",
     "DirectLossMinimization",
     "Dogleg",
+    "Equality",
     "Euclidean",
     "GaussNewton",
     "GemanMcClure",
@@ -55,6 +66,7 @@ __all__ = [
     "History",
     "Huber",
     "Implicit",
+    "Inequality",
     "LeastSquaresLayer",
     "LevenbergMarquardt",
     "Manifold",

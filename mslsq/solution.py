@@ -24,6 +24,7 @@ class Status(IntEnum):
     STALLED = 7
     INTERRUPTED = 8
     TIME_BUDGET = 9
+    INFEASIBLE = 10
 
     @property
     def sentence(self) -> str:
@@ -68,6 +69,10 @@ _SENTENCES = {
         "Not converged: the time_budget of the solver is spent. This is the best point so far; give it as the start to "
         "go on."
     ),
+    Status.INFEASIBLE: (
+        "Not converged: the constraints contradict each other here. No small step brings this point nearer to meeting "
+        "them all; solution.violation tells how far it is off. Look at the constraints, or try another start."
+    ),
 }
 
 
@@ -90,7 +95,7 @@ class History:
 class Solution:
     """The result of a solve: a pytree whose leaves are all tensors, one entry per problem of a batch.
 
-    Only `value` and `cost` carry derivatives.
+    Only `value`, `cost` and `multipliers` carry derivatives.
     """
 
     value: Any
@@ -110,6 +115,11 @@ class Solution:
     weights: dict[str, Float[Tensor, "*batch blocks"]] = field(default_factory=dict)
     """By cost the weights of its blocks, of a solve by `GraduatedNonConvexity`: 1 of an inlier, 0 of an outlier. Empty
     of other solves."""
+    multipliers: dict[str, Float[Tensor, "*batch blocks rows"]] = field(default_factory=dict)
+    """By constraint the Lagrange multipliers of its residual: the gradient of the cost is −Σ λ ∇residual. Those of an
+    `Inequality` are not negative, and zero where it holds nothing back. Empty without constraints."""
+    violation: Any = ()
+    """(*batch,) The largest violation of a constraint, in the units of its residual; `()` without constraints."""
 
     @property
     def converged(self) -> Bool[Tensor, "*batch"]:
@@ -130,10 +140,15 @@ class Solution:
         """One problem of a batch; of `value` and `active` as the engine has them, tuples of tensors."""
         history = History(*[column[number] for column in vars(self.history).values()])
         tuples = {name: tuple([x[number] for x in getattr(self, name)]) for name in ("value", "active")}
-        weights = {name: weight[number] for name, weight in self.weights.items()}
-        others = ("value", "active", "history", "weights")
-        figures = {name: x[number] for name, x in vars(self).items() if name not in others}
-        return Solution(history=history, weights=weights, **tuples, **figures)
+        dicts = {
+            name: {key: x[number] for key, x in getattr(self, name).items()} for name in ("weights", "multipliers")
+        }
+        figures: dict[str, Any] = {
+            name: x[number]
+            for name, x in vars(self).items()
+            if isinstance(x, Tensor) and name not in (*tuples, *dicts, "history")
+        }
+        return Solution(history=history, **tuples, **dicts, **figures)
 
 
 def _register(cls: type) -> None:

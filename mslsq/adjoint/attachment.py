@@ -160,20 +160,20 @@ class Attachment:
         # Data that are not finite would turn the zero that a failed problem passes on to shared parameters into NaN.
         return torch.where(mask & ~torch.isfinite(tensor), 1.0, marked(tensor, mask, fill, fill))
 
-    def with_value(self, values: Values, cost: Tensor, fill: float) -> Attached:
-        """The derivatives of `values` and `cost`, with the numbers of the answer; `fill` as tangent of what has
-        failed."""
-        answer = self.answer
+    def with_value(self, found: Attached, fill: float) -> Attached:
+        """What was found with the numbers of the answer; `fill` as tangent of what has failed."""
+        answer, (values, cost, multipliers) = self.answer, found
         if self.nothing_failed:
             moves = zip(answer.values, values, strict=True)
             kept = tuple(x + (moved - constant(moved)) for x, moved in moves)
-            return Attached(kept, answer.cost + (cost - constant(cost)))
+            return Attached(kept, answer.cost + (cost - constant(cost)), multipliers)
         attached = tuple(
             marked(solved + (moved - constant(moved)), per_entry(self.failed, solved), fill, 0.0)
             for solved, moved in zip(answer.values, values, strict=True)
         )
         cost = torch.where(self.failed, 0, cost)
-        return Attached(attached, marked(answer.cost + (cost - constant(cost)), self.failed, fill, 0.0))
+        multipliers = {name: marked(x, per_entry(self.failed, x), fill, 0.0) for name, x in multipliers.items()}
+        return Attached(attached, marked(answer.cost + (cost - constant(cost)), self.failed, fill, 0.0), multipliers)
 
 
 def attachment_of(call: Call, start: Values, inputs: tuple[Inputs, ...], bounds: Inputs, answer: Answer) -> Attachment:

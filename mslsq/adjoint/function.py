@@ -16,7 +16,7 @@ from mslsq import pytree
 from mslsq.adjoint.adjoint import Adjoint, unprepared
 from mslsq.adjoint.looking import has_looked
 from mslsq.adjoint.outputs import Answer, Ended
-from mslsq.adjoint.rejection import decided, with_scales
+from mslsq.adjoint.rejection import decided, with_found
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
 from mslsq.private import without_saved_tensor_hooks
@@ -71,27 +71,26 @@ class Call:
         adjoint = self.adjoint
         keep = adjoint is not None and adjoint.keeps_trajectory
         bounds = with_batch_axis(self.task, bounds)
-        graduation, rejection = self.task.graduation, None
-        if graduation is None:
+        outer, findings = self.task.outer, None
+        if outer is None:
             outcome = run(self.task, values, inputs, keep, differentiated=adjoint is not None, bounds=bounds)
         else:
-            outcome, rejection = graduation.solved(self.task, values, inputs, differentiated=adjoint is not None)
-            inputs = with_scales(inputs, rejection.scales)
-        ended = Ended(self.task, values, outcome, bounds)
+            outcome, findings = outer.solved(self.task, values, inputs, bounds, differentiated=adjoint is not None)
+            inputs = with_found(inputs, findings.inputs)
+        ended = Ended(self.task, values, outcome, bounds, inputs)
         if adjoint is None:
             prepared = unprepared(ended)
         else:
             begin = time.thread_time()  # not that of others, who would decide what is made
             prepared = adjoint.prepare(ended)
             has_looked(ended, inputs, time.thread_time() - begin)
-        if rejection is not None:
-            prepared = prepared._replace(
-                differentiable=decided(prepared.differentiable, rejection, adjoint is not None)
-            )
+        if findings is not None:
+            differentiable = decided(prepared.differentiable, findings, adjoint is not None)
+            prepared = prepared._replace(differentiable=differentiable)
         self.made.plan, self.made.interrupted = outcome.planned[0], outcome.interrupted
         return Answer(
             outcome.values,
-            outcome.cost,
+            outcome.cost if findings is None or findings.cost is None else findings.cost,
             outcome.status,
             outcome.num_steps,
             outcome.num_evaluations,
@@ -101,8 +100,11 @@ class Call:
             prepared.differentiable,
             prepared.residual,
             prepared.factor,
-            {} if rejection is None else rejection.weights,
-            () if rejection is None else rejection.scales,
+            {} if findings is None else findings.weights,
+            () if findings is None else findings.inputs,
+            {} if findings is None else findings.multipliers,
+            () if findings is None else findings.violation,
+            prepared.constraints,
         )
 
     def answer(self, output: tuple[Tensor, ...]) -> Answer:

@@ -7,6 +7,7 @@ import torch
 
 from mslsq.adjoint.adjoint import Adjoint, AdjointOptionError
 from mslsq.adjoint.attachment import Attachment
+from mslsq.adjoint.constraints import constrained_chord_steps, with_constraints
 from mslsq.adjoint.factor import Factorization, PseudoInverse
 from mslsq.adjoint.judging import judged
 from mslsq.adjoint.outputs import Attached, Ended, Prepared
@@ -75,7 +76,7 @@ class Implicit(Adjoint):
         return self.order
 
     def prepare(self, ended: Ended) -> Prepared:
-        return judged(ended, self.factorization)
+        return with_constraints(ended, judged(ended, self.factorization), self.factorization)
 
     def attach(self, attachment: Attachment) -> Attached:
         # A solve that checkpointing runs again may be recorded by then, and would save other tensors than at first.
@@ -85,9 +86,15 @@ class Implicit(Adjoint):
 
     def _attached_at_once(self, attachment: Attachment) -> Attached:
         fill = torch.nan if self.failed == "nan" else 0.0
+        start = attachment.solution(fill)
         with TRANSFORM_LOCK:
-            moved, cost = self.chord_steps(attachment, attachment.solution(fill), attachment.prepared(fill))
-        return attachment.with_value(moved, cost, fill)
+            if attachment.answer.constraints:
+                found = constrained_chord_steps(
+                    attachment, self.factorization, self.order, start, attachment.guarded(fill)
+                )
+            else:
+                found = self.chord_steps(attachment, start, attachment.prepared(fill))
+        return attachment.with_value(found, fill)
 
     def chord_steps(self, attachment: Attachment, values: Values, inputs: TermInputs) -> Attached:
         """`order` steps x ← x − H⁻¹F(x, d) from the solution, differentiable, and the cost where they end."""

@@ -1,6 +1,8 @@
 """What passes between a solve and its adjoint, by name: pytrees, since an `autograd.Function` returns their leaves."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
@@ -9,6 +11,7 @@ from torch import Tensor
 from mslsq.linearize.blocks import Values
 from mslsq.problem.system import Inputs
 from mslsq.solution import History
+from mslsq.solvers.active_rows import ActiveRows
 from mslsq.solvers.planning import Task
 from mslsq.solvers.run import Outcome, Trajectory
 
@@ -22,6 +25,9 @@ class Ended:
     outcome: Outcome
     bounds: Inputs
     """By the names of `Unknown.bounds`, (batch or 1, count, tangent); empty where there are none."""
+    given: tuple[Inputs, ...]
+    """Per term the inputs that the solution is a minimum with: the user's, and what a solver around the solver has
+    found."""
 
 
 class Prepared(NamedTuple):
@@ -34,6 +40,8 @@ class Prepared(NamedTuple):
     factor: Tensor
     """(batch, components, size, size) of the Hessian, as the adjoint wants it; the identity where there is none, empty
     if not wanted."""
+    constraints: ActiveRows | tuple[()] = ()
+    """Empty where there are none, or no derivatives."""
 
 
 class Answer(NamedTuple):
@@ -52,9 +60,15 @@ class Answer(NamedTuple):
     adjoint_residual: Float[Tensor, "batch"]
     factor: Tensor
     weights: dict[str, Float[Tensor, "batch blocks"]]
-    """By cost, of a solve that rejects outliers..."""
-    scales: tuple[dict[str, Float[Tensor, "batch"]], ...]
-    """... and per term the scale that it has estimated, by the name of the input; else empty."""
+    """By cost, of a solve that rejects outliers; else empty."""
+    given: tuple[dict[str, Tensor], ...]
+    """Per term, by name, what a solver around the solver has put in the place of inputs; else empty."""
+    multipliers: dict[str, Float[Tensor, "batch blocks rows"]]
+    """By constraint; empty where there are none."""
+    violation: Float[Tensor, "batch"] | tuple[()]
+    """The largest of a constraint..."""
+    constraints: ActiveRows | tuple[()]
+    """... and what derivatives need of them."""
 
 
 class Attached(NamedTuple):
@@ -63,3 +77,5 @@ class Attached(NamedTuple):
     values: Values
     """(batch, count, storage)"""
     cost: Float[Tensor, "batch"]
+    multipliers: Mapping[str, Float[Tensor, "batch blocks rows"]] = MappingProxyType({})
+    """By constraint."""

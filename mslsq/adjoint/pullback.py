@@ -35,11 +35,13 @@ if TYPE_CHECKING:
 def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached | None:
     """Values and cost whose derivative waits for `backward`; None where it must be attached at once.
 
-    That is under a transform, where something failed, where the start is data (fixed blocks) or bounds are, and where
-    nothing is native or recorded: a function of the user's that is only called in the backward pass may have changed by
-    then.
+    That is under a transform or constraints, where something failed, where the start is data (fixed blocks) or bounds
+    are, and where nothing is native or recorded: a function of the user's that is only called in the backward pass may
+    have changed by then.
     """
-    if transforms_are_active() or not attachment.nothing_failed or not attachment.is_kept:
+    if attachment.answer.constraints or transforms_are_active() or not attachment.nothing_failed:
+        return None
+    if not attachment.is_kept:
         return None
     if adjoint.hessian == "gauss_newton" and adjoint.order > 1:
         return None  # further chord steps improve on its first derivative
@@ -177,7 +179,7 @@ def _through_chord_steps(
     with torch.enable_grad():
         # Each tensor a node of its own: one that stands in two places has two gradients.
         own = pytree.map_leaves(lambda tensor: tensor.view_as(tensor), inputs)
-        values, cost = adjoint.chord_steps(attachment, attachment.answer.values, attachment.linearizer.prepare(own))
+        values, cost, _ = adjoint.chord_steps(attachment, attachment.answer.values, attachment.linearizer.prepare(own))
         sources = [tensor for tensor, flag in zip(pytree.leaves(own), wanted, strict=True) if flag]
         reached = [(out, g) for out, g in zip((*values, cost), cotangents, strict=True) if g is not None]
         outputs = [out for out, _ in reached if out.requires_grad]

@@ -1,4 +1,4 @@
-"""What derivatives take from a solve that rejects outliers: its scales, and where no derivative exists."""
+"""What derivatives take from a solver around a solver: the inputs that it has found, and where no derivative exists."""
 
 import warnings
 
@@ -7,21 +7,21 @@ from torch import Tensor
 
 from mslsq.adjoint.warning import NotDifferentiableWarning
 from mslsq.problem.system import Inputs
-from mslsq.solvers.graduation import Rejection
+from mslsq.solvers.outer import Findings
 
 
-def with_scales(inputs: tuple[Inputs, ...], scales: tuple[dict[str, Tensor], ...]) -> tuple[dict[str, Tensor], ...]:
-    """The inputs of every term with the scales that the solve has estimated; derivatives hold those constant."""
-    if not scales:
+def with_found(inputs: tuple[Inputs, ...], found: tuple[dict[str, Tensor], ...]) -> tuple[dict[str, Tensor], ...]:
+    """The inputs of every term with what a solver around the solver has put in their place."""
+    if not found:
         return tuple(dict(given) for given in inputs)
-    return tuple({**given, **own} for given, own in zip(inputs, scales, strict=True))
+    return tuple({**given, **own} for given, own in zip(inputs, found, strict=True))
 
 
 def decided(
-    differentiable: Bool[Tensor, "batch"], rejection: Rejection, is_differentiated: bool
+    differentiable: Bool[Tensor, "batch"], findings: Findings, is_differentiated: bool
 ) -> Bool[Tensor, "batch"]:
     """Which problems have a derivative: not those with a block on the truncation."""
-    lost = differentiable & ~rejection.decided
+    lost = differentiable & ~findings.decided
     if is_differentiated and bool(lost.any()):
         count, total = int(lost.sum()), len(lost)
         which = "The solution" if total == 1 else f"{count} solution{'s' * (count > 1)} of {total}"
@@ -32,4 +32,4 @@ def decided(
             NotDifferentiableWarning,
             stacklevel=4,
         )
-    return differentiable & rejection.decided
+    return differentiable & findings.decided

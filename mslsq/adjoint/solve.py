@@ -9,7 +9,7 @@ from mslsq.adjoint.adjoint import Adjoint, DerivativeOrderError
 from mslsq.adjoint.attachment import attachment_of
 from mslsq.adjoint.function import Call, Solve, with_batch_axis
 from mslsq.adjoint.limit import limited
-from mslsq.adjoint.rejection import with_scales
+from mslsq.adjoint.rejection import with_found
 from mslsq.levels import backward_may_come, constant, count_transforms, has_plain_tangent
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
@@ -80,10 +80,11 @@ def solve_system(
                 tuple({name: constant(tensor) for name, tensor in given.items()} for given in inputs),
                 {name: constant(bound) for name, bound in bounds.items()},
             )
-    value, cost = answer.values, answer.cost
+    value, cost, multipliers = answer.values, answer.cost, answer.multipliers
     if levels:
-        inputs = with_scales(inputs, answer.scales)
-        value, cost = adjoint.attach(attachment_of(call, values, inputs, bounds, answer))
+        inputs = with_found(inputs, answer.given)
+        attached = adjoint.attach(attachment_of(call, values, inputs, bounds, answer))
+        value, cost, multipliers = attached.values, attached.cost, dict(attached.multipliers) or multipliers
     solution = Solution(
         value,
         cost,
@@ -96,6 +97,8 @@ def solve_system(
         answer.adjoint_residual,
         _active(task, answer.values, bounds) if bounds else (),
         answer.weights,
+        multipliers,
+        answer.violation,
     )
     assert call.made.plan is not None  # the solve has been run
     return SolvedSystem(solution, call.made.plan, call.made.interrupted)

@@ -82,7 +82,7 @@ class Unrolled(Adjoint):
         if not count:
             # No problem took a step: the derivative is zero, but there is one for `backward` to find.
             x = tuple(y + torch.where(torch.zeros_like(cost, dtype=torch.bool), cost, 0)[:, None, None] for y in x)
-        return attachment.with_value(x, cost, fill)
+        return attachment.with_value(Attached(x, cost), fill)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Truncated(Adjoint):
                 moved = linearizer.retract(x, step)
                 x = moved if all_usable else _of(usable, moved, x)
             cost = linearizer.cost(x, prepared)
-        return attachment.with_value(x, cost, fill)
+        return attachment.with_value(Attached(x, cost), fill)
 
 
 def _checkpointed(again: Callable[[Values, int], Values], x: Values, number: int) -> Values:

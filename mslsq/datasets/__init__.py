@@ -1,7 +1,8 @@
 """Problems with known answers and files of problems: NIST's certified regressions (`nist`), the test problems of Moré,
-Garbow and Hillstrom (`classic`), pose graphs and bundle adjustments."""
+Garbow and Hillstrom (`classic`), those of Hock and Schittkowski under constraints (`constrained`), pose graphs and
+bundle adjustments."""
 
-from mslsq.datasets import classic, nist
+from mslsq.datasets import classic, constrained, nist
 from mslsq.datasets.bal import BundleAdjustment, read_bal, write_bal
 from mslsq.datasets.g2o import read_g2o, write_g2o
 from mslsq.datasets.nist import MalformedFileError
@@ -15,6 +16,7 @@ __all__ = [
     "PoseGraph",
     "SyntheticGraph",
     "classic",
+    "constrained",
     "nist",
     "read_bal",
     "read_g2o",

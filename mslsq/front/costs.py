@@ -44,6 +44,8 @@ def stated_cost(
         name=cost.name,
         slots=tuple(_slot(problem, reference, like) for reference in cost.references),
         num_blocks=cost.num_blocks,
+        kind=problem.kinds[cost.name],
+        num_rows=problem.num_rows[cost.name],
         loss=cost.loss,
         loss_inputs=loss_inputs(leaves),
         per_block=frozenset(leaf.name for leaf in leaves if leaf.is_per_block),

@@ -19,7 +19,8 @@ from mslsq.front.solve import solve
 from mslsq.private import FakeTensor, without_modes
 from mslsq.problem import Problem, Shared
 from mslsq.solution import Solution
-from mslsq.solvers import GraduatedNonConvexity, Solver
+from mslsq.solvers import Solver
+from mslsq.solvers.outer import OuterSolver
 from mslsq.tracing.graph import graph_of
 
 
@@ -34,7 +35,7 @@ def exported_solve(
     values: Any,
     data: Any,
     in_dims: Any,
-    solver: Solver | GraduatedNonConvexity,
+    solver: Solver | OuterSolver,
     project_start: bool,
 ) -> Solution:
     """`solve` as `max_steps` steps of plain operations, for inference.
@@ -91,7 +92,7 @@ def graph_of_module(
     return graph_of(flat, tensors)
 
 
-def check_exportable(solver: Solver | GraduatedNonConvexity, layer: str = "") -> Solver:
+def check_exportable(solver: Solver | OuterSolver, layer: str = "") -> Solver:
     """The solver, which takes a fixed number of steps and calls nothing.
 
     Raises:
@@ -99,10 +100,10 @@ def check_exportable(solver: Solver | GraduatedNonConvexity, layer: str = "") ->
             as many rounds as it needs.
     """
     which, hint = (f" of layer {layer!r}", "") if layer else ("", " See also mslsq.interop.export.")
-    if isinstance(solver, GraduatedNonConvexity):
+    if isinstance(solver, OuterSolver):
         raise ExportError(
-            f"The solver{which} is GraduatedNonConvexity, which takes as many rounds as it needs; an exported program "
-            "takes a fixed number of steps. Export a solver with a robust loss instead."
+            f"The solver{which} is {type(solver).__name__}, which takes as many rounds as it needs; an exported "
+            "program takes a fixed number of steps. Export a plain solver instead, of costs with robust losses."
         )
     unwanted = {"early_stop": False, "compile": False, "callback": None, "verbose": False, "time_budget": None}
     for option, wanted in unwanted.items():

@@ -1,57 +1,32 @@
 """A statement whose solver is graduated non-convexity: which of its costs may hold outliers, and at which scale."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mslsq.adjoint import Adjoint, AdjointOptionError, Detached, Implicit
 from mslsq.front.leaves import Leaf, LossParameter
-from mslsq.front.statement import Solved, Statement
+from mslsq.front.statement import Statement
 from mslsq.problem.errors import ProblemError, ShapeError, unknown_name
 from mslsq.problem.system import Term
-from mslsq.solvers import GraduatedNonConvexity, Solver
+from mslsq.solvers import GraduatedNonConvexity
 from mslsq.solvers.graduation import Graduation
-from mslsq.solvers.planning import Task
 from mslsq.solvers.surrogates import RELAXATION, SCALE, SURROGATES
 
 RESIDUAL = "residual"
 """What the weights of a residual without costs are called."""
 
 
-@dataclass(frozen=True, eq=False)
-class GraduatedStatement(Statement):
-    """A statement some of whose terms have the loss of graduated non-convexity."""
-
-    graduation: Graduation = field(kw_only=True)
-
-    def task(self, solver: Solver) -> Task:
-        return replace(super().task(solver), graduation=self.graduation)
-
-
-def solved(
-    statement: Statement, solver: Solver | GraduatedNonConvexity | None, adjoint: Adjoint | None, has_costs: bool
-) -> Solved:
-    """The solution of a statement, by whichever solver.
+def graduated(statement: Statement, solver: GraduatedNonConvexity, has_costs: bool) -> tuple[Statement, Graduation]:
+    """The statement with the losses of graduated non-convexity, and the rounds.
 
     Args:
         has_costs: do its terms have names that the user knows?
     """
-    if not isinstance(solver, GraduatedNonConvexity):
-        return statement.solved(solver, adjoint)
-    if adjoint is not None and not isinstance(adjoint, (Implicit, Detached)):
-        raise AdjointOptionError(
-            f"GraduatedNonConvexity takes Implicit() or Detached(), not {adjoint!r}: its solution has the derivatives "
-            "of the minimum of the last robust cost, the rounds before have none."
-        )
     if statement.bounds.of:
         raise ProblemError("GraduatedNonConvexity does not take bounds yet: leave them out, or give a robust loss.")
-    return _graduated(statement, solver, has_costs).solved(solver.solver, adjoint)
-
-
-def _graduated(statement: Statement, solver: GraduatedNonConvexity, has_costs: bool) -> GraduatedStatement:
     names = _names(statement, solver, has_costs)
     like, size = statement.starts[0].tensor, statement.size or 1
     terms, leaves = list(statement.system.terms), list(statement.leaves)
@@ -69,8 +44,7 @@ def _graduated(statement: Statement, solver: GraduatedNonConvexity, has_costs: b
         )
     graduation = Graduation(names, solver.in_rounds, solver.rate, solver.max_rounds, solver.scale is None)
     system = replace(statement.system, terms=tuple(terms))
-    own = {part.name: getattr(statement, part.name) for part in fields(Statement)}
-    return GraduatedStatement(**own | {"system": system, "leaves": tuple(leaves)}, graduation=graduation)
+    return replace(statement, system=system, leaves=tuple(leaves)), graduation
 
 
 def _scale(name: str, given: Tensor | None, per_problem: Tensor, size: int | None) -> Leaf:

@@ -10,7 +10,8 @@ from mslsq.front.exporting import exported_solve, is_being_exported
 from mslsq.front.solve import solve
 from mslsq.problem import Problem
 from mslsq.solution import Solution
-from mslsq.solvers import GraduatedNonConvexity, LevenbergMarquardt, Solver
+from mslsq.solvers import LevenbergMarquardt, Solver
+from mslsq.solvers.outer import OuterSolver
 
 
 class LeastSquaresLayer(nn.Module):
@@ -35,7 +36,7 @@ class LeastSquaresLayer(nn.Module):
     def __init__(
         self,
         problem: Problem,
-        solver: Solver | GraduatedNonConvexity | None = None,
+        solver: Solver | OuterSolver | None = None,
         adjoint: Adjoint | None = None,
         project_start: bool = False,
     ):
@@ -57,7 +58,7 @@ class LeastSquaresLayer(nn.Module):
         if is_being_exported():
             return exported_solve(self.problem, values, data, in_dims, self.solver, self.project_start)
         # In a training loop a step of the optimizer with half a solution would follow.
-        solver = self.solver.raising() if isinstance(self.solver, (Solver, GraduatedNonConvexity)) else self.solver
+        solver = self.solver.raising() if isinstance(self.solver, (Solver, OuterSolver)) else self.solver
         options = {"solver": solver, "adjoint": self.adjoint, "project_start": self.project_start}
         return solve(self.problem, values, data, in_dims=in_dims, **options)
 

@@ -5,10 +5,11 @@ from typing import Any
 
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.front.graduated import solved
+from mslsq.front.outer import solved
 from mslsq.front.residual_statement import stated_residual
 from mslsq.losses import RobustLoss
-from mslsq.solvers import GraduatedNonConvexity, Solver
+from mslsq.solvers import Solver
+from mslsq.solvers.outer import OuterSolver
 
 
 @outside_compiled_regions
@@ -20,7 +21,7 @@ def least_squares(
     jac: Callable[..., Any] | None = None,
     has_aux: bool = False,
     in_dims: Any = None,
-    solver: Solver | GraduatedNonConvexity | None = None,
+    solver: Solver | OuterSolver | None = None,
     loss: RobustLoss | None = None,
     bounds: Any = None,
     project_start: bool = False,

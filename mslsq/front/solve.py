@@ -5,11 +5,12 @@ from typing import Any
 
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.front.graduated import solved
+from mslsq.front.outer import solved
 from mslsq.front.problem_statement import stated
 from mslsq.problem import Problem
 from mslsq.solution import Solution
-from mslsq.solvers import GraduatedNonConvexity, Solver
+from mslsq.solvers import Solver
+from mslsq.solvers.outer import OuterSolver
 
 
 @outside_compiled_regions
@@ -20,7 +21,7 @@ def solve(
     *,
     in_dims: Any = None,
     project_start: bool = False,
-    solver: Solver | GraduatedNonConvexity | None = None,
+    solver: Solver | OuterSolver | None = None,
     adjoint: Adjoint | None = None,
 ) -> Solution:
     """Minimise the cost of a problem over its variables.

@@ -7,7 +7,7 @@ J = QR, which squares no condition number.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver, Matrix
@@ -33,6 +33,12 @@ class DenseSolver(LinearSolver):
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         solved = torch.cholesky_solve(rhs.reshape(factor.shape[:-1])[..., None], factor)
         return solved[..., 0].flatten(1)
+
+    def solve_factored_rows(
+        self, factor: Tensor, rows: Float[Tensor, "batch k columns"]
+    ) -> Float[Tensor, "batch k columns"]:
+        by_part = rows.unflatten(2, factor.shape[1:3]).permute(0, 2, 3, 1)  # batch, components, size, k
+        return torch.cholesky_solve(by_part, factor).permute(0, 3, 1, 2).flatten(2)
 
 
 @dataclass(frozen=True)

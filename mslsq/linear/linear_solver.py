@@ -128,3 +128,9 @@ class LinearSolver:
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         """A⁻¹ rhs, differentiable to any order in `rhs` (the factor is a constant)."""
         raise NotImplementedError
+
+    def solve_factored_rows(
+        self, factor: Tensor, rows: Float[Tensor, "batch k columns"]
+    ) -> Float[Tensor, "batch k columns"]:
+        """A⁻¹ applied to each of many vectors, on plain tensors, without derivatives."""
+        return torch.stack([self.solve_factored(factor, row) for row in rows.unbind(1)], 1)

@@ -1,5 +1,6 @@
 """Problems as data: variables, weights, cost functions, structure."""
 
+from mslsq.problem.constraints import Equality, Inequality
 from mslsq.problem.cost import CostFunction, Shared, cost
 from mslsq.problem.errors import (
     DeviceError,
@@ -22,7 +23,9 @@ __all__ = [
     "Diagonal",
     "Difference",
     "DtypeError",
+    "Equality",
     "IndexRangeError",
+    "Inequality",
     "Prior",
     "Problem",
     "ProblemError",

@@ -8,17 +8,20 @@ from torch import Tensor, nn
 
 from mslsq import pytree
 from mslsq.private import outside_of_transforms
+from mslsq.problem.constraints import Constraint
 from mslsq.problem.cost import CostFunction, own_tensors
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
-from mslsq.problem.system import residual_vector
+from mslsq.problem.system import TermKind, residual_vector
 from mslsq.problem.variable import Fixed, Variable
 
 
 class Problem(nn.Module):
-    """Cost functions, and the variables they refer to: minimise ½ Σ_costs Σ_blocks ρ(‖residual‖²).
+    """Cost functions, and the variables they refer to: minimise ½ Σ_costs Σ_blocks ρ(‖residual‖²), under constraints
+    if there are some.
 
     Args:
-        costs: `CostFunction`s, and `variable.fixed(index)` for blocks that stay at their start.
+        costs: `CostFunction`s; `Equality(cost)` and `Inequality(cost)` for residuals that are to be zero, or not above
+            zero; and `variable.fixed(index)` for blocks that stay at their start.
 
     A problem is a module: `.to()` moves the data of all costs, `state_dict` holds them, parameters of the costs are
     its parameters. What is wrong with it is said at once: two costs or two variables of one name, dtypes or devices
@@ -27,26 +30,35 @@ class Problem(nn.Module):
     >>> problem = mslsq.Problem(Between(pose[i], pose[j], measured=T_ij), pose.fixed([0]))
     """
 
-    def __init__(self, *costs: CostFunction | Fixed):
+    def __init__(self, *costs: CostFunction | Constraint | Fixed):
         super().__init__()
-        strange = [part for part in costs if not isinstance(part, (CostFunction, Fixed))]
+        strange = [part for part in costs if not isinstance(part, (CostFunction, Constraint, Fixed))]
         if strange:
             hint = " Create it first: Between(pose[i], pose[j], ...)." if isinstance(strange[0], type) else ""
-            raise ProblemError(f"A Problem takes cost functions and variable.fixed(index), not {strange[0]!r}.{hint}")
-        self.costs = nn.ModuleList([part for part in costs if isinstance(part, CostFunction)])
+            raise ProblemError(
+                f"A Problem takes cost functions, constraints and variable.fixed(index), not {strange[0]!r}.{hint}"
+            )
+        parts = [part for part in costs if not isinstance(part, Fixed)]
+        self.costs = nn.ModuleList([part.cost if isinstance(part, Constraint) else part for part in parts])
         if not len(self.costs):
             raise ProblemError("A Problem needs at least one cost function.")
         self.fixed = tuple(part for part in costs if isinstance(part, Fixed))
         self.variables = self._variables()
         self._check_names()
         self._check_tensors()
-        for cost in self:
-            _check_first_block(cost)
+        kinds = [part.kind if isinstance(part, Constraint) else TermKind.COST for part in parts]
+        self.kinds = {cost.name: kind for cost, kind in zip(self, kinds, strict=True)}
+        self.num_rows = {cost.name: _rows_of_first_block(cost) for cost in self}
 
     def __iter__(self) -> Iterator[CostFunction]:
         for cost in self.costs:
             assert isinstance(cost, CostFunction)  # ModuleList forgets the type
             yield cost
+
+    @property
+    def has_constraints(self) -> bool:
+        """Is one of its costs a constraint?"""
+        return any(kind.is_constraint for kind in self.kinds.values())
 
     def __getitem__(self, name: str) -> CostFunction:
         """The cost function of that name."""
@@ -56,9 +68,11 @@ class Problem(nn.Module):
         raise KeyError(f"no cost is called {name!r}; there are {', '.join(repr(cost.name) for cost in self)}")
 
     def __repr__(self) -> str:
-        lines = [f"  {cost!r}" for cost in self] + [
-            f"  {len(f.index)} blocks of {f.variable.name} fixed" for f in self.fixed
+        costs = {cost: self.kinds[cost.name] for cost in self}
+        lines = [
+            f"  {kind.value.title()}({cost!r})" if kind.is_constraint else f"  {cost!r}" for cost, kind in costs.items()
         ]
+        lines += [f"  {len(f.index)} blocks of {f.variable.name} fixed" for f in self.fixed]
         return "Problem(\n" + "\n".join(lines) + "\n)"
 
     def free_blocks(self, variable: Variable) -> Tensor | None:
@@ -130,8 +144,8 @@ class Problem(nn.Module):
                 dtype = (tensor.dtype, where)
 
 
-def _check_first_block(cost: CostFunction) -> None:
-    """Does the residual run on its first block, and do weight and residual fit?"""
+def _rows_of_first_block(cost: CostFunction) -> int:
+    """The entries of the residual of a block; looks whether it runs on the first one, and whether the weight fits."""
     tensors = {name: tensor.detach() for name, tensor in own_tensors(cost).items()}
     first: dict[str, Tensor] = {}
     for argument in cost.arguments.values():
@@ -157,7 +171,7 @@ def _check_first_block(cost: CostFunction) -> None:
             failure = failure or error
             continue
         _check_weight(cost, len(vector))
-        return
+        return len(vector)
     assert failure is not None  # at least one dtype was tried
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in first.items())
     raise ProblemError(

@@ -52,6 +52,18 @@ class TermKind(enum.Enum):
 
     COST = "cost"
     """½ρ(‖r‖²) is a part of what is minimised."""
+    EQUALITY = "equality"
+    """r = 0 at a solution."""
+    INEQUALITY = "inequality"
+    """r ≤ 0 at a solution."""
+
+    @property
+    def is_constraint(self) -> bool:
+        return self is not TermKind.COST
+
+
+ROOT, SHIFT, FLOOR = "constraint.root", "constraint.shift", "constraint.floor"
+"""The inputs of a constraint that a solver has made a cost of, per problem: (), (blocks, rows), ()."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +116,8 @@ class Term:
     is_of_library: bool = False
     """Is all of its code the library's own, so that it changes with its inputs alone?"""
     kind: TermKind = TermKind.COST
+    num_rows: int | None = None
+    """The real entries of the residual of a block, where that is known beforehand."""
     eager: str = ""
     """Why no graph of it may be kept between calls, in words; empty where one may."""
     family: Family | None = None

@@ -1,19 +1,19 @@
 """Graduated non-convexity: a solver around a solver that finds out which measurements are outliers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
 
-from mslsq.solvers.levenberg_marquardt import LevenbergMarquardt
+from mslsq.solvers.outer import OuterSolver
 from mslsq.solvers.solver import Solver, SolverOptionError
 from mslsq.solvers.surrogates import SURROGATES
 from mslsq.validation import instance_of, integer, number, one_of
 
 
 @dataclass(frozen=True, eq=False)
-class GraduatedNonConvexity:
+class GraduatedNonConvexity(OuterSolver):
     """Minimises a robust cost that a start far away does not lead astray, for data with up to half or more outliers.
 
     A loss that rejects outliers has a minimum wherever some measurements agree. So the solve begins with a loss that
@@ -61,7 +61,6 @@ class GraduatedNonConvexity:
     >>> inliers = solution.weights["residual"] > 0
     """
 
-    solver: Solver = field(default_factory=LevenbergMarquardt)
     loss: Literal["truncated", "geman_mcclure"] = "truncated"
     scale: float | Tensor | Mapping[str, float | Tensor] | None = None
     costs: Sequence[str] | None = None
@@ -71,8 +70,8 @@ class GraduatedNonConvexity:
     rounds: Solver | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         name = type(self).__name__
-        instance_of(f"{name}: solver", self.solver, Solver)
         if self.rounds is not None:
             instance_of(f"{name}: rounds", self.rounds, Solver)
         if any(solver is not None and solver.time_budget is not None for solver in (self.solver, self.rounds)):
@@ -91,10 +90,6 @@ class GraduatedNonConvexity:
         for scale in scales:
             if scale is not None and not isinstance(scale, Tensor):
                 number(f"{name}: scale", scale, above=0, error=SolverOptionError)
-
-    def raising(self) -> "GraduatedNonConvexity":
-        """The same, which an interrupt ends with an exception."""
-        return replace(self, solver=self.solver.raising())
 
     @property
     def in_rounds(self) -> Solver:

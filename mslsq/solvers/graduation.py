@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.linearize.blocks import Values
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status
 from mslsq.solvers.live_blocks import LiveBlocks
+from mslsq.solvers.outer import Findings, OuterLoop
 from mslsq.solvers.planning import Task, planned
 from mslsq.solvers.rounds import Norms, Rounds, State, parameter_of
 from mslsq.solvers.run import Outcome, run
@@ -26,19 +26,8 @@ ATTEMPTS = 3
 """How often rounds begin again on a new plan, and a solve with other blocks, before the last way out is taken."""
 
 
-class Rejection(NamedTuple):
-    """What graduated non-convexity has found beside the solution."""
-
-    weights: dict[str, Float[Tensor, "batch blocks"]]
-    """ρ' of every block that may be an outlier, by the name of its term."""
-    decided: Bool[Tensor, "batch"]
-    """Is no block so near to the truncation that it may be on either side?"""
-    scales: tuple[dict[str, Tensor], ...]
-    """Per term the scale that was estimated, under the name of its input; empty where it was given."""
-
-
 @dataclass(frozen=True)
-class Graduation:
+class Graduation(OuterLoop):
     """The outer loop. The loss of every term named here is a `Surrogate`, whose `relaxation` is an input per problem.
 
     A round takes a few steps at one relaxation per problem, the next at a smaller one. A problem with no block between
@@ -56,10 +45,9 @@ class Graduation:
     """Are scales found from the residuals, not given?"""
 
     def solved(
-        self, task: Task, values: Values, inputs: tuple[Inputs, ...], differentiated: bool
-    ) -> tuple[Outcome, Rejection]:
-        """Solve a batch of problems on plain tensors; arguments as for `run`."""
-        task = replace(task, graduation=None)
+        self, task: Task, values: Values, inputs: tuple[Inputs, ...], bounds: Inputs, differentiated: bool
+    ) -> tuple[Outcome, Findings]:
+        task = replace(task, outer=None)
         # In memory as every round will have them, which a plan depends on.
         values = tuple(x.contiguous() for x in values)
         inputs = self._laid_out(task, inputs)
@@ -119,7 +107,7 @@ class Graduation:
         cost = outcome.cost + constant
         return replace(outcome, cost=cost, history=history, num_steps=steps, num_evaluations=evaluations), norms
 
-    def _looked_at(self, rounds: Rounds, outcome: Outcome, norms: Norms, state: State) -> tuple[Outcome, Rejection]:
+    def _looked_at(self, rounds: Rounds, outcome: Outcome, norms: Norms, state: State) -> tuple[Outcome, Findings]:
         """The weights at the solution, and what they say of it."""
         loss, weights = rounds.surrogate, {}
         decided = torch.ones_like(outcome.status, dtype=torch.bool)
@@ -142,7 +130,7 @@ class Graduation:
         if self.estimates_scale:
             for number in self.names:
                 scales[number][parameter_of(rounds.task, number, SCALE)] = state.scales[number]
-        return outcome, Rejection(weights, decided, tuple(scales))
+        return outcome, Findings(tuple(scales), decided, weights)
 
 
 def _blur(

@@ -20,15 +20,16 @@ from mslsq.linearize.prospects import PROGRAM_SECONDS, prospect_of, with_program
 from mslsq.linearize.ways import hessian_way_of, way_of
 from mslsq.native.choice import Native, choice
 from mslsq.private import load_forward_mode
+from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import structure_of
-from mslsq.problem.system import Inputs, System
+from mslsq.problem.system import ROOT, Inputs, System
 from mslsq.solvers.box import limits_of
 from mslsq.solvers.compressing import compressed_plan
 from mslsq.solvers.second_order import kinds_of_programs, look_for_second_order
 from mslsq.solvers.solver import Solver
 
 if TYPE_CHECKING:
-    from mslsq.solvers.graduation import Graduation
+    from mslsq.solvers.outer import OuterLoop
 
 STALE = "what the residual reads changes unseen from call to call"
 
@@ -57,8 +58,8 @@ class Task:
     limits: tuple[Values, Values] | None = None
     """While a plan is made: as `BlockTerm.bounds`."""
     pinned: Pinned | None = None
-    graduation: "Graduation | None" = None
-    """What comes before it and around it, where it is to reject outliers."""
+    outer: "OuterLoop | None" = None
+    """What solves it by rounds of its solver: to reject outliers, or under constraints."""
 
     @property
     def bounded(self) -> tuple[bool, ...]:
@@ -94,6 +95,12 @@ def planned(
     `native` where blocks may be linearized by native programs. `bounds` as `limits_of` takes them: nothing outside is
     evaluated here.
     """
+    for term, given in zip(task.system.terms, inputs, strict=True):
+        if term.kind.is_constraint and ROOT not in given:
+            raise ProblemError(
+                f"Constraint {term.name!r}: constraints are met by mslsq.solve and LeastSquaresLayer alone. Leave it "
+                "out here, or make a cost with a large weight of it."
+            )
     task = task if not bounds else dataclasses.replace(task, limits=limits_of(task.system, values, bounds))
     if task.pinned is not None:
         return _pinned(task, task.pinned, values, inputs, differentiated)

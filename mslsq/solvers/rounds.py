@@ -16,6 +16,7 @@ from mslsq.problem.system import Inputs
 from mslsq.solution import Status
 from mslsq.solvers.deviation import deviation_scale
 from mslsq.solvers.live_blocks import LiveBlocks
+from mslsq.solvers.outer import is_taken_for_granted
 from mslsq.solvers.planning import Pinned, Task
 from mslsq.solvers.run import run
 from mslsq.solvers.surrogates import RELAXATION, SCALE, Surrogate
@@ -180,9 +181,8 @@ class Rounds:
         return f"round {number:>3}, relaxation {relaxation:.2e}, {running} of {state.done.numel()} not decided"
 
     def _pinned(self, live: LiveBlocks, plan: Plan) -> LiveBlocks:
-        """The same with its plan taken for granted: a residual cannot change between rounds, and the first round has
-        compared it with the user's Python."""
-        if live.task.pinned is not None or plan.changes_unseen or plan.execution.why_eager:
+        """The same with its plan taken for granted."""
+        if live.task.pinned is not None or not is_taken_for_granted(plan):
             return live
         self.is_stale = self.is_stale or (live.task is live.whole and plan.plain is not self.plan.plain)
         task = replace(live.task, pinned=Pinned(plan))

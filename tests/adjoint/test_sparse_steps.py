@@ -187,9 +187,9 @@ def test_steps_taken_again_end_where_the_solver_did(own, monkeypatch):
     ends = {}
     with_value = Attachment.with_value
 
-    def noted(self, values, cost, fill):
-        ends["again"], ends["solver"] = values, self.answer.values
-        return with_value(self, values, cost, fill)
+    def noted(self, found, fill):
+        ends["again"], ends["solver"] = found.values, self.answer.values
+        return with_value(self, found, fill)
 
     monkeypatch.setattr(Attachment, "with_value", noted)
     for forcing in ("constant", "adaptive"):

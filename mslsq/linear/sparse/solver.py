@@ -110,6 +110,11 @@ class SparseCholesky(LinearSolver):
         solve = partial(_solved, self._structure, self.backend)
         return constant_inverse(solve, factor, rhs[..., None])[..., 0]
 
+    def solve_factored_rows(
+        self, factor: Tensor, rows: Float[Tensor, "batch k columns"]
+    ) -> Float[Tensor, "batch k columns"]:
+        return _solved(self._structure, self.backend, factor, rows.mT.contiguous()).mT
+
 
 def _solved(
     structure: BlockStructure,

@@ -1,0 +1,49 @@
+"""Constraints: cost functions whose residual is to be zero, or not above zero, instead of small."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mslsq.problem.cost import CostFunction
+from mslsq.problem.errors import ProblemError
+from mslsq.problem.system import TermKind
+
+
+@dataclass(frozen=True, eq=False)
+class Constraint:
+    """Base of the two kinds."""
+
+    cost: CostFunction
+    kind: ClassVar[TermKind]
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        if not isinstance(self.cost, CostFunction):
+            hint = " Create it first." if isinstance(self.cost, type) else ""
+            raise ProblemError(f"{kind} takes a cost function, not {self.cost!r}.{hint}")
+        for option in ("loss", "weight"):
+            if getattr(self.cost, option) is not None:
+                raise ProblemError(
+                    f"{kind}({self.cost.name!r}): a constraint has no {option}, it is met or not. Leave it out; to "
+                    "measure the violation in other units multiply the residual."
+                )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.cost!r})"
+
+
+class Equality(Constraint):
+    """Every entry of the cost function's residual is zero at a solution.
+
+    >>> problem = mslsq.Problem(reach, mslsq.Equality(Norm(direction)))
+    """
+
+    kind: ClassVar[TermKind] = TermKind.EQUALITY
+
+
+class Inequality(Constraint):
+    """No entry of the cost function's residual is above zero at a solution.
+
+    >>> problem = mslsq.Problem(path, mslsq.Inequality(Clearance(pose, center=centers, radius=radii)))
+    """
+
+    kind: ClassVar[TermKind] = TermKind.INEQUALITY

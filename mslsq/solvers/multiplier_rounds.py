@@ -1,0 +1,409 @@
+"""The rounds of the augmented Lagrangian: minimise, correct multipliers and penalties, until constraints are met."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.linearizer import Linearizer, TermInputs
+from mslsq.problem.system import Inputs
+from mslsq.solution import History, Status
+from mslsq.solvers.augmented_lagrangian import AugmentedLagrangian
+from mslsq.solvers.box import free_of_bounds
+from mslsq.solvers.constraint_terms import ConstraintTerms, PerRow, chosen, without_constraints
+from mslsq.solvers.lagrangian_newton import Improvement, NewtonEnd
+from mslsq.solvers.outer import Findings, OuterLoop, is_taken_for_granted
+from mslsq.solvers.planning import Pinned, Task, planned
+from mslsq.solvers.report import StepInfo
+from mslsq.solvers.run import Outcome, run
+from mslsq.tracing.graph import TRANSFORM_LOCK
+
+FIRST_PENALTY = 1.0
+"""How much longer than those of the costs the squared columns of a constraint are at the start, in the median."""
+
+GROWTH = 10.0
+"""By how much a penalty grows at once..."""
+
+ENOUGH = 0.25
+"""... where a round leaves more than this share of the violation."""
+
+LITTLE = 0.9
+"""A round that leaves more than this share of the violation is stuck."""
+
+STUCK = 4
+"""After that many of them in a row the gradient of the violation is looked at..."""
+
+HOPELESS = 8
+"""... and after that many it is not needed: their minima, with penalties that have grown each time, are all as far from
+the constraints."""
+
+STATIONARY = 1e-3
+"""The violation is at a minimum where its gradient is that short against the lengths of the columns (a cosine)."""
+
+EXACT = 1e-4
+"""A share of the tolerance that is as good as nothing."""
+
+WAITS = 2
+"""A round may stop for want of precision, not by a tolerance: with the next multipliers it may not."""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Between two rounds."""
+
+    values: Values
+    multipliers: dict[int, PerRow]
+    penalties: dict[int, Float[Tensor, "batch"]]
+    measures: dict[int, Float[Tensor, "batch"]]
+    """By how much a constraint, or its complementarity, was missed: |λ after − λ before|/ρ."""
+    violation: Float[Tensor, "batch"]
+    status: Int[Tensor, "batch"]
+    """RUNNING until a problem is done."""
+    num_steps: Int[Tensor, "batch"]
+    num_evaluations: Int[Tensor, "batch"]
+    stuck: Int[Tensor, "batch"]
+    stalled: Int[Tensor, "batch"]
+    outcome: Outcome | None = None
+    """Of every problem that of its last round, which was solved with..."""
+    given: tuple[dict[str, Tensor], ...] = ()
+    """... these inputs."""
+
+    @property
+    def running(self) -> Bool[Tensor, "batch"]:
+        return self.status == Status.RUNNING
+
+
+@dataclass(frozen=True, eq=False)
+class MultiplierRounds(OuterLoop):
+    """The outer loop; the terms named in `terms` are `constraint_term`s."""
+
+    terms: ConstraintTerms
+    options: AugmentedLagrangian
+
+    def solved(
+        self, task: Task, values: Values, inputs: tuple[Inputs, ...], bounds: Inputs, differentiated: bool
+    ) -> tuple[Outcome, Findings]:
+        rounds = _Rounds(self, replace(task, outer=None), inputs, bounds, differentiated)
+        with torch.no_grad():
+            state = rounds.start(tuple(x.contiguous() for x in values))
+            for number in range(self.options.max_rounds):
+                state = rounds.after(state)
+                if task.solver.verbose:
+                    print(_line(number + 1, state), flush=True)
+                if not bool(state.running.any()):
+                    break
+            return rounds.ended(state)
+
+    def tolerance(self, like: Tensor) -> float:
+        if self.options.tolerance is not None:
+            return self.options.tolerance
+        return 1e-8 if like.dtype == torch.float64 else 1e-3
+
+
+@dataclass(eq=False)
+class _Rounds:
+    """The rounds of one solve."""
+
+    loop: MultiplierRounds
+    task: Task
+    inputs: tuple[Inputs, ...]
+    bounds: Inputs
+    differentiated: bool
+    _told_to_stop: bool = False
+    _takes_newton_steps: bool = True
+    _begun: float = field(default_factory=time.perf_counter)
+
+    @property
+    def terms(self) -> ConstraintTerms:
+        return self.loop.terms
+
+    def start(self, values: Values) -> State:
+        """Before the first round: no multipliers, and the penalties to begin with."""
+        plan, linearizer, prepared = planned(self.task, values, self.inputs, bounds=self.bounds)
+        plain = linearizer.prepare(self.terms.plain(self.inputs))
+        residuals = plan.execution.run_eagerly(self.terms.residuals, linearizer, values, plain)
+        penalties = plan.execution.run_eagerly(self._first_penalties, linearizer, values, prepared, plain)
+        zeros = torch.zeros(len(values[0]), dtype=torch.int64, device=values[0].device)
+        violations = self._violations(residuals)
+        multipliers = {number: torch.zeros_like(residual) for number, residual in residuals.items()}
+        # Nothing is known of how much one round gains: the first one changes no penalty.
+        measures = {number: torch.full_like(penalty, torch.inf) for number, penalty in penalties.items()}
+        largest = torch.stack(list(violations.values())).amax(0)
+        return State(values, multipliers, penalties, measures, largest, zeros, zeros, zeros, zeros, zeros)
+
+    def after(self, state: State) -> State:
+        """One round more."""
+        given = self.terms.given(self.inputs, state.multipliers, state.penalties)
+        outcome = run(
+            replace(self.task, solver=self._solver(state)),
+            state.values,
+            given,
+            differentiated=self.differentiated,
+            bounds=self.bounds,
+        )
+        plan, linearizer, _ = outcome.planned
+        if self.task.pinned is None and is_taken_for_granted(plan):
+            self.task = replace(self.task, pinned=Pinned(plan))
+        plain = linearizer.prepare(self.terms.plain(given))
+        name, wish = f"constraints {list(self.terms.names)}", self.task.solver.execution
+        found = plan.execution.run(name, wish, _listed(self.terms, linearizer), outcome.values, plain)
+        residuals = dict(zip(self.terms.names, found, strict=True))
+        return self._judged(state, self._kept(state, outcome, given), residuals, linearizer, plain)
+
+    def ended(self, state: State) -> tuple[Outcome, Findings]:
+        """The outcome of all rounds, and what they have found."""
+        outcome = state.outcome
+        assert outcome is not None  # there is one round at least
+        plan, linearizer, _ = outcome.planned
+        prepared = linearizer.prepare(state.given)
+        status = torch.where(state.running, int(Status.MAX_STEPS), state.status)
+        costs, of_costs = without_constraints(linearizer, prepared)
+        cost = torch.zeros_like(outcome.cost)
+        if costs.assemblies:
+            cost = plan.execution.run("cost alone", self.task.solver.execution, costs.cost, state.values, of_costs)
+        outcome = replace(
+            outcome,
+            status=status,
+            num_steps=state.num_steps,
+            num_evaluations=state.num_evaluations,
+            planned=(plan, linearizer, prepared),
+            interrupted=bool((status == Status.INTERRUPTED).any()),
+        )
+        multipliers = {name: state.multipliers[number] for number, name in self.terms.names.items()}
+        own = tuple(
+            {name: tensor for name, tensor in after.items() if after[name] is not before.get(name)}
+            for before, after in zip(self.inputs, state.given, strict=True)
+        )
+        decided = torch.ones_like(status, dtype=torch.bool)
+        return outcome, Findings(own, decided, multipliers=multipliers, violation=state.violation, cost=cost)
+
+    # ---- parts of a round
+
+    def _solver(self, state: State) -> Any:
+        """The solver of a round."""
+        solver, options = self.task.solver, self.loop.options
+        left = solver.max_steps - int(torch.where(state.running, state.num_steps, solver.max_steps).amin())
+        budget = solver.time_budget
+        if budget is not None:
+            budget = max(budget - (time.perf_counter() - self._begun), 1e-9)
+        return replace(
+            solver,
+            max_steps=max(min(left, options.steps_per_round), 0),
+            time_budget=budget,
+            verbose=False,
+            callback=None if solver.callback is None else self._called_back,
+        )
+
+    def _called_back(self, info: StepInfo) -> bool:
+        callback = self.task.solver.callback
+        self._told_to_stop = self._told_to_stop or (callback is not None and bool(callback(info)))
+        return self._told_to_stop
+
+    def _kept(self, state: State, outcome: Outcome, given: tuple[dict[str, Tensor], ...]) -> State:
+        """The state with the outcome of a round, where a problem was not done before."""
+        running = state.running
+        steps = state.num_steps + torch.where(running, outcome.num_steps, 0)
+        evaluations = state.num_evaluations + torch.where(running, outcome.num_evaluations, 0)
+        before = state.outcome
+        if before is not None and not bool(running.all()):
+            outcome = _merged(running, outcome, before)
+            given = tuple(
+                {name: chosen(running, tensor, old[name]) if name in own else tensor for name, tensor in new.items()}
+                for new, old, own in zip(given, state.given, self._own(given), strict=True)
+            )
+        return replace(
+            state, values=outcome.values, num_steps=steps, num_evaluations=evaluations, outcome=outcome, given=given
+        )
+
+    def _own(self, given: tuple[dict[str, Tensor], ...]) -> tuple[set[str], ...]:
+        """The inputs that the rounds change."""
+        return tuple(
+            {name for name in after if after[name] is not before.get(name)}
+            for before, after in zip(self.inputs, given, strict=True)
+        )
+
+    def _judged(
+        self,
+        before: State,
+        state: State,
+        residuals: dict[int, PerRow],
+        linearizer: Linearizer,
+        plain: TermInputs,
+    ) -> State:
+        """Multipliers, penalties and statuses after a round."""
+        outcome, tolerance = state.outcome, self.loop.tolerance(state.values[0])
+        assert outcome is not None  # that of the round
+        running, ended = before.running, (outcome.status <= Status.STEP_TOLERANCE) | (outcome.status == Status.STALLED)
+        multipliers, penalties, measures = {}, {}, {}
+        for number, residual in residuals.items():
+            known, penalty = before.multipliers[number], before.penalties[number]
+            moved = known + penalty[:, None, None] * residual
+            moved = moved if number in self.terms.equalities else moved.clamp(min=0)
+            measure = (moved - known).abs().amax((1, 2)) / penalty
+            measures[number] = torch.where(running & ended, measure, before.measures[number])
+            multipliers[number] = chosen(running & ended, moved, known)
+            grows = running & ended & (measure > tolerance) & (measure > ENOUGH * before.measures[number])
+            limit = GROWTH * penalty
+            penalties[number] = torch.where(grows, torch.minimum(limit, self._limits[number]), penalty)
+        worst = torch.stack(list(measures.values())).amax(0)
+        last = torch.stack(list(before.measures.values())).amax(0)
+        violation = torch.stack(list(self._violations(residuals).values())).amax(0)
+        stuck = torch.where(ended & (violation > tolerance) & (worst > LITTLE * last), before.stuck + 1, 0)
+        met = ended & (worst <= tolerance)
+        stalled = before.stalled + (met & (outcome.status == Status.STALLED))
+        status = torch.where(met & ((outcome.status != Status.STALLED) | (stalled > WAITS)), outcome.status, 0)
+        failed = ~ended & (outcome.status != Status.MAX_STEPS)
+        status = torch.where(failed, outcome.status, status)
+        values = state.values
+        # One that has met its constraints to the tolerance, but not yet to rounding, goes on for as long as that helps.
+        improves = running & ended & (~met | (worst > EXACT * tolerance) | (outcome.status == Status.STALLED))
+        if self._takes_newton_steps and bool(improves.any()):
+            found = self._improved(outcome, values, multipliers, penalties, improves)
+            values, multipliers = found.values, found.multipliers
+            # Where steps of Levenberg-Marquardt stall for want of precision Newton's can still tell that it is there.
+            eps = torch.finfo(violation.dtype).eps
+            settled = met & ~found.helped & (found.distance <= max(self.task.solver.ftol, eps) * outcome.cost)
+            stalled_there = settled & (outcome.status == Status.STALLED)
+            status = torch.where(stalled_there, int(Status.COST_TOLERANCE), torch.where(found.helped, 0, status))
+        hopeless = (status == Status.RUNNING) & running & (stuck >= STUCK)
+        if bool(hopeless.any()):
+            stationary = self._is_stationary(linearizer, state.values, plain, before.penalties)
+            status = torch.where(hopeless & (stationary | (stuck >= HOPELESS)), int(Status.INFEASIBLE), status)
+        spent = (state.num_steps >= self.task.solver.max_steps) | self._told_to_stop
+        status = torch.where((status == Status.RUNNING) & spent, int(Status.MAX_STEPS), status)
+        return replace(
+            state,
+            values=values,
+            multipliers=multipliers,
+            penalties=penalties,
+            measures=measures,
+            violation=torch.where(running, violation, before.violation),
+            status=torch.where(running, status, before.status),
+            stuck=stuck,
+            stalled=stalled,
+        )
+
+    def _improved(
+        self,
+        outcome: Outcome,
+        values: Values,
+        multipliers: dict[int, PerRow],
+        penalties: dict[int, Tensor],
+        wanted: Bool[Tensor, "batch"],
+    ) -> Improvement:
+        """Values and multipliers after Newton steps on both."""
+        plan, linearizer, _ = outcome.planned
+        wish = self.task.solver.execution
+        end = NewtonEnd(self.terms, plan, linearizer, wish, self.inputs, penalties, self.bounds)
+        try:
+            with TRANSFORM_LOCK:
+                return end.improved(values, multipliers, wanted)
+        except (NotImplementedError, RuntimeError):  # a residual without second derivatives: by rounds alone
+            self._takes_newton_steps = False
+            return Improvement.none(values, multipliers, wanted)
+
+    def _violations(self, residuals: Mapping[int, PerRow]) -> dict[int, Float[Tensor, "batch"]]:
+        return {
+            number: (c.abs() if number in self.terms.equalities else c.clamp(min=0)).amax((1, 2))
+            for number, c in residuals.items()
+        }
+
+    def _first_penalties(
+        self, linearizer: Linearizer, values: Values, prepared: TermInputs, plain: TermInputs
+    ) -> dict[int, Float[Tensor, "batch"]]:
+        """Penalties by which constraints count more than the costs do, in the columns that they share."""
+        found, like = {}, values[0][:, 0, 0]
+        costs, of_costs = without_constraints(linearizer, prepared)
+        lengths = like.new_zeros(len(like), linearizer.structure.num_columns)
+        if costs.assemblies:
+            lengths = linearizer.linear_solver.storage.diagonal(costs.linearize(values, of_costs).matrix)
+        for number in self.terms.names:
+            block = linearizer.blocks[number]
+            _, jacobian = block.linearizations(values, plain[number])
+            own = linearizer.assemblies[number].placed_vector((jacobian * jacobian).sum(1))
+            shared = (own > 0) & (lengths > 0)
+            ratio = torch.where(shared, lengths / torch.where(own > 0, own, 1), torch.nan).nanmedian(1).values
+            # Where no column is shared the penalty's size has no measure but the constraint's own.
+            alone = 1 / torch.where(own > 0, own, torch.nan).nanmedian(1).values
+            ratio = torch.where(torch.isfinite(ratio), ratio, torch.where(torch.isfinite(alone), alone, 1))
+            found[number] = FIRST_PENALTY * ratio
+            if self.loop.options.penalty is not None:
+                found[number] = torch.full_like(ratio, self.loop.options.penalty)
+        eps = torch.finfo(like.dtype).eps
+        self._limits = {number: penalty / eps**0.5 for number, penalty in found.items()}
+        return found
+
+    def _is_stationary(
+        self, linearizer: Linearizer, values: Values, plain: TermInputs, penalties: Mapping[int, Tensor]
+    ) -> Bool[Tensor, "batch"]:
+        """Is the violation ½Σρc² of the constraints at a minimum, as far as its gradient can tell?"""
+        gradients, lengths, sizes = [], [], []
+        for number in self.terms.names:
+            block, assembly = linearizer.blocks[number], linearizer.assemblies[number]
+            residual, jacobian = block.linearizations(values, plain[number])
+            missed = residual if number in self.terms.equalities else residual.clamp(min=0)
+            counted = jacobian * (missed != 0)[:, :, None]
+            squared = missed * missed
+            size = squared[0].sum(0) if block.lanes_are_batch else squared.sum((1, 2))
+            penalty = penalties[number]
+            gradients.append(penalty[:, None] * assembly.placed_vector(block.pulled(jacobian, missed)))
+            lengths.append(penalty[:, None] * assembly.placed_vector((counted * counted).sum(1)))
+            sizes.append(penalty * size)
+        gradient, length, size = (torch.stack(parts).sum(0) for parts in (gradients, lengths, sizes))
+        for free in free_of_bounds(linearizer, values, self.bounds):
+            gradient = torch.where(free, gradient, 0)
+        return (gradient.abs() <= STATIONARY * (length * size[:, None]).sqrt()).all(1)
+
+
+def _listed(terms: ConstraintTerms, linearizer: Linearizer) -> Any:
+    """The constraints as a function that a graph is recorded of."""
+
+    def residuals(values: Values, plain: TermInputs) -> tuple[Tensor, ...]:
+        return tuple(terms.residuals(linearizer, values, plain).values())
+
+    return residuals
+
+
+def _merged(mask: Bool[Tensor, "batch"], new: Outcome, old: Outcome) -> Outcome:
+    """The new outcome of some problems, the old one of the others."""
+    history = History(*[chosen(mask, *pair) for pair in zip(*map(_columns, _as_long(new, old)), strict=True)])
+    names = ("cost", "status", "num_steps", "num_evaluations", "gradient_norm", "matrix")
+    figures = {name: chosen(mask, getattr(new, name), getattr(old, name)) for name in names}
+    values = tuple(chosen(mask, *pair) for pair in zip(new.values, old.values, strict=True))
+    return replace(new, values=values, history=history, **figures)
+
+
+def _columns(history: History) -> list[Tensor]:
+    return [getattr(history, one.name) for one in fields(history)]
+
+
+def _as_long(new: Outcome, old: Outcome) -> tuple[History, History]:
+    """Histories of the same number of steps."""
+    longest = max(new.history.cost.shape[1], old.history.cost.shape[1])
+
+    def padded(history: History) -> History:
+        rest = (0, longest - history.cost.shape[1])
+        columns = {one.name: getattr(history, one.name) for one in fields(history)}
+        return History(
+            **{
+                name: torch.nn.functional.pad(column, rest, value=False if column.dtype == torch.bool else torch.nan)
+                for name, column in columns.items()
+            }
+        )
+
+    return padded(new.history), padded(old.history)
+
+
+def _line(number: int, state: State) -> str:
+    """What `verbose` says of a round."""
+    penalty = max(float(penalty.amax()) for penalty in state.penalties.values())
+    running, steps = int(state.running.sum()), int(state.num_steps.sum())
+    return (
+        f"round {number:>3}, violation {float(state.violation.amax()):.2e}, penalty at most {penalty:.1e}, "
+        f"{steps} steps, {running} of {state.running.numel()} not done"
+    )
