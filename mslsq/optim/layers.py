@@ -15,6 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from mslsq.optim.jacobian import Block
+from mslsq.private import is_wrapped
 
 
 class Call(NamedTuple):
@@ -37,7 +38,7 @@ class Recording(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func is torch.nn.functional.linear and isinstance(result, Tensor) and result.requires_grad:
+        if func is torch.nn.functional.linear and result.requires_grad and not is_wrapped(result):
             given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
             edge = get_gradient_edge(result)
             self.calls.append(Call(given["input"].detach(), given["weight"], given.get("bias"), edge))

@@ -13,7 +13,7 @@ from mslsq.optim.errors import OptimizerError
 from mslsq.optim.evaluation import Closure, Evaluated, Repeatable, check_start, evaluated
 from mslsq.optim.jacobian import Jacobian, RowSource
 from mslsq.optim.layers import LayerRows, Recording
-from mslsq.optim.linearization import Linearization, SystemOptions, rescaled, working_dtype
+from mslsq.optim.linearization import Linearization, SystemOptions, rescaled
 from mslsq.optim.parameters import Active, active_parameters, check_parameter
 from mslsq.optim.per_sample import PerSample, SampleRows
 from mslsq.optim.report import StepReport, StepStatus
@@ -24,7 +24,8 @@ LEAST_GAIN = 1e-4
 """A trial is accepted if it lowers the loss by this share of what the model predicts."""
 
 SHRINK = 0.2
-"""Least share of the damping that an accepted step leaves."""
+"""Least share of the damping that an accepted step leaves. After 120 steps of two regressions (medians of three seeds),
+0.1 is as good; μ/10 and 10μ, as is common for networks, ends 20 to 30 times higher and tries twice as often."""
 
 LEAST_DAMPING, MAX_DAMPING = 1e-16, 1e16
 
@@ -37,6 +38,9 @@ class LevenbergMarquardt(Optimizer):
     steered by the ratio of actual to predicted decrease on the same batch (H. B. Nielsen, "Damping parameter in
     Marquardt's method", IMM-REP-1999-05): a trial that does not lower the loss is taken back, to the bit, and tried again
     with more damping.
+
+    D is the identity within a group: column lengths of the Jacobian (Marquardt's D) help late on a smooth surface (6e-7
+    instead of 8e-6 after 120 steps), but are led astray by sin(12x) (17 instead of 6e-5).
 
     Args:
         params: parameters or groups of them, as for every optimizer of PyTorch; float32 or float64, all of one dtype
@@ -163,7 +167,7 @@ class LevenbergMarquardt(Optimizer):
                 "LevenbergMarquardt.step needs a closure that returns residuals: optimizer.step(lambda: model(x) - y). "
                 f"Given was {closure!r}."
             )
-        active = self._active()
+        active = active_parameters(self.param_groups)
         evaluation = Repeatable(closure, active.device, self.buffers)
         recording = Recording() if self._reads_layers and not isinstance(closure, PerSample) else None
         if recording is None:
@@ -180,6 +184,7 @@ class LevenbergMarquardt(Optimizer):
         jacobian = Jacobian(at_start.vector(), active.tensors, sources)
         model = Linearization(jacobian, rescaled(at_start, self.loss), active)
         self.report = self._search(model, trials)
+        self._reads_layers &= not sources or self.report.jacobian in ("layers", "samples", "products")
         if self.report.status == StepStatus.REJECTED:
             trials.check_repeatable()
         return torch.tensor(self.report.loss, dtype=active.dtype, device=active.device)
@@ -244,10 +249,6 @@ class LevenbergMarquardt(Optimizer):
         if not memory:
             memory.update(damping=max(self.initial_damping, self.min_damping), growth=2.0, unit=None)
         return memory
-
-    def _active(self) -> Active:
-        active = active_parameters(self.param_groups)
-        return active_parameters(self.param_groups, working_dtype(active.device))
 
     def _sources(
         self,

@@ -39,11 +39,6 @@ def chosen_system(rows: int, columns: int, element_size: int, options: SystemOpt
     return "dual" if (rows * columns + 2 * rows**2) * element_size <= options.memory else "cg"
 
 
-def working_dtype(device: torch.device) -> torch.dtype:
-    """Systems are solved in float64 where the device has it, for float32 parameters too: JᵀJ squares the condition."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 class Rescaled(NamedTuple):
     """What robust losses make of a residual r and the rows of J, so that plain least squares sees them (Triggs)."""
 
