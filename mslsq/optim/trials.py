@@ -32,10 +32,10 @@ class Trials:
             return float("inf"), moved
         self.active.put(moved)
         try:
-            there = self._evaluated()
+            cost = self._evaluated().cost(self.loss)  # before parameters move: a residual may be one of them
         finally:
             self.active.put(self.start)
-        return there.cost(self.loss) + self._decay(moved), moved
+        return cost + self._decay(moved), moved
 
     def keep(self, values: list[Tensor]) -> None:
         self.active.put(values)
