@@ -27,6 +27,12 @@ SHRINK = 0.2
 """Least share of the damping that an accepted step leaves. After 120 steps of two regressions (medians of three seeds),
 0.1 is as good; μ/10 and 10μ, as is common for networks, ends 20 to 30 times higher and tries twice as often."""
 
+ROUNDING = 16
+"""Units in the last place of the loss by which two evaluations at one minimum are taken to differ."""
+
+LITTLE = 1e3
+"""A trial that changes nothing says that the minimum is reached if the model promised at most that many roundings."""
+
 LEAST_DAMPING, MAX_DAMPING = 1e-16, 1e16
 
 
@@ -197,24 +203,26 @@ class LevenbergMarquardt(Optimizer):
         system = model.system(self.system, memory["unit"] or 1.0)
         before, after, gain = trials.cost_at_start, trials.cost_at_start, math.nan
         status, number_of_trials, damping = StepStatus.REJECTED, 0, memory["damping"]
-        rounding = torch.finfo(trials.active.dtype).eps * before
+        rounding = ROUNDING * torch.finfo(trials.active.dtype).eps * before
         while number_of_trials < self.max_trials and status == StepStatus.REJECTED:
-            damping = memory["damping"]
+            damping, gain = memory["damping"], math.nan
             step = system.solve(damping)
-            number_of_trials += 1
-            gain = math.nan
-            if step is not None:
-                step = step * model.active.lr
-                predicted = model.predicted_decrease(step, system)
-                if predicted <= rounding:
-                    status, number_of_trials = StepStatus.LEVEL, number_of_trials - 1
+            step = None if step is None else step * model.active.lr
+            predicted = math.nan if step is None else model.predicted_decrease(step, system)
+            if abs(predicted) <= rounding:
+                status = StepStatus.LEVEL
+                if predicted > 0:  # as a long step may promise more
                     memory["damping"] = self._clamped(damping * SHRINK)
-                    break
+                break
+            number_of_trials += 1
+            if step is not None and predicted > 0:  # negative: shares `lr` that differ by group
                 cost, moved = trials.cost_after(step)
                 gain = (before - cost) / predicted if math.isfinite(cost) else math.nan
                 if gain >= LEAST_GAIN:
                     trials.keep(moved)
                     status, after = StepStatus.ACCEPTED, cost
+                elif abs(before - cost) <= rounding and predicted <= LITTLE * rounding:
+                    status = StepStatus.LEVEL
             self._steer(memory, gain, status == StepStatus.ACCEPTED)
         return StepReport(
             status=status,

@@ -73,14 +73,15 @@ def working_dtype(device: torch.device) -> torch.dtype:
 
 
 def active_parameters(groups: Sequence[dict[str, Any]]) -> Active:
-    """All parameters that require grad; options are expanded to entries, in the dtype of the linear system.
+    """All parameters that require grad, of groups that move; options are expanded to entries, in the dtype of the linear system.
 
     Raises:
         OptimizerError: there are none, or they differ in dtype or device.
     """
     tensors: list[Tensor] = []
     options: dict[str, list[Tensor]] = {"lr": [], "weight_decay": [], "relative_damping": []}
-    for group in groups:
+    moving = [group for group in groups if group["lr"] != 0] or groups  # schedulers may begin at zero
+    for group in moving:
         for parameter in group["params"]:
             if not parameter.requires_grad:
                 continue

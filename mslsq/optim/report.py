@@ -23,8 +23,8 @@ _SENTENCES = {
         "step. Repeated: a minimum to working precision, or a kink; see `gradient_norm`."
     ),
     StepStatus.LEVEL: (
-        "The model promises less than the rounding of the loss: on this batch the parameters are at a minimum. Nothing "
-        "was tried."
+        "The parameters are as before: on this batch they are at a minimum to working precision. What the model "
+        "promises, or what a trial changed, is within the rounding of the loss."
     ),
 }
 

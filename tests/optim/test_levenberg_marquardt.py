@@ -49,7 +49,7 @@ def test_a_fit_ends_at_the_cost_of_scipy(made, system):
         ftol=1e-14,
         gtol=1e-14,
     )
-    optimizer = trained(regression, 400, system=system, cg_tolerance=1e-8)
+    optimizer = trained(regression, 150, system=system, cg_tolerance=1e-8)
     assert 0.01 < peer.cost  # a minimum that is no zero
     assert optimizer.report.loss_after == pytest.approx(peer.cost, rel=1e-6)
 
@@ -73,7 +73,7 @@ def test_a_linear_model_takes_the_solution_of_lstsq():
     expected = torch.linalg.lstsq(torch.cat([x, torch.ones(30, 1, dtype=D)], 1), y).solution
     assert torch.allclose(model.weight, expected[:4].T, atol=1e-10)
     assert torch.allclose(model.bias, expected[4], atol=1e-10)
-    assert optimizer.report.gradient_norm < 1e-10
+    assert optimizer.report.gradient_norm < 1e-8
 
 
 def test_the_gain_is_the_ratio_of_actual_to_predicted_decrease(regression):
@@ -110,9 +110,9 @@ def test_a_trial_that_is_nan_is_rejected_and_never_kept():
 
     for _ in range(30):
         optimizer.step(residual)
-        assert bool(p.isfinite().all()) and float(p) > 0
+        assert bool(p.isfinite().all()) and p.item() > 0
     assert min(seen) < 0
-    assert float(p) == pytest.approx(float(torch.tensor(-3.0).exp()), rel=1e-6)
+    assert p.item() == pytest.approx(float(torch.tensor(-3.0).exp()), rel=1e-6)
 
 
 def test_at_the_minimum_nothing_moves(regression):
@@ -121,7 +121,7 @@ def test_at_the_minimum_nothing_moves(regression):
     for _ in range(30):
         optimizer.step(lambda: torch.cat([p - 1, p - 2]))
     assert optimizer.report.status == StepStatus.LEVEL and optimizer.report.trials == 0
-    assert float(p) == pytest.approx(1.5, abs=1e-8) and optimizer.report.loss == pytest.approx(0.25)
+    assert p.item() == pytest.approx(1.5, abs=1e-8) and optimizer.report.loss == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("status", StepStatus)
@@ -143,11 +143,11 @@ def test_mini_batches_converge():
     x = 2 * torch.randn(2000, 2, dtype=D)
     y = truth(x).detach()
     optimizer = LevenbergMarquardt(model.parameters(), min_damping=1e-3)
-    start = float((model(x) - y).square().mean())
+    start = float((model(x) - y).detach().square().mean())
     for _ in range(200):
         batch = torch.randint(len(x), (64,))
         optimizer.step(lambda batch=batch: model(x[batch]) - y[batch])
-    assert float((model(x) - y).square().mean()) < 1e-4 * start
+    assert float((model(x) - y).detach().square().mean()) < 1e-4 * start
 
 
 def test_the_least_damping_is_kept(regression):
@@ -223,6 +223,12 @@ def test_groups_have_options_of_their_own(made):
     moved = regression.vector() != before
     count = sum(p.numel() for p in first)
     assert not moved[:count].any() and moved[count:].all()
+
+    slower = made()
+    first, last = (list(slower.model[i].parameters()) for i in (0, 2))
+    optimizer = LevenbergMarquardt([{"params": first, "lr": 0.1}, {"params": last}], damping=1e-8)
+    losses = [float(optimizer.step(slower.residual)) for _ in range(20)]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.8 * losses[0]
 
     held = made()
     first, last = (list(held.model[i].parameters()) for i in (0, 2))
@@ -322,6 +328,7 @@ def test_something_must_require_grad(regression):
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("system", ["normal", "dual", "cg"])
 def test_steps_on_an_accelerator_are_those_on_the_cpu(made, system):
     there, here = made(), made()
@@ -333,6 +340,7 @@ def test_steps_on_an_accelerator_are_those_on_the_cpu(made, system):
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_dropout_on_an_accelerator_is_repeated():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 1)).double().cuda()
