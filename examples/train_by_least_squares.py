@@ -2,8 +2,8 @@
 
     python examples/train_by_least_squares.py --out outputs/train_by_least_squares
 
-A surface over the square [-1, 1]² is given at 800 points. A network of two hidden layers is fitted to it, twice from the
-same start, with the same seconds of processor time.
+A surface over the square [-1, 1]² is given at 800 points. A network of two hidden layers is fitted to it, twice from
+the same start, with the same seconds of processor time.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def by_adam(model: nn.Module, x: Tensor, y: Tensor, seconds: float, lr: float = 
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
 
     def step(share: float) -> Tensor:
-        optimizer.param_groups[0]["lr"] = lr * (1 - share) + 1e-5  # falls to the end: the best of several schedules
+        optimizer.param_groups[0]["lr"] = lr * (1 - share) + 1e-5  # a constant rate ends higher
         optimizer.zero_grad()
         loss = (model(x) - y).square().mean()
         loss.backward()

@@ -7,3 +7,10 @@ class OptimizerError(ValueError):
 
 class ResidualError(ValueError):
     """A closure did not return residuals that can be differentiated."""
+
+
+NO_GRAPH = (
+    "LevenbergMarquardt: the residuals have no graph that leads to the parameters. Look for torch.no_grad() or "
+    "inference_mode() around or inside the closure, for .detach(), .data, .item() or NumPy in it, and for parameters of "
+    "another model."
+)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.losses import RobustLoss
-from mslsq.optim.errors import ResidualError
+from mslsq.optim.errors import NO_GRAPH, ResidualError
 
 Closure = Callable[[], Any]
 
@@ -116,9 +116,9 @@ def evaluated(call: Callable[[], Any], parameters: Iterable[Tensor]) -> Evaluate
     for part in given:
         _check(part, dtype)
     if sum(part.numel() for part in given) == 0:
+        shapes = ", ".join(str(tuple(part.shape)) for part in given) or "no tensor"
         raise ResidualError(
-            f"LevenbergMarquardt: the closure returned no residual: shape {', '.join(str(tuple(p.shape)) for p in given)}. "
-            "Is the batch empty?"
+            f"LevenbergMarquardt: the closure returned no residual: shape {shapes}. Is the batch empty?"
         )
     pairs = [part.is_complex() for part in given]
     parts = [torch.view_as_real(part.resolve_conj()) if part.is_complex() else part for part in given]
@@ -128,30 +128,26 @@ def evaluated(call: Callable[[], Any], parameters: Iterable[Tensor]) -> Evaluate
 def _check(part: Any, dtype: torch.dtype) -> None:
     if not isinstance(part, Tensor):
         raise ResidualError(
-            f"LevenbergMarquardt: the closure returned {type(part).__name__!r}. It must return the residuals: a tensor of any "
-            "shape, prediction minus target, or a tuple of such tensors."
+            f"LevenbergMarquardt: the closure returned {type(part).__name__!r}. It must return the residuals: a tensor "
+            "of any shape, prediction minus target, or a tuple of such tensors."
         )
     if part.dim() == 0:
         raise ResidualError(
-            "LevenbergMarquardt: the closure returned a single number, a loss. Least squares needs the residuals, before "
-            "they are squared and summed: return model(x) - y, not ((model(x) - y)**2).mean()."
+            "LevenbergMarquardt: the closure returned a single number, a loss. Least squares needs the residuals, "
+            "before they are squared and summed: return model(x) - y, not ((model(x) - y)**2).mean()."
         )
     expected = (dtype, torch.complex64 if dtype == torch.float32 else torch.complex128)
     if part.dtype not in expected:
         raise ResidualError(
-            f"LevenbergMarquardt: the closure returned residuals of dtype {part.dtype}, the parameters are {dtype}. Give data "
-            f"of the parameters' dtype, and leave autocast and half precision out; use model.double() for float64."
+            f"LevenbergMarquardt: the closure returned residuals of dtype {part.dtype}, the parameters are {dtype}. "
+            "Give data of that dtype, and leave autocast and half precision out; use model.double() for float64."
         )
 
 
 def check_start(at_start: Evaluated, parameters: Iterable[Tensor]) -> None:
     """Raises ResidualError where residuals have no graph, or are not finite."""
     if not any(part.requires_grad for part in at_start.parts):
-        raise ResidualError(
-            "LevenbergMarquardt: the residuals have no graph that leads to the parameters. Look for torch.no_grad() or "
-            "inference_mode() around or inside the closure, for .detach(), .data, .item() or NumPy in it, and for "
-            "parameters of another model."
-        )
+        raise ResidualError(NO_GRAPH)
     vector = at_start.vector().detach()
     broken = ~vector.isfinite()
     if bool(broken.any()):
@@ -160,7 +156,7 @@ def check_start(at_start: Evaluated, parameters: Iterable[Tensor]) -> None:
         cause = (
             "A parameter itself is not finite: load the last good state."
             if odd
-            else "The parameters are finite: look at the data of this batch, at divisions and at logarithms in the model."
+            else "The parameters are finite: look at the data of this batch, at divisions and logarithms in the model."
         )
         raise ResidualError(
             f"LevenbergMarquardt: {int(broken.sum())} of {len(vector)} residuals are NaN or infinite at the current "

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.optim.errors import ResidualError
+from mslsq.optim.errors import NO_GRAPH, ResidualError
 from mslsq.optim.parameters import joined
 
 Block = tuple[slice, Float[Tensor, "rows n"]]
@@ -69,8 +69,8 @@ class Jacobian:
             (product,) = torch.autograd.grad(pulled, u, v, retain_graph=True)
         except RuntimeError as error:
             raise ResidualError(
-                "LevenbergMarquardt: products with the Jacobian differentiate the backward pass, and an operator of the "
-                'closure has none that can be: use system="normal" or "dual", or write the residual without it '
+                "LevenbergMarquardt: products with the Jacobian differentiate the backward pass, and an operator of "
+                'the closure has none that can be: use system="normal" or "dual", or write the residual without it '
                 "(torch.compile, attention kernels and custom autograd functions are such)."
             ) from error
         return product.detach()
@@ -107,8 +107,9 @@ class Jacobian:
             return iter(kept) if kept else source.blocks(rows)
         if source.required:
             raise ResidualError(
-                "LevenbergMarquardt: the derivative of the samples one by one is not that of all together. The residual "
-                "of a `PerSample` must be a function of its own sample and of the parameters alone."
+                "LevenbergMarquardt: the derivative of the samples one by one is not that of all together. The "
+                "residual of a `PerSample` must be a function of its own sample and of the parameters alone. With dropout "
+                "and a batch too large for `memory`, give `chunk_size`."
             )
         return None
 
@@ -163,6 +164,8 @@ class Jacobian:
             if not batched:
                 raise
             return torch.stack([self._gradients(one, batched=False) for one in u])  # no batching rule for an operator
+        if all(gradient is None for gradient in gradients):
+            raise ResidualError(NO_GRAPH)
         if not batched:
             return joined([_or_zeros(g, p) for g, p in zip(gradients, self.parameters, strict=True)])
         flat = [

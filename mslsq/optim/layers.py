@@ -75,9 +75,12 @@ class LayerRows:
             start += part.numel()
 
     def _blocks_of(self, part: Tensor, rows: int, start: int) -> Iterator[Block]:
-        samples = len(part) if part.dim() else 1
+        samples = len(part)
+        if part.numel() == 0:
+            return
         if not part.requires_grad:
-            yield slice(start, start + part.numel()), part.new_zeros(part.numel(), sum(p.numel() for p in self.parameters))
+            columns = sum(parameter.numel() for parameter in self.parameters)
+            yield slice(start, start + part.numel()), part.new_zeros(part.numel(), columns)
             return
         outputs = part.numel() // samples
         cotangents = self._cotangents(part, samples)

@@ -42,8 +42,8 @@ class LevenbergMarquardt(Optimizer):
     Every step computes the Jacobian J of the residuals r in the parameters θ and solves
     (JᵀJ + μD + λ) p = −(Jᵀr + λθ), with λ the weight decay and D the `relative_damping` of the groups. The damping μ is
     steered by the ratio of actual to predicted decrease on the same batch (H. B. Nielsen, "Damping parameter in
-    Marquardt's method", IMM-REP-1999-05): a trial that does not lower the loss is taken back, to the bit, and tried again
-    with more damping.
+    Marquardt's method", IMM-REP-1999-05): a trial that does not lower the loss is taken back, to the bit, and tried
+    again with more damping.
 
     D is the identity within a group: column lengths of the Jacobian (Marquardt's D) help late on a smooth surface (6e-7
     instead of 8e-6 after 120 steps), but are led astray by sin(12x) (17 instead of 6e-5).
@@ -110,8 +110,8 @@ class LevenbergMarquardt(Optimizer):
             integer(f"LevenbergMarquardt: {name}", given, 1, error=OptimizerError)
         if loss is not None and not isinstance(loss, RobustLoss):
             raise OptimizerError(
-                f"LevenbergMarquardt: loss must be one of mslsq.losses (Huber, Cauchy, ...) or None for least squares, not "
-                f"{loss!r}."
+                "LevenbergMarquardt: loss must be one of mslsq.losses (Huber, Cauchy, ...) or None for least squares, "
+                f"not {loss!r}."
             )
         self.initial_damping, self.min_damping = float(damping), float(min_damping)
         self.loss, self.max_trials = loss, max_trials

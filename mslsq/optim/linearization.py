@@ -9,13 +9,14 @@ from torch import Tensor
 
 from mslsq.linearize.robust import LEAST_CURVATURE
 from mslsq.losses import RobustLoss
+from mslsq.optim.errors import ResidualError
 from mslsq.optim.evaluation import Evaluated
 from mslsq.optim.jacobian import Block, Jacobian, irregular
 from mslsq.optim.parameters import Active
 from mslsq.optim.systems import Diagonals, Dual, Iterative, Normal, System
 
 PROBES = 8
-"""Vectors by which the mean squared column length of J is estimated, once: within a factor of 3 even if J has rank one."""
+"""Vectors by which the mean squared column length of J is estimated, once: within a factor of 3, at rank one too."""
 
 
 class SystemOptions(NamedTuple):
@@ -78,6 +79,21 @@ class Linearization:
         self.residual = plain.residual.to(self.dtype)
         self.gradient = self.transposed(self.residual) + active.weight_decay * self.parameters
         self.way = "products"
+        self._check_gradient()
+
+    def _check_gradient(self) -> None:
+        """Raises ResidualError for a derivative that is not finite where the residuals are."""
+        if bool(self.gradient.isfinite().all()):
+            return
+        sizes = [tensor.numel() for tensor in self.active.tensors]
+        finite = [bool(part.isfinite().all()) for part in self.gradient.split(sizes)]
+        first = finite.index(False)
+        raise ResidualError(
+            "LevenbergMarquardt: the residuals are finite, but their derivative is NaN or infinite in "
+            f"{finite.count(False)} of {len(finite)} parameter tensors, the first of shape "
+            f"{tuple(self.active.tensors[first].shape)}. A square root or a norm at zero has such a derivative, and so has "
+            "torch.where around a branch that is not finite. Nothing was changed."
+        )
 
     def transposed(self, u: Tensor) -> Tensor:
         """Jᵀu of the rescaled Jacobian."""

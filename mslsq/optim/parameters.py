@@ -16,9 +16,9 @@ def check_parameter(parameter: Tensor) -> None:
     """Raises OptimizerError for a parameter that has no place in a real, dense least-squares problem."""
     if parameter.is_complex():
         raise OptimizerError(
-            f"LevenbergMarquardt: a parameter of shape {tuple(parameter.shape)} is complex. Keep its real and imaginary "
-            "parts as real parameters (torch.view_as_real), and put them together in the model. Residuals may be "
-            "complex."
+            f"LevenbergMarquardt: a parameter of shape {tuple(parameter.shape)} is complex. Keep its real and "
+            "imaginary parts as real parameters (torch.view_as_real), and put them together in the model. "
+            "Residuals may be complex."
         )
     if parameter.dtype not in SUPPORTED:
         raise OptimizerError(
@@ -26,7 +26,9 @@ def check_parameter(parameter: Tensor) -> None:
             "squares step needs float32 or, better, float64: use model.double()."
         )
     if parameter.layout != torch.strided:
-        raise OptimizerError(f"LevenbergMarquardt: a parameter has layout {parameter.layout}; only dense ones can be moved.")
+        raise OptimizerError(
+            f"LevenbergMarquardt: a parameter has layout {parameter.layout}; only dense ones can be moved."
+        )
 
 
 class Active(NamedTuple):
@@ -73,7 +75,7 @@ def working_dtype(device: torch.device) -> torch.dtype:
 
 
 def active_parameters(groups: Sequence[dict[str, Any]]) -> Active:
-    """All parameters that require grad, of groups that move; options are expanded to entries, in the dtype of the linear system.
+    """All parameters that require grad, of groups that move; their options by entry, in the linear system's dtype.
 
     Raises:
         OptimizerError: there are none, or they differ in dtype or device.

@@ -1,6 +1,6 @@
 """A closure written for one sample: its Jacobian takes a few passes over a batch instead of hundreds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,10 +15,9 @@ from mslsq.optim.jacobian import Block
 class PerSample:
     """Residuals of a batch from the residual of ONE sample: a closure for `LevenbergMarquardt.step`.
 
-    What a sample's row of the Jacobian is can then be computed sample by sample, under `torch.func.vmap`, for every kind of
-    layer and for residuals that hold derivatives of the network in its input. A plain closure
-    `lambda: model(x) - y` is as fast where all parameters are those of linear layers; elsewhere it needs a pass over the
-    batch for every residual or parameter.
+    Rows of the Jacobian are then computed sample by sample, under `torch.func.vmap`, for every kind of layer and for
+    residuals that hold derivatives of the network in its input. A plain closure `lambda: model(x) - y` is as fast where
+    all parameters are those of linear layers; elsewhere it needs a pass over the batch for every residual or parameter.
 
     Args:
         model: its parameters that the optimizer has are differentiated. Modes that mix samples, such as batch
@@ -54,10 +53,14 @@ class PerSample:
         self.chunk_size = chunk_size
         if not data or not all(isinstance(entry, Tensor) and entry.dim() > 0 for entry in data):
             given = ", ".join(type(entry).__name__ for entry in data) or "none"
-            raise ResidualError(f"PerSample: data must be tensors with one entry per sample along the first axis, not {given}.")
+            raise ResidualError(
+                f"PerSample: data must be tensors with one entry per sample along the first axis, not {given}."
+            )
         if len({len(entry) for entry in data}) > 1:
             shapes = ", ".join(str(tuple(entry.shape)) for entry in data)
-            raise ResidualError(f"PerSample: the first axis of all data is that of the samples, but shapes are {shapes}.")
+            raise ResidualError(
+                f"PerSample: the first axis of all data is that of the samples, but shapes are {shapes}."
+            )
 
     def __call__(self) -> Tensor:
         """(samples, ...) The residuals, with a graph to the parameters."""
@@ -97,7 +100,7 @@ class PerSample:
             raise ResidualError(f"PerSample: the residual of a sample must be a tensor, not {type(result).__name__}.")
         return result
 
-    def _by_chunks(self, function: Callable[..., Any], named: dict[str, Tensor], chunk: int) -> Iterator[Any]:
+    def _by_chunks(self, function: Callable[..., Any], named: Mapping[str, Tensor], chunk: int) -> Iterator[Any]:
         mapped = vmap(function, in_dims=(None, *[0] * len(self.data)), randomness="different")
         for start in range(0, max(len(self), 1), chunk or 1):
             yield mapped(named, *(entry[start : start + chunk] for entry in self.data))

@@ -48,6 +48,6 @@ class StepReport(NamedTuple):
     system: str
     """The linear system that was solved: "normal", "dual" or "cg"."""
     jacobian: str
-    """How the Jacobian was computed: "samples", "layers", "columns" or "rows", or "products" where it was not formed."""
+    """How the Jacobian was computed: "samples", "layers", "columns", "rows", or "products" where it was not formed."""
     cg_iterations: int
     """Of all trials together."""

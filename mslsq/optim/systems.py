@@ -1,16 +1,16 @@
 """The damped Gauss–Newton system (JᵀJ + d) p = −(Jᵀr + λθ) in three forms that have one solution.
 
-d = μD + λ is diagonal: damping, and the weights λ of weight decay. `r` and `J` are those of a plain least-squares problem:
+d = μD + λ is diagonal: damping, and the weights λ of weight decay. r and J are those of a plain least-squares problem:
 robust losses have rescaled them.
 
-==========  =============================================  ==============================  ==============================
-system      what is solved                                 memory                          for
-==========  =============================================  ==============================  ==============================
-normal      (JᵀJ + d) p = −g, by Cholesky                   n² (J passes by in blocks)      few parameters
-dual        (I + J d⁻¹Jᵀ) u = r − J d⁻¹λθ, by Cholesky,     m n, and m²                     fewer residuals than parameters
+==========  =============================================  =============================  ==============================
+system      what is solved                                 memory                         for
+==========  =============================================  =============================  ==============================
+normal      (JᵀJ + d) p = −g, by Cholesky                   n² (J passes by in blocks)     few parameters
+dual        (I + J d⁻¹Jᵀ) u = r − J d⁻¹λθ, by Cholesky,     m n, and m²                    fewer residuals
             p = −d⁻¹(Jᵀu + λθ)
-cg          the first, by conjugate gradients              some vectors                    many of both
-==========  =============================================  ==============================  ==============================
+cg          the first, by conjugate gradients              some vectors                   many of both
+==========  =============================================  =============================  ==============================
 
 The dual form is the push-through identity (JᵀJ + d)⁻¹Jᵀ = d⁻¹Jᵀ(I + J d⁻¹Jᵀ)⁻¹, and Woodbury's for λθ.
 """
@@ -93,13 +93,13 @@ class Dual:
         diagonals: Diagonals,
     ):
         self.residual, self.diagonals = residual, diagonals
-        self.jacobian = residual.new_empty(len(residual), len(parameters))
-        for which, block in blocks:
-            self.jacobian[which] = block
+        self.jacobian = _gathered(blocks, residual, len(parameters))
         self.pull = diagonals.decay * parameters
         self.gram = None if bool(diagonals.decay.any()) else self._gram(diagonals.scale)
 
     def _gram(self, diagonal: Vector) -> Float[Tensor, "m m"]:
+        if bool((diagonal == diagonal[0]).all()):  # the usual case, without a copy of J
+            return (self.jacobian @ self.jacobian.T) / diagonal[0]
         return (self.jacobian / diagonal) @ self.jacobian.T
 
     def solve(self, damping: float) -> Vector | None:
@@ -148,6 +148,19 @@ class Iterative:
 
     def curvature(self, step: Vector) -> float:
         return float(self.product(step).square().sum())
+
+
+def _gathered(blocks: Iterable[Block], residual: Tensor, columns: int) -> Float[Tensor, "m n"]:
+    """J from its blocks; a single one of the right dtype is J itself."""
+    jacobian = None
+    for which, block in blocks:
+        if len(block) == len(residual):
+            return block.to(residual.dtype)
+        if jacobian is None:
+            jacobian = residual.new_empty(len(residual), columns)
+        jacobian[which] = block
+    assert jacobian is not None  # there is a residual, so there is a block
+    return jacobian
 
 
 def _solved(matrix: Tensor, rhs: Tensor) -> Tensor | None:

@@ -71,7 +71,7 @@ class Trials:
 
 
 _DIFFER = (
-    "LevenbergMarquardt: within one step the closure must always return the residuals of the same batch. Draw the batch "
-    "before `step`, not in the closure; take random numbers from PyTorch's own generators, which are put back, not from "
-    "NumPy, `random` or a generator of your own; keep no counter inside. "
+    "LevenbergMarquardt: within one step the closure must always return the residuals of the same batch. Draw the "
+    "batch before `step`, not in the closure; take random numbers from PyTorch's own generators, which are put back, "
+    "not from NumPy, `random` or a generator of your own; keep no counter inside. "
 )

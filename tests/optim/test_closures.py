@@ -44,6 +44,11 @@ def wrong_ones(r):
         "half": (lambda: r.residual().half(), "dtype torch.float16"),
         "integers": (lambda: torch.arange(3), "dtype torch.int64"),
         "NaN": (lambda: r.residual() + torch.where(torch.arange(60) == 7, torch.nan, 0)[:, None], "1 of 60.*entry 7"),
+        "another model": (lambda: nn.Linear(2, 1).double()(r.x), "no graph that leads"),
+        "infinite derivative": (
+            lambda: r.residual() + (r.model[2].bias * 0).sqrt(),
+            r"derivative is NaN or infinite in 1 of 4 .* shape \(1,\).*square root",
+        ),
         "infinite": (lambda: r.residual() / 0, "60 of 60 residuals are NaN or infinite.*finite: look at the data"),
     }
 
@@ -97,7 +102,10 @@ def test_several_tensors_are_one_residual(made):
     first = LevenbergMarquardt(parameters, damping=1e-2)
     second = LevenbergMarquardt(built_in.model.parameters(), damping=1e-2, weight_decay=0.01)
     losses = [
-        (float(first.step(lambda: [by_hand.residual(), *(0.1 * p for p in parameters)])), float(second.step(built_in.residual)))
+        (
+            float(first.step(lambda: [by_hand.residual(), *(0.1 * p for p in parameters)])),
+            float(second.step(built_in.residual)),
+        )
         for _ in range(60)
     ]
     assert first.report.loss_after < 0.2 * losses[0][0]
@@ -118,7 +126,7 @@ def test_gradients_are_neither_read_nor_written(regression, optimizer):
 
 
 def test_a_closure_may_take_derivatives_in_its_input():
-    """u'' + u = 0, u(0) = 0, u'(0) = 1: with autograd.grad inside of a plain closure, and per sample with torch.func."""
+    """u'' + u = 0, u(0) = 0, u'(0) = 1: autograd.grad inside a plain closure, and torch.func per sample."""
     torch.manual_seed(0)
     x = torch.linspace(0, 2, 20, dtype=D)[:, None]
     start = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1)).double()
@@ -150,16 +158,18 @@ def test_a_closure_may_take_derivatives_in_its_input():
 
 
 def test_a_per_sample_closure_says_what_data_it_needs(regression):
-    with pytest.raises(ResidualError, match="one entry per sample.*not none"):
+    with pytest.raises(ResidualError, match=r"one entry per sample.*not none"):
         PerSample(regression.model, None)
     with pytest.raises(ResidualError, match=r"not Tensor, float"):
         PerSample(regression.model, None, regression.x, 3.0)
     with pytest.raises(ResidualError, match=r"\(60, 2\), \(59, 1\)"):
         PerSample(regression.model, None, regression.x, regression.y[1:])
     with pytest.raises(ResidualError, match="must be a tensor, not float"):
-        LevenbergMarquardt(regression.model.parameters()).step(PerSample(regression.model, lambda m, x: 1.0, regression.x))
+        LevenbergMarquardt(regression.model.parameters()).step(
+            PerSample(regression.model, lambda m, x: 1.0, regression.x)
+        )
     other = nn.Linear(2, 1).double()
-    with pytest.raises(ResidualError, match="none of the optimizer's parameters|no graph"):
+    with pytest.raises(ResidualError, match=r"none of the optimizer's parameters|no graph"):
         LevenbergMarquardt(regression.model.parameters()).step(PerSample(other, None, regression.x, regression.y))
 
 

@@ -24,7 +24,12 @@ def stepped(regression, **options):
 @pytest.mark.parametrize("samples", [12, 60], ids=["fewer residuals", "fewer parameters"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"weight_decay": 0.3}, {"loss": mslsq.Huber(0.3)}, {"loss": mslsq.Cauchy(0.5), "weight_decay": 0.01, "lr": 0.5}],
+    [
+        {},
+        {"weight_decay": 0.3},
+        {"loss": mslsq.Huber(0.3)},
+        {"loss": mslsq.Cauchy(0.5), "weight_decay": 0.01, "lr": 0.5},
+    ],
     ids=["plain", "decay", "Huber", "Cauchy, decay, lr"],
 )
 def test_the_three_systems_take_the_same_step(made, samples, options):
