@@ -11,6 +11,6 @@ class ResidualError(ValueError):
 
 NO_GRAPH = (
     "LevenbergMarquardt: the residuals have no graph that leads to the parameters. Look for torch.no_grad() or "
-    "inference_mode() around or inside the closure, for .detach(), .data, .item() or NumPy in it, and for parameters of "
-    "another model."
+    "inference_mode() around or inside the closure, for .detach(), .data, .item() or NumPy in it, and for parameters "
+    "of another model."
 )

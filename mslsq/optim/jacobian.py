@@ -102,16 +102,23 @@ class Jacobian:
             if source.required:
                 raise
             return None
-        expected = self.transposed(u)
-        if (found - expected).norm() <= torch.finfo(u.dtype).eps ** 0.5 * expected.norm():
+        if self._agree(found, self.transposed(u)):
             return iter(kept) if kept else source.blocks(rows)
         if source.required:
             raise ResidualError(
                 "LevenbergMarquardt: the derivative of the samples one by one is not that of all together. The "
-                "residual of a `PerSample` must be a function of its own sample and of the parameters alone. With dropout "
-                "and a batch too large for `memory`, give `chunk_size`."
+                "residual of a `PerSample` must be a function of its own sample and of the parameters alone. With "
+                "dropout and a batch too large for `memory`, give `chunk_size`."
             )
         return None
+
+    def _agree(self, found: Tensor, expected: Tensor) -> bool:
+        """For each parameter tensor, which may be of another size than the rest."""
+        sizes = [parameter.numel() for parameter in self.parameters]
+        eps = torch.finfo(expected.dtype).eps
+        rounding = 100 * eps * expected.norm()
+        pairs = zip(found.split(sizes), expected.split(sizes), strict=True)
+        return all(bool((one - other).norm() <= eps**0.5 * other.norm() + rounding) for one, other in pairs)
 
     def _chunk(self) -> int:
         return CHUNK if self.residual.device.type == "cpu" else 8 * CHUNK

@@ -38,6 +38,8 @@ class Recording(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if torch.compiler.is_compiling():  # nothing can be kept there without a break in the compiled graph
+            return result
         if func is torch.nn.functional.linear and result.requires_grad and not is_wrapped(result):
             given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
             edge = get_gradient_edge(result)

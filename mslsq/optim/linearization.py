@@ -91,8 +91,8 @@ class Linearization:
         raise ResidualError(
             "LevenbergMarquardt: the residuals are finite, but their derivative is NaN or infinite in "
             f"{finite.count(False)} of {len(finite)} parameter tensors, the first of shape "
-            f"{tuple(self.active.tensors[first].shape)}. A square root or a norm at zero has such a derivative, and so has "
-            "torch.where around a branch that is not finite. Nothing was changed."
+            f"{tuple(self.active.tensors[first].shape)}. A square root or a norm at zero has such a derivative, and so "
+            "has torch.where around a branch that is not finite. Nothing was changed."
         )
 
     def transposed(self, u: Tensor) -> Tensor:
@@ -130,6 +130,6 @@ class Linearization:
         return Normal(blocks, self.gradient, diagonals)
 
     def _blocks(self, memory: int) -> Iterator[Block]:
-        self.way, blocks = self.jacobian.blocks(memory)
+        self.way, blocks = self.jacobian.blocks(memory // 2)  # the other half for a copy in the system's dtype
         weights = self.plain.rows
         return ((which, block if weights is None else block * weights[which, None]) for which, block in blocks)

@@ -223,3 +223,37 @@ def test_samples_that_depend_on_each_other_are_noticed():
     jacobian = Jacobian(residual, parameters, [SampleRows(closure, parameters, Repeatable(closure, CPU, ()), 8)])
     with pytest.raises(ResidualError, match="function of its own sample"):
         jacobian.blocks(2**20)
+
+
+def test_sparse_gradients_of_embeddings_are_rows_like_others():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Embedding(6, 3, sparse=True), nn.Linear(3, 1)).double(), torch.randint(6, (25,))
+    jacobian = jacobian_of(model, lambda: model(x))
+    dense = nn.Sequential(nn.Embedding(6, 3), nn.Linear(3, 1)).double()
+    dense.load_state_dict(model.state_dict())
+    expected = jacrev_with_buffers(dense, x)
+    _, blocks = jacobian.blocks(2**20)
+    assert torch.allclose(gathered(blocks, *expected.shape), expected, atol=1e-13)
+
+
+def test_a_wrong_row_of_a_small_parameter_is_noticed():
+    """One parameter has 1e-10 of the influence of the others, and layers see half of it."""
+    torch.manual_seed(0)
+    x = torch.randn(50, 2, dtype=D)
+    big, small = (nn.Linear(2, 1, bias=False).double() for _ in range(2))
+    model = nn.ModuleList([big, small])
+    jacobian = jacobian_of(model, lambda: big(x) + 1e-10 * (small(x) + x @ small.weight.T))
+    way, blocks = jacobian.blocks(2**20)
+    assert way != "layers"
+    expected = torch.cat([x, 2e-10 * x], 1)
+    assert torch.allclose(gathered(blocks, 50, 4), expected, rtol=1e-12, atol=0)
+
+
+def test_a_compiled_network_is_left_in_one_piece(recwarn):
+    model, x = net(nn.Tanh()), torch.randn(12, 2, dtype=D)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    jacobian = jacobian_of(compiled, lambda: compiled(x))
+    way, blocks = jacobian.blocks(2**20)
+    assert way == "rows" and not [w for w in recwarn if "Dynamo" in str(w.message)]
+    expected = jacrev_with_buffers(model, x)
+    assert torch.allclose(gathered(blocks, *expected.shape), expected, atol=1e-13)
