@@ -19,8 +19,7 @@ import mslsq
 
 torch.set_default_dtype(torch.float64)
 
-Curve = list[tuple[float, float]]
-"""Seconds, and the root mean square of the residuals there."""
+Curve = list[tuple[float, float]]  # seconds, and the root mean square of the residuals there
 
 
 def surface(x: Tensor) -> Tensor:

@@ -36,15 +36,16 @@ class Evaluated(NamedTuple):
 
     def paired(self) -> Tensor:
         """(m,) Is this entry one of a complex pair?"""
-        kinds = [torch.full((part.numel(),), pair) for part, pair in zip(self.parts, self.pairs, strict=True)]
-        return torch.cat(kinds).to(self.parts[0].device)
+        kinds = zip(self.parts, self.pairs, strict=True)
+        return torch.cat([torch.full((part.numel(),), pair, device=part.device) for part, pair in kinds])
 
     def cost(self, loss: RobustLoss | None) -> float:
         """½Σρ(r²), summed in float64: rounding of the sum shall not decide about a step."""
         squared = self.squared().to(torch.float64 if self.parts[0].device.type != "mps" else torch.float32)
         rho = squared if loss is None else loss(squared)
-        share = torch.where(self.paired(), 0.5, 1.0).to(rho.dtype)  # ρ of a pair stands at both of its entries
-        return 0.5 * float((share * rho).sum())
+        if any(self.pairs):
+            rho = torch.where(self.paired(), 0.5 * rho, rho)  # ρ of a pair stands at both of its entries
+        return 0.5 * float(rho.sum())
 
 
 class Repeatable:

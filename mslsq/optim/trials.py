@@ -47,8 +47,9 @@ class Trials:
             NonDeterministicResidualError: the residuals differ.
         """
         first, again = self.at_start.vector().detach(), self._evaluated().vector().detach()
-        tolerance = torch.finfo(first.dtype).eps ** 0.5
-        # Sums of several threads or of an accelerator differ by rounding.
+        # Sums of an accelerator differ by rounding of the model, of which small residuals are a large part. Another
+        # batch, or other random numbers, differ as a whole.
+        tolerance = torch.finfo(first.dtype).eps ** 0.5 if first.device.type == "cpu" else 1e-2
         if float((first - again).abs().max()) > tolerance * float(first.abs().max()):
             raise NonDeterministicResidualError(_DIFFER + "Two evaluations at the same parameters differ.")
 
