@@ -1,6 +1,6 @@
 """mslsq: differentiable nonlinear least squares for PyTorch. Names only; every idea has a room of its own."""
 
-from mslsq import errors, linear, losses
+from mslsq import errors, linear, losses, optim
 from mslsq.adjoint import Adjoint, Detached, DirectLossMinimization, Implicit, Truncated, Unrolled
 from mslsq.diagnostics import check_jacobian, covariance, explain
 from mslsq.front.curve_fit import CurveFit, curve_fit
@@ -100,6 +100,7 @@ __all__ = [
     "least_squares",
     "linear",
     "losses",
+    "optim",
     "prepared",
     "solve",
 ]

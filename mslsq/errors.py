@@ -15,6 +15,7 @@ from mslsq.linear.sparse.backends import BackendMissingError
 from mslsq.linearize.agreement import DerivativeMismatchError, NonDeterministicResidualError
 from mslsq.linearize.ways import SlowResidualWarning, UndifferentiableResidualError
 from mslsq.manifolds.errors import ManifoldError
+from mslsq.optim.errors import OptimizerError, ResidualError
 from mslsq.problem.errors import (
     DeviceError,
     DtypeError,
@@ -57,8 +58,10 @@ __all__ = [
     "NonDeterministicResidualError",
     "NotDifferentiableWarning",
     "NotWrittenError",
+    "OptimizerError",
     "ProblemError",
     "ProfileWarning",
+    "ResidualError",
     "SecondDerivativeError",
     "ShapeError",
     "SingularCovarianceError",

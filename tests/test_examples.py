@@ -44,6 +44,12 @@ def test_learned_weights_are_better_than_equal_ones(run):
     assert errors["learned"] > 0.9 * errors["true"]  # nothing is better than the truth, but for chance
 
 
+def test_least_squares_come_closer_than_adam_in_the_same_time(run):
+    # 100 times and more in its 8 seconds
+    errors = run("train_by_least_squares", "--seconds", "2.5")
+    assert errors["least squares"] < 0.1 * errors["Adam"]
+
+
 def test_every_example_is_short():
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text("utf-8").splitlines()) < 100, f"{path.name} is long for an example"
