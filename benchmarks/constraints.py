@@ -4,12 +4,13 @@
 
 Problems: those of Hock and Schittkowski's collection whose objective is a sum of squares; paths in the plane around two
 discs, with fixed ends; a batch of points brought to the nearest point of a half disc's rim. The same start for all, in
-float64. SLSQP has exact gradients by automatic differentiation (for the batch in NumPy), and ftol=1e-12; jaxls, where it
-is installed (0.1 or newer, from its repository), has its default options. Our one constant, the penalty to begin with,
+float64. SLSQP has exact gradients by automatic differentiation (for the batch in NumPy), and ftol=1e-12; jaxls, where a
+version with constraints is installed (from its repository), has its default options. Our one constant, the penalty to begin with,
 was chosen on the half of the collection whose names have an even hash.
 """
 
 import hashlib
+import importlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -195,17 +196,14 @@ def path_by_slsqp(count: int) -> Tensor:
 
 def path_by_jaxls(count: int) -> Callable[[], Tensor] | None:
     try:
-        import jax
-        import jaxls
+        jax, jaxls, loguru = (importlib.import_module(name) for name in ("jax", "jaxls", "loguru"))
     except ImportError:
         return None
     jax.config.update("jax_enable_x64", True)
-    import jax.numpy as jnp
-    from loguru import logger
+    jnp = jax.numpy
+    loguru.logger.remove()
 
-    logger.remove()
-
-    class Point(jaxls.Var[jax.Array], default_factory=lambda: jnp.zeros(2)):
+    class Point(jaxls.Var[jax.Array], default_factory=lambda: jnp.zeros(2)):  # pyright: ignore
         """A point of the path."""
 
     @jaxls.Cost.factory
