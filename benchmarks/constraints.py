@@ -5,8 +5,8 @@
 Problems: those of Hock and Schittkowski's collection whose objective is a sum of squares; paths in the plane around two
 discs, with fixed ends; a batch of points brought to the nearest point of a half disc's rim. The same start for all, in
 float64. SLSQP has exact gradients by automatic differentiation (for the batch in NumPy), and ftol=1e-12; jaxls, where a
-version with constraints is installed (from its repository), has its default options. Our one constant, the penalty to begin with,
-was chosen on the half of the collection whose names have an even hash.
+version with constraints is installed (from its repository), has its default options. Our one constant, the penalty to
+begin with, was chosen on the half of the collection whose names have an even hash.
 """
 
 import hashlib
