@@ -19,7 +19,7 @@ from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
 from mslsq.solution import Status
 from mslsq.solvers.bound_checks import is_weakly_held
-from mslsq.solvers.box import free_of_bounds
+from mslsq.solvers.box import distances, free_of_bounds
 from mslsq.solvers.solver import Solver
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
@@ -60,6 +60,7 @@ class Judgement:
         outcome = ended.outcome
         plan, linearizer, inputs = outcome.planned
         free = free_of_bounds(linearizer, outcome.values, ended.bounds)
+        free = (*free, *distances(linearizer, outcome.values, ended.bounds)) if free else ()
         point = Point(outcome.values, inputs, outcome.matrix, outcome.cost, free)
         return Judgement(ended, factorization, plan, linearizer, linearizer.without_programs(), point)
 

@@ -66,8 +66,9 @@ class Point(NamedTuple):
     matrix: Tensor
     """Of the last linearization, in the form of the linear solver."""
     cost: Float[Tensor, "batch"]
-    free: tuple[Bool[Tensor, "batch columns"], ...] = ()
-    """Which columns no bound holds; empty where there are no bounds."""
+    free: tuple[Tensor, ...] = ()
+    """(batch, columns) Which columns no bound holds, and how far each is above its lower bound and below its upper one;
+    empty where there are no bounds."""
 
     def of_free(self, vector: Tensor) -> Tensor:
         """(batch, columns) without the columns that bounds hold."""
@@ -103,6 +104,11 @@ def evidence_of_a_minimum(
     solved = torch.isfinite(length + told)
     usable = curvature.definite & solved
     # A problem without Hessian is not sent anywhere: its residual may not be made for that.
+    if point.free:
+        # Nothing outside of bounds is evaluated. One so near to them may be freed or held by the least change of data.
+        _, below, above = point.free
+        crosses = (-newton - probe < -below) | (-newton - probe > above)
+        usable = usable & ~crosses.any(-1)
     moved = linearizer.retract(values, torch.where(usable[:, None], -newton - probe, 0))
     left = point.of_free(gradient(moved, inputs)) + answer
     remaining = (left * curvature.inverse(left)).sum(-1)

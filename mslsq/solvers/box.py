@@ -192,6 +192,12 @@ def free_of_bounds(linearizer: Linearizer, values: Values, bounds: Inputs) -> tu
     return (~(held.lower | held.upper),)
 
 
+def distances(linearizer: Linearizer, values: Values, bounds: Inputs) -> tuple[Tensor, Tensor]:
+    """(batch, columns) How far each column is above its lower bound, and below its upper one."""
+    box, x = box_of(linearizer, values, bounds), coordinates(linearizer, values)
+    return x - box.lower, box.upper - x
+
+
 def coordinates(linearizer: Linearizer, values: Values) -> Float[Tensor, "batch columns"]:
     """The bounded variables by column; zero in the columns of others."""
     blocks = [
