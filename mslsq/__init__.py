@@ -31,6 +31,7 @@ from mslsq.problem import (
 from mslsq.solution import History, Solution, Status
 from mslsq.solvers import (
     AugmentedLagrangian,
+    Checkpoint,
     Dogleg,
     GaussNewton,
     GraduatedNonConvexity,
@@ -51,6 +52,7 @@ __all__ = [
     "Barron",
     "Between",
     "Cauchy",
+    "Checkpoint",
     "CostFunction",
     "CurveFit",
     "Detached",

@@ -26,6 +26,7 @@ from mslsq.problem.errors import (
     UnknownNameError,
 )
 from mslsq.replacing import NotWrittenError
+from mslsq.solvers.checkpoint import CheckpointError
 from mslsq.solvers.influence import NoInfluenceWarning
 from mslsq.solvers.solver import SolverOptionError
 from mslsq.solvers.whole_program import NativeDifferenceWarning
@@ -38,6 +39,7 @@ __all__ = [
     "AdjointOptionError",
     "BackendMissingError",
     "CaptureError",
+    "CheckpointError",
     "CovarianceWarning",
     "DerivativeMismatchError",
     "DerivativeOrderError",

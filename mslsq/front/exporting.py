@@ -106,6 +106,7 @@ def check_exportable(solver: Solver | OuterSolver, layer: str = "") -> Solver:
             "program takes a fixed number of steps. Export a plain solver instead, of costs with robust losses."
         )
     unwanted = {"early_stop": False, "compile": False, "callback": None, "verbose": False, "time_budget": None}
+    unwanted |= {"checkpoint": None}
     for option, wanted in unwanted.items():
         if getattr(solver, option) != wanted:
             raise ExportError(

@@ -6,10 +6,11 @@ from mslsq.solvers.gauss_newton import GaussNewton
 from mslsq.solvers.graduated_non_convexity import GraduatedNonConvexity
 from mslsq.solvers.influence import NoInfluenceWarning
 from mslsq.solvers.levenberg_marquardt import LevenbergMarquardt
-from mslsq.solvers.solver import Solver
+from mslsq.solvers.solver import Checkpoint, Solver
 
 __all__ = [
     "AugmentedLagrangian",
+    "Checkpoint",
     "Dogleg",
     "GaussNewton",
     "GraduatedNonConvexity",

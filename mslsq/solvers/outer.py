@@ -9,7 +9,7 @@ from torch import Tensor
 from mslsq.linearize.blocks import Values
 from mslsq.problem.system import Inputs
 from mslsq.solvers.levenberg_marquardt import LevenbergMarquardt
-from mslsq.solvers.solver import Solver
+from mslsq.solvers.solver import Solver, SolverOptionError
 from mslsq.validation import instance_of
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class OuterSolver:
 
     def __post_init__(self) -> None:
         instance_of(f"{type(self).__name__}: solver", self.solver, Solver)
+        if self.solver.checkpoint is not None:
+            raise SolverOptionError(f"{type(self).__name__}: a checkpoint keeps one solve, not the rounds of several.")
 
     def raising(self) -> Self:
         """The same, which an interrupt ends with an exception."""

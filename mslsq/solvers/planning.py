@@ -287,8 +287,9 @@ def _is_wholly_native(task: Task, plan: Plan, wish: Native) -> bool:
 
 
 def is_watched(solver: Solver) -> bool:
-    """Does something in Python want to see every step: a callback, the table, a clock?"""
-    return solver.callback is not None or solver.verbose or solver.time_budget is not None
+    """Does something in Python want to see every step: a callback, the table, a clock, a checkpoint?"""
+    wanted = (solver.callback, solver.time_budget, solver.checkpoint)
+    return solver.verbose or any(option is not None for option in wanted)
 
 
 def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:

@@ -17,6 +17,7 @@ from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
 from mslsq.solvers.bound_checks import check_start
 from mslsq.solvers.box import Box, box_of
+from mslsq.solvers.checkpoint import CheckpointError, Saved
 from mslsq.solvers.influence import first_look, warn_without_influence
 from mslsq.solvers.planning import Task, plan_key, planned
 from mslsq.solvers.report import StepInfo, Table
@@ -107,12 +108,13 @@ def _solved(
         witness = Witness(task, plan, linearizer.blocks, inputs, differentiated)
         box = box_of(linearizer, values, bounds) if bounds else ()
         ended = solved_natively(task, plan, values, inputs, witness, box) if native and not keep_trajectory else None
-        is_whole, trajectory = ended is not None, ()
+        is_whole, trajectory, saved = ended is not None, (), None
         why = None if ended is None or not ended.interrupted else Status.INTERRUPTED
         table = Table(task.solver, linearizer, _notes(task, plan)) if task.solver.verbose else None
         if ended is None:
             runner = Runner(plan, linearizer, task.solver, prepared, witness)
-            ended, trajectory, why = _stepped(task, plan, runner, values, box, table, keep_trajectory, begun)
+            saved = Saved.of(task, values, inputs, box)
+            ended, trajectory, why = _stepped(task, plan, runner, values, box, table, keep_trajectory, begun, saved)
         status = torch.where(ended.status == Status.RUNNING, int(why or Status.MAX_STEPS), ended.status)
         stale = None if task.pinned is not None else witness.disagrees(values, ended.values)
         if asks and stale is not None and bool(stale):
@@ -120,6 +122,8 @@ def _solved(
             if last:
                 witness.refuse()
             task.cache.drop(plan_key(task, values, inputs))
+            if saved is not None:
+                saved.forget()
             for number in (*plan.programs, *plan.seconds):
                 plan.prospects[number].give_up()
             if is_whole:
@@ -164,6 +168,7 @@ def _stepped(
     table: Table | None,
     keep_trajectory: bool,
     begun: float,
+    saved: Saved | None,
 ) -> tuple[Ended, Trajectory | tuple[()], Status | None]:
     """The end of a solve whose steps Python takes, what they can be taken again from, if that is to be kept, and what
     ended them from outside: a clock that has run since `begun`, or an interrupt."""
@@ -171,12 +176,20 @@ def _stepped(
     state, record = runner.start(values, box)
     records, methods = [record], []
     is_idle, begin, why, done = False, None, None, 0
+    if saved is not None:
+        if keep_trajectory:
+            raise CheckpointError(f"Checkpoint {saved.file}: an adjoint that differentiates steps needs all of them.")
+        known = saved.load(state)
+        if known is not None:
+            state, records, done = known
+            saved.check(state, runner.start(state.values, box)[0])
+    taken = done
     try:
         while done < solver.max_steps:
             if _told_to_stop(solver, table, done, records[-1], state):
                 break
             if solver.early_stop:
-                if done == 0:
+                if done == taken == 0:
                     running, is_idle = first_look(state.status, record.gradient_norm)
                 else:
                     running = bool((state.status == Status.RUNNING).any())
@@ -189,12 +202,16 @@ def _stepped(
             after, record = runner.step(state)
             records.append(record)
             state, done = after, done + 1
-            begin = time.perf_counter() if done == 1 else begin  # the first step imports and records
+            begin = time.perf_counter() if done == taken + 1 else begin  # the first step imports and records
+            if saved is not None:
+                saved.write_if_due(state, records, done)
         else:
             _told_to_stop(solver, table, done, records[-1], state)
     except KeyboardInterrupt:
         why = Status.INTERRUPTED  # a step that was not finished has changed nothing
         del records[done + 1 :], methods[done:]
+    if saved is not None:
+        saved.finish(state, records, done, bool((state.status == Status.RUNNING).any()))
     seconds = 0.0 if begin is None else time.perf_counter() - begin
     whole = plan.plain.whole
     for prospect in (*plan.prospects.values(), *([] if whole is None else [whole])):

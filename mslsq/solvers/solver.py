@@ -1,7 +1,9 @@
 """What all solvers share: options, and the three questions the loop asks of a method."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.linearizer import Linearization
 from mslsq.linearize.trace import Wish
 from mslsq.native.choice import CHOICES, Native, choice
-from mslsq.validation import integer, number, one_of
+from mslsq.validation import instance_of, integer, number, one_of
 
 LARGEST_DENSE = 300
 """Up to that many columns in one connected part the normal equations are dense under `linear_solver="auto"`."""
@@ -25,6 +27,40 @@ LARGEST_DENSE = 300
 class SolverOptionError(ValueError):
     """An option of a solver has a value that is not valid."""
 
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a long solve keeps its state, so that it can go on in another process, after a crash or a limit of time.
+
+    The file is written every few seconds, whole or not at all, and when a solve ends before all problems are done (by
+    Ctrl-C, `time_budget`, `max_steps` or a callback). A solve with the same options, start and data that finds it goes
+    on from there, with the history of the steps before; when it is done the file is removed. On one thread, with
+    `native="never"` or "wait", it ends to the bit where it would have ended in one go.
+
+    Args:
+        path: of the file; its folder must exist. One file for one solve at a time.
+        seconds: between two writings, at least.
+
+    >>> solver = mslsq.LevenbergMarquardt(checkpoint=mslsq.Checkpoint("solve.checkpoint", seconds=60))
+    """
+
+    path: str | os.PathLike[str]
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, (str, os.PathLike)):
+            raise SolverOptionError(f"Checkpoint: path must be that of a file, not {self.path!r}.")
+        number("Checkpoint: seconds", self.seconds, least=0, error=SolverOptionError)
+
+    @property
+    def file(self) -> Path:
+        return Path(self.path)
+
+
+AROUND = frozenset(
+    ("callback", "verbose", "max_steps", "early_stop", "trace", "native", "time_budget", "on_interrupt", "checkpoint")
+)
+"""The options that change no step."""
 
 RESOLVED = 1e-2
 """Up to this damping (relative to the scaled diagonal) a step counts as a Gauss–Newton step when convergence is
@@ -83,6 +119,7 @@ class Solver:
         on_interrupt: what a KeyboardInterrupt (Ctrl-C) during the steps does: `"raise"` raises `SolveInterrupted`, a
             KeyboardInterrupt whose `solution` is the best point so far; `"return"` returns that solution. The problems
             that were still running have `Status.INTERRUPTED`.
+        checkpoint: a `Checkpoint`: a file that keeps the state of a long solve, from which the same solve goes on.
 
     A step or a decrease that is small because damping or radius held it back does not end a solve: `ftol` and `xtol`
     ask for a gradient that is small as well (`solvers.stationarity`). The defaults of the two are what it takes for
@@ -103,6 +140,7 @@ class Solver:
     native: Native = "auto"
     time_budget: float | None = None
     on_interrupt: Literal["raise", "return"] = "raise"
+    checkpoint: Checkpoint | None = None
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -115,6 +153,8 @@ class Solver:
         one_of(f"{name}: on_interrupt", self.on_interrupt, ("raise", "return"), SolverOptionError)
         if self.time_budget is not None:
             number(f"{name}: time_budget", self.time_budget, above=0, error=SolverOptionError)
+        if self.checkpoint is not None:
+            instance_of(f"{name}: checkpoint", self.checkpoint, Checkpoint)
         if self.linear_solver != "auto" and not isinstance(self.linear_solver, LinearSolver):
             raise SolverOptionError(
                 f"{name}: linear_solver must be 'auto', mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky(), "
@@ -125,8 +165,7 @@ class Solver:
     @property
     def key(self) -> tuple[Any, ...]:
         """What a graph of the step depends on."""
-        skip = ("callback", "verbose", "max_steps", "early_stop", "trace", "native", "time_budget", "on_interrupt")
-        return (type(self), *(v for k, v in self.__dict__.items() if k not in skip))
+        return (type(self), *(v for k, v in self.__dict__.items() if k not in AROUND))
 
     def raising(self) -> "Solver":
         """The same, which an interrupt ends with an exception."""
