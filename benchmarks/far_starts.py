@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import scipy.optimize
 import torch
 from far_problems import Run, classic_runs, nist_runs
-from torch import Tensor
 from torch.func import jacfwd
 
 import mslsq
@@ -35,7 +34,7 @@ class Ended(NamedTuple):
 
 
 def own(run: Run, solver: Any) -> Ended:
-    """This library, told to trace nothing: every problem is solved once."""
+    """This library."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         solution = mslsq.least_squares(run.residual, run.start, solver=solver)
@@ -45,24 +44,19 @@ def own(run: Run, solver: Any) -> Ended:
 
 
 def scipys(run: Run, method: Any) -> Ended:
-    """SciPy's, with the exact Jacobian in closed form and tolerances at the rounding."""
+    """SciPy's, with the exact Jacobian and tolerances at the rounding."""
 
     def residual(x: Any) -> Any:
         return run.residual(torch.from_numpy(x)).numpy()
 
-    def jacobian(x: Any) -> Any:
-        return jacfwd(run.residual)(torch.from_numpy(x)).numpy()
+    jacobian: Any = lambda x: jacfwd(run.residual)(torch.from_numpy(x)).numpy()  # noqa: E731
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found: Any = scipy.optimize.least_squares(
-                *(residual, run.start.numpy(), jacobian),
-                method=method,
-                x_scale="jac",
-                **{"ftol": 1e-15, "xtol": 1e-15, "gtol": 1e-15, "max_nfev": MOST},
-            )
-        except (ValueError, torch.linalg.LinAlgError, scipy.linalg.LinAlgError) as error:
+            options: Any = {"x_scale": "jac", "ftol": 1e-15, "xtol": 1e-15, "gtol": 1e-15, "max_nfev": MOST}
+            found = scipy.optimize.least_squares(residual, run.start.numpy(), jacobian, method=method, **options)
+        except ValueError as error:  # LinAlgError is one
             return Ended("", 0, str(error)[:40])
     return Ended(run.arrived(torch.from_numpy(found.x)), int(found.nfev), str(found.status))
 
@@ -72,6 +66,7 @@ def contestants() -> dict[str, Callable[[Run], Ended]]:
     own_options: Any = {"max_steps": MOST, "native": "never"}
     solvers = {
         "mslsq LM": mslsq.LevenbergMarquardt(**own_options),
+        "mslsq LM, accelerated": mslsq.LevenbergMarquardt(acceleration=0.75, **own_options),
         "mslsq Dogleg": mslsq.Dogleg(**own_options),
         "mslsq GN": mslsq.GaussNewton(**own_options),
     }
@@ -86,14 +81,15 @@ def contestants() -> dict[str, Callable[[Run], Ended]]:
 def table(runs: list[Run], found: dict[str, dict[str, Ended]]) -> str:
     """One row for each contestant: arrivals, those at another known minimum, and evaluations of what all arrive at."""
     common = [run.name for run in runs if all(ended[run.name].arrived for ended in found.values())]
-    lines = ["| | best minimum | another known | neither | median evaluations | the same, where all arrive |"]
-    lines.append("|---|---|---|---|---|---|")
+    lines = ["| | best minimum | another known | neither | median evaluations | the same, where all arrive | mean |"]
+    lines.append("|---|---|---|---|---|---|---|")
     for name, ended in found.items():
         kinds = [ended[run.name].arrived for run in runs]
         counts = [ended[run.name].evaluations for run in runs if ended[run.name].arrived]
         shared = [ended[run].evaluations for run in common]
         figures = [kinds.count("best"), kinds.count("local"), kinds.count("")]
         figures += [statistics.median(x) if x else "–" for x in (counts, shared)]
+        figures.append(round(statistics.mean(shared), 1) if shared else "–")
         lines.append(f"| {name} | " + " | ".join(map(str, figures)) + " |")
     return "\n".join(lines)
 
@@ -114,11 +110,10 @@ def main() -> None:
         for name, solve in chosen.items():
             found[name][run.name] = solve(run)
         if options.each or not all(ended[run.name].arrived for ended in found.values()):
-            row = (f"{n}: {e[run.name].arrived or 'NO'} {e[run.name].evaluations} {e[run.name].said}" for n, e in found.items())
+            ended = [(name, by_run[run.name]) for name, by_run in found.items()]
+            row = (f"{name}: {e.arrived or 'NO'} {e.evaluations} {e.said}" for name, e in ended)
             print(f"{run.name:28}", *row, sep=" | ", flush=True)
     print(f"\n{len(runs)} runs\n\n{table(runs, found)}")
-
-
 
 
 if __name__ == "__main__":

@@ -15,16 +15,8 @@ NAMES = list(nist.MODELS)
 
 
 @pytest.fixture
-def regression(request, shared_data):
-    return read_or_skip(shared_data, request.param)
-
-
-def read_or_skip(folder, name):
-    """Of NIST's 27 sets a folder may hold a part."""
-    path = folder / "nist" / f"{name}.dat"
-    if not path.exists():
-        pytest.skip(f"no {path.name} among the data sets")
-    return nist.read(path)
+def regression(request, nist_set):
+    return nist_set(request.param)
 
 
 @pytest.mark.parametrize("regression", NAMES, indirect=True)
