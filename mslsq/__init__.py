@@ -7,6 +7,7 @@ from mslsq.front.curve_fit import CurveFit, curve_fit
 from mslsq.front.layer import LeastSquaresLayer
 from mslsq.front.least_squares import least_squares
 from mslsq.front.prepared import prepared
+from mslsq.front.separable_fit import separable_fit
 from mslsq.front.solve import solve
 from mslsq.losses import Arctan, Barron, Cauchy, GemanMcClure, Huber, RobustLoss, SoftL1, Tukey, Welsch
 from mslsq.manifolds import SE2, SE3, SO2, SO3, Euclidean, Manifold, Sim2, Sim3, UnitVector
@@ -89,5 +90,6 @@ __all__ = [
     "linear",
     "losses",
     "prepared",
+    "separable_fit",
     "solve",
 ]
