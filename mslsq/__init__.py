@@ -6,6 +6,7 @@ from mslsq.diagnostics import check_jacobian, covariance, explain
 from mslsq.front.curve_fit import CurveFit, curve_fit
 from mslsq.front.layer import LeastSquaresLayer
 from mslsq.front.least_squares import least_squares
+from mslsq.front.multi_start import Minima, MultiStart, multi_start
 from mslsq.front.prepared import prepared
 from mslsq.front.separable_fit import separable_fit
 from mslsq.front.solve import solve
@@ -59,6 +60,8 @@ __all__ = [
     "LeastSquaresLayer",
     "LevenbergMarquardt",
     "Manifold",
+    "Minima",
+    "MultiStart",
     "NoInfluenceWarning",
     "Prior",
     "Problem",
@@ -89,6 +92,7 @@ __all__ = [
     "least_squares",
     "linear",
     "losses",
+    "multi_start",
     "prepared",
     "separable_fit",
     "solve",

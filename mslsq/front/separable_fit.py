@@ -6,8 +6,10 @@ from typing import Any, Literal
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq import pytree
 from mslsq.adjoint import Adjoint, Detached
 from mslsq.adjoint.compiling import outside_compiled_regions
+from mslsq.front.bounds import SIDES, by_leaf, pair_of
 from mslsq.front.curve_fit import CurveFit, Fit, curve_fit
 from mslsq.front.fits.projection import model_of, projected_residual_of
 from mslsq.front.measurements import check_finite
@@ -82,13 +84,21 @@ def separable_fit(
         start,
         sigma=sigma,
         absolute_sigma=absolute_sigma,
-        bounds=None if bounds is None else tuple({"nonlinear": side, "linear": None} for side in bounds),
+        bounds=None if bounds is None else _of_nonlinear(bounds, p0),
         mask=mask,
         nan_policy=nan_policy,
         in_dims=_with_start_first(in_dims),
         solver=solver,
         adjoint=adjoint,
     )
+
+
+def _of_nonlinear(bounds: Any, p0: Any) -> tuple[Any, Any]:
+    """Bounds of both kinds of parameters."""
+    form = pytree.Form(p0).tree
+    sides = [by_leaf(side, p0, which) for side, which in zip(pair_of(bounds, "bounds"), SIDES, strict=True)]
+    lower, upper = ({"nonlinear": form(side), "linear": None} for side in sides)
+    return lower, upper
 
 
 def _with_start_first(in_dims: Any) -> Any:
