@@ -99,11 +99,13 @@ def main() -> None:
     parser.add_argument("--set", choices=("nist", "classic"), default="classic")
     parser.add_argument("--half", choices=("choose", "claim", "both"), default="both")
     parser.add_argument("--only", nargs="*", help="contestants")
+    parser.add_argument("--problems", nargs="*", help="names of problems")
     parser.add_argument("--each", action="store_true", help="print every run")
     options = parser.parse_args()
     torch.set_num_threads(1)
     runs = nist_runs() if options.set == "nist" else classic_runs()
     runs = [run for run in runs if options.half in ("both", run.half)]
+    runs = [run for run in runs if not options.problems or run.problem in options.problems]
     chosen = {name: solve for name, solve in contestants().items() if not options.only or name in options.only}
     found: dict[str, dict[str, Ended]] = {name: {} for name in chosen}
     for run in runs:

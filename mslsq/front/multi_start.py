@@ -67,8 +67,9 @@ def multi_start(
     two, so that its derivatives are those of `least_squares`; which start was the best is not differentiated.
 
     Args:
-        residual, args, jac, solver, loss, adjoint: as for `least_squares`.
+        residual: as for `least_squares`.
         x0: the start; the first of those that are sampled.
+        args: as for `least_squares`.
         starts: how many; or the starts themselves, shaped as x0 (or as one problem's x0, for all of a batch) with a
             first axis in front.
         spread: an entry without two finite bounds is sampled from a normal distribution about x0 with this standard
@@ -77,8 +78,11 @@ def multi_start(
         seed: of the sampling (a Latin hypercube): the same starts in every call.
         tolerance: solutions are one minimum where all entries agree to this share of their size, and the costs to this
             share of the larger one. Minima that differ by the order of equal terms are different.
+        jac: as for `least_squares`.
         in_dims: as for `least_squares`, over `(x0, *args)`.
+        solver, loss: as for `least_squares`.
         bounds: as for `least_squares`; starts outside are moved to the nearest point within.
+        adjoint: how derivatives pass through the last solve, that from the best; `Implicit()` by default.
 
     Returns:
         A `MultiStart`: `solution`, `minima`, `num_failed`. Where no start has converged, `solution` is what the one of

@@ -46,8 +46,9 @@ def separable_fit(
             (*points, terms). A column may be constant. Written for one fit, without a batch axis.
         t, y: as for `curve_fit`, y a single tensor.
         p0: the start of the nonlinear parameters; a tensor or a pytree of tensors.
-        sigma, absolute_sigma, mask, nan_policy: as for `curve_fit`.
+        sigma, absolute_sigma: as for `curve_fit`.
         bounds, project_start: of the nonlinear parameters, as for `least_squares`.
+        mask, nan_policy: as for `curve_fit`.
         in_dims: as for `curve_fit`, over `(t, y, p0, sigma)`.
         solver, adjoint: as for `least_squares`. There is no robust loss: under one the amplitudes are no linear
             problem; `curve_fit` from the values found here takes one.

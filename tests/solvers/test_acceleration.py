@@ -196,3 +196,39 @@ def test_what_is_no_number_above_zero_is_refused(most):
 
 def test_solvers_with_and_without_share_no_graph():
     assert BENT.key != STRAIGHT.key
+
+
+@pytest.mark.parametrize("name", ["one variable", "a variable for each block"])
+def test_blocks_of_a_problem_are_bent_as_rows_of_one_residual(name):
+    """Blocks that share their variable, and blocks that do not, alone and as a batch of problems."""
+    t = torch.linspace(0, 2, 12, dtype=F64)
+    y = 3 * torch.exp(-1.7 * t) + 0.3 + 0.05 * torch.sin(9 * t)
+    start, shared = torch.tensor([1.0, 0.5, 0.0], dtype=F64), name == "one variable"
+    p = mslsq.Variable("p", mslsq.Euclidean(3), count=None if shared else 2)
+
+    @mslsq.cost
+    def decay(p, t, y):
+        return p[0] * torch.exp(-p[1] * t) + p[2] - y
+
+    half = 1 if shared else 2  # two fits, of every other point each
+    blocks = p if shared else p[torch.arange(12) % 2]
+    problem = mslsq.Problem(decay(blocks, t=t, y=y))
+    values = start if shared else start.expand(2, 3).contiguous()
+    for solver in (BENT, STRAIGHT):
+        expected = [
+            mslsq.least_squares(lambda p, t, y: p[0] * torch.exp(-p[1] * t) + p[2] - y, start, (t[k::half], y[k::half]))
+            for k in range(half)
+        ]
+        alone = mslsq.solve(problem, {"p": values}, solver=solver)
+        batch = mslsq.solve(
+            problem, {"p": torch.stack([values, 1.5 * values])}, in_dims=({"p": 0}, None), solver=solver
+        )
+        found = alone.value["p"].reshape(-1, 3)
+        torch.testing.assert_close(found, torch.stack([e.value for e in expected]), rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(batch.value["p"][0], alone.value["p"], rtol=1e-7, atol=1e-8)
+        assert abs(int(batch.num_steps[0]) - int(alone.num_steps)) <= 1
+        if shared:
+            row = mslsq.least_squares(lambda p: p[0] * torch.exp(-p[1] * t) + p[2] - y, start, solver=solver)
+            # One row of three unknowns is differentiated in reverse: a difference, off by a tenth of r'''.
+            torch.testing.assert_close(alone.history.cost[:4], row.history.cost[:4], rtol=0.1, atol=1e-6)
+            assert abs(int(alone.num_steps) - int(row.num_steps)) <= 1
