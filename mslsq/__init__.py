@@ -6,7 +6,9 @@ from mslsq.diagnostics import check_jacobian, covariance, explain
 from mslsq.front.curve_fit import CurveFit, curve_fit
 from mslsq.front.layer import LeastSquaresLayer
 from mslsq.front.least_squares import least_squares
+from mslsq.front.multi_start import Minima, MultiStart, multi_start
 from mslsq.front.prepared import prepared
+from mslsq.front.separable_fit import separable_fit
 from mslsq.front.solve import solve
 from mslsq.losses import Arctan, Barron, Cauchy, GemanMcClure, Huber, RobustLoss, SoftL1, Tukey, Welsch
 from mslsq.manifolds import SE2, SE3, SO2, SO3, Euclidean, Manifold, Sim2, Sim3, UnitVector
@@ -72,6 +74,8 @@ __all__ = [
     "LeastSquaresLayer",
     "LevenbergMarquardt",
     "Manifold",
+    "Minima",
+    "MultiStart",
     "NoInfluenceWarning",
     "Prior",
     "Problem",
@@ -102,7 +106,9 @@ __all__ = [
     "least_squares",
     "linear",
     "losses",
+    "multi_start",
     "optim",
     "prepared",
+    "separable_fit",
     "solve",
 ]

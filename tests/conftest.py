@@ -3,13 +3,14 @@
 import math
 import os
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
 
+from mslsq.datasets import nist
 from mslsq.kernels import KernelsMissingError, available
 from mslsq.linearize import prospects
 from mslsq.solvers import planning, whole_solves
@@ -65,3 +66,16 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data sets in {folder}: put them there, or set MSLSQ_DATA to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def nist_set(shared_data: Path) -> Callable[[str], nist.Regression]:
+    """Reads one of NIST's sets by name, or skips the test: of the 27 a folder may hold a part."""
+
+    def read(name: str) -> nist.Regression:
+        path = shared_data / "nist" / f"{name}.dat"
+        if not path.exists():
+            pytest.skip(f"no {path.name} among the data sets")
+        return nist.read(path)
+
+    return read

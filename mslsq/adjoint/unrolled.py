@@ -57,6 +57,11 @@ class Unrolled(Adjoint):
         fill = torch.nan if self.failed == "nan" else 0.0
         linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(fill)
         solver = attachment.call.task.solver
+        if solver.most_acceleration is not None:
+            raise AdjointOptionError(
+                "Unrolled does not differentiate steps that are bent by their acceleration: take Implicit(), or a "
+                "solver without acceleration."
+            )
         linearize = attachment.linearization(linearizer, prepared)
         x = attachment.start
         bounds = attachment.guarded_bounds(fill)

@@ -1,8 +1,9 @@
 """NIST's statistical reference data sets for nonlinear regression (StRD): reader and models.
 
 Each ``.dat`` file states a model in words, two starts, the certified parameters with their standard deviations, the
-certified residual sum of squares, and the data. :func:`read` turns one into a :class:`Regression`; the models of
-fourteen sets are here as plain PyTorch functions ``model(p, t)`` of one parameter vector (n,) and the predictor (m,).
+certified residual sum of squares, and the data. :func:`read` turns one into a :class:`Regression`; ``MODELS`` has the
+models of all 27 sets as plain PyTorch functions ``model(p, t)`` of one parameter vector (n,) and the predictor (m,),
+of Nelson two predictors (m, 2).
 
 Source: National Institute of Standards and Technology, https://www.itl.nist.gov/div898/strd/nls/nls_main.shtml
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["MODELS", "MalformedFileError", "Regression", "read"]
+from mslsq.datasets.nist_models import MODELS, Model
 
-Model = Callable[[Float[Tensor, "parameters"], Float[Tensor, "points"]], Float[Tensor, "points"]]
+__all__ = ["MODELS", "MalformedFileError", "Regression", "read"]
 
 
 class MalformedFileError(ValueError):
@@ -40,8 +40,10 @@ class Regression:
     residual_sum_of_squares: float
     """Σ (y − model)² at the certified parameters, twice the cost of a solve."""
     residual_standard_deviation: float
-    t: Float[Tensor, "points"]
+    t: Float[Tensor, "points *predictors"]
+    """(points,); where there are two predictors (points, 2)."""
     y: Float[Tensor, "points"]
+    """What the model is of: the response, or its logarithm (Nelson)."""
 
     @property
     def model(self) -> Model:
@@ -85,6 +87,8 @@ def read(path: str | Path) -> Regression:
     rss = _read_certified(path, lines, "Residual Sum of Squares")
     rsd = _read_certified(path, lines, "Residual Standard Deviation")
     y, t = _read_data(path, lines)
+    if any(re.search(r"\blog\[y\]\s*=", text) for text in lines):
+        y = [math.log(value) if value > 0 else math.nan for value in y]
 
     line, match = _find(
         path, lines, r"Number of Observations:\s*(\d+)\s*$", "the line 'Number of Observations: <count>'"
@@ -96,7 +100,7 @@ def read(path: str | Path) -> Regression:
         announced = match.group(1)
         raise MalformedFileError(f"{path}:{line}: {announced} parameters are announced, but {len(certified)} are given")
 
-    def column(values: list[float]) -> Tensor:
+    def column(values: list[float] | list[list[float]]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64)
 
     return Regression(
@@ -137,20 +141,26 @@ def _read_certified(path: Path, lines: list[str], what: str) -> float:
     return _numbers(path, line, match.group(1), 1, what.lower())[0]
 
 
-def _read_data(path: Path, lines: list[str]) -> tuple[list[float], list[float]]:
-    """The two columns after the heading ``Data:  y  x``."""
-    heading, _ = _find(path, lines, r"Data:\s*y\s+x\s*$", "the heading 'Data:  y  x' of one response and one predictor")
-    y, t = [], []
-    for number, line in enumerate(lines[heading:], start=heading + 1):
-        if line.strip():
-            row = _numbers(path, number, line, 2, "one response and one predictor")
-            y.append(row[0])
-            t.append(row[1])
-    if not y:
+def _read_data(path: Path, lines: list[str]) -> tuple[list[float], list[float] | list[list[float]]]:
+    """The column of the response and that of the predictor, or those of two, after the heading ``Data:  y  x``."""
+    heading, match = _find(
+        path,
+        lines,
+        r"Data:\s*y\s+(x|x1\s+x2)\s*$",
+        "the heading 'Data:  y  x' (or 'y  x1  x2') of one response and one or two predictors",
+    )
+    count = len(match.group(1).split())
+    columns = f"one response and {('one predictor', 'two predictors')[count - 1]}"
+    rows = [
+        _numbers(path, number, line, 1 + count, columns)
+        for number, line in enumerate(lines[heading:], start=heading + 1)
+        if line.strip()
+    ]
+    if not rows:
         raise MalformedFileError(
             f"{path}:{max(len(lines), 1)}: the file ends without data after the heading in line {heading}"
         )
-    return y, t
+    return [row[0] for row in rows], [row[1] if count == 1 else row[1:] for row in rows]  # pyright: ignore[reportReturnType]
 
 
 def _find(path: Path, lines: list[str], pattern: str, what: str) -> tuple[int, re.Match[str]]:
@@ -178,79 +188,3 @@ def _numbers(path: Path, line: int, text: str, count: int, what: str) -> list[fl
             raise MalformedFileError(f"{path}:{line}: {word!r} is not a finite number, in {text.strip()!r} ({what})")
         values.append(value)
     return values
-
-
-def _saturating_exponential(p: Tensor, t: Tensor) -> Tensor:
-    """b1 (1 − exp(−b2 t)), by expm1: Misra1a has b2 t down to 0.04."""
-    return -p[0] * (-p[1] * t).expm1()
-
-
-def _misra1b(p: Tensor, t: Tensor) -> Tensor:
-    """b1 (1 − (1 + b2 t/2)⁻²)"""
-    return p[0] * (1 - (1 + p[1] * t / 2) ** -2)
-
-
-def _chwirut(p: Tensor, t: Tensor) -> Tensor:
-    """exp(−b1 t)/(b2 + b3 t)"""
-    return (-p[0] * t).exp() / (p[1] + p[2] * t)
-
-
-def _three_exponentials(p: Tensor, t: Tensor) -> Tensor:
-    """b1 exp(−b2 t) + b3 exp(−b4 t) + b5 exp(−b6 t)"""
-    return p[0] * (-p[1] * t).exp() + p[2] * (-p[3] * t).exp() + p[4] * (-p[5] * t).exp()
-
-
-def _two_gaussians(p: Tensor, t: Tensor) -> Tensor:
-    """b1 exp(−b2 t) + b3 exp(−(t − b4)²/b5²) + b6 exp(−(t − b7)²/b8²)"""
-    first = p[2] * (-(((t - p[3]) / p[4]) ** 2)).exp()
-    second = p[5] * (-(((t - p[6]) / p[7]) ** 2)).exp()
-    return p[0] * (-p[1] * t).exp() + first + second
-
-
-def _power(p: Tensor, t: Tensor) -> Tensor:
-    """b1 t^b2"""
-    return p[0] * t ** p[1]
-
-
-def _quadratic_over_quadratic(p: Tensor, t: Tensor) -> Tensor:
-    """(b1 + b2 t + b3 t²)/(1 + b4 t + b5 t²)"""
-    return (p[0] + t * (p[1] + t * p[2])) / (1 + t * (p[3] + t * p[4]))
-
-
-def _cubic_over_cubic(p: Tensor, t: Tensor) -> Tensor:
-    """(b1 + b2 t + b3 t² + b4 t³)/(1 + b5 t + b6 t² + b7 t³)"""
-    return (p[0] + t * (p[1] + t * (p[2] + t * p[3]))) / (1 + t * (p[4] + t * (p[5] + t * p[6])))
-
-
-def _two_decays(p: Tensor, t: Tensor) -> Tensor:
-    """b1 + b2 exp(−b4 t) + b3 exp(−b5 t)"""
-    return p[0] + p[1] * (-p[3] * t).exp() + p[2] * (-p[4] * t).exp()
-
-
-def _enso(p: Tensor, t: Tensor) -> Tensor:
-    """b1 plus three cycles: of 12 months (b2, b3), of b4 months (b5, b6) and of b7 months (b8, b9)."""
-    angle = 2 * math.pi * t
-
-    def cycle(cosine: Tensor, sine: Tensor, phase: Tensor) -> Tensor:
-        return cosine * phase.cos() + sine * phase.sin()
-
-    return p[0] + cycle(p[1], p[2], angle / 12) + cycle(p[4], p[5], angle / p[3]) + cycle(p[7], p[8], angle / p[6])
-
-
-MODELS: dict[str, Model] = {
-    "Misra1a": _saturating_exponential,
-    "Misra1b": _misra1b,
-    "Chwirut1": _chwirut,
-    "Chwirut2": _chwirut,
-    "Lanczos3": _three_exponentials,
-    "Gauss1": _two_gaussians,
-    "Gauss2": _two_gaussians,
-    "DanWood": _power,
-    "Kirby2": _quadratic_over_quadratic,
-    "Hahn1": _cubic_over_cubic,
-    "MGH17": _two_decays,
-    "ENSO": _enso,
-    "Thurber": _cubic_over_cubic,
-    "BoxBOD": _saturating_exponential,
-}
-"""Model functions by the name of the set, from NIST's lower to its higher level of difficulty."""

@@ -102,6 +102,10 @@ class Storage:
         """JᵀJ v."""
         return self.product(matrix, vector)
 
+    def right_hand_side(self, matrix: Tensor, gradient: Vector) -> Vector:
+        """What stands for Jᵀu as the right-hand side of `LinearSolver.solve`, given Jᵀu."""
+        return gradient
+
     def moved(self, matrix: Tensor, rhs: Vector, free: Bool[Tensor, "batch columns"], move: Vector) -> Vector:
         """The right-hand side of the step that the free columns make around a move of the others.
 
@@ -153,6 +157,12 @@ class Triangle(DenseNormal):
 
     def diagonal_of_hessian(self, hessian: Tensor) -> Vector:
         return super().diagonal(hessian)
+
+    def right_hand_side(self, matrix: Tensor, gradient: Vector) -> Vector:
+        """Qᵀu, from Rᵀ(Qᵀu) = Jᵀu; not finite where R is singular."""
+        return torch.linalg.solve_triangular(
+            matrix.mT, gradient.reshape(matrix.shape[:-1])[..., None], upper=False
+        ).flatten(1)
 
     def moved(self, matrix: Tensor, rhs: Vector, free: Bool[Tensor, "batch columns"], move: Vector) -> Vector:
         return rhs + (matrix @ move.reshape(matrix.shape[:-1])[..., None])[..., 0].flatten(1)

@@ -186,6 +186,17 @@ class BlockTerm(OneBlock):
         lanes). `at_once` for a function that takes the lanes as a leading axis."""
         return self._mapped(function, *self.gather(values), inputs, at_once)
 
+    def over_lanes_along(
+        self,
+        function: Callable[..., Tensor],
+        values: Values,
+        inputs: dict[str, Tensor],
+        move: Float[Tensor, "outer tangent lanes"],
+    ) -> Float[Tensor, "outer ... lanes"]:
+        """`function((*storages, move), inputs)` of one block and its part of a move, for all lanes and the batch."""
+        storages, dims = self.gather(values)
+        return self._mapped(function, (*storages, move if self._maps_batch else move[0]), (*dims, -1), inputs, False)
+
     def linearizations_in_pieces(
         self, values: Values, inputs: dict[str, Tensor], lanes: int | None
     ) -> Iterator[tuple[dict[str, Tensor], tuple[Tensor, Tensor]]]:

@@ -30,6 +30,11 @@ class OneBlock:
         return self.way.jacobian or ("forward" if self.rows >= sum(self.tangents) else "reverse")
 
     @property
+    def has_forward_mode(self) -> bool:
+        """Is its residual known to be right in forward mode? Not where the user gives the Jacobian."""
+        return self.term.jacobians is None and self.jacobian_mode == "forward"
+
+    @property
     def tangents(self) -> list[int]:
         """The tangent dimension of each slot."""
         return [self.system.unknowns[slot.unknown].space.tangent_dim for slot in self.term.slots]

@@ -9,7 +9,7 @@ from torch import Tensor
 from mslsq.linear import LinearSolver
 from mslsq.linearize.linearizer import Linearization
 from mslsq.solvers.solver import RESOLVED, Proposal, Solver, SolverOptionError
-from mslsq.validation import one_of
+from mslsq.validation import number, one_of
 
 FIRST_DAMPINGS = 1e-8, 1e-4, 1e-2
 """The first damping: the first of these whose step is short enough, else the last. Of 1024 exponential fits whose start
@@ -75,11 +75,15 @@ class LevenbergMarquardt(Solver):
             steps 1e-4).
         max_damping: beyond that μ no step is worth trying: the problem has stalled, or is singular.
         scaling: `"marquardt"` as above, `"identity"` for D = I (Levenberg's form).
+        acceleration: bend every step v by the second derivative of the residual along it to v + ½a, a shortened to
+            2|Da|/|Dv| of at most this number; 0.75 is customary. None (the default) takes straight steps. Helps in long
+            curved valleys; a step costs about twice as much. See `docs/guide/far_starts.md`.
     """
 
     initial_damping: float | None = None
     max_damping: float = 1e32
     scaling: str = "marquardt"
+    acceleration: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,7 +92,13 @@ class LevenbergMarquardt(Solver):
                 f"LevenbergMarquardt: needs 0 < initial_damping < max_damping, got {self.initial_damping!r} and "
                 f"{self.max_damping!r}."
             )
+        if self.acceleration is not None:
+            number("LevenbergMarquardt: acceleration", self.acceleration, above=0, error=SolverOptionError)
         one_of("LevenbergMarquardt: scaling", self.scaling, ("marquardt", "identity"), SolverOptionError)
+
+    @property
+    def most_acceleration(self) -> float | None:
+        return self.acceleration
 
     def start(self, model: Linearization, linear: LinearSolver, sizes: Tensor) -> Damping:
         scale = self._scale(model, linear)

@@ -269,6 +269,8 @@ def is_small_and_dense(task: Task, plan: Plan) -> bool:
     structure = plan.structure
     if plan.is_large or plan.compressed is not None or not plan.is_on_cpu or structure.num_columns == 0:
         return False
+    if task.solver.most_acceleration is not None:
+        return False  # the recorded step knows linearizations, not the residuals that it is bent by
     is_of_library = type(task.solver).__module__.startswith(f"{__package__}.")
     is_cholesky = type(linear_solver_of(task, plan)) in (Cholesky, UnrolledCholesky)
     is_small = structure.num_columns * structure.size <= LARGEST_MATRIX

@@ -172,6 +172,11 @@ class Solver:
         return replace(self, on_interrupt="raise")
 
     @property
+    def most_acceleration(self) -> float | None:
+        """How far steps are bent by the second derivative along them (`solvers.acceleration`); None for not at all."""
+        return None
+
+    @property
     def may_get_programs(self) -> bool:
         """May native programs come by themselves (`native="auto"`)? Not where nothing of the residual is to be kept;
         nor where the device is asked nothing: the comparison of a program reads numbers, and could come in any call.

@@ -17,6 +17,7 @@ from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.solution import Status
+from mslsq.solvers.acceleration import accelerated
 from mslsq.solvers.box import Box, moved_by, with_projected_gradient
 from mslsq.solvers.forcing import first_accuracy, next_accuracy
 from mslsq.solvers.solver import RESOLVED, MethodState, Proposal, Solver, quotient
@@ -163,7 +164,7 @@ class Step:
         `wary` looks at the cost of the trial points first, and linearizes there only if a problem may accept its own.
         """
         running = state.status == Status.RUNNING
-        proposal, values = self._proposed(state)
+        proposal, values = self._proposed(state, inputs)
         model = self._trial(state, values, inputs, proposal) if wary else self._linearized(values, inputs, state.box)
         verdict = self._compare(state, model, proposal, running)
         keeps = self._selection(verdict.accepted)
@@ -193,12 +194,16 @@ class Step:
         model = self.linearize(values, inputs)
         return with_projected_gradient(self.linearizer, model, values, box) if box else model
 
-    def _proposed(self, state: State) -> tuple[Proposal, Values]:
+    def _proposed(self, state: State, inputs: TermInputs) -> tuple[Proposal, Values]:
         """The method's step, within the bounds, and where it leads to."""
-        linear = self.linear.to_accuracy(state.accuracy)
-        return moved_by(
+        linear, most = self.linear.to_accuracy(state.accuracy), self.solver.most_acceleration
+        proposal, values = moved_by(
             self.solver, self.linearizer, state.model, state.method, linear, state.values, state.box, self.asks
         )
+        if most is None:
+            return proposal, values
+        at = self.linearizer, state.model, linear, state.values, inputs, state.box
+        return accelerated(proposal, values, most, *at)
 
     def _next_accuracy(self, state: State, kept: Linearization, accepted: Tensor) -> Float[Tensor, "batch"]:
         if not self.linear.is_inexact:

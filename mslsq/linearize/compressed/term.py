@@ -24,6 +24,10 @@ class CompressedTerm(BlockTerm):
     plan: CompressedPlan = field(kw_only=True)
     can_be_rewritten: ClassVar[bool] = False
 
+    @property
+    def has_forward_mode(self) -> bool:
+        return False  # its Jacobian is compressed in one mode or the other, and only that is known to be right
+
     def _mapped(
         self,
         function: Callable[..., Any],

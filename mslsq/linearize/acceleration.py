@@ -1,0 +1,82 @@
+"""The acceleration of the residual along a step: Jᵀr″, the second derivative along one direction, in the columns.
+
+M. K. Transtrum, J. P. Sethna, "Improvements to the Levenberg–Marquardt algorithm for nonlinear least-squares
+minimization" (2012, arXiv:1201.5885). One direction costs two derivatives of one number, not a Hessian.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import jvp
+
+from mslsq.linear.storage import added
+from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.linearizer import Linearizer, TermInputs
+from mslsq.linearize.one_block import squared_norms
+from mslsq.private import vjp
+from mslsq.problem.system import Inputs
+
+PART = 0.1
+"""Where differences take the place of forward mode: the part of the step that they look ahead (the paper's). The error
+is that part of the third derivative."""
+
+
+def pulled_acceleration(
+    linearizer: Linearizer, values: Values, inputs: TermInputs, step: Float[Tensor, "batch columns"]
+) -> Float[Tensor, "batch columns"]:
+    """JᵀW d²r/dt² at t = 0 of the weighted residual r along the curve t → retract(x, t step); W are the weights ρ' of
+    a robust loss, held as they are at x.
+
+    Args:
+        inputs: prepared.
+    """
+    parts = []
+    for assembly, given in zip(linearizer.assemblies, inputs, strict=True):
+        parts.append(assembly.placed_vector(_over_lanes(assembly.block, values, given, assembly.taken_vector(step))))
+    return linearizer.reduce(added(parts))
+
+
+def _over_lanes(
+    block: BlockTerm, values: Values, inputs: dict[str, Tensor], move: Float[Tensor, "outer tangent lanes"]
+) -> Float[Tensor, "outer tangent lanes"]:
+    def of_block(storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "tangent"]:
+        *at, v = storages
+        return pulled_acceleration_of_block(block, tuple(at), inputs, v)
+
+    return block.over_lanes_along(of_block, values, inputs, move)
+
+
+def pulled_acceleration_of_block(
+    block: BlockTerm, storages: tuple[Tensor, ...], inputs: Inputs, move: Float[Tensor, "tangent"]
+) -> Float[Tensor, "tangent"]:
+    """The same of one block: exact where it is differentiated in forward mode, else by a difference, which takes
+    nothing but residuals and the Jacobian that the steps have."""
+
+    def along(t: Tensor) -> Float[Tensor, "rows"]:
+        return block.residual_of_block(block._retracted(storages, t * move), inputs)
+
+    if block.has_forward_mode:
+        zero = move.new_zeros(())
+        one = torch.ones_like(zero)
+        residual = block.residual_of_block(storages, inputs)
+        bend = jvp(lambda t: jvp(along, (t,), (one,))[1], (zero,), (one,))[1]
+        function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
+        return vjp(function, at)[1](_weights(block, residual, inputs) * bend.to(residual.dtype))[0]
+    residual, jacobian = block.linearization_of_block(storages, inputs)
+    lanes = jacobian[None, ..., None]
+    ahead = (along(move.new_full((), PART)) - residual) / PART
+    bend = 2 / PART * (ahead - block.pushed(lanes, move[None, :, None])[0, :, 0])
+    weighted = _weights(block, residual, inputs) * bend
+    return block.pulled(lanes, weighted[None, :, None])[0, :, 0]
+
+
+def _weights(block: BlockTerm, residual: Float[Tensor, "rows"], inputs: Inputs) -> Float[Tensor, "..."]:
+    """ρ' of every row, which broadcasts to the rows."""
+    term = block.term
+    if term.loss is None:
+        return torch.ones_like(residual[:1])
+    squared = squared_norms(residual[None, :, None], block.pairs, term.elementwise_loss).reshape(-1)
+    _, slope, _ = term.loss.derivatives(squared, block.loss_parameters(inputs))
+    if term.elementwise_loss and block.pairs:
+        return torch.cat([slope[: block.pairs].repeat_interleave(2), slope[block.pairs :]])
+    return slope
