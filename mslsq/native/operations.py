@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from mslsq.native.conventions import NAN_IS_WITHIN_LIMITS, SHARE_AT_A_LIMIT
+from mslsq.native.conventions import nan_is_within_limits, share_at_a_limit
 
 if TYPE_CHECKING:
     from mslsq.native.scalars import Scalar
@@ -66,12 +66,12 @@ def _smaller_slopes(y: "Scalar", a: "Scalar", b: "Scalar") -> "tuple[Scalar, Sca
 
 
 def _least_slopes(y: "Scalar", x: "Scalar", limit: "Scalar") -> "tuple[Scalar, Scalar]":
-    at_limit = x.is_equal(limit)
-    if NAN_IS_WITHIN_LIMITS:
+    at_limit, share = x.is_equal(limit), share_at_a_limit()
+    if nan_is_within_limits():
         within, outside = x.is_below(limit).choose(0, 1), x.is_above(limit).choose(0, 1)
     else:
         within, outside = x.is_above(limit).choose(1, 0), x.is_below(limit).choose(1, 0)
-    return at_limit.choose(SHARE_AT_A_LIMIT, within), at_limit.choose(1 - SHARE_AT_A_LIMIT, outside)
+    return at_limit.choose(share, within), at_limit.choose(1 - share, outside)
 
 
 def _most_slopes(y: "Scalar", x: "Scalar", limit: "Scalar") -> "tuple[Scalar, Scalar]":

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mslsq.native.arrays import Array, each
-from mslsq.native.conventions import LIMITS_BELONG_TO_THE_INSIDE, SHARE_IGNORING_NAN
+from mslsq.native.conventions import limits_belong_to_the_inside, share_ignoring_nan
 from mslsq.native.rules.registry import RULES, rule
 from mslsq.native.scalars import NotScalarError, Scalar
 
@@ -145,7 +145,7 @@ RULES["lerp"] = entrywise(lambda a, b, w: _lerp(a, b, w), 3)
 def _ignoring_nan(x: X, y: X, name: str) -> X:
     first = x.is_at_least(y) if name == "maximum" else x.is_at_most(y)
     chosen = y.apply("ne", y).apply("or", first).choose(x, y)
-    if SHARE_IGNORING_NAN == 1:
+    if share_ignoring_nan() == 1:
         return chosen
     return x.is_equal(y).choose(x.apply(name, y), chosen)  # of which equal ones share the derivative
 
@@ -195,7 +195,7 @@ def _(rec: Any, x: Any, max: Any) -> Array:
 
 def _limited(rec: Any, x: Any, least: Any, most: Any) -> Array:
     are_numbers = all(limit is None or isinstance(limit, (int, float)) for limit in (least, most))
-    if are_numbers and not LIMITS_BELONG_TO_THE_INSIDE:
+    if are_numbers and rec.dtype.is_floating_point and not limits_belong_to_the_inside():
         return entrywise(lambda a: _strictly_between(a, least, most), 1)(rec, x)
     if least is not None and most is not None:
         return entrywise(lambda a, b, c: a.apply("at_least", b).apply("at_most", c), 3)(rec, x, least, most)
