@@ -4,6 +4,7 @@ The wrappers and their order are PyTorch's own business: no other file looks at 
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +32,14 @@ def constant(tensor: Tensor) -> Tensor:
     are taken off, and the mapping ones put on again.
     """
     return at_the_bottom(tensor, torch.Tensor.detach) if transforms_are_active() else tensor.detach()
+
+
+def python_numbers(tensor: Tensor) -> Any:
+    """`tensor.tolist()`, also inside of a derivative: there torch 2.9 puts a wrapper around whatever tensor is given,
+    reads the memory of the wrapper, which has none, and raises. What a `vmap` maps has no such list: that raises."""
+    below = constant(tensor)
+    with outside_of_transforms():
+        return below.tolist()
 
 
 def kept_tensors(arrays: Iterable[np.ndarray], device: torch.device) -> list[Tensor]:

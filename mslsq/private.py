@@ -33,6 +33,7 @@ __all__ = [
     "arguments_of",
     "batch_dimension",
     "compiled_by_inductor",
+    "derivatives_in_inference_mode",
     "disable_proxy_modes_tracing",
     "fast_entry",
     "forward_level_is_open",
@@ -56,6 +57,7 @@ __all__ = [
     "rebatched",
     "returns_a_view",
     "spare_dynamo",
+    "torch_func_leaves_inference_mode",
     "transforms_are_active",
     "unwrapped",
     "version_of",
@@ -253,7 +255,8 @@ def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[.
         "A function that torch.func.vjp differentiates cannot use saved tensor hooks (torch.utils.checkpoint, "
         "torch.autograd.graph.save_on_cpu): leave them out inside of it."
     )
-    with without_hooks, transforms.grad_increment_nesting() as level, torch.enable_grad():
+    nesting = transforms.grad_increment_nesting
+    with derivatives_in_inference_mode(), without_hooks, nesting() as level, torch.enable_grad():
         inner = transforms._create_differentiable(transforms._wrap_all_tensors(primals, level), level)
         outputs = function(*inner)
         value = transforms._undo_create_differentiable(outputs, level)
@@ -266,7 +269,7 @@ def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[.
         pairs = [pair for pair in zip(outputs, leaves, strict=True) if pair[0].requires_grad]
         if not pairs:
             return tuple(torch.zeros_like(x) for x in inner)
-        with _without_inference_mode(), _without_compiled_autograd():
+        with derivatives_in_inference_mode(), _without_compiled_autograd():
             gradients = torch.autograd.grad(
                 [output for output, _ in pairs],
                 inner,
@@ -280,8 +283,26 @@ def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[.
     return value, pull
 
 
-_without_inference_mode = getattr(eager_transforms, "_disable_inference_mode", nullcontext)
-"""From torch 2.13 on, what is differentiated in inference mode is differentiated outside of it."""
+_without_inference_mode = getattr(eager_transforms, "_disable_inference_mode", None)
+"""How torch 2.13 leaves inference mode for what it differentiates."""
+
+
+def torch_func_leaves_inference_mode() -> bool:
+    """Does `torch.func` differentiate in inference mode? In torch 2.9 its derivatives are zero there."""
+    return _without_inference_mode is not None
+
+
+@contextmanager
+def derivatives_in_inference_mode() -> Iterator[None]:
+    """A context in which what inference mode keeps from being differentiated is differentiated; gradients stay off."""
+    if _without_inference_mode is not None:
+        with _without_inference_mode():
+            yield
+    elif torch.is_inference_mode_enabled():
+        with torch.inference_mode(False), torch.no_grad():
+            yield
+    else:
+        yield
 
 
 def _without_compiled_autograd() -> Any:

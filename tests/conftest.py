@@ -2,8 +2,9 @@
 
 import math
 import os
+import signal
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -56,6 +57,15 @@ def no_program_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     between two calls whose bits are compared."""
     for module in (prospects, planning, whole_solves):
         monkeypatch.setattr(module, "PROGRAM_SECONDS", math.inf)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_interrupts() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt as it does for a user at a terminal: what is started in the background of a shell
+    (or by `nohup`, some machines of CI) begins with SIGINT ignored, and then Python installs no handler."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

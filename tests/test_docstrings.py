@@ -74,7 +74,8 @@ def parameters_of(value: Any) -> list[str]:
 def required_of(value: Any) -> list[str]:
     """What has to be documented: of an option class its own options, of a cost function what its residual takes."""
     if is_dataclass(value):  # fields that do not count in comparisons are not options: the engine fills them in
-        return [field.name for field in fields(value) if field.compare and field.name in vars(value)["__annotations__"]]
+        own = inspect.get_annotations(value)
+        return [field.name for field in fields(value) if field.compare and field.name in own]
     if is_a(value, mslsq.CostFunction):
         return [name for name in inspect.signature(value.residual).parameters if name != "self"]
     return parameters_of(value)
@@ -104,7 +105,7 @@ def documented() -> Iterator[Documented]:
 
 def _one(where: str, value: Any, public: bool) -> Iterator[Documented]:
     docstring = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
-    if docstring and SECTION.search(inspect.cleandoc(docstring) + "\n"):
+    if isinstance(docstring, str) and SECTION.search(inspect.cleandoc(docstring) + "\n"):
         yield Documented(where, docstring, parameters_of(value), required_of(value) if public else [])
 
 

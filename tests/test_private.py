@@ -290,6 +290,20 @@ def reverse() -> None:
         assert torch.equal(private.vjp(torch.sin, torch.ones(2))[1](torch.ones(2))[0], torch.ones(2).cos())
 
 
+@of("derivatives_in_inference_mode", "torch_func_leaves_inference_mode")
+def inference_mode() -> None:
+    x = torch.ones(2)
+    with torch.inference_mode():
+        as_it_is = torch.func.jvp(torch.sin, (x,), (x,))[1]
+        with private.derivatives_in_inference_mode():
+            assert not torch.is_grad_enabled()
+            assert torch.equal(torch.func.jvp(torch.sin, (x,), (x,))[1], x.cos())
+        assert torch.is_inference_mode_enabled()
+    assert torch.equal(as_it_is, x.cos()) == private.torch_func_leaves_inference_mode()
+    with private.derivatives_in_inference_mode():
+        assert torch.is_grad_enabled()
+
+
 @of("hidden_from_dynamo")
 def hidden() -> None:
     def function() -> None: ...

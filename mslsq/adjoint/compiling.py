@@ -8,7 +8,12 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from mslsq.private import FakeTensor, hidden_from_dynamo
+from mslsq.private import (
+    FakeTensor,
+    derivatives_in_inference_mode,
+    hidden_from_dynamo,
+    torch_func_leaves_inference_mode,
+)
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -40,11 +45,16 @@ def outside_compiled_regions(function: F) -> F:
     Dynamo takes two seconds to import, and compiling imports it: until then this is the function itself.
     Traced, the front doors would end in dozens of graphs and lose the derivative of `autograd.Function`s inside
     `torch.func` (pytorch #192985).
+
+    In inference mode the derivatives of torch 2.9 are zero: there it is left for as long as the function runs.
     """
     disabled: list[Callable[..., object]] = []
 
     @functools.wraps(function)
     def outside(*args: Any, **options: Any) -> object:
+        if torch.is_inference_mode_enabled() and not torch_func_leaves_inference_mode():
+            with derivatives_in_inference_mode():
+                return outside(*args, **options)
         if "torch._dynamo" not in sys.modules:
             return function(*args, **options)
         if not disabled:

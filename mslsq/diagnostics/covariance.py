@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq import pytree
+from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.diagnostics.located import Located, located, machine_epsilon
 from mslsq.diagnostics.marginals import MOST_FREE, joint, marginals
 from mslsq.manifolds import Manifold
@@ -24,6 +25,7 @@ class SingularCovarianceError(ValueError):
     """The problem does not determine all its variables, so that their covariance is infinite."""
 
 
+@outside_compiled_regions
 def covariance(
     problem: Problem,
     solution: Solution | Mapping[str, Any],

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.diagnostics.gauge import motions_without_effect
 from mslsq.diagnostics.located import Located, located, machine_epsilon
 from mslsq.diagnostics.parts import SHOWN, Part, blocks_in_words, part_in_words, parts_of
@@ -39,6 +40,7 @@ class Explanation(str):
         return str(self)
 
 
+@outside_compiled_regions
 def explain(
     problem: Problem, values: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Explanation:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import hessian, jacfwd
 
 from mslsq import pytree
+from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.diagnostics.ridders import central_differences
 from mslsq.front.problem_statement import stated
 from mslsq.manifolds import Manifold
@@ -80,6 +81,7 @@ class JacobianCheck:
         )
 
 
+@outside_compiled_regions
 def check_jacobian(
     cost_or_residual: CostFunction | Problem | Callable[..., Any],
     values: Any = None,

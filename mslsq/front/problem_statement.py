@@ -13,6 +13,7 @@ from mslsq.front.costs import stated_cost
 from mslsq.front.leaves import Leaf, Start
 from mslsq.front.plans import kept_for
 from mslsq.front.statement import Statement
+from mslsq.levels import python_numbers
 from mslsq.linearize.blocks import Values
 from mslsq.private import disable_proxy_modes_tracing
 from mslsq.problem import Problem
@@ -194,7 +195,9 @@ def _system(problem: Problem, terms: tuple[Term, ...], like: Tensor) -> System:
             unknowns.append(
                 Unknown(name, variable.space, variable.num_blocks, None if free is None else free.to(like.device))
             )
-        key = tuple((u.name, u.space, u.count, None if u.free is None else tuple(u.free.tolist())) for u in unknowns)
+        key = tuple(
+            (u.name, u.space, u.count, None if u.free is None else tuple(python_numbers(u.free))) for u in unknowns
+        )
     return System(tuple(unknowns), terms, key)
 
 

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -72,7 +72,8 @@ def export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] |
 
 
 def _constants_as_inputs(graph: GraphModule) -> list[Tensor]:
-    """Index tensors become the last inputs of the graph: `torch.export` loses attributes of a submodule."""
+    """Index tensors become the last inputs of the graph: `torch.export` loses attributes of a submodule. Those that
+    only dead operations read are dropped: torch 2.9 makes inputs of them, and then does not find them."""
     reads = graph.graph.find_nodes(op="get_attr")
     constants: dict[str, Tensor] = {str(node.target): getattr(graph, str(node.target)) for node in reads}
     last = graph.graph.find_nodes(op="placeholder")[-1]
@@ -83,6 +84,7 @@ def _constants_as_inputs(graph: GraphModule) -> list[Tensor]:
             if node.target == name:
                 node.replace_all_uses_with(last)
                 graph.graph.erase_node(node)
+    for name in constants.keys() | dict(graph.named_buffers()).keys():
         delattr(graph, name)
     return list(constants.values())
 
@@ -93,7 +95,7 @@ class _Program(nn.Module):
     def __init__(self, graph: GraphModule, state: list[Tensor], constants: list[Tensor], frame: Any):
         super().__init__()
         self._graph, self._frame = graph, frame
-        self._state, self._constants = _held(state), _held(constants)
+        self._state, self._constants = _Held(state), _Held(constants)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         leaves: list[Tensor] = []
@@ -101,8 +103,20 @@ class _Program(nn.Module):
         return _put_together(self._frame, iter(self._graph(*self._state, *leaves, *self._constants)))
 
 
-def _held(tensors: list[Tensor]) -> nn.ParameterList:
-    return nn.ParameterList(nn.Parameter(tensor.detach(), requires_grad=False) for tensor in tensors)
+class _Held(nn.Module):
+    """A list of tensors. Those of integers are buffers: torch 2.9 cannot load a program with parameters of integers."""
+
+    def __init__(self, tensors: list[Tensor]):
+        super().__init__()
+        for number, tensor in enumerate(tensors):
+            if tensor.is_floating_point() or tensor.is_complex():
+                self.register_parameter(str(number), nn.Parameter(tensor.detach(), requires_grad=False))
+            else:
+                self.register_buffer(str(number), tensor.detach())
+        self._count = len(tensors)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (getattr(self, str(number)) for number in range(self._count))
 
 
 _LEAF = object()

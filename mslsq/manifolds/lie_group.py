@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.levels import python_numbers
 from mslsq.manifolds.base import Manifold, ManifoldError, _batch
 from mslsq.manifolds.components import cat, stack
 from mslsq.manifolds.validation import check_matrix, refuse, squared_norm_is_off
@@ -38,7 +39,7 @@ class LieGroup(Manifold):
 
         def says(entry: str, first: int) -> str:
             row = storage.detach().reshape(-1, cls.storage_dim)[first]
-            rotation = row[unit].tolist()
+            rotation = python_numbers(row[unit])
             if scaled and float(row[-1]) <= 0:
                 return f"{cls.__name__}: {entry} has the scale {float(row[-1]):g}, which must be positive"
             return (

@@ -57,7 +57,8 @@ class HalfAngle(NamedTuple):
 def half_angle(x2: Tensor) -> HalfAngle:
     """sin(x)/x and cos x of x² = (θ/2)²: the vector part (per θ/2) and the real part of a rotation's quaternion."""
     small = x2 < THRESHOLD
-    inner, outer = x2.clamp(max=THRESHOLD), x2.clamp(min=THRESHOLD)
+    # not `clamp(min=)`, whose derivative at the threshold itself, where the other formula holds, is 0 in torch 2.15
+    inner, outer = x2.clamp(max=THRESHOLD), x2.masked_fill(small, THRESHOLD)
     x = outer.sqrt()
     tail = sine_tail(inner)
     sinc = 1.0 - inner * tail

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.levels import python_numbers
 from mslsq.manifolds.base import Manifold, _batch
 from mslsq.manifolds.lie_group import dot, normalized
 from mslsq.manifolds.series import angle_ratios, half_angle
@@ -50,7 +51,7 @@ class UnitVector(Manifold):
         def says(entry: str, first: int) -> str:
             row = storage.detach().reshape(-1, cls.storage_dim)[first]
             return (
-                f"{cls.__name__}: {entry} is {row.tolist()}, of norm {float(row.norm()):.4g} instead of 1; "
+                f"{cls.__name__}: {entry} is {python_numbers(row)}, of norm {float(row.norm()):.4g} instead of 1; "
                 f"{cls.__name__}.from_vector divides by the norm"
             )
 

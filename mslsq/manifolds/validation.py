@@ -12,6 +12,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+from mslsq.levels import python_numbers
 from mslsq.manifolds.errors import ManifoldError
 from mslsq.private import is_batched_by_autograd, is_tracing_or_dispatching, transforms_are_active
 
@@ -137,4 +138,4 @@ def _what_is_wrong(matrix: Tensor, dim: int, scaled: bool) -> str:
             f"(determinant {determinant:.3g}). The nearest rotation is U @ diag(1, .., det(U @ Vh)) @ Vh of "
             "U, S, Vh = torch.linalg.svd(matrix)"
         )
-    return f"has the last row {matrix[dim].tolist()}, not (0, .., 0, 1): is it transposed, or a projection"
+    return f"has the last row {python_numbers(matrix[dim])}, not (0, .., 0, 1): is it transposed, or a projection"

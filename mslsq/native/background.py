@@ -47,7 +47,7 @@ class Compilation:
             )
         if niced:
             with suppress(OSError, AttributeError):  # ended already; Windows
-                os.setpriority(os.PRIO_PGRP, self._process.pid, NICENESS)
+                os.setpriority(os.PRIO_PGRP, self._process.pid, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
 
     def finished(self) -> bool:
         """Has the compiler ended? One that has run for too long is ended."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from mslsq.native.conventions import nan_is_within_limits, share_at_a_limit
+
 if TYPE_CHECKING:
     from mslsq.native.scalars import Scalar
 
@@ -64,11 +66,16 @@ def _smaller_slopes(y: "Scalar", a: "Scalar", b: "Scalar") -> "tuple[Scalar, Sca
 
 
 def _least_slopes(y: "Scalar", x: "Scalar", limit: "Scalar") -> "tuple[Scalar, Scalar]":
-    return x.is_at_least(limit).choose(1, 0), x.is_below(limit).choose(1, 0)
+    at_limit, share = x.is_equal(limit), share_at_a_limit()
+    if nan_is_within_limits():
+        within, outside = x.is_below(limit).choose(0, 1), x.is_above(limit).choose(0, 1)
+    else:
+        within, outside = x.is_above(limit).choose(1, 0), x.is_below(limit).choose(1, 0)
+    return at_limit.choose(share, within), at_limit.choose(1 - share, outside)
 
 
 def _most_slopes(y: "Scalar", x: "Scalar", limit: "Scalar") -> "tuple[Scalar, Scalar]":
-    return x.is_at_most(limit).choose(1, 0), x.is_above(limit).choose(1, 0)
+    return _least_slopes(-y, -x, -limit)
 
 
 def _shared_slopes(y: "Scalar", best: "Scalar", *terms: "Scalar") -> "tuple[Scalar | None, ...]":
@@ -100,7 +107,6 @@ OPERATIONS: dict[str, Operation] = {
     "abs": Operation(torch.abs, "abs_({0})", lambda y, x: (x.apply("sign"),)),
     "maximum": Operation(torch.maximum, "maximum_({0}, {1})", _larger_slopes),
     "minimum": Operation(torch.minimum, "minimum_({0}, {1})", _smaller_slopes),
-    # limits belong to the inside; NaN is neither inside nor outside
     "at_least": Operation(torch.clamp_min, "maximum_({0}, {1})", _least_slopes),
     "at_most": Operation(torch.clamp_max, "minimum_({0}, {1})", _most_slopes),
     # the first operand, which is the largest or least of the others; those that are equal to it share the derivative

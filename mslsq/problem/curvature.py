@@ -173,7 +173,7 @@ BERNOULLI = (
 def cotangent_series(q: Tensor) -> tuple[Tensor, Tensor]:
     """m(q) = (1 − (θ/2) cot(θ/2))/θ² and dm/dq, for q = θ² below (2π)²."""
     small = q < SMALL
-    inner, outer = q.clamp(max=SMALL), q.clamp(min=SMALL)
+    inner, outer = q.clamp(max=SMALL), q.masked_fill(small, SMALL)  # whose derivative at SMALL is 1 in every torch
     series = inner * BERNOULLI[-1] + BERNOULLI[-2]
     slope = inner * ((len(BERNOULLI) - 1) * BERNOULLI[-1]) + (len(BERNOULLI) - 2) * BERNOULLI[-2]
     for k in range(len(BERNOULLI) - 3, -1, -1):

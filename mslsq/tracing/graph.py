@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 
@@ -54,9 +55,16 @@ def graph_of(
         graph = make_fx(recorded, decomposition_table=WHILE_RECORDING)(*example)
     # Dead nodes of a forward-mode trace (zero tensors, meta devices) cost a third of the time, and break transforms of
     # the graph.
-    graph.graph.eliminate_dead_code()
+    without_dead_code(graph)
     graph.recompile()
     return graph
+
+
+def without_dead_code(graph: fx.GraphModule) -> None:
+    """Take out the nodes whose results nothing needs, but for the check of a factorization, which says that its result
+    is half a factor: `rewrites.unchecked` reads it, and torch 2.9 itself takes it for dead."""
+    check = torch.ops.aten._linalg_check_errors.default
+    graph.graph.eliminate_dead_code(lambda node: node.is_impure() or node.target is check)
 
 
 def distinct(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from mslsq.private import arguments_of, is_operator, operator_name, overload_name, writes, written_arguments
 from mslsq.tracing import operators
-from mslsq.tracing.graph import graph_of
+from mslsq.tracing.graph import graph_of, without_dead_code
 from mslsq.tracing.replacements import factorizations
 
 aten = torch.ops.aten
@@ -80,7 +80,7 @@ def make_transformable(module: fx.GraphModule, example: Sequence[Any]) -> fx.Gra
     for node in list(module.graph.nodes):
         if node.op == "call_function":
             rewrite(node)
-    module.graph.eliminate_dead_code()
+    without_dead_code(module)
     module.graph.lint()
     module.recompile()
     return module

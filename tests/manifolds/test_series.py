@@ -81,3 +81,13 @@ def test_accuracy_has_no_dip_at_the_switch_from_series_to_closed_form(name):
     for order, (values, bound) in enumerate(zip(derivatives, bounds, strict=True)):
         for value, place in zip(values.tolist(), places, strict=True):
             assert abs(value - float(_mp_derivative(exact, place, order))) <= bound, (order, place)
+
+
+def test_the_derivative_at_the_very_end_of_the_series_is_right():
+    """There the closed form holds, and must see x²: in torch 2.15 the derivative of `clamp(min=)` at its limit is 0."""
+    x2 = torch.tensor(series.THRESHOLD, dtype=torch.float64)
+    x = x2.sqrt()
+    expected = {"sinc": (x.cos() - x.sin() / x) / (2 * x2), "cosine": -x.sin() / (2 * x)}
+    for name, slope in expected.items():
+        assert torch.allclose(jacfwd(lambda z, name=name: getattr(HALF(z), name))(x2), slope, rtol=1e-12)
+        assert torch.allclose(grad(lambda z, name=name: getattr(HALF(z), name))(x2), slope, rtol=1e-12)

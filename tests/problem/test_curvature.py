@@ -9,6 +9,8 @@ from mslsq.manifolds import space_of_value
 from mslsq.manifolds.space import space_of
 from mslsq.problem.curvature import (
     COADJOINT,
+    SMALL,
+    cotangent_series,
     curvature_of_local,
     inverse_jacobian_derivatives,
     inverse_right_jacobian_transposed,
@@ -288,3 +290,13 @@ def test_curvature_from_jacobians_refuses_what_is_no_exponential():
 def test_spaces_of_values_are_recognised_inside_a_map():
     """The factors ask for the space of what they are given, which under vmap is a placeholder."""
     assert space_of_value(mslsq.SE3.identity(dtype=F64)).name == "SE3"
+
+
+def test_the_derivative_of_the_cotangent_series_is_right_at_its_very_end_too():
+    for q in (0.5 * SMALL, SMALL, 2 * SMALL):
+        point = torch.tensor(q, dtype=F64)
+        slope = cotangent_series(point)[1]
+        h = 1e-4 * q
+        differences = (cotangent_series(point + h)[0] - cotangent_series(point - h)[0]) / (2 * h)
+        assert torch.allclose(slope, differences, rtol=1e-6)
+        assert torch.allclose(jacfwd(lambda z: cotangent_series(z)[0])(point), slope, rtol=1e-10)

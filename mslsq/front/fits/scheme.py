@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.front.batching import shape_of_one
+from mslsq.levels import python_numbers
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError, unknown_name
 
 Tie = Callable[[Any], Tensor]
@@ -193,7 +194,7 @@ def _mark(entry: Any, where: str) -> _Mark:
 
 
 def _part(shape: tuple[int, ...], mark: _Mark) -> Leaf:
-    mask = _broadcast(torch.as_tensor(mark.is_held), shape, mark.where).reshape(-1).tolist()
+    mask = python_numbers(_broadcast(torch.as_tensor(mark.is_held), shape, mark.where).reshape(-1))
     return Leaf(shape, [i for i, held in enumerate(mask) if not held], [i for i, held in enumerate(mask) if held])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from mslsq.native.arrays import Array, each
+from mslsq.native.conventions import limits_belong_to_the_inside, share_ignoring_nan
 from mslsq.native.rules.registry import RULES, rule
 from mslsq.native.scalars import NotScalarError, Scalar
 
@@ -142,8 +143,11 @@ RULES["lerp"] = entrywise(lambda a, b, w: _lerp(a, b, w), 3)
 
 
 def _ignoring_nan(x: X, y: X, name: str) -> X:
-    at_ties = x.is_at_least(y) if name == "maximum" else x.is_at_most(y)
-    return y.apply("ne", y).apply("or", at_ties).choose(x, y)
+    first = x.is_at_least(y) if name == "maximum" else x.is_at_most(y)
+    chosen = y.apply("ne", y).apply("or", first).choose(x, y)
+    if share_ignoring_nan() == 1:
+        return chosen
+    return x.is_equal(y).choose(x.apply(name, y), chosen)  # of which equal ones share the derivative
 
 
 def _lerp(a: X, b: X, w: X) -> X:
@@ -164,10 +168,14 @@ def _(rec: Any, a: Any, b: Any, c: Any, *, value: Any = 1) -> Array:
 # ---- limits
 
 
-def _strictly_between(x: X, least: float, most: float) -> X:
+def _strictly_between(x: X, least: float | None, most: float | None) -> X:
     """Between limits that belong to the outside, where the derivative is 0. NaN stays."""
-    limited = x.apply("at_least", least).apply("at_most", most)
-    return x.is_above(least).apply("and", x.is_below(most)).choose(x, limited.apply("detached"))
+    limited = x
+    if least is not None:
+        limited = x.is_above(least).choose(limited, limited.apply("at_least", least).apply("detached"))
+    if most is not None:
+        limited = x.is_below(most).choose(limited, limited.apply("at_most", most).apply("detached"))
+    return limited
 
 
 @rule("clamp")
@@ -186,6 +194,9 @@ def _(rec: Any, x: Any, max: Any) -> Array:
 
 
 def _limited(rec: Any, x: Any, least: Any, most: Any) -> Array:
+    are_numbers = all(limit is None or isinstance(limit, (int, float)) for limit in (least, most))
+    if are_numbers and rec.dtype.is_floating_point and not limits_belong_to_the_inside():
+        return entrywise(lambda a: _strictly_between(a, least, most), 1)(rec, x)
     if least is not None and most is not None:
         return entrywise(lambda a, b, c: a.apply("at_least", b).apply("at_most", c), 3)(rec, x, least, most)
     if least is not None:
