@@ -25,8 +25,6 @@ def graduated(statement: Statement, solver: GraduatedNonConvexity, has_costs: bo
     Args:
         has_costs: do its terms have names that the user knows?
     """
-    if statement.bounds.of:
-        raise ProblemError("GraduatedNonConvexity does not take bounds yet: leave them out, or give a robust loss.")
     names = _names(statement, solver, has_costs)
     like, size = statement.starts[0].tensor, statement.size or 1
     terms, leaves = list(statement.system.terms), list(statement.leaves)

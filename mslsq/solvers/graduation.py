@@ -56,7 +56,8 @@ class Graduation(OuterLoop):
                 last = attempt == ATTEMPTS - 1
                 solver = replace(self.rounds, trace="never", compile=False) if last else self.rounds
                 around = replace(task, solver=solver)
-                rounds = Rounds(self, around, inputs, *planned(around, values, inputs)[:2])
+                plan, linearizer, _ = planned(around, values, inputs, bounds=bounds)
+                rounds = Rounds(self, around, inputs, bounds, plan, linearizer)
                 state = self._rounds(rounds, rounds.start(values), task.solver, last)
                 if not rounds.is_stale:
                     break
@@ -90,7 +91,13 @@ class Graduation(OuterLoop):
         for attempt in range(ATTEMPTS + 1):
             if attempt == ATTEMPTS:  # blocks come back again and again
                 live = LiveBlocks(task, task, {})
-            outcome = run(live.task, values, live.inputs(given), differentiated=differentiated and not live.kept)
+            outcome = run(
+                live.task,
+                values,
+                live.inputs(given),
+                differentiated=differentiated and not live.kept,
+                bounds=rounds.bounds,
+            )
             steps, evaluations = steps + outcome.num_steps, evaluations + outcome.num_evaluations
             values, norms = outcome.values, rounds.norms(outcome.values)
             if live.kept and not outcome.interrupted:

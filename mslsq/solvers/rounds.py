@@ -66,6 +66,7 @@ class Rounds:
     graduation: "Graduation"
     task: Task
     inputs: tuple[Inputs, ...]
+    bounds: Inputs
     plan: Plan
     linearizer: Linearizer
     is_stale: bool = False
@@ -92,7 +93,8 @@ class Rounds:
         task = live.task
         if state.count == 0:
             task = replace(task, solver=replace(task.solver, max_steps=max(FIRST_STEPS, task.solver.max_steps)))
-        outcome = run(task, state.values, live.inputs(self.given(state.scales, state.relaxation)))
+        given = self.given(state.scales, state.relaxation)
+        outcome = run(task, state.values, live.inputs(given), bounds=self.bounds)
         if outcome.interrupted:
             raise KeyboardInterrupt  # the solution of a round is none of the problem
         moved = ~state.done & (outcome.status != Status.NON_FINITE)

@@ -495,11 +495,37 @@ def test_float32_stays_float32():
     assert float(((solution.weights["residual"] == 0) == wrong).double().mean()) > 0.98
 
 
-def test_bounds_and_budgets_are_refused():
-    with pytest.raises(mslsq.errors.ProblemError, match="bounds"):
-        mslsq.least_squares(
-            lambda p: p - 1, torch.ones(2), bounds=(0, 2), solver=mslsq.GraduatedNonConvexity(scale=1.0)
+@pytest.mark.parametrize("loss", ["truncated", "geman_mcclure"])
+def test_within_bounds_the_solution_is_the_bounded_fit_with_its_weights(loss):
+    """The third parameter would go to 0.3; it is held at 0.2 of its bound, which is an input like others."""
+    y, _ = spoiled_decays(6)
+    upper = torch.tensor([torch.inf, torch.inf, 0.2], dtype=torch.float64)
+    solver = GraduatedNonConvexity(scale=SCALE, loss=loss)
+
+    def bounded(upper: Tensor, **options: object) -> mslsq.Solution:
+        options = {"in_dims": (None, None, 0), "bounds": (None, upper), **options}
+        return mslsq.least_squares(decay, START, (T, y), solver=solver, **options)  # type: ignore[arg-type]
+
+    solution = bounded(upper)
+    assert bool(solution.converged.all()) and bool((solution.active[:, 2] == 1).any())
+    assert bool((solution.value <= upper).all())
+    for number in range(6):
+        weights = solution.weights["residual"][number].detach()
+        weighted = mslsq.least_squares(
+            lambda p, y, w: w.sqrt() * decay(p, T, y),
+            solution.value[number].detach(),
+            (y[number], weights),
+            bounds=(None, upper),
         )
+        assert torch.allclose(weighted.value, solution.value[number], atol=1e-6)
+    found = torch.func.jacfwd(lambda top: bounded(torch.cat((upper[:2], top[None]))).value)(upper[2])
+    step = torch.tensor([0, 0, 1e-6], dtype=torch.float64)
+    plain = {"adjoint": mslsq.Detached()}
+    expected = (bounded(upper + step, **plain).value - bounded(upper - step, **plain).value) / 2e-6
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_budget_is_refused():
     with pytest.raises(mslsq.errors.SolverOptionError, match="time_budget"):
         mslsq.GraduatedNonConvexity(mslsq.GaussNewton(time_budget=1.0))
 
