@@ -6,6 +6,7 @@ import signal
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -89,3 +90,40 @@ def nist_set(shared_data: Path) -> Callable[[str], nist.Regression]:
         return nist.read(path)
 
     return read
+
+
+@pytest.fixture
+def noting() -> Callable[[Callable[[torch.Tensor], torch.Tensor]], tuple[Callable[..., Any], list[bool]]]:
+    """`noting(question)`: an identity for residuals that notes the answer for every point it sees, under transforms
+    too; and the list of the answers."""
+
+    def of(question: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Callable[..., Any], list[bool]]:
+        answers: list[bool] = []
+
+        class Noted(torch.autograd.Function):
+            generate_vmap_rule = False
+
+            @staticmethod
+            def forward(p: torch.Tensor) -> torch.Tensor:
+                answers.append(bool(question(p).any()))
+                return p.clone()
+
+            @staticmethod
+            def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+                pass
+
+            @staticmethod
+            def backward(ctx: Any, *g: Any) -> Any:
+                return g[0]
+
+            @staticmethod
+            def jvp(ctx: Any, *tangents: Any) -> Any:
+                return tangents[0].clone()
+
+            @staticmethod
+            def vmap(info: Any, in_dims: Any, p: torch.Tensor) -> Any:
+                return Noted.apply(p.movedim(in_dims[0], 0)), 0
+
+        return Noted.apply, answers
+
+    return of

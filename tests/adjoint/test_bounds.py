@@ -186,36 +186,12 @@ def test_a_layer_passes_gradients_to_the_bounds_of_its_variables():
     assert float(gradient) == 2 and found.active["x"].tolist() == [[1, 0], [1, 0], [0, 0]]
 
 
-def test_the_look_for_a_derivative_stays_within_bounds():
+def test_the_look_for_a_derivative_stays_within_bounds(noting):
     """A free variable all but on its bound: the points that tell whether a derivative exists are next to it."""
-    outside = []
-
-    class Noted(torch.autograd.Function):
-        generate_vmap_rule = False
-
-        @staticmethod
-        def forward(p):
-            outside.append(bool((p < 0).any()))
-            return p.clone()
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
-
-        @staticmethod
-        def backward(ctx, g):
-            return g
-
-        @staticmethod
-        def jvp(ctx, tangent):
-            return tangent.clone()
-
-        @staticmethod
-        def vmap(info, in_dims, p):
-            return Noted.apply(p.movedim(in_dims[0], 0)), 0
+    noted, outside = noting(lambda p: p < 0)
 
     def residual(p, target):
-        x: Any = Noted.apply(p)
+        x = noted(p)
         return torch.stack((x[0] - target, 1 + 0 * x[0]))
 
     target = torch.tensor(1e-17, dtype=F64, requires_grad=True)

@@ -77,39 +77,14 @@ def test_the_minimum_is_that_of_scipy(method, linear, box):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("batch", [None, 5])
-def test_no_point_outside_is_evaluated(method, batch):
+def test_no_point_outside_is_evaluated(noting, method, batch):
     """Not even where the library compares its derivatives with PyTorch's, near the start."""
     lower, upper = (torch.tensor(side, dtype=F64) for side in BOXES[2])
-    outside = []
-
-    class Noted(torch.autograd.Function):
-        generate_vmap_rule = False
-
-        @staticmethod
-        def forward(p):
-            outside.append(bool(((p < lower) | (p > upper)).any()))
-            return p.clone()
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
-
-        @staticmethod
-        def backward(ctx, g):
-            return g
-
-        @staticmethod
-        def jvp(ctx, tangent):
-            return tangent.clone()
-
-        @staticmethod
-        def vmap(info, in_dims, p):
-            return Noted.apply(p.movedim(in_dims[0], 0)), 0
-
+    noted, outside = noting(lambda p: (p < lower) | (p > upper))
     options = {"in_dims": (None, 0), "adjoint": mslsq.Implicit()} if batch else {}
     y = measured(batch).requires_grad_()
     solution = mslsq.least_squares(
-        lambda p, y: decay(Noted.apply(p), y),
+        lambda p, y: decay(noted(p), y),
         lower.clone(),
         (y,),
         bounds=(lower, upper),
