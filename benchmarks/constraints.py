@@ -3,7 +3,8 @@
     python benchmarks/constraints.py             # three minutes, one thread
 
 Problems: those of Hock and Schittkowski's collection whose objective is a sum of squares; paths in the plane around two
-discs, with fixed ends; a batch of points brought to the nearest point of a half disc's rim. The same start for all, in
+discs, with fixed ends; a batch of points brought to the nearest point of a half disc's rim; 2,400 random ones, many of
+them without a solution. The same start for all, in
 float64. SLSQP has exact gradients by automatic differentiation (for the batch in NumPy), and ftol=1e-12; jaxls, where a
 version with constraints is installed (from its repository), has its default options. Our one constant, the penalty to
 begin with, was chosen on the half of the collection whose names have an even hash.
@@ -299,9 +300,100 @@ def batch(size: int = 1024) -> None:
     print_table(f"{size} points to the rim of a half disc", ["", "as low as the better", "cpu ms", "wall ms"], rows)
 
 
+# ---- random problems
+
+
+class Curved(mslsq.CostFunction):
+    def residual(self, x: Tensor, slopes: Tensor, level: Tensor, bend: Tensor) -> Tensor:
+        return slopes @ x - level + bend * torch.sin(x).sum()
+
+
+class Quadratic(mslsq.CostFunction):
+    def residual(self, x: Tensor, slopes: Tensor, level: Tensor, bend: Tensor) -> Tensor:
+        return slopes @ x - level + bend * (x * x).sum()
+
+
+def random_problems(size: int = 400, unknowns: int = 5) -> None:
+    """Do solutions that are said to be found meet the first-order conditions, and can what is called infeasible not be
+    met, as far as SLSQP can tell from five starts?"""
+    rows = []
+    for number, (equalities, inequalities) in enumerate(((1, 0), (0, 3), (2, 3), (1, 8), (3, 1), (0, 12))):
+        generator = torch.Generator().manual_seed(number)
+
+        def normal(*shape: int, generator: Any = generator) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=F64)
+
+        counts = {"curved": 7, "equality": equalities, "inequality": inequalities}
+        counts = {name: count for name, count in counts.items() if count}
+        data = {
+            name: {
+                "slopes": normal(size, 1, count, unknowns),
+                "level": (2 if name == "curved" else 1) * normal(size, 1, count) + 0.5 * (name == "inequality"),
+                "bend": (1 if name == "curved" else 0.3) * normal(size, 1, 1 if name == "curved" else count),
+            }
+            for name, count in counts.items()
+        }
+        x = mslsq.Variable("x", mslsq.Euclidean(unknowns))
+        wraps = {"equality": mslsq.Equality, "inequality": mslsq.Inequality}
+        one: dict[str, Any] = {
+            name: {leaf: tensor[0] for leaf, tensor in given.items()} for name, given in data.items()
+        }
+        parts: list[Any] = [Curved(x, **one["curved"])]
+        parts += [wrap(Quadratic(x, name=name, **one[name])) for name, wrap in wraps.items() if name in counts]
+        start = normal(size, unknowns)
+        dims = ({"x": 0}, {name: dict.fromkeys(given, 0) for name, given in data.items()})
+        found = mslsq.solve(mslsq.Problem(*parts), {"x": start}, data, in_dims=dims, adjoint=mslsq.Detached())
+        wrong = sum(not _meets_conditions(found, data, k) for k in found.converged.nonzero()[:, 0].tolist())
+        lost = (found.status == int(mslsq.Status.INFEASIBLE)).nonzero()[:, 0].tolist()[:40]
+        met = sum(_can_be_met(data, start, k) for k in lost)
+        shares = [int(found.converged.sum()), wrong, int((found.status == int(mslsq.Status.INFEASIBLE)).sum())]
+        rows.append([equalities, inequalities, size, *shares, f"{met} of {len(lost)}", int(found.num_steps.median())])
+    header = ["equalities", "inequalities", "problems", "converged", "of them wrong", "infeasible"]
+    print_table("Random problems", [*header, "met by SLSQP", "median steps"], rows)
+
+
+def _residual(data: dict[str, dict[str, Tensor]], name: str, k: int, x: Tensor) -> Tensor:
+    slopes, level, bend = (data[name][leaf][k, 0] for leaf in ("slopes", "level", "bend"))
+    return slopes @ x - level + bend * (torch.sin(x) if name == "curved" else x * x).sum()
+
+
+def _meets_conditions(found: mslsq.Solution, data: dict[str, dict[str, Tensor]], k: int) -> bool:
+    """The gradient of the Lagrangian vanishes, constraints and complementarity are met, multipliers have their sign."""
+    x = found.value["x"][k]
+    multipliers = {name: multiplier[k, 0] for name, multiplier in found.multipliers.items()}
+
+    def lagrangian(x: Tensor) -> Tensor:
+        total = 0.5 * _residual(data, "curved", k, x).square().sum()
+        return total + sum((one * _residual(data, name, k, x)).sum() for name, one in multipliers.items())
+
+    size = 1 + float(found.cost[k]) + sum(float(one.abs().sum()) for one in multipliers.values())
+    meets = float(torch.func.grad(lagrangian)(x).abs().max()) <= 1e-5 * size
+    for name, one in multipliers.items():
+        c = _residual(data, name, k, x)
+        missed = c.abs() if name == "equality" else c.clamp(min=0)
+        meets = meets and float(missed.max()) <= 1e-8
+        if name == "inequality":
+            meets = meets and float(one.min()) >= 0 and float((one * c).abs().max()) <= 1e-6 * size
+    return meets
+
+
+def _can_be_met(data: dict[str, dict[str, Tensor]], start: Tensor, k: int) -> bool:
+    """Does SLSQP find a point that meets all constraints, from this start or four others?"""
+    other = torch.Generator().manual_seed(k)
+    functions = {name: (lambda x, name=name: _residual(data, name, k, x)) for name in data if name != "curved"}
+    for at in (start[k], *(2 * torch.randn(4, len(start[k]), dtype=F64, generator=other))):
+        found = slsqp(lambda x: 0 * x.sum(), at, functions.get("equality"), functions.get("inequality"))
+        x = torch.from_numpy(found.x)
+        missed = [f(x).abs() if name == "equality" else f(x).clamp(min=0) for name, f in functions.items()]
+        if float(torch.cat(missed).max()) <= 1e-6:
+            return True
+    return False
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     print_machine(["mslsq", "torch", "scipy", "jaxls", "jax"])
     collection()
     paths()
     batch()
+    random_problems()

@@ -187,7 +187,7 @@ class _Rounds:
     def _solver(self, state: State) -> Any:
         """The solver of a round."""
         solver, options = self.task.solver, self.loop.options
-        left = solver.max_steps - int(torch.where(state.running, state.num_steps, solver.max_steps).amin())
+        left = solver.max_steps - int(torch.where(state.running, state.num_steps, 0).amax())
         budget = solver.time_budget
         if budget is not None:
             budget = max(budget - (time.perf_counter() - self._begun), 1e-9)
