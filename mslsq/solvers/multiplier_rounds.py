@@ -1,8 +1,7 @@
 """The rounds of the augmented Lagrangian: minimise, correct multipliers and penalties, until constraints are met."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,19 +11,17 @@ from torch import Tensor
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.problem.system import Inputs
-from mslsq.solution import History, Status
+from mslsq.solution import Status
 from mslsq.solvers.augmented_lagrangian import AugmentedLagrangian
-from mslsq.solvers.box import free_of_bounds
 from mslsq.solvers.constraint_terms import ConstraintTerms, PerRow, chosen, without_constraints
+from mslsq.solvers.feasibility import first_penalties, is_stationary, largest_violation
 from mslsq.solvers.lagrangian_newton import Improvement, NewtonEnd
+from mslsq.solvers.merging import merged
 from mslsq.solvers.outer import Findings, OuterLoop, is_taken_for_granted
 from mslsq.solvers.planning import Pinned, Task, planned
 from mslsq.solvers.report import StepInfo
 from mslsq.solvers.run import Outcome, run
 from mslsq.tracing.graph import TRANSFORM_LOCK
-
-FIRST_PENALTY = 1.0
-"""How much longer than those of the costs the squared columns of a constraint are at the start, in the median."""
 
 GROWTH = 10.0
 """By how much a penalty grows at once..."""
@@ -41,9 +38,6 @@ STUCK = 4
 HOPELESS = 8
 """... and after that many it is not needed: their minima, with penalties that have grown each time, are all as far from
 the constraints."""
-
-STATIONARY = 1e-3
-"""The violation is at a minimum where its gradient is that short against the lengths of the columns (a cosine)."""
 
 EXACT = 1e-4
 """A share of the tolerance that is as good as nothing."""
@@ -117,6 +111,8 @@ class _Rounds:
     _told_to_stop: bool = False
     _takes_newton_steps: bool = True
     _begun: float = field(default_factory=time.perf_counter)
+    _limits: dict[int, Float[Tensor, "batch"]] = field(default_factory=dict)
+    """The largest penalties."""
 
     @property
     def terms(self) -> ConstraintTerms:
@@ -127,13 +123,16 @@ class _Rounds:
         plan, linearizer, prepared = planned(self.task, values, self.inputs, bounds=self.bounds)
         plain = linearizer.prepare(self.terms.plain(self.inputs))
         residuals = plan.execution.run_eagerly(self.terms.residuals, linearizer, values, plain)
-        penalties = plan.execution.run_eagerly(self._first_penalties, linearizer, values, prepared, plain)
+        penalties = plan.execution.run_eagerly(first_penalties, self.terms, linearizer, values, prepared, plain)
+        if self.loop.options.penalty is not None:
+            penalties = {n: torch.full_like(penalty, self.loop.options.penalty) for n, penalty in penalties.items()}
+        eps = torch.finfo(values[0].dtype).eps
+        self._limits = {number: penalty / eps**0.5 for number, penalty in penalties.items()}
         zeros = torch.zeros(len(values[0]), dtype=torch.int64, device=values[0].device)
-        violations = self._violations(residuals)
         multipliers = {number: torch.zeros_like(residual) for number, residual in residuals.items()}
         # Nothing is known of how much one round gains: the first one changes no penalty.
         measures = {number: torch.full_like(penalty, torch.inf) for number, penalty in penalties.items()}
-        largest = torch.stack(list(violations.values())).amax(0)
+        largest = largest_violation(self.terms, residuals)
         return State(values, multipliers, penalties, measures, largest, zeros, zeros, zeros, zeros, zeros)
 
     def after(self, state: State) -> State:
@@ -211,7 +210,7 @@ class _Rounds:
         evaluations = state.num_evaluations + torch.where(running, outcome.num_evaluations, 0)
         before = state.outcome
         if before is not None and not bool(running.all()):
-            outcome = _merged(running, outcome, before)
+            outcome = merged(running, outcome, before)
             given = tuple(
                 {name: chosen(running, tensor, old[name]) if name in own else tensor for name, tensor in new.items()}
                 for new, old, own in zip(given, state.given, self._own(given), strict=True)
@@ -252,7 +251,7 @@ class _Rounds:
             penalties[number] = torch.where(grows, torch.minimum(limit, self._limits[number]), penalty)
         worst = torch.stack(list(measures.values())).amax(0)
         last = torch.stack(list(before.measures.values())).amax(0)
-        violation = torch.stack(list(self._violations(residuals).values())).amax(0)
+        violation = largest_violation(self.terms, residuals)
         stuck = torch.where(ended & (violation > tolerance) & (worst > LITTLE * last), before.stuck + 1, 0)
         met = ended & (worst <= tolerance)
         stalled = before.stalled + (met & (outcome.status == Status.STALLED))
@@ -272,7 +271,8 @@ class _Rounds:
             status = torch.where(stalled_there, int(Status.COST_TOLERANCE), torch.where(found.helped, 0, status))
         hopeless = (status == Status.RUNNING) & running & (stuck >= STUCK)
         if bool(hopeless.any()):
-            stationary = self._is_stationary(linearizer, state.values, plain, before.penalties)
+            at = (linearizer, state.values, plain, before.penalties, self.bounds)
+            stationary = is_stationary(self.terms, *at)
             status = torch.where(hopeless & (stationary | (stuck >= HOPELESS)), int(Status.INFEASIBLE), status)
         spent = (state.num_steps >= self.task.solver.max_steps) | self._told_to_stop
         status = torch.where((status == Status.RUNNING) & spent, int(Status.MAX_STEPS), status)
@@ -307,58 +307,6 @@ class _Rounds:
             self._takes_newton_steps = False
             return Improvement.none(values, multipliers, wanted)
 
-    def _violations(self, residuals: Mapping[int, PerRow]) -> dict[int, Float[Tensor, "batch"]]:
-        return {
-            number: (c.abs() if number in self.terms.equalities else c.clamp(min=0)).amax((1, 2))
-            for number, c in residuals.items()
-        }
-
-    def _first_penalties(
-        self, linearizer: Linearizer, values: Values, prepared: TermInputs, plain: TermInputs
-    ) -> dict[int, Float[Tensor, "batch"]]:
-        """Penalties by which constraints count more than the costs do, in the columns that they share."""
-        found, like = {}, values[0][:, 0, 0]
-        costs, of_costs = without_constraints(linearizer, prepared)
-        lengths = like.new_zeros(len(like), linearizer.structure.num_columns)
-        if costs.assemblies:
-            lengths = linearizer.linear_solver.storage.diagonal(costs.linearize(values, of_costs).matrix)
-        for number in self.terms.names:
-            block = linearizer.blocks[number]
-            _, jacobian = block.linearizations(values, plain[number])
-            own = linearizer.assemblies[number].placed_vector((jacobian * jacobian).sum(1))
-            shared = (own > 0) & (lengths > 0)
-            ratio = torch.where(shared, lengths / torch.where(own > 0, own, 1), torch.nan).nanmedian(1).values
-            # Where no column is shared the penalty's size has no measure but the constraint's own.
-            alone = 1 / torch.where(own > 0, own, torch.nan).nanmedian(1).values
-            ratio = torch.where(torch.isfinite(ratio), ratio, torch.where(torch.isfinite(alone), alone, 1))
-            found[number] = FIRST_PENALTY * ratio
-            if self.loop.options.penalty is not None:
-                found[number] = torch.full_like(ratio, self.loop.options.penalty)
-        eps = torch.finfo(like.dtype).eps
-        self._limits = {number: penalty / eps**0.5 for number, penalty in found.items()}
-        return found
-
-    def _is_stationary(
-        self, linearizer: Linearizer, values: Values, plain: TermInputs, penalties: Mapping[int, Tensor]
-    ) -> Bool[Tensor, "batch"]:
-        """Is the violation ½Σρc² of the constraints at a minimum, as far as its gradient can tell?"""
-        gradients, lengths, sizes = [], [], []
-        for number in self.terms.names:
-            block, assembly = linearizer.blocks[number], linearizer.assemblies[number]
-            residual, jacobian = block.linearizations(values, plain[number])
-            missed = residual if number in self.terms.equalities else residual.clamp(min=0)
-            counted = jacobian * (missed != 0)[:, :, None]
-            squared = missed * missed
-            size = squared[0].sum(0) if block.lanes_are_batch else squared.sum((1, 2))
-            penalty = penalties[number]
-            gradients.append(penalty[:, None] * assembly.placed_vector(block.pulled(jacobian, missed)))
-            lengths.append(penalty[:, None] * assembly.placed_vector((counted * counted).sum(1)))
-            sizes.append(penalty * size)
-        gradient, length, size = (torch.stack(parts).sum(0) for parts in (gradients, lengths, sizes))
-        for free in free_of_bounds(linearizer, values, self.bounds):
-            gradient = torch.where(free, gradient, 0)
-        return (gradient.abs() <= STATIONARY * (length * size[:, None]).sqrt()).all(1)
-
 
 def _listed(terms: ConstraintTerms, linearizer: Linearizer) -> Any:
     """The constraints as a function that a graph is recorded of."""
@@ -367,36 +315,6 @@ def _listed(terms: ConstraintTerms, linearizer: Linearizer) -> Any:
         return tuple(terms.residuals(linearizer, values, plain).values())
 
     return residuals
-
-
-def _merged(mask: Bool[Tensor, "batch"], new: Outcome, old: Outcome) -> Outcome:
-    """The new outcome of some problems, the old one of the others."""
-    history = History(*[chosen(mask, *pair) for pair in zip(*map(_columns, _as_long(new, old)), strict=True)])
-    names = ("cost", "status", "num_steps", "num_evaluations", "gradient_norm", "matrix")
-    figures = {name: chosen(mask, getattr(new, name), getattr(old, name)) for name in names}
-    values = tuple(chosen(mask, *pair) for pair in zip(new.values, old.values, strict=True))
-    return replace(new, values=values, history=history, **figures)
-
-
-def _columns(history: History) -> list[Tensor]:
-    return [getattr(history, one.name) for one in fields(history)]
-
-
-def _as_long(new: Outcome, old: Outcome) -> tuple[History, History]:
-    """Histories of the same number of steps."""
-    longest = max(new.history.cost.shape[1], old.history.cost.shape[1])
-
-    def padded(history: History) -> History:
-        rest = (0, longest - history.cost.shape[1])
-        columns = {one.name: getattr(history, one.name) for one in fields(history)}
-        return History(
-            **{
-                name: torch.nn.functional.pad(column, rest, value=False if column.dtype == torch.bool else torch.nan)
-                for name, column in columns.items()
-            }
-        )
-
-    return padded(new.history), padded(old.history)
 
 
 def _line(number: int, state: State) -> str:
