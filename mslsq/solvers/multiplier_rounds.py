@@ -164,7 +164,7 @@ class _Rounds:
         costs, of_costs = without_constraints(linearizer, prepared)
         cost = torch.zeros_like(outcome.cost)
         if costs.assemblies:
-            cost = plan.execution.run("cost alone", self.task.solver.execution, costs.cost, state.values, of_costs)
+            cost = plan.execution.run("cost alone", self.task.solver.execution, costs.cost, outcome.values, of_costs)
         outcome = replace(
             outcome,
             status=status,
@@ -238,17 +238,7 @@ class _Rounds:
         outcome, tolerance = state.outcome, self.loop.tolerance(state.values[0])
         assert outcome is not None  # that of the round
         running, ended = before.running, (outcome.status <= Status.STEP_TOLERANCE) | (outcome.status == Status.STALLED)
-        multipliers, penalties, measures = {}, {}, {}
-        for number, residual in residuals.items():
-            known, penalty = before.multipliers[number], before.penalties[number]
-            moved = known + penalty[:, None, None] * residual
-            moved = moved if number in self.terms.equalities else moved.clamp(min=0)
-            measure = (moved - known).abs().amax((1, 2)) / penalty
-            measures[number] = torch.where(running & ended, measure, before.measures[number])
-            multipliers[number] = chosen(running & ended, moved, known)
-            grows = running & ended & (measure > tolerance) & (measure > ENOUGH * before.measures[number])
-            limit = GROWTH * penalty
-            penalties[number] = torch.where(grows, torch.minimum(limit, self._limits[number]), penalty)
+        multipliers, penalties, measures = self._corrected(before, running & ended, residuals, tolerance)
         worst = torch.stack(list(measures.values())).amax(0)
         last = torch.stack(list(before.measures.values())).amax(0)
         violation = largest_violation(self.terms, residuals)
@@ -287,6 +277,23 @@ class _Rounds:
             stuck=stuck,
             stalled=stalled,
         )
+
+    def _corrected(
+        self, before: State, wanted: Bool[Tensor, "batch"], residuals: dict[int, PerRow], tolerance: float
+    ) -> tuple[dict[int, PerRow], dict[int, Tensor], dict[int, Tensor]]:
+        """Multipliers, penalties and measures after a round, of the problems whose round has ended."""
+        multipliers, penalties, measures = {}, {}, {}
+        for number, residual in residuals.items():
+            known, penalty = before.multipliers[number], before.penalties[number]
+            moved = known + penalty[:, None, None] * residual
+            moved = moved if number in self.terms.equalities else moved.clamp(min=0)
+            measure = (moved - known).abs().amax((1, 2)) / penalty
+            measures[number] = torch.where(wanted, measure, before.measures[number])
+            multipliers[number] = chosen(wanted, moved, known)
+            grows = wanted & (measure > tolerance) & (measure > ENOUGH * before.measures[number])
+            grown = torch.minimum(GROWTH * penalty, self._limits[number])
+            penalties[number] = torch.where(grows, grown, penalty)
+        return multipliers, penalties, measures
 
     def _improved(
         self,
