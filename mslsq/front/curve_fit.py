@@ -15,6 +15,7 @@ from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole
 from mslsq.front.fits.datasets import Sets, in_one_vector, joined
 from mslsq.front.fits.fitted import Fitted
+from mslsq.front.fits.limits import bounds_of_free
 from mslsq.front.fits.parameters import Parameters, started
 from mslsq.front.fits.residual import Noise, residual_of
 from mslsq.front.fits.result import CurveFit, of_all
@@ -69,7 +70,8 @@ def curve_fit(
             matrix (points, points). One for all points by default.
         absolute_sigma: `False`: only the ratios of sigma matter, the covariance is scaled by the reduced chi-square,
             Σ(r/sigma)² / (points − parameters). `True`: sigma is meant in the units of y, nothing is scaled.
-        bounds, project_start: as for `least_squares`; not together with fixed or tied parameters.
+        bounds, project_start: as for `least_squares`, in the form of p0. Bounds of a fixed parameter must contain its
+            value and may be left out; a tied one has none of its own.
         fixed: parameters that are held. Of a dict p0 a dict by name: a number or tensor to hold it at (differentiable;
             the name may be missing in p0), `True` to hold it at the start, a tensor of bool to hold those entries at
             the start. Of another p0 a tensor of bool, or a tree of them.
@@ -103,7 +105,7 @@ def curve_fit(
     """
     check_finite(nan_policy, t=t, y=y, sigma=sigma)
     fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise)
-    options = {"loss": loss, "bounds": bounds, "project_start": project_start}
+    options = {"loss": loss, "bounds": fit.bounds, "project_start": project_start}
     stated = stated_residual(fit.residual, fit.p0, fit.arguments, in_dims=fit.dims, **options)
     return fit_of(stated.statement.solved(solver, adjoint), fit, absolute_sigma, loss)
 
@@ -119,6 +121,8 @@ class Fit(NamedTuple):
     """The start of what is free."""
     points: Points
     division: Divided
+    bounds: Any
+    """Of what is free."""
     dims: Any
     """`in_dims` of p, the points and what is held."""
     t_dims: Any
@@ -150,20 +154,18 @@ class Fit(NamedTuple):
             y, sigma, mask, in_dims, sets = joined(t, y, p0, sigma, mask, in_dims)
             predicted = in_one_vector(model, sets)
         given = _checked(model, y, p0, sigma)
-        if bounds is not None and (fixed is not None or tied):
-            raise ProblemError(
-                "curve_fit takes bounds, or fixed and tied parameters, not both. Equal bounds hold a parameter."
-            )
         start = started(without_ties(p0, tied, fixed), y)
         measurements = Measurements(t, y, start, given, mask, in_dims, fill=sets is None)
         keys = tuple({**p0, **start, **(tied or {})}) if tied else ()
         division = divided(start, measurements.p0_dims, fixed, tied, keys)
+        bounds = bounds_of_free(bounds, start, measurements.p0_dims, division, tied, measurements.size)
         points, t_dims = measurements.prepare()
         dims = None
         if measurements.size is not None:
             dims = (division.free_dims, t_dims, 0, 0, 0, division.held_dims)
         residual = residual_of(predicted, division.scheme, noise)
-        return cls(model, sets, residual, division.free, points, division, dims, t_dims, measurements.sigma_kind, noise)
+        kind = measurements.sigma_kind
+        return cls(model, sets, residual, division.free, points, division, bounds, dims, t_dims, kind, noise)
 
     @property
     def arguments(self) -> tuple[Any, ...]:

@@ -91,9 +91,9 @@ class PreparedFit:
         adjoint: Adjoint | None = None,
     ):
         self._model, self._in_dims, self._absolute_sigma, self._loss = model, in_dims, absolute_sigma, loss
-        self._fit_options = {"fixed": fixed, "tied": tied, "noise": noise}
-        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, bounds=bounds, **self._fit_options)
-        options = {"in_dims": fit.dims, "loss": loss, "bounds": bounds, "project_start": project_start}
+        self._fit_options = {"fixed": fixed, "tied": tied, "noise": noise, "bounds": bounds}
+        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, **self._fit_options)
+        options = {"in_dims": fit.dims, "loss": loss, "bounds": fit.bounds, "project_start": project_start}
         self._solve = _PreparedWhole(fit.residual, fit.p0, fit.arguments, options, solver, adjoint)
 
     @outside_compiled_regions

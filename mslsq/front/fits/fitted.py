@@ -78,6 +78,12 @@ class Recipe:
         return self  # it never changes
 
     @property
+    def places(self) -> list[int]:
+        """Of the entries that were varied among those of all parameters."""
+        notes = ("",) * self.parameters.count if self.notes is None else self.notes
+        return [number for number, note in enumerate(notes) if not note]
+
+    @property
     def residual(self) -> Callable[..., Tensor]:
         """What was minimised."""
         model = self.model if self.sets is None else in_one_vector(self.model, self.sets)

@@ -34,7 +34,8 @@ def _notes(fit: "CurveFit") -> list[str]:
     if fit.solution.active == ():
         return list(fit.notes)
     on_bound = {-1: "at its lower bound", 0: "", 1: "at its upper bound"}
-    return [on_bound[int(side)] for side in fit.fitted.recipe.parameters.vector(fit.solution.active)]
+    sides = fit.fitted.recipe.parameters.vector(fit.solution.active).tolist()
+    return [note or on_bound[int(side)] for note, side in zip(fit.notes, sides, strict=True)]
 
 
 def correlations_of(fit: "CurveFit") -> list[tuple[str, str, float]]:

@@ -218,8 +218,8 @@ class CurveFit(Statistics):
             return recipe.parameters.tree(free)
         figures, notes = self._parameters.vector(self.value), self.notes
         figures = torch.where(torch.tensor([note == "tied" for note in notes], device=free.device), torch.nan, figures)
-        places = [number for number, note in enumerate(notes) if not note]
-        return self._parameters.tree(figures.index_copy(-1, torch.tensor(places, device=free.device), free))
+        places = torch.tensor(recipe.places, device=free.device)
+        return self._parameters.tree(figures.index_copy(-1, places, free))
 
     def _quantile(self, level: float) -> Float[Tensor, "*batch"]:
         return two_sided(level, self.degrees_of_freedom, self.fitted.recipe.absolute_sigma, self.chi_square.dtype)
@@ -246,7 +246,13 @@ def of_all(fitted: Fitted, solution: Solution) -> CurveFit:
 
     matrix = fitted.each(covariance)
     errors = parameters.tree(matrix.diagonal(dim1=-2, dim2=-1).sqrt())
-    return CurveFit(value, matrix, errors, replace(solution, value=value), fitted)
+    active = solution.active
+    if active != ():
+        free = recipe.free.vector(active)
+        places = torch.tensor(fitted.recipe.places, device=free.device)
+        zeros = torch.zeros((*free.shape[:-1], parameters.count), dtype=free.dtype, device=free.device)
+        active = parameters.tree(zeros.index_copy(-1, places, free))
+    return CurveFit(value, matrix, errors, replace(solution, value=value, active=active), fitted)
 
 
 pytree.register(
