@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from mslsq.front.batching import is_whole
 from mslsq.front.fits.datasets import Sets, in_one_vector, joined
 from mslsq.front.fits.fitted import Fitted
 from mslsq.front.fits.limits import bounds_of_free
+from mslsq.front.fits.orthogonal import ErrorsOfT, corrected, effective, errors_of_t
 from mslsq.front.fits.parameters import Parameters, started
 from mslsq.front.fits.residual import Noise, residual_of
 from mslsq.front.fits.result import CurveFit, of_all
@@ -52,6 +54,7 @@ def curve_fit(
     mask: Bool[Tensor, "*points"] | None = None,
     nan_policy: Literal["omit", "raise"] = "omit",
     noise: Noise = "normal",
+    sigma_t: Float[Tensor, "..."] | float | None = None,
     in_dims: Any = None,
     solver: Solver | None = None,
     loss: RobustLoss | None = None,
@@ -85,6 +88,12 @@ def curve_fit(
             infinite are an error.
         noise: "poisson": y are counts, of which the model gives the mean; minimised is half the deviance,
             Σ (y log(y/μ) − y + μ). The covariance is the inverse of Fisher's information, sigma is the counts' own.
+        sigma_t: the standard deviation of t, where t has errors as well: orthogonal distance regression, as ODRPACK
+            and `scipy.odr` do it. Minimised is ½ Σ ((model(p, t + δ) − y) / sigma)² + ½ Σ (δ / sigma_t)² over p and the
+            corrections δ of t, which are `fit.corrections`. y is then (points,), t a tensor (points,) or (points, k);
+            sigma_t is a number or broadcasts to t of one fit: (points,) one for each point, (k,) one for each
+            coordinate, (points, 1), (points, k); or has the shape of t and is mapped like it. Each point of the model
+            must be a function of its own t. Not with a loss, counts, several sets of data, or a matrix as sigma.
         in_dims: `torch.func.vmap`'s, over `(t, y, p0, sigma)`, the last of which may be left out: one independent fit
             per entry.
         solver, loss, adjoint: as for `least_squares`; a loss acts on (model − y) / sigma of each point. The covariance
@@ -103,10 +112,10 @@ def curve_fit(
     >>> fit = mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t) + p[2], t, y, torch.ones(3, dtype=torch.float64))
     >>> fit.value, fit.standard_errors
     """
-    check_finite(nan_policy, t=t, y=y, sigma=sigma)
-    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise)
+    check_finite(nan_policy, t=t, y=y, sigma=sigma, sigma_t=sigma_t)
+    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise, sigma_t, loss)
     options = {"loss": loss, "bounds": fit.bounds, "project_start": project_start}
-    stated = stated_residual(fit.residual, fit.p0, fit.arguments, in_dims=fit.dims, **options)
+    stated = stated_residual(fit.residual, fit.start, fit.arguments, in_dims=fit.dims, **options)
     return fit_of(stated.statement.solved(solver, adjoint), fit, absolute_sigma, loss)
 
 
@@ -116,19 +125,22 @@ class Fit(NamedTuple):
     model: Callable[[Any, Any], Any]
     sets: Sets | None
     residual: Callable[..., Tensor]
-    """What is minimised, of p and the points."""
-    p0: Any
-    """The start of what is free."""
+    """What is minimised, of the unknowns and the points."""
+    start: Any
+    """Of the unknowns: the parameters that are free, and the corrections of t."""
     points: Points
     division: Divided
     bounds: Any
     """Of what is free."""
     dims: Any
-    """`in_dims` of p, the points and what is held."""
+    """`in_dims` of the unknowns, the points, what is held and the errors of t."""
     t_dims: Any
     sigma: str
     """How the errors of y were given: "none", "number", "each", "matrix"."""
     noise: Noise
+    errors_of_t: ErrorsOfT | None
+    free_of: Callable[[list[Any]], Any] | None
+    """With errors of t: the free parameters from their leaves."""
 
     @classmethod
     def of(
@@ -144,6 +156,8 @@ class Fit(NamedTuple):
         tied: Any = None,
         bounds: Any = None,
         noise: Noise = "normal",
+        sigma_t: Any = None,
+        loss: RobustLoss | None = None,
     ) -> "Fit":
         """An error for anything that cannot be fitted."""
         one_of("curve_fit: noise", noise, ("normal", "poisson"), ProblemError)
@@ -160,22 +174,37 @@ class Fit(NamedTuple):
         division = divided(start, measurements.p0_dims, fixed, tied, keys)
         bounds = bounds_of_free(bounds, start, measurements.p0_dims, division, tied, measurements.size)
         points, t_dims = measurements.prepare()
+        kind, x0, x0_dims = measurements.sigma_kind, division.free, division.free_dims
+        residual, free_of, errors = residual_of(predicted, division.scheme, noise), None, None
+        if sigma_t is not None:
+            others = {"several sets of data": sets is not None, "noise='poisson'": noise == "poisson"}
+            others["a robust loss"] = loss is not None
+            errors = errors_of_t(t, measurements.t_dims[0], y, measurements.y_dim, sigma_t, kind, others)
+            residual, x0, x0_dims, bounds, free_of = corrected(residual, x0, x0_dims, bounds, errors)
         dims = None
         if measurements.size is not None:
-            dims = (division.free_dims, t_dims, 0, 0, 0, division.held_dims)
-        residual = residual_of(predicted, division.scheme, noise)
-        kind = measurements.sigma_kind
-        return cls(model, sets, residual, division.free, points, division, bounds, dims, t_dims, kind, noise)
+            dims = (x0_dims, t_dims, 0, 0, 0, division.held_dims, *(() if errors is None else (errors.dim,)))
+        return cls(model, sets, residual, x0, points, division, bounds, dims, t_dims, kind, noise, errors, free_of)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """Of the residual, behind p."""
-        return (*self.points, self.division.held)
+        return (*self.points, self.division.held, *(() if self.errors_of_t is None else (self.errors_of_t.sigma,)))
+
+    def of_parameters(self, solution: Solution) -> tuple[Solution, tuple[Tensor, ...]]:
+        """The solution for the free parameters alone; and with errors of t its corrections in standard deviations, and
+        these standard deviations."""
+        if self.errors_of_t is None or self.free_of is None:
+            return solution, ()
+        *leaves, u = solution.value
+        active = solution.active if solution.active == () else self.free_of(solution.active[:-1])
+        return replace(solution, value=self.free_of(leaves), active=active), (u, self.errors_of_t.sigma.expand(u.shape))
 
 
 def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | None) -> CurveFit:
     """The solution of `fit.residual` with its covariance."""
-    solution, batched = solved.solution, solved.statement.size is not None
+    solution, of_t = fit.of_parameters(solved.solution)
+    batched = solved.statement.size is not None
     free, division = Parameters.of(solution.value, int(batched)), fit.division
     recipe = {
         "model": fit.model,
@@ -195,11 +224,16 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
     vector = free.vector(solution.value)
 
     def fitted(covariance: Tensor) -> Fitted:
-        return Fitted.of(fit.points, division.held, vector, covariance, fit.t_dims, **recipe)
+        return Fitted.of(fit.points, division.held, vector, covariance, fit.t_dims, of_t, **recipe)
 
-    r, jacobian = solved.residual_and_jacobian()
-    if fit.noise == "poisson":
+    if of_t:
         before = fitted(torch.diag_embed(vector))  # asked for no errors
+        both = before.each(lambda one: effective(before, one))
+        r, jacobian = both if batched else (both[0][None], both[1][None])
+    else:
+        r, jacobian = solved.residual_and_jacobian()
+    if fit.noise == "poisson":
+        before = fitted(torch.diag_embed(vector))
         rows = before.each(before.information_rows)
         jacobian = rows if batched else rows[None]
 
@@ -226,7 +260,7 @@ def _held(solution: Solution, size: int, count: int, device: torch.device) -> Bo
 
 def _covariance(
     jacobian: Float[Tensor, "rows n"],
-    r: Float[Tensor, "rows"],
+    r: Float[Tensor, "residuals"],
     used: Tensor,
     held: Bool[Tensor, "n"],
     absolute_sigma: bool,
@@ -250,11 +284,12 @@ def _covariance(
     n = jacobian.shape[1]
     eye = torch.eye(n, dtype=r.dtype, device=r.device)
     unit = torch.cat((unit, torch.where(held, eye, 0)))  # a row for each that is held makes it a system of its own
-    if len(r) < n:
-        unit = torch.nn.functional.pad(unit, (0, 0, 0, n - len(r)))
+    rows = len(jacobian)
+    if rows < n:
+        unit = torch.nn.functional.pad(unit, (0, 0, 0, n - rows))
     triangle = _triangle(unit)
     pivots = triangle.diagonal().abs()
-    regular = finite & positive.all() & (pivots > max(len(r), n) * torch.finfo(r.dtype).eps).all()
+    regular = finite & positive.all() & (pivots > max(rows, n) * torch.finfo(r.dtype).eps).all()
     inverse = torch.linalg.solve_triangular(torch.where(regular, triangle, eye), eye, upper=True)
     inverse = inverse / torch.where(positive, length, torch.ones_like(length))[:, None]
     covariance = inverse @ inverse.mT

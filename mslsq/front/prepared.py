@@ -84,6 +84,7 @@ class PreparedFit:
         fixed: Any = None,
         tied: Any = None,
         noise: Noise = "normal",
+        sigma_t: Any = None,
         mask: Tensor | None = None,
         in_dims: Any = None,
         solver: Solver | None = None,
@@ -92,16 +93,19 @@ class PreparedFit:
     ):
         self._model, self._in_dims, self._absolute_sigma, self._loss = model, in_dims, absolute_sigma, loss
         self._fit_options = {"fixed": fixed, "tied": tied, "noise": noise, "bounds": bounds}
-        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, **self._fit_options)
+        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, sigma_t=sigma_t, loss=loss, **self._fit_options)
         options = {"in_dims": fit.dims, "loss": loss, "bounds": fit.bounds, "project_start": project_start}
-        self._solve = _PreparedWhole(fit.residual, fit.p0, fit.arguments, options, solver, adjoint)
+        self._solve = _PreparedWhole(fit.residual, fit.start, fit.arguments, options, solver, adjoint)
 
     @outside_compiled_regions
-    def __call__(self, t: Any, y: Tensor, p0: Any, *, sigma: Any = None, mask: Tensor | None = None) -> CurveFit:
-        """As `mslsq.curve_fit(model, t, y, p0, sigma=sigma, mask=mask, ...)` with the options that it was prepared
-        with."""
-        fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, **self._fit_options)
-        return fit_of(self._solve.solved(fit.p0, fit.arguments), fit, self._absolute_sigma, self._loss)
+    def __call__(
+        self, t: Any, y: Tensor, p0: Any, *, sigma: Any = None, mask: Tensor | None = None, sigma_t: Any = None
+    ) -> CurveFit:
+        """As `mslsq.curve_fit(model, t, y, p0, sigma=sigma, mask=mask, sigma_t=sigma_t, ...)` with the options that it
+        was prepared with."""
+        options = {**self._fit_options, "sigma_t": sigma_t, "loss": self._loss}
+        fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, **options)
+        return fit_of(self._solve.solved(fit.start, fit.arguments), fit, self._absolute_sigma, self._loss)
 
 
 class _PreparedWhole(PreparedResidual):
@@ -187,8 +191,8 @@ def prepared(
 
     Returns:
         A callable `(x0, args=())`; of a problem `(values, data=None)`; of `curve_fit`
-        `(t, y, p0, *, sigma=None, mask=None)`. It returns what the front door does, with the same derivatives, under
-        the same transforms.
+        `(t, y, p0, *, sigma=None, mask=None, sigma_t=None)`. It returns what the front door does, with
+        the same derivatives, under the same transforms.
 
     Raises:
         ProblemError (a ValueError): something is wrong with the example; or, when called, the arguments are of other

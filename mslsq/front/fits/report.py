@@ -97,6 +97,8 @@ def _statistics(fit: "CurveFit") -> Iterator[str]:
     yield f"  AIC                   {float(figures['aic']):.8g}"
     yield f"  BIC                   {float(figures['bic']):.8g}"
     yield f"  R squared             {float(figures['r_squared']):.8g}"
+    for in_deviations in fit.fitted.tensors.errors_of_t[:1]:
+        yield f"  corrections of t      up to {float(in_deviations.abs().max()):.3g} standard deviations"
 
 
 def _solve(fit: "CurveFit") -> Iterator[str]:

@@ -49,6 +49,13 @@ class CurveFit(Statistics):
     fitted: Fitted
     """What was fitted: points and model."""
 
+    @property
+    def corrections(self) -> Any:
+        """Of a fit with `sigma_t` the corrections δ of t, in its shape: the curve is nearest to the measured points at
+        t + δ. `()` of other fits."""
+        of_t = self.fitted.tensors.errors_of_t
+        return of_t[0] * of_t[1] if of_t else ()
+
     @outside_compiled_regions
     def report(self, index: int | tuple[int, ...] | None = None) -> str:
         """The fit as a page of text: parameters with errors, correlations above 0.1, statistics, how the solve ended.
@@ -170,6 +177,11 @@ class CurveFit(Statistics):
             value, errors = (self._parameters.vector(tree) for tree in (self.value, self.standard_errors))
             reach = quantile[..., None] * errors
             return Interval(self._parameters.tree(value - reach), self._parameters.tree(value + reach))
+        if self.fitted.tensors.errors_of_t:
+            raise ProblemError(
+                "confidence_interval(method='profile') of a fit with errors of t is not known: its corrections would "
+                "have to be found again for every value. Use method='linear'."
+            )
         if self.solution.active != ():
             raise ProblemError(
                 "confidence_interval(method='profile') of a fit with bounds is not known, since they may cut a profile "
