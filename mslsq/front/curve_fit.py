@@ -1,9 +1,8 @@
 """`curve_fit`: a model, points and their errors, in SciPy's meaning: values and their standard errors."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,6 +13,7 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole
+from mslsq.front.fits.covariance import covariance_of_one, on_bounds, warn_where_infinite
 from mslsq.front.fits.datasets import Sets, in_one_vector, joined
 from mslsq.front.fits.fitted import Fitted
 from mslsq.front.fits.limits import bounds_of_free
@@ -22,20 +22,15 @@ from mslsq.front.fits.parameters import Parameters, started
 from mslsq.front.fits.residual import Noise, residual_of
 from mslsq.front.fits.result import CurveFit, of_all
 from mslsq.front.fits.scheme import Divided, divided, without_ties
-from mslsq.front.measurements import Measurements, Points, check_finite
+from mslsq.front.measurements import Measurements, NanPolicy, Points, check_finite, spoiled
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import Solved
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
-from mslsq.private import is_wrapped
 from mslsq.problem.errors import DtypeError, ProblemError
 from mslsq.solution import Solution
 from mslsq.solvers import Solver
 from mslsq.validation import one_of
-
-
-class CovarianceWarning(UserWarning):
-    """The covariance of a fit could not be estimated: its entries are infinite."""
 
 
 @outside_compiled_regions
@@ -52,7 +47,7 @@ def curve_fit(
     fixed: Any = None,
     tied: Mapping[str, Callable[[Any], Tensor]] | None = None,
     mask: Bool[Tensor, "*points"] | None = None,
-    nan_policy: Literal["omit", "raise"] = "omit",
+    nan_policy: NanPolicy = "omit",
     noise: Noise = "normal",
     sigma_t: Float[Tensor, "..."] | float | None = None,
     in_dims: Any = None,
@@ -85,7 +80,8 @@ def curve_fit(
             degrees of freedom; their t, where it is as long as y and mapped like it, is replaced by that of a point
             that counts, so that padding need not make sense to the model. (Not where y is a pytree.)
         nan_policy: "omit": points whose y is NaN do not count. "raise": entries of t, y or sigma that are NaN or
-            infinite are an error.
+            infinite are an error. "propagate": a fit with a NaN among the t, y or sigma of points that count has NaN as
+            its values, errors and statistics; other fits of a batch are what they are.
         noise: "poisson": y are counts, of which the model gives the mean; minimised is half the deviance,
             Σ (y log(y/μ) − y + μ). The covariance is the inverse of Fisher's information, sigma is the counts' own.
         sigma_t: the standard deviation of t, where t has errors as well: orthogonal distance regression, as ODRPACK
@@ -113,7 +109,7 @@ def curve_fit(
     >>> fit.value, fit.standard_errors
     """
     check_finite(nan_policy, t=t, y=y, sigma=sigma, sigma_t=sigma_t)
-    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise, sigma_t, loss)
+    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise, sigma_t, loss, nan_policy)
     options = {"loss": loss, "bounds": fit.bounds, "project_start": project_start}
     stated = stated_residual(fit.residual, fit.start, fit.arguments, in_dims=fit.dims, **options)
     return fit_of(stated.statement.solved(solver, adjoint), fit, absolute_sigma, loss)
@@ -141,6 +137,8 @@ class Fit(NamedTuple):
     errors_of_t: ErrorsOfT | None
     free_of: Callable[[list[Any]], Any] | None
     """With errors of t: the free parameters from their leaves."""
+    propagates: bool
+    """Is a fit NaN of which a point that counts is?"""
 
     @classmethod
     def of(
@@ -158,6 +156,7 @@ class Fit(NamedTuple):
         noise: Noise = "normal",
         sigma_t: Any = None,
         loss: RobustLoss | None = None,
+        nan_policy: NanPolicy = "omit",
     ) -> "Fit":
         """An error for anything that cannot be fitted."""
         one_of("curve_fit: noise", noise, ("normal", "poisson"), ProblemError)
@@ -169,7 +168,7 @@ class Fit(NamedTuple):
             predicted = in_one_vector(model, sets)
         given = _checked(model, y, p0, sigma)
         start = started(without_ties(p0, tied, fixed), y)
-        measurements = Measurements(t, y, start, given, mask, in_dims, fill=sets is None)
+        measurements = Measurements(t, y, start, given, mask, in_dims, sets is None, nan_policy)
         keys = tuple({**p0, **start, **(tied or {})}) if tied else ()
         division = divided(start, measurements.p0_dims, fixed, tied, keys)
         bounds = bounds_of_free(bounds, start, measurements.p0_dims, division, tied, measurements.size)
@@ -184,7 +183,8 @@ class Fit(NamedTuple):
         dims = None
         if measurements.size is not None:
             dims = (x0_dims, t_dims, 0, 0, 0, division.held_dims, *(() if errors is None else (errors.dim,)))
-        return cls(model, sets, residual, x0, points, division, bounds, dims, t_dims, kind, noise, errors, free_of)
+        solve = residual, x0, points, division, bounds, dims, t_dims
+        return cls(model, sets, *solve, kind, noise, errors, free_of, nan_policy == "propagate")
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -223,104 +223,41 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
     }
     vector = free.vector(solution.value)
 
-    def fitted(covariance: Tensor) -> Fitted:
+    def fitted(vector: Tensor, covariance: Tensor, of_t: tuple[Tensor, ...]) -> Fitted:
         return Fitted.of(fit.points, division.held, vector, covariance, fit.t_dims, of_t, **recipe)
 
     if of_t:
-        before = fitted(torch.diag_embed(vector))  # asked for no errors
+        before = fitted(vector, torch.diag_embed(vector), of_t)  # asked for no errors
         both = before.each(lambda one: effective(before, one))
         r, jacobian = both if batched else (both[0][None], both[1][None])
     else:
         r, jacobian = solved.residual_and_jacobian()
     if fit.noise == "poisson":
-        before = fitted(torch.diag_embed(vector))
+        before = fitted(vector, torch.diag_embed(vector), of_t)
         rows = before.each(before.information_rows)
         jacobian = rows if batched else rows[None]
 
-    held = _held(solution, len(jacobian), jacobian.shape[-1], r.device)
+    held = on_bounds(solution, len(jacobian), jacobian.shape[-1], r.device)
 
     def covariance(jacobian: Tensor, r: Tensor, used: Tensor, held: Tensor) -> Tensor:
-        return _covariance(jacobian, r, used, held, recipe["absolute_sigma"], loss)
+        return covariance_of_one(jacobian, r, used, held, recipe["absolute_sigma"], loss)
 
     if batched:
         matrix = vmap(covariance)(jacobian, r, fit.points.used, held)
     else:
         matrix = covariance(jacobian[0], r[0], fit.points.used, held[0])
-    _warn_where_infinite(matrix)
-    return of_all(fitted(matrix), solution)
-
-
-def _held(solution: Solution, size: int, count: int, device: torch.device) -> Bool[Tensor, "batch n"]:
-    """Which parameters are on their bounds."""
-    leaves = pytree.leaves(solution.active)
-    if not leaves:
-        return torch.zeros(size, count, dtype=torch.bool, device=device)
-    return torch.cat([leaf.reshape(size, -1) for leaf in leaves], 1) != 0
-
-
-def _covariance(
-    jacobian: Float[Tensor, "rows n"],
-    r: Float[Tensor, "residuals"],
-    used: Tensor,
-    held: Bool[Tensor, "n"],
-    absolute_sigma: bool,
-    loss: RobustLoss | None,
-) -> Float[Tensor, "n n"]:
-    """(JᵀJ)⁻¹ of one fit, times the reduced chi-square unless sigma is absolute; infinite where there is none. What a
-    bound holds is known: its rows and columns are zero."""
-    squared = r * r
-    jacobian = torch.where(held, 0, jacobian)
-    if loss is not None:
-        rho, slope, curvature = loss.derivatives(squared)
-        scale = (slope + 2 * curvature * squared).clamp(min=torch.finfo(r.dtype).eps).sqrt()
-        jacobian, squared = scale[:, None] * jacobian, rho
-    # Columns brought to length one, so that the rank does not depend on the units of the parameters.
-    length = torch.linalg.vector_norm(jacobian, dim=0)
-    finite = torch.isfinite(length).all()
-    positive = (length > 0) | held
-    length = torch.where(held, torch.ones_like(length), length)
-    unit = jacobian / torch.where(positive, length, torch.ones_like(length))
-    unit = torch.where(finite, unit, torch.zeros_like(unit))
-    n = jacobian.shape[1]
-    eye = torch.eye(n, dtype=r.dtype, device=r.device)
-    unit = torch.cat((unit, torch.where(held, eye, 0)))  # a row for each that is held makes it a system of its own
-    rows = len(jacobian)
-    if rows < n:
-        unit = torch.nn.functional.pad(unit, (0, 0, 0, n - rows))
-    triangle = _triangle(unit)
-    pivots = triangle.diagonal().abs()
-    regular = finite & positive.all() & (pivots > max(rows, n) * torch.finfo(r.dtype).eps).all()
-    inverse = torch.linalg.solve_triangular(torch.where(regular, triangle, eye), eye, upper=True)
-    inverse = inverse / torch.where(positive, length, torch.ones_like(length))[:, None]
-    covariance = inverse @ inverse.mT
-    if not absolute_sigma:
-        freedom = used.sum() - n
-        covariance = covariance * (squared.sum() / freedom.clamp(min=1))
-        regular = regular & (freedom > 0)
-    covariance = torch.where(held[:, None] | held, 0, covariance)
-    covariance = torch.where(regular, covariance, torch.full_like(covariance, torch.inf))
-    return torch.where(finite, covariance, torch.full_like(covariance, torch.nan))
-
-
-def _triangle(matrix: Float[Tensor, "rows n"]) -> Float[Tensor, "n n"]:
-    """R of QR: squares no condition number."""
-    return torch.linalg.qr(matrix, mode="reduced").R
-
-
-def _warn_where_infinite(covariance: Tensor) -> None:
-    """Say which fits have no covariance, where values can be looked at."""
-    if is_wrapped(covariance):
-        return
-    failed = ~torch.isfinite(covariance).all(-1).all(-1)
-    if not bool(failed.any()):
-        return
-    which = "the fit" if failed.ndim == 0 else f"{int(failed.sum())} of {failed.numel()} fits"
-    warnings.warn(
-        f"The covariance of {which} could not be estimated: the data do not determine all parameters, or there are "
-        "not more points than parameters, or the residual is not finite. Its entries are inf or NaN.",
-        CovarianceWarning,
-        stacklevel=4,
+    if not fit.propagates:
+        warn_where_infinite(matrix)
+        return of_all(fitted(vector, matrix, of_t), solution)
+    nan = fitted(vector, matrix, of_t).each(
+        lambda one: spoiled((*one.t, *one.errors_of_t), one.y, one.whitening, one.used)
     )
+    warn_where_infinite(torch.where(nan[..., None, None], 0.0, matrix))
+    vector, matrix, *of_t = (
+        torch.where(nan.reshape(*nan.shape, *(1,) * (x.ndim - nan.ndim)), torch.nan, x) for x in (vector, matrix, *of_t)
+    )
+    solution = replace(solution, value=free.tree(vector), cost=torch.where(nan, torch.nan, solution.cost))
+    return of_all(fitted(vector, matrix, tuple(of_t)), solution)
 
 
 def _checked(model: Any, y: Any, p0: Any, sigma: Any) -> Tensor | None:

@@ -13,6 +13,7 @@ from mslsq.front.batching import is_whole, taken_apart, tensor_of
 from mslsq.front.curve_fit import CurveFit, Fit, curve_fit, fit_of
 from mslsq.front.fits.residual import Noise
 from mslsq.front.leaves import Start
+from mslsq.front.measurements import NanPolicy, check_finite
 from mslsq.front.prepared_call import Prepared
 from mslsq.front.problem_statement import BOUNDS, stated
 from mslsq.front.residual_statement import StatedResidual, stated_residual
@@ -86,14 +87,16 @@ class PreparedFit:
         noise: Noise = "normal",
         sigma_t: Any = None,
         mask: Tensor | None = None,
+        nan_policy: NanPolicy = "omit",
         in_dims: Any = None,
         solver: Solver | None = None,
         loss: RobustLoss | None = None,
         adjoint: Adjoint | None = None,
     ):
         self._model, self._in_dims, self._absolute_sigma, self._loss = model, in_dims, absolute_sigma, loss
-        self._fit_options = {"fixed": fixed, "tied": tied, "noise": noise, "bounds": bounds}
-        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, sigma_t=sigma_t, loss=loss, **self._fit_options)
+        self._fit_options: dict[str, Any] = {"fixed": fixed, "tied": tied, "noise": noise, "bounds": bounds}
+        self._fit_options |= {"loss": loss, "nan_policy": nan_policy}
+        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, sigma_t=sigma_t, **self._fit_options)
         options = {"in_dims": fit.dims, "loss": loss, "bounds": fit.bounds, "project_start": project_start}
         self._solve = _PreparedWhole(fit.residual, fit.start, fit.arguments, options, solver, adjoint)
 
@@ -103,7 +106,8 @@ class PreparedFit:
     ) -> CurveFit:
         """As `mslsq.curve_fit(model, t, y, p0, sigma=sigma, mask=mask, sigma_t=sigma_t, ...)` with the options that it
         was prepared with."""
-        options = {**self._fit_options, "sigma_t": sigma_t, "loss": self._loss}
+        check_finite(self._fit_options["nan_policy"], t=t, y=y, sigma=sigma, sigma_t=sigma_t)
+        options = {**self._fit_options, "sigma_t": sigma_t}
         fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, **options)
         return fit_of(self._solve.solved(fit.start, fit.arguments), fit, self._absolute_sigma, self._loss)
 
