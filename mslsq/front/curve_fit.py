@@ -16,7 +16,7 @@ from mslsq.front.batching import is_whole
 from mslsq.front.fits.covariance import covariance_of_one, on_bounds, warn_where_infinite
 from mslsq.front.fits.datasets import Sets, in_one_vector, joined
 from mslsq.front.fits.fitted import Fitted
-from mslsq.front.fits.limits import bounds_of_free
+from mslsq.front.fits.limits import bounds_of_free, limits_of
 from mslsq.front.fits.orthogonal import ErrorsOfT, corrected, effective, errors_of_t
 from mslsq.front.fits.parameters import Parameters, started
 from mslsq.front.fits.residual import Noise, residual_of
@@ -222,9 +222,10 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
         "mode": solved.jacobian_mode,
     }
     vector = free.vector(solution.value)
+    limits = limits_of(solved.statement, vector, len(free.shapes))
 
     def fitted(vector: Tensor, covariance: Tensor, of_t: tuple[Tensor, ...]) -> Fitted:
-        return Fitted.of(fit.points, division.held, vector, covariance, fit.t_dims, of_t, **recipe)
+        return Fitted.of(fit.points, division.held, vector, covariance, fit.t_dims, of_t, limits, **recipe)
 
     if of_t:
         before = fitted(vector, torch.diag_embed(vector), of_t)  # asked for no errors

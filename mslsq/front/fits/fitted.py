@@ -119,6 +119,8 @@ class One(NamedTuple):
     errors_of_t: tuple[Tensor, ...] = ()
     """Of a fit with errors of t its corrections in standard deviations, and these standard deviations, both in the
     shape of t."""
+    bounds: tuple[Tensor, ...] = ()
+    """Of a fit with bounds the lower and the upper one of each free parameter, (n,)."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,7 @@ class Fitted:
         covariance: Tensor,
         t_dims: Any,
         errors_of_t: tuple[Tensor, ...] = (),
+        bounds: tuple[Tensor, ...] = (),
         **recipe: Any,
     ) -> "Fitted":
         """From what a solve was given and has found; `t_dims` is the tree of batch axes of t."""
@@ -153,6 +156,7 @@ class Fitted:
             points.used,
             held,
             errors_of_t,
+            bounds,
         )
         frame = pytree.unflatten(places, structure)
         return cls(tensors, Recipe(t=frame, t_dims=tuple(dims[number] for number in numbers), **recipe))
@@ -165,8 +169,8 @@ class Fitted:
     @property
     def dims(self) -> One:
         """The batch axes of the tensors within those."""
-        of_t: Any = (0,) * len(self.tensors.errors_of_t)
-        return One(0, 0, self.recipe.t_dims, 0, 0, 0, self.recipe.held_dims, of_t)  # pyright: ignore[reportArgumentType]
+        more: Any = (0,) * len(self.tensors.errors_of_t), (0,) * len(self.tensors.bounds)
+        return One(0, 0, self.recipe.t_dims, 0, 0, 0, self.recipe.held_dims, *more)  # pyright: ignore[reportArgumentType]
 
     def each(self, function: Callable[..., Any], *others: Any, dims: tuple[int | None, ...] = ()) -> Any:
         """`function(one, *others)` of every fit; `dims` is 0 for those of the others that differ between the fits."""

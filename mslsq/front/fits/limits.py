@@ -4,12 +4,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mslsq import pytree
 from mslsq.front.batching import is_whole, shape_of_one
 from mslsq.front.bounds import SIDES, by_leaf, of_shape, pair_of, tensor_like
 from mslsq.front.fits.scheme import Divided
+from mslsq.front.statement import Statement
 from mslsq.levels import at_the_bottom
 from mslsq.problem.errors import ProblemError
 
@@ -55,6 +58,25 @@ def bounds_of_free(
                 found.append(value)
         result.append(found)
     return tuple(result)
+
+
+def limits_of(
+    statement: Statement, like: Float[Tensor, "*batch n"], count: int
+) -> tuple[Float[Tensor, "*batch n"], ...]:
+    """Lower and upper bounds of the first `count` unknowns, one after the other; nothing where there are no bounds."""
+    bounds = statement.bounds.of
+    if not bounds:
+        return ()
+    sides = []
+    for side, nothing in ((0, -math.inf), (1, math.inf)):
+        parts = []
+        for unknown in statement.system.unknowns[:count]:
+            if unknown.is_bounded:
+                parts.append(bounds[unknown.bounds[side]].tensor[..., 0, :].expand(*like.shape[:-1], -1))
+            else:
+                parts.append(like.new_full((*like.shape[:-1], unknown.space.storage_dim), nothing))
+        sides.append(torch.cat(parts, -1))
+    return tuple(sides)
 
 
 def _of_untied(side: Any, start: Any, tied: Mapping[Any, Any], which: str) -> Any:

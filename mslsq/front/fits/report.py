@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from mslsq.front.bounds import SIDES
+from mslsq.front.fits.intervals import Interval
+
 if TYPE_CHECKING:
     from mslsq.front.fits.result import CurveFit
 
@@ -53,9 +56,10 @@ def statistics_of(fit: "CurveFit") -> dict[str, "torch.Tensor"]:
     return {name: getattr(fit, name).detach() for name in names}
 
 
-def report_of(fit: "CurveFit") -> str:
+def report_of(fit: "CurveFit", interval: Interval | None, level: float) -> str:
     """All that is known of one fit, for people."""
-    return "\n".join([*_parameters(fit), *_correlations(fit), *_statistics(fit), *_solve(fit)])
+    intervals = () if interval is None else _intervals(fit, interval, level)
+    return "\n".join([*_parameters(fit), *intervals, *_correlations(fit), *_statistics(fit), *_solve(fit)])
 
 
 def _parameters(fit: "CurveFit") -> Iterator[str]:
@@ -70,6 +74,20 @@ def _parameters(fit: "CurveFit") -> Iterator[str]:
     known = "as sigma says" if fit.fitted.recipe.absolute_sigma else "scaled by the reduced chi-square"
     known = "those of counts" if fit.fitted.recipe.noise == "poisson" else known
     yield f"  standard errors: {known}"
+
+
+def _intervals(fit: "CurveFit", interval: Interval, level: float) -> Iterator[str]:
+    yield f"Intervals of {level:.4g}"
+    lower, upper = (fit.fitted.recipe.parameters.vector(side).tolist() for side in interval)
+    notes = [""] * len(fit.names)
+    bounds = [side.tolist() for side in fit.fitted.tensors.bounds]
+    for place, *limits in zip(fit.fitted.recipe.places, *bounds, strict=True) if bounds else ():
+        ends = zip(SIDES, (lower[place], upper[place]), limits, strict=True)
+        at = [side for side, end, limit in ends if end == limit]
+        notes[place] = f"ends at its {' and its '.join(at)} bound" if at else ""
+    width = max(map(len, fit.names))
+    for name, low, high, note in zip(fit.names, lower, upper, notes, strict=True):
+        yield f"  {name:<{width}}  {low:>14.8g}  {high:>14.8g}  {note}".rstrip()
 
 
 def _correlations(fit: "CurveFit") -> Iterator[str]:

@@ -57,13 +57,18 @@ class CurveFit(Statistics):
         return of_t[0] * of_t[1] if of_t else ()
 
     @outside_compiled_regions
-    def report(self, index: int | tuple[int, ...] | None = None) -> str:
+    def report(
+        self, index: int | tuple[int, ...] | None = None, *, interval: Method | None = None, level: float = 0.95
+    ) -> str:
         """The fit as a page of text: parameters with errors, correlations above 0.1, statistics, how the solve ended.
 
         Args:
             index: which fit of a batch. (Tables of all: `to_pandas()`, or the tensors themselves.)
+            interval: with confidence intervals of this method, which also says which of them end at a bound.
+            level: of the intervals.
         """
-        return report_of(self if index is None and self.solution.cost.ndim == 0 else self.of_problem(index))
+        one = self if index is None and self.solution.cost.ndim == 0 else self.of_problem(index)
+        return report_of(one, None if interval is None else one.confidence_interval(level, interval), level)
 
     def of_problem(self, index: int | tuple[int, ...] | None) -> "CurveFit":
         """One fit of a batch, as if it had been made alone.
@@ -166,10 +171,12 @@ class CurveFit(Statistics):
 
         Returns:
             (lower, upper), each in the shape of `value`. Ends of a profile that never rises as far are infinite; those
-            that could not be found are NaN, with a `ProfileWarning`. Tied parameters have no profile (NaN).
+            that could not be found are NaN, with a `ProfileWarning`. Tied parameters have no profile (NaN). Of a fit
+            with bounds no profile goes beyond them: where χ² has not risen as far at the bound of a parameter, the end
+            is that bound.
 
         Raises:
-            ProblemError: a profile of a fit with bounds, which may cut it off, is not known.
+            ProblemError: a profile of a fit with errors of t is not known.
         """
         one_of("confidence_interval: method", method, ("linear", "profile"), ProblemError)
         quantile = self._quantile(level)
@@ -181,11 +188,6 @@ class CurveFit(Statistics):
             raise ProblemError(
                 "confidence_interval(method='profile') of a fit with errors of t is not known: its corrections would "
                 "have to be found again for every value. Use method='linear'."
-            )
-        if self.solution.active != ():
-            raise ProblemError(
-                "confidence_interval(method='profile') of a fit with bounds is not known, since they may cut a profile "
-                "off. Use method='linear', or fit without bounds."
             )
         ends = profile_ends(self.fitted, quantile, self.chi_square, self._variance_of_noise())
         return Interval(self._of_all(ends[..., 0]), self._of_all(ends[..., 1]))
