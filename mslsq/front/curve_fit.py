@@ -19,6 +19,7 @@ from mslsq.front.fits.fitted import Fitted
 from mslsq.front.fits.limits import bounds_of_free, limits_of
 from mslsq.front.fits.orthogonal import ErrorsOfT, corrected, effective, errors_of_t
 from mslsq.front.fits.parameters import Parameters, started
+from mslsq.front.fits.pieces import in_pieces, is_for_pieces
 from mslsq.front.fits.residual import Noise, residual_of
 from mslsq.front.fits.result import CurveFit, of_all
 from mslsq.front.fits.scheme import Divided, divided, without_ties
@@ -91,7 +92,8 @@ def curve_fit(
             coordinate, (points, 1), (points, k); or has the shape of t and is mapped like it. Each point of the model
             must be a function of its own t. Not with a loss, counts, several sets of data, or a matrix as sigma.
         in_dims: `torch.func.vmap`'s, over `(t, y, p0, sigma)`, the last of which may be left out: one independent fit
-            per entry.
+            per entry. More than 8,192 fits (without bounds, outside of transforms, with a solver that has no callback,
+            budget of time or table) are solved in slices; their solution has no history.
         solver, loss, adjoint: as for `least_squares`; a loss acts on (model − y) / sigma of each point. The covariance
             is then that of SciPy with a loss: from the Jacobian scaled by ρ' + 2 ρ'' r².
 
@@ -111,8 +113,14 @@ def curve_fit(
     check_finite(nan_policy, t=t, y=y, sigma=sigma, sigma_t=sigma_t)
     fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise, sigma_t, loss, nan_policy)
     options = {"loss": loss, "bounds": fit.bounds, "project_start": project_start}
-    stated = stated_residual(fit.residual, fit.start, fit.arguments, in_dims=fit.dims, **options)
-    return fit_of(stated.statement.solved(solver, adjoint), fit, absolute_sigma, loss)
+
+    def found(fit: Fit) -> CurveFit:
+        stated = stated_residual(fit.residual, fit.start, fit.arguments, in_dims=fit.dims, **options)
+        return fit_of(stated.statement.solved(solver, adjoint), fit, absolute_sigma, loss)
+
+    result = in_pieces(found, fit) if is_for_pieces(fit, solver) else found(fit)
+    warn_where_infinite(result.fitted.tensors, nan_policy == "propagate")
+    return result
 
 
 class Fit(NamedTuple):
@@ -248,12 +256,10 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
     else:
         matrix = covariance(jacobian[0], r[0], fit.points.used, held[0])
     if not fit.propagates:
-        warn_where_infinite(matrix)
         return of_all(fitted(vector, matrix, of_t), solution)
     nan = fitted(vector, matrix, of_t).each(
         lambda one: spoiled((*one.t, *one.errors_of_t), one.y, one.whitening, one.used)
     )
-    warn_where_infinite(torch.where(nan[..., None, None], 0.0, matrix))
     vector, matrix, *of_t = (
         torch.where(nan.reshape(*nan.shape, *(1,) * (x.ndim - nan.ndim)), torch.nan, x) for x in (vector, matrix, *of_t)
     )

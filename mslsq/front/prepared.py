@@ -11,6 +11,7 @@ from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole, taken_apart, tensor_of
 from mslsq.front.curve_fit import CurveFit, Fit, curve_fit, fit_of
+from mslsq.front.fits.covariance import warn_where_infinite
 from mslsq.front.fits.residual import Noise
 from mslsq.front.leaves import Start
 from mslsq.front.measurements import NanPolicy, check_finite
@@ -109,7 +110,9 @@ class PreparedFit:
         check_finite(self._fit_options["nan_policy"], t=t, y=y, sigma=sigma, sigma_t=sigma_t)
         options = {**self._fit_options, "sigma_t": sigma_t}
         fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, **options)
-        return fit_of(self._solve.solved(fit.start, fit.arguments), fit, self._absolute_sigma, self._loss)
+        result = fit_of(self._solve.solved(fit.start, fit.arguments), fit, self._absolute_sigma, self._loss)
+        warn_where_infinite(result.fitted.tensors, fit.propagates)
+        return result
 
 
 class _PreparedWhole(PreparedResidual):

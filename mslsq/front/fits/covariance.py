@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq import pytree
+from mslsq.front.fits.fitted import One
 from mslsq.losses import RobustLoss
 from mslsq.private import is_wrapped
 from mslsq.solution import Solution
@@ -73,11 +74,14 @@ def _triangle(matrix: Float[Tensor, "rows n"]) -> Float[Tensor, "n n"]:
     return torch.linalg.qr(matrix, mode="reduced").R
 
 
-def warn_where_infinite(covariance: Tensor) -> None:
-    """Say which fits have no covariance, where values can be looked at."""
+def warn_where_infinite(tensors: One, nan_is_known: bool) -> None:
+    """Say which fits have no covariance, where values can be looked at; `nan_is_known`: not those that are NaN."""
+    covariance = tensors.covariance
     if is_wrapped(covariance):
         return
     failed = ~torch.isfinite(covariance).all(-1).all(-1)
+    if nan_is_known:
+        failed = failed & ~torch.isnan(tensors.free).any(-1)
     if not bool(failed.any()):
         return
     which = "the fit" if failed.ndim == 0 else f"{int(failed.sum())} of {failed.numel()} fits"
