@@ -4,7 +4,7 @@ from mslsq.adjoint.adjoint import AdjointOptionError, DerivativeOrderError
 from mslsq.adjoint.compiling import ExportError
 from mslsq.adjoint.warning import NotDifferentiableWarning, UnconvergedAdjointWarning
 from mslsq.diagnostics.covariance import SingularCovarianceError
-from mslsq.front.curve_fit import CovarianceWarning
+from mslsq.front.fits.covariance import CovarianceWarning
 from mslsq.front.fits.profile import ProfileWarning
 from mslsq.front.prepared_call import HiddenStateError
 from mslsq.front.statement import SolveInterrupted

@@ -80,7 +80,7 @@ class Judgement:
             found = self._factored(recorded)
             if bool((stopped & found.definite & ~(found.evidence.vanishes & found.evidence.smooth)).any()):
                 found = self._looked_at_again(found)
-            weak = self._is_weakly_held(found.hessian)
+            weak = self._is_weakly_held(found)
         solved = found.definite & found.evidence.solved & self.factorization.is_trusted(found.residual)
         exists = solved & found.evidence.vanishes & found.evidence.smooth
         # Tolerances below what the dtype resolves end in STALLED; at a minimum that is as good as converged.
@@ -127,16 +127,17 @@ class Judgement:
         """The Hessian of what no bound holds."""
         return self.linear.storage.restricted(hessian, point.free[0]) if point.free else hessian
 
-    def _is_weakly_held(self, hessian: Tensor) -> Tensor | None:
+    def _is_weakly_held(self, found: Factored) -> Tensor | None:
         """Per problem: could rounding, or the least change of the data, set another variable on its bound or free one?
         None where there are no bounds."""
         if not self.point.free:
             return None
         values, inputs, cost = self.point.values, self.point.inputs, self.point.cost
         gradient = self._gradient()(values, inputs)
-        diagonal = self.linear.storage.diagonal_of_hessian(hessian)
+        diagonal = self.linear.storage.diagonal_of_hessian(found.hessian)
         start_cost = self.ended.outcome.history.cost[:, 0]
-        return is_weakly_held(self.linearizer, values, self.ended.bounds, gradient, diagonal, cost, start_cost)
+        weak = is_weakly_held(self.linearizer, values, self.ended.bounds, gradient, diagonal, cost, start_cost)
+        return weak | found.evidence.by_a_bound
 
     def _gradient(self) -> Callable[..., Tensor]:
         """The gradient, from native code or its graph where there is one."""

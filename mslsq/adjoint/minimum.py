@@ -45,6 +45,8 @@ class Evidence(NamedTuple):
     """Does the gradient nearby change as the Hessian says?"""
     solved: Bool[Tensor, "batch"]
     """Could the gradient be solved for? An iterative solver may not."""
+    by_a_bound: Bool[Tensor, "batch"]
+    """Is it so near to a bound that nothing could be asked of what is around it?"""
 
 
 class Curvature(NamedTuple):
@@ -104,12 +106,11 @@ def evidence_of_a_minimum(
     solved = torch.isfinite(length + told)
     usable = curvature.definite & solved
     # A problem without Hessian is not sent anywhere: its residual may not be made for that.
-    if point.free:
-        # Nothing outside of bounds is evaluated. One so near to them may be freed or held by the least change of data.
+    by_a_bound = torch.zeros_like(usable)
+    if point.free:  # nothing outside of bounds is evaluated
         _, below, above = point.free
-        crosses = (-newton - probe < -below) | (-newton - probe > above)
-        usable = usable & ~crosses.any(-1)
-    moved = linearizer.retract(values, torch.where(usable[:, None], -newton - probe, 0))
+        by_a_bound = ((-newton - probe < -below) | (-newton - probe > above)).any(-1)
+    moved = linearizer.retract(values, torch.where((usable & ~by_a_bound)[:, None], -newton - probe, 0))
     left = point.of_free(gradient(moved, inputs)) + answer
     remaining = (left * curvature.inverse(left)).sum(-1)
 
@@ -123,7 +124,7 @@ def evidence_of_a_minimum(
         least = columns * (SMALLEST * eps) * (1 + _sizes_by_column(linearizer, start))
         rounding = torch.maximum((summed * curvature.inverse(summed)).sum(-1), (least * least).sum(-1))
         vanishes, smooth = vanishes | (length <= rounding), smooth | (remaining <= rounding)
-    return Evidence(usable & vanishes, usable & smooth, solved)
+    return Evidence(usable & (vanishes | by_a_bound), usable & (smooth | by_a_bound), solved, by_a_bound)
 
 
 def _size(values: Values) -> Float[Tensor, "batch"]:

@@ -1,8 +1,8 @@
 """`curve_fit`: a model, points and their errors, in SciPy's meaning: values and their standard errors."""
 
-import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,26 +13,25 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole
+from mslsq.front.fits.covariance import covariance_of_one, on_bounds, warn_where_infinite
 from mslsq.front.fits.datasets import Sets, in_one_vector, joined
 from mslsq.front.fits.fitted import Fitted
+from mslsq.front.fits.limits import bounds_of_free, limits_of
+from mslsq.front.fits.orthogonal import ErrorsOfT, corrected, effective, errors_of_t
 from mslsq.front.fits.parameters import Parameters, started
+from mslsq.front.fits.pieces import in_pieces, is_for_pieces
 from mslsq.front.fits.residual import Noise, residual_of
 from mslsq.front.fits.result import CurveFit, of_all
 from mslsq.front.fits.scheme import Divided, divided, without_ties
-from mslsq.front.measurements import Measurements, Points, check_finite
+from mslsq.front.measurements import Measurements, NanPolicy, Points, check_finite, spoiled
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import Solved
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
-from mslsq.private import is_wrapped
 from mslsq.problem.errors import DtypeError, ProblemError
 from mslsq.solution import Solution
 from mslsq.solvers import Solver
 from mslsq.validation import one_of
-
-
-class CovarianceWarning(UserWarning):
-    """The covariance of a fit could not be estimated: its entries are infinite."""
 
 
 @outside_compiled_regions
@@ -49,8 +48,9 @@ def curve_fit(
     fixed: Any = None,
     tied: Mapping[str, Callable[[Any], Tensor]] | None = None,
     mask: Bool[Tensor, "*points"] | None = None,
-    nan_policy: Literal["omit", "raise"] = "omit",
+    nan_policy: NanPolicy = "omit",
     noise: Noise = "normal",
+    sigma_t: Float[Tensor, "..."] | float | None = None,
     in_dims: Any = None,
     solver: Solver | None = None,
     loss: RobustLoss | None = None,
@@ -69,7 +69,8 @@ def curve_fit(
             matrix (points, points). One for all points by default.
         absolute_sigma: `False`: only the ratios of sigma matter, the covariance is scaled by the reduced chi-square,
             Σ(r/sigma)² / (points − parameters). `True`: sigma is meant in the units of y, nothing is scaled.
-        bounds, project_start: as for `least_squares`; not together with fixed or tied parameters.
+        bounds, project_start: as for `least_squares`, in the form of p0. Bounds of a fixed parameter must contain its
+            value and may be left out; a tied one has none of its own.
         fixed: parameters that are held. Of a dict p0 a dict by name: a number or tensor to hold it at (differentiable;
             the name may be missing in p0), `True` to hold it at the start, a tensor of bool to hold those entries at
             the start. Of another p0 a tensor of bool, or a tree of them.
@@ -80,11 +81,19 @@ def curve_fit(
             degrees of freedom; their t, where it is as long as y and mapped like it, is replaced by that of a point
             that counts, so that padding need not make sense to the model. (Not where y is a pytree.)
         nan_policy: "omit": points whose y is NaN do not count. "raise": entries of t, y or sigma that are NaN or
-            infinite are an error.
+            infinite are an error. "propagate": a fit with a NaN among the t, y or sigma of points that count has NaN as
+            its values, errors and statistics; other fits of a batch are what they are.
         noise: "poisson": y are counts, of which the model gives the mean; minimised is half the deviance,
             Σ (y log(y/μ) − y + μ). The covariance is the inverse of Fisher's information, sigma is the counts' own.
+        sigma_t: the standard deviation of t, where t has errors as well: orthogonal distance regression, as ODRPACK
+            and `scipy.odr` do it. Minimised is ½ Σ ((model(p, t + δ) − y) / sigma)² + ½ Σ (δ / sigma_t)² over p and the
+            corrections δ of t, which are `fit.corrections`. y is then (points,), t a tensor (points,) or (points, k);
+            sigma_t is a number or broadcasts to t of one fit: (points,) one for each point, (k,) one for each
+            coordinate, (points, 1), (points, k); or has the shape of t and is mapped like it. Each point of the model
+            must be a function of its own t. Not with a loss, counts, several sets of data, or a matrix as sigma.
         in_dims: `torch.func.vmap`'s, over `(t, y, p0, sigma)`, the last of which may be left out: one independent fit
-            per entry.
+            per entry. More than 8,192 fits (without bounds, outside of transforms, with a solver that has no callback,
+            budget of time or table) are solved in slices; their solution has no history.
         solver, loss, adjoint: as for `least_squares`; a loss acts on (model − y) / sigma of each point. The covariance
             is then that of SciPy with a loss: from the Jacobian scaled by ρ' + 2 ρ'' r².
 
@@ -101,11 +110,17 @@ def curve_fit(
     >>> fit = mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t) + p[2], t, y, torch.ones(3, dtype=torch.float64))
     >>> fit.value, fit.standard_errors
     """
-    check_finite(nan_policy, t=t, y=y, sigma=sigma)
-    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise)
-    options = {"loss": loss, "bounds": bounds, "project_start": project_start}
-    stated = stated_residual(fit.residual, fit.p0, fit.arguments, in_dims=fit.dims, **options)
-    return fit_of(stated.statement.solved(solver, adjoint), fit, absolute_sigma, loss)
+    check_finite(nan_policy, t=t, y=y, sigma=sigma, sigma_t=sigma_t)
+    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise, sigma_t, loss, nan_policy)
+    options = {"loss": loss, "bounds": fit.bounds, "project_start": project_start}
+
+    def found(fit: Fit) -> CurveFit:
+        stated = stated_residual(fit.residual, fit.start, fit.arguments, in_dims=fit.dims, **options)
+        return fit_of(stated.statement.solved(solver, adjoint), fit, absolute_sigma, loss)
+
+    result = in_pieces(found, fit) if is_for_pieces(fit, solver) else found(fit)
+    warn_where_infinite(result.fitted.tensors, nan_policy == "propagate")
+    return result
 
 
 class Fit(NamedTuple):
@@ -114,17 +129,24 @@ class Fit(NamedTuple):
     model: Callable[[Any, Any], Any]
     sets: Sets | None
     residual: Callable[..., Tensor]
-    """What is minimised, of p and the points."""
-    p0: Any
-    """The start of what is free."""
+    """What is minimised, of the unknowns and the points."""
+    start: Any
+    """Of the unknowns: the parameters that are free, and the corrections of t."""
     points: Points
     division: Divided
+    bounds: Any
+    """Of what is free."""
     dims: Any
-    """`in_dims` of p, the points and what is held."""
+    """`in_dims` of the unknowns, the points, what is held and the errors of t."""
     t_dims: Any
     sigma: str
     """How the errors of y were given: "none", "number", "each", "matrix"."""
     noise: Noise
+    errors_of_t: ErrorsOfT | None
+    free_of: Callable[[list[Any]], Any] | None
+    """With errors of t: the free parameters from their leaves."""
+    propagates: bool
+    """Is a fit NaN of which a point that counts is?"""
 
     @classmethod
     def of(
@@ -140,6 +162,9 @@ class Fit(NamedTuple):
         tied: Any = None,
         bounds: Any = None,
         noise: Noise = "normal",
+        sigma_t: Any = None,
+        loss: RobustLoss | None = None,
+        nan_policy: NanPolicy = "omit",
     ) -> "Fit":
         """An error for anything that cannot be fitted."""
         one_of("curve_fit: noise", noise, ("normal", "poisson"), ProblemError)
@@ -150,30 +175,44 @@ class Fit(NamedTuple):
             y, sigma, mask, in_dims, sets = joined(t, y, p0, sigma, mask, in_dims)
             predicted = in_one_vector(model, sets)
         given = _checked(model, y, p0, sigma)
-        if bounds is not None and (fixed is not None or tied):
-            raise ProblemError(
-                "curve_fit takes bounds, or fixed and tied parameters, not both. Equal bounds hold a parameter."
-            )
         start = started(without_ties(p0, tied, fixed), y)
-        measurements = Measurements(t, y, start, given, mask, in_dims, fill=sets is None)
+        measurements = Measurements(t, y, start, given, mask, in_dims, sets is None, nan_policy)
         keys = tuple({**p0, **start, **(tied or {})}) if tied else ()
         division = divided(start, measurements.p0_dims, fixed, tied, keys)
+        bounds = bounds_of_free(bounds, start, measurements.p0_dims, division, tied, measurements.size)
         points, t_dims = measurements.prepare()
+        kind, x0, x0_dims = measurements.sigma_kind, division.free, division.free_dims
+        residual, free_of, errors = residual_of(predicted, division.scheme, noise), None, None
+        if sigma_t is not None:
+            others = {"several sets of data": sets is not None, "noise='poisson'": noise == "poisson"}
+            others["a robust loss"] = loss is not None
+            errors = errors_of_t(t, measurements.t_dims[0], y, measurements.y_dim, sigma_t, kind, others)
+            residual, x0, x0_dims, bounds, free_of = corrected(residual, x0, x0_dims, bounds, errors)
         dims = None
         if measurements.size is not None:
-            dims = (division.free_dims, t_dims, 0, 0, 0, division.held_dims)
-        residual = residual_of(predicted, division.scheme, noise)
-        return cls(model, sets, residual, division.free, points, division, dims, t_dims, measurements.sigma_kind, noise)
+            dims = (x0_dims, t_dims, 0, 0, 0, division.held_dims, *(() if errors is None else (errors.dim,)))
+        solve = residual, x0, points, division, bounds, dims, t_dims
+        return cls(model, sets, *solve, kind, noise, errors, free_of, nan_policy == "propagate")
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """Of the residual, behind p."""
-        return (*self.points, self.division.held)
+        return (*self.points, self.division.held, *(() if self.errors_of_t is None else (self.errors_of_t.sigma,)))
+
+    def of_parameters(self, solution: Solution) -> tuple[Solution, tuple[Tensor, ...]]:
+        """The solution for the free parameters alone; and with errors of t its corrections in standard deviations, and
+        these standard deviations."""
+        if self.errors_of_t is None or self.free_of is None:
+            return solution, ()
+        *leaves, u = solution.value
+        active = solution.active if solution.active == () else self.free_of(solution.active[:-1])
+        return replace(solution, value=self.free_of(leaves), active=active), (u, self.errors_of_t.sigma.expand(u.shape))
 
 
 def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | None) -> CurveFit:
     """The solution of `fit.residual` with its covariance."""
-    solution, batched = solved.solution, solved.statement.size is not None
+    solution, of_t = fit.of_parameters(solved.solution)
+    batched = solved.statement.size is not None
     free, division = Parameters.of(solution.value, int(batched)), fit.division
     recipe = {
         "model": fit.model,
@@ -191,99 +230,41 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
         "mode": solved.jacobian_mode,
     }
     vector = free.vector(solution.value)
+    limits = limits_of(solved.statement, vector, len(free.shapes))
 
-    def fitted(covariance: Tensor) -> Fitted:
-        return Fitted.of(fit.points, division.held, vector, covariance, fit.t_dims, **recipe)
+    def fitted(vector: Tensor, covariance: Tensor, of_t: tuple[Tensor, ...]) -> Fitted:
+        return Fitted.of(fit.points, division.held, vector, covariance, fit.t_dims, of_t, limits, **recipe)
 
-    r, jacobian = solved.residual_and_jacobian()
+    if of_t:
+        before = fitted(vector, torch.diag_embed(vector), of_t)  # asked for no errors
+        both = before.each(lambda one: effective(before, one))
+        r, jacobian = both if batched else (both[0][None], both[1][None])
+    else:
+        r, jacobian = solved.residual_and_jacobian()
     if fit.noise == "poisson":
-        before = fitted(torch.diag_embed(vector))  # asked for no errors
+        before = fitted(vector, torch.diag_embed(vector), of_t)
         rows = before.each(before.information_rows)
         jacobian = rows if batched else rows[None]
 
-    held = _held(solution, len(jacobian), jacobian.shape[-1], r.device)
+    held = on_bounds(solution, len(jacobian), jacobian.shape[-1], r.device)
 
     def covariance(jacobian: Tensor, r: Tensor, used: Tensor, held: Tensor) -> Tensor:
-        return _covariance(jacobian, r, used, held, recipe["absolute_sigma"], loss)
+        return covariance_of_one(jacobian, r, used, held, recipe["absolute_sigma"], loss)
 
     if batched:
         matrix = vmap(covariance)(jacobian, r, fit.points.used, held)
     else:
         matrix = covariance(jacobian[0], r[0], fit.points.used, held[0])
-    _warn_where_infinite(matrix)
-    return of_all(fitted(matrix), solution)
-
-
-def _held(solution: Solution, size: int, count: int, device: torch.device) -> Bool[Tensor, "batch n"]:
-    """Which parameters are on their bounds."""
-    leaves = pytree.leaves(solution.active)
-    if not leaves:
-        return torch.zeros(size, count, dtype=torch.bool, device=device)
-    return torch.cat([leaf.reshape(size, -1) for leaf in leaves], 1) != 0
-
-
-def _covariance(
-    jacobian: Float[Tensor, "rows n"],
-    r: Float[Tensor, "rows"],
-    used: Tensor,
-    held: Bool[Tensor, "n"],
-    absolute_sigma: bool,
-    loss: RobustLoss | None,
-) -> Float[Tensor, "n n"]:
-    """(JᵀJ)⁻¹ of one fit, times the reduced chi-square unless sigma is absolute; infinite where there is none. What a
-    bound holds is known: its rows and columns are zero."""
-    squared = r * r
-    jacobian = torch.where(held, 0, jacobian)
-    if loss is not None:
-        rho, slope, curvature = loss.derivatives(squared)
-        scale = (slope + 2 * curvature * squared).clamp(min=torch.finfo(r.dtype).eps).sqrt()
-        jacobian, squared = scale[:, None] * jacobian, rho
-    # Columns brought to length one, so that the rank does not depend on the units of the parameters.
-    length = torch.linalg.vector_norm(jacobian, dim=0)
-    finite = torch.isfinite(length).all()
-    positive = (length > 0) | held
-    length = torch.where(held, torch.ones_like(length), length)
-    unit = jacobian / torch.where(positive, length, torch.ones_like(length))
-    unit = torch.where(finite, unit, torch.zeros_like(unit))
-    n = jacobian.shape[1]
-    eye = torch.eye(n, dtype=r.dtype, device=r.device)
-    unit = torch.cat((unit, torch.where(held, eye, 0)))  # a row for each that is held makes it a system of its own
-    if len(r) < n:
-        unit = torch.nn.functional.pad(unit, (0, 0, 0, n - len(r)))
-    triangle = _triangle(unit)
-    pivots = triangle.diagonal().abs()
-    regular = finite & positive.all() & (pivots > max(len(r), n) * torch.finfo(r.dtype).eps).all()
-    inverse = torch.linalg.solve_triangular(torch.where(regular, triangle, eye), eye, upper=True)
-    inverse = inverse / torch.where(positive, length, torch.ones_like(length))[:, None]
-    covariance = inverse @ inverse.mT
-    if not absolute_sigma:
-        freedom = used.sum() - n
-        covariance = covariance * (squared.sum() / freedom.clamp(min=1))
-        regular = regular & (freedom > 0)
-    covariance = torch.where(held[:, None] | held, 0, covariance)
-    covariance = torch.where(regular, covariance, torch.full_like(covariance, torch.inf))
-    return torch.where(finite, covariance, torch.full_like(covariance, torch.nan))
-
-
-def _triangle(matrix: Float[Tensor, "rows n"]) -> Float[Tensor, "n n"]:
-    """R of QR: squares no condition number."""
-    return torch.linalg.qr(matrix, mode="reduced").R
-
-
-def _warn_where_infinite(covariance: Tensor) -> None:
-    """Say which fits have no covariance, where values can be looked at."""
-    if is_wrapped(covariance):
-        return
-    failed = ~torch.isfinite(covariance).all(-1).all(-1)
-    if not bool(failed.any()):
-        return
-    which = "the fit" if failed.ndim == 0 else f"{int(failed.sum())} of {failed.numel()} fits"
-    warnings.warn(
-        f"The covariance of {which} could not be estimated: the data do not determine all parameters, or there are "
-        "not more points than parameters, or the residual is not finite. Its entries are inf or NaN.",
-        CovarianceWarning,
-        stacklevel=4,
+    if not fit.propagates:
+        return of_all(fitted(vector, matrix, of_t), solution)
+    nan = fitted(vector, matrix, of_t).each(
+        lambda one: spoiled((*one.t, *one.errors_of_t), one.y, one.whitening, one.used)
     )
+    vector, matrix, *of_t = (
+        torch.where(nan.reshape(*nan.shape, *(1,) * (x.ndim - nan.ndim)), torch.nan, x) for x in (vector, matrix, *of_t)
+    )
+    solution = replace(solution, value=free.tree(vector), cost=torch.where(nan, torch.nan, solution.cost))
+    return of_all(fitted(vector, matrix, tuple(of_t)), solution)
 
 
 def _checked(model: Any, y: Any, p0: Any, sigma: Any) -> Tensor | None:

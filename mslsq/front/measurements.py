@@ -1,8 +1,9 @@
 """Measured points of curve fits: which count, what they weigh, how a batch of them is laid out."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 from torch.func import vmap
 
@@ -23,10 +24,13 @@ class Points(NamedTuple):
     used: Tensor
 
 
+NanPolicy = Literal["omit", "raise", "propagate"]
+
+
 def check_finite(policy: str, **data: Any) -> None:
     """With "raise", an error that names the first entry that is NaN or infinite; also under transforms, of all that
     they map."""
-    one_of("nan_policy", policy, ("omit", "raise"), ProblemError)
+    one_of("nan_policy", policy, get_args(NanPolicy), ProblemError)
     for name, tree in data.items() if policy == "raise" else ():
         for leaf in pytree.leaves(tree):
             if isinstance(leaf, Tensor) and leaf.is_floating_point():
@@ -57,9 +61,10 @@ class Measurements:
         mask: Tensor | None,
         in_dims: Any,
         fill: bool = True,
+        nan_policy: NanPolicy = "omit",
     ):
         """`fill`: is a t as long as y of the points of y? Then missing points get that of another."""
-        self._fill = fill
+        self._fill, self._omit = fill, nan_policy != "propagate"
         if isinstance(in_dims, (tuple, list)):
             if len(in_dims) not in (3, 4):
                 raise ShapeError(
@@ -134,17 +139,36 @@ class Measurements:
     def _prepare(self, t: tuple[Tensor, ...], t_dims: tuple[int | None, ...]) -> tuple[Points, tuple[int | None, ...]]:
         """The points, and the `in_dims` of their t."""
         if self.size is None:
-            return _prepared(t, self.y, self.sigma, self.mask), t_dims
+            return self._of_one(t, self.y, self.sigma, self.mask), t_dims
         dims = (t_dims, self.y_dim, self.sigma_dim, self.mask_dim)
         if all(dim is None for dim in pytree.leaves(dims)):  # only p0 is mapped: the same points for all fits
-            moved, *rest = _prepared(t, self.y, self.sigma, self.mask)
+            moved, *rest = self._of_one(t, self.y, self.sigma, self.mask)
             return Points(moved, *(part.expand(self.size, *part.shape) for part in rest)), t_dims
-        return vmap(_prepared, in_dims=dims)(t, self.y, self.sigma, self.mask), (0,) * len(t)
+        return vmap(self._of_one, in_dims=dims)(t, self.y, self.sigma, self.mask), (0,) * len(t)
+
+    def _of_one(self, t: tuple[Tensor, ...], y: Tensor, sigma: Tensor | None, mask: Tensor | None) -> Points:
+        return _prepared(t, y, sigma, mask, self._omit)
 
 
-def _prepared(t: tuple[Tensor, ...], y: Tensor, sigma: Tensor | None, mask: Tensor | None) -> Points:
-    """Of one fit."""
-    used = ~torch.isnan(y.detach())
+def spoiled(t: tuple[Tensor, ...], y: Tensor, whitening: Tensor, used: Tensor) -> Bool[Tensor, ""]:
+    """Is a number of a point that counts NaN? Of one fit, whose missing points are harmless already."""
+    of_t = [torch.where(_of_points(used, part), part, 0.0) if _is_of_points(part, used) else part for part in t]
+    return torch.stack([torch.isnan(part).any() for part in (*of_t, y, whitening)]).any()
+
+
+def _is_of_points(part: Tensor, used: Tensor) -> bool:
+    """Has a tensor of t an entry for each point?"""
+    return part.shape[: used.ndim] == used.shape
+
+
+def _of_points(used: Tensor, part: Tensor) -> Tensor:
+    """`used` beside a tensor of t."""
+    return used.reshape(*used.shape, *(1,) * (part.ndim - used.ndim))
+
+
+def _prepared(t: tuple[Tensor, ...], y: Tensor, sigma: Tensor | None, mask: Tensor | None, omit: bool) -> Points:
+    """Of one fit; `omit`: is a point missing whose y is NaN?"""
+    used = ~torch.isnan(y.detach()) if omit else torch.ones_like(y, dtype=torch.bool)
     if mask is not None:
         used = used & mask
     # Where a point is missing its t may be anything, log(0) of padding included: 0 · inf in a derivative would spoil
@@ -168,7 +192,7 @@ def _prepared(t: tuple[Tensor, ...], y: Tensor, sigma: Tensor | None, mask: Tens
 
 def _filled(part: Tensor, used: Tensor, first: Tensor) -> Tensor:
     """t with the entries of missing points replaced by those of the first point that is there."""
-    if part.shape[: used.ndim] != used.shape:
+    if not _is_of_points(part, used):
         return part
     flat = part.reshape(used.numel(), *part.shape[used.ndim :])
     index = first.reshape(1, *(1,) * (flat.ndim - 1)).expand(1, *flat.shape[1:])

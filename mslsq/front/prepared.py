@@ -11,8 +11,10 @@ from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.batching import is_whole, taken_apart, tensor_of
 from mslsq.front.curve_fit import CurveFit, Fit, curve_fit, fit_of
+from mslsq.front.fits.covariance import warn_where_infinite
 from mslsq.front.fits.residual import Noise
 from mslsq.front.leaves import Start
+from mslsq.front.measurements import NanPolicy, check_finite
 from mslsq.front.prepared_call import Prepared
 from mslsq.front.problem_statement import BOUNDS, stated
 from mslsq.front.residual_statement import StatedResidual, stated_residual
@@ -84,24 +86,33 @@ class PreparedFit:
         fixed: Any = None,
         tied: Any = None,
         noise: Noise = "normal",
+        sigma_t: Any = None,
         mask: Tensor | None = None,
+        nan_policy: NanPolicy = "omit",
         in_dims: Any = None,
         solver: Solver | None = None,
         loss: RobustLoss | None = None,
         adjoint: Adjoint | None = None,
     ):
         self._model, self._in_dims, self._absolute_sigma, self._loss = model, in_dims, absolute_sigma, loss
-        self._fit_options = {"fixed": fixed, "tied": tied, "noise": noise}
-        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, bounds=bounds, **self._fit_options)
-        options = {"in_dims": fit.dims, "loss": loss, "bounds": bounds, "project_start": project_start}
-        self._solve = _PreparedWhole(fit.residual, fit.p0, fit.arguments, options, solver, adjoint)
+        self._fit_options: dict[str, Any] = {"fixed": fixed, "tied": tied, "noise": noise, "bounds": bounds}
+        self._fit_options |= {"loss": loss, "nan_policy": nan_policy}
+        fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, sigma_t=sigma_t, **self._fit_options)
+        options = {"in_dims": fit.dims, "loss": loss, "bounds": fit.bounds, "project_start": project_start}
+        self._solve = _PreparedWhole(fit.residual, fit.start, fit.arguments, options, solver, adjoint)
 
     @outside_compiled_regions
-    def __call__(self, t: Any, y: Tensor, p0: Any, *, sigma: Any = None, mask: Tensor | None = None) -> CurveFit:
-        """As `mslsq.curve_fit(model, t, y, p0, sigma=sigma, mask=mask, ...)` with the options that it was prepared
-        with."""
-        fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, **self._fit_options)
-        return fit_of(self._solve.solved(fit.p0, fit.arguments), fit, self._absolute_sigma, self._loss)
+    def __call__(
+        self, t: Any, y: Tensor, p0: Any, *, sigma: Any = None, mask: Tensor | None = None, sigma_t: Any = None
+    ) -> CurveFit:
+        """As `mslsq.curve_fit(model, t, y, p0, sigma=sigma, mask=mask, sigma_t=sigma_t, ...)` with the options that it
+        was prepared with."""
+        check_finite(self._fit_options["nan_policy"], t=t, y=y, sigma=sigma, sigma_t=sigma_t)
+        options = {**self._fit_options, "sigma_t": sigma_t}
+        fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, **options)
+        result = fit_of(self._solve.solved(fit.start, fit.arguments), fit, self._absolute_sigma, self._loss)
+        warn_where_infinite(result.fitted.tensors, fit.propagates)
+        return result
 
 
 class _PreparedWhole(PreparedResidual):
@@ -187,8 +198,8 @@ def prepared(
 
     Returns:
         A callable `(x0, args=())`; of a problem `(values, data=None)`; of `curve_fit`
-        `(t, y, p0, *, sigma=None, mask=None)`. It returns what the front door does, with the same derivatives, under
-        the same transforms.
+        `(t, y, p0, *, sigma=None, mask=None, sigma_t=None)`. It returns what the front door does, with
+        the same derivatives, under the same transforms.
 
     Raises:
         ProblemError (a ValueError): something is wrong with the example; or, when called, the arguments are of other

@@ -73,9 +73,9 @@ def separable_fit(
     if not isinstance(y, Tensor):
         raise ProblemError(f"separable_fit: y must be one tensor, not {type(y).__name__}; curve_fit takes several.")
     fit = Fit.of(basis, t, y, p0, sigma, mask, in_dims, bounds=bounds)
-    options = {"bounds": bounds, "project_start": project_start}
+    options = {"bounds": fit.bounds, "project_start": project_start}
     residual = projected_residual_of(basis)
-    stated = stated_residual(residual, fit.p0, fit.arguments, in_dims=fit.dims, has_aux=True, **options)
+    stated = stated_residual(residual, fit.start, fit.arguments, in_dims=fit.dims, has_aux=True, **options)
     value = stated.statement.solved(solver, Detached()).solution.value
     start = {"nonlinear": value, "linear": stated.aux(value)}
     return curve_fit(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq.datasets import nist
-from mslsq.front.curve_fit import CovarianceWarning
+from mslsq.errors import CovarianceWarning
 
 D = torch.float64
 TIGHT = mslsq.LevenbergMarquardt(ftol=1e-15, gtol=1e-15, xtol=1e-12, max_steps=200)

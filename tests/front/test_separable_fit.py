@@ -5,7 +5,7 @@ import torch
 from torch.func import jacfwd, jacrev
 
 import mslsq
-from mslsq.front.curve_fit import CovarianceWarning
+from mslsq.errors import CovarianceWarning
 from mslsq.front.fits.projection import eliminated
 from mslsq.problem.errors import ProblemError, ShapeError
 

@@ -78,6 +78,12 @@ class Recipe:
         return self  # it never changes
 
     @property
+    def places(self) -> list[int]:
+        """Of the entries that were varied among those of all parameters."""
+        notes = ("",) * self.parameters.count if self.notes is None else self.notes
+        return [number for number, note in enumerate(notes) if not note]
+
+    @property
     def residual(self) -> Callable[..., Tensor]:
         """What was minimised."""
         model = self.model if self.sets is None else in_one_vector(self.model, self.sets)
@@ -110,6 +116,11 @@ class One(NamedTuple):
     whitening: Tensor
     used: Tensor
     held: tuple[Tensor, ...]
+    errors_of_t: tuple[Tensor, ...] = ()
+    """Of a fit with errors of t its corrections in standard deviations, and these standard deviations, both in the
+    shape of t."""
+    bounds: tuple[Tensor, ...] = ()
+    """Of a fit with bounds the lower and the upper one of each free parameter, (n,)."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +132,15 @@ class Fitted:
 
     @classmethod
     def of(
-        cls, points: Points, held: tuple[Tensor, ...], vector: Tensor, covariance: Tensor, t_dims: Any, **recipe: Any
+        cls,
+        points: Points,
+        held: tuple[Tensor, ...],
+        vector: Tensor,
+        covariance: Tensor,
+        t_dims: Any,
+        errors_of_t: tuple[Tensor, ...] = (),
+        bounds: tuple[Tensor, ...] = (),
+        **recipe: Any,
     ) -> "Fitted":
         """From what a solve was given and has found; `t_dims` is the tree of batch axes of t."""
         leaves, structure = pytree.flatten(points.t)
@@ -129,7 +148,15 @@ class Fitted:
         numbers = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         places = [Place(numbers.index(number)) if number in numbers else leaf for number, leaf in enumerate(leaves)]
         tensors = One(
-            vector, covariance, tuple(leaves[n] for n in numbers), points.y, points.whitening, points.used, held
+            vector,
+            covariance,
+            tuple(leaves[n] for n in numbers),
+            points.y,
+            points.whitening,
+            points.used,
+            held,
+            errors_of_t,
+            bounds,
         )
         frame = pytree.unflatten(places, structure)
         return cls(tensors, Recipe(t=frame, t_dims=tuple(dims[number] for number in numbers), **recipe))
@@ -142,7 +169,8 @@ class Fitted:
     @property
     def dims(self) -> One:
         """The batch axes of the tensors within those."""
-        return One(0, 0, self.recipe.t_dims, 0, 0, 0, self.recipe.held_dims)  # pyright: ignore[reportArgumentType]
+        more: Any = (0,) * len(self.tensors.errors_of_t), (0,) * len(self.tensors.bounds)
+        return One(0, 0, self.recipe.t_dims, 0, 0, 0, self.recipe.held_dims, *more)  # pyright: ignore[reportArgumentType]
 
     def each(self, function: Callable[..., Any], *others: Any, dims: tuple[int | None, ...] = ()) -> Any:
         """`function(one, *others)` of every fit; `dims` is 0 for those of the others that differ between the fits."""

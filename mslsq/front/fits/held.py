@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,39 +19,78 @@ MOST_STEPS = 100
 """Of a solve with one parameter held."""
 
 
-def expected(one: One, distance: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2 others"]:
+class Scale(NamedTuple):
+    """Of one fit: in what distances from the solution are measured, and how far they go."""
+
+    deviation: Float[Tensor, "n"]
+    room: Float[Tensor, "n 2"]
+    """The distances of the bounds, below and above; infinite where there are none."""
+
+
+def scale_of(fitted: Fitted, one: One, variance: Float[Tensor, ""]) -> Scale:
+    """Standard errors; of a parameter on a bound, which has none, that which it would have if all others were known.
+
+    Args:
+        variance: of a residual.
+    """
+    one, recipe = pytree.map_leaves(constant, one), fitted.recipe
+    deviation = one.covariance.diagonal().sqrt()
+    if not one.bounds:
+        return Scale(
+            deviation, torch.full((len(deviation), 2), torch.inf, dtype=deviation.dtype, device=deviation.device)
+        )
+    points = recipe.t_of(one.t), one.y, one.whitening, one.used, one.held
+    _, jacobian = fitted.with_jacobian(lambda free: recipe.residual(recipe.free.tree(free), *points), one)
+    alone = constant(variance).sqrt() / torch.linalg.vector_norm(jacobian, dim=0)
+    deviation = torch.where(deviation == 0, alone, deviation)
+    away = (torch.stack(one.bounds, -1) - one.free[:, None]).abs()
+    known = torch.isfinite(deviation)[:, None] | torch.isinf(away)
+    room = torch.where(away == 0, 0.0, torch.where(known, away / deviation[:, None], torch.nan))
+    return Scale(deviation, room)
+
+
+def expected(one: One, scale: Scale, distance: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2 others"]:
     """The other parameters where each is held at its distances, if chi-square were quadratic."""
-    n, device = len(distance), distance.device
-    held = _held(one, distance)
-    slopes = (one.covariance / one.covariance.diagonal()).mT  # row k: of all parameters, in the one that is held
+    held = _held(one, scale, distance)
+    variance = one.covariance.diagonal()
+    slopes = (one.covariance / torch.where(variance == 0, 1.0, variance)).mT  # row k: of all, in the one that is held
     along = one.free + (held - one.free[:, None])[..., None] * slopes[:, None, :]
+    return constant(_others(along))
+
+
+def _others(of_all: Float[Tensor, "n 2 n"]) -> Float[Tensor, "n 2 others"]:
+    """Row k without the entry of parameter k."""
+    n, device = len(of_all), of_all.device
     other = torch.arange(n - 1, device=device).expand(n, n - 1)
     other = other + (other >= torch.arange(n, device=device)[:, None]).to(other.dtype)
-    return constant(along.gather(-1, other[:, None, :].expand(n, 2, n - 1)))
+    return of_all.gather(-1, other[:, None, :].expand(n, 2, n - 1))
 
 
 def tried(
-    fitted: Fitted, one: One, distance: Float[Tensor, "n 2"], start: Float[Tensor, "n 2 others"]
+    fitted: Fitted, one: One, scale: Scale, distance: Float[Tensor, "n 2"], start: Float[Tensor, "n 2 others"]
 ) -> tuple[Float[Tensor, "n 2"], Bool[Tensor, "n 2"], Float[Tensor, "n 2 others"]]:
     """S of one fit with each parameter held at both of its distances from the solution, whether these solves have
     converged, and to which values of the other parameters. Without derivatives."""
     one = pytree.map_leaves(constant, one)
-    sums, converged, others = _solved(fitted, one, _held(one, distance), start)
+    sums, converged, others = _solved(fitted, one, _held(one, scale, distance), start)
     return constant(sums).reshape(-1, 2), converged.reshape(-1, 2), constant(others).reshape(start.shape)
 
 
 def polished(
     fitted: Fitted,
     one: One,
+    scale: Scale,
     distance: Float[Tensor, "n 2"],
     start: Float[Tensor, "n 2 others"],
+    cut: Bool[Tensor, "n 2"],
     quantile: Tensor,
     chi_square: Tensor,
-    scale: Tensor,
+    variance: Tensor,
 ) -> Float[Tensor, "n 2"]:
     """The ends near these distances after one step of Newton's method for S(c) = S + s² q², whose derivatives are
-    those of the ends: dc = −dF / (∂S/∂c) by the implicit function theorem, with F = S(c) − S − s² q²."""
-    held = constant(_held(one, distance))
+    those of the ends: dc = −dF / (∂S/∂c) by the implicit function theorem, with F = S(c) − S − s² q². Those that a
+    bound has cut off are the bound."""
+    held = constant(_held(one, scale, distance))
     sums, _, others = _solved(fitted, one, held, start)
     n, quiet = len(held), pytree.map_leaves(constant, one)
 
@@ -60,14 +99,16 @@ def polished(
 
     # At a minimum over the others the derivative in the parameter held is the partial one.
     slope = vmap(grad(sum_of))(held.reshape(-1), constant(others), _orders(n, held.device))
-    excess = sums.reshape(n, 2) - chi_square - scale * quantile**2
-    return held - excess / constant(slope).reshape(n, 2)
+    excess = sums.reshape(n, 2) - chi_square - variance * quantile**2
+    ends = held - excess / torch.where(cut, 1.0, constant(slope).reshape(n, 2))
+    return torch.where(cut, torch.stack(one.bounds, -1), ends) if one.bounds else ends
 
 
-def _held(one: One, distance: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
-    """The values at these distances, in standard errors, below and above the solution."""
+def _held(one: One, scale: Scale, distance: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
+    """The values at these distances, below and above the solution; not beyond the bounds."""
     sides = torch.tensor([-1.0, 1.0], dtype=distance.dtype, device=distance.device)
-    return one.free[:, None] + sides * distance * one.covariance.diagonal().sqrt()[:, None]
+    value = one.free[:, None] + sides * distance * scale.deviation[:, None]
+    return torch.where(distance >= scale.room, torch.stack(one.bounds, -1), value) if one.bounds else value
 
 
 def _solved(
@@ -78,6 +119,7 @@ def _solved(
     if n == 1:
         sums = vmap(lambda value: _sum(fitted, one, value[None]))(held[0])
         return sums, torch.isfinite(sums), start.reshape(2, 0)
+    limits = [_others(side.expand(n, 2, n)).reshape(2 * n, n - 1) for side in one.bounds]
     solution = least_squares(
         _residual_of(fitted),
         start.reshape(2 * n, n - 1),
@@ -93,6 +135,8 @@ def _solved(
         in_dims=(0, 0, 0, None, None, None, None, None),
         solver=_solver(fitted),
         loss=fitted.recipe.loss,
+        bounds=tuple(limits) or None,
+        project_start=True,
     )
     return 2 * solution.cost, solution.converged, solution.value
 

@@ -3,7 +3,8 @@
 Bates & Watts, Nonlinear Regression Analysis and Its Applications (1988), section 6.1; R's `confint` of an `nls`. With
 S(c) the smallest sum of squares of a fit whose parameter k is held at c, the profile t is
 τ(c) = sign(c − p_k) √(S(c) − S) / s. The ends of the interval are where |τ| is the quantile of Student's t. All ends
-of all parameters of all fits are sought together: one batched solve per round.
+of all parameters of all fits are sought together: one batched solve per round. With bounds the other parameters stay
+within theirs, and an interval ends at the bound of its own parameter where |τ| is smaller than the quantile there.
 """
 
 import warnings
@@ -14,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.front.fits.fitted import Fitted
-from mslsq.front.fits.held import expected, polished, tried
+from mslsq.front.fits.held import Scale, expected, polished, scale_of, tried
 from mslsq.levels import constant
 from mslsq.private import is_wrapped
 
@@ -71,6 +72,8 @@ class _Search(NamedTuple):
     """That whose τ is nearest to the quantile, of solves that have converged."""
     failures: Tensor
     """How many solves did not converge."""
+    room: Tensor
+    """The distances of the bounds, beyond which nothing is tried."""
 
     def next(self, tau: Tensor, converged: Tensor, others: Tensor, quantile: Tensor, halve: bool) -> "_Search":
         """After the solves at the distances tried."""
@@ -85,9 +88,11 @@ class _Search(NamedTuple):
         share = torch.where(torch.isfinite(outer.tau) & (not halve), share, 0.5)
         between = inner.distance + share * (outer.distance - inner.distance)
         wider = inner.distance * (1.1 * quantile / inner.tau.clamp(min=1e-3)).clamp(1.2, 4.0)
+        wider = torch.where(inner.distance > WIDEST, self.room, wider)
         at = torch.where(torch.isfinite(outer.distance), between, torch.where(inner.distance > 0, wider, self.at / 2))
+        at = torch.minimum(at, self.room)
         failures = self.failures + (~converged).to(self.failures.dtype)
-        search = _Search(at, self.start, inner, outer, last, before, best, failures)
+        search = _Search(at, self.start, inner, outer, last, before, best, failures, self.room)
         at = torch.where(search.settled(quantile), last.distance, at)  # solved already, so this costs one step
         return search._replace(at=at, start=last.towards(before, at))
 
@@ -97,11 +102,16 @@ class _Search(NamedTuple):
     @property
     def endless(self) -> Bool[Tensor, "*batch n 2"]:
         """Is the end farther away than all that is looked at?"""
-        return (self.inner.distance > WIDEST) & torch.isinf(self.outer.distance)
+        return (self.inner.distance > WIDEST) & torch.isinf(self.outer.distance) & torch.isinf(self.room)
+
+    @property
+    def cut(self) -> Bool[Tensor, "*batch n 2"]:
+        """Does a bound end the interval, since τ is below its quantile there?"""
+        return self.inner.distance >= self.room
 
     def settled(self, quantile: Tensor) -> Bool[Tensor, "*batch n 2"]:
         """Is there nothing more to find, or to hope for?"""
-        return self.found(quantile) | self.endless | (self.failures > MOST_FAILURES)
+        return self.found(quantile) | self.cut | self.endless | (self.failures > MOST_FAILURES)
 
 
 def profile_ends(
@@ -121,11 +131,12 @@ def profile_ends(
     start = constant(fitted.tensors.free)
     bound = constant(quantile)[..., None, None].expand(*start.shape, 2)
     minimum, variance = constant(chi_square)[..., None, None], constant(scale)[..., None, None]
-    search, smaller = _begun(fitted, bound), torch.zeros_like(bound, dtype=torch.bool)
+    measure = fitted.each(lambda one, scale: scale_of(fitted, one, scale), scale, dims=(0,))
+    search, smaller = _begun(fitted, measure, bound), torch.zeros_like(bound, dtype=torch.bool)
     worse = max(WORSE, 100 * torch.finfo(start.dtype).eps)
     for number in range(ROUNDS):
         sums, converged, others = fitted.each(
-            lambda one, at, start: tried(fitted, one, at, start), search.at, search.start, dims=(0, 0)
+            lambda one, *rest: tried(fitted, one, *rest), measure, search.at, search.start, dims=(0, 0, 0)
         )
         smaller = smaller | (sums < minimum * (1 - worse))
         tau = ((sums - minimum).clamp(min=0) / variance).sqrt()
@@ -134,27 +145,29 @@ def profile_ends(
             break
     ends = fitted.each(
         lambda one, *rest: polished(fitted, one, *rest),
+        measure,
         search.best.distance,
         search.best.others,
+        search.cut,
         quantile,
         chi_square,
         scale,
-        dims=(0,) * 5,
+        dims=(0,) * 7,
     )
     sides = torch.tensor([-torch.inf, torch.inf], dtype=ends.dtype, device=ends.device)
-    known = torch.where(search.found(bound) & ~smaller, ends, torch.nan)
+    known = torch.where((search.found(bound) | search.cut) & ~smaller, ends, torch.nan)
     result = torch.where(search.endless & ~smaller, sides, known)
     _warn(result, smaller)
     return result
 
 
-def _begun(fitted: Fitted, bound: Tensor) -> _Search:
+def _begun(fitted: Fitted, measure: Scale, bound: Tensor) -> _Search:
     """The first distances are those of a quadratic chi-square."""
-    zero, far = torch.zeros_like(bound), torch.full_like(bound, torch.inf)
-    here, there = (fitted.each(expected, at, dims=(0,)) for at in (zero, bound))
-    solution, first = _Known(zero, zero, here), _Known(bound, far, there)
+    zero, far, first_at = torch.zeros_like(bound), torch.full_like(bound, torch.inf), torch.minimum(bound, measure.room)
+    here, there = (fitted.each(expected, measure, at, dims=(0, 0)) for at in (zero, first_at))
+    solution, first = _Known(zero, zero, here), _Known(first_at, far, there)
     outer = _Known(far, far, there)
-    return _Search(bound, there, solution, outer, solution, first, first, zero)
+    return _Search(first_at, there, solution, outer, solution, first, first, zero, measure.room)
 
 
 def _warn(result: Tensor, smaller: Tensor) -> None:

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from mslsq.front.bounds import SIDES
+from mslsq.front.fits.intervals import Interval
+
 if TYPE_CHECKING:
     from mslsq.front.fits.result import CurveFit
 
@@ -34,7 +37,8 @@ def _notes(fit: "CurveFit") -> list[str]:
     if fit.solution.active == ():
         return list(fit.notes)
     on_bound = {-1: "at its lower bound", 0: "", 1: "at its upper bound"}
-    return [on_bound[int(side)] for side in fit.fitted.recipe.parameters.vector(fit.solution.active)]
+    sides = fit.fitted.recipe.parameters.vector(fit.solution.active).tolist()
+    return [note or on_bound[int(side)] for note, side in zip(fit.notes, sides, strict=True)]
 
 
 def correlations_of(fit: "CurveFit") -> list[tuple[str, str, float]]:
@@ -52,9 +56,10 @@ def statistics_of(fit: "CurveFit") -> dict[str, "torch.Tensor"]:
     return {name: getattr(fit, name).detach() for name in names}
 
 
-def report_of(fit: "CurveFit") -> str:
+def report_of(fit: "CurveFit", interval: Interval | None, level: float) -> str:
     """All that is known of one fit, for people."""
-    return "\n".join([*_parameters(fit), *_correlations(fit), *_statistics(fit), *_solve(fit)])
+    intervals = () if interval is None else _intervals(fit, interval, level)
+    return "\n".join([*_parameters(fit), *intervals, *_correlations(fit), *_statistics(fit), *_solve(fit)])
 
 
 def _parameters(fit: "CurveFit") -> Iterator[str]:
@@ -69,6 +74,20 @@ def _parameters(fit: "CurveFit") -> Iterator[str]:
     known = "as sigma says" if fit.fitted.recipe.absolute_sigma else "scaled by the reduced chi-square"
     known = "those of counts" if fit.fitted.recipe.noise == "poisson" else known
     yield f"  standard errors: {known}"
+
+
+def _intervals(fit: "CurveFit", interval: Interval, level: float) -> Iterator[str]:
+    yield f"Intervals of {level:.4g}"
+    lower, upper = (fit.fitted.recipe.parameters.vector(side).tolist() for side in interval)
+    notes = [""] * len(fit.names)
+    bounds = [side.tolist() for side in fit.fitted.tensors.bounds]
+    for place, *limits in zip(fit.fitted.recipe.places, *bounds, strict=True) if bounds else ():
+        ends = zip(SIDES, (lower[place], upper[place]), limits, strict=True)
+        at = [side for side, end, limit in ends if end == limit]
+        notes[place] = f"ends at its {' and its '.join(at)} bound" if at else ""
+    width = max(map(len, fit.names))
+    for name, low, high, note in zip(fit.names, lower, upper, notes, strict=True):
+        yield f"  {name:<{width}}  {low:>14.8g}  {high:>14.8g}  {note}".rstrip()
 
 
 def _correlations(fit: "CurveFit") -> Iterator[str]:
@@ -96,6 +115,8 @@ def _statistics(fit: "CurveFit") -> Iterator[str]:
     yield f"  AIC                   {float(figures['aic']):.8g}"
     yield f"  BIC                   {float(figures['bic']):.8g}"
     yield f"  R squared             {float(figures['r_squared']):.8g}"
+    for in_deviations in fit.fitted.tensors.errors_of_t[:1]:
+        yield f"  corrections of t      up to {float(in_deviations.abs().max()):.3g} standard deviations"
 
 
 def _solve(fit: "CurveFit") -> Iterator[str]:

@@ -49,14 +49,26 @@ class CurveFit(Statistics):
     fitted: Fitted
     """What was fitted: points and model."""
 
+    @property
+    def corrections(self) -> Any:
+        """Of a fit with `sigma_t` the corrections δ of t, in its shape: the curve is nearest to the measured points at
+        t + δ. `()` of other fits."""
+        of_t = self.fitted.tensors.errors_of_t
+        return of_t[0] * of_t[1] if of_t else ()
+
     @outside_compiled_regions
-    def report(self, index: int | tuple[int, ...] | None = None) -> str:
+    def report(
+        self, index: int | tuple[int, ...] | None = None, *, interval: Method | None = None, level: float = 0.95
+    ) -> str:
         """The fit as a page of text: parameters with errors, correlations above 0.1, statistics, how the solve ended.
 
         Args:
             index: which fit of a batch. (Tables of all: `to_pandas()`, or the tensors themselves.)
+            interval: with confidence intervals of this method, which also says which of them end at a bound.
+            level: of the intervals.
         """
-        return report_of(self if index is None and self.solution.cost.ndim == 0 else self.of_problem(index))
+        one = self if index is None and self.solution.cost.ndim == 0 else self.of_problem(index)
+        return report_of(one, None if interval is None else one.confidence_interval(level, interval), level)
 
     def of_problem(self, index: int | tuple[int, ...] | None) -> "CurveFit":
         """One fit of a batch, as if it had been made alone.
@@ -159,10 +171,12 @@ class CurveFit(Statistics):
 
         Returns:
             (lower, upper), each in the shape of `value`. Ends of a profile that never rises as far are infinite; those
-            that could not be found are NaN, with a `ProfileWarning`. Tied parameters have no profile (NaN).
+            that could not be found are NaN, with a `ProfileWarning`. Tied parameters have no profile (NaN). Of a fit
+            with bounds no profile goes beyond them: where χ² has not risen as far at the bound of a parameter, the end
+            is that bound.
 
         Raises:
-            ProblemError: a profile of a fit with bounds, which may cut it off, is not known.
+            ProblemError: a profile of a fit with errors of t is not known.
         """
         one_of("confidence_interval: method", method, ("linear", "profile"), ProblemError)
         quantile = self._quantile(level)
@@ -170,10 +184,10 @@ class CurveFit(Statistics):
             value, errors = (self._parameters.vector(tree) for tree in (self.value, self.standard_errors))
             reach = quantile[..., None] * errors
             return Interval(self._parameters.tree(value - reach), self._parameters.tree(value + reach))
-        if self.solution.active != ():
+        if self.fitted.tensors.errors_of_t:
             raise ProblemError(
-                "confidence_interval(method='profile') of a fit with bounds is not known, since they may cut a profile "
-                "off. Use method='linear', or fit without bounds."
+                "confidence_interval(method='profile') of a fit with errors of t is not known: its corrections would "
+                "have to be found again for every value. Use method='linear'."
             )
         ends = profile_ends(self.fitted, quantile, self.chi_square, self._variance_of_noise())
         return Interval(self._of_all(ends[..., 0]), self._of_all(ends[..., 1]))
@@ -218,8 +232,8 @@ class CurveFit(Statistics):
             return recipe.parameters.tree(free)
         figures, notes = self._parameters.vector(self.value), self.notes
         figures = torch.where(torch.tensor([note == "tied" for note in notes], device=free.device), torch.nan, figures)
-        places = [number for number, note in enumerate(notes) if not note]
-        return self._parameters.tree(figures.index_copy(-1, torch.tensor(places, device=free.device), free))
+        places = torch.tensor(recipe.places, device=free.device)
+        return self._parameters.tree(figures.index_copy(-1, places, free))
 
     def _quantile(self, level: float) -> Float[Tensor, "*batch"]:
         return two_sided(level, self.degrees_of_freedom, self.fitted.recipe.absolute_sigma, self.chi_square.dtype)
@@ -246,7 +260,13 @@ def of_all(fitted: Fitted, solution: Solution) -> CurveFit:
 
     matrix = fitted.each(covariance)
     errors = parameters.tree(matrix.diagonal(dim1=-2, dim2=-1).sqrt())
-    return CurveFit(value, matrix, errors, replace(solution, value=value), fitted)
+    active = solution.active
+    if active != ():
+        free = recipe.free.vector(active)
+        places = torch.tensor(fitted.recipe.places, device=free.device)
+        zeros = torch.zeros((*free.shape[:-1], parameters.count), dtype=free.dtype, device=free.device)
+        active = parameters.tree(zeros.index_copy(-1, places, free))
+    return CurveFit(value, matrix, errors, replace(solution, value=value, active=active), fitted)
 
 
 pytree.register(

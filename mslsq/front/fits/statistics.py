@@ -77,7 +77,8 @@ class Statistics:
 
     @property
     def r_squared(self) -> Float[Tensor, "*batch"]:
-        """R² = 1 − Σ(y − model)²/Σ(y − mean y)² over the points that count, sigma left out: lmfit's definition."""
+        """R² = 1 − Σ(y − model)²/Σ(y − mean y)² over the points that count, sigma left out: lmfit's definition.
+        With errors of t at the measured t."""
 
         def of_one(one: One) -> Tensor:
             recipe = self.fitted.recipe

@@ -166,7 +166,6 @@ def test_a_wrong_value_is_not_kept_between_calls() -> None:
         ({"tied": {"c": lambda p: 3.0}}, "must return a tensor"),
         ({"fixed": {"c": torch.ones(2, dtype=torch.bool)}}, r"shape \(2,\)"),
         ({"fixed": {"c": "0"}}, "must be a real number"),
-        ({"fixed": {"c": 0.0}, "bounds": (0, 1)}, "not both"),
     ],
 )
 def test_errors_say_what_does_not_fit(options: dict, said: str) -> None:
