@@ -129,7 +129,7 @@ def test_a_sparse_problem_has_the_derivatives_of_the_dense_one():
         def residual(self, a, radius):
             return (a * a).sum()[None] - radius**2
 
-    count = 12
+    count = 6
     p = mslsq.Variable("p", mslsq.Euclidean(2), count)
     i = torch.arange(count)
     generator = torch.Generator().manual_seed(0)
@@ -137,7 +137,7 @@ def test_a_sparse_problem_has_the_derivatives_of_the_dense_one():
     problem = mslsq.Problem(
         Smooth(p[i[:-1]], p[i[1:]], stiffness=torch.ones(count - 1, 1, dtype=DOUBLE)),
         mslsq.Prior(p[i], target=near),
-        mslsq.Equality(Circle(p[i[::3]], radius=torch.ones(4, 1, dtype=DOUBLE))),
+        mslsq.Equality(Circle(p[i[::3]], radius=torch.ones(2, 1, dtype=DOUBLE))),
     )
 
     def found(theta, linear_solver):
@@ -145,7 +145,7 @@ def test_a_sparse_problem_has_the_derivatives_of_the_dense_one():
         solver = mslsq.LevenbergMarquardt(linear_solver=linear_solver)
         return mslsq.solve(problem, {"p": near}, data, solver=solver).value["p"]
 
-    theta = torch.linspace(0.5, 1.5, count + 3, dtype=DOUBLE)
+    theta = torch.linspace(0.5, 1.5, count + 1, dtype=DOUBLE)
     sparse = jacrev(found)(theta, mslsq.linear.SparseCholesky())
     dense = jacrev(found)(theta, mslsq.linear.Cholesky())
     assert torch.allclose(sparse, dense, atol=1e-8)
@@ -223,6 +223,7 @@ def test_other_adjoints_say_that_they_do_not_go_through_rounds(adjoint):
         solved(ACTIVE, adjoint=adjoint)
 
 
+@pytest.mark.slow
 def test_a_layer_trains_through_constraints():
     """The radius of the circle is learned from where the solution should be."""
     radius = torch.nn.Parameter(torch.tensor([0.7], dtype=DOUBLE))
