@@ -19,9 +19,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.datasets.nist_models import MODELS, Model
+from mslsq.datasets import nist_models
+from mslsq.datasets.nist_models import Model
 
 __all__ = ["MODELS", "MalformedFileError", "Regression", "read"]
+
+MODELS: dict[str, Model] = nist_models.MODELS
+"""The model functions by the name of their set: ``model(p, t)``."""
 
 
 class MalformedFileError(ValueError):

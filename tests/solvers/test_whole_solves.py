@@ -120,7 +120,7 @@ def equal_bits(one: mslsq.Solution, other: mslsq.Solution) -> bool:
 
 def of_problems(solution: mslsq.Solution, chosen: Tensor) -> mslsq.Solution:
     history = History(*(column[chosen] for column in vars(solution.history).values()))
-    figures = {name: x[chosen] for name, x in vars(solution).items() if isinstance(x, Tensor)}
+    figures: dict[str, Any] = {name: x[chosen] for name, x in vars(solution).items() if isinstance(x, Tensor)}
     return mslsq.Solution(history=history, **figures)
 
 
