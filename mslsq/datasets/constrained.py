@@ -40,8 +40,6 @@ class ConstrainedProblem:
     inequality: Function | None = None
     lower: Float[Tensor, "unknowns"] | None = None
     upper: Float[Tensor, "unknowns"] | None = None
-    is_regular: bool = True
-    """Are the second-order conditions fulfilled at the minimum, so that methods converge fast?"""
 
 
 PROBLEMS: dict[str, ConstrainedProblem] = {}
@@ -62,7 +60,6 @@ def _enter(
     equality: Function | None = None,
     inequality: Function | None = None,
     bounds: tuple[list[float], list[float]] | None = None,
-    is_regular: bool = True,
 ) -> None:
     point = torch.tensor(start, dtype=torch.float64)
     lower = upper = None
@@ -70,7 +67,7 @@ def _enter(
         lower, upper = (torch.tensor(side, dtype=torch.float64) for side in bounds)
         point = torch.clamp(point, lower, upper)
     name = f"hs{number}"
-    PROBLEMS[name] = ConstrainedProblem(name, residual, point, minimum, equality, inequality, lower, upper, is_regular)
+    PROBLEMS[name] = ConstrainedProblem(name, residual, point, minimum, equality, inequality, lower, upper)
 
 
 def _rosenbrock(x: Tensor) -> Tensor:
@@ -131,12 +128,10 @@ _enter(
 _enter(
     *(26, [-2.6, 2.0, 2.0], 0.0, lambda x: _rows(x[0] - x[1], (x[1] - x[2]) ** 2)),
     equality=lambda x: _rows((1 + x[1] ** 2) * x[0] + x[2] ** 4 - 3),
-    is_regular=False,
 )
 _enter(
     *(27, [2.0, 2.0, 2.0], 0.04, lambda x: _rows(0.1 * (x[0] - 1), x[1] - x[0] ** 2)),
     equality=lambda x: _rows(x[0] + x[2] ** 2 + 1),
-    is_regular=False,
 )
 _enter(
     *(28, [-4.0, 1.0, 1.0], 0.0, lambda x: _rows(x[0] + x[1], x[1] + x[2])),
@@ -164,7 +159,6 @@ _enter(
     *(46, [math.sqrt(0.5), 1.75, 0.5, 2.0, 2.0], 0.0),
     lambda x: _rows(x[0] - x[1], x[2] - 1, (x[3] - 1) ** 2, (x[4] - 1) ** 3),
     equality=lambda x: _rows(x[0] ** 2 * x[3] + torch.sin(x[3] - x[4]) - 1, x[1] + x[2] ** 4 * x[3] ** 2 - 2),
-    is_regular=False,
 )
 _enter(
     *(48, [3.0, 5.0, -3.0, 2.0, -2.0], 0.0, lambda x: _rows(x[0] - 1, x[1] - x[2], x[3] - x[4])),
@@ -174,7 +168,6 @@ _enter(
     *(49, [10.0, 7.0, 2.0, -3.0, 0.8], 0.0),
     lambda x: _rows(x[0] - x[1], x[2] - 1, (x[3] - 1) ** 2, (x[4] - 1) ** 3),
     equality=lambda x: _rows(x[0] + x[1] + x[2] + 4 * x[3] - 7, x[2] + 5 * x[4] - 6),
-    is_regular=False,
 )
 _enter(
     *(50, [35.0, -31.0, 11.0, 5.0, -5.0], 0.0),

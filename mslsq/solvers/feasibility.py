@@ -19,8 +19,6 @@ FIRST_PENALTY = 1.0
 STATIONARY = 1e-3
 """The violation is at a minimum where its gradient is that short against the lengths of the columns (a cosine)."""
 
-ByTerm = dict[int, Float[Tensor, "batch"]]
-
 
 def largest_violation(terms: ConstraintTerms, residuals: Mapping[int, PerRow]) -> Float[Tensor, "batch"]:
     """Of all constraints of each problem, in the units of their residuals."""
@@ -32,7 +30,7 @@ def largest_violation(terms: ConstraintTerms, residuals: Mapping[int, PerRow]) -
 
 def first_penalties(
     terms: ConstraintTerms, linearizer: Linearizer, values: Values, prepared: TermInputs, plain: TermInputs
-) -> ByTerm:
+) -> dict[int, Float[Tensor, "batch"]]:
     """Penalties by which constraints count as much as the costs do, in the columns that they share.
 
     Args:

@@ -8,7 +8,7 @@ rounding. They are taken after a round where they help; elsewhere the rounds go 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -79,10 +79,10 @@ class NewtonEnd:
         prepared, plain = self.linearizer.prepare(given), self._plain(given)
         residuals = self._residuals(values, plain)
         c = self.terms.joined(residuals)
-        linear, run = self.linearizer.linear_solver, self.plan.execution.run
+        linear = self.linearizer.linear_solver
         if c.numel() * self.linearizer.structure.num_columns > LARGEST:
             return Improvement.none(values, multipliers, wanted)
-        hessian = run("hessian of the Lagrangian", self.wish, self._derivatives.hessian, values, prepared)
+        hessian = self._derivative("hessian", values, prepared)
         every = self.plan.execution.run_eagerly(self.terms.jacobian, self.linearizer, values, plain)
         free = free_of_bounds(self.linearizer, values, self.bounds)
         for columns in free:
@@ -107,10 +107,14 @@ class NewtonEnd:
         distance = torch.where(wanted & definite & found.regular, distance, torch.inf)
         return Improvement(at.values, at.multipliers, helped, distance)
 
-    @property
-    def _derivatives(self) -> Linearizer:
-        """What gives gradients and Hessians: native code where there is some for all terms."""
-        return self.linearizer if self.linearizer.has_second_order else self.linearizer.without_programs()
+    def _derivative(self, kind: Literal["gradient", "hessian"], values: Values, prepared: TermInputs) -> Tensor:
+        """Gradient or Hessian of the augmented Lagrangian: native code where there is some for all terms, else a graph.
+        No graph is kept that calls native code: an adjoint would differentiate it."""
+        execution = self.plan.execution
+        if self.linearizer.has_second_order:
+            return execution.run_eagerly(getattr(self.linearizer, kind), values, prepared)
+        name = kind if kind == "gradient" else "hessian of the Lagrangian"
+        return execution.run(name, self.wish, getattr(self.linearizer.without_programs(), kind), values, prepared)
 
     def _plain(self, given: tuple[dict[str, Tensor], ...]) -> TermInputs:
         return self.linearizer.prepare(self.terms.plain(given))
@@ -121,7 +125,7 @@ class NewtonEnd:
     def _point(self, values: Values, multipliers: dict[int, PerRow], free: tuple[Tensor, ...]) -> Point:
         given = self.terms.given(self.inputs, multipliers, self.penalties)
         prepared = self.linearizer.prepare(given)
-        gradient = self.plan.execution.run("gradient", self.wish, self._derivatives.gradient, values, prepared)
+        gradient = self._derivative("gradient", values, prepared)
         for columns in free:
             gradient = torch.where(columns, gradient, 0)
         residuals = self._residuals(values, self._plain(given))

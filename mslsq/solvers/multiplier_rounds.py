@@ -175,8 +175,8 @@ class _Rounds:
         )
         multipliers = {name: state.multipliers[number] for number, name in self.terms.names.items()}
         own = tuple(
-            {name: tensor for name, tensor in after.items() if after[name] is not before.get(name)}
-            for before, after in zip(self.inputs, state.given, strict=True)
+            {name: given[name] for name in names}
+            for given, names in zip(state.given, self._own(state.given), strict=True)
         )
         decided = torch.ones_like(status, dtype=torch.bool)
         return outcome, Findings(own, decided, multipliers=multipliers, violation=state.violation, cost=cost)
@@ -310,8 +310,10 @@ class _Rounds:
         try:
             with TRANSFORM_LOCK:
                 return end.improved(values, multipliers, wanted)
-        except (NotImplementedError, RuntimeError):  # a residual without second derivatives: by rounds alone
+        except (NotImplementedError, RuntimeError) as error:  # a residual without second derivatives: by rounds alone
             self._takes_newton_steps = False
+            if self.task.solver.verbose:
+                print(f"no Newton steps after the rounds: {type(error).__name__}: {error}", flush=True)
             return Improvement.none(values, multipliers, wanted)
 
 

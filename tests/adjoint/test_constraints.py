@@ -237,3 +237,14 @@ def test_a_layer_trains_through_constraints():
         (layer(START).value["x"] - wanted).square().sum().backward()
         optimizer.step()
     assert float(radius.detach().abs()) == pytest.approx(1.4, abs=1e-2)
+
+
+@pytest.mark.parametrize("trace", ["always", "auto"])
+def test_native_programs_and_recorded_graphs_change_no_derivative(trace):
+    """The Newton steps before take the same gradients: what they record, a derivative may not be taken of."""
+    plain = jacrev(lambda theta: outputs(theta, solver=mslsq.LevenbergMarquardt(native="never", trace="never")))(ACTIVE)
+    solver = mslsq.LevenbergMarquardt(native="wait", trace=trace)
+    for _ in range(3):
+        theta = ACTIVE.clone().requires_grad_()
+        found = torch.autograd.grad(outputs(theta, solver=solver).sum(), theta)[0]
+        assert torch.allclose(found, plain.sum(0), atol=1e-9)
