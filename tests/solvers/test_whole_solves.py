@@ -83,12 +83,15 @@ def assert_same(python: mslsq.Solution, native: mslsq.Solution) -> None:
     """Statuses, steps and histories are equal, the numbers but for rounding.
 
     One problem in fifty may be another step from its tolerance: a gradient of 1e-12 |r| is that of an x which differs
-    in its last bit. PyTorch's own steps differ as often when the points are given in another order.
+    in its last bit. PyTorch's own steps differ as often when the points are given in another order. A problem without a
+    minimum, which uses up its steps on the way to infinity, makes rounding larger at every step.
     """
     equal = (python.status == native.status) & (python.num_steps == native.num_steps)
     count = equal.numel()
     assert int((~equal).sum()) <= (-(-count // 50) if count > 8 else 0)
-    torch.testing.assert_close(native.cost, python.cost, rtol=1e-9, atol=1e-24, equal_nan=True)
+    torch.testing.assert_close(native.cost, python.cost, rtol=1e-7, atol=1e-24, equal_nan=True)
+    ended = python.status != mslsq.Status.MAX_STEPS
+    torch.testing.assert_close(native.cost[ended], python.cost[ended], rtol=1e-9, atol=1e-24, equal_nan=True)
     assert torch.equal(native.num_evaluations, native.num_steps + 1)
     chosen = equal if count > 1 else ()
     torch.testing.assert_close(
