@@ -106,18 +106,24 @@ void place_kept(i64 batch, const T* values, i64 num_values, const T* shift, i64 
 constexpr int WIDE = WIDTH<double>;  // numbers in a register
 constexpr int MOST_PIECES = WIDE == TILE ? 2 : 3;  // registers of columns that are summed up together
 
-// Rows whose sums the registers hold beside a row of the right factor and a number of the left one.
-constexpr int most_rows(int pieces) {
-    const int rows = (REGISTERS - pieces - 1) / pieces;
-    return rows < 12 ? rows : 12;
+constexpr int in_registers(int count) { return (count + WIDE - 1) / WIDE; }
+
+// Rows whose sums the registers hold beside a row of the right factor and a number of the left one; with one more column
+// also its sums and its number.
+constexpr int most_rows(int pieces, bool one_more) {
+    int rows = 12;
+    while (rows > 1 && rows * pieces + (one_more ? in_registers(rows) + 1 : 0) + pieces + 1 > REGISTERS) rows--;
+    return rows;
 }
 
 // total (ROWS, WIDE PIECES) = sum over pairs of Y_left^T Y_right, from factors (depth, rows) and (depth, columns) that begin
-// at `left` of Wl and `right` of Wr. Up to WIDE - 1 numbers beyond a factor are read.
-template <int ROWS, int PIECES>
+// at `left` of Wl and `right` of Wr. Up to WIDE - 1 numbers beyond a factor are read. With ONE_MORE there is one more
+// column; a register has its rows: the nine of a camera are 11 products in registers of eight instead of 18.
+template <int ROWS, int PIECES, bool ONE_MORE>
 void sum_of_products(const double* Wl, const double* Wr, const i64* left, const i64* right, i64 first, i64 last, i64 rows,
                      i64 depth, i64 columns, double* total, i64 stride) {
-    reg<double> sums[ROWS][PIECES] = {};
+    constexpr int TALL = ONE_MORE ? in_registers(ROWS) : 0;
+    reg<double> sums[ROWS][PIECES] = {}, last_column[TALL + 1] = {};
     for (i64 e = first; e < last; e++) {
         const double *one = Wl + left[e], *other = Wr + right[e];
         for (i64 k = 0; k < depth; k++, one += rows, other += columns) {
@@ -128,28 +134,33 @@ void sum_of_products(const double* Wl, const double* Wr, const i64* left, const 
             for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 3
                 for (int m = 0; m < PIECES; m++) sums[r][m] += factor[m] * one[r];
+#pragma GCC unroll 6
+            for (int m = 0; m < TALL; m++) last_column[m] += load_register<WIDE>(one + m * WIDE) * other[PIECES * WIDE];
         }
     }
 #pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < ROWS; r++) {
 #pragma GCC unroll 3
         for (int m = 0; m < PIECES; m++) store_register<WIDE>(total + r * stride + m * WIDE, sums[r][m]);
+        if (ONE_MORE) total[r * stride + PIECES * WIDE] = last_column[r / WIDE][r % WIDE];
+    }
 }
 
 using Sum = void (*)(const double*, const double*, const i64*, const i64*, i64, i64, i64, i64, i64, double*, i64);
 
-// `sum_of_products` for a number of rows up to `most_rows(PIECES)`.
-template <int PIECES, int ROWS = most_rows(PIECES)>
+// `sum_of_products` for a number of rows up to `most_rows(PIECES, ONE_MORE)`.
+template <int PIECES, bool ONE_MORE, int ROWS = most_rows(PIECES, ONE_MORE)>
 Sum sum_of_rows(i64 rows) {
     if constexpr (ROWS > 1)
-        if (rows < ROWS) return sum_of_rows<PIECES, ROWS - 1>(rows);
-    return sum_of_products<ROWS, PIECES>;
+        if (rows < ROWS) return sum_of_rows<PIECES, ONE_MORE, ROWS - 1>(rows);
+    return sum_of_products<ROWS, PIECES, ONE_MORE>;
 }
 
+template <bool ONE_MORE>
 Sum sum_of(i64 rows, i64 pieces) {
     if constexpr (MOST_PIECES > 2)
-        if (pieces == 3) return sum_of_rows<3>(rows);
-    return pieces == 2 ? sum_of_rows<2>(rows) : sum_of_rows<1>(rows);
+        if (pieces == 3) return sum_of_rows<3, ONE_MORE>(rows);
+    return pieces == 2 ? sum_of_rows<2, ONE_MORE>(rows) : sum_of_rows<1, ONE_MORE>(rows);
 }
 
 // `count` things in parts of at most `most`: how many are in a part, so that all parts are about equal.
@@ -162,7 +173,8 @@ i64 part_of(i64 count, i64 most) {
 void subtract_pairs(i64 batch, const double* work, i64 work_size, double* matrix, i64 size, const bool* regular,
                     i64 count, const i64* start, const i64* target, const i64* stride, const i64* left,
                     const i64* right, i64 rows, i64 depth, i64 columns) {
-    const i64 registers = (columns + WIDE - 1) / WIDE, stride_of_sum = registers * WIDE;
+    const bool one_more = columns > WIDE && columns % WIDE == 1;
+    const i64 registers = columns / WIDE + (!one_more && columns % WIDE), stride_of_sum = (registers + one_more) * WIDE;
     const i64 pieces = part_of(registers, MOST_PIECES);
     std::vector<double> total(rows * stride_of_sum);
     for (i64 b = 0; b < batch; b++) {
@@ -171,11 +183,13 @@ void subtract_pairs(i64 batch, const double* work, i64 work_size, double* matrix
         for (i64 t = 0; t < count; t++) {
             for (i64 p = 0; p < registers; p += pieces) {
                 const i64 have = registers - p < pieces ? registers - p : pieces;
-                const i64 together = part_of(rows, most_rows(have));
+                const bool more = one_more && p + have == registers;
+                const i64 together = part_of(rows, most_rows(have, more));
                 for (i64 r = 0; r < rows; r += together) {
                     const i64 here = rows - r < together ? rows - r : together;
-                    sum_of(here, have)(W + r, W + p * WIDE, left, right, start[t], start[t + 1], rows, depth, columns,
-                                       &total[r * stride_of_sum + p * WIDE], stride_of_sum);
+                    const Sum sum = more ? sum_of<true>(here, have) : sum_of<false>(here, have);
+                    sum(W + r, W + p * WIDE, left, right, start[t], start[t + 1], rows, depth, columns,
+                        &total[r * stride_of_sum + p * WIDE], stride_of_sum);
                 }
             }
             double* to = matrix + b * size + target[t];
