@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from mslsq import pytree
-from mslsq.linearize.compressed.operation import Pins, Tracked
+from mslsq.linearize.compressed.operation import Pins, Source, Tracked
 from mslsq.linearize.compressed.rulebook import Rulebook
 from mslsq.linearize.compressed.sets import LARGEST, Sets, csr, empty, singletons
 from mslsq.private import is_operator
@@ -53,18 +53,18 @@ def dependence_of(
     example = distinct(flat)
     with torch.no_grad():
         graph = graph_of(lambda *leaves: function(*pytree.unflatten(list(leaves), structure)), example)
-    names = ["x"] * (1 + len(storages)) + [f"input {name}" for name in _sorted_like(structure, flat, inputs)]
-    starts = [Tracked(tensor, None, frozenset([name])) for tensor, name in zip(example, names, strict=True)]
+    sources: list[Source] = [None] * (1 + len(storages)) + _sorted_like(structure, flat, inputs)
+    starts = [Tracked(tensor, None, frozenset([source])) for tensor, source in zip(example, sources, strict=True)]
     starts[0].sets = singletons(columns, 0, columns)
-    pins = Pins(frozenset(["x", *(f"input {name}" for name in batched)]))
+    pins = Pins(frozenset([None, *batched]))
     book = Rulebook(pins, columns, LARGEST if largest is None else min(largest, LARGEST))
     with torch.no_grad():
         result = _followed(graph, starts, book)
     sets = result.sets if result.sets is not None else empty(result.value.numel(), columns)
-    return Dependence(csr(sets), frozenset(name.removeprefix("input ") for name in pins.pinned))
+    return Dependence(csr(sets), frozenset(source for source in pins.pinned if source is not None))
 
 
-def _sorted_like(structure: pytree.Structure, flat: list[Tensor], inputs: Mapping[str, Tensor]) -> list[str]:
+def _sorted_like(structure: pytree.Structure, flat: list[Tensor], inputs: Mapping[str, Tensor]) -> list[Source]:
     """The names of the inputs in the order of the leaves."""
     numbered = pytree.unflatten(list(range(len(flat))), structure)[2]
     return sorted(inputs, key=lambda name: numbered[name])
@@ -106,7 +106,7 @@ def _evaluated(node: fx.Node, known: dict[fx.Node, Any], book: Rulebook) -> Any:
     result = node.target(*values, **named)  # pyright: ignore[reportCallIssue]
     leaves, structure = pytree.flatten(result)
     outputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    sources = frozenset[str]().union(
+    sources = frozenset[Source]().union(
         *(leaf.sources for leaf in pytree.leaves((args, kwargs)) if isinstance(leaf, Tracked))
     )
     sets = iter(book.sets_of(node.target, args, kwargs, outputs))
