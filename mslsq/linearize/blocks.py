@@ -7,9 +7,9 @@ curve fit) has the batch as lanes, and `outer` is 1.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from einops import rearrange
@@ -257,30 +257,9 @@ class BlockTerm(OneBlock):
             for problem in range(self.outer)
         ]
         if isinstance(outputs[0][0], tuple):
-            rows = [[torch.stack(part, -1) for part in zip(*row, strict=True)] for row in outputs]
-            return tuple(torch.stack(part) for part in zip(*rows, strict=True))
-        return torch.stack([torch.stack(row, -1) for row in outputs])
-
-    # ---- products with what `linearizations` and `over_lanes(hessian_of_block)` return
-
-    can_be_rewritten: ClassVar[bool] = True
-    """May its residual be captured as a graph? Not where it is one already."""
-
-    def pulled(
-        self, jacobian: Float[Tensor, "outer rows tangent lanes"], u: Float[Tensor, "outer rows lanes"]
-    ) -> Float[Tensor, "outer tangent lanes"]:
-        """Jᵀu of every lane."""
-        return (u[:, :, None] * jacobian).sum(1)
-
-    def pushed(
-        self, jacobian: Float[Tensor, "outer rows tangent lanes"], v: Float[Tensor, "outer tangent lanes"]
-    ) -> Float[Tensor, "outer rows lanes"]:
-        """J v of every lane."""
-        return (jacobian * v[:, None]).sum(2)
-
-    def hessian_times(self, hessian: Float[Tensor, "tangent tangent"], v: Float[Tensor, "tangent"]) -> Tensor:
-        """H v of one lane."""
-        return hessian @ v
+            rows = [[_stacked(part, -1) for part in zip(*row, strict=True)] for row in outputs]
+            return tuple(_stacked(part, 0) for part in zip(*rows, strict=True))
+        return _stacked([_stacked(row, -1) for row in outputs], 0)
 
     @property
     def lanes(self) -> int:
@@ -324,3 +303,8 @@ def no_derivative_is_asked(tensors: Iterable[Tensor]) -> bool:
     tensors = list(tensors)
     differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     return not (differentiated or forward_level_is_open() or any(map(is_wrapped, tensors)))
+
+
+def _stacked(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Tensors along a new axis; a single one is not copied."""
+    return parts[0].unsqueeze(axis) if len(parts) == 1 else torch.stack(tuple(parts), axis)

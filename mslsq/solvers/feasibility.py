@@ -71,7 +71,7 @@ def is_stationary(
         squared = missed * missed
         size = squared[0].sum(0) if block.lanes_are_batch else squared.sum((1, 2))
         penalty = penalties[number]
-        gradients.append(penalty[:, None] * assembly.placed_vector(block.pulled(jacobian, missed)))
+        gradients.append(penalty[:, None] * assembly.placed_vector(block.way.layout.pulled(jacobian, missed)))
         lengths.append(penalty[:, None] * assembly.placed_vector((counted * counted).sum(1)))
         sizes.append(penalty * size)
     gradient, length, size = (torch.stack(parts).sum(0) for parts in (gradients, lengths, sizes))
