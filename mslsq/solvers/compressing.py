@@ -31,7 +31,7 @@ from mslsq.linearize.sample import SMALL_MOVE
 from mslsq.private import vjp
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import SMALL, Structure, numbered_by_component
-from mslsq.problem.system import Inputs, System, residual_vector
+from mslsq.problem.system import Inputs, residual_vector
 from mslsq.solvers.solver import LARGEST_DENSE, Solver
 from mslsq.tracing.capture import Captured, capture
 from mslsq.tracing.graph import TRANSFORM_LOCK, distinct, forget_example, graph_of
@@ -52,14 +52,14 @@ Linearized = Callable[[tuple[Tensor, ...], Inputs], tuple[Tensor, Tensor]]
 
 
 def compressed_plan(
-    system: System, solver: Solver, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]
+    solver: Solver, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]
 ) -> tuple[Plan | None, str]:
     """The plan that makes use of the sparsity of one big residual, or None; and in words what was found.
 
     Raises:
         ProblemError: the sparsity is of no use, and the dense Jacobian would not fit into memory.
     """
-    if not _is_one_big_residual(system, blocks, solver):
+    if not _is_one_big_residual(blocks, solver):
         return None, ""
     block, (storages, first) = blocks[0], first_block(blocks[0].term, blocks[0].batched, values, inputs[0])
     try:
@@ -75,7 +75,7 @@ def compressed_plan(
             compressed, linearization = _recorded(block, found, storages, first)
             # A single problem needs no `vmap`: a last axis of one entry would cost copies in every operation.
             way = Way(captured, lane_by_lane=block.batch == 1, sparsity=compressed, linearization=linearization)
-            plan = _placed(system, solver, block.going(way), compressed)
+            plan = _placed(solver, block.going(way), compressed)
     except Exception as reason:
         # Whatever goes wrong while looking: the dense path asks for nothing but derivatives, and says what it lacks.
         _check_dense_fits(blocks[0], values[0], reason)
@@ -102,7 +102,7 @@ def _check_capture(block: BlockTerm, captured: Captured, storages: tuple[Tensor,
         raise TooDenseError("its graph does not give the same numbers as itself")
 
 
-def _is_one_big_residual(system: System, blocks: tuple[BlockTerm, ...], solver: Solver) -> bool:
+def _is_one_big_residual(blocks: tuple[BlockTerm, ...], solver: Solver) -> bool:
     """One block of one term, on all unknowns, large, without Jacobian of its own, for normal equations."""
     if len(blocks) != 1:
         return False
@@ -113,8 +113,8 @@ def _is_one_big_residual(system: System, blocks: tuple[BlockTerm, ...], solver: 
         term.num_blocks == 1
         and term.jacobians is None
         and (term.loss is None or term.elementwise_loss)
-        and all(unknown.count == 1 and unknown.free is None for unknown in system.unknowns)
-        and [slot.unknown for slot in term.slots] == list(range(len(system.unknowns)))
+        and all(unknown.count == 1 and unknown.free is None for unknown in block.system.unknowns)
+        and [slot.unknown for slot in term.slots] == list(range(len(block.system.unknowns)))
         and (columns > LARGEST_DENSE or (columns > SMALL and columns * block.rows * block.batch >= WORTH_LOOKING))
         and (linear == "auto" or linear.for_normal_equations() is not None)
     )
@@ -209,7 +209,7 @@ def _pattern_holds(block: BlockTerm, storages: tuple[Tensor, ...], inputs: Input
     return bool((((found - expected).abs() <= allowed) | ~torch.isfinite(expected) | ~torch.isfinite(found)).all())
 
 
-def _placed(system: System, solver: Solver, block: BlockTerm, compressed: CompressedPlan) -> Plan:
+def _placed(solver: Solver, block: BlockTerm, compressed: CompressedPlan) -> Plan:
     """Small dense systems where components are small, block-sparse where they are large, dense where all is full."""
     labels, sizes = compressed.components()
     tangents, device, n = block.tangents, compressed.device, compressed.columns
@@ -224,7 +224,7 @@ def _placed(system: System, solver: Solver, block: BlockTerm, compressed: Compre
         ends = np.cumsum([0, *tangents])
         pieces = tuple(np.arange(start, stop) for start, stop in pairwise(ends))
         pattern = Pattern(analyze(np.ones(n, np.int64), *compressed.lower, device=device), pieces)
-        if wanted or blocks_are_faster(pattern.structure, pattern.kinds(system)):
+        if wanted or blocks_are_faster(pattern.structure):
             structure = _numbered(np.zeros(n, np.int64), tangents, device)
         else:
             pattern = None

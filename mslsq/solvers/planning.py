@@ -109,7 +109,7 @@ def planned(
     if plan is None:
         load_forward_mode()
         blocks = _measured(task, values, inputs)
-        plan, note = compressed_plan(task.system, task.solver, blocks, values, inputs)
+        plan, note = compressed_plan(task.solver, blocks, values, inputs)
         if plan is None:
             plan = _made(task, blocks, values[0].device)
             _choose_ways(plan, blocks, values, inputs)
@@ -221,7 +221,7 @@ def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Pl
         pattern = pattern_of(task.system, whole)
         kinds = pattern.kinds(task.system)
         if not wanted:
-            sparse = blocks_are_faster(pattern.structure, kinds)
+            sparse = blocks_are_faster(pattern.structure)
         else:
             sparse = on_cpu or task.solver.is_sparse_anywhere(pattern.structure, kinds)
         structure, pattern = (whole, pattern) if sparse else (structure, None)

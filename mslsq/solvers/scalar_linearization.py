@@ -237,7 +237,7 @@ class ScalarLinearization:
             squares = [x * x for x in residual]
             if block.term.loss is not None:
                 parameters = copies.outputs[rows + len(unit.jacobian) :]
-                squares, residual, slopes = self._robust(block, unit, residual, slopes, parameters, inputs, graphs)
+                squares, residual, slopes = self._robust(block, residual, slopes, parameters, graphs)
             added = [(0, total(squares) * 0.5)]
             for k, column in enumerate(columns):
                 products = [row[k] * r for row, r in zip(slopes, residual, strict=True) if row[k].value != 0]
@@ -294,11 +294,9 @@ class ScalarLinearization:
     def _robust(
         self,
         block: BlockTerm,
-        unit: Unit,
         residual: list[Scalar],
         slopes: list[list[Scalar]],
         parameters: Sequence[Scalar],
-        inputs: Inputs,
         graphs: dict[tuple[int, int], fx.GraphModule],
     ) -> tuple[list[Scalar], list[Scalar], list[list[Scalar]]]:
         """ρ of each group of rows, and residual and Jacobian as plain least squares sees them."""
