@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mslsq import pytree
 from mslsq.linear.block_structure import analyze
 from mslsq.linear.choice import blocks_are_faster
 from mslsq.linearize.blocks import BlockTerm, Values
@@ -34,7 +33,7 @@ from mslsq.problem.structure import SMALL, Structure, numbered_by_component
 from mslsq.problem.system import Inputs, residual_vector
 from mslsq.solvers.solver import LARGEST_DENSE, Solver
 from mslsq.tracing.capture import Captured, capture
-from mslsq.tracing.graph import TRANSFORM_LOCK, distinct, forget_example, graph_of
+from mslsq.tracing.graph import TRANSFORM_LOCK, by_place, distinct, forget_example, graph_of
 from mslsq.tracing.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.tracing.rewrites import make_transformable
 
@@ -173,14 +172,9 @@ def _recorded_linearization(block: BlockTerm, storages: tuple[Tensor, ...], inpu
     Recording a step that holds them takes a second for 56 slices; a step that holds this graph a tenth of that, and
     need not be recorded at all.
     """
-    flat, structure = pytree.flatten((storages, dict(inputs)))
-
-    def linearization(*leaves: Tensor) -> list[Tensor]:
-        return list(block.linearization_of_block(*pytree.unflatten(list(leaves), structure)))
-
-    example = distinct(flat)
-    graph = forget_example(make_transformable(graph_of(linearization, example), example))
-    names = list(inputs)
+    names, example = list(inputs), distinct([*storages, *inputs.values()])
+    graph = graph_of(by_place(block.linearization_of_block, len(storages), names), example)
+    graph = forget_example(make_transformable(graph, example))
 
     def replayed(storages: tuple[Tensor, ...], inputs: Inputs) -> tuple[Tensor, Tensor]:
         residual, entries = graph.forward(*storages, *(inputs[name] for name in names))

@@ -17,7 +17,7 @@ from mslsq.linearize.compressed.operation import Pins, Source, Tracked
 from mslsq.linearize.compressed.rulebook import Rulebook
 from mslsq.linearize.compressed.sets import LARGEST, Sets, csr, empty, singletons
 from mslsq.private import is_operator
-from mslsq.tracing.graph import attribute_of, distinct, graph_of
+from mslsq.tracing.graph import attribute_of, by_place, distinct, graph_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +49,11 @@ def dependence_of(
         TooDenseError: the pattern has too many entries to be worth anything.
     """
     delta = storages[0].new_zeros(columns)
-    flat, structure = pytree.flatten((delta, storages, dict(inputs)))
-    example = distinct(flat)
+    example = distinct([delta, *storages, *inputs.values()])
+    flat = by_place(lambda tensors, given: function(tensors[0], tensors[1:], given), 1 + len(storages), inputs)
     with torch.no_grad():
-        graph = graph_of(lambda *leaves: function(*pytree.unflatten(list(leaves), structure)), example)
-    sources: list[Source] = [None] * (1 + len(storages)) + _sorted_like(structure, flat, inputs)
+        graph = graph_of(flat, example)
+    sources: list[Source] = [None] * (1 + len(storages)) + list(inputs)
     starts = [Tracked(tensor, None, frozenset([source])) for tensor, source in zip(example, sources, strict=True)]
     starts[0].sets = singletons(columns, 0, columns)
     pins = Pins(frozenset([None, *batched]))
@@ -62,12 +62,6 @@ def dependence_of(
         result = _followed(graph, starts, book)
     sets = result.sets if result.sets is not None else empty(result.value.numel(), columns)
     return Dependence(csr(sets), frozenset(source for source in pins.pinned if source is not None))
-
-
-def _sorted_like(structure: pytree.Structure, flat: list[Tensor], inputs: Mapping[str, Tensor]) -> list[Source]:
-    """The names of the inputs in the order of the leaves."""
-    numbered = pytree.unflatten(list(range(len(flat))), structure)[2]
-    return sorted(inputs, key=lambda name: numbered[name])
 
 
 def _followed(graph: fx.GraphModule, starts: list[Tracked], book: Rulebook) -> Tracked:
