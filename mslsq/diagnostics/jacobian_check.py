@@ -73,7 +73,7 @@ def _check_cost(cost: CostFunction, values: Any, data: Any, blocks: Any, rtol: f
     chosen = _sample(term.num_blocks) if blocks is None else [int(block) for block in blocks]
     checks = []
     for number in chosen:
-        storages = [_of_block(statement.values[slot.unknown][0], slot.index, number) for slot in term.slots]
+        storages = [statement.values[slot.unknown][0][slot.of_block(number)] for slot in term.slots]
         inputs = {
             name: tensor[number] if name in term.per_block else tensor for name, tensor in statement.inputs[0].items()
         }
@@ -128,10 +128,6 @@ def _check_residual(
     name = getattr(residual, "__name__", type(residual).__name__)
     applied = lambda values: residual(pytree.unflatten(list(values), structure), *args)  # noqa: E731
     return CheckedBlock(name, spaces, names, storages, applied, rtol).jacobians("jac", None if jac is None else given)
-
-
-def _of_block(storages: Tensor, index: Tensor | int, block: int) -> Tensor:
-    return storages[index if isinstance(index, int) else int(index[block])]
 
 
 def _sample(count: int) -> list[int]:

@@ -136,7 +136,7 @@ class Assembly(LinearizedTerm):
         self, jacobian: Float[Tensor, "outer rows tangent lanes"], residual: Float[Tensor, "outer rows lanes"]
     ) -> tuple[Float[Tensor, "batch rows columns"], Float[Tensor, "batch rows"]]:
         """The rows of this term in the Jacobian of the whole system (one component), and their residuals."""
-        return self._dense_jacobian(jacobian), residual[0].T if self.block.lanes_are_batch else residual.flatten(1)
+        return self._dense_jacobian(jacobian), self.block.batch_first(residual).flatten(1)
 
     def squared(self, jacobian: Float[Tensor, "outer rows tangent lanes"]) -> Float[Tensor, "outer a b lanes"]:
         """JᵀJ of every block by itself, a column of all of them at a time: no larger tensor."""
@@ -148,7 +148,7 @@ class Assembly(LinearizedTerm):
 
     def flat(self, blocks: Float[Tensor, "outer a b lanes"]) -> Float[Tensor, "batch values"]:
         """All numbers in one row per problem, the lanes last."""
-        return blocks[0].movedim(-1, 0).flatten(1) if self.block.lanes_are_batch else blocks.flatten(1)
+        return self.block.batch_first(blocks).flatten(1)
 
     def _dense_jacobian(
         self, jacobian: Float[Tensor, "outer rows tangent lanes"]
@@ -175,17 +175,15 @@ class Assembly(LinearizedTerm):
 
     def placed(self, blockwise: Float[Tensor, "outer a b lanes"]) -> Tensor:
         """A matrix per block, in the system's matrices."""
-        return self.place_matrix(self._batch_first(blockwise))
+        return self.place_matrix(self._by_problem(blockwise))
 
     def placed_vector(self, blockwise: Float[Tensor, "outer tangent lanes"]) -> Float[Tensor, "batch columns"]:
         """A vector per block, in the system's columns."""
-        return self.place_vector(self._batch_first(blockwise))
+        return self.place_vector(self._by_problem(blockwise))
 
-    def _batch_first(self, blockwise: Tensor) -> Tensor:
-        """(outer, ..., lanes) with the lanes as batch, or added up where all blocks share their variables."""
-        if self.block.lanes_are_batch:
-            return blockwise[0].movedim(-1, 0)
-        return blockwise.sum(-1) if self.block.shares_variables else blockwise
+    def _by_problem(self, blockwise: Float[Tensor, "outer ... lanes"]) -> Float[Tensor, "batch ..."]:
+        """The batch first; added up where all blocks share their variables."""
+        return blockwise.sum(-1) if self.block.shares_variables else self.block.batch_first(blockwise)
 
     def place_vector(self, vector: Tensor) -> Float[Tensor, "batch columns"]:
         """A joint tangent vector per block, (batch, tangent) or (batch, tangent, lanes), added up in the system's

@@ -71,12 +71,20 @@ class BlockTerm(OneBlock):
     @property
     def shares_variables(self) -> bool:
         """Do all blocks refer to the same variables (many samples of one transform)?"""
-        return not self.lanes_are_batch and all(isinstance(slot.index, int) for slot in self.term.slots)
+        return not self.lanes_are_batch and all(slot.is_shared for slot in self.term.slots)
 
     @property
     def _maps_batch(self) -> bool:
         """Is there a batch axis besides the lanes?"""
         return not self.lanes_are_batch and self.batch > 1
+
+    def summed(self, numbers: Float[Tensor, "outer groups lanes"]) -> Float[Tensor, "batch"]:
+        """The sum over all blocks of every problem."""
+        return numbers[0].sum(0) if self.lanes_are_batch else numbers.sum((1, 2))
+
+    def batch_first(self, numbers: Float[Tensor, "outer ... lanes"]) -> Float[Tensor, "batch ..."]:
+        """What blocks have, by problem: the lanes first where they are the batch, else last."""
+        return numbers[0].movedim(-1, 0) if self.lanes_are_batch else numbers
 
     # ---- layout
 
@@ -111,8 +119,7 @@ class BlockTerm(OneBlock):
         for slot in self.term.slots:
             x = values[slot.unknown]
             if self.lanes_are_batch:
-                index = slot.index if isinstance(slot.index, int) else int(slot.index[0])
-                gathered.append(x[:, index].T.contiguous())
+                gathered.append(x[:, slot.of_block(0)].T.contiguous())
                 dims.append(-1)
                 continue
             if isinstance(slot.index, int):

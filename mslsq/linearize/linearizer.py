@@ -72,7 +72,7 @@ class Linearizer:
     def cost(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch"]:
         """½Σρ."""
         costs = [
-            self._summed(block, losses(block, block.residuals(values, given), given))
+            0.5 * block.summed(losses(block, block.residuals(values, given), given))
             for block, given in zip(self.blocks, inputs, strict=True)
         ]
         return self.reduce(torch.stack(costs).sum(0) if len(costs) > 1 else costs[0])
@@ -84,12 +84,12 @@ class Linearizer:
         for assembly, given in zip(self.assemblies, inputs, strict=True):
             if assembly.comes_in_pieces:
                 by_piece, gradient, matrix = assembly.accumulated(values, given)
-                costs += [self._summed(assembly.block, rho) for rho in by_piece]
+                costs += [0.5 * assembly.block.summed(rho) for rho in by_piece]
                 gradients.append(gradient)
                 parts.append((matrix,))
                 continue
             for rho, residual, jacobian in self._rescaled(assembly, values, given):
-                costs.append(self._summed(assembly.block, rho))
+                costs.append(0.5 * assembly.block.summed(rho))
                 gradients.append(assembly.gradient(jacobian, residual))
                 parts.append(storage.part(assembly, jacobian, residual))
         matrix, rhs = storage.joined(parts)
@@ -181,13 +181,13 @@ class Linearizer:
         slopes = []
         for block, given, residual, tangent in zip(self.blocks, inputs, *pair, strict=True):
             if block.term.loss is None:
-                slopes.append(self._summed(block, 2 * (residual * tangent)))
+                slopes.append(block.summed(residual * tangent))
                 continue
 
             def rho(r: Tensor, block: BlockTerm = block, given: dict[str, Tensor] = given) -> Tensor:
                 return losses(block, r, given)
 
-            slopes.append(self._summed(block, jvp(rho, (residual,), (tangent,))[1]))
+            slopes.append(0.5 * block.summed(jvp(rho, (residual,), (tangent,))[1]))
         return self.reduce(added(slopes))
 
     def _padded(self, matrix: Tensor) -> Tensor:
@@ -212,8 +212,3 @@ class Linearizer:
         lanes = assembly.blocks_at_a_time if self.linear_solver.storage.is_normal else None
         for part, (residual, jacobian) in assembly.block.linearizations_in_pieces(values, inputs, lanes):
             yield robustified(assembly.block, residual, jacobian, part)
-
-    @staticmethod
-    def _summed(block: BlockTerm, rho: Float[Tensor, "outer groups lanes"]) -> Float[Tensor, "batch"]:
-        """½Σρ of a term, per problem of the batch."""
-        return 0.5 * (rho[0].sum(0) if block.lanes_are_batch else rho.sum((1, 2)))

@@ -89,11 +89,10 @@ def block_rows_of(system: System, structure: Structure, heights: tuple[int, ...]
         lanes, slots, columns, start = term.num_blocks, [], [], 0
         for position, slot in enumerate(term.slots):
             own = structure.columns[slot.unknown].cpu().numpy()
-            index = slot.index if isinstance(slot.index, int) else slot.index.cpu().numpy()
-            columns.append(np.broadcast_to(own[index].reshape(-1, own.shape[1]).T, (own.shape[1], lanes)))
+            columns.append(np.broadcast_to(own[slot.blocks].reshape(-1, own.shape[1]).T, (own.shape[1], lanes)))
             slots.append((start, own.shape[1], _numbers(term, position, blocks)))
             start += own.shape[1]
-        shared = lanes > 1 and all(isinstance(slot.index, int) for slot in term.slots)
+        shared = lanes > 1 and all(slot.is_shared for slot in term.slots)
         terms.append(TermBlocks(rows, np.concatenate(columns), tuple(slots), shared))
     return block_rows(sizes, terms, structure.columns[0].device)
 
@@ -118,7 +117,7 @@ def placement_of(
     term, shared = block.term, block.shares_variables
     parts = []
     for slot in term.slots:
-        index = [slot.index] if isinstance(slot.index, int) else slot.index
+        index = [slot.index] if slot.is_shared else slot.index
         parts.append(structure.columns[slot.unknown][index].T)
     lanes = max(part.shape[1] for part in parts)
     columns = torch.cat([part.expand(-1, lanes) for part in parts])
@@ -188,5 +187,4 @@ def _numbers(
 ) -> np.ndarray:
     """The block numbers that a slot refers to, one per block of the term."""
     slot = term.slots[position]
-    index = slot.index if isinstance(slot.index, int) else slot.index.cpu().numpy()
-    return np.broadcast_to(blocks[slot.unknown][index], (term.num_blocks if lanes is None else lanes,))
+    return np.broadcast_to(blocks[slot.unknown][slot.blocks], (term.num_blocks if lanes is None else lanes,))

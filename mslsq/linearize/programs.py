@@ -218,6 +218,6 @@ kept_moves = cache(_recorded_moves)
 def _arguments(block: BlockTerm, leaves: list[Tensor], names: list[str]) -> list[Argument]:
     """Which tensors have a number of their own for each lane, as `BlockTerm.gather` and `prepare` give them."""
     lanes, _ = block.input_dims(names)
-    own = [block.lanes_are_batch or not isinstance(slot.index, int) for slot in block.term.slots]
+    own = [block.lanes_are_batch or not slot.is_shared for slot in block.term.slots]
     own += [lanes[name] is not None for name in names]
     return [Argument(leaf.numel(), has, kind_of(leaf.dtype)) for leaf, has in zip(leaves, own, strict=True)]

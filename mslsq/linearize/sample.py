@@ -100,15 +100,15 @@ def sample_of(
     def storages_at(points: Sequence[Values]) -> tuple[Tensor, ...]:
         storages: list[Tensor] = []
         for slot in slots:
-            x, index = _joined([chosen(values[slot.unknown], problems) for values in points]), slot.index
+            x = _joined([chosen(values[slot.unknown], problems) for values in points])
             if block.lanes_are_batch:
-                storages.append(x[:, index if isinstance(index, int) else int(index[0])].T.contiguous())
+                storages.append(x[:, slot.of_block(0)].T.contiguous())
                 continue
-            x = x[:, index] if isinstance(index, int) else x[:, index].movedim(-1, 1).contiguous()
+            x = x[:, slot.index] if slot.is_shared else x[:, slot.index].movedim(-1, 1).contiguous()
             storages.append(x if few._maps_batch else x[0])
         return tuple(storages)
 
-    dims = tuple([None if isinstance(slot.index, int) and not block.lanes_are_batch else -1 for slot in slots])
+    dims = tuple([None if slot.is_shared and not block.lanes_are_batch else -1 for slot in slots])
     limits = None
     if block.bounds is not None:
         least, most = (storages_at([side] * len(points)) for side in block.bounds)

@@ -231,7 +231,7 @@ class WrittenSystem:
         """As `Linearizer.cost`."""
         parts = zip(self.linearizer.blocks, self.terms, inputs, strict=True)
         costs = [(block, _filled(block, term.cost, values, x)) for block, term, x in parts]
-        return added([cost[0, 0] if block.lanes_are_batch else cost.sum((1, 2)) for block, cost in costs])
+        return added([block.summed(cost) for block, cost in costs])
 
 
 def _filled(block: BlockTerm, vector: ReplayedVector, values: Values, inputs: dict[str, Tensor]) -> Tensor:

@@ -330,7 +330,4 @@ def _graph_of_block(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[
 
 def _variables_of(block: BlockTerm, index: int) -> tuple[Variable, ...]:
     """The variables of each slot in one block."""
-    return tuple(
-        (slot.unknown, slot.index if isinstance(slot.index, int) else int(slot.index[index]))
-        for slot in block.term.slots
-    )
+    return tuple((slot.unknown, slot.of_block(index)) for slot in block.term.slots)
