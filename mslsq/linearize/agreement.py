@@ -137,8 +137,8 @@ def compare_second_order(sample: Sample, second: SecondOrder, expected: list[Any
     """
     block = dataclasses.replace(sample.block, second=second)
     with TRANSFORM_LOCK, torch.no_grad():
-        gradient = block.gradients_of(sample.storages, sample.dims, sample.inputs)
-        hessian = block.hessians_of(sample.storages, sample.dims, sample.inputs)
+        gradient = block.gradients_of(sample.storages, sample.inputs)
+        hessian = block.hessians_of(sample.storages, sample.inputs)
         terms = _terms(*sample.linearizations())
     if not _second_order_agrees(block, gradient, hessian, terms, expected):
         raise DerivativeMismatchError(f"the native second derivatives of {block.term.name!r}")

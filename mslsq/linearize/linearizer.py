@@ -99,7 +99,7 @@ class Linearizer:
     def gradient(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch columns"]:
         """The exact gradient of the cost in the tangent at `values`, differentiable to any order."""
         gradients = [
-            assembly.placed_vector(assembly.block.gradients_of(*assembly.block.gather(values), given))
+            assembly.placed_vector(assembly.block.gradients_of(assembly.block.gather(values), given))
             for assembly, given in zip(self.assemblies, inputs, strict=True)
         ]
         return self.reduce(added(gradients))
@@ -143,7 +143,7 @@ class Linearizer:
         term = block.term
         by_parts = term.curvature is not None and not (term.elementwise_loss and term.loss is not None)
         if block.second is not None or not by_parts:
-            return block.hessians_of(*block.gather(values), given)
+            return block.hessians_of(block.gather(values), given)
         residual, jacobian = block.linearizations(values, given)
         plain = block.way.layout.squared(jacobian) + block.over_lanes(block.curvature_of_block, values, given)
         if term.loss is None:
