@@ -140,7 +140,7 @@ def _native_ways(attachment: "Attachment") -> Ways | None:
             assembly, given = linearizer.assemblies[number], inputs[number]
             block = assembly.block
             prepared, taken = block.prepare(given), assembly.taken_vector(move)
-            by_input = gradients_by_input(block, program.of_lanes(block, *block.gather(values), prepared, taken), given)
+            by_input = gradients_by_input(block, program.of_lanes(block, block.gather(values), prepared, taken), given)
             found += [by_input[name] for name in given if name in by_input]
         return found
 

@@ -35,7 +35,7 @@ BATCH = 500_000
 """Numbers in the dense matrices of a batch (4 MB in float64) from which it is looked whether blocks are faster."""
 
 
-def blocks_are_faster(structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> bool:
+def blocks_are_faster(structure: BlockStructure) -> bool:
     """Is a matrix small enough to be dense factored faster by its blocks, where there is a batch of them on a CPU?
 
     64 graphs of 24, 48, 96 SE(2) poses take 0.20, 0.55, 4.0 ms a step each with dense matrices, and 0.07, 0.09, 0.15 by

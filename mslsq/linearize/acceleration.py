@@ -65,9 +65,9 @@ def pulled_acceleration_of_block(
     residual, jacobian = block.linearization_of_block(storages, inputs)
     lanes = jacobian[None, ..., None]
     ahead = (along(move.new_full((), PART)) - residual) / PART
-    bend = 2 / PART * (ahead - block.pushed(lanes, move[None, :, None])[0, :, 0])
+    bend = 2 / PART * (ahead - block.way.layout.pushed(lanes, move[None, :, None])[0, :, 0])
     weighted = _weights(block, residual, inputs) * bend
-    return block.pulled(lanes, weighted[None, :, None])[0, :, 0]
+    return block.way.layout.pulled(lanes, weighted[None, :, None])[0, :, 0]
 
 
 def _weights(block: BlockTerm, residual: Float[Tensor, "rows"], inputs: Inputs) -> Float[Tensor, "..."]:

@@ -49,8 +49,8 @@ def compare_jacobian(sample: Sample, block: BlockTerm, residual: Tensor, jacobia
         DerivativeMismatchError: they differ.
     """
     u = independent.irregular(residual.shape[1], residual)
-    pulled = block.pulled(jacobian, u[None, :, None])
-    size = block.pulled(jacobian.abs(), u.abs()[None, :, None])
+    pulled = block.way.layout.pulled(jacobian, u[None, :, None])
+    size = block.way.layout.pulled(jacobian.abs(), u.abs()[None, :, None])
     for (problem, lane), storages, inputs in sample.each():
         place = (problem, slice(None), lane)
         try:
@@ -81,8 +81,8 @@ def _compare_with_differences(sample: Sample, block: BlockTerm, residual: Tensor
     """The same by central differences."""
     unchecked = f"not checked: the Jacobian of {block.term.name!r}, which plain reverse mode cannot take"
     v = independent.irregular(sum(block.tangents), residual)
-    pushed = block.pushed(jacobian, v[None, :, None])
-    size = block.pushed(jacobian.abs(), v.abs()[None, :, None])
+    pushed = block.way.layout.pushed(jacobian, v[None, :, None])
+    size = block.way.layout.pushed(jacobian.abs(), v.abs()[None, :, None])
     for (problem, lane), storages, inputs in sample.each():
         place = (problem, slice(None), lane)
         try:
@@ -137,8 +137,8 @@ def compare_second_order(sample: Sample, second: SecondOrder, expected: list[Any
     """
     block = dataclasses.replace(sample.block, second=second)
     with TRANSFORM_LOCK, torch.no_grad():
-        gradient = block.gradients_of(sample.storages, sample.dims, sample.inputs)
-        hessian = block.hessians_of(sample.storages, sample.dims, sample.inputs)
+        gradient = block.gradients_of(sample.storages, sample.inputs)
+        hessian = block.hessians_of(sample.storages, sample.inputs)
         terms = _terms(*sample.linearizations())
     if not _second_order_agrees(block, gradient, hessian, terms, expected):
         raise DerivativeMismatchError(f"the native second derivatives of {block.term.name!r}")
@@ -179,8 +179,8 @@ def _second_order_agrees(
     steepness, height = terms
     for (problem, lane), (g, hv, _) in expected:
         v = independent.irregular(len(g), g)
-        own = block.hessian_times(hessian[problem, ..., lane], v)
-        size = block.hessian_times(hessian[problem, ..., lane].abs(), v.abs())
+        own = block.way.layout.hessian_times(hessian[problem, ..., lane], v)
+        size = block.way.layout.hessian_times(hessian[problem, ..., lane].abs(), v.abs())
         if not (
             _agree(gradient[problem, :, lane], g, g.abs(), terms=steepness * height)
             and _agree(own, hv, size, terms=steepness**2)

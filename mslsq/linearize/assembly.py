@@ -9,10 +9,11 @@ from functools import cached_property
 
 import torch
 from einops import einsum, rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mslsq.kernels import run_on
+from mslsq.linear.storage import LinearizedTerm
 from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.normal_products import (
@@ -25,7 +26,6 @@ from mslsq.linearize.normal_products import (
 )
 from mslsq.linearize.pattern import Placement
 from mslsq.linearize.robust import robustified
-from mslsq.linearize.term_assembly import TermAssembly
 from mslsq.private import get_proxy_mode
 from mslsq.problem.structure import Structure
 
@@ -36,8 +36,9 @@ With 100,000 numbers at a time the calls of PyTorch cost more than the caches sa
 
 
 @dataclass(frozen=True, eq=False)
-class Assembly(TermAssembly):
-    """Where the blocks of one term go in the normal equations of the whole system."""
+class Assembly(LinearizedTerm):
+    """Where the blocks of one term go in the normal equations of the whole system. Jacobians and residuals are those of
+    `block.linearizations`."""
 
     block: BlockTerm
     structure: Structure
@@ -51,53 +52,42 @@ class Assembly(TermAssembly):
     derivative."""
 
     @property
-    def reduces(self) -> bool:
-        """Do all lanes of one problem add up to one small matrix (or is there one lane per problem)?"""
-        return self.block.lanes_are_batch or self.block.shares_variables
+    def knows_curvature(self) -> bool:
+        """Can it place Σ r ∇²r by itself, beside JᵀJ?"""
+        return self.block.way.sparsity is None
+
+    @property
+    def blocks_at_a_time(self) -> int | None:
+        """How many blocks are linearized at once where their matrices add up to one: as the cost bounds its memory."""
+        return self.block.term.chunk if self.block.shares_variables else None
 
     def without_program(self) -> "Assembly":
+        """The same in PyTorch's operations alone."""
         return replace(self, block=replace(self.block, program=None, second=None))
 
     # ---- normal equations
 
-    def robustified(
-        self, residual: Tensor, jacobian: Tensor, inputs: dict[str, Tensor]
-    ) -> tuple[Float[Tensor, "outer groups lanes"], Tensor, Tensor]:
-        """Loss, residual and Jacobian as plain least squares sees them."""
-        rho, residual, rescaled = robustified(self.block, residual, jacobian, inputs)
-        assert rescaled is not None  # a Jacobian was given
-        return rho, residual, rescaled
-
-    def gradient(
-        self, jacobian: Float[Tensor, "outer rows tangent lanes"], residual: Float[Tensor, "outer rows lanes"]
-    ) -> Float[Tensor, "batch columns"]:
+    def gradient(self, jacobian: Tensor, residual: Float[Tensor, "outer rows lanes"]) -> Float[Tensor, "batch columns"]:
         """Jᵀr, in the columns of the system."""
         normal = self.placement.normal
         if normal is not None and self._by_kernels(jacobian):
             return normal_gradient(jacobian, residual, *normal.packed)
-        if self.block.lanes_are_batch:
-            return self.place_vector((jacobian[0] * residual[0, :, None]).sum(0).T)
-        if self.reduces:
+        if self.block.shares_variables:
             return self.place_vector(einsum(jacobian, residual, "o rows tangent lanes, o rows lanes -> o tangent"))
-        return self.place_vector((jacobian * residual[:, :, None]).sum(1))
+        return self.placed_vector(self.block.way.layout.pulled(jacobian, residual))
 
-    def hessian(
-        self, jacobian: Float[Tensor, "outer rows tangent lanes"]
-    ) -> Float[Tensor, "batch components size size"]:
+    def hessian(self, jacobian: Tensor) -> Float[Tensor, "batch components size size"]:
         """JᵀJ, as a batch of dense matrices, one per component, or by its blocks."""
         normal = self.placement.normal
         if normal is not None and self._by_kernels(jacobian):
             return normal_matrix(jacobian, *normal.packed)
         if normal is not None:
             return normal_matrix_by_tensors(jacobian, normal)
-        if self.block.lanes_are_batch:
-            j = jacobian[0]
-            if self.fused and j.shape[1] <= LARGEST_UNROLLED:
-                return self.place_matrix(_gram(j).permute(2, 0, 1))
-            return self.place_matrix(einsum(j, j, "rows a lanes, rows b lanes -> lanes a b"))
-        if self.reduces:
+        if self.block.shares_variables:
             return self.place_matrix(einsum(jacobian, jacobian, "o rows a lanes, o rows b lanes -> o a b"))
-        return self.place_matrix(einsum(jacobian, jacobian, "o rows a lanes, o rows b lanes -> o a b lanes"))
+        if self.fused and self.block.lanes_are_batch and sum(self.block.tangents) <= LARGEST_UNROLLED:
+            return self.place_matrix(_gram(jacobian[0]).permute(2, 0, 1))
+        return self.placed(self.block.way.layout.squared(jacobian))
 
     def _by_kernels(self, jacobian: Tensor) -> bool:
         return not self.differentiable and run_on(jacobian.device)
@@ -136,7 +126,7 @@ class Assembly(TermAssembly):
         losses = []
         linearized = self.block.linearizations_in_pieces(values, inputs, self._blocks_in_cache)
         for plan, (part, (residual, jacobian)) in zip(self._pieces, linearized, strict=True):
-            rho, residual, jacobian = self.robustified(residual, jacobian, part)
+            rho, residual, jacobian = robustified(self.block, residual, jacobian, part)
             losses.append(rho)
             add_normal_gradient(gradient, jacobian, residual, plan)
             add_normal_matrix(matrix, jacobian, plan)
@@ -146,7 +136,7 @@ class Assembly(TermAssembly):
         self, jacobian: Float[Tensor, "outer rows tangent lanes"], residual: Float[Tensor, "outer rows lanes"]
     ) -> tuple[Float[Tensor, "batch rows columns"], Float[Tensor, "batch rows"]]:
         """The rows of this term in the Jacobian of the whole system (one component), and their residuals."""
-        return self._dense_jacobian(jacobian), residual[0].T if self.block.lanes_are_batch else residual.flatten(1)
+        return self._dense_jacobian(jacobian), self.block.batch_first(residual).flatten(1)
 
     def squared(self, jacobian: Float[Tensor, "outer rows tangent lanes"]) -> Float[Tensor, "outer a b lanes"]:
         """JᵀJ of every block by itself, a column of all of them at a time: no larger tensor."""
@@ -158,7 +148,7 @@ class Assembly(TermAssembly):
 
     def flat(self, blocks: Float[Tensor, "outer a b lanes"]) -> Float[Tensor, "batch values"]:
         """All numbers in one row per problem, the lanes last."""
-        return blocks[0].movedim(-1, 0).flatten(1) if self.block.lanes_are_batch else blocks.flatten(1)
+        return self.block.batch_first(blocks).flatten(1)
 
     def _dense_jacobian(
         self, jacobian: Float[Tensor, "outer rows tangent lanes"]
@@ -185,27 +175,25 @@ class Assembly(TermAssembly):
 
     def placed(self, blockwise: Float[Tensor, "outer a b lanes"]) -> Tensor:
         """A matrix per block, in the system's matrices."""
-        return self.place_matrix(self._batch_first(blockwise))
+        return self.place_matrix(self._by_problem(blockwise))
 
     def placed_vector(self, blockwise: Float[Tensor, "outer tangent lanes"]) -> Float[Tensor, "batch columns"]:
         """A vector per block, in the system's columns."""
-        return self.place_vector(self._batch_first(blockwise))
+        return self.place_vector(self._by_problem(blockwise))
 
-    def _batch_first(self, blockwise: Tensor) -> Tensor:
-        """(outer, ..., lanes) with the lanes as batch, or added up where all blocks share their variables."""
-        if self.block.lanes_are_batch:
-            return blockwise[0].movedim(-1, 0)
-        return blockwise.sum(-1) if self.reduces else blockwise
+    def _by_problem(self, blockwise: Float[Tensor, "outer ... lanes"]) -> Float[Tensor, "batch ..."]:
+        """The batch first; added up where all blocks share their variables."""
+        return blockwise.sum(-1) if self.block.shares_variables else self.block.batch_first(blockwise)
 
     def place_vector(self, vector: Tensor) -> Float[Tensor, "batch columns"]:
         """A joint tangent vector per block, (batch, tangent) or (batch, tangent, lanes), added up in the system's
         columns."""
         if self.placement.whole:
             return vector
-        n = self.structure.num_columns
-        return vector.new_zeros(len(vector), n + 1).index_add(1, self.placement.vector, vector.flatten(1))[:, :n]
+        return _added(vector.flatten(1), self.placement.vector, self.structure.num_columns)
 
     def taken_vector(self, vector: Float[Tensor, "batch columns"]) -> Float[Tensor, "outer tangent lanes"]:
+        """The entries of a vector in the system's columns that belong to each block; those of fixed blocks are 0."""
         if not self.placement.whole:
             padded = torch.nn.functional.pad(vector, (0, 1))
             vector = padded[:, self.placement.vector].unflatten(1, self.placement.columns.shape)
@@ -215,15 +203,23 @@ class Assembly(TermAssembly):
         return vector.T[None] if self.block.lanes_are_batch else vector[..., None].expand(-1, -1, self.block.lanes)
 
     def place_matrix(self, matrix: Tensor) -> Tensor:
-        """A joint matrix per block, (batch, a, b) or (batch, a, b, lanes), added up in the system's matrices: (batch,
-        components, size, size), or (batch, values) where they are block-sparse."""
-        if self.placement.whole:
-            return matrix[:, None]
-        flat = matrix.new_zeros(len(matrix), self.placement.matrix_size + 1)
-        flat = flat.index_add(1, self.placement.matrix, matrix.flatten(1))[:, :-1]
+        """A joint matrix per block, (batch, a, b) or (batch, a, b, lanes), or entries of it, added up in the system's
+        matrices: (batch, components, size, size), or (batch, values) where they are block-sparse."""
+        flat, index = matrix.flatten(1), self.placement.matrix
+        if index is not None:
+            # One triangle goes to its places, and again to those of the other one.
+            flat = torch.cat((flat, flat), 1) if len(index) == 2 * flat.shape[1] else flat
+            flat = _added(flat, index, self.placement.matrix_size)
         if self.sparse:
             return flat
         return flat.reshape(len(matrix), self.structure.num_components, self.structure.size, self.structure.size)
+
+
+def _added(
+    numbers: Float[Tensor, "batch numbers"], places: Int[Tensor, "numbers"], count: int
+) -> Float[Tensor, "batch count"]:
+    """The sum at every place; what goes to a last one more is dropped."""
+    return numbers.new_zeros(len(numbers), count + 1).index_add(1, places, numbers)[:, :count]
 
 
 def _gram(j: Float[Tensor, "rows tangent lanes"]) -> Float[Tensor, "tangent tangent lanes"]:

@@ -7,9 +7,9 @@ curve fit) has the batch as lanes, and `outer` is 1.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from einops import rearrange
@@ -71,12 +71,20 @@ class BlockTerm(OneBlock):
     @property
     def shares_variables(self) -> bool:
         """Do all blocks refer to the same variables (many samples of one transform)?"""
-        return not self.lanes_are_batch and all(isinstance(slot.index, int) for slot in self.term.slots)
+        return not self.lanes_are_batch and all(slot.is_shared for slot in self.term.slots)
 
     @property
     def _maps_batch(self) -> bool:
         """Is there a batch axis besides the lanes?"""
         return not self.lanes_are_batch and self.batch > 1
+
+    def summed(self, numbers: Float[Tensor, "outer groups lanes"]) -> Float[Tensor, "batch"]:
+        """The sum over all blocks of every problem."""
+        return numbers[0].sum(0) if self.lanes_are_batch else numbers.sum((1, 2))
+
+    def batch_first(self, numbers: Float[Tensor, "outer ... lanes"]) -> Float[Tensor, "batch ..."]:
+        """What blocks have, by problem: the lanes first where they are the batch, else last."""
+        return numbers[0].movedim(-1, 0) if self.lanes_are_batch else numbers
 
     # ---- layout
 
@@ -104,77 +112,77 @@ class BlockTerm(OneBlock):
         batch = {name: 0 if self._maps_batch and name in self.batched else None for name in inputs}
         return lanes, batch
 
-    def gather(self, values: Values) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
-        """The storage that each slot refers to, lanes last, and the `in_dims` for the lanes."""
+    def storage_dims(self, storages: tuple[Tensor, ...]) -> tuple[int | None, ...]:
+        """`in_dims` of storages for the lanes; what stands behind those of the slots is of each lane."""
+        own = tuple(None if slot.is_shared and not self.lanes_are_batch else -1 for slot in self.term.slots)
+        return own + (-1,) * (len(storages) - len(own))
+
+    def gather(self, values: Values) -> tuple[Tensor, ...]:
+        """The storage that each slot refers to, lanes last."""
         gathered: list[Tensor] = []
-        dims: list[int | None] = []
         for slot in self.term.slots:
             x = values[slot.unknown]
             if self.lanes_are_batch:
-                index = slot.index if isinstance(slot.index, int) else int(slot.index[0])
-                gathered.append(x[:, index].T.contiguous())
-                dims.append(-1)
+                gathered.append(x[:, slot.of_block(0)].T.contiguous())
                 continue
             if isinstance(slot.index, int):
                 x = x[:, slot.index]
-                dims.append(None)
             else:
                 # Each component by itself: `index_select` in the last axis takes ten times as long.
                 x = rearrange(x, "batch count storage -> batch storage count").contiguous()
                 x = x.gather(2, slot.index.expand(*x.shape[:2], -1))
-                dims.append(-1)
             gathered.append(x if self._maps_batch else x[0])
-        return tuple(gathered), tuple(dims)
+        return tuple(gathered)
 
     def residuals(self, values: Values, inputs: dict[str, Tensor]) -> Float[Tensor, "outer rows lanes"]:
         """The weighted residuals of all blocks."""
-        return self.residuals_of(*self.gather(values), inputs)
+        return self.residuals_of(self.gather(values), inputs)
 
     def linearizations(
         self, values: Values, inputs: dict[str, Tensor]
     ) -> tuple[Float[Tensor, "outer rows lanes"], Float[Tensor, "outer rows tangent lanes"]]:
         """The weighted residuals of all blocks and their Jacobians."""
-        return self.linearizations_of(*self.gather(values), inputs)
+        return self.linearizations_of(self.gather(values), inputs)
 
     def residuals_of(
-        self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
+        self, storages: tuple[Tensor, ...], inputs: dict[str, Tensor]
     ) -> Float[Tensor, "outer rows lanes"]:
         """`residuals` of storages that have been gathered."""
         if self.program is not None and no_derivative_is_asked([*storages, *inputs.values()]):
-            return self.program.residuals(*self.native_arguments(storages, storage_dims, inputs))
-        return self._mapped(self.residual_of_block, storages, storage_dims, inputs, self.term.broadcasts)
+            return self.program.residuals(*self.native_arguments(storages, inputs))
+        return self._mapped(self.residual_of_block, storages, inputs, self.term.broadcasts)
 
     def linearizations_of(
-        self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
+        self, storages: tuple[Tensor, ...], inputs: dict[str, Tensor]
     ) -> tuple[Float[Tensor, "outer rows lanes"], Float[Tensor, "outer rows tangent lanes"]]:
         """`linearizations` of storages that have been gathered."""
         if self.program is not None and no_derivative_is_asked([*storages, *inputs.values()]):
-            return self.program.linearizations(*self.native_arguments(storages, storage_dims, inputs))
-        return self._mapped(self.linearization_of_block, storages, storage_dims, inputs, self.term.broadcasts)
+            return self.program.linearizations(*self.native_arguments(storages, inputs))
+        return self._mapped(self.linearization_of_block, storages, inputs, self.term.broadcasts)
 
     def gradients_of(
-        self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
+        self, storages: tuple[Tensor, ...], inputs: dict[str, Tensor]
     ) -> Float[Tensor, "outer tangent lanes"]:
         """The gradients of the blocks' costs, at storages that have been gathered."""
         if self.second is not None and no_derivative_is_asked([*storages, *inputs.values()]):
-            return self.second.gradient.values(*self.native_arguments(storages, storage_dims, inputs))
-        return self._mapped(self.gradient_of_block, storages, storage_dims, inputs, at_once=False)
+            return self.second.gradient.values(*self.native_arguments(storages, inputs))
+        return self._mapped(self.gradient_of_block, storages, inputs, at_once=False)
 
     def hessians_of(
-        self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
+        self, storages: tuple[Tensor, ...], inputs: dict[str, Tensor]
     ) -> Float[Tensor, "outer tangent tangent lanes"]:
         """The exact Hessians of the blocks' costs, at storages that have been gathered."""
         if self.second is not None and no_derivative_is_asked([*storages, *inputs.values()]):
-            flat = self.second.hessian.values(*self.native_arguments(storages, storage_dims, inputs))
+            flat = self.second.hessian.values(*self.native_arguments(storages, inputs))
             return flat.unflatten(1, (sum(self.tangents), sum(self.tangents)))
-        return self._mapped(self.hessian_of_block, storages, storage_dims, inputs, at_once=False)
+        return self._mapped(self.hessian_of_block, storages, inputs, at_once=False)
 
     def native_arguments(
-        self, storages: tuple[Tensor, ...], storage_dims: tuple[int | None, ...], inputs: dict[str, Tensor]
+        self, storages: tuple[Tensor, ...], inputs: dict[str, Tensor]
     ) -> tuple[list[Tensor], list[bool], int, int]:
         """Tensors, which of them have an axis of problems, and how many problems and lanes there are."""
         lanes, batch = self.input_dims(inputs)
-        tensors, dims = [*storages, *inputs.values()], [*storage_dims, *lanes.values()]
+        tensors, dims = [*storages, *inputs.values()], [*self.storage_dims(storages), *lanes.values()]
         count = next((x.shape[-1] for x, dim in zip(tensors, dims, strict=True) if dim is not None), self.lanes)
         batched = [self._maps_batch] * len(storages) + [batch.get(name) is not None for name in inputs]
         return tensors, batched, self.outer, count
@@ -184,7 +192,7 @@ class BlockTerm(OneBlock):
     ) -> Any:
         """`function(storages, inputs)` of one block, for all lanes and the whole batch; outputs are (outer, ...,
         lanes). `at_once` for a function that takes the lanes as a leading axis."""
-        return self._mapped(function, *self.gather(values), inputs, at_once)
+        return self._mapped(function, self.gather(values), inputs, at_once)
 
     def over_lanes_along(
         self,
@@ -194,8 +202,8 @@ class BlockTerm(OneBlock):
         move: Float[Tensor, "outer tangent lanes"],
     ) -> Float[Tensor, "outer ... lanes"]:
         """`function((*storages, move), inputs)` of one block and its part of a move, for all lanes and the batch."""
-        storages, dims = self.gather(values)
-        return self._mapped(function, (*storages, move if self._maps_batch else move[0]), (*dims, -1), inputs, False)
+        storages = (*self.gather(values), move if self._maps_batch else move[0])
+        return self._mapped(function, storages, inputs, False)
 
     def linearizations_in_pieces(
         self, values: Values, inputs: dict[str, Tensor], lanes: int | None
@@ -204,27 +212,27 @@ class BlockTerm(OneBlock):
         if lanes is None or self.term.num_blocks <= lanes:
             yield inputs, self.linearizations(values, inputs)
             return
-        storages, dims = self.gather(values)
+        storages = self.gather(values)
+        dims = self.storage_dims(storages)
         for start in range(0, self.term.num_blocks, lanes):
             cut = [s if dim is None else s[..., start : start + lanes] for s, dim in zip(storages, dims, strict=True)]
             part = {
                 name: tensor[..., start : start + lanes] if name in self.term.per_block else tensor
                 for name, tensor in inputs.items()
             }
-            yield part, self.linearizations_of(tuple(cut), dims, part)
+            yield part, self.linearizations_of(tuple(cut), part)
 
     def _mapped(
         self,
         function: Callable[..., Any],
         storages: tuple[Tensor, ...],
-        storage_dims: tuple[int | None, ...],
         inputs: dict[str, Tensor],
         at_once: bool,
     ) -> Any:
         """`over_lanes` for storages that have been gathered."""
         if self.way.lane_by_lane and not at_once:
-            return self._one_by_one(function, storages, storage_dims, inputs)
-        input_lanes, input_batch = self.input_dims(inputs)
+            return self._one_by_one(function, storages, inputs)
+        storage_dims, (input_lanes, input_batch) = self.storage_dims(storages), self.input_dims(inputs)
 
         def all_at_once(storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> Any:
             leading = [s if dim is None else s.movedim(-1, 0) for s, dim in zip(storages, storage_dims, strict=True)]
@@ -248,39 +256,17 @@ class BlockTerm(OneBlock):
         self,
         function: Callable[..., Any],
         storages: tuple[Tensor, ...],
-        storage_dims: tuple[int | None, ...],
         inputs: dict[str, Tensor],
     ) -> Any:
         """`_mapped` without `vmap`, every lane in memory of its own."""
         outputs = [
-            [function(*self.lane(storages, storage_dims, inputs, problem, lane)) for lane in range(self.lanes)]
+            [function(*self.lane(storages, inputs, problem, lane)) for lane in range(self.lanes)]
             for problem in range(self.outer)
         ]
         if isinstance(outputs[0][0], tuple):
-            rows = [[torch.stack(part, -1) for part in zip(*row, strict=True)] for row in outputs]
-            return tuple(torch.stack(part) for part in zip(*rows, strict=True))
-        return torch.stack([torch.stack(row, -1) for row in outputs])
-
-    # ---- products with what `linearizations` and `over_lanes(hessian_of_block)` return
-
-    can_be_rewritten: ClassVar[bool] = True
-    """May its residual be captured as a graph? Not where it is one already."""
-
-    def pulled(
-        self, jacobian: Float[Tensor, "outer rows tangent lanes"], u: Float[Tensor, "outer rows lanes"]
-    ) -> Float[Tensor, "outer tangent lanes"]:
-        """Jᵀu of every lane."""
-        return (u[:, :, None] * jacobian).sum(1)
-
-    def pushed(
-        self, jacobian: Float[Tensor, "outer rows tangent lanes"], v: Float[Tensor, "outer tangent lanes"]
-    ) -> Float[Tensor, "outer rows lanes"]:
-        """J v of every lane."""
-        return (jacobian * v[:, None]).sum(2)
-
-    def hessian_times(self, hessian: Float[Tensor, "tangent tangent"], v: Float[Tensor, "tangent"]) -> Tensor:
-        """H v of one lane."""
-        return hessian @ v
+            rows = [[_stacked(part, -1) for part in zip(*row, strict=True)] for row in outputs]
+            return tuple(_stacked(part, 0) for part in zip(*rows, strict=True))
+        return _stacked([_stacked(row, -1) for row in outputs], 0)
 
     @property
     def lanes(self) -> int:
@@ -289,7 +275,6 @@ class BlockTerm(OneBlock):
     def lane(
         self,
         storages: tuple[Tensor, ...],
-        storage_dims: tuple[int | None, ...],
         inputs: dict[str, Tensor],
         problem: int,
         lane: int,
@@ -297,7 +282,7 @@ class BlockTerm(OneBlock):
     ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
         """Storages and inputs of one lane of one problem, out of what is mapped; `taken` puts a view into memory of its
         own."""
-        lanes, batch = self.input_dims(inputs)
+        storage_dims, (lanes, batch) = self.storage_dims(storages), self.input_dims(inputs)
 
         def picked(x: Tensor, of_problem: bool, of_lane: bool) -> Tensor:
             x = x.select(0, problem) if of_problem else x
@@ -324,3 +309,8 @@ def no_derivative_is_asked(tensors: Iterable[Tensor]) -> bool:
     tensors = list(tensors)
     differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     return not (differentiated or forward_level_is_open() or any(map(is_wrapped, tensors)))
+
+
+def _stacked(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Tensors along a new axis; a single one is not copied."""
+    return parts[0].unsqueeze(axis) if len(parts) == 1 else torch.stack(tuple(parts), axis)

@@ -13,6 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jacfwd, vmap
 
+from mslsq.linearize.compressed.plan import CompressedPlan
+from mslsq.linearize.layouts import BLOCKS, Blocks
 from mslsq.private import vjp
 
 Mode = Literal["forward", "reverse", "row by row"]
@@ -31,7 +33,17 @@ class Way:
     hessian: Mode = "forward"
     """Of the derivative of the gradient."""
     lane_by_lane: bool = False
-    """Loop over blocks and problems instead of `vmap`: slow, for operators whose batching rules are wrong."""
+    """Loop over blocks and problems instead of `vmap`: slow, for operators whose batching rules are wrong; no slower
+    for a single one."""
+    sparsity: CompressedPlan | None = None
+    """The entries of the Jacobian that are not zero, where use is made of that..."""
+    linearization: Callable[..., tuple[Tensor, Tensor]] | None = None
+    """... and residual and entries as a function of storages and inputs, recorded."""
+
+    @property
+    def layout(self) -> Blocks | CompressedPlan:
+        """What the numbers of a Jacobian stand for."""
+        return self.sparsity or BLOCKS
 
     @property
     def is_of_any_count(self) -> bool:

@@ -16,7 +16,7 @@ def family_key(block: BlockTerm, values: Values, inputs: Inputs) -> Hashable:
     if term.family is None or term.eager:
         return None
     spaces = tuple(block.system.unknowns[slot.unknown].space for slot in term.slots)
-    shared = tuple(isinstance(slot.index, int) for slot in term.slots)
+    shared = tuple(slot.is_shared for slot in term.slots)
     tensors = tuple(
         (name, tuple(x.shape[(name in batched) + (name in term.per_block) :]), x.dtype, x.device, x.is_contiguous())
         for name, x in inputs.items()

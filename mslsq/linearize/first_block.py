@@ -71,10 +71,7 @@ def first_block(
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     """The storages and inputs of the first block of a problem; copies, since a residual may write into what it is
     given."""
-    storages = tuple(
-        values[slot.unknown][problem, slot.index if isinstance(slot.index, int) else int(slot.index[0])].clone()
-        for slot in term.slots
-    )
+    storages = tuple(values[slot.unknown][problem, slot.of_block(0)].clone() for slot in term.slots)
     first = {}
     for name, tensor in inputs.items():
         tensor = tensor[problem] if name in batched else tensor

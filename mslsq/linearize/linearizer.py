@@ -5,16 +5,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp
 
 from mslsq.linear import LinearSolver
 from mslsq.linear.storage import added
+from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm, Values
-from mslsq.linearize.robust import robustified
-from mslsq.linearize.term_assembly import TermAssembly
+from mslsq.linearize.robust import losses, robustified
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import Inputs, System
 
@@ -44,7 +43,7 @@ class Linearizer:
 
     system: System
     structure: Structure
-    assemblies: tuple[TermAssembly, ...]
+    assemblies: tuple[Assembly, ...]
     linear_solver: LinearSolver
     reduce: Callable[[Tensor], Tensor] = _alone
     """Adds up what several processes know of one problem, each with its own blocks: cost, gradient and matrix."""
@@ -73,7 +72,7 @@ class Linearizer:
     def cost(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch"]:
         """½Σρ."""
         costs = [
-            self._summed(block, robustified(block, block.residuals(values, given), None, given)[0])
+            0.5 * block.summed(losses(block, block.residuals(values, given), given))
             for block, given in zip(self.blocks, inputs, strict=True)
         ]
         return self.reduce(torch.stack(costs).sum(0) if len(costs) > 1 else costs[0])
@@ -84,13 +83,13 @@ class Linearizer:
         costs, gradients, parts = [], [], []
         for assembly, given in zip(self.assemblies, inputs, strict=True):
             if assembly.comes_in_pieces:
-                losses, gradient, matrix = assembly.accumulated(values, given)
-                costs += [self._summed(assembly.block, rho) for rho in losses]
+                by_piece, gradient, matrix = assembly.accumulated(values, given)
+                costs += [0.5 * assembly.block.summed(rho) for rho in by_piece]
                 gradients.append(gradient)
                 parts.append((matrix,))
                 continue
             for rho, residual, jacobian in self._rescaled(assembly, values, given):
-                costs.append(self._summed(assembly.block, rho))
+                costs.append(0.5 * assembly.block.summed(rho))
                 gradients.append(assembly.gradient(jacobian, residual))
                 parts.append(storage.part(assembly, jacobian, residual))
         matrix, rhs = storage.joined(parts)
@@ -100,7 +99,7 @@ class Linearizer:
     def gradient(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch columns"]:
         """The exact gradient of the cost in the tangent at `values`, differentiable to any order."""
         gradients = [
-            assembly.placed_vector(assembly.block.gradients_of(*assembly.block.gather(values), given))
+            assembly.placed_vector(assembly.block.gradients_of(assembly.block.gather(values), given))
             for assembly, given in zip(self.assemblies, inputs, strict=True)
         ]
         return self.reduce(added(gradients))
@@ -121,7 +120,7 @@ class Linearizer:
             ]
         return self._padded(self.reduce(storage.joined_hessian(parts)))
 
-    def _hessian(self, assembly: TermAssembly, values: Values, given: dict[str, Tensor]) -> Tensor:
+    def _hessian(self, assembly: Assembly, values: Values, given: dict[str, Tensor]) -> Tensor:
         """The exact Hessian of one term, as the storage wants it."""
         storage, block = self.linear_solver.storage, assembly.block
         if (
@@ -144,15 +143,14 @@ class Linearizer:
         term = block.term
         by_parts = term.curvature is not None and not (term.elementwise_loss and term.loss is not None)
         if block.second is not None or not by_parts:
-            return block.hessians_of(*block.gather(values), given)
+            return block.hessians_of(block.gather(values), given)
         residual, jacobian = block.linearizations(values, given)
-        plain = einsum(jacobian, jacobian, "o rows a lanes, o rows b lanes -> o a b lanes")
-        plain = plain + block.over_lanes(block.curvature_of_block, values, given)
+        plain = block.way.layout.squared(jacobian) + block.over_lanes(block.curvature_of_block, values, given)
         if term.loss is None:
             return plain
         squared = (residual * residual).sum(1, keepdim=True)
         _, slope, bend = term.loss.derivatives(squared, block.loss_parameters_by_lane(given))
-        gradient = (jacobian * residual[:, :, None]).sum(1)
+        gradient = block.way.layout.pulled(jacobian, residual)
         return slope[:, :, None] * plain + 2 * bend[:, :, None] * gradient[:, :, None] * gradient[:, None]
 
     @property
@@ -183,13 +181,13 @@ class Linearizer:
         slopes = []
         for block, given, residual, tangent in zip(self.blocks, inputs, *pair, strict=True):
             if block.term.loss is None:
-                slopes.append(self._summed(block, 2 * (residual * tangent)))
+                slopes.append(block.summed(residual * tangent))
                 continue
 
             def rho(r: Tensor, block: BlockTerm = block, given: dict[str, Tensor] = given) -> Tensor:
-                return robustified(block, r, None, given)[0]
+                return losses(block, r, given)
 
-            slopes.append(self._summed(block, jvp(rho, (residual,), (tangent,))[1]))
+            slopes.append(0.5 * block.summed(jvp(rho, (residual,), (tangent,))[1]))
         return self.reduce(added(slopes))
 
     def _padded(self, matrix: Tensor) -> Tensor:
@@ -208,14 +206,9 @@ class Linearizer:
         )
 
     def _rescaled(
-        self, assembly: TermAssembly, values: Values, inputs: dict[str, Tensor]
+        self, assembly: Assembly, values: Values, inputs: dict[str, Tensor]
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Loss, residual and Jacobian as plain least squares sees them, in pieces where their matrices add up."""
         lanes = assembly.blocks_at_a_time if self.linear_solver.storage.is_normal else None
         for part, (residual, jacobian) in assembly.block.linearizations_in_pieces(values, inputs, lanes):
-            yield assembly.robustified(residual, jacobian, part)
-
-    @staticmethod
-    def _summed(block: BlockTerm, rho: Float[Tensor, "outer groups lanes"]) -> Float[Tensor, "batch"]:
-        """½Σρ of a term, per problem of the batch."""
-        return 0.5 * (rho[0].sum(0) if block.lanes_are_batch else rho.sum((1, 2)))
+            yield robustified(assembly.block, residual, jacobian, part)

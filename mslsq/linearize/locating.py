@@ -9,7 +9,7 @@ from torch.func import jacfwd, jacrev, vmap
 from mslsq.linearize import independent
 from mslsq.linearize.sample import Sample
 from mslsq.private import is_operator, operator_name
-from mslsq.tracing.graph import TRANSFORM_LOCK, graph_of
+from mslsq.tracing.graph import TRANSFORM_LOCK, by_place, graph_of
 
 
 def faulty_operator(sample: Sample) -> str:
@@ -28,12 +28,8 @@ def _first_wrong(sample: Sample) -> str:
     lanes = lanes if len(lanes) > 1 else lanes * 2
     names = list(lanes[0][1])
 
-    def flat(*tensors: Tensor) -> Tensor:
-        count = len(lanes[0][0])
-        return block.residual_of_block(tensors[:count], dict(zip(names, tensors[count:], strict=True)))
-
     rows = [[*storages, *(inputs[name] for name in names)] for storages, inputs in lanes]
-    graph = graph_of(flat, rows[0])
+    graph = graph_of(by_place(block.residual_of_block, len(lanes[0][0]), names), rows[0])
     found = [_Values(graph, row) for row in rows]
     for node in graph.graph.nodes:
         for values in found:

@@ -22,6 +22,7 @@ class OneBlock:
     term: Term
     system: System
     rows: int
+    batch: int
     pairs: int
     way: Way
 
@@ -31,8 +32,9 @@ class OneBlock:
 
     @property
     def has_forward_mode(self) -> bool:
-        """Is its residual known to be right in forward mode? Not where the user gives the Jacobian."""
-        return self.term.jacobians is None and self.jacobian_mode == "forward"
+        """Is its residual known to be right in forward mode? Not where the user gives the Jacobian, and not where its
+        sparsity was checked in the mode that takes fewer derivatives."""
+        return self.term.jacobians is None and self.way.sparsity is None and self.jacobian_mode == "forward"
 
     @property
     def tangents(self) -> list[int]:
@@ -75,8 +77,10 @@ class OneBlock:
     def linearization_of_block(
         self, storages: tuple[Tensor, ...], inputs: Inputs
     ) -> tuple[Float[Tensor, "rows"], Float[Tensor, "rows tangent"]]:
-        """The weighted residual of one block and its Jacobian in the joint tangent of its variables; of many where
-        the term broadcasts."""
+        """The weighted residual of one block and its Jacobian in the joint tangent of its variables, in its layout; of
+        many where the term broadcasts."""
+        if self.way.linearization is not None:
+            return self.way.linearization(storages, inputs)
         if self.term.jacobians is not None:
             values = self.values_of_block(storages)
             if self.term.residual_and_jacobians is not None:
@@ -93,6 +97,8 @@ class OneBlock:
             return residual, jacobian
 
         function, at = self._in_tangent(lambda moved: self.residual_of_block(moved, inputs), storages)
+        if self.way.sparsity is not None:
+            return self.way.sparsity.jacobian.jacobian(function, at, self.batch)
         return value_and_jacobian(function, at, self.jacobian_mode)
 
     def _checked_jacobians(self, given: tuple[Tensor, ...], like: Tensor) -> list[Tensor]:
@@ -128,8 +134,14 @@ class OneBlock:
 
     def hessian_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "tangent tangent"]:
         """The exact Hessian of the block's cost in the joint tangent of its variables, second derivatives of the
-        residual included."""
+        residual included.
+
+        Its pattern is that of JᵀJ: the second derivatives of one entry of the residual couple the unknowns that this
+        entry depends on.
+        """
         field, at = self._gradient_field(storages, inputs)
+        if self.way.sparsity is not None:
+            return self.way.sparsity.hessian.hessian(field, at, self.batch)
         return value_and_jacobian(field, at, self.way.hessian)[1]
 
     def curvature_of_block(self, storages: tuple[Tensor, ...], inputs: Inputs) -> Float[Tensor, "tangent tangent"]:

@@ -5,7 +5,7 @@ Worked out once per structure; a step only multiplies and adds.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure, analyze
 from mslsq.linear.iterative.block_rows import BlockRows, TermBlocks, block_rows
+from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.normal_products import NormalPlan, normal_plan
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System, Term
@@ -32,27 +33,32 @@ class Pattern:
         return {unknown.name: blocks for unknown, blocks in zip(system.unknowns, self.blocks, strict=True)}
 
 
+Columns = Int[Tensor, "..."]
+
+
 @dataclass(frozen=True, eq=False)
 class Placement:
     """Where the numbers of one term go, flattened; what belongs to fixed blocks goes into a last bin that is
     dropped."""
 
     whole: bool
-    """Are the columns of the term all the columns of the system, in order (one dense curve fit)? Then nothing moves."""
+    """Are the columns of the term all the columns of the system, in order (one curve fit)? Then no vector moves."""
     columns: Int[Tensor, "tangent lanes"]
     """The column of every entry of the joint tangent of a block; one lane where all blocks share their variables."""
     vector: Int[Tensor, "entries"]
     """The column of every entry of (tangent, lanes)."""
     matrix_size: int
     """Numbers in one matrix, without the bin."""
-    places: Callable[[], Int[Tensor, "a b lanes"]]
+    places: Callable[[], Columns | None]
     normal: NormalPlan | None = None
     """Where JᵀJ and Jᵀr of block-sparse normal equations go, block by block; None where all blocks add up to one."""
 
     @cached_property
-    def matrix(self) -> Int[Tensor, "entries"]:
-        """The place of every entry of (tangent, tangent, lanes)."""
-        return self.places().to(self.columns.device).reshape(-1)
+    def matrix(self) -> Int[Tensor, "entries"] | None:
+        """The place of every entry of (tangent, tangent, lanes), or of a layout's Gram matrix, and then of its other
+        triangle; None where nothing moves."""
+        places = self.places()
+        return None if places is None else places.to(self.columns.device).reshape(-1)
 
 
 def pattern_of(system: System, structure: Structure) -> Pattern:
@@ -83,11 +89,10 @@ def block_rows_of(system: System, structure: Structure, heights: tuple[int, ...]
         lanes, slots, columns, start = term.num_blocks, [], [], 0
         for position, slot in enumerate(term.slots):
             own = structure.columns[slot.unknown].cpu().numpy()
-            index = slot.index if isinstance(slot.index, int) else slot.index.cpu().numpy()
-            columns.append(np.broadcast_to(own[index].reshape(-1, own.shape[1]).T, (own.shape[1], lanes)))
+            columns.append(np.broadcast_to(own[slot.blocks].reshape(-1, own.shape[1]).T, (own.shape[1], lanes)))
             slots.append((start, own.shape[1], _numbers(term, position, blocks)))
             start += own.shape[1]
-        shared = lanes > 1 and all(isinstance(slot.index, int) for slot in term.slots)
+        shared = lanes > 1 and all(slot.is_shared for slot in term.slots)
         terms.append(TermBlocks(rows, np.concatenate(columns), tuple(slots), shared))
     return block_rows(sizes, terms, structure.columns[0].device)
 
@@ -106,41 +111,58 @@ def _free_blocks(system: System) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def placement_of(
-    term: Term, lanes_are_batch: bool, structure: Structure, pattern: Pattern | None, forms_matrix: bool = True
+    block: BlockTerm, structure: Structure, pattern: Pattern | None, forms_matrix: bool = True
 ) -> Placement:
     """The placement of one term; of its gradient alone where no normal equations are formed."""
+    term, shared = block.term, block.shares_variables
     parts = []
     for slot in term.slots:
-        index = [slot.index] if isinstance(slot.index, int) else slot.index
+        index = [slot.index] if slot.is_shared else slot.index
         parts.append(structure.columns[slot.unknown][index].T)
     lanes = max(part.shape[1] for part in parts)
     columns = torch.cat([part.expand(-1, lanes) for part in parts])
-    shared = all(isinstance(slot.index, int) for slot in term.slots)
     whole = (
-        pattern is None
-        and structure.num_components == 1
-        and (lanes_are_batch or shared)
-        and columns[:, 0].tolist() == list(range(structure.num_columns))
+        structure.num_components == 1
+        and (block.lanes_are_batch or shared)
+        and len(columns) == structure.num_columns
+        and bool((columns[:, 0] == torch.arange(len(columns), device=columns.device)).all())
     )
     vector = columns.reshape(-1)
     if not forms_matrix:
-        return Placement(whole, columns, vector, 0, lambda: columns.new_zeros(0))
+        return Placement(whole, columns, vector, 0, lambda: None)
+    size = structure.num_components * structure.size**2 if pattern is None else pattern.structure.num_values
+    place = partial(Placement, whole, columns, vector, size)
+    sparsity = block.way.sparsity
+    if sparsity is not None:
+        row, column = sparsity.lower
+        if pattern is None:
+            return place(lambda: _mirrored_places(vector[row], vector[column], structure))
+        return place(lambda: _stored_places(row, column, pattern.structure))
     if pattern is None:
-        size = structure.num_components * structure.size**2
-        return Placement(whole, columns, vector, size, lambda: _dense_places(columns, structure))
+        return place(lambda: None if whole else _dense_places(columns[:, None], columns[None, :], structure))
     tangents = [structure.columns[slot.unknown].shape[1] for slot in term.slots]
     joint = [_numbers(term, position, pattern.blocks, lanes) for position in range(len(term.slots))]
-    stored, normal = pattern.structure, None
-    if not lanes_are_batch and not shared:
-        normal = normal_plan(tangents, joint, stored)
-    return Placement(whole, columns, vector, stored.num_values, lambda: _sparse_places(tangents, joint, stored), normal)
+    normal = None if block.lanes_are_batch or shared else normal_plan(tangents, joint, pattern.structure)
+    return place(lambda: _sparse_places(tangents, joint, pattern.structure), normal)
 
 
-def _dense_places(columns: Int[Tensor, "tangent lanes"], structure: Structure) -> Int[Tensor, "a b lanes"]:
+def _dense_places(row: Columns, column: Columns, structure: Structure) -> Columns:
+    """The places of entries (row, column) of a dense matrix per component."""
     size, n = structure.size, structure.num_columns
-    row, column = columns[:, None], columns[None, :]
     place = row * size + column % max(size, 1)
     return torch.where((row < n) & (column < n), place, n * size)
+
+
+def _mirrored_places(row: Columns, column: Columns, structure: Structure) -> Columns:
+    """The places of the entries of one triangle, and those of the other one; the diagonal is in one of them alone."""
+    other = torch.where(row == column, structure.num_columns * structure.size, _dense_places(column, row, structure))
+    return torch.cat((_dense_places(row, column, structure), other))
+
+
+def _stored_places(row: np.ndarray, column: np.ndarray, structure: BlockStructure) -> Columns | None:
+    """The places of single entries, each of which is a block; None where they are stored in this order."""
+    offsets, _ = structure.offset_of(row, column)
+    return None if (offsets == np.arange(structure.num_values)).all() else torch.from_numpy(offsets)
 
 
 def _sparse_places(
@@ -165,5 +187,4 @@ def _numbers(
 ) -> np.ndarray:
     """The block numbers that a slot refers to, one per block of the term."""
     slot = term.slots[position]
-    index = slot.index if isinstance(slot.index, int) else slot.index.cpu().numpy()
-    return np.broadcast_to(blocks[slot.unknown][index], (term.num_blocks if lanes is None else lanes,))
+    return np.broadcast_to(blocks[slot.unknown][slot.blocks], (term.num_blocks if lanes is None else lanes,))

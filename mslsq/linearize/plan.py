@@ -13,13 +13,12 @@ from mslsq.linear import LinearSolver
 from mslsq.linear.iterative.block_rows import BlockRows
 from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm
-from mslsq.linearize.compressed import CompressedAssembly, CompressedPlacement, CompressedPlan, CompressedTerm
+from mslsq.linearize.compressed import CompressedPlan
 from mslsq.linearize.derivatives import Way
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.second_order import MixedProgram
-from mslsq.linearize.term_assembly import TermAssembly
 from mslsq.linearize.trace import Execution, Notes
 from mslsq.native.operator import NativeProgram, SecondOrder
 from mslsq.native.replaying import ReplayedProgram
@@ -38,7 +37,7 @@ class Plan:
     structure: Structure
     pattern: Pattern | None
     """Of block-sparse normal equations; None where they are dense."""
-    placements: tuple[Placement | CompressedPlacement, ...]
+    placements: tuple[Placement, ...]
     """Per term, where its blocks go."""
     sizes: tuple[tuple[int, int], ...]
     """Per term: rows of the residual of one block, and how many are complex."""
@@ -70,8 +69,6 @@ class Plan:
     """... and which graph is it that was compared with the user's Python when it was?"""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
-    compressed: CompressedPlan | None = None
-    """Of a system that is one big residual, if its sparsity is made use of."""
     changes_unseen: bool = False
     """Does a residual read what no key can hold? Then its ways are chosen again in every solve."""
     hessians_checked: bool = False
@@ -98,6 +95,11 @@ class Plan:
         return self.without or self
 
     @property
+    def compressed(self) -> CompressedPlan | None:
+        """Of a system that is one big residual, if its sparsity is made use of."""
+        return self.ways[0].sparsity if 0 in self.ways else None
+
+    @property
     def is_large(self) -> bool:
         """Are the normal equations too large to be dense? Then it is single functions that are recorded, not steps."""
         return self.pattern is not None or self.rows is not None
@@ -115,7 +117,7 @@ class Plan:
     @property
     def holds_residuals(self) -> bool:
         """Has a residual been rewritten as a graph?"""
-        return self.compressed is not None or any(way.residual is not None for way in self.ways.values())
+        return any(way.residual is not None for way in self.ways.values())
 
     @property
     def holds_programs(self) -> bool:
@@ -157,12 +159,9 @@ class Plan:
         `replayed` with those that PyTorch runs."""
         found = []
         for number, (term, own, size) in enumerate(zip(system.terms, batched, self.sizes, strict=True)):
-            if self.compressed is not None:
-                block: BlockTerm = CompressedTerm(term, system, batch, own, *size, plan=self.compressed)
-            else:
-                program = self.programs.get(number) if native else None
-                second = self.second_order(number, native, replayed)
-                block = BlockTerm(term, system, batch, own, *size, program=program, second=second)
+            program = self.programs.get(number) if native else None
+            second = self.second_order(number, native, replayed)
+            block = BlockTerm(term, system, batch, own, *size, program=program, second=second)
             found.append(block.going(self.ways.get(number, block.way)))
         return tuple(found)
 
@@ -182,14 +181,12 @@ class Plan:
         that PyTorch runs."""
         storage = linear_solver.storage
         sparse = storage.is_normal and not storage.is_dense
-        assemblies: list[TermAssembly] = []
         blocks = self.blocks(system, batch, batched, native, replayed)
-        for block, placement in zip(blocks, self.placements, strict=True):
-            if isinstance(block, CompressedTerm) and isinstance(placement, CompressedPlacement):
-                assemblies.append(CompressedAssembly(block, self.structure, placement))
-            elif isinstance(placement, Placement):
-                assemblies.append(Assembly(block, self.structure, placement, sparse, fused, differentiable))
-        return Linearizer(system, self.structure, tuple(assemblies), linear_solver)
+        assemblies = tuple(
+            Assembly(block, self.structure, placement, sparse, fused, differentiable)
+            for block, placement in zip(blocks, self.placements, strict=True)
+        )
+        return Linearizer(system, self.structure, assemblies, linear_solver)
 
 
 STALE_OFTEN = 3

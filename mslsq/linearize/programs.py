@@ -27,7 +27,7 @@ from mslsq.native.recording import recorded
 from mslsq.native.scalars import NotScalarError, Program, Scalar
 from mslsq.native.text import Argument
 from mslsq.problem.system import Inputs
-from mslsq.tracing.graph import TRANSFORM_LOCK, distinct, graph_of
+from mslsq.tracing.graph import TRANSFORM_LOCK, by_place, distinct, graph_of
 from mslsq.tracing.guard import REMEDIES, DataDependentError
 
 P = TypeVar("P")
@@ -167,16 +167,11 @@ def scalars_of(
 ) -> tuple[Program, list[Any], list[Argument]]:
     """A function of storages and inputs of one block as scalars, recorded at these numbers: the program, arrays of
     outputs, and the program's inputs."""
-    names, slots = list(first), len(storages)
-
-    def flat(*leaves: Tensor) -> Any:
-        return function(tuple(leaves[:slots]), dict(zip(names, leaves[slots:], strict=True)))
-
     leaves = [*storages, *first.values()]
-    graph = graph_of(flat, distinct(leaves), guarded=True, functional=True)
+    graph = graph_of(by_place(function, len(storages), first), distinct(leaves), guarded=True, functional=True)
     program = Program(storages[0].dtype)
     outputs = recorded(program, graph, [input_array(number, leaf) for number, leaf in enumerate(leaves)])
-    return program, outputs, _arguments(block, leaves, names)
+    return program, outputs, _arguments(block, leaves, list(first))
 
 
 def motion_of(block: BlockTerm, program: Program, twice: bool = False) -> Motion:
@@ -223,6 +218,6 @@ kept_moves = cache(_recorded_moves)
 def _arguments(block: BlockTerm, leaves: list[Tensor], names: list[str]) -> list[Argument]:
     """Which tensors have a number of their own for each lane, as `BlockTerm.gather` and `prepare` give them."""
     lanes, _ = block.input_dims(names)
-    own = [block.lanes_are_batch or not isinstance(slot.index, int) for slot in block.term.slots]
+    own = [block.lanes_are_batch or not slot.is_shared for slot in block.term.slots]
     own += [lanes[name] is not None for name in names]
     return [Argument(leaf.numel(), has, kind_of(leaf.dtype)) for leaf, has in zip(leaves, own, strict=True)]

@@ -7,7 +7,6 @@ always exact; how much of the curvature they keep is said at `LEAST_CURVATURE`.
 """
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -32,25 +31,43 @@ two bundle adjustments) the mean steps are, for 0.02, 0.1, 0.3, 0.5, 0.7 and dro
 worst."""
 
 
+def losses(
+    block: BlockTerm, residual: Float[Tensor, "outer rows lanes"], inputs: Inputs
+) -> Float[Tensor, "outer groups lanes"]:
+    """The loss of every group of rows."""
+    squared = _squared(block, residual)
+    return squared if block.term.loss is None else _correction(block, squared, inputs)[0]
+
+
 def robustified(
-    block: BlockTerm,
-    residual: Float[Tensor, "outer rows lanes"],
-    jacobian: Float[Tensor, "outer rows tangent lanes"] | None,
-    inputs: Inputs,
-) -> tuple[Float[Tensor, "outer groups lanes"], Tensor, Tensor | None]:
-    """The loss of every group of rows, and residual and Jacobian rescaled by Triggs' correction."""
-    squared = squared_norms(residual, block.pairs, block.term.elementwise_loss or block.term.loss is None)
+    block: BlockTerm, residual: Float[Tensor, "outer rows lanes"], jacobian: Tensor, inputs: Inputs
+) -> tuple[Float[Tensor, "outer groups lanes"], Float[Tensor, "outer rows lanes"], Tensor]:
+    """The loss of every group of rows, and residual and Jacobian (in the term's layout) rescaled by Triggs'
+    correction: r̃ = √(ρ'/(1 − α)) r and J̃ = √ρ' (J − α/s r rᵀJ)."""
+    squared = _squared(block, residual)
     if block.term.loss is None:
         return squared, residual, jacobian
-    rho, root, kept = correction(block, squared, inputs)
-    if not block.term.elementwise_loss:
-        return rho, residual * (root / kept), _rescaled(residual, jacobian, squared, root, kept)
-    if block.pairs == 0:
-        return rho, residual * (root / kept), None if jacobian is None else jacobian * (root * kept)[:, :, None]
-    return rho, *_mixed(block.pairs, residual, jacobian, squared, root, kept)
+    rho, root, kept = _correction(block, squared, inputs)
+    pairs, layout = block.pairs if block.term.elementwise_loss else 0, block.way.layout
+
+    def of_rows(groups: Float[Tensor, "outer groups lanes"]) -> Float[Tensor, "outer rows lanes"]:
+        if not pairs or groups.shape[1] == 1:  # one group is of all rows
+            return groups
+        return torch.cat((groups[:, :pairs].repeat_interleave(2, 1), groups[:, pairs:]), 1)
+
+    scaled = residual * of_rows(root / kept)
+    if squared.shape[1] == residual.shape[1]:  # r rᵀJ of one row is s J
+        return rho, scaled, jacobian * layout.spread(root * kept)
+    share = of_rows((1 - kept) / torch.where(squared > 0, squared, 1))
+    along = layout.along(residual, jacobian, pairs)
+    return rho, scaled, layout.spread(of_rows(root)) * (jacobian - layout.spread(share * residual) * along)
 
 
-def correction(
+def _squared(block: BlockTerm, residual: Float[Tensor, "outer rows lanes"]) -> Float[Tensor, "outer groups lanes"]:
+    return squared_norms(residual, block.pairs, block.term.elementwise_loss or block.term.loss is None)
+
+
+def _correction(
     block: BlockTerm, squared: Float[Tensor, "outer groups lanes"], inputs: Inputs
 ) -> tuple[
     Float[Tensor, "outer groups lanes"], Float[Tensor, "outer groups lanes"], Float[Tensor, "outer groups lanes"]
@@ -62,49 +79,3 @@ def correction(
     positive = slope > 0
     kept = torch.where(positive, 1 + 2 * squared * curvature / torch.where(positive, slope, 1), 1)
     return rho, slope.clamp(min=0).sqrt(), torch.where(kept >= LEAST_CURVATURE, kept, 1).sqrt()
-
-
-def _rescaled(
-    residual: Float[Tensor, "outer rows lanes"],
-    jacobian: Float[Tensor, "outer rows tangent lanes"] | None,
-    squared: Float[Tensor, "outer 1 lanes"],
-    root: Float[Tensor, "outer 1 lanes"],
-    kept: Float[Tensor, "outer 1 lanes"],
-) -> Float[Tensor, "outer rows tangent lanes"] | None:
-    """J̃ = √ρ' (J − α/s r rᵀJ) for the rows of one group."""
-    if jacobian is None:
-        return None
-    if residual.shape[1] == 1:
-        return jacobian * (root * kept)[:, :, None]
-    share = (1 - kept) / torch.where(squared > 0, squared, 1)
-    along = (residual[:, :, None] * jacobian).sum(1, keepdim=True)
-    return root[:, :, None] * (jacobian - (share * residual)[:, :, None] * along)
-
-
-def _mixed(
-    pairs: int,
-    residual: Tensor,
-    jacobian: Tensor | None,
-    squared: Tensor,
-    root: Tensor,
-    kept: Tensor,
-) -> tuple[Tensor, Tensor | None]:
-    """Elementwise losses where the leading entries are complex: each pair of rows is a group of its own."""
-    both = 2 * pairs
-    by_row = torch.cat(((root / kept)[:, :pairs].repeat_interleave(2, 1), (root / kept)[:, pairs:]), 1)
-    scaled = residual * by_row
-    if jacobian is None:
-        return scaled, None
-    r = rearrange(residual[:, :both], "outer (pair part) lanes -> (outer pair) part lanes", part=2)
-    j = rearrange(jacobian[:, :both], "outer (pair part) tangent lanes -> (outer pair) part tangent lanes", part=2)
-
-    def flat(t: Tensor) -> Tensor:
-        return rearrange(t[:, :pairs], "outer pair lanes -> (outer pair) 1 lanes")
-
-    complex_rows = _rescaled(r, j, flat(squared), flat(root), flat(kept))
-    assert complex_rows is not None  # a Jacobian was given
-    complex_rows = rearrange(
-        complex_rows, "(outer pair) part tangent lanes -> outer (pair part) tangent lanes", pair=pairs
-    )
-    real_rows = jacobian[:, both:] * (root * kept)[:, pairs:, None]
-    return scaled, torch.cat((complex_rows, real_rows), 1)

@@ -22,24 +22,28 @@ class Sample:
 
     block: BlockTerm
     storages: tuple[Tensor, ...]
-    dims: tuple[int | None, ...]
-    """Of the lanes in `storages`, as `BlockTerm.gather` gives them."""
+    """As `BlockTerm.gather` gives them."""
     inputs: dict[str, Tensor]
     """As `BlockTerm.prepare` gives them."""
     limits: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None = None
     """The least and the largest storages, where there are bounds."""
 
+    @property
+    def dims(self) -> tuple[int | None, ...]:
+        """Of the lanes in `storages`."""
+        return self.block.storage_dims(self.storages)
+
     def mapped(self, function: Any, at_once: bool = False) -> Any:
         """`function(storages, inputs)` of one block for all lanes: (outer, ..., lanes)."""
-        return self.block._mapped(function, self.storages, self.dims, self.inputs, at_once)
+        return self.block._mapped(function, self.storages, self.inputs, at_once)
 
     def linearizations(self) -> tuple[Float[Tensor, "outer rows lanes"], Tensor]:
         """Residuals and Jacobians (or their entries) as a step computes them."""
-        return self.block.linearizations_of(self.storages, self.dims, self.inputs)
+        return self.block.linearizations_of(self.storages, self.inputs)
 
     def residuals(self) -> Float[Tensor, "outer rows lanes"]:
         """Residuals as a step computes them."""
-        return self.block.residuals_of(self.storages, self.dims, self.inputs)
+        return self.block.residuals_of(self.storages, self.inputs)
 
     def of(self, storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> "Sample":
         """The same lanes with other numbers."""
@@ -49,7 +53,7 @@ class Sample:
         """Every lane by itself: (problem, lane), and its storages and inputs, as copies that may be written to."""
         for problem in range(self.block.outer):
             for lane in range(self.block.lanes):
-                yield (problem, lane), *self.block.lane(self.storages, self.dims, self.inputs, problem, lane, _own)
+                yield (problem, lane), *self.block.lane(self.storages, self.inputs, problem, lane, _own)
 
     def going(self, block: BlockTerm) -> "Sample":
         """The same sample of a term that is differentiated in another way."""
@@ -100,15 +104,14 @@ def sample_of(
     def storages_at(points: Sequence[Values]) -> tuple[Tensor, ...]:
         storages: list[Tensor] = []
         for slot in slots:
-            x, index = _joined([chosen(values[slot.unknown], problems) for values in points]), slot.index
+            x = _joined([chosen(values[slot.unknown], problems) for values in points])
             if block.lanes_are_batch:
-                storages.append(x[:, index if isinstance(index, int) else int(index[0])].T.contiguous())
+                storages.append(x[:, slot.of_block(0)].T.contiguous())
                 continue
-            x = x[:, index] if isinstance(index, int) else x[:, index].movedim(-1, 1).contiguous()
+            x = x[:, slot.index] if slot.is_shared else x[:, slot.index].movedim(-1, 1).contiguous()
             storages.append(x if few._maps_batch else x[0])
         return tuple(storages)
 
-    dims = tuple([None if isinstance(slot.index, int) and not block.lanes_are_batch else -1 for slot in slots])
     limits = None
     if block.bounds is not None:
         least, most = (storages_at([side] * len(points)) for side in block.bounds)
@@ -120,7 +123,7 @@ def sample_of(
         if name in term.per_block:
             tensor = chosen(tensor, blocks, 1 if own else 0)
         given[name] = tensor
-    return Sample(few, storages_at(points), dims, few.prepare(given), limits)
+    return Sample(few, storages_at(points), few.prepare(given), limits)
 
 
 def chosen(x: Tensor, places: Sequence[int], axis: int = 0) -> Tensor:

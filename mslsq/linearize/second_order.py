@@ -152,18 +152,17 @@ class MixedProgram(NamedTuple):
         self,
         block: BlockTerm,
         storages: tuple[Tensor, ...],
-        dims: tuple[int | None, ...],
         inputs: dict[str, Tensor],
         move: Float[Tensor, "outer tangent lanes"],
     ) -> dict[str, Float[Tensor, "outer entries lanes"]]:
         """By input its derivative for every lane, where each has an input of its own or not.
 
         Args:
-            storages, dims: as `BlockTerm.gather` gives them.
+            storages: as `BlockTerm.gather` gives them.
             inputs: as `BlockTerm.prepare` gives them.
             move: v of every block.
         """
-        tensors, batched, outer, lanes = block.native_arguments(storages, dims, inputs)
+        tensors, batched, outer, lanes = block.native_arguments(storages, inputs)
         flat = self.vector.values([*tensors, move], [*batched, True], outer, lanes)
         pieces = flat.split([size for _, size in self.sizes], 1)
         return {name: piece for (name, _), piece in zip(self.sizes, pieces, strict=True)}
@@ -205,7 +204,7 @@ class MixedDraft(Replayable[MixedProgram]):
 
         def along(v: Tensor) -> dict[str, Tensor]:
             move = v[None, :, None].expand(sample.block.outer, -1, sample.block.lanes)
-            return found.of_lanes(sample.block, sample.storages, sample.dims, sample.inputs, move)
+            return found.of_lanes(sample.block, sample.storages, sample.inputs, move)
 
         compare_mixed(sample, along, expected)
         return found
@@ -231,11 +230,11 @@ class WrittenSystem:
         """As `Linearizer.cost`."""
         parts = zip(self.linearizer.blocks, self.terms, inputs, strict=True)
         costs = [(block, _filled(block, term.cost, values, x)) for block, term, x in parts]
-        return added([cost[0, 0] if block.lanes_are_batch else cost.sum((1, 2)) for block, cost in costs])
+        return added([block.summed(cost) for block, cost in costs])
 
 
 def _filled(block: BlockTerm, vector: ReplayedVector, values: Values, inputs: dict[str, Tensor]) -> Tensor:
-    return vector.filled(*block.native_arguments(*block.gather(values), inputs))
+    return vector.filled(*block.native_arguments(block.gather(values), inputs))
 
 
 def pulled_through_retraction(

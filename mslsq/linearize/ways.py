@@ -293,7 +293,7 @@ def _hessian_ways(block: BlockTerm, way: Way, values: Values, inputs: Inputs) ->
     yield way
     for mode in ("reverse", "row by row"):  # `jacrev` under a second `vmap` writes in place in some operators
         yield dataclasses.replace(way, hessian=mode)
-    if not block.can_be_rewritten or way.lane_by_lane:
+    if way.lane_by_lane or way.sparsity is not None:
         return
     if way.residual is None:
         try:

@@ -55,11 +55,6 @@ class Problem(nn.Module):
             assert isinstance(cost, CostFunction)  # ModuleList forgets the type
             yield cost
 
-    @property
-    def has_constraints(self) -> bool:
-        """Is one of its costs a constraint?"""
-        return any(kind.is_constraint for kind in self.kinds.values())
-
     def __getitem__(self, name: str) -> CostFunction:
         """The cost function of that name."""
         for cost in self:

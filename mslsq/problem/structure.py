@@ -129,8 +129,7 @@ def components_of(system: System, free: list[np.ndarray]) -> list[np.ndarray]:
     for term in system.terms:
         nodes = []
         for slot in term.slots:
-            index = slot.index if isinstance(slot.index, int) else slot.index.cpu().numpy()
-            nodes.append(np.broadcast_to(np.asarray(index) + starts[slot.unknown], (term.num_blocks,)))
+            nodes.append(np.broadcast_to(np.asarray(slot.blocks) + starts[slot.unknown], (term.num_blocks,)))
         # Chain the free nodes of each block: links between neighbours in the chain are enough to connect them all.
         chain = np.full(term.num_blocks, -1)
         for node in nodes:

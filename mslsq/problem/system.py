@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,6 +46,20 @@ class Slot:
 
     unknown: int
     index: Tensor | int
+
+    @property
+    def is_shared(self) -> bool:
+        """Do all blocks of the term refer to one block of the unknown?"""
+        return isinstance(self.index, int)
+
+    @property
+    def blocks(self) -> np.ndarray | int:
+        """The same on the host: (blocks,), or one for all of them."""
+        return self.index if isinstance(self.index, int) else self.index.cpu().numpy()
+
+    def of_block(self, number: int) -> int:
+        """The block of the unknown that a block of the term refers to."""
+        return self.index if isinstance(self.index, int) else int(self.index[number])
 
 
 class TermKind(enum.Enum):

@@ -16,28 +16,26 @@ from mslsq.linear.choice import blocks_are_faster
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.compressed import (
     CompressedPlan,
-    CompressedTerm,
     TooDenseError,
-    compressed_placement_of,
     compressed_plan_of,
     dependence_of,
-    pattern_holds,
-    recorded_linearization,
     reverse_compression_of,
 )
 from mslsq.linearize.derivatives import Way
 from mslsq.linearize.first_block import first_block
 from mslsq.linearize.independent import irregular
-from mslsq.linearize.pattern import Pattern
+from mslsq.linearize.pattern import Pattern, placement_of
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.sample import SMALL_MOVE
+from mslsq.private import vjp
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import SMALL, Structure, numbered_by_component
-from mslsq.problem.system import Inputs, System, residual_vector
+from mslsq.problem.system import Inputs, residual_vector
 from mslsq.solvers.solver import LARGEST_DENSE, Solver
 from mslsq.tracing.capture import Captured, capture
-from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.tracing.graph import TRANSFORM_LOCK, by_place, distinct, forget_example, graph_of
 from mslsq.tracing.inplace import InPlaceResidualWarning, inplace_advice
+from mslsq.tracing.rewrites import make_transformable
 
 WORTH_LOOKING = 1_000_000
 """Numbers in the dense Jacobians of a batch from which the sparsity is looked for (or more than LARGEST_DENSE columns):
@@ -48,16 +46,19 @@ FEWER = 4
 DENSITY = 0.3
 """Above that share of non-zeros JᵀJ is factored as a dense matrix."""
 
+Linearized = Callable[[tuple[Tensor, ...], Inputs], tuple[Tensor, Tensor]]
+"""Residual and entries of the Jacobian as a function of storages and inputs."""
+
 
 def compressed_plan(
-    system: System, solver: Solver, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]
+    solver: Solver, blocks: tuple[BlockTerm, ...], values: Values, inputs: tuple[Inputs, ...]
 ) -> tuple[Plan | None, str]:
     """The plan that makes use of the sparsity of one big residual, or None; and in words what was found.
 
     Raises:
         ProblemError: the sparsity is of no use, and the dense Jacobian would not fit into memory.
     """
-    if not _is_one_big_residual(system, blocks, solver):
+    if not _is_one_big_residual(blocks, solver):
         return None, ""
     block, (storages, first) = blocks[0], first_block(blocks[0].term, blocks[0].batched, values, inputs[0])
     try:
@@ -68,14 +69,17 @@ def compressed_plan(
             _check_capture(block, captured, storages, first)
             for node in captured.graph.graph.nodes:
                 node.meta.clear()  # a fake tensor each: 15 MB for 56 slices
-            block = dataclasses.replace(block, term=block.term.with_residual(captured))
-            compressed = _recorded(block, _compressed(block, storages, first, inputs[0]), storages, first)
-            plan = _placed(system, solver, block, compressed)
+            block = block.going(Way(residual=captured))
+            found = _compressed(block, storages, first, inputs[0])
+            compressed, linearization = _recorded(block, found, storages, first)
+            # A single problem needs no `vmap`: a last axis of one entry would cost copies in every operation.
+            way = Way(captured, lane_by_lane=block.batch == 1, sparsity=compressed, linearization=linearization)
+            plan = _placed(solver, block.going(way), compressed)
     except Exception as reason:
         # Whatever goes wrong while looking: the dense path asks for nothing but derivatives, and says what it lacks.
         _check_dense_fits(blocks[0], values[0], reason)
         return None, f"no use is made of the sparsity of {block.term.name!r}: {reason}"
-    plan.ways[0] = Way(residual=captured)
+    plan.ways[0] = way
     advice = inplace_advice(captured.in_place, block.term.name)
     if advice:
         warnings.warn(advice, InPlaceResidualWarning, stacklevel=2)
@@ -97,7 +101,7 @@ def _check_capture(block: BlockTerm, captured: Captured, storages: tuple[Tensor,
         raise TooDenseError("its graph does not give the same numbers as itself")
 
 
-def _is_one_big_residual(system: System, blocks: tuple[BlockTerm, ...], solver: Solver) -> bool:
+def _is_one_big_residual(blocks: tuple[BlockTerm, ...], solver: Solver) -> bool:
     """One block of one term, on all unknowns, large, without Jacobian of its own, for normal equations."""
     if len(blocks) != 1:
         return False
@@ -108,8 +112,8 @@ def _is_one_big_residual(system: System, blocks: tuple[BlockTerm, ...], solver: 
         term.num_blocks == 1
         and term.jacobians is None
         and (term.loss is None or term.elementwise_loss)
-        and all(unknown.count == 1 and unknown.free is None for unknown in system.unknowns)
-        and [slot.unknown for slot in term.slots] == list(range(len(system.unknowns)))
+        and all(unknown.count == 1 and unknown.free is None for unknown in block.system.unknowns)
+        and [slot.unknown for slot in term.slots] == list(range(len(block.system.unknowns)))
         and (columns > LARGEST_DENSE or (columns > SMALL and columns * block.rows * block.batch >= WORTH_LOOKING))
         and (linear == "auto" or linear.for_normal_equations() is not None)
     )
@@ -131,43 +135,75 @@ def _compressed(block: BlockTerm, storages: tuple[Tensor, ...], first: Inputs, i
 
 def _recorded(
     block: BlockTerm, compressed: CompressedPlan, storages: tuple[Tensor, ...], first: Inputs
-) -> CompressedPlan:
+) -> tuple[CompressedPlan, Linearized]:
     """The same with its linearization recorded, in reverse mode where an operation does not know the other, and
     checked."""
 
-    def recorded(compressed: CompressedPlan) -> CompressedPlan:
+    def recorded(compressed: CompressedPlan) -> Linearized:
         if compressed.jacobian.colors * FEWER > compressed.columns:
             raise TooDenseError(
                 f"it takes {compressed.jacobian.colors:,} derivatives for {compressed.columns:,} unknowns"
             )
-        function = recorded_linearization(_term(block, compressed), storages, first)
-        return dataclasses.replace(compressed, recorded=function)
+        return _recorded_linearization(block.going(Way(sparsity=compressed)), storages, first)
 
     try:
-        compressed = recorded(compressed)
+        linearization = recorded(compressed)
     except NotImplementedError as reason:
         reverse = reverse_compression_of(compressed.sets, compressed.device, compressed.dtype)
         if reverse is None or not compressed.jacobian.forward:
             raise TooDenseError(f"an operation has no derivative in forward mode ({reason})") from reason
-        compressed = recorded(dataclasses.replace(compressed, jacobian=reverse))
+        compressed = dataclasses.replace(compressed, jacobian=reverse)
+        linearization = recorded(compressed)
     # At the start there may be zeros: a little away from it as well.
     columns = sum(block.tangents)
     moved = block._retracted(storages, SMALL_MOVE * irregular(columns, storages[0]))
     if block.bounds is not None:
         least, most = ([x[0, 0] for x in side] for side in block.bounds)
         moved = tuple(x.clamp(low, high) for x, low, high in zip(moved, least, most, strict=True))
-    if not all(pattern_holds(_term(block, compressed), at, first) for at in (storages, moved)):
+    sparse = block.going(Way(sparsity=compressed, linearization=linearization))
+    if not all(_pattern_holds(sparse, at, first) for at in (storages, moved)):
         raise TooDenseError("the derivatives found by its sparsity are not those of reverse mode")
-    return compressed
+    return compressed, linearization
 
 
-def _term(block: BlockTerm, compressed: CompressedPlan) -> CompressedTerm:
-    return CompressedTerm(
-        block.term, block.system, block.batch, block.batched, block.rows, block.pairs, plan=compressed
-    )
+def _recorded_linearization(block: BlockTerm, storages: tuple[Tensor, ...], inputs: Inputs) -> Linearized:
+    """`linearization_of_block` as a plain graph, without transforms.
+
+    Recording a step that holds them takes a second for 56 slices; a step that holds this graph a tenth of that, and
+    need not be recorded at all.
+    """
+    names, example = list(inputs), distinct([*storages, *inputs.values()])
+    graph = graph_of(by_place(block.linearization_of_block, len(storages), names), example)
+    graph = forget_example(make_transformable(graph, example))
+
+    def replayed(storages: tuple[Tensor, ...], inputs: Inputs) -> tuple[Tensor, Tensor]:
+        residual, entries = graph.forward(*storages, *(inputs[name] for name in names))
+        return residual, entries
+
+    return replayed
 
 
-def _placed(system: System, solver: Solver, block: BlockTerm, compressed: CompressedPlan) -> Plan:
+def _pattern_holds(block: BlockTerm, storages: tuple[Tensor, ...], inputs: Inputs) -> bool:
+    """Do the entries give the product Jᵀu that reverse mode gives, for a random u?
+
+    A pattern that lacks an entry must not be used, whatever the reason: a wrong rule, a derivative
+    that forward mode does not know (custom operators without one give zeros).
+    """
+    function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
+    residual, entries = block.linearization_of_block(storages, inputs)
+    u = torch.randn(len(residual), generator=torch.Generator().manual_seed(0), dtype=residual.dtype).to(residual.device)
+    (expected,) = vjp(function, at)[1](u)
+
+    def pulled(entries: Tensor, u: Tensor) -> Tensor:
+        return block.way.layout.pulled(entries[None, :, None], u[None, :, None]).reshape(-1)
+
+    found, size = pulled(entries, u), pulled(entries.abs(), u.abs())
+    # Rounding of a sum of products; where numbers are not finite nothing can be told.
+    allowed = 1e6 * torch.finfo(expected.dtype).eps * (size + size.mean())
+    return bool((((found - expected).abs() <= allowed) | ~torch.isfinite(expected) | ~torch.isfinite(found)).all())
+
+
+def _placed(solver: Solver, block: BlockTerm, compressed: CompressedPlan) -> Plan:
     """Small dense systems where components are small, block-sparse where they are large, dense where all is full."""
     labels, sizes = compressed.components()
     tangents, device, n = block.tangents, compressed.device, compressed.columns
@@ -182,7 +218,7 @@ def _placed(system: System, solver: Solver, block: BlockTerm, compressed: Compre
         ends = np.cumsum([0, *tangents])
         pieces = tuple(np.arange(start, stop) for start, stop in pairwise(ends))
         pattern = Pattern(analyze(np.ones(n, np.int64), *compressed.lower, device=device), pieces)
-        if wanted or blocks_are_faster(pattern.structure, pattern.kinds(system)):
+        if wanted or blocks_are_faster(pattern.structure):
             structure = _numbered(np.zeros(n, np.int64), tangents, device)
         else:
             pattern = None
@@ -190,9 +226,7 @@ def _placed(system: System, solver: Solver, block: BlockTerm, compressed: Compre
         raise TooDenseError(
             f"its normal equations are {structure.num_components} dense systems of {structure.size:,} unknowns"
         )
-    columns = torch.cat([part.reshape(-1) for part in structure.columns])
-    placement = compressed_placement_of(compressed, columns, structure, pattern)
-    return Plan(structure, pattern, (placement,), ((block.rows, block.pairs),), compressed=compressed)
+    return Plan(structure, pattern, (placement_of(block, structure, pattern),), ((block.rows, block.pairs),))
 
 
 def _numbered(labels: np.ndarray, tangents: list[int], device: torch.device) -> Structure:

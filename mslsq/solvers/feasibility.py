@@ -68,12 +68,10 @@ def is_stationary(
         residual, jacobian = block.linearizations(values, plain[number])
         missed = residual if number in terms.equalities else residual.clamp(min=0)
         counted = jacobian * (missed != 0)[:, :, None]
-        squared = missed * missed
-        size = squared[0].sum(0) if block.lanes_are_batch else squared.sum((1, 2))
         penalty = penalties[number]
-        gradients.append(penalty[:, None] * assembly.placed_vector(block.pulled(jacobian, missed)))
+        gradients.append(penalty[:, None] * assembly.placed_vector(block.way.layout.pulled(jacobian, missed)))
         lengths.append(penalty[:, None] * assembly.placed_vector((counted * counted).sum(1)))
-        sizes.append(penalty * size)
+        sizes.append(penalty * block.summed(missed * missed))
     gradient, length, size = (torch.stack(parts).sum(0) for parts in (gradients, lengths, sizes))
     for free in free_of_bounds(linearizer, values, bounds):
         gradient = torch.where(free, gradient, 0)

@@ -109,7 +109,7 @@ def planned(
     if plan is None:
         load_forward_mode()
         blocks = _measured(task, values, inputs)
-        plan, note = compressed_plan(task.system, task.solver, blocks, values, inputs)
+        plan, note = compressed_plan(task.solver, blocks, values, inputs)
         if plan is None:
             plan = _made(task, blocks, values[0].device)
             _choose_ways(plan, blocks, values, inputs)
@@ -212,9 +212,7 @@ def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Pl
     structure = structure_of(task.system, device, task.solver.solves_parts)
     if task.solver.is_matrix_free and structure.size > 0:
         rows = block_rows_of(task.system, structure, tuple(block.rows for block in blocks))
-        placements = tuple(
-            placement_of(block.term, block.lanes_are_batch, structure, None, forms_matrix=False) for block in blocks
-        )
+        placements = tuple(placement_of(block, structure, None, forms_matrix=False) for block in blocks)
         return Plan(structure, None, placements, sizes, rows=rows)
     pattern = None
     wanted, on_cpu = task.solver.wants_sparse(structure.size), device.type == "cpu"
@@ -223,11 +221,11 @@ def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Pl
         pattern = pattern_of(task.system, whole)
         kinds = pattern.kinds(task.system)
         if not wanted:
-            sparse = blocks_are_faster(pattern.structure, kinds)
+            sparse = blocks_are_faster(pattern.structure)
         else:
             sparse = on_cpu or task.solver.is_sparse_anywhere(pattern.structure, kinds)
         structure, pattern = (whole, pattern) if sparse else (structure, None)
-    placements = tuple(placement_of(block.term, block.lanes_are_batch, structure, pattern) for block in blocks)
+    placements = tuple(placement_of(block, structure, pattern) for block in blocks)
     return Plan(structure, pattern, placements, sizes)
 
 

@@ -4,9 +4,8 @@ Rows, or blocks, whose code is the same for other entries of the data become a l
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from mslsq.native.rules.reductions import total
 from mslsq.native.scalars import LARGEST, NotScalarError, Program, Scalar
 from mslsq.native.steps_text import DATA, INTEGERS, SHARED, Part, Source, linearization_text
 from mslsq.problem.system import Inputs
-from mslsq.tracing.graph import distinct, graph_of
+from mslsq.tracing.graph import by_place, distinct, graph_of
 
 Variable = tuple[int, int]
 """The number of an unknown, and of a block of it."""
@@ -174,7 +173,7 @@ class ScalarLinearization:
         graphs: dict[tuple[int, int], fx.GraphModule] = {}
         for copies in found:
             unit = units[copies.members[0]]
-            self.parts.append(Part(copies, self._added(block, unit, copies, inputs, graphs)))
+            self.parts.append(Part(copies, self._added(block, unit, copies, graphs)))
 
     def _array(self, block: BlockTerm, name: str, tensor: Tensor, number: int, index: int) -> Array:
         """An input of one block."""
@@ -225,7 +224,6 @@ class ScalarLinearization:
         block: BlockTerm,
         unit: Unit,
         copies: Copies,
-        inputs: Inputs,
         graphs: dict[tuple[int, int], fx.GraphModule],
     ) -> tuple[tuple[int, Scalar], ...]:
         """What one copy of a unit adds to the sums."""
@@ -237,7 +235,7 @@ class ScalarLinearization:
             squares = [x * x for x in residual]
             if block.term.loss is not None:
                 parameters = copies.outputs[rows + len(unit.jacobian) :]
-                squares, residual, slopes = self._robust(block, unit, residual, slopes, parameters, inputs, graphs)
+                squares, residual, slopes = self._robust(block, residual, slopes, parameters, graphs)
             added = [(0, total(squares) * 0.5)]
             for k, column in enumerate(columns):
                 products = [row[k] * r for row, r in zip(slopes, residual, strict=True) if row[k].value != 0]
@@ -294,24 +292,19 @@ class ScalarLinearization:
     def _robust(
         self,
         block: BlockTerm,
-        unit: Unit,
         residual: list[Scalar],
         slopes: list[list[Scalar]],
         parameters: Sequence[Scalar],
-        inputs: Inputs,
         graphs: dict[tuple[int, int], fx.GraphModule],
     ) -> tuple[list[Scalar], list[Scalar], list[list[Scalar]]]:
         """ρ of each group of rows, and residual and Jacobian as plain least squares sees them."""
         rows, columns = len(residual), len(slopes[0])
         pairs = block.pairs if block.term.num_blocks > 1 or not block.term.elementwise_loss else rows // 2
         own = dataclasses.replace(block, rows=rows, pairs=pairs, batch=1)
-        names = list(block.term.loss_inputs.values())
+        names = block.term.loss_inputs.values()
         dtype = self._program.dtype
         if (rows, columns) not in graphs:
-
-            def flat(r: Tensor, j: Tensor, *given: Tensor) -> Any:
-                return robustified(own, r, j, dict(zip(names, given, strict=True)))
-
+            flat = by_place(lambda tensors, given: robustified(own, tensors[0], tensors[1], given), 2, names)
             example = [torch.ones(1, rows, 1, dtype=dtype), torch.ones(1, rows, columns, 1, dtype=dtype)]
             example += [torch.ones((), dtype=dtype) for _ in names]
             graphs[rows, columns] = graph_of(flat, example, guarded=True, functional=True)
@@ -330,20 +323,11 @@ class ScalarLinearization:
 
 def _graph_of_block(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> fx.GraphModule:
     """The residual of a block, with its Jacobian where the term gives that, recorded at these numbers."""
-    names, slots = list(first), len(storages)
-    function: Callable[..., Any] = block.residual_of_block
-    if block.term.jacobians is not None:
-        function = block.linearization_of_block
-
-    def flat(*leaves: Tensor) -> Any:
-        return function(tuple(leaves[:slots]), dict(zip(names, leaves[slots:], strict=True)))
-
-    return graph_of(flat, distinct([*storages, *first.values()]), guarded=True, functional=True)
+    function = block.residual_of_block if block.term.jacobians is None else block.linearization_of_block
+    example = distinct([*storages, *first.values()])
+    return graph_of(by_place(function, len(storages), first), example, guarded=True, functional=True)
 
 
 def _variables_of(block: BlockTerm, index: int) -> tuple[Variable, ...]:
     """The variables of each slot in one block."""
-    return tuple(
-        (slot.unknown, slot.index if isinstance(slot.index, int) else int(slot.index[index]))
-        for slot in block.term.slots
-    )
+    return tuple((slot.unknown, slot.of_block(index)) for slot in block.term.slots)

@@ -198,10 +198,6 @@ def _recorded(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]
     return _Recorded(text, layout, reads.own, reads.shared)
 
 
-Figures = Sequence[tuple[Tensor, Tensor]]
-"""Numbers by problem, and the size of what they are made of."""
-
-
 class _Start(NamedTuple):
     """Of a linearization: cost (problems,), and normal equations (problems, components, columns, columns)."""
 

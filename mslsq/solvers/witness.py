@@ -51,10 +51,6 @@ class Witness:
         # What is all the library's own changes with its inputs alone.
         self._terms = {n: term for n, term in enumerate(task.system.terms) if not term.is_of_library}
         self._blocks = {number: self._guarded(number, blocks[number]) for number in self._terms}
-        if plan.compressed is not None and task.batch == 1:
-            # A solve of one big residual takes no `vmap`; neither does the comparison, for its two points.
-            (block,) = blocks
-            self._blocks = {0: dataclasses.replace(block, way=dataclasses.replace(block.way, lane_by_lane=True))}
         self._call = plan.calls
         plan.calls += 1
 
@@ -133,7 +129,7 @@ class Witness:
 
     def _by_the_user(self, number: int, sample: Sample) -> Sample:
         term, block = self._terms[number], sample.block
-        if type(block) is BlockTerm and block.way.residual is None and block.program is None:
+        if block.way.residual is None and block.program is None:
             return sample  # as written
         plain = BlockTerm(term, block.system, block.batch, block.batched, block.rows, block.pairs)
         return sample.going(plain)
@@ -193,9 +189,14 @@ def _expected(sample: Sample) -> Expected:
         sizes = jacobian.abs()
         room = rounding * (sizes + torch.where(torch.isfinite(sizes), sizes, 0).amax())
         return _side_by_side(residual, jacobian), _side_by_side(allowed, _unless_broken(residual, room)), u
-    room = block.pulled(jacobian.abs(), u.abs()[None, :, None])
+    layout = block.way.layout
+    room = layout.pulled(jacobian.abs(), u.abs()[None, :, None])
     room = _unless_broken(residual, rounding * (room + room.amax(1, keepdim=True)))
-    return torch.cat((residual, block.pulled(jacobian, u[None, :, None])), 1), torch.cat((allowed, room), 1), u
+    return (
+        torch.cat((residual, layout.pulled(jacobian, u[None, :, None])), 1),
+        torch.cat((allowed, room), 1),
+        u,
+    )
 
 
 def _unless_broken(residual: Tensor, room: Tensor) -> Tensor:
@@ -235,7 +236,7 @@ def _times_size(sample: Sample, jacobian: Tensor) -> Tensor:
         x = x if space.is_euclidean else x.amax(1, keepdim=True).expand(-1, space.tangent_dim, -1)
         sizes.append(x.expand(jacobian.shape[0], -1, jacobian.shape[-1]))
     size = torch.cat(sizes, 1)
-    return block.pushed(jacobian.abs(), size)
+    return block.way.layout.pushed(jacobian.abs(), size)
 
 
 def _differ(old: Tensor, new: Tensor, allowed: Tensor, asks: bool) -> Tensor:

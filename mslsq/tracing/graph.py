@@ -1,7 +1,7 @@
 """Writes a pure function of tensors down as a plain graph of operations. The one place that calls `make_fx`."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -70,6 +70,13 @@ def without_dead_code(graph: fx.GraphModule) -> None:
 def distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The tensors as an example for `graph_of`: plain numbers, each an object of its own."""
     return [tensor.detach() for tensor in tensors]
+
+
+def by_place(function: Callable[..., Any], count: int, names: Iterable[str]) -> Callable[..., Any]:
+    """`function(tensors, inputs)` with inputs by name, as a function of that many tensors, then of the inputs in this
+    order."""
+    names = list(names)
+    return lambda *leaves: function(leaves[:count], dict(zip(names, leaves[count:], strict=True)))
 
 
 def forget_example(graph: fx.GraphModule) -> fx.GraphModule:

@@ -41,8 +41,8 @@ def test_kernels_and_tensors_give_the_same_matrix(order, sizes, fixed, lanes_las
     system = system_of(sizes, slots, [*held] if fixed else [None, None])
     structure = structure_of(system, split=False)
     pattern = pattern_of(system, structure)
-    placement = placement_of(system.terms[0], False, structure, pattern)
     block = BlockTerm(system.terms[0], system, 2, frozenset(), 4, 0)
+    placement = placement_of(block, structure, pattern)
     by_kernels = Assembly(block, structure, placement, sparse=True)
     assert placement.normal is not None
     by_tensors = dataclasses.replace(by_kernels, placement=dataclasses.replace(placement, normal=None))

@@ -49,15 +49,10 @@ class Compression:
         return value, self._picked(pulled)
 
     def hessian(
-        self, function: Callable[[Tensor], Tensor], at: Float[Tensor, "columns"], lanes: int = 1
+        self, gradient: Callable[[Tensor], Tensor], at: Float[Tensor, "columns"], lanes: int = 1
     ) -> Float[Tensor, "entries"]:
-        """The entries of the Hessian of a scalar function, forward over reverse."""
+        """The entries of the Hessian of a scalar function, from its gradient in forward mode."""
         size = self._chunk(len(at), lanes)
-
-        def gradient(z: Tensor) -> Tensor:
-            value, pull = vjp(function, z)
-            return pull(torch.ones_like(value), create_graph=True)[0]
-
         along = vmap(lambda seed: jvp(gradient, (at,), (seed,))[1])
         return self._picked([along(chunk) for chunk in self.seeds.to(at.dtype).split(size)])
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, fx
 
 from mslsq import pytree
-from mslsq.linearize.compressed.operation import Pins, Tracked
+from mslsq.linearize.compressed.operation import Pins, Source, Tracked
 from mslsq.linearize.compressed.rulebook import Rulebook
 from mslsq.linearize.compressed.sets import LARGEST, Sets, csr, empty, singletons
 from mslsq.private import is_operator
-from mslsq.tracing.graph import attribute_of, distinct, graph_of
+from mslsq.tracing.graph import attribute_of, by_place, distinct, graph_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,25 +49,19 @@ def dependence_of(
         TooDenseError: the pattern has too many entries to be worth anything.
     """
     delta = storages[0].new_zeros(columns)
-    flat, structure = pytree.flatten((delta, storages, dict(inputs)))
-    example = distinct(flat)
+    example = distinct([delta, *storages, *inputs.values()])
+    flat = by_place(lambda tensors, given: function(tensors[0], tensors[1:], given), 1 + len(storages), inputs)
     with torch.no_grad():
-        graph = graph_of(lambda *leaves: function(*pytree.unflatten(list(leaves), structure)), example)
-    names = ["x"] * (1 + len(storages)) + [f"input {name}" for name in _sorted_like(structure, flat, inputs)]
-    starts = [Tracked(tensor, None, frozenset([name])) for tensor, name in zip(example, names, strict=True)]
+        graph = graph_of(flat, example)
+    sources: list[Source] = [None] * (1 + len(storages)) + list(inputs)
+    starts = [Tracked(tensor, None, frozenset([source])) for tensor, source in zip(example, sources, strict=True)]
     starts[0].sets = singletons(columns, 0, columns)
-    pins = Pins(frozenset(["x", *(f"input {name}" for name in batched)]))
+    pins = Pins(frozenset([None, *batched]))
     book = Rulebook(pins, columns, LARGEST if largest is None else min(largest, LARGEST))
     with torch.no_grad():
         result = _followed(graph, starts, book)
     sets = result.sets if result.sets is not None else empty(result.value.numel(), columns)
-    return Dependence(csr(sets), frozenset(name.removeprefix("input ") for name in pins.pinned))
-
-
-def _sorted_like(structure: pytree.Structure, flat: list[Tensor], inputs: Mapping[str, Tensor]) -> list[str]:
-    """The names of the inputs in the order of the leaves."""
-    numbered = pytree.unflatten(list(range(len(flat))), structure)[2]
-    return sorted(inputs, key=lambda name: numbered[name])
+    return Dependence(csr(sets), frozenset(source for source in pins.pinned if source is not None))
 
 
 def _followed(graph: fx.GraphModule, starts: list[Tracked], book: Rulebook) -> Tracked:
@@ -106,7 +100,7 @@ def _evaluated(node: fx.Node, known: dict[fx.Node, Any], book: Rulebook) -> Any:
     result = node.target(*values, **named)  # pyright: ignore[reportCallIssue]
     leaves, structure = pytree.flatten(result)
     outputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    sources = frozenset[str]().union(
+    sources = frozenset[Source]().union(
         *(leaf.sources for leaf in pytree.leaves((args, kwargs)) if isinstance(leaf, Tracked))
     )
     sets = iter(book.sets_of(node.target, args, kwargs, outputs))

@@ -8,6 +8,9 @@ from torch import Tensor
 from mslsq.linearize.compressed.sets import Sets, csr
 from mslsq.private import arguments_of
 
+Source = str | None
+"""Where numbers come from: an input by its name, or (None) the unknowns, on whose values no pattern may hang."""
+
 
 @dataclass(eq=False)
 class Tracked:
@@ -16,7 +19,7 @@ class Tracked:
     value: Tensor
     sets: Sets | None = None
     """One set per entry, in row-major order; None where no entry has a derivative."""
-    sources: frozenset[str] = frozenset()
+    sources: frozenset[Source] = frozenset()
     """The inputs that the numbers come from, derivative or not."""
 
 
@@ -24,9 +27,9 @@ class Tracked:
 class Pins:
     """Which inputs decided a pattern by their values: indices, zeros of a matrix."""
 
-    varying: frozenset[str]
+    varying: frozenset[Source]
     """Inputs whose values differ from call to call, or between the problems of a batch: nothing may hang on them."""
-    pinned: set[str] = field(default_factory=set)
+    pinned: set[Source] = field(default_factory=set)
 
 
 @dataclass
@@ -66,7 +69,7 @@ class Operation:
 
     def pin(self, *decisive: Tracked) -> bool:
         """May the pattern hang on these values? Then the inputs they come from are remembered."""
-        sources = frozenset[str]().union(*(one.sources for one in decisive))
+        sources = frozenset[Source]().union(*(one.sources for one in decisive))
         if sources & self.pins.varying:
             return False
         self.pins.pinned |= sources

@@ -1,12 +1,12 @@
 """The plan for one big residual: pattern, colours, and which products of entries add up to which entry of JᵀJ."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mslsq.linearize.compressed.coloring import neighbours
@@ -16,6 +16,11 @@ from mslsq.linearize.compressed.sets import Sets, TooDenseError, csr, union, uni
 
 MOST_PRODUCTS = 20_000_000
 """Products in JᵀJ, at most: with the indices of their plan half a gigabyte."""
+
+
+Entries = Float[Tensor, "1 entries lanes"]
+Rows = Float[Tensor, "1 rows lanes"]
+Tangent = Float[Tensor, "1 columns lanes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +39,6 @@ class CompressedPlan:
     """How many leading pairs of rows are parts of one complex entry; their patterns are equal."""
     device: torch.device
     dtype: torch.dtype
-    recorded: Callable[..., tuple[Tensor, Tensor]] | None = None
-    """Residual and entries of J as a function of storages and inputs, recorded."""
 
     @property
     def rows(self) -> int:
@@ -56,12 +59,6 @@ class CompressedPlan:
         row = np.repeat(np.arange(self.columns), np.diff(self.gram.indptr))
         kept = row >= self.gram.indices
         return row[kept], self.gram.indices[kept].astype(np.int64)
-
-    @cached_property
-    def groups(self) -> Int[Tensor, "rows"]:
-        """The entry of the residual (complex ones are one) that each row belongs to."""
-        own = np.arange(self.rows)
-        return self._tensor(np.where(own < 2 * self.pairs, own // 2, own - self.pairs))
 
     @cached_property
     def entry_rows(self) -> Int[Tensor, "entries"]:
@@ -96,6 +93,41 @@ class CompressedPlan:
         order = np.argsort(target, kind="stable")  # sums in one place of memory after the other
         return self._tensor(first[order]), self._tensor(second[order]), self._tensor(target[order])
 
+    # ---- the products that a layout takes (`linearize.layouts`)
+
+    def pulled(self, jacobian: Entries, u: Rows) -> Tangent:
+        """Jᵀu of every lane."""
+        return _added(jacobian * self.spread(u), self.entry_columns, self.columns)
+
+    def pushed(self, jacobian: Entries, v: Tangent) -> Rows:
+        """J v of every lane."""
+        return _added(jacobian * _taken(v, self.entry_columns), self.entry_rows, self.rows)
+
+    def squared(self, jacobian: Entries) -> Float[Tensor, "1 lower lanes"]:
+        """The lower triangle of JᵀJ of every lane."""
+        one, other, place = self.products
+        products = _taken(jacobian, one) * _taken(jacobian, other)
+        return _added(products, place, len(self.lower[0]))
+
+    def hessian_times(self, hessian: Float[Tensor, "lower"], v: Float[Tensor, "columns"]) -> Tensor:
+        """H v of one lane."""
+        row, column = (torch.from_numpy(part).to(v.device) for part in self.lower)
+        product = torch.zeros_like(v).index_add(0, row, hessian * v[column])
+        off = row != column
+        return product.index_add(0, column[off], (hessian * v[row])[off])
+
+    def spread(self, by_row: Rows) -> Entries:
+        """A number of every row, for each of the row's entries."""
+        return _taken(by_row, self.entry_rows)
+
+    def along(self, residual: Rows, jacobian: Entries, pairs: int) -> Entries:
+        """rᵀJ over the group that each row belongs to: two of the leading `pairs`, or itself."""
+        own, partners = self.spread(residual) * jacobian, self.partners
+        both = (partners != torch.arange(len(partners), device=partners.device))[:, None]
+        return own + torch.where(both, _taken(own, partners), 0)
+
+    # ---- what a solve asks
+
     def summary(self) -> str:
         """In words."""
         mode = "forward" if self.jacobian.forward else "reverse"
@@ -122,6 +154,24 @@ class CompressedPlan:
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array.astype(np.int64)).to(self.device)
+
+
+def _added(
+    products: Float[Tensor, "1 products lanes"], places: Int[Tensor, "products"], count: int
+) -> Float[Tensor, "1 count lanes"]:
+    """The sum at every place."""
+    flat = _flat(products)
+    return flat.new_zeros(count, *flat.shape[1:]).index_add(0, places, flat).reshape(1, count, -1)
+
+
+def _taken(numbers: Float[Tensor, "1 numbers lanes"], places: Int[Tensor, "taken"]) -> Float[Tensor, "1 taken lanes"]:
+    """The number at every place."""
+    return _flat(numbers).index_select(0, places).reshape(1, len(places), -1)
+
+
+def _flat(numbers: Float[Tensor, "1 numbers lanes"]) -> Tensor:
+    """One axis is added up, and taken from, twice as fast as two, and two twice as fast as three."""
+    return numbers[0, :, 0] if numbers.shape[2] == 1 else numbers[0]
 
 
 def compressed_plan_of(

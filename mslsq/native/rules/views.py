@@ -108,12 +108,11 @@ def _(rec: Any, parts: list[Any], dim: int = 0) -> Array:
 def _(rec: Any, x: Array, *args: Any, **kwargs: Any) -> torch.Tensor:
     # Of what is not initialised there are only zeros: a function cannot depend on it.
     name = rec.node.target.__name__
-    value = 1 if "ones" in name else _filled(name, args) if "full" in name else 0
+    value = 1 if "ones" in name else _filled(args[-1]) if "full" in name else 0
     return torch.full(rec.shape, value, dtype=rec.dtype)
 
 
-def _filled(name: str, args: tuple[Any, ...]) -> Any:
-    value = args[-1]
+def _filled(value: Any) -> Any:
     if isinstance(value, Array):
         raise NotScalarError("full of a computed value")
     return value

@@ -161,6 +161,17 @@ def test_a_robust_loss_acts_as_in_the_dense_path(name, loss):
     assert_same_steps(sparse, dense, rtol=1e-10)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_steps_are_bent_by_the_same_acceleration_as_in_the_dense_path(name):
+    residual, start, args = CASES[name]
+    solver = mslsq.LevenbergMarquardt(acceleration=0.75)
+    sparse = mslsq.least_squares(residual, start(), args(), solver=solver)
+    dense = mslsq.least_squares(residual, start(), args(), jac=dense_of(residual), solver=solver)
+    straight = mslsq.least_squares(residual, start(), args())
+    assert_same_steps(sparse, dense, rtol=1e-9)
+    assert not torch.equal(sparse.history.cost, straight.history.cost)
+
+
 @pytest.mark.parametrize("loss", [None, mslsq.Cauchy(0.2)])
 def test_complex_entries_count_by_their_modulus(loss, monkeypatch):
     x0, data = random(2, 40) + 0.5, (torch.complex(random(40, seed=1), random(40, seed=2)),)

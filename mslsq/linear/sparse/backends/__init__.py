@@ -1,7 +1,8 @@
 """Sparse Cholesky factorisations of other libraries, one file each, imported when one is asked for.
 
-A backend is a class made from a `Lower` triangle (the analysis, once per structure) with `factor(entries)` and
-`solve(rhs)`.
+A file defines a class `Factorization`, made from a `Lower` triangle (the analysis, once per structure), with
+`factor(entries)`, which raises NotPositiveDefiniteError where the matrix has no factor, and `solve(rhs)` of
+(size, k) with the last factor. They take and return arrays; that of cuDSS is given a device too, and tensors.
 """
 
 from mslsq.linear.sparse.backends.analysis import (

@@ -5,7 +5,7 @@ import itertools
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,22 +42,6 @@ class Lower:
     size: int
     indptr: Int[ndarray, "size+1"]
     rows: Int[ndarray, "entries"]
-
-
-class Backend(Protocol):
-    """What a file of this folder defines as `Factorization`; that of cuDSS is given a device too, and tensors."""
-
-    def __init__(self, lower: Lower) -> None:
-        """The symbolic analysis."""
-        ...
-
-    def factor(self, entries: Float[ndarray, "entries"]) -> None:
-        """Factor the matrix with these entries; NotPositiveDefiniteError where it has no factor."""
-        ...
-
-    def solve(self, rhs: Float[ndarray, "size k"]) -> Float[ndarray, "size k"]:
-        """With the last factor."""
-        ...
 
 
 class Analysis:
