@@ -60,6 +60,8 @@ class Task:
     pinned: Pinned | None = None
     outer: "OuterLoop | None" = None
     """What solves it by rounds of its solver: to reject outliers, or under constraints."""
+    is_trial: bool = False
+    """One solve of several, whose start is not the user's: nothing that is odd about it is said."""
 
     @property
     def bounded(self) -> tuple[bool, ...]:

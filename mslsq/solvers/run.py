@@ -135,7 +135,7 @@ def _solved(
             # Without asking the device nothing can be recorded again; but a stale graph must not pass for an answer.
             status = torch.where(stale, int(Status.NON_FINITE), status)
             ended = ended._replace(values=tuple(torch.where(stale, torch.nan, x) for x in ended.values))
-        if ended.is_idle:
+        if ended.is_idle and not task.is_trial:
             warn_without_influence(linearizer, values, prepared, box)
         if table is not None:
             table.finish(status, _notes(task, plan))
