@@ -1,4 +1,4 @@
-"""`curve_fit` by graduated non-convexity: it is the fit of the points that were not rejected, in all that it reports."""
+"""`curve_fit` by graduated non-convexity: the fit of the points that were not rejected, in all that it reports."""
 
 import pytest
 import torch
