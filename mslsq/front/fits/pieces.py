@@ -15,6 +15,7 @@ from mslsq import pytree
 from mslsq.front.fits.fitted import Fitted, One
 from mslsq.front.fits.result import CurveFit
 from mslsq.front.measurements import Points
+from mslsq.native.whole_solves import WITH_WHOLE_HISTORY
 from mslsq.private import transforms_are_active
 from mslsq.solution import History
 from mslsq.solvers import Solver
@@ -22,7 +23,7 @@ from mslsq.solvers import Solver
 if TYPE_CHECKING:
     from mslsq.front.curve_fit import Fit
 
-MOST_AT_ONCE = 8192
+MOST_AT_ONCE = WITH_WHOLE_HISTORY
 """Fits of one slice, and of a solve whose history is kept."""
 
 
