@@ -50,7 +50,7 @@ class GraduatedNonConvexity(OuterSolver):
         descents: how often it is done, from the same start. The first begins with a loss that rejects nothing; but the
             minimum of that may be far away (of circles with 50 % outliers it has twice their radius), so the others
             begin at powers of its relaxation that part its way evenly, and take half as many rounds. The solution is
-            that of the least robust cost, per problem. Four take about 2.5 times as long as one. With an estimated
+            that of the least robust cost, per problem. Four take two to three times as long as one. With an estimated
             scale there is one, because costs of different scales cannot be compared.
         rounds: another solver for the rounds. Wrong loop closures of a large graph fill the factor of sparse Cholesky;
             `LevenbergMarquardt(linear_solver=linear.ConjugateGradient())` has none. (Blocks without weight are left
