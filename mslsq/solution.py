@@ -80,8 +80,9 @@ _SENTENCES = {
 class History:
     """One record per step, entry 0 the start; unused entries are NaN (False in `accepted`).
 
-    All are (*batch, max_steps + 1). `cost` and `gradient_norm` are those of the point kept after the step,
-    `step_norm` is the length of the step tried, `damping` the solver's own (LM: damping; Dogleg: radius; GN: zero).
+    All are (*batch, max_steps + 1); of more than 8,192 problems (*batch, n + 1), n the steps of the one that took most.
+    `cost` and `gradient_norm` are those of the point kept after the step, `step_norm` is the length of the step tried,
+    `damping` the solver's own (LM: damping; Dogleg: radius; GN: zero).
     """
 
     cost: Float[Tensor, "*batch steps"]

@@ -9,20 +9,14 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.diagnostics.located import Located, located, machine_epsilon
-from mslsq.diagnostics.marginals import MOST_FREE, joint, marginals
+from mslsq.diagnostics.constrained import active_jacobian, check_size, penalized, projected_inverse
+from mslsq.diagnostics.dense_factor import SingularCovarianceError, factorised, singular
+from mslsq.diagnostics.located import Located, located
+from mslsq.diagnostics.marginals import joint, marginals
 from mslsq.manifolds import Manifold
 from mslsq.problem import Problem, Shared
 from mslsq.problem.errors import unknown_name
 from mslsq.solution import Solution
-
-NOT_FINITE = (
-    "covariance: the normal equations are not finite at this solution. See mslsq.explain(problem, solution.value)."
-)
-
-
-class SingularCovarianceError(ValueError):
-    """The problem does not determine all its variables, so that their covariance is infinite."""
 
 
 @outside_compiled_regions
@@ -39,7 +33,10 @@ def covariance(
     Residuals are taken to be whitened by their weights, so that their variance is one: without weights, or with
     weights known but for a factor, multiply by the reduced chi-square, 2 · cost / (rows − columns). Robust losses enter
     as they do in the solver. The covariance is that of the tangent of `retract`, in its order. A variable on one of its
-    bounds counts as known: its rows and columns are zero, and it adds nothing to the covariance of others.
+    bounds counts as known: its rows and columns are zero, and it adds nothing to the covariance of others. Under
+    constraints it is that of the directions which equalities and strictly active inequalities leave free,
+    Z (Zᵀ JᵀJ Z)⁻¹ Zᵀ with Z the null space of their Jacobian, formed densely; an inequality that is just met and has no
+    multiplier counts as absent.
 
     Large problems are factorised by blocks, and only the blocks asked for are computed (Takahashi's recursion), never
     the inverse.
@@ -80,12 +77,15 @@ def covariance(
         )
     batched = isinstance(solution, Solution) and solution.cost.ndim > 0
     in_dims = (0, _dims_of(problem, data)) if batched else None
-    point = located(problem, solution.value if isinstance(solution, Solution) else solution, data, in_dims)
-    if not isinstance(name, str):
-        result = _joint(point, names, index)
-        return result if batched else result[0]
-    blocks, single = _chosen(problem, name, index)
-    result = _blocks(point, name, blocks)
+    values = solution.value if isinstance(solution, Solution) else solution
+    point = located(problem, values, data, in_dims, takes_constraints=True)
+    if point.constraints is not None:
+        result, single = _under_constraints(point, solution, names, name, index)
+    elif not isinstance(name, str):
+        result, single = _joint(point, names, index), False
+    else:
+        blocks, single = _chosen(problem, name, index)
+        result = _blocks(point, name, blocks)
     if single:
         result = result[:, 0]
     return result if batched else result[0]
@@ -132,7 +132,7 @@ def _inverse_blocks(
     if point.pattern is not None:
         return _sparse_blocks(point, matrix, name, blocks)
     batch, size = len(matrix), matrix.shape[-1]
-    factor, scale, regular = _factorised(point, matrix)
+    factor, scale, regular = factorised(point, matrix)
     columns = point.columns(name)[blocks.to(matrix.device)]
     free = columns[:, 0] < point.structure.num_columns
     if not point.structure.num_columns:  # all is held fixed
@@ -148,8 +148,71 @@ def _inverse_blocks(
     return torch.where(regular[:, None, None, None], result, torch.nan)
 
 
+def _under_constraints(
+    point: Located, solution: Solution | Mapping[str, Any], names: list[str], name: str | Sequence[str], index: Any
+) -> tuple[Float[Tensor, "batch *blocks k k"], bool]:
+    """The covariance under constraints, and whether it is that of a single block."""
+    whole = _whole_under_constraints(point, solution if isinstance(solution, Solution) else None)
+    if not isinstance(name, str):
+        columns, single = _columns_of(point, names, index), False
+    else:
+        blocks, single = _chosen(point.problem, name, index)
+        columns = point.columns(name)[blocks.to(whole.device)]
+    return whole[:, columns[..., :, None], columns[..., None, :]], single
+
+
+def _whole_under_constraints(point: Located, solution: Solution | None) -> Float[Tensor, "batch n n"]:
+    """Of all columns, with a last one of zeros for what is held fixed."""
+    check_size(point)
+    if not point.linearizer.assemblies:
+        raise SingularCovarianceError(
+            "covariance: the problem has constraints alone; without a cost nothing is measured."
+        )
+    matrix, free = _normal_equations(point)
+    matrix = _in_one(matrix)
+    rows = active_jacobian(point, solution, matrix)
+    if free is not None:
+        rows = torch.where(free[:, None], rows, 0)
+    penalty, rows = penalized(matrix, rows)
+    factor, scale, regular = factorised(point, penalty[:, None])
+    scale = scale[:, 0]
+    result = projected_inverse(factor[:, 0], rows / scale[:, None]) / (scale[:, :, None] * scale[:, None])
+    result = torch.where(regular[:, None, None], result, torch.nan)
+    if free is not None:
+        result = torch.where(free[:, :, None] & free[:, None], result, 0)
+    return torch.nn.functional.pad(result, (0, 1, 0, 1))
+
+
+def _in_one(matrix: Float[Tensor, "batch components size size"]) -> Float[Tensor, "batch n n"]:
+    """Normal equations of parts that nothing couples as one matrix."""
+    batch, components, size, _ = matrix.shape
+    whole = matrix.new_zeros(batch, components, size, components, size)
+    own = torch.arange(components, device=matrix.device)
+    whole[:, own, :, own] = matrix.transpose(0, 1)
+    return whole.reshape(batch, components * size, components * size)
+
+
 def _joint(point: Located, names: list[str], index: Any) -> Float[Tensor, "batch k k"]:
     """The covariance of all blocks of all names together."""
+    columns = _columns_of(point, names, index)
+    matrix, unbound = _normal_equations(point)
+    free = (columns < point.structure.num_columns).nonzero()[:, 0]
+    result = matrix.new_zeros(len(matrix), len(columns), len(columns))
+    if not len(free):
+        return result
+    own = columns[free]
+    if point.pattern is not None:
+        between, regular, missing = joint(point, matrix, own)
+        if not bool(regular.any()):
+            raise singular(point, missing)
+    else:
+        between = _dense_joint(point, matrix, own)
+    result[:, free[:, None], free] = between
+    return result if unbound is None else _known(result, unbound, columns)
+
+
+def _columns_of(point: Located, names: list[str], index: Any) -> Tensor:
+    """The columns of all blocks asked for of several variables."""
     if index is not None and not isinstance(index, Mapping):
         raise TypeError(f"covariance of several variables takes index as a dict by name, not {type(index).__name__}.")
     for one in index or {}:
@@ -162,27 +225,13 @@ def _joint(point: Located, names: list[str], index: Any) -> Float[Tensor, "batch
         point.columns(name)[blocks.to(point.structure.columns[0].device)]
         for name, blocks in zip(names, chosen, strict=True)
     ]
-    columns = torch.cat([part.reshape(-1) for part in parts])
-    matrix, unbound = _normal_equations(point)
-    free = (columns < point.structure.num_columns).nonzero()[:, 0]
-    result = matrix.new_zeros(len(matrix), len(columns), len(columns))
-    if not len(free):
-        return result
-    own = columns[free]
-    if point.pattern is not None:
-        between, regular, missing = joint(point, matrix, own)
-        if not bool(regular.any()):
-            raise _singular(point, missing)
-    else:
-        between = _dense_joint(point, matrix, own)
-    result[:, free[:, None], free] = between
-    return result if unbound is None else _known(result, unbound, columns)
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
 def _dense_joint(point: Located, matrix: Tensor, columns: Tensor) -> Float[Tensor, "batch k k"]:
     """Σ = (L⁻¹ E)ᵀ (L⁻¹ E), zero between parts of the problem that nothing connects."""
     size = matrix.shape[-1]
-    factor, scale, regular = _factorised(point, matrix)
+    factor, scale, regular = factorised(point, matrix)
     component, place = columns // size, columns % size
     inverse = torch.linalg.solve_triangular(factor, torch.eye(size).to(factor).expand_as(factor), upper=False)
     half = inverse.mT[:, component, place]
@@ -192,11 +241,6 @@ def _dense_joint(point: Located, matrix: Tensor, columns: Tensor) -> Float[Tenso
     return torch.where(regular[:, None, None], result, torch.nan)
 
 
-def _singular(point: Located, missing: tuple[int, int]) -> SingularCovarianceError:
-    count, column = missing
-    return SingularCovarianceError(NOT_FINITE if count == 0 else _undetermined(point, column, count))
-
-
 def _sparse_blocks(
     point: Located, matrix: Tensor, name: str, blocks: Tensor
 ) -> Float[Tensor, "batch blocks tangent tangent"]:
@@ -204,53 +248,7 @@ def _sparse_blocks(
     result, regular, missing = marginals(point, matrix, name, blocks)
     if bool(regular.any()):
         return result
-    raise _singular(point, missing)
-
-
-def _factorised(point: Located, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cholesky factor of JᵀJ scaled to a unit diagonal, the scale, and which entries of the batch are regular."""
-    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
-    usable = torch.isfinite(matrix).all(-1).all(-1)
-    scale = torch.where(diagonal > 0, diagonal, 1).sqrt()
-    scaled = matrix / (scale[..., :, None] * scale[..., None, :])
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    factor, info = torch.linalg.cholesky_ex(torch.where(usable[..., None, None], scaled, eye))
-    # With a unit diagonal a pivot² is the share of a column that the columns before it do not explain.
-    pivots = factor.diagonal(dim1=-2, dim2=-1)
-    lowest = machine_epsilon(matrix) * max(matrix.shape[-1], 10) * 10
-    sound = (pivots > lowest**0.5) & (diagonal > 0)
-    by_component = usable & (info == 0) & sound.all(-1)
-    regular = by_component.all(-1)
-    if not bool(regular.any()):
-        raise SingularCovarianceError(_words(point, usable[0], info[0], sound[0]))
-    return torch.where(by_component[..., None, None], factor, eye), scale, regular
-
-
-def _words(point: Located, usable: Tensor, info: Tensor, sound: Tensor) -> str:
-    if not bool(usable.all()):
-        return NOT_FINITE
-    size = point.structure.size
-    failed = torch.where(info > 0, info - 1, torch.where(sound.all(-1), size, (~sound).to(torch.int8).argmax(-1)))
-    component = int((failed < size).to(torch.int8).argmax())
-    return _undetermined(point, component * size + int(failed[component]), int((~sound).sum()))
-
-
-def _undetermined(point: Located, column: int, missing: int) -> str:
-    where = "a variable"
-    for name in point.problem.variables:
-        found = (point.columns(name) == column).nonzero()
-        if len(found):
-            where = f"{name}[{int(found[0, 0])}], entry {int(found[0, 1])} of its tangent"
-    counted = "at least" if missing >= MOST_FREE and point.pattern is not None else "about"
-    free = f"{counted} {missing} of {point.structure.num_columns} directions are free"
-    rank = free if missing > 1 else "it has no inverse"
-    dtype = point.stated.values[0].dtype
-    single = "" if dtype == torch.float64 else f" To the precision of {str(dtype).removeprefix('torch.')}: try float64."
-    return (
-        f"covariance: JᵀJ is singular ({rank}), so the covariance is infinite: {where}, is not determined (given those "
-        f"before it).{single} Hold a gauge by variable.fixed([0]) or a Prior; mslsq.explain(problem, solution.value) "
-        "says what is free."
-    )
+    raise singular(point, missing)
 
 
 def _dims_of(problem: Problem, data: Mapping[str, Mapping[str, Any]] | None) -> Any:

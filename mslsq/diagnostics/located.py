@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.adjoint.function import with_batch_axis
+from mslsq.front.constrained import constrained
 from mslsq.front.problem_statement import stated
 from mslsq.front.statement import Statement
 from mslsq.linear import Cholesky
@@ -16,8 +17,9 @@ from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.linearize.pattern import Pattern
 from mslsq.problem import Problem
 from mslsq.problem.structure import Structure
-from mslsq.solvers import LevenbergMarquardt
+from mslsq.solvers import AugmentedLagrangian, LevenbergMarquardt
 from mslsq.solvers.box import free_of_bounds
+from mslsq.solvers.constraint_terms import ConstraintTerms, without_constraints
 from mslsq.solvers.planning import planned
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
@@ -33,6 +35,9 @@ class Located:
     """Of block-sparse normal equations; None where they are dense."""
     linearizer: Linearizer
     inputs: TermInputs
+    constraints: tuple[ConstraintTerms, Linearizer, TermInputs] | None = None
+    """Of a problem with some: which terms they are, the system with them, and its inputs; the linearizer above has the
+    costs alone."""
 
     def residuals(self) -> tuple[Float[Tensor, "outer rows lanes"], ...]:
         """Per cost, the weighted residuals."""
@@ -64,18 +69,30 @@ class Located:
 
 
 def located(
-    problem: Problem, values: Mapping[str, Any], data: Any = None, in_dims: Any = None, dense: bool = False
+    problem: Problem,
+    values: Mapping[str, Any],
+    data: Any = None,
+    in_dims: Any = None,
+    dense: bool = False,
+    takes_constraints: bool = False,
 ) -> Located:
     """The problem at these values; arguments as for `mslsq.solve`. `dense` asks for dense normal equations of any
-    size."""
+    size; `takes_constraints` says that constraints are apart from the costs there, and the equations dense."""
     if not isinstance(problem, Problem):
         raise TypeError(f"expected a mslsq.Problem, not {type(problem).__name__}.")
-    statement = stated(problem, values, data, in_dims)
+    statement, terms = stated(problem, values, data, in_dims), None
+    if takes_constraints and any(term.kind.is_constraint for term in statement.system.terms):
+        statement, loop = constrained(statement, AugmentedLagrangian())
+        terms, dense = loop.terms, True
     # Levenberg–Marquardt's default asks the linearizer for normal equations, by connected components where there are
     # many, block-sparse where they are large.
     solver = LevenbergMarquardt(linear_solver=Cholesky()) if dense else LevenbergMarquardt()
     plan, linearizer, inputs = planned(statement.task(solver), statement.values, statement.inputs, native=False)
-    return Located(problem, statement, plan.structure, plan.pattern, linearizer, inputs)
+    if terms is None:
+        return Located(problem, statement, plan.structure, plan.pattern, linearizer, inputs)
+    apart = terms, linearizer, linearizer.prepare(terms.plain(statement.inputs))
+    costs = without_constraints(linearizer, inputs)
+    return Located(problem, statement, plan.structure, plan.pattern, *costs, apart)
 
 
 def machine_epsilon(like: Tensor) -> float:

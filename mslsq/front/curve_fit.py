@@ -22,15 +22,17 @@ from mslsq.front.fits.parameters import Parameters, started
 from mslsq.front.fits.pieces import in_pieces, is_for_pieces
 from mslsq.front.fits.residual import Noise, residual_of
 from mslsq.front.fits.result import CurveFit, of_all
+from mslsq.front.fits.robust import check_robust, loss_of, of_inliers
 from mslsq.front.fits.scheme import Divided, divided, without_ties
 from mslsq.front.measurements import Measurements, NanPolicy, Points, check_finite, spoiled
+from mslsq.front.outer import solved
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import Solved
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
 from mslsq.problem.errors import DtypeError, ProblemError
 from mslsq.solution import Solution
-from mslsq.solvers import Solver
+from mslsq.solvers import GraduatedNonConvexity, Solver
 from mslsq.validation import one_of
 
 
@@ -52,7 +54,7 @@ def curve_fit(
     noise: Noise = "normal",
     sigma_t: Float[Tensor, "..."] | float | None = None,
     in_dims: Any = None,
-    solver: Solver | None = None,
+    solver: Solver | GraduatedNonConvexity | None = None,
     loss: RobustLoss | None = None,
     adjoint: Adjoint | None = None,
 ) -> CurveFit:
@@ -95,7 +97,10 @@ def curve_fit(
             per entry. More than 8,192 fits (without bounds, outside of transforms, with a solver that has no callback,
             budget of time or table) are solved in slices; their solution has no history.
         solver, loss, adjoint: as for `least_squares`; a loss acts on (model − y) / sigma of each point. The covariance
-            is then that of SciPy with a loss: from the Jacobian scaled by ρ' + 2 ρ'' r².
+            is then that of SciPy with a loss: from the Jacobian scaled by ρ' + 2 ρ'' r². With
+            `GraduatedNonConvexity(scale=...)`, scale in units of sigma, the fit and all its statistics are those of the
+            points that were not rejected (`fit.solution.weights["residual"]` is 0 of the others); with its
+            `loss="geman_mcclure"` those with that loss. Not with counts, `sigma_t`, or a matrix as sigma.
 
     Returns:
         A `CurveFit`. Where the Jacobian is rank deficient, or there are not more points than parameters to estimate the
@@ -112,11 +117,12 @@ def curve_fit(
     """
     check_finite(nan_policy, t=t, y=y, sigma=sigma, sigma_t=sigma_t)
     fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise, sigma_t, loss, nan_policy)
+    fit.check_solver(solver)
     options = {"loss": loss, "bounds": fit.bounds, "project_start": project_start}
 
     def found(fit: Fit) -> CurveFit:
         stated = stated_residual(fit.residual, fit.start, fit.arguments, in_dims=fit.dims, **options)
-        return fit_of(stated.statement.solved(solver, adjoint), fit, absolute_sigma, loss)
+        return fit_of(solved(stated.statement, solver, adjoint, has_costs=False), fit, absolute_sigma, loss, solver)
 
     result = in_pieces(found, fit) if is_for_pieces(fit, solver) else found(fit)
     warn_where_infinite(result.fitted.tensors, nan_policy == "propagate")
@@ -194,6 +200,11 @@ class Fit(NamedTuple):
         solve = residual, x0, points, division, bounds, dims, t_dims
         return cls(model, sets, *solve, kind, noise, errors, free_of, nan_policy == "propagate")
 
+    def check_solver(self, solver: Any) -> None:
+        """An error for a solver that rejects points, where it cannot."""
+        others = {"noise='poisson'": self.noise == "poisson", "sigma_t": self.errors_of_t is not None}
+        check_robust(solver, self.points, self.sigma, others)
+
     @property
     def arguments(self) -> tuple[Any, ...]:
         """Of the residual, behind p."""
@@ -209,10 +220,11 @@ class Fit(NamedTuple):
         return replace(solution, value=self.free_of(leaves), active=active), (u, self.errors_of_t.sigma.expand(u.shape))
 
 
-def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | None) -> CurveFit:
-    """The solution of `fit.residual` with its covariance."""
-    solution, of_t = fit.of_parameters(solved.solution)
-    batched = solved.statement.size is not None
+def fit_of(ended: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | None, solver: Any) -> CurveFit:
+    """The solution of `fit.residual` with its covariance; `solver` as the user gave it."""
+    solution, of_t = fit.of_parameters(ended.solution)
+    points, loss = fit.points, loss_of(solver, loss)
+    batched = ended.statement.size is not None
     free, division = Parameters.of(solution.value, int(batched)), fit.division
     recipe = {
         "model": fit.model,
@@ -226,21 +238,22 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
         "noise": fit.noise,
         "absolute_sigma": absolute_sigma or fit.noise == "poisson",
         "loss": loss,
-        "solver": solved.solver,
-        "mode": solved.jacobian_mode,
+        "solver": ended.solver,
+        "mode": ended.jacobian_mode,
     }
     vector = free.vector(solution.value)
-    limits = limits_of(solved.statement, vector, len(free.shapes))
+    limits = limits_of(ended.statement, vector, len(free.shapes))
 
     def fitted(vector: Tensor, covariance: Tensor, of_t: tuple[Tensor, ...]) -> Fitted:
-        return Fitted.of(fit.points, division.held, vector, covariance, fit.t_dims, of_t, limits, **recipe)
+        return Fitted.of(points, division.held, vector, covariance, fit.t_dims, of_t, limits, **recipe)
 
     if of_t:
         before = fitted(vector, torch.diag_embed(vector), of_t)  # asked for no errors
         both = before.each(lambda one: effective(before, one))
         r, jacobian = both if batched else (both[0][None], both[1][None])
     else:
-        r, jacobian = solved.residual_and_jacobian()
+        r, jacobian = ended.residual_and_jacobian()
+        solution, r, jacobian, points = of_inliers(solver, solution, r, jacobian, points)
     if fit.noise == "poisson":
         before = fitted(vector, torch.diag_embed(vector), of_t)
         rows = before.each(before.information_rows)
@@ -252,9 +265,9 @@ def fit_of(solved: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | No
         return covariance_of_one(jacobian, r, used, held, recipe["absolute_sigma"], loss)
 
     if batched:
-        matrix = vmap(covariance)(jacobian, r, fit.points.used, held)
+        matrix = vmap(covariance)(jacobian, r, points.used, held)
     else:
-        matrix = covariance(jacobian[0], r[0], fit.points.used, held[0])
+        matrix = covariance(jacobian[0], r[0], points.used, held[0])
     if not fit.propagates:
         return of_all(fitted(vector, matrix, of_t), solution)
     nan = fitted(vector, matrix, of_t).each(

@@ -40,7 +40,13 @@ def graduated(statement: Statement, solver: GraduatedNonConvexity, has_costs: bo
             _scale(loss_inputs[SCALE], None if scale is None else loss.scale, relaxation + 1, statement.size),
             LossParameter(loss_inputs[RELAXATION], relaxation, 0, own=RELAXATION),
         )
-    graduation = Graduation(names, solver.in_rounds, solver.rate, solver.max_rounds, solver.scale is None)
+    estimates = solver.scale is None
+    # Minima at scales of their own cannot be compared. (By the product of the scales, as least median of squares does,
+    # four descents recover 76.8 % of circles with 50 % outliers, one 76.7 %.)
+    descents = 1 if estimates else solver.descents
+    graduation = Graduation(
+        names, solver.in_rounds, solver.rate, solver.max_rounds, descents, solver.steps_per_round is None, estimates
+    )
     system = replace(statement.system, terms=tuple(terms))
     return replace(statement, system=system, leaves=tuple(leaves)), graduation
 

@@ -71,11 +71,11 @@ def multi_start(
         x0: the start; the first of those that are sampled.
         args: as for `least_squares`.
         starts: how many; or the starts themselves, shaped as x0 (or as one problem's x0, for all of a batch) with a
-            first axis in front.
+            first axis in front; or a sampler, which takes a `torch.Generator` and returns such starts.
         spread: an entry without two finite bounds is sampled from a normal distribution about x0 with this standard
             deviation, times |x0| where that is not zero; elements of manifolds in their tangent. Entries with two
             bounds are sampled evenly between them.
-        seed: of the sampling (a Latin hypercube): the same starts in every call.
+        seed: of the sampling (a Latin hypercube, or by the generator of a sampler): the same starts in every call.
         tolerance: solutions are one minimum where all entries agree to this share of their size, and the costs to this
             share of the larger one. Minima that differ by the order of equal terms are different.
         jac: as for `least_squares`.
@@ -106,6 +106,8 @@ def multi_start(
         integer("multi_start: starts", starts, 1, error=ProblemError)
         starts = sampled(x0, starts, bounds, spread, seed, batched)
     else:
+        if callable(starts):
+            starts = starts(torch.Generator().manual_seed(seed))
         starts = given(starts, x0, batched)
     options: dict[str, Any] = {"jac": jac, "in_dims": in_dims, "loss": loss, "bounds": bounds, "project_start": True}
 

@@ -30,6 +30,14 @@ def solved(
     Args:
         has_costs: do its terms have names that the user knows?
     """
+    statement, solver = stated_for(statement, solver, adjoint, has_costs)
+    return statement.solved(solver, adjoint)
+
+
+def stated_for(
+    statement: Statement, solver: Solver | OuterSolver | None, adjoint: Adjoint | None, has_costs: bool
+) -> tuple[Statement, Solver | None]:
+    """The statement with the loop of a solver around a solver, and the solver that takes the steps."""
     if any(term.kind.is_constraint for term in statement.system.terms):
         if isinstance(solver, GraduatedNonConvexity):
             raise ProblemError(
@@ -40,7 +48,7 @@ def solved(
     elif isinstance(solver, AugmentedLagrangian):
         solver = solver.solver  # without constraints there is nothing to do in rounds
     if not isinstance(solver, OuterSolver):
-        return statement.solved(solver, adjoint)
+        return statement, solver
     if adjoint is not None and not isinstance(adjoint, (Implicit, Detached)):
         raise AdjointOptionError(
             f"{type(solver).__name__} takes Implicit() or Detached(), not {adjoint!r}: its solution has the "
@@ -52,4 +60,4 @@ def solved(
         assert isinstance(solver, AugmentedLagrangian)
         stated, outer = constrained(statement, solver)
     own = {part.name: getattr(stated, part.name) for part in fields(Statement)}
-    return OuterStatement(**own, outer=outer).solved(solver.solver, adjoint)
+    return OuterStatement(**own, outer=outer), solver.solver

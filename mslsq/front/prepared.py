@@ -23,7 +23,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.losses import RobustLoss
 from mslsq.problem import Problem
 from mslsq.problem.errors import ProblemError
-from mslsq.solvers import Solver
+from mslsq.solvers import GraduatedNonConvexity, Solver
 
 
 class PreparedResidual(Prepared[StatedResidual]):
@@ -35,7 +35,7 @@ class PreparedResidual(Prepared[StatedResidual]):
         x0: Any,
         args: tuple[Any, ...],
         options: Mapping[str, Any],
-        solver: Solver | None,
+        solver: Solver | GraduatedNonConvexity | None,
         adjoint: Adjoint | None,
     ):
         self._residual, self._options = residual, options
@@ -90,7 +90,7 @@ class PreparedFit:
         mask: Tensor | None = None,
         nan_policy: NanPolicy = "omit",
         in_dims: Any = None,
-        solver: Solver | None = None,
+        solver: Solver | GraduatedNonConvexity | None = None,
         loss: RobustLoss | None = None,
         adjoint: Adjoint | None = None,
     ):
@@ -98,6 +98,8 @@ class PreparedFit:
         self._fit_options: dict[str, Any] = {"fixed": fixed, "tied": tied, "noise": noise, "bounds": bounds}
         self._fit_options |= {"loss": loss, "nan_policy": nan_policy}
         fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, sigma_t=sigma_t, **self._fit_options)
+        fit.check_solver(solver)
+        self._solver = solver
         options = {"in_dims": fit.dims, "loss": loss, "bounds": fit.bounds, "project_start": project_start}
         self._solve = _PreparedWhole(fit.residual, fit.start, fit.arguments, options, solver, adjoint)
 
@@ -110,7 +112,10 @@ class PreparedFit:
         check_finite(self._fit_options["nan_policy"], t=t, y=y, sigma=sigma, sigma_t=sigma_t)
         options = {**self._fit_options, "sigma_t": sigma_t}
         fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, **options)
-        result = fit_of(self._solve.solved(fit.start, fit.arguments), fit, self._absolute_sigma, self._loss)
+        fit.check_solver(self._solver)
+        result = fit_of(
+            self._solve.solved(fit.start, fit.arguments), fit, self._absolute_sigma, self._loss, self._solver
+        )
         warn_where_infinite(result.fitted.tensors, fit.propagates)
         return result
 
@@ -125,6 +130,8 @@ class _PreparedWhole(PreparedResidual):
 class PreparedProblem(Prepared[Statement]):
     """`mslsq.solve` for other starts and data."""
 
+    has_costs = True
+
     def __init__(
         self,
         problem: Problem,
@@ -132,7 +139,7 @@ class PreparedProblem(Prepared[Statement]):
         data: Mapping[str, Mapping[str, Any]],
         in_dims: Any,
         project_start: bool,
-        solver: Solver | None,
+        solver: Solver | GraduatedNonConvexity | None,
         adjoint: Adjoint | None,
     ):
         self._problem, self._in_dims, self._project_start = problem, in_dims, project_start
@@ -229,7 +236,7 @@ def _prepared_residual(
     jac: Callable[..., Any] | None = None,
     has_aux: bool = False,
     in_dims: Any = None,
-    solver: Solver | None = None,
+    solver: Solver | GraduatedNonConvexity | None = None,
     loss: RobustLoss | None = None,
     bounds: Any = None,
     project_start: bool = False,
@@ -247,7 +254,7 @@ def _prepared_problem(
     *,
     in_dims: Any = None,
     project_start: bool = False,
-    solver: Solver | None = None,
+    solver: Solver | GraduatedNonConvexity | None = None,
     adjoint: Adjoint | None = None,
     **of_residuals: Any,
 ) -> PreparedProblem:

@@ -9,6 +9,7 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.adjoint import Adjoint, Implicit, solve_system
 from mslsq.front.batching import is_whole
+from mslsq.front.outer import stated_for
 from mslsq.front.residual_statement import StatedResidual
 from mslsq.front.statement import Solved, Statement
 from mslsq.linearize.blocks import Values
@@ -16,6 +17,7 @@ from mslsq.native.choice import is_recorded_elsewhere
 from mslsq.private import transforms_are_active
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
 from mslsq.solvers import LevenbergMarquardt, Solver
+from mslsq.solvers.outer import OuterSolver
 from mslsq.solvers.planning import Pinned, Task, plan_key
 from mslsq.tracing.reading.values import value_of
 from mslsq.validation import instance_of
@@ -45,16 +47,20 @@ class Fixed:
 class Prepared(Generic[Kind]):
     """A callable that solves one problem for other numbers; made by `mslsq.prepared`."""
 
-    def __init__(self, solver: Solver | None, adjoint: Adjoint | None, example: tuple[Any, ...]):
-        self._solver = LevenbergMarquardt() if solver is None else solver
+    has_costs = False
+    """Do its terms have names that the user knows?"""
+
+    def __init__(self, solver: Solver | OuterSolver | None, adjoint: Adjoint | None, example: tuple[Any, ...]):
+        self._given = LevenbergMarquardt() if solver is None else solver
         self._adjoint = Implicit() if adjoint is None else adjoint
-        instance_of("solver", self._solver, Solver)
+        if not isinstance(self._given, OuterSolver):
+            instance_of("solver", self._given, Solver)
         instance_of("adjoint", self._adjoint, Adjoint)
         self._structure: pytree.Structure
         leaves, self._structure = pytree.flatten(example)
         self._expected = [_expected(leaf) for leaf in leaves]
         self._kinds = tuple(type(leaf) for leaf in pytree.leaves(example, is_leaf=is_whole))
-        self._key = self._key_of(self._statement(self._state(*example)))
+        self._key = self._key_of(*self._stated(self._state(*example)))
         self._fixed: Fixed | None = None
         self._calls = 0
 
@@ -90,7 +96,7 @@ class Prepared(Generic[Kind]):
         bounds = fixed.statement.bounds
         starts = bounds.projected(fixed.statement.system, self._starts(fixed.statement, arguments[0]))
         found = solve_system(fixed.task, starts, inputs, bounds.tensors, self._adjoint)
-        return self._result(None, fixed.statement.given_back(found, self._solver, inputs), arguments)
+        return self._result(None, fixed.statement.given_back(found, fixed.task.solver, inputs), arguments)
 
     def _looked_at(self, arguments: tuple[Any, ...]) -> Any:
         """The call as its front door does it, with the hidden state compared."""
@@ -99,10 +105,10 @@ class Prepared(Generic[Kind]):
         leaves, structure = pytree.flatten(tuple(rest))
         own = [leaf.view_as(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         state = self._state(start, *pytree.unflatten(own, structure))
-        statement = self._statement(state)
-        if self._key_of(statement) != self._key:
+        statement, solver = self._stated(state)
+        if self._key_of(statement, solver) != self._key:
             raise HiddenStateError(_changed())
-        solved = statement.solved(self._solver, self._adjoint)
+        solved = statement.solved(solver, self._adjoint)
         if self._fixed is not None and _is_plain():
             pinned = self._fixed.task.pinned
             if pinned is not None and pinned.plan.plain is not solved.plan.plain:
@@ -119,12 +125,19 @@ class Prepared(Generic[Kind]):
             for leaf in leaves:
                 if id(leaf.tensor) in names:
                     names[id(leaf.tensor)].append((number, leaf.name, leaf.axis))
-        task = statement.task(self._solver)
-        task = replace(task, pinned=Pinned(solved.plan))
+        task = statement.task(solved.solver)
+        if task.outer is None:  # the rounds of a solver around a solver have plans of their own
+            task = replace(task, pinned=Pinned(solved.plan))
         return Fixed(statement, task, tuple(held), tuple(tuple(names[id(leaf)]) for leaf in own))
 
-    def _key_of(self, statement: Statement) -> Hashable:
-        return plan_key(statement.task(self._solver), statement.values, statement.inputs)
+    def _stated(self, state: Kind) -> tuple[Statement, Solver]:
+        """The statement as it is solved, and by which solver."""
+        statement, solver = stated_for(self._statement(state), self._given, self._adjoint, self.has_costs)
+        assert solver is not None  # one was given, or the default
+        return statement, solver
+
+    def _key_of(self, statement: Statement, solver: Solver) -> Hashable:
+        return plan_key(statement.task(solver), statement.values, statement.inputs)
 
     def _checked(self, arguments: tuple[Any, ...]) -> list[Any]:
         """The leaves of the arguments, in the layout of the example."""

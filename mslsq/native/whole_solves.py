@@ -1,6 +1,7 @@
 """Runs the native program of whole solves, for a short time at once: in between Python may stop it."""
 
 import ctypes
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ PROBLEMS_OF_A_THREAD = 256
 
 SECONDS_AT_A_TIME = 0.02
 """After which a program returns to Python, which may have been told to stop; it is called again until all is done."""
+
+WITH_WHOLE_HISTORY = 8192
+"""Problems of a solve whose history has room for all steps: 33 KB of a problem with 1,000 steps, which take 2 KB
+themselves. More problems have room for the steps that were taken, and are solved in slices of that many."""
 
 FIRST_BUDGET = 100
 """Steps of a vector of problems in the first call, of which nothing is known; 5,000 operations of a vector take 10 to
@@ -36,10 +41,17 @@ class Solved(NamedTuple):
     """Of a problem that was still running after the last step: 0."""
     num_steps: Tensor
     history: tuple[Tensor, Tensor, Tensor, Tensor]
-    """Cost, gradient norm, step norm, damping, each (batch, max_steps + 1), NaN after the stop."""
+    """Cost, gradient norm, step norm, damping, each (batch, max_steps + 1), NaN after the stop; of very many problems
+    no longer than the longest solve."""
     accepted: Tensor
     interrupted: bool = False
     """By a KeyboardInterrupt? Then some problems are still where they began, their status 0."""
+
+    def _shortened(self) -> "Solved":
+        """With a history no longer than the longest solve, in memory of its own."""
+        length = int(self.num_steps.max()) + 1
+        cost, gradient, step, damping = (x[:, :length].clone() for x in self.history)
+        return self._replace(history=(cost, gradient, step, damping), accepted=self.accepted[:, :length].clone())
 
 
 UNSOLVED = -1
@@ -92,6 +104,22 @@ class WholeSolves:
             own: inputs of which each problem has its own part, (batch, ...).
             shared: inputs that all problems have in common.
         """
+        batch = len(values[0])
+        if batch <= WITH_WHOLE_HISTORY:
+            return self._solved_at_once(values, own, shared, max_steps)
+        number = -(-batch // WITH_WHOLE_HISTORY)
+        ends = [batch * piece // number for piece in range(number + 1)]
+        pieces: list[Solved] = []
+        for begin, end in itertools.pairwise(ends):
+            starts, data = ([x[begin:end] for x in tensors] for tensors in (values, own))
+            steps = 0 if pieces and pieces[-1].interrupted else max_steps
+            found = self._solved_at_once(starts, data, shared, steps)._shortened()
+            pieces.append(found._replace(interrupted=found.interrupted or steps < max_steps))
+        return _joined(pieces)
+
+    def _solved_at_once(
+        self, values: Sequence[Tensor], own: Sequence[Tensor], shared: Sequence[Tensor], max_steps: int
+    ) -> Solved:
         batch = len(values[0])
         given = [_by_problem(x, self.dtype) for x in (*values, *own)]
         common = [_placed(x, self.dtype).contiguous() for x in shared]
@@ -157,6 +185,33 @@ class WholeSolves:
             (figures[0], figures[1], figures[2], figures[3]),
             torch.zeros(batch, max_steps + 1, dtype=torch.bool),
         )
+
+
+def _joined(pieces: list[Solved]) -> Solved:
+    """The problems of several solves as those of one."""
+    length = max(piece.accepted.shape[1] for piece in pieces)
+
+    def together(name: str) -> Tensor:
+        return torch.cat([getattr(piece, name) for piece in pieces])
+
+    def padded(column: Tensor, value: float | bool) -> Tensor:
+        return torch.nn.functional.pad(column, (0, length - column.shape[1]), value=value)
+
+    cost, gradient, step, damping = (
+        torch.cat([padded(x, torch.nan) for x in columns])
+        for columns in zip(*(piece.history for piece in pieces), strict=True)
+    )
+    return Solved(
+        tuple(torch.cat(x) for x in zip(*(piece.values for piece in pieces), strict=True)),
+        together("cost"),
+        together("gradient_norm"),
+        together("matrix"),
+        together("status"),
+        together("num_steps"),
+        (cost, gradient, step, damping),
+        torch.cat([padded(piece.accepted, False) for piece in pieces]),
+        pieces[-1].interrupted,
+    )
 
 
 def _merged(solved: Solved, at_start: Solved, chosen: Tensor) -> Solved:

@@ -31,7 +31,8 @@ class GraduatedNonConvexity(OuterSolver):
 
     Every problem of a batch has a schedule of its own and stops by itself. `solution.weights` has the weights ρ' by
     name of the cost, (blocks,); of `least_squares` under the name `"residual"`, one per entry (complex entries first).
-    `num_steps` and `num_evaluations` count the rounds as well, `history` and a `callback` see the last solve alone.
+    `num_steps` and `num_evaluations` count the rounds as well, `history` and a `callback` see the last solve alone. A
+    `time_budget` of `solver` holds for everything. What it or an interrupt cuts short ends at the best point so far.
 
     Args:
         solver: for the solve after the rounds, and for the rounds.
@@ -43,8 +44,14 @@ class GraduatedNonConvexity(OuterSolver):
         costs: names of the costs that may hold outliers, all by default. The others (odometry, priors) keep their own
             loss and are never rejected.
         rate: by how much the relaxation falls from one round to the next.
-        steps_per_round: steps in a round.
-        max_rounds: rounds at most, before the solve with the robust cost itself.
+        steps_per_round: steps in a round. By default (None) one, and the relaxation falls as soon as a step changes the
+            cost by less than a hundredth.
+        max_rounds: rounds of a descent at most, before the solve with the robust cost itself.
+        descents: how often it is done, from the same start. The first begins with a loss that rejects nothing; but the
+            minimum of that may be far away (of circles with 50 % outliers it has twice their radius), so the others
+            begin at powers of its relaxation that part its way evenly, and take half as many rounds. The solution is
+            that of the least robust cost, per problem. Four take two to three times as long as one. With an estimated
+            scale there is one, because costs of different scales cannot be compared.
         rounds: another solver for the rounds. Wrong loop closures of a large graph fill the factor of sparse Cholesky;
             `LevenbergMarquardt(linear_solver=linear.ConjugateGradient())` has none. (Blocks without weight are left
             out of a sparse system as the rounds go on, so that the last solve is fast all the same.)
@@ -65,8 +72,9 @@ class GraduatedNonConvexity(OuterSolver):
     scale: float | Tensor | Mapping[str, float | Tensor] | None = None
     costs: Sequence[str] | None = None
     rate: float = 1.4
-    steps_per_round: int = 2
+    steps_per_round: int | None = None
     max_rounds: int = 200
+    descents: int = 4
     rounds: Solver | None = None
 
     def __post_init__(self) -> None:
@@ -74,12 +82,17 @@ class GraduatedNonConvexity(OuterSolver):
         name = type(self).__name__
         if self.rounds is not None:
             instance_of(f"{name}: rounds", self.rounds, Solver)
-        if any(solver is not None and solver.time_budget is not None for solver in (self.solver, self.rounds)):
-            raise SolverOptionError(f"{name}: a time_budget is not shared between rounds; limit max_rounds instead.")
+            if self.rounds.time_budget is not None:
+                raise SolverOptionError(
+                    f"{name}: rounds has a time_budget of {self.rounds.time_budget} s, but all rounds share one: give "
+                    "it to solver, as in solver=LevenbergMarquardt(time_budget=...)."
+                )
         one_of(f"{name}: loss", self.loss, tuple(SURROGATES), SolverOptionError)
         number(f"{name}: rate", self.rate, above=1, error=SolverOptionError)
-        integer(f"{name}: steps_per_round", self.steps_per_round, 1, error=SolverOptionError)
+        if self.steps_per_round is not None:
+            integer(f"{name}: steps_per_round", self.steps_per_round, 1, error=SolverOptionError)
         integer(f"{name}: max_rounds", self.max_rounds, error=SolverOptionError)
+        integer(f"{name}: descents", self.descents, 1, error=SolverOptionError)
         if self.costs is not None:
             if isinstance(self.costs, str) or not all(isinstance(cost, str) for cost in self.costs) or not self.costs:
                 raise SolverOptionError(
@@ -95,4 +108,4 @@ class GraduatedNonConvexity(OuterSolver):
     def in_rounds(self) -> Solver:
         """The solver of one round."""
         solver = self.solver if self.rounds is None else self.rounds
-        return replace(solver, max_steps=self.steps_per_round, callback=None, verbose=False)
+        return replace(solver, max_steps=self.steps_per_round or 1, callback=None, verbose=False)

@@ -11,13 +11,14 @@ from mslsq.linearize.blocks import Values
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status
 from mslsq.solvers.live_blocks import LiveBlocks
-from mslsq.solvers.outer import Findings, OuterLoop
+from mslsq.solvers.outer import Clock, Findings, OuterLoop
 from mslsq.solvers.planning import Task, planned
 from mslsq.solvers.rounds import Norms, Rounds, State, parameter_of
-from mslsq.solvers.run import Outcome, run
+from mslsq.solvers.run import Outcome
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.step import LEVEL
 from mslsq.solvers.surrogates import RELAXATION, SCALE
+from mslsq.solvers.trials import Trials
 
 ROUNDING = 64.0
 """A residual that is at most that many units in the last place of the scale away from the truncation is on it."""
@@ -41,13 +42,16 @@ class Graduation(OuterLoop):
     """Takes the steps of a round: its `max_steps`."""
     rate: float
     max_rounds: int
+    descents: int
+    waits: bool
+    """Does the relaxation wait for steps that change little?"""
     estimates_scale: bool
     """Are scales found from the residuals, not given?"""
 
     def solved(
         self, task: Task, values: Values, inputs: tuple[Inputs, ...], bounds: Inputs, differentiated: bool
     ) -> tuple[Outcome, Findings]:
-        task = replace(task, outer=None)
+        clock, task = Clock(task.solver.time_budget), replace(task, outer=None)
         # In memory as every round will have them, which a plan depends on.
         values = tuple(x.contiguous() for x in values)
         inputs = self._laid_out(task, inputs)
@@ -55,14 +59,36 @@ class Graduation(OuterLoop):
             for attempt in range(ATTEMPTS):
                 last = attempt == ATTEMPTS - 1
                 solver = replace(self.rounds, trace="never", compile=False) if last else self.rounds
-                around = replace(task, solver=solver)
+                around = replace(task, solver=solver, is_trial=True)
                 plan, linearizer, _ = planned(around, values, inputs, bounds=bounds)
-                rounds = Rounds(self, around, inputs, bounds, plan, linearizer)
-                state = self._rounds(rounds, rounds.start(values), task.solver, last)
+                rounds = Rounds(self, around, inputs, bounds, plan, linearizer, clock)
+                state = self._best(task, rounds, values, last)
                 if not rounds.is_stale:
                     break
+            had_all = rounds.cut is None
             outcome, norms = self._solved_itself(task, rounds, state, differentiated)
+            if rounds.cut is not None:
+                done = torch.zeros_like(state.done) if not had_all else outcome.status < Status.MAX_STEPS
+                done = done | (outcome.status == Status.SINGULAR) | (outcome.status == Status.NON_FINITE)
+                status = torch.where(done, outcome.status, int(rounds.cut))
+                outcome = replace(outcome, status=status, interrupted=rounds.cut is Status.INTERRUPTED)
             return self._looked_at(rounds, outcome, norms, state)
+
+    def _best(self, task: Task, rounds: Rounds, values: Values, last: bool) -> State:
+        """The end of the descent whose minimum of the robust cost is the best, per problem."""
+        solver = task.solver
+        origin = rounds.start(values)
+        found, spent = Trials(rounds), origin
+        for number in range(self.descents):
+            if number and (rounds.is_over(last) or not bool((origin.relaxation > 1).any())):
+                break  # a way that is all but convex has no other beginnings
+            state = self._rounds(rounds, rounds.descent(origin, number, spent), solver, last)
+            if self.descents == 1 or (number == 0 and rounds.is_over(last)):
+                return state
+            outcome, _ = self._solved_itself(task, rounds, state, False, is_trial=True)
+            spent = state._replace(num_steps=outcome.num_steps, num_evaluations=outcome.num_evaluations)
+            found = found.and_one(state, outcome)
+        return found.best(spent)
 
     def _laid_out(self, task: Task, inputs: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
         """The inputs with the parameters that change from round to round in memory of their own."""
@@ -75,38 +101,41 @@ class Graduation(OuterLoop):
 
     def _rounds(self, rounds: Rounds, state: State, solver: Solver, last: bool) -> State:
         """All rounds; unless it is the last attempt, those of a plan that turns out to be stale end early."""
-        for number in range(self.max_rounds):
-            if (solver.early_stop and bool(state.done.all())) or (rounds.is_stale and not last):
+        while state.count < self.max_rounds:
+            if (solver.early_stop and bool(state.done.all())) or rounds.is_over(last):
                 break
-            state = rounds.after(state)
+            try:
+                state = rounds.after(state)
+            except KeyboardInterrupt:  # a round that was not finished has changed nothing
+                rounds.cut = Status.INTERRUPTED
+                break
             if solver.verbose:
-                print(rounds.line(number + 1, state), flush=True)
+                print(rounds.line(state), flush=True)
         return state
 
-    def _solved_itself(self, task: Task, rounds: Rounds, state: State, differentiated: bool) -> tuple[Outcome, Norms]:
+    def _solved_itself(
+        self, task: Task, rounds: Rounds, state: State, differentiated: bool, is_trial: bool = False
+    ) -> tuple[Outcome, Norms]:
         """The solve with the loss itself: first of the blocks that have a weight, and of all where it must be."""
+        solver = replace(task.solver, callback=None, verbose=False) if is_trial else task.solver
         given = rounds.given(state.scales, torch.zeros_like(state.relaxation))
         values, steps, evaluations = state.values, state.num_steps, state.num_evaluations
-        live = state.live.solved_by(task.solver).looked_at(rounds.live(state.norms, state, relaxed=False))
+        is_odd = is_trial or rounds.cut is not None
+        live = state.live.solved_by(solver, is_odd).looked_at(rounds.live(state.norms, state, relaxed=False))
+        whole = LiveBlocks(live.whole, live.whole, {})
         for attempt in range(ATTEMPTS + 1):
             if attempt == ATTEMPTS:  # blocks come back again and again
-                live = LiveBlocks(task, task, {})
-            outcome = run(
-                live.task,
-                values,
-                live.inputs(given),
-                differentiated=differentiated and not live.kept,
-                bounds=rounds.bounds,
-            )
+                live = whole
+            outcome = rounds.run(live.task, values, live.inputs(given), differentiated and not live.kept)
             steps, evaluations = steps + outcome.num_steps, evaluations + outcome.num_evaluations
             values, norms = outcome.values, rounds.norms(outcome.values)
-            if live.kept and not outcome.interrupted:
-                came_back = rounds.live(norms, state, relaxed=False)
+            if live.kept:
+                came_back = rounds.live(norms, state, relaxed=False) if rounds.cut is None else {}
                 if any(int(mask.sum()) > int(mask[live.kept[number]].sum()) for number, mask in came_back.items()):
                     live = live.looked_at(came_back)
                     continue
                 if differentiated:  # the Hessian is one of all blocks
-                    live = LiveBlocks(task, task, {})
+                    live = whole
                     continue
             break
         constant = sum(0.5 * live.left_out(number) * state.scales[number] ** 2 for number in self.names)

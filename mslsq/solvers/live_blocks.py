@@ -36,9 +36,10 @@ class LiveBlocks:
             self._of_kept(number, given) if number in self.kept else given for number, given in enumerate(inputs)
         )
 
-    def solved_by(self, solver: Solver) -> "LiveBlocks":
+    def solved_by(self, solver: Solver, is_trial: bool) -> "LiveBlocks":
         """The same choice of blocks for another solver."""
-        one, other = (replace(task, solver=solver, pinned=None) for task in (self.whole, self.task))
+        tasks = self.whole, self.task
+        one, other = (replace(task, solver=solver, is_trial=is_trial, pinned=None) for task in tasks)
         return LiveBlocks(one, other, self.kept) if self.kept else LiveBlocks(one, one, {})
 
     def left_out(self, number: int) -> int:

@@ -1,6 +1,5 @@
 """The rounds of the augmented Lagrangian: minimise, correct multipliers and penalties, until constraints are met."""
 
-import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from mslsq.solvers.constraint_terms import ConstraintTerms, PerRow, chosen, with
 from mslsq.solvers.feasibility import first_penalties, is_stationary, largest_violation
 from mslsq.solvers.lagrangian_newton import Improvement, NewtonEnd
 from mslsq.solvers.merging import merged
-from mslsq.solvers.outer import Findings, OuterLoop, is_taken_for_granted
+from mslsq.solvers.outer import Clock, Findings, OuterLoop, is_taken_for_granted
 from mslsq.solvers.planning import Pinned, Task, planned
 from mslsq.solvers.report import StepInfo
 from mslsq.solvers.run import Outcome, run
@@ -110,13 +109,15 @@ class _Rounds:
     differentiated: bool
     _told_to_stop: bool = False
     _takes_newton_steps: bool = True
-    _begun: float = field(default_factory=time.perf_counter)
     _limits: dict[int, Float[Tensor, "batch"]] = field(default_factory=dict)
     """The largest penalties."""
 
     @property
     def terms(self) -> ConstraintTerms:
         return self.loop.terms
+
+    def __post_init__(self) -> None:
+        self._clock = Clock(self.task.solver.time_budget)
 
     def start(self, values: Values) -> State:
         """Before the first round: no multipliers, and the penalties to begin with."""
@@ -187,13 +188,10 @@ class _Rounds:
         """The solver of a round."""
         solver, options = self.task.solver, self.loop.options
         left = solver.max_steps - int(torch.where(state.running, state.num_steps, 0).amax())
-        budget = solver.time_budget
-        if budget is not None:
-            budget = max(budget - (time.perf_counter() - self._begun), 1e-9)
         return replace(
             solver,
             max_steps=max(min(left, options.steps_per_round), 0),
-            time_budget=budget,
+            time_budget=self._clock.left,
             verbose=False,
             callback=None if solver.callback is None else self._called_back,
         )

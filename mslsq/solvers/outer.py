@@ -1,5 +1,6 @@
 """Solvers around a solver: each solves a problem by rounds of another one, whose inputs it changes in between."""
 
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
@@ -51,6 +52,28 @@ class Findings:
     """Of a solver under constraints: the largest violation of one."""
     cost: Float[Tensor, "batch"] | None = None
     """The cost that is the user's, where that is not what was minimised."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How much of a time budget is left to the solves of a loop around them."""
+
+    budget: float | None
+    """Seconds; None for no limit."""
+    begun: float = field(default_factory=time.perf_counter)
+
+    @property
+    def left(self) -> float | None:
+        """The budget of the next solve: what is left, or next to nothing."""
+        return None if self.budget is None else max(self.budget - (time.perf_counter() - self.begun), NEXT_TO_NOTHING)
+
+    @property
+    def is_over(self) -> bool:
+        return self.left == NEXT_TO_NOTHING
+
+
+NEXT_TO_NOTHING = 1e-9
+"""Seconds in which no step begins."""
 
 
 class OuterLoop:

@@ -60,6 +60,8 @@ class Task:
     pinned: Pinned | None = None
     outer: "OuterLoop | None" = None
     """What solves it by rounds of its solver: to reject outliers, or under constraints."""
+    is_trial: bool = False
+    """One solve of several, whose start is not the user's: nothing that is odd about it is said."""
 
     @property
     def bounded(self) -> tuple[bool, ...]:
@@ -98,8 +100,8 @@ def planned(
     for term, given in zip(task.system.terms, inputs, strict=True):
         if term.kind.is_constraint and ROOT not in given:
             raise ProblemError(
-                f"Constraint {term.name!r}: constraints are met by mslsq.solve and LeastSquaresLayer alone. Leave it "
-                "out here, or make a cost with a large weight of it."
+                f"Constraint {term.name!r}: constraints are met by mslsq.solve, mslsq.prepared and LeastSquaresLayer "
+                "alone. Leave it out here, or make a cost with a large weight of it."
             )
     task = task if not bounds else dataclasses.replace(task, limits=limits_of(task.system, values, bounds))
     if task.pinned is not None:

@@ -13,6 +13,7 @@ from mslsq import pytree
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
+from mslsq.native.whole_solves import WITH_WHOLE_HISTORY
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
 from mslsq.solvers.bound_checks import check_start
@@ -135,7 +136,7 @@ def _solved(
             # Without asking the device nothing can be recorded again; but a stale graph must not pass for an answer.
             status = torch.where(stale, int(Status.NON_FINITE), status)
             ended = ended._replace(values=tuple(torch.where(stale, torch.nan, x) for x in ended.values))
-        if ended.is_idle:
+        if ended.is_idle and not task.is_trial:
             warn_without_influence(linearizer, values, prepared, box)
         if table is not None:
             table.finish(status, _notes(task, plan))
@@ -243,7 +244,8 @@ def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Reco
 
 
 def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> History:
-    """Records as (batch, max_steps + 1), NaN after the step at which a problem stopped."""
+    """Records as (batch, max_steps + 1), NaN after the step at which a problem stopped; of very many problems no
+    longer than the longest solve."""
     taken, kinds, batch = len(records), len(Record._fields) - 1, len(num_steps)
     figures = torch.stack([figure for record in records for figure in record[:kinds]]).view(taken, kinds, batch)
     accepted = torch.stack([record.accepted for record in records], 1)
@@ -251,7 +253,7 @@ def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> Histor
     if taken > 1:  # the start is every problem's
         used = torch.arange(taken, device=num_steps.device) <= num_steps[:, None]
         columns, accepted = [torch.where(used, column, torch.nan) for column in columns], accepted & used
-    rest = (0, max_steps + 1 - taken)
+    rest = (0, max_steps + 1 - taken if batch <= WITH_WHOLE_HISTORY else 0)
     cost, gradient_norm, step_norm, damping = (pad(column, rest, value=torch.nan) for column in columns)
     return History(cost, gradient_norm, step_norm, damping, pad(accepted, rest, value=False))
 

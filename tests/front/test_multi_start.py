@@ -74,6 +74,26 @@ def test_another_axis_of_problems_and_starts_for_each():
     torch.testing.assert_close(found.solution.value[:, 1], torch.tensor([21.0, 7.0], dtype=F64))
 
 
+def test_a_sampler_draws_starts_of_its_own():
+    """Frequencies from 15 to 25 alone, where five starts of the whole box find none."""
+    y, seen = torch.sin(21 * T), []
+
+    def sampler(generator: torch.Generator) -> torch.Tensor:
+        seen.append(torch.rand(5, generator=generator, dtype=F64))
+        return torch.stack([torch.ones(5, dtype=F64), 15 + 10 * seen[-1]], 1)
+
+    found = mslsq.multi_start(wave, START, (y,), starts=sampler, bounds=BOX, seed=3)
+    torch.testing.assert_close(found.solution.value, torch.tensor([1.0, 21.0], dtype=F64))
+    by_hand = mslsq.multi_start(
+        wave, START, (y,), starts=torch.stack([torch.ones(5), 15 + 10 * seen[0]], 1), bounds=BOX
+    )
+    assert torch.equal(found.minima.cost, by_hand.minima.cost)
+    mslsq.multi_start(wave, START, (y,), starts=sampler, bounds=BOX, seed=3)
+    assert torch.equal(seen[0], seen[1])
+    with pytest.raises(ShapeError, match="expected \\(starts, \\*\\(2,\\)\\)"):
+        mslsq.multi_start(wave, START, (y,), starts=lambda generator: torch.rand(5, 3), bounds=BOX)
+
+
 def test_a_start_that_is_not_finite_harms_no_other():
     starts = torch.tensor([[torch.nan], [-2.0], [2.0]], dtype=F64)
     found = mslsq.multi_start(two_wells, starts[1], starts=starts)

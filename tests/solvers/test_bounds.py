@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import mslsq
+from mslsq.datasets import classic
 from mslsq.linear import QR, Cholesky, ConjugateGradient, Schur, SparseCholesky
 
 F64, F32 = torch.float64, torch.float32
@@ -73,6 +74,17 @@ def test_the_minimum_is_that_of_scipy(method, linear, box):
     lower, upper = (torch.tensor(side, dtype=F64) for side in box)
     assert torch.equal(solution.active == -1, solution.value == lower)
     assert torch.equal(solution.active == 1, (solution.value == upper) & (lower < upper))
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_watsons_problem_in_gays_box(kind):
+    """Of D. M. Gay (1984); the minimum as published, Σr² = 0.37401397e-1."""
+    lower = torch.tensor([-1e-5, 0, 0, 0, 0, -3, 0, -3, 0], dtype=F64)
+    upper = torch.tensor([1e-5, 0.9, 0.1, 1, 1, 0, 4, 0, 2], dtype=F64)
+    watson = classic.PROBLEMS["watson"].residual
+    found = mslsq.least_squares(watson, torch.zeros(9, dtype=F64), bounds=(lower, upper), solver=kind())
+    assert bool(found.converged) and int((found.active != 0).sum()) == 5
+    assert abs(2 * float(found.cost) - 0.37401397e-1) < 2e-9
 
 
 @pytest.mark.parametrize("method", METHODS)

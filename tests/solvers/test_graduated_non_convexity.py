@@ -458,6 +458,7 @@ def test_errors_name_what_is_wrong():
         ({"rate": 1.0}, "rate"),
         ({"steps_per_round": 0}, "steps_per_round"),
         ({"max_rounds": -1}, "max_rounds"),
+        ({"descents": 0}, "descents"),
         ({"costs": "between"}, "a list of names"),
     ],
 )
@@ -471,13 +472,31 @@ def test_a_solver_must_be_one():
         GraduatedNonConvexity(solver=mslsq.LevenbergMarquardt)  # type: ignore[arg-type]
 
 
+def test_a_prepared_residual_takes_it():
+    y, _ = spoiled_decays(3)
+    fit = mslsq.prepared(decay, START, (T, y[0]), solver=GraduatedNonConvexity(scale=SCALE))
+    for one in y:
+        found, expected = fit(START, (T, one)), robust(one)
+        assert (found.value - expected.value).abs().max() < 1e-10
+        assert torch.equal(found.weights["residual"], expected.weights["residual"])
+    gradient = torch.func.grad(lambda one: fit(START, (T, one)).value.sum())(y[0])
+    assert (gradient - torch.func.grad(lambda one: robust(one).value.sum())(y[0])).abs().max() < 1e-9
+
+
+def test_a_prepared_problem_takes_it():
+    problem, start, wrong, seen = walk()
+    solver = GraduatedNonConvexity(scale=3.5, costs=["seen"])
+    solve = mslsq.prepared(problem, {"p": start}, {"seen": {"measured": seen}}, solver=solver)
+    for shift in (0.0, 1.0, -2.0):
+        data = {"seen": {"measured": seen + shift}}
+        found, expected = solve({"p": start}, data), mslsq.solve(problem, {"p": start}, data, solver=solver)
+        assert (found.value["p"] - expected.value["p"]).abs().max() < 1e-10
+        assert torch.equal(found.weights["seen"] == 0, wrong)
+
+
 def test_other_front_doors_refuse_it_in_words():
-    y, _ = spoiled_decays(1)
-    solver = GraduatedNonConvexity(scale=SCALE)
-    with pytest.raises(TypeError, match="Solver object"):
-        mslsq.curve_fit(lambda p, t: p[0] * t, T, y[0], START[:1], solver=solver)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="Solver object"):
-        mslsq.prepared(decay, START, (T, y[0]), solver=solver)
+    with pytest.raises(TypeError, match="must be a Solver object"):
+        mslsq.separable_fit(lambda p, t: torch.exp(-p * t)[:, None], T, T, START[:1], solver=GraduatedNonConvexity())  # type: ignore[arg-type]
 
 
 def test_float32_stays_float32():
@@ -525,9 +544,113 @@ def test_within_bounds_the_solution_is_the_bounded_fit_with_its_weights(loss):
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-def test_a_budget_is_refused():
-    with pytest.raises(mslsq.errors.SolverOptionError, match="time_budget"):
-        mslsq.GraduatedNonConvexity(mslsq.GaussNewton(time_budget=1.0))
+# ---- descents
+
+
+def spoiled_circles(count: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Points (count, 60) near circles, of which half are anywhere in a square; the circles and who is wrong."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    p = torch.stack([uniform(count) - 0.5, uniform(count) - 0.5, 0.5 + uniform(count)], 1)
+    angle, wrong = 2 * torch.pi * uniform(count, 60), uniform(count, 60).argsort(1) < 30
+    ring = torch.stack([p[:, :1] + p[:, 2:] * angle.cos(), p[:, 1:2] + p[:, 2:] * angle.sin()])
+    points = ring + NOISE * torch.randn(2, count, 60, generator=generator, dtype=torch.float64)
+    points = torch.where(wrong, 8 * uniform(2, count, 60) - 4, points)
+    return points[0], points[1], p, wrong
+
+
+def circle(p: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return ((x - p[0]) ** 2 + (y - p[1]) ** 2 + 1e-12).sqrt() - p[2]
+
+
+def fitted_circles(x: Tensor, y: Tensor, **options: object) -> mslsq.Solution:
+    start = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
+    solver = GraduatedNonConvexity(**{"scale": 3 * NOISE, **options})  # type: ignore[arg-type]
+    in_dims = None if x.ndim == 1 else (None, 0, 0)
+    return mslsq.least_squares(circle, start, args=(x, y), in_dims=in_dims, solver=solver)
+
+
+@pytest.mark.parametrize("loss", ["truncated", "geman_mcclure"])
+def test_circles_are_found_among_as_many_wrong_points(loss):
+    """The plain fit of all points has two to five times their radius; one descent from there loses many circles."""
+    x, y, truth, _ = spoiled_circles(100)
+    several, one = (fitted_circles(x, y, loss=loss, descents=descents) for descents in (4, 1))
+    found, alone = (((one.value - truth).norm(dim=1) < 0.06).double().mean() for one in (several, one))
+    assert float(found) >= 0.95
+    assert float(alone) <= 0.92
+    blur = 1e-9 * one.cost
+    assert bool((several.cost <= one.cost + blur).all())
+    assert bool((several.num_steps > one.num_steps).all())
+
+
+def test_descents_of_a_batch_are_those_of_its_problems():
+    x, y, _, _ = spoiled_circles(12)
+    batch = fitted_circles(x, y)
+    one = fitted_circles(x, y, descents=1)
+    assert 0 < int((batch.cost < one.cost - 1e-3).sum()) < 12  # some take a later descent, others the first
+    for number in range(12):
+        alone = fitted_circles(x[number], y[number])
+        assert (batch.value[number] - alone.value).abs().max() < 1e-8
+        assert torch.equal(batch.weights["residual"][number], alone.weights["residual"])
+
+
+def test_data_without_outliers_need_one_descent():
+    y = 2 * torch.exp(-1.5 * T) + 0.3
+    near = torch.tensor([2.001, 1.5, 0.3], dtype=torch.float64)
+    options = {"args": (T, y), "adjoint": mslsq.Detached()}
+    several = mslsq.least_squares(decay, near, solver=GraduatedNonConvexity(scale=SCALE), **options)
+    one = mslsq.least_squares(decay, near, solver=GraduatedNonConvexity(scale=SCALE, descents=1), **options)
+    assert torch.equal(several.value, one.value)
+    assert int(several.num_steps) <= 2 * int(one.num_steps)
+
+
+def test_later_descents_that_reject_everything_do_not_warn():
+    problem, start, wrong, _ = walk()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solution = mslsq.solve(problem, {"p": start}, solver=GraduatedNonConvexity(scale=3.5, costs=["seen"]))
+    assert torch.equal(solution.weights["seen"] == 0, wrong)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_walk_that_one_step_a_round_loses_is_found(seed):
+    problem, start, wrong, _ = walk(seed, count=401)
+    options = {"scale": 4.0, "costs": ["seen"], "descents": 1}
+    found, hasty = (
+        mslsq.solve(problem, {"p": start}, solver=GraduatedNonConvexity(**options, **more), adjoint=mslsq.Detached())
+        for more in ({}, {"steps_per_round": 1})
+    )
+    assert int(((found.weights["seen"] == 0) != wrong).sum()) <= 4
+    assert float(found.cost) < 0.9 * float(hasty.cost)
+
+
+# ---- stops
+
+
+def test_a_spent_budget_ends_at_the_best_point_so_far():
+    y, _ = spoiled_decays(3)
+    slow = GraduatedNonConvexity(mslsq.LevenbergMarquardt(time_budget=1e-6), scale=SCALE)
+    in_dims = (None, None, 0)
+    solution = mslsq.least_squares(decay, START, args=(T, y), in_dims=in_dims, solver=slow)
+    assert solution.status.tolist() == [mslsq.Status.TIME_BUDGET] * 3
+    assert not bool(solution.differentiable.any()) and "time_budget" in solution.message()
+    at = torch.func.vmap(lambda p, y: decay(p, T, y), in_dims=(0, 0))(solution.value, y)
+    assert torch.allclose(solution.cost, 0.5 * (at**2).clamp(max=SCALE**2).sum(1))
+
+
+def test_a_budget_that_is_not_spent_changes_nothing():
+    y, _ = spoiled_decays(3)
+    limited = robust(y, solver=mslsq.LevenbergMarquardt(time_budget=1e6))
+    assert (limited.value - robust(y).value).abs().max() < 1e-9
+    assert bool(limited.converged.all())
+
+
+def test_a_budget_of_the_rounds_alone_is_refused():
+    with pytest.raises(mslsq.errors.SolverOptionError, match="all rounds share one: give it to solver"):
+        GraduatedNonConvexity(rounds=mslsq.GaussNewton(time_budget=1.0))
 
 
 def test_an_interrupt_in_a_round_ends_all():
@@ -538,11 +661,17 @@ def test_an_interrupt_in_a_round_ends_all():
             signal.raise_signal(signal.SIGINT)
         return p - 1 + torch.linspace(-3, 3, 9)[:, None].flatten()
 
+    def solved(**options: str) -> mslsq.Solution:
+        inner = mslsq.LevenbergMarquardt(trace="never", **options)  # type: ignore[arg-type]
+        return mslsq.least_squares(residual, torch.zeros(1), solver=GraduatedNonConvexity(inner, scale=0.5))
+
     calls = 0
-    with pytest.raises(KeyboardInterrupt):
-        for _ in range(50):
-            mslsq.least_squares(
-                residual,
-                torch.zeros(1),
-                solver=mslsq.GraduatedNonConvexity(mslsq.LevenbergMarquardt(trace="never"), scale=0.5),
-            )
+    with pytest.raises(mslsq.errors.SolveInterrupted) as caught:
+        solved()
+    calls = 0
+    for solution in (caught.value.solution, solved(on_interrupt="return")):
+        assert int(solution.status) == mslsq.Status.INTERRUPTED
+        r = solution.value - 1 + torch.linspace(-3, 3, 9)
+        assert torch.allclose(solution.cost, 0.5 * (r * r).clamp(max=0.25).sum())
+    calls = 31  # never
+    assert bool(solved().converged)

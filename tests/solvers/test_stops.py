@@ -129,6 +129,32 @@ def test_a_layer_always_raises_and_so_does_a_transform():
 
 
 @NEEDS_COMPILER
+def test_an_interrupt_in_a_slice_leaves_the_later_slices_where_they_began(monkeypatch):
+    y = measured(200)
+    options = {"native": "wait", "max_steps": 60}
+    whole = fits(y, **options)
+    calls = []
+    in_parts = running.in_parts
+
+    def advanced(*args: Any) -> None:
+        in_parts(*args)
+        calls.append(args)
+        if len(calls) == 60:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(running, "in_parts", advanced)
+    monkeypatch.setattr(running, "FIRST_BUDGET", 1)
+    monkeypatch.setattr(running, "SECONDS_AT_A_TIME", 0.0)
+    monkeypatch.setattr(running, "WITH_WHOLE_HISTORY", 50)
+    found = fits(y, on_interrupt="return", **options)
+    rest = found.status == mslsq.Status.INTERRUPTED
+    assert 50 <= int(rest.sum()) < 200 and bool(rest[-50:].all())
+    assert torch.equal(found.value[~rest], whole.value[~rest])
+    assert torch.equal(found.value[rest], START.expand(int(rest.sum()), 3))
+    assert torch.equal(found.cost[rest], whole.history.cost[rest, 0])
+
+
+@NEEDS_COMPILER
 def test_of_a_native_solve_what_is_done_is_kept_and_the_rest_is_where_it_began(monkeypatch):
     y = measured(200)
     options = {"native": "wait", "max_steps": 60}

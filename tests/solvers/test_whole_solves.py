@@ -1,5 +1,6 @@
 """Whole solves by native programs: the steps, statuses and histories of Python, whatever lane a problem is in."""
 
+import dataclasses
 import signal
 import time
 import warnings
@@ -690,3 +691,28 @@ def test_a_program_with_other_numbers_is_not_used(watch, monkeypatch):
         solution = mslsq.least_squares(residual, START, (T, measured(4)), in_dims=(None, None, 0), solver=solver)
     assert watch.native == [False]
     assert bool(solution.converged.all())
+
+
+# ---- very many problems
+
+
+@pytest.mark.parametrize(
+    "bounds", [None, (None, torch.tensor([torch.inf, torch.inf, 0.1], dtype=F64))], ids=["", "bounds"]
+)
+def test_very_many_problems_have_a_history_as_long_as_their_longest_solve(watch, monkeypatch, bounds):
+    """21 problems where more than 6 are very many: they are solved in four slices, with the same figures."""
+    options = {"bounds": bounds, "project_start": True}
+    whole = fits(measured(21), **options)(mslsq.LevenbergMarquardt(native="never"))
+    assert whole.history.cost.shape == (21, 1001)
+    for module in (running, run):
+        monkeypatch.setattr(module, "WITH_WHOLE_HISTORY", 6)
+    python, native = both(watch, fits(measured(21), **options))
+    assert_same(python, native)
+    longest = int(python.num_steps.max()) + 1
+    assert longest < 60 and equal_bits(python, _shortened(whole, longest))
+
+
+def _shortened(solution: mslsq.Solution, length: int) -> mslsq.Solution:
+    history = History(*(column[:, :length] for column in vars(solution.history).values()))
+    assert bool(solution.history.cost[:, length:].isnan().all())
+    return dataclasses.replace(solution, history=history)

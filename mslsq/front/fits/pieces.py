@@ -15,6 +15,7 @@ from mslsq import pytree
 from mslsq.front.fits.fitted import Fitted, One
 from mslsq.front.fits.result import CurveFit
 from mslsq.front.measurements import Points
+from mslsq.native.whole_solves import WITH_WHOLE_HISTORY
 from mslsq.private import transforms_are_active
 from mslsq.solution import History
 from mslsq.solvers import Solver
@@ -22,11 +23,11 @@ from mslsq.solvers import Solver
 if TYPE_CHECKING:
     from mslsq.front.curve_fit import Fit
 
-MOST_AT_ONCE = 8192
+MOST_AT_ONCE = WITH_WHOLE_HISTORY
 """Fits of one slice, and of a solve whose history is kept."""
 
 
-def is_for_pieces(fit: "Fit", solver: Solver | None) -> bool:
+def is_for_pieces(fit: "Fit", solver: Any) -> bool:
     """Are there more fits than are solved at once, and does nothing ask for one solve of all?
 
     A callback or a budget of time belongs to one solve; the error of a start outside of its bounds says which fit it
@@ -35,7 +36,11 @@ def is_for_pieces(fit: "Fit", solver: Solver | None) -> bool:
     if fit.dims is None or len(fit.points.y) <= MOST_AT_ONCE or fit.bounds is not None or transforms_are_active():
         return False
     return solver is None or (
-        solver.callback is None and not solver.verbose and solver.time_budget is None and solver.on_interrupt == "raise"
+        isinstance(solver, Solver)
+        and solver.callback is None
+        and not solver.verbose
+        and solver.time_budget is None
+        and solver.on_interrupt == "raise"
     )
 
 

@@ -1,0 +1,66 @@
+"""The dense factor of normal equations, and the words for those that have none."""
+
+import torch
+from torch import Tensor
+
+from mslsq.diagnostics.located import Located, machine_epsilon
+from mslsq.diagnostics.marginals import MOST_FREE
+
+NOT_FINITE = (
+    "covariance: the normal equations are not finite at this solution. See mslsq.explain(problem, solution.value)."
+)
+
+
+class SingularCovarianceError(ValueError):
+    """The problem does not determine all its variables, so that their covariance is infinite."""
+
+
+def factorised(point: Located, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cholesky factor of JᵀJ scaled to a unit diagonal, the scale, and which entries of the batch are regular."""
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+    usable = torch.isfinite(matrix).all(-1).all(-1)
+    scale = torch.where(diagonal > 0, diagonal, 1).sqrt()
+    scaled = matrix / (scale[..., :, None] * scale[..., None, :])
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    factor, info = torch.linalg.cholesky_ex(torch.where(usable[..., None, None], scaled, eye))
+    # With a unit diagonal a pivot² is the share of a column that the columns before it do not explain.
+    pivots = factor.diagonal(dim1=-2, dim2=-1)
+    lowest = machine_epsilon(matrix) * max(matrix.shape[-1], 10) * 10
+    sound = (pivots > lowest**0.5) & (diagonal > 0)
+    by_component = usable & (info == 0) & sound.all(-1)
+    regular = by_component.all(-1)
+    if not bool(regular.any()):
+        raise SingularCovarianceError(_words(point, usable[0], info[0], sound[0]))
+    return torch.where(by_component[..., None, None], factor, eye), scale, regular
+
+
+def _words(point: Located, usable: Tensor, info: Tensor, sound: Tensor) -> str:
+    if not bool(usable.all()):
+        return NOT_FINITE
+    size = point.structure.size
+    failed = torch.where(info > 0, info - 1, torch.where(sound.all(-1), size, (~sound).to(torch.int8).argmax(-1)))
+    component = int((failed < size).to(torch.int8).argmax())
+    return _undetermined(point, component * size + int(failed[component]), int((~sound).sum()))
+
+
+def _undetermined(point: Located, column: int, missing: int) -> str:
+    where = "a variable"
+    for name in point.problem.variables:
+        found = (point.columns(name) == column).nonzero()
+        if len(found):
+            where = f"{name}[{int(found[0, 0])}], entry {int(found[0, 1])} of its tangent"
+    counted = "at least" if missing >= MOST_FREE and point.pattern is not None else "about"
+    free = f"{counted} {missing} of {point.structure.num_columns} directions are free"
+    rank = free if missing > 1 else "it has no inverse"
+    dtype = point.stated.values[0].dtype
+    single = "" if dtype == torch.float64 else f" To the precision of {str(dtype).removeprefix('torch.')}: try float64."
+    return (
+        f"covariance: JᵀJ is singular ({rank}), so the covariance is infinite: {where}, is not determined (given those "
+        f"before it).{single} Hold a gauge by variable.fixed([0]) or a Prior; mslsq.explain(problem, solution.value) "
+        "says what is free."
+    )
+
+
+def singular(point: Located, missing: tuple[int, int]) -> SingularCovarianceError:
+    count, column = missing
+    return SingularCovarianceError(NOT_FINITE if count == 0 else _undetermined(point, column, count))
