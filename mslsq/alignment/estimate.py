@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment import starts
+from mslsq.alignment import passes, starts
 from mslsq.alignment.metrics import masked_ncc, project
 from mslsq.alignment.models import Frame
 from mslsq.alignment.pyramid import Level, masked_blur
 from mslsq.alignment.sampling import sample_at
+from mslsq.kernels import run_on
 
 MAX_SAMPLES = 1 << 18
 """Of a larger level every k-th pixel is used: 262 144 samples place a map to thousandths of a pixel already."""
@@ -30,37 +33,61 @@ their MAD sigma: then outliers are real (moved objects, unknown areas) and the r
 class PairLevel:
     """One level of a pair: the samples of the reference and the map that is sampled."""
 
-    points: Float[Tensor, "n 2"]
-    target: Float[Tensor, "n channels"]
+    planes: Float[Tensor, "channels n"]
+    """The reference's values at the samples."""
     known: Bool[Tensor, " n"]
     moving: Level
     to_level: Float[Tensor, "3"]
     size: tuple[int, int]
     grid: tuple[int, int]
     """Rows and columns of the samples."""
+    stride: int
+    frame: Frame
+    factor: int
     index: int
 
     @staticmethod
-    def of(reference: Level, moving: Level, frame: Frame, index: int) -> "PairLevel":
+    def of(reference: Level, moving: Level, frame: Frame, index: int, most: int = MAX_SAMPLES) -> "PairLevel":
         height, width = reference.size
         stride = 1
-        while -(-height // stride) * -(-width // stride) > MAX_SAMPLES:
+        while -(-height // stride) * -(-width // stride) > most:
             stride += 1
-        grid = starts.pixel_grid(height, width, reference.raster).reshape(height, width, 2)[::stride, ::stride]
         target = reference.raster[:, ::stride, ::stride]
         return PairLevel(
-            points=frame.normalise(grid.reshape(-1, 2) * reference.factor),
-            target=target.reshape(target.shape[0], -1).T.contiguous(),
+            planes=target.reshape(target.shape[0], -1).contiguous(),
             known=reference.mask[::stride, ::stride].reshape(-1),
             moving=moving,
             to_level=torch.cat([frame.centre.new_tensor([frame.half]), frame.centre]) / moving.factor,
             size=reference.size,
             grid=(target.shape[-2], target.shape[-1]),
+            stride=stride,
+            frame=frame,
+            factor=reference.factor,
             index=index,
         )
 
+    @cached_property
+    def points(self) -> Float[Tensor, "n 2"]:
+        """The samples in normalised coordinates, row by row."""
+        pixels = starts.pixel_grid(*self.grid, self.planes) * (self.stride * self.factor)
+        return self.frame.normalise(pixels)
+
+    @property
+    def target(self) -> Float[Tensor, "n channels"]:
+        """The reference's values, sample by sample."""
+        return self.planes.T
+
+    @cached_property
+    def geometry(self) -> Float[np.ndarray, "6"]:
+        """Where the samples are, for `passes`: the first one's normalised coordinates and their step, and `to_level`."""
+        x, y = (-self.frame.centre / self.frame.half).tolist()
+        return np.array([x, y, self.stride * self.factor / self.frame.half, *self.to_level.tolist()])
+
     def look(self, matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
         """The map's values at the warped samples, and which samples fall on data of both."""
+        if run_on(self.planes.device):
+            values, valid = passes.seen(self, matrix)
+            return values.T, valid
         pixels = project(matrix, self.points) * self.to_level[0] + self.to_level[1:]
         valid = self.known & starts.inside(pixels, self.moving.mask)
         return sample_at(self.moving.coefficients, torch.nan_to_num(pixels)).T, valid
@@ -69,7 +96,7 @@ class PairLevel:
         """What `objective.Photometric` is given of this level."""
         return {
             "point": self.points,
-            "target": self.target,
+            "target": self.target.contiguous(),
             "valid": valid.to(self.points.dtype),
             "coefficients": self.moving.coefficients,
             "to_level": self.to_level,
@@ -78,8 +105,8 @@ class PairLevel:
 
     def share(self, valid: Bool[Tensor, " n"]) -> float:
         """Overlap as a share of the smaller map's valid pixels."""
-        stride = self.size[0] * self.size[1] / self.known.numel()
-        smaller = min(float(self.known.sum()), float(self.moving.mask.sum()) / stride)
+        per_sample = self.size[0] * self.size[1] / self.known.numel()
+        smaller = min(float(self.known.sum()), float(self.moving.mask.sum()) / per_sample)
         return float(valid.sum()) / max(smaller, 1.0)
 
 
