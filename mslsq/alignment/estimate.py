@@ -1,8 +1,9 @@
 """One hypothesis about a pair of maps, and how it is judged on a level."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,7 @@ class PairLevel:
     frame: Frame
     factor: int
     index: int
+    _last: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(reference: Level, moving: Level, frame: Frame, index: int, most: int = MAX_SAMPLES) -> "PairLevel":
@@ -84,7 +86,16 @@ class PairLevel:
         return np.array([x, y, self.stride * self.factor / self.frame.half, *self.to_level.tolist()])
 
     def look(self, matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
-        """The map's values at the warped samples, and which samples fall on data of both."""
+        """The map's values at the warped samples, and which samples fall on data of both.
+
+        The last look is kept: an estimate is judged where a solve has ended, and the next begins there.
+        """
+        last = self._last.get("look")
+        if last is None or last[0] is not matrix:
+            last = self._last["look"] = (matrix, self._looked(matrix))
+        return last[1]
+
+    def _looked(self, matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
         if run_on(self.planes.device):
             values, valid = passes.seen(self, matrix)
             return values.T, valid
@@ -182,19 +193,27 @@ def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"
     return replace(estimate, value=torch.stack([log_gain, (y.mean() - log_gain.exp() * x.mean()) * freedom[1]]))
 
 
+def sane(estimate: Estimate) -> bool:
+    """Are warp and values finite, and is the warp not turned over?"""
+    if not (bool(estimate.matrix.isfinite().all()) and bool(estimate.value.isfinite().all())):
+        return False
+    corner = estimate.matrix.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1], [0, 0]])
+    (a, b), (c, d) = (estimate.matrix[:2, :2] / estimate.matrix[2, 2]).tolist()
+    return a * d - b * c >= 0.02 and bool(project(estimate.matrix, corner).isfinite().all())
+
+
+def moved_share(estimate: Estimate, level: PairLevel, frozen: Bool[Tensor, " n"]) -> float:
+    """Which share of the samples that a solve froze is valid no more, or newly so."""
+    return float((level.look(estimate.matrix)[1] ^ frozen).sum()) / max(float(frozen.sum()), 1.0)
+
+
 def no_worse(new: Estimate, old: Estimate, level: PairLevel, frozen: Bool[Tensor, " n"], min_overlap: float) -> bool:
     """May the new estimate replace the old? Judged on samples valid in both, so that shrinking the overlap never pays.
 
     The correlations of the whole and of the detail over that intersection must not fall (by more than rounding), nor
     the overlap below `min_overlap` where it was above, nor may the warp have turned over or left the finite numbers.
     """
-    if not (bool(new.matrix.isfinite().all()) and bool(new.value.isfinite().all())):
-        return False
-    corner = new.matrix.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1], [0, 0]])
-    warped = project(new.matrix, corner)
-    (a, b), (c, d) = (new.matrix[:2, :2] / new.matrix[2, 2]).tolist()
-    area = a * d - b * c
-    if not bool(warped.isfinite().all()) or area < 0.02:
+    if not sane(new):
         return False
     sampled, valid = level.look(new.matrix)
     before, _ = level.look(old.matrix)
