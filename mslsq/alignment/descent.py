@@ -102,7 +102,7 @@ def _step(at: NormalEquations, free: np.ndarray, damping: float) -> tuple[np.nda
         step = np.linalg.solve(system, np.where(free, -at.gradient, 0.0))
     except np.linalg.LinAlgError:
         return None, 0.0
-    promised = 0.5 * float(step @ (damping * np.where(free, diagonal, 0.0) * step - at.gradient))
-    if not (np.isfinite(step).all() and promised >= 0):
+    if not np.isfinite(step).all():
         return None, 0.0
-    return step, promised
+    promised = 0.5 * float(step @ (damping * np.where(free, diagonal, 0.0) * step - at.gradient))
+    return (step, promised) if promised >= 0 else (None, 0.0)

@@ -25,6 +25,9 @@ DETAIL_SIGMA = 3.0
 the whole reached 0.93 (two views of a street, one half sky), that of the detail 0.33; true ones had at least 0.57 in
 detail."""
 
+MAD_SAMPLES = 1 << 14
+"""About as many samples make a median: its sigma is then known to one percent."""
+
 HEAVY_TAILS = 1.5
 """The finest level is solved with plain least squares unless the residuals' standard deviation exceeds this many times
 their MAD sigma: then outliers are real (moved objects, unknown areas) and the robust loss stays."""
@@ -103,6 +106,16 @@ class PairLevel:
         valid = self.known & starts.inside(pixels, self.moving.mask)
         return sample_at(self.moving.coefficients, torch.nan_to_num(pixels)).T, valid
 
+    def judgement(self, matrix: Float[Tensor, "3 3"]) -> dict[str, float]:
+        """Correlations and overlap of a warp; the last ones are kept."""
+        last = self._last.get("judgement")
+        if last is None or last[0] is not matrix:
+            sampled, valid = self.look(matrix)
+            ncc, detail = correlations(sampled, valid, self)
+            found = {"ncc": ncc, "detail": detail, "overlap": self.share(valid)}
+            last = self._last["judgement"] = (matrix, found)
+        return last[1]
+
     def data(self, valid: Bool[Tensor, "*batch n"], freedom: Float[Tensor, "2"]) -> dict[str, Tensor]:
         """What `objective.Photometric` is given of this level."""
         return {
@@ -117,8 +130,12 @@ class PairLevel:
     def share(self, valid: Bool[Tensor, " n"]) -> float:
         """Overlap as a share of the smaller map's valid pixels."""
         per_sample = self.size[0] * self.size[1] / self.known.numel()
-        smaller = min(float(self.known.sum()), float(self.moving.mask.sum()) / per_sample)
-        return float(valid.sum()) / max(smaller, 1.0)
+        return float(valid.sum()) / max(min(self._data[0], self._data[1] / per_sample), 1.0)
+
+    @cached_property
+    def _data(self) -> tuple[int, int]:
+        """Samples of the reference on data, pixels of the map on data."""
+        return int(self.known.sum()), int(self.moving.mask.sum())
 
 
 @dataclass(frozen=True)
@@ -147,19 +164,16 @@ def correlations(
     sampled: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"], level: PairLevel
 ) -> tuple[float, float]:
     """Masked correlation of the samples with the reference, and that of their detail."""
+    both = torch.stack([sampled.T, level.planes])
     known = valid.reshape(level.grid)
-    whole = [values.T.reshape(-1, *level.grid) for values in (sampled, level.target)]
-    detail = [(values - masked_blur(values, known, DETAIL_SIGMA)[0]).flatten(1) for values in whole]
-    return float(masked_ncc(whole[0].flatten(1), whole[1].flatten(1), valid)), float(
-        masked_ncc(detail[0], detail[1], valid)
-    )
+    smooth = masked_blur(both.reshape(-1, *level.grid), known, DETAIL_SIGMA)[0]
+    detail = both - smooth.reshape(both.shape)
+    return float(masked_ncc(both[0], both[1], valid)), float(masked_ncc(detail[0], detail[1], valid))
 
 
 def judge(estimate: Estimate, level: PairLevel) -> Estimate:
     """The estimate with its masked correlations and overlap on this level."""
-    sampled, valid = level.look(estimate.matrix)
-    ncc, detail = correlations(sampled, valid, level)
-    return replace(estimate, ncc=ncc, detail=detail, overlap=level.share(valid))
+    return replace(estimate, **level.judgement(estimate.matrix))
 
 
 def residual_at(estimate: Estimate, level: PairLevel) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
@@ -174,7 +188,8 @@ def mad_sigma(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) 
     At least a fifth of their standard deviation: where most of both maps is flat (unknown areas of occupancy maps) the
     median residual is zero, and a scale of zero would reject all that there is to align by.
     """
-    chosen = residual[valid].reshape(-1)
+    thin = -(-len(valid) // MAD_SAMPLES)
+    chosen = residual[::thin][valid[::thin]].reshape(-1)
     if chosen.numel() < 2:
         return 1.0
     return max(1.4826 * float((chosen - chosen.median()).abs().median()), 0.2 * float(chosen.std()), 1e-6)

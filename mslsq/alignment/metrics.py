@@ -1,8 +1,13 @@
 """What an alignment is judged by: masked correlation, overlap, and the mean error of the reference's corners."""
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from mslsq.kernels import Kernel, may_read
+
+_DEVIATIONS = Kernel("deviations", "nnTT?d")
 
 
 def masked_ncc(
@@ -17,6 +22,12 @@ def masked_ncc(
     >>> round(float(masked_ncc(a, 3 * a - 1, torch.ones(50, dtype=torch.bool))), 6)
     1.0
     """
+    tiny = torch.finfo(a.dtype).tiny
+    if a.ndim == 2 and a.dtype == b.dtype and may_read(a, b, mask):
+        sums = np.empty(3)
+        _DEVIATIONS(*a.shape, a.contiguous(), b.contiguous(), mask.contiguous(), sums)
+        energy = sums[0] * sums[1]
+        return a.new_tensor(sums[2] / energy**0.5 if energy > tiny else 0.0)
     weight = mask[..., None, :].to(a.dtype)
     count = weight.sum(-1, keepdim=True).clamp(min=1.0)
     a, b = torch.where(weight > 0, a, torch.zeros_like(a)), torch.where(weight > 0, b, torch.zeros_like(b))
@@ -24,7 +35,6 @@ def masked_ncc(
     b = weight * (b - b.sum(-1, keepdim=True) / count)
     energy = (a * a).sum((-2, -1)) * (b * b).sum((-2, -1))
     product = (a * b).sum((-2, -1))
-    tiny = torch.finfo(a.dtype).tiny
     return torch.where(energy > tiny, product / energy.clamp(min=tiny).sqrt(), torch.zeros_like(product))
 
 

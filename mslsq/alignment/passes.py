@@ -4,6 +4,7 @@
 samples x unknowns: residual, Jacobian and products of a few samples at a time stay in the processor's cache.
 """
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,6 +23,9 @@ _PHOTOMETRIC = Kernel("photometric", "nnnTnnT?dddnnnnnd")
 
 STRIP = 32
 """Rows of samples whose sums are added up alone: the result does not depend on the number of threads."""
+
+LARGEST_LOG_GAIN = 300.0
+"""A step this far off is rejected by its cost, which must be a number for that."""
 
 MOST_UNKNOWNS = 10
 _SIDE = MOST_UNKNOWNS + 1
@@ -85,7 +89,7 @@ def normal_equations(
     strips = -(-rows // STRIP)
     sums = np.zeros((strips, 2 + _SIDE * _SIDE))
     held = value * freedom
-    settings = np.array([np.exp(held[0]), held[1], *freedom, scale])
+    settings = np.array([math.exp(min(held[0], LARGEST_LOG_GAIN)), held[1], *freedom, scale])
     H = np.ascontiguousarray(matrix, dtype=np.float64)
 
     def part(first: int, last: int) -> None:

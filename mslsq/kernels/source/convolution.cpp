@@ -73,6 +73,69 @@ void along_columns(const T* raster, i64 height, i64 width, const T* kernel, i64 
     }
 }
 
+// Normalised convolution: what the kernel makes of the data alone, over the share of it that lay on data; 0 where that
+// is below `least`. Outside is no data.
+template <class T>
+void normalised(i64 count, i64 height, i64 width, const T* raster, const bool* mask, const T* kernel, i64 reach, T* to,
+                T* share) {
+    const T least = T(1e-6);
+    const i64 size = height * width;
+    std::vector<T> masked(size), across(size), weight(size);
+    for (i64 i = 0; i < size; i++) masked[i] = mask[i] ? T(1) : T(0);
+    along_rows(masked.data(), height, width, kernel, reach, false, across.data());
+    along_columns(across.data(), height, width, kernel, reach, false, 0, height, share);
+    for (i64 i = 0; i < size; i++) weight[i] = share[i] > least ? 1 / share[i] : T(0);
+    for (i64 k = 0; k < count; k++) {
+        const T* from = raster + k * size;
+        T* smooth = to + k * size;
+        for (i64 i = 0; i < size; i++) masked[i] = mask[i] ? from[i] : T(0);
+        along_rows(masked.data(), height, width, kernel, reach, false, across.data());
+        along_columns(across.data(), height, width, kernel, reach, false, 0, height, smooth);
+        for (i64 i = 0; i < size; i++) smooth[i] *= weight[i];
+    }
+}
+
+// Of two rasters where both hold data: the sums of their squared deviations from their channels' means, and of the
+// deviations' products.
+template <class T>
+void deviations(i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* to) {
+    double count = 0;
+    for (i64 i = 0; i < n; i++) count += mask[i];
+    to[0] = to[1] = to[2] = 0;
+    for (i64 c = 0; c < channels; c++, a += n, b += n) {
+        constexpr i64 PIECE = 4096;
+        double mean_a = 0, mean_b = 0;
+        for (i64 first = 0; first < n; first += PIECE) {
+            T sum_a[TILE] = {}, sum_b[TILE] = {};
+            const i64 last = std::min(n, first + PIECE);
+            for (i64 i = first; i + TILE <= last; i += TILE)
+                for (int k = 0; k < TILE; k++) {
+                    sum_a[k] += mask[i + k] ? a[i + k] : T(0);
+                    sum_b[k] += mask[i + k] ? b[i + k] : T(0);
+                }
+            for (i64 i = last - (last - first) % TILE; i < last; i++)
+                if (mask[i]) sum_a[0] += a[i], sum_b[0] += b[i];
+            for (int k = 0; k < TILE; k++) mean_a += sum_a[k], mean_b += sum_b[k];
+        }
+        const T ma = T(mean_a / std::max(count, 1.0)), mb = T(mean_b / std::max(count, 1.0));
+        for (i64 first = 0; first < n; first += PIECE) {
+            T aa[TILE] = {}, bb[TILE] = {}, ab[TILE] = {};
+            const i64 last = std::min(n, first + PIECE);
+            for (i64 i = first; i + TILE <= last; i += TILE)
+                for (int k = 0; k < TILE; k++) {
+                    const T x = mask[i + k] ? a[i + k] - ma : T(0), y = mask[i + k] ? b[i + k] - mb : T(0);
+                    aa[k] += x * x, bb[k] += y * y, ab[k] += x * y;
+                }
+            for (i64 i = last - (last - first) % TILE; i < last; i++)
+                if (mask[i]) {
+                    const T x = a[i] - ma, y = b[i] - mb;
+                    aa[0] += x * x, bb[0] += y * y, ab[0] += x * y;
+                }
+            for (int k = 0; k < TILE; k++) to[0] += aa[k], to[1] += bb[k], to[2] += ab[k];
+        }
+    }
+}
+
 }  // namespace
 
 // raster and to: (count, height, width). kernel: its middle and what follows, reach + 1 numbers. along 1: rows.
@@ -86,6 +149,15 @@ void along_columns(const T* raster, i64 height, i64 width, const T* kernel, i64 
             else                                                                                                     \
                 along_columns<T>(raster + at, height, width, kernel, reach, mirror, 0, height, to + at);             \
         }                                                                                                            \
+    }                                                                                                                \
+    MSLSQ_EXPORT(masked_blur, type)                                                                                  \
+    (i64 count, i64 height, i64 width, const T* raster, const bool* mask, i64 reach, const T* kernel, T* smooth,     \
+     T* share) {                                                                                                     \
+        normalised<T>(count, height, width, raster, mask, kernel, reach, smooth, share);                             \
+    }                                                                                                                \
+    MSLSQ_EXPORT(deviations, type)                                                                                   \
+    (i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* sums) {                                  \
+        deviations<T>(channels, n, a, b, mask, sums);                                                                \
     }
 
 MSLSQ_DEFINE(double, f64)
