@@ -140,8 +140,8 @@ class _Prepared:
 
     def __init__(self, values: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"]):
         self.values, self.mask = values, mask
-        data = values[:, mask]
-        self.mean, self.spread = float(data.mean()), float(data.std())
+        spread, mean = torch.std_mean(values if bool(mask.all()) else values[:, mask])
+        self.mean, self.spread = float(mean), float(spread)
         self._pyramids: dict[Any, list[Level]] = {}
 
     def pyramid(self, levels: int, mean: float, spread: float, prefilter: float) -> list[Level]:
@@ -218,15 +218,19 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
         known = known & (mask.to(known.device) != 0)
     if not bool(known.any()):
         return None, MapStatus.NO_DATA, ""
-    data = values[:, known]
-    if int(known.sum()) < FEWEST_PIXELS or min(known.shape) < SMALLEST_SIDE:
+    complete = bool(known.all())
+    data = values if complete else values[:, known]
+    if int(known.count_nonzero()) < FEWEST_PIXELS or min(known.shape) < SMALLEST_SIDE:
         given = (
-            f"({int(known.sum())} valid pixels in {known.shape[1]} x {known.shape[0]}; at least {FEWEST_PIXELS}, "
+            f"({int(known.count_nonzero())} valid pixels in {known.shape[1]} x {known.shape[0]}; at least {FEWEST_PIXELS}, "
             f"and {SMALLEST_SIDE} along the short side, are needed.)"
         )
         return None, MapStatus.TOO_SMALL, f"{MapStatus.TOO_SMALL.sentence} {given}"
-    if float(data.std()) <= 1e-9 * float(data.abs().max()) or float(data.std()) == 0.0:
+    spread = float(data.std())
+    if spread <= 1e-9 * max(-float(data.min()), float(data.max())) or spread == 0.0:
         return None, MapStatus.CONSTANT, ""
+    if complete:
+        return (values, known), MapStatus.ALIGNED, ""
     return (torch.where(known, values, torch.zeros_like(values)), known), MapStatus.ALIGNED, ""
 
 

@@ -25,8 +25,8 @@ DETAIL_SIGMA = 3.0
 the whole reached 0.93 (two views of a street, one half sky), that of the detail 0.33; true ones had at least 0.57 in
 detail."""
 
-MAD_SAMPLES = 1 << 14
-"""About as many samples make a median: its sigma is then known to one percent."""
+SPREAD_SAMPLES = 1 << 14
+"""About as many residuals tell their spread: a sigma is then known to one percent."""
 
 HEAVY_TAILS = 1.5
 """The finest level is solved with plain least squares unless the residuals' standard deviation exceeds this many times
@@ -130,12 +130,12 @@ class PairLevel:
     def share(self, valid: Bool[Tensor, " n"]) -> float:
         """Overlap as a share of the smaller map's valid pixels."""
         per_sample = self.size[0] * self.size[1] / self.known.numel()
-        return float(valid.sum()) / max(min(self._data[0], self._data[1] / per_sample), 1.0)
+        return float(valid.count_nonzero()) / max(min(self._data[0], self._data[1] / per_sample), 1.0)
 
     @cached_property
     def _data(self) -> tuple[int, int]:
         """Samples of the reference on data, pixels of the map on data."""
-        return int(self.known.sum()), int(self.moving.mask.sum())
+        return int(self.known.count_nonzero()), int(self.moving.mask.count_nonzero())
 
 
 @dataclass(frozen=True)
@@ -182,14 +182,19 @@ def residual_at(estimate: Estimate, level: PairLevel) -> tuple[Float[Tensor, "n 
     return estimate.value[0].exp() * sampled + estimate.value[1] - level.target, valid
 
 
+def _some(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) -> Float[Tensor, " chosen"]:
+    """Residuals enough to know their spread."""
+    thin = -(-len(valid) // SPREAD_SAMPLES)
+    return residual[::thin][valid[::thin]].reshape(-1)
+
+
 def mad_sigma(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) -> float:
     """1.4826 times the median absolute deviation: sigma where the residuals are Gaussian.
 
     At least a fifth of their standard deviation: where most of both maps is flat (unknown areas of occupancy maps) the
     median residual is zero, and a scale of zero would reject all that there is to align by.
     """
-    thin = -(-len(valid) // MAD_SAMPLES)
-    chosen = residual[::thin][valid[::thin]].reshape(-1)
+    chosen = _some(residual, valid)
     if chosen.numel() < 2:
         return 1.0
     return max(1.4826 * float((chosen - chosen.median()).abs().median()), 0.2 * float(chosen.std()), 1e-6)
@@ -219,7 +224,7 @@ def sane(estimate: Estimate) -> bool:
 
 def moved_share(estimate: Estimate, level: PairLevel, frozen: Bool[Tensor, " n"]) -> float:
     """Which share of the samples that a solve froze is valid no more, or newly so."""
-    return float((level.look(estimate.matrix)[1] ^ frozen).sum()) / max(float(frozen.sum()), 1.0)
+    return int((level.look(estimate.matrix)[1] ^ frozen).count_nonzero()) / max(int(frozen.count_nonzero()), 1)
 
 
 def no_worse(new: Estimate, old: Estimate, level: PairLevel, frozen: Bool[Tensor, " n"], min_overlap: float) -> bool:
@@ -251,6 +256,7 @@ def apart(ranked: Sequence[Estimate], frame: Frame) -> list[Estimate]:
 
 
 def heavy_tails(estimate: Estimate, level: PairLevel) -> bool:
+    """Are the residuals those of outliers beside noise?"""
     residual, valid = residual_at(estimate, level)
-    chosen = residual[valid]
+    chosen = _some(residual, valid)
     return chosen.numel() > 1 and float(chosen.std()) > HEAVY_TAILS * mad_sigma(residual, valid)

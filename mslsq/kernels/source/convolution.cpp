@@ -1,4 +1,5 @@
-// Convolution of rasters with a symmetric kernel along one axis; mslsq/alignment/sampling.py says what for.
+// Convolution of rasters with a symmetric kernel, and what pyramids and correlations need of it; mslsq/alignment/sampling.py
+// and pyramid.py say what for.
 
 #include <algorithm>
 #include <vector>
@@ -10,6 +11,9 @@ namespace mslsq {
 namespace MSLSQ_TARGET {
 namespace {
 
+constexpr i64 STRIP = 64;         // columns at a time: those of 57 rows are 29 KB
+constexpr i64 NEAR = i64(1) << 17;  // numbers that a cache of 1 MB holds
+
 // Any integer index folded at the centres of the first and the last of `size` pixels.
 inline i64 folded(i64 index, i64 size) {
     if (size == 1) return 0;
@@ -18,34 +22,54 @@ inline i64 folded(i64 index, i64 size) {
     return index < size ? index : period - index;
 }
 
-// to[i] = sum_t kernel[t] (before[t][i] + after[t][i]), t = 1 .. reach, and kernel[0] before[0][i].
-template <class T>
-void weighted_sum(const T* const* before, const T* const* after, const T* kernel, i64 reach, i64 length, T* to) {
+// to[i] = sum_t kernel[t] (at(-t)[i] + at(t)[i]), t = 1 .. reach, and kernel[0] at(0)[i].
+template <class T, class At>
+inline void weighted_sum(At at, const T* kernel, i64 reach, i64 length, T* to) {
     constexpr i64 BLOCK = 4;
     i64 i = 0;
     for (; i + BLOCK * TILE <= length; i += BLOCK * TILE) {
         vec<T> sum[BLOCK];
+        const T* middle = at(0) + i;
 #pragma GCC unroll 4
-        for (int b = 0; b < BLOCK; b++) sum[b] = load(before[0] + i + b * TILE) * kernel[0];
-        for (i64 t = 1; t <= reach; t++)
+        for (int b = 0; b < BLOCK; b++) sum[b] = load(middle + b * TILE) * kernel[0];
+        for (i64 t = 1; t <= reach; t++) {
+            const T *before = at(-t) + i, *after = at(t) + i;
 #pragma GCC unroll 4
             for (int b = 0; b < BLOCK; b++)
-                sum[b] = sum[b] + (load(before[t] + i + b * TILE) + load(after[t] + i + b * TILE)) * kernel[t];
+                sum[b] = sum[b] + (load(before + b * TILE) + load(after + b * TILE)) * kernel[t];
+        }
 #pragma GCC unroll 4
         for (int b = 0; b < BLOCK; b++) store(to + i + b * TILE, sum[b]);
     }
     for (; i < length; i++) {
-        T sum = before[0][i] * kernel[0];
-        for (i64 t = 1; t <= reach; t++) sum += (before[t][i] + after[t][i]) * kernel[t];
+        T sum = at(0)[i] * kernel[0];
+        for (i64 t = 1; t <= reach; t++) sum += (at(-t)[i] + at(t)[i]) * kernel[t];
         to[i] = sum;
     }
 }
 
 template <class T>
-void along_rows(const T* raster, i64 height, i64 width, const T* kernel, i64 reach, bool mirror, T* to) {
+void along_a_row(const T* line, const T* kernel, i64 reach, i64 width, T* to) {
+    weighted_sum<T>([line](i64 t) { return line + t; }, kernel, reach, width, to);
+}
+
+// each(y, x, have, numbers) for the strips of rows first, first + every, .. before last; rows[y] is there for every y
+// within reach.
+template <class T, class Each>
+void along_columns(const T* const* rows, const T* kernel, i64 reach, i64 width, i64 first, i64 last, i64 every, Each each) {
+    T found[STRIP];
+    for (i64 x = 0; x < width; x += STRIP) {
+        const i64 have = std::min(STRIP, width - x);
+        for (i64 y = first; y < last; y += every) {
+            weighted_sum<T>([rows, y, x](i64 t) { return rows[y + t] + x; }, kernel, reach, have, found);
+            each(y, x, have, found);
+        }
+    }
+}
+
+template <class T>
+void convolved_rows(const T* raster, i64 height, i64 width, const T* kernel, i64 reach, bool mirror, T* to) {
     std::vector<T> line(width + 2 * reach, T(0));
-    std::vector<const T*> before(reach + 1), after(reach + 1);
-    for (i64 t = 0; t <= reach; t++) before[t] = &line[reach - t], after[t] = &line[reach + t];
     for (i64 y = 0; y < height; y++) {
         const T* from = raster + y * width;
         std::copy_n(from, width, &line[reach]);
@@ -54,84 +78,121 @@ void along_rows(const T* raster, i64 height, i64 width, const T* kernel, i64 rea
                 line[reach - t] = from[folded(-t, width)];
                 line[reach + width - 1 + t] = from[folded(width - 1 + t, width)];
             }
-        weighted_sum(before.data(), after.data(), kernel, reach, width, to + y * width);
+        along_a_row(&line[reach], kernel, reach, width, to + y * width);
     }
 }
 
 template <class T>
-void along_columns(const T* raster, i64 height, i64 width, const T* kernel, i64 reach, bool mirror, i64 first, i64 last,
-                   T* to) {
+void convolved_columns(const T* raster, i64 height, i64 width, const T* kernel, i64 reach, bool mirror, T* to) {
     const std::vector<T> nothing(width, T(0));
-    std::vector<const T*> before(reach + 1), after(reach + 1);
-    auto row = [&](i64 y) {
-        if (y >= 0 && y < height) return raster + y * width;
-        return mirror ? raster + folded(y, height) * width : nothing.data();
-    };
-    for (i64 y = first; y < last; y++) {
-        for (i64 t = 0; t <= reach; t++) before[t] = row(y - t), after[t] = row(y + t);
-        weighted_sum(before.data(), after.data(), kernel, reach, width, to + y * width);
+    std::vector<const T*> rows(height + 2 * reach);
+    for (i64 y = -reach; y < height + reach; y++) {
+        const bool inside = y >= 0 && y < height;
+        rows[y + reach] = inside || mirror ? raster + (inside ? y : folded(y, height)) * width : nothing.data();
     }
+    along_columns(rows.data() + reach, kernel, reach, width, 0, height, 1,
+                  [&](i64 y, i64 x, i64 have, const T* found) { std::copy_n(found, have, to + y * width + x); });
 }
 
 // Normalised convolution: what the kernel makes of the data alone, over the share of it that lay on data; 0 where that
-// is below `least`. Outside is no data.
+// share is below `least`. Outside is no data. Of rows and columns every `every`-th, rows first to last of those.
 template <class T>
-void normalised(i64 count, i64 height, i64 width, const T* raster, const bool* mask, const T* kernel, i64 reach, T* to,
-                T* share) {
+class MaskedBlur {
+    const i64 height, width, reach, every;
+    const T* kernel;
+    const bool* mask;
+    std::vector<T> line, blurred, weight, full;
+    const std::vector<T> nothing;
+    std::vector<const T*> rows;  // of -reach to height + reach
     const T least = T(1e-6);
-    const i64 size = height * width;
-    std::vector<T> masked(size), across(size), weight(size);
-    for (i64 i = 0; i < size; i++) masked[i] = mask[i] ? T(1) : T(0);
-    along_rows(masked.data(), height, width, kernel, reach, false, across.data());
-    along_columns(across.data(), height, width, kernel, reach, false, 0, height, share);
-    for (i64 i = 0; i < size; i++) weight[i] = share[i] > least ? 1 / share[i] : T(0);
-    for (i64 k = 0; k < count; k++) {
-        const T* from = raster + k * size;
-        T* smooth = to + k * size;
-        for (i64 i = 0; i < size; i++) masked[i] = mask[i] ? from[i] : T(0);
-        along_rows(masked.data(), height, width, kernel, reach, false, across.data());
-        along_columns(across.data(), height, width, kernel, reach, false, 0, height, smooth);
-        for (i64 i = 0; i < size; i++) smooth[i] *= weight[i];
+
+    i64 columns() const { return (width + every - 1) / every; }
+
+    // The rows low to high of a plane, blurred along themselves; value(y, x) of what is data.
+    template <class Value>
+    void blur_rows(i64 low, i64 high, bool shares, Value value) {
+        for (i64 y = low; y < high; y++) {
+            T* to = &blurred[(y - low) * width];
+            const T*& row = rows[y + reach];
+            row = to;
+            const bool* known = mask + y * width;
+            const bool all = shares && std::all_of(known, known + width, [](bool k) { return k; });
+            if (all && !full.empty()) {
+                row = full.data();
+                continue;
+            }
+            for (i64 x = 0; x < width; x++) line[reach + x] = known[x] ? value(y, x) : T(0);
+            along_a_row(&line[reach], kernel, reach, width, to);
+            if (all) full.assign(to, to + width);
+        }
     }
-}
+
+public:
+    MaskedBlur(i64 height, i64 width, const bool* mask, const T* kernel, i64 reach, i64 every)
+        : height(height), width(width), reach(reach), every(every), kernel(kernel), mask(mask),
+          line(width + 2 * reach, T(0)), nothing(width, T(0)), rows(height + 2 * reach, nothing.data()) {}
+
+    void operator()(i64 count, const T* raster, i64 first, i64 last, T* to, T* share) {
+        const i64 tall = std::max(i64(16), NEAR / width - 2 * reach) / every, wide = columns();
+        const i64 out = (height + every - 1) / every * wide;
+        for (i64 begin = first; begin < last; begin += tall) {
+            const i64 end = std::min(last, begin + tall);
+            const i64 low = std::max(i64(0), begin * every - reach);
+            const i64 high = std::min(height, (end - 1) * every + reach + 1);
+            blurred.resize((high - low) * width);
+            weight.resize((end - begin) * wide);
+            for (i64 plane = -1; plane < count; plane++) {
+                if (plane < 0)
+                    blur_rows(low, high, true, [](i64, i64) { return T(1); });
+                else
+                    blur_rows(low, high, false, [&](i64 y, i64 x) { return raster[(plane * height + y) * width + x]; });
+                along_columns(rows.data() + reach, kernel, reach, width, begin * every, (end - 1) * every + 1, every,
+                              [&](i64 y, i64 x, i64 have, const T* found) {
+                                  const i64 at = y / every * wide + x / every;
+                                  T* own = &weight[at - begin * wide];
+                                  for (i64 k = 0, j = 0; k < have; k += every, j++) {
+                                      if (plane < 0) {
+                                          share[at + j] = found[k];
+                                          own[j] = found[k] > least ? 1 / found[k] : T(0);
+                                      } else {
+                                          to[plane * out + at + j] = found[k] * own[j];
+                                      }
+                                  }
+                              });
+            }
+        }
+    }
+};
 
 // Of two rasters where both hold data: the sums of their squared deviations from their channels' means, and of the
 // deviations' products.
 template <class T>
 void deviations(i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* to) {
+    constexpr i64 PIECE = 4096;
     double count = 0;
     for (i64 i = 0; i < n; i++) count += mask[i];
     to[0] = to[1] = to[2] = 0;
     for (i64 c = 0; c < channels; c++, a += n, b += n) {
-        constexpr i64 PIECE = 4096;
-        double mean_a = 0, mean_b = 0;
-        for (i64 first = 0; first < n; first += PIECE) {
-            T sum_a[TILE] = {}, sum_b[TILE] = {};
-            const i64 last = std::min(n, first + PIECE);
-            for (i64 i = first; i + TILE <= last; i += TILE)
-                for (int k = 0; k < TILE; k++) {
-                    sum_a[k] += mask[i + k] ? a[i + k] : T(0);
-                    sum_b[k] += mask[i + k] ? b[i + k] : T(0);
-                }
-            for (i64 i = last - (last - first) % TILE; i < last; i++)
-                if (mask[i]) sum_a[0] += a[i], sum_b[0] += b[i];
-            for (int k = 0; k < TILE; k++) mean_a += sum_a[k], mean_b += sum_b[k];
-        }
-        const T ma = T(mean_a / std::max(count, 1.0)), mb = T(mean_b / std::max(count, 1.0));
-        for (i64 first = 0; first < n; first += PIECE) {
-            T aa[TILE] = {}, bb[TILE] = {}, ab[TILE] = {};
-            const i64 last = std::min(n, first + PIECE);
-            for (i64 i = first; i + TILE <= last; i += TILE)
-                for (int k = 0; k < TILE; k++) {
-                    const T x = mask[i + k] ? a[i + k] - ma : T(0), y = mask[i + k] ? b[i + k] - mb : T(0);
-                    aa[k] += x * x, bb[k] += y * y, ab[k] += x * y;
-                }
-            for (i64 i = last - (last - first) % TILE; i < last; i++)
-                if (mask[i]) {
-                    const T x = a[i] - ma, y = b[i] - mb;
-                    aa[0] += x * x, bb[0] += y * y, ab[0] += x * y;
-                }
-            for (int k = 0; k < TILE; k++) to[0] += aa[k], to[1] += bb[k], to[2] += ab[k];
+        T mean[2] = {0, 0};
+        // The first time around the means, then what deviates from them.
+        for (int around = 0; around < 2; around++) {
+            double total[3] = {0, 0, 0};
+            for (i64 first = 0; first < n; first += PIECE) {
+                T sums[3][TILE] = {};
+                auto add = [&](i64 i, int k) {
+                    const T x = mask[i] ? a[i] - mean[0] : T(0), y = mask[i] ? b[i] - mean[1] : T(0);
+                    sums[0][k] += around ? x * x : x, sums[1][k] += around ? y * y : y, sums[2][k] += x * y;
+                };
+                const i64 last = std::min(n, first + PIECE), whole = first + (last - first) / TILE * TILE;
+                for (i64 i = first; i < whole; i += TILE)
+                    for (int k = 0; k < TILE; k++) add(i + k, k);
+                for (i64 i = whole; i < last; i++) add(i, 0);
+                for (int s = 0; s < 3; s++)
+                    for (int k = 0; k < TILE; k++) total[s] += sums[s][k];
+            }
+            for (int s = 0; s < 2; s++) mean[s] = T(total[s] / std::max(count, 1.0));
+            if (around)
+                for (int s = 0; s < 3; s++) to[s] += total[s];
         }
     }
 }
@@ -144,16 +205,13 @@ void deviations(i64 channels, i64 n, const T* a, const T* b, const bool* mask, d
     (i64 count, i64 height, i64 width, const T* raster, i64 reach, const T* kernel, i64 along, i64 mirror, T* to) {  \
         for (i64 k = 0; k < count; k++) {                                                                            \
             const i64 at = k * height * width;                                                                       \
-            if (along)                                                                                               \
-                along_rows<T>(raster + at, height, width, kernel, reach, mirror, to + at);                           \
-            else                                                                                                     \
-                along_columns<T>(raster + at, height, width, kernel, reach, mirror, 0, height, to + at);             \
+            (along ? convolved_rows<T> : convolved_columns<T>)(raster + at, height, width, kernel, reach, mirror, to + at); \
         }                                                                                                            \
     }                                                                                                                \
     MSLSQ_EXPORT(masked_blur, type)                                                                                  \
-    (i64 count, i64 height, i64 width, const T* raster, const bool* mask, i64 reach, const T* kernel, T* smooth,     \
-     T* share) {                                                                                                     \
-        normalised<T>(count, height, width, raster, mask, kernel, reach, smooth, share);                             \
+    (i64 count, i64 height, i64 width, const T* raster, const bool* mask, i64 reach, const T* kernel, i64 every,     \
+     i64 first, i64 last, T* smooth, T* share) {                                                                     \
+        MaskedBlur<T>(height, width, mask, kernel, reach, every)(count, raster, first, last, smooth, share);         \
     }                                                                                                                \
     MSLSQ_EXPORT(deviations, type)                                                                                   \
     (i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* sums) {                                  \
