@@ -1,5 +1,6 @@
 """One hypothesis about a pair of maps, and how it is judged on a level."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,6 +32,10 @@ SPREAD_SAMPLES = 1 << 14
 HEAVY_TAILS = 1.5
 """The finest level is solved with plain least squares unless the residuals' standard deviation exceeds this many times
 their MAD sigma: then outliers are real (moved objects, unknown areas) and the robust loss stays."""
+
+
+CORNERS = np.array([[-1.0, -1, 1], [1, -1, 1], [1, 1, 1], [-1, 1, 1], [0, 0, 1]])
+"""Of the reference's square in normalised coordinates, and its middle."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +88,11 @@ class PairLevel:
         return self.planes.T
 
     @cached_property
-    def geometry(self) -> Float[np.ndarray, "6"]:
+    def geometry(self) -> Float[Tensor, "6"]:
         """Where the samples are, for `passes`: the first one's normalised coordinates and their step, and `to_level`."""
         x, y = (-self.frame.centre / self.frame.half).tolist()
-        return np.array([x, y, self.stride * self.factor / self.frame.half, *self.to_level.tolist()])
+        step = self.stride * self.factor / self.frame.half
+        return torch.tensor([x, y, step, *self.to_level.tolist()], dtype=torch.float64)
 
     def look(self, matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
         """The map's values at the warped samples, and which samples fall on data of both.
@@ -176,16 +182,26 @@ def judge(estimate: Estimate, level: PairLevel) -> Estimate:
     return replace(estimate, **level.judgement(estimate.matrix))
 
 
-def residual_at(estimate: Estimate, level: PairLevel) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
-    """exp(α) · map + b - reference at every sample, and which samples are valid."""
+def with_overlap(estimate: Estimate, level: PairLevel) -> Estimate:
+    """The estimate with correlation and overlap alone: at a third of the time, where nothing is decided by them."""
     sampled, valid = level.look(estimate.matrix)
-    return estimate.value[0].exp() * sampled + estimate.value[1] - level.target, valid
+    return replace(estimate, ncc=float(masked_ncc(sampled.T, level.planes, valid)), overlap=level.share(valid))
 
 
-def _some(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) -> Float[Tensor, " chosen"]:
-    """Residuals enough to know their spread."""
-    thin = -(-len(valid) // SPREAD_SAMPLES)
-    return residual[::thin][valid[::thin]].reshape(-1)
+def residual_at(
+    estimate: Estimate, level: PairLevel, every: int = 1
+) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
+    """exp(α) · map + b - reference at every sample, or every so many, and which samples are valid."""
+    sampled, valid = level.look(estimate.matrix)
+    gain, bias = estimate.value.tolist()
+    return sampled[::every] * math.exp(gain) + bias - level.target[::every], valid[::every]
+
+
+def spread_at(estimate: Estimate, level: PairLevel) -> tuple[float, float]:
+    """`mad_sigma` of the residuals and their standard deviation, from samples enough."""
+    residual, valid = residual_at(estimate, level, -(-len(level.known) // SPREAD_SAMPLES))
+    chosen = residual[valid]
+    return mad_sigma(residual, valid), float(chosen.std()) if chosen.numel() > 1 else 0.0
 
 
 def mad_sigma(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) -> float:
@@ -194,7 +210,7 @@ def mad_sigma(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) 
     At least a fifth of their standard deviation: where most of both maps is flat (unknown areas of occupancy maps) the
     median residual is zero, and a scale of zero would reject all that there is to align by.
     """
-    chosen = _some(residual, valid)
+    chosen = residual[valid].reshape(-1)
     if chosen.numel() < 2:
         return 1.0
     return max(1.4826 * float((chosen - chosen.median()).abs().median()), 0.2 * float(chosen.std()), 1e-6)
@@ -215,11 +231,12 @@ def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"
 
 def sane(estimate: Estimate) -> bool:
     """Are warp and values finite, and is the warp not turned over?"""
-    if not (bool(estimate.matrix.isfinite().all()) and bool(estimate.value.isfinite().all())):
+    matrix = estimate.matrix.numpy(force=True)
+    if not (np.isfinite(matrix).all() and bool(estimate.value.isfinite().all())):
         return False
-    corner = estimate.matrix.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1], [0, 0]])
-    (a, b), (c, d) = (estimate.matrix[:2, :2] / estimate.matrix[2, 2]).tolist()
-    return a * d - b * c >= 0.02 and bool(project(estimate.matrix, corner).isfinite().all())
+    (a, b), (c, d) = matrix[:2, :2] / matrix[2, 2]
+    ahead = CORNERS @ matrix[2] > 1e-9
+    return bool(a * d - b * c >= 0.02 and ahead.all())
 
 
 def moved_share(estimate: Estimate, level: PairLevel, frozen: Bool[Tensor, " n"]) -> float:
@@ -245,18 +262,18 @@ def no_worse(new: Estimate, old: Estimate, level: PairLevel, frozen: Bool[Tensor
 
 def apart(ranked: Sequence[Estimate], frame: Frame) -> list[Estimate]:
     """In order, without those whose corners are within two pixels of an earlier one's."""
-    corner = ranked[0].matrix.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
-    kept: list[Estimate] = []
+    kept: list[tuple[Estimate, np.ndarray]] = []
     for estimate in ranked:
-        where = project(estimate.matrix, corner)
-        distances = [float((where - project(k.matrix, corner)).norm(dim=-1).mean()) * frame.half for k in kept]
+        homogeneous = CORNERS[:4] @ estimate.matrix.numpy(force=True).T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            where = np.where(homogeneous[:, 2:] > 1e-9, homogeneous[:, :2] / homogeneous[:, 2:], np.nan)
+        distances = [np.linalg.norm(where - other, axis=1).mean() * frame.half for _, other in kept]
         if all(not distance <= 2.0 for distance in distances):
-            kept.append(estimate)
-    return kept
+            kept.append((estimate, where))
+    return [estimate for estimate, _ in kept]
 
 
 def heavy_tails(estimate: Estimate, level: PairLevel) -> bool:
     """Are the residuals those of outliers beside noise?"""
-    residual, valid = residual_at(estimate, level)
-    chosen = _some(residual, valid)
-    return chosen.numel() > 1 and float(chosen.std()) > HEAVY_TAILS * mad_sigma(residual, valid)
+    sigma, deviation = spread_at(estimate, level)
+    return deviation > HEAVY_TAILS * sigma

@@ -21,6 +21,7 @@ from mslsq.alignment.estimate import (
     moved_share,
     no_worse,
     sane,
+    with_overlap,
     with_values,
 )
 from mslsq.alignment.models import MODELS, Frame
@@ -126,7 +127,8 @@ class _Pair:
             for model in self.growth if position == coarsest else [self.options.model]:
                 loss = self.loss_at(position, hypotheses[0])
                 refined = refine(hypotheses, level, model, loss, self.freedom, *self.effort(position))
-                kept = [judge(r.estimate, level) for r in refined if sane(r.estimate)]
+                look = judge if model == self.options.model else with_overlap
+                kept = [look(r.estimate, level) for r in refined if sane(r.estimate)]
                 if not kept:
                     return None, status
                 hypotheses = apart(sorted(kept, key=lambda h: -h.score), self.frame)

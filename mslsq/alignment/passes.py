@@ -57,7 +57,7 @@ def seen(
     rows, columns = level.grid
     values = coefficients.new_empty((coefficients.shape[0], rows * columns))
     valid = torch.empty(rows * columns, dtype=torch.bool)
-    H = np.ascontiguousarray(matrix.numpy(), dtype=np.float64)
+    H = matrix.to(torch.float64).contiguous()
 
     def part(first: int, last: int) -> None:
         _WARPED(
@@ -87,10 +87,11 @@ def normal_equations(
     coefficients = level.moving.coefficients
     rows, columns = level.grid
     strips = -(-rows // STRIP)
-    sums = np.zeros((strips, 2 + _SIDE * _SIDE))
-    held = value * freedom
-    settings = np.array([math.exp(min(held[0], LARGEST_LOG_GAIN)), held[1], *freedom, scale])
-    H = np.ascontiguousarray(matrix, dtype=np.float64)
+    sums = torch.zeros((strips, 2 + _SIDE * _SIDE), dtype=torch.float64)
+    log_gain, bias = (value * freedom).tolist()
+    gain = math.exp(min(log_gain, LARGEST_LOG_GAIN))
+    settings = torch.tensor([gain, bias, *freedom.tolist(), scale], dtype=torch.float64)
+    H = torch.from_numpy(np.ascontiguousarray(matrix, dtype=np.float64))
 
     def part(first: int, last: int) -> None:
         _PHOTOMETRIC(
@@ -99,7 +100,7 @@ def normal_equations(
         )  # fmt: skip
 
     in_parts(part, strips, torch.get_num_threads())
-    total = sums.sum(0)
+    total = sums.numpy().sum(0)
     unknowns = tangent + 2
     products = total[2:].reshape(_SIDE, _SIDE)[: unknowns + 1, : unknowns + 1]
     lower = products[:unknowns, :unknowns]

@@ -11,7 +11,7 @@ from torch import Tensor
 import mslsq
 from mslsq.alignment import passes
 from mslsq.alignment.descent import descend
-from mslsq.alignment.estimate import Estimate, PairLevel, mad_sigma, residual_at
+from mslsq.alignment.estimate import Estimate, PairLevel, spread_at
 from mslsq.alignment.models import MODELS, Warp
 from mslsq.alignment.objective import LOSSES, photometric_problem
 
@@ -49,9 +49,10 @@ def refine(
 ) -> list[Refined]:
     """The minimum from each estimate on one level; the samples valid there are frozen. `precision`: coarse or finest."""
     kind: type[Warp] = MODELS[model]
-    looks = [residual_at(estimate, level) for estimate in estimates]
-    valid = [mask for _, mask in looks]
-    scales = [1.0 if loss is None else LOSSES[loss].tuning * mad_sigma(*look) for look in looks]
+    valid, scales = [], []
+    for estimate in estimates:
+        valid.append(level.look(estimate.matrix)[1])
+        scales.append(1.0 if loss is None else LOSSES[loss].tuning * spread_at(estimate, level)[0])
     if not passes.knows(kind, loss, level.planes.device):
         return _by_solve(estimates, level, model, loss, freedom, max_steps, precision, valid, scales)
     return [

@@ -7,7 +7,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq.alignment import passes
-from mslsq.alignment.estimate import Estimate, PairLevel, mad_sigma, residual_at
+from mslsq.alignment.estimate import Estimate, PairLevel, spread_at
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.objective import photometric_problem
 from mslsq.alignment.options import Options
@@ -22,11 +22,11 @@ def tangent_covariance(
     The prefilter correlates neighbouring residuals, so that n samples hold only n / 4πσ² independent ones (12.6 at 1
     px). The noise is that of the MAD. NaN where the samples leave a direction undetermined.
     """
-    residual, valid = residual_at(estimate, level)
+    valid = level.look(estimate.matrix)[1]
     correlated = max(1.0, 4 * torch.pi * options.prefilter**2)
-    by_passes = passes.knows(MODELS[options.model], None, residual.device)
+    by_passes = passes.knows(MODELS[options.model], None, level.planes.device)
     inverse = (_by_a_pass if by_passes else _by_covariance)(estimate, level, options.model, freedom, valid)
-    return mad_sigma(residual, valid) ** 2 * correlated * inverse
+    return spread_at(estimate, level)[0] ** 2 * correlated * inverse
 
 
 SMALLEST_EIGENVALUE = 1e-12
@@ -74,8 +74,8 @@ def corner_sigma(estimate: Estimate, covariance: Tensor, frame: Frame, model: st
     derivative."""
     warp = MODELS[model].from_matrix(estimate.matrix)
     side = frame.centre / frame.half
-    corner = side * side.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
     eye = torch.eye(2, dtype=side.dtype, device=side.device)
-    derivative = torch.func.vmap(lambda point: warp.pull_back(eye, point))(corner)
+    corners = side * side.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+    derivative = torch.stack([warp.pull_back(eye, corner) for corner in corners])
     variance = torch.einsum("pik,kl,pil->", derivative, covariance, derivative) / 4
     return float(variance.clamp(min=0).sqrt()) * frame.half

@@ -46,41 +46,70 @@ void project(const Grid<T>& grid, const double* H, i64 row, i64 first, i64 have,
     }
 }
 
-// rho(s) and its two derivatives, as losses.py has them.
 enum Loss : i64 { SQUARES, CAUCHY, HUBER, TUKEY, GEMAN_MCCLURE };
 
+// What a loss makes of squared residuals, as losses.py has it: rho, and of Triggs' correction the factors of residual
+// and Jacobian: with the root of rho', what is left of the curvature along the residual, where that is a tenth at least
+// (linearize/robust.py).
 struct Robust {
-    double rho, slope, curvature;
+    double rho = 0;
+    double by_residual[CHUNK], by_jacobian[CHUNK];
 
-    // Of Triggs' correction: the share of the curvature along the residual that is left, as in linearize/robust.py.
-    double kept(double s) const {
-        const double share = slope > 0 ? 1 + 2 * s * curvature / slope : 1;
-        return share >= 0.1 ? std::sqrt(share) : 1;
+    // rho of CHUNK samples is `sum(z)`, rho' and rho'' c² / rho' are `slope(z)` and `bend(z)`, z = s / c².
+    template <class Slope, class Bend>
+    void weigh(const double* z, const bool* use, i64 have, bool curved, Slope slope, Bend bend) {
+        for (i64 k = 0; k < have; k++) {
+            const double share = curved ? 1 + 2 * z[k] * bend(z[k]) : 1;
+            const double root = std::sqrt(use[k] ? slope(z[k]) : 0), kept = std::sqrt(share >= 0.1 ? share : 1);
+            by_residual[k] = root / kept, by_jacobian[k] = root * kept;
+        }
+    }
+
+    // Sums of logarithms by products of eight: few logarithms, and those of one vector.
+    static double sum_of_log1p(const double* z, const bool* use, i64 have) {
+        double sum = 0;
+        for (i64 k = 0; k < have; k += TILE) {
+            double product = 1;
+            bool large = false;
+            const i64 end = k + TILE < have ? k + TILE : have;
+            for (i64 j = k; j < end; j++) {
+                large |= !(z[j] < 1e30);
+                product *= use[j] ? 1 + z[j] : 1;
+            }
+            if (!large)
+                sum += std::log(product);
+            else
+                for (i64 j = k; j < end; j++) sum += use[j] ? std::log1p(z[j]) : 0;
+        }
+        return sum;
+    }
+
+    void operator()(i64 loss, double c2, const double* z, const bool* use, i64 have, bool curved) {
+        double sum = 0;
+        switch (loss) {
+            case CAUCHY:
+                weigh(z, use, have, curved, [](double z) { return 1 / (1 + z); }, [](double z) { return -1 / (1 + z); });
+                sum = sum_of_log1p(z, use, have);
+                break;
+            case HUBER:
+                weigh(z, use, have, curved, [](double z) { return z <= 1 ? 1 : 1 / std::sqrt(z); },
+                      [](double z) { return z <= 1 ? 0 : -0.5 / z; });
+                for (i64 k = 0; k < have; k++) sum += !use[k] ? 0 : z[k] <= 1 ? z[k] : 2 * std::sqrt(z[k]) - 1;
+                break;
+            case TUKEY:
+                weigh(z, use, have, curved, [](double z) { return z < 1 ? (1 - z) * (1 - z) : 0; },
+                      [](double z) { return z < 1 ? -2 / (1 - z) : 0; });
+                for (i64 k = 0; k < have; k++)
+                    sum += !use[k] ? 0 : z[k] < 1 ? z[k] * (1 - z[k] * (1 - z[k] / 3)) : 1.0 / 3;
+                break;
+            default:
+                weigh(z, use, have, curved, [](double z) { return 1 / ((1 + z) * (1 + z)); },
+                      [](double z) { return -2 / (1 + z); });
+                for (i64 k = 0; k < have; k++) sum += use[k] ? z[k] / (1 + z[k]) : 0;
+        }
+        rho += c2 * sum;
     }
 };
-
-inline Robust robust(i64 loss, double s, double c2) {
-    const double z = s / c2;
-    switch (loss) {
-        case CAUCHY:
-            return {c2 * std::log1p(z), 1 / (1 + z), -1 / ((1 + z) * (1 + z) * c2)};
-        case HUBER: {
-            if (z <= 1) return {s, 1, 0};
-            const double root = std::sqrt(z);
-            return {c2 * (2 * root - 1), 1 / root, -0.5 / (root * s)};
-        }
-        case TUKEY: {
-            if (z >= 1) return {c2 / 3, 0, 0};
-            return {s * (1 - z * (1 - z / 3)), (1 - z) * (1 - z), -2 * (1 - z) / c2};
-        }
-        case GEMAN_MCCLURE: {
-            const double share = 1 / (1 + z);
-            return {s * share, share * share, -2 * share * share * share / c2};
-        }
-        default:
-            return {s, 1, 0};
-    }
-}
 
 // to[a, b] += the products of columns a >= b, CHUNK numbers each (zeros behind the last), as sums of eight.
 template <class T>
@@ -99,25 +128,38 @@ void add_products(const T (*columns)[CHUNK], int count, i64 have, vec<T>* to) {
         }
 }
 
-// The warp's columns of one channel's Jacobian: models.Warp.pull_back.
+// The warp's columns of one channel's Jacobian: models.Warp.pull_back. Column by column, so that each is a loop over
+// samples that the compiler makes vectors of.
 template <class T>
 void pull_back(const Seen& s, const double* H, double to_normalised, const T* gx, const T* gy, int tangent, i64 have,
                T (*columns)[CHUNK]) {
+    double r0[CHUNK], r1[CHUNK], r2[CHUNK];
     for (i64 k = 0; k < have; k++) {
-        const double inverse = s.depth[k] > 0 ? 1 / s.depth[k] : -1 / s.depth[k];
-        const double a = gx[k] * to_normalised * inverse, b = gy[k] * to_normalised * inverse;
-        const double c = -(a * s.moved_x[k] + b * s.moved_y[k]);
-        const double r0 = a * H[0] + b * H[3] + c * H[6], r1 = a * H[1] + b * H[4] + c * H[7];
-        const double r2 = a * H[2] + b * H[5] + c * H[8], x = s.x[k], y = s.y[k];
-        const double all[8] = {r0, r1, x * r1 - y * r0, x * r0 + y * r1, x * r0 - y * r1, y * r0 + x * r1, x * r2, y * r2};
-        for (int j = 0; j < tangent; j++) columns[j][k] = T(all[j]);
+        const double factor = to_normalised / std::fabs(s.depth[k]);
+        const double a = gx[k] * factor, b = gy[k] * factor, c = -(a * s.moved_x[k] + b * s.moved_y[k]);
+        r0[k] = a * H[0] + b * H[3] + c * H[6];
+        r1[k] = a * H[1] + b * H[4] + c * H[7];
+        r2[k] = a * H[2] + b * H[5] + c * H[8];
     }
+    const auto column = [&](int j, auto entry) {
+        if (j >= tangent) return;
+        T* to = columns[j];
+        for (i64 k = 0; k < have; k++) to[k] = T(entry(k));
+    };
+    column(0, [&](i64 k) { return r0[k]; });
+    column(1, [&](i64 k) { return r1[k]; });
+    column(2, [&](i64 k) { return s.x[k] * r1[k] - s.y[k] * r0[k]; });
+    column(3, [&](i64 k) { return s.x[k] * r0[k] + s.y[k] * r1[k]; });
+    column(4, [&](i64 k) { return s.x[k] * r0[k] - s.y[k] * r1[k]; });
+    column(5, [&](i64 k) { return s.y[k] * r0[k] + s.x[k] * r1[k]; });
+    column(6, [&](i64 k) { return s.x[k] * r2[k]; });
+    column(7, [&](i64 k) { return s.y[k] * r2[k]; });
 }
 
 template <class T>
 struct Accumulator {
     vec<T> products[(UNKNOWNS + 2) * (UNKNOWNS + 2)] = {};
-    double rho = 0, count = 0;
+    double count = 0;
 };
 
 template <class T>
@@ -162,9 +204,10 @@ void photometric(Spline<T> spline, Grid<T> grid, const T* target, const bool* va
     std::vector<T> room(3 * CHUNK * channels);
     T *value = room.data(), *gx = value + CHUNK * channels, *gy = gx + CHUNK * channels;
     T columns[UNKNOWNS + 2][CHUNK] = {};
-    T by_jacobian[CHUNK], by_residual[CHUNK];
+    double z[CHUNK];
     for (i64 strip = first; strip < last; strip++) {
         Accumulator<T> total;
+        Robust robust;
         for (i64 row = strip * tall; row < std::min(rows, (strip + 1) * tall); row++)
             for (i64 begin = 0; begin < grid.columns; begin += CHUNK) {
                 const i64 have = std::min(CHUNK, grid.columns - begin), offset = row * grid.columns + begin;
@@ -188,17 +231,13 @@ void photometric(Spline<T> spline, Grid<T> grid, const T* target, const bool* va
                 const i64 end = (have + TILE - 1) / TILE * TILE;
                 for (i64 k = 0; k < have; k++) total.count += here[k];
                 if (loss != SQUARES) {
-                    for (i64 k = 0; k < have; k++) {
-                        double squared = 0;
-                        for (i64 c = 0; c < channels; c++) {
+                    std::fill_n(z, have, 0.0);
+                    for (i64 c = 0; c < channels; c++)
+                        for (i64 k = 0; k < have; k++) {
                             const double r = gain * value[c * CHUNK + k] + bias - target[c * n + offset + k];
-                            squared += r * r;
+                            z[k] += r * r / c2;
                         }
-                        const Robust one = robust(loss, squared, c2);
-                        const double root = here[k] ? std::sqrt(one.slope) : 0, kept = channels == 1 ? one.kept(squared) : 1;
-                        by_jacobian[k] = T(root * kept), by_residual[k] = T(root / kept);
-                        total.rho += here[k] ? one.rho : 0.0;
-                    }
+                    robust(loss, c2, z, here, have, channels == 1);
                 }
                 for (i64 c = 0; c < channels; c++) {
                     const T *v = value + c * CHUNK, *t = target + c * n + offset;
@@ -212,8 +251,8 @@ void photometric(Spline<T> spline, Grid<T> grid, const T* target, const bool* va
                     }
                     if (loss != SQUARES) {
                         for (int j = 0; j + 1 < count; j++)
-                            for (i64 k = 0; k < have; k++) columns[j][k] *= by_jacobian[k];
-                        for (i64 k = 0; k < have; k++) r[k] *= by_residual[k];
+                            for (i64 k = 0; k < have; k++) columns[j][k] *= T(robust.by_jacobian[k]);
+                        for (i64 k = 0; k < have; k++) r[k] *= T(robust.by_residual[k]);
                     }
                     for (int j = 0; j < count; j++)
                         for (i64 k = have; k < end; k++) columns[j][k] = 0;
@@ -230,7 +269,7 @@ void photometric(Spline<T> spline, Grid<T> grid, const T* target, const bool* va
                 for (int k = 0; k < TILE; k++) sum += double(parts[k]);
                 to[2 + a * stride + b] = sum;
             }
-        to[1] = loss == SQUARES ? to[2 + (count - 1) * (stride + 1)] : total.rho;
+        to[1] = loss == SQUARES ? to[2 + (count - 1) * (stride + 1)] : robust.rho;
     }
 }
 
