@@ -5,6 +5,8 @@ Psarakis, "Parametric image alignment using enhanced correlation coefficient max
 similarity: `sim2` is found as an affine warp.
 """
 
+from typing import Any
+
 import cv2
 import numpy as np
 
@@ -35,6 +37,7 @@ def align(reference: np.ndarray, moving: np.ndarray, model: str, levels: int = 4
     warp = np.eye(3, dtype=np.float32)
     warp[:2, 2] = x * scale, y * scale
     motion = MOTIONS[model]
+    no_mask: Any = None  # which the stubs of OpenCV do not know of
     for level in range(coarse, -1, -1):
         shrink = np.diag([2.0**-level, 2.0**-level, 1.0]).astype(np.float32)
         at_level = shrink @ warp @ np.linalg.inv(shrink)
@@ -43,7 +46,7 @@ def align(reference: np.ndarray, moving: np.ndarray, model: str, levels: int = 4
         rows = 3 if motion == cv2.MOTION_HOMOGRAPHY else 2
         try:
             _, found = cv2.findTransformECC(
-                references[level], movings[level], np.ascontiguousarray(at_level[:rows]), motion, steps, None, 1
+                references[level], movings[level], np.ascontiguousarray(at_level[:rows]), motion, steps, no_mask, 1
             )
         except cv2.error:
             return np.full((3, 3), np.nan)

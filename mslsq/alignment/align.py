@@ -138,10 +138,14 @@ def align(
 class _Prepared:
     """One map, ready: values, mask, channels, and its pyramids by number of levels and standardisation."""
 
-    def __init__(self, values: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"]):
+    def __init__(
+        self,
+        values: Float[Tensor, "channels height width"],
+        mask: Bool[Tensor, "height width"],
+        mean_and_spread: tuple[float, float],
+    ):
         self.values, self.mask = values, mask
-        spread, mean = torch.std_mean(values if bool(mask.all()) else values[:, mask])
-        self.mean, self.spread = float(mean), float(spread)
+        self.mean, self.spread = mean_and_spread
         self._pyramids: dict[Any, list[Level]] = {}
 
     def pyramid(self, levels: int, mean: float, spread: float, prefilter: float) -> list[Level]:
@@ -195,8 +199,21 @@ def _prepare(maps: Sequence[Any], masks: Sequence[Any] | None) -> tuple[list[Any
         reasons.append(reason or state.sentence)
     usable = [r for r in rasters if r is not None]
     if len({r[0].shape[0] for r in usable}) > 1:
-        rasters = [None if r is None else (r[0].mean(0, keepdim=True), r[1]) for r in rasters]
+        rasters = [None if r is None else _grey(*r) for r in rasters]
     return [None if r is None else _Prepared(*r) for r in rasters], states, reasons
+
+
+def _grey(
+    values: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"], _: Any
+) -> tuple[Tensor, Tensor, tuple[float, float]]:
+    """The mean of the channels."""
+    grey = values.mean(0, keepdim=True)
+    return grey, mask, _mean_and_spread(grey[:, mask])
+
+
+def _mean_and_spread(values: Tensor) -> tuple[float, float]:
+    spread, mean = torch.std_mean(values)
+    return float(mean), float(spread)
 
 
 def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
@@ -220,18 +237,18 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
         return None, MapStatus.NO_DATA, ""
     complete = bool(known.all())
     data = values if complete else values[:, known]
-    if int(known.count_nonzero()) < FEWEST_PIXELS or min(known.shape) < SMALLEST_SIDE:
+    count = int(known.count_nonzero())
+    if count < FEWEST_PIXELS or min(known.shape) < SMALLEST_SIDE:
         given = (
-            f"({int(known.count_nonzero())} valid pixels in {known.shape[1]} x {known.shape[0]}; at least {FEWEST_PIXELS}, "
+            f"({count} valid pixels in {known.shape[1]} x {known.shape[0]}; at least {FEWEST_PIXELS}, "
             f"and {SMALLEST_SIDE} along the short side, are needed.)"
         )
         return None, MapStatus.TOO_SMALL, f"{MapStatus.TOO_SMALL.sentence} {given}"
-    spread = float(data.std())
+    mean, spread = _mean_and_spread(data)
     if spread <= 1e-9 * max(-float(data.min()), float(data.max())) or spread == 0.0:
         return None, MapStatus.CONSTANT, ""
-    if complete:
-        return (values, known), MapStatus.ALIGNED, ""
-    return (torch.where(known, values, torch.zeros_like(values)), known), MapStatus.ALIGNED, ""
+    filled = values if complete else torch.where(known, values, torch.zeros_like(values))
+    return (filled, known, (mean, spread)), MapStatus.ALIGNED, ""
 
 
 def _result(

@@ -4,14 +4,16 @@ A pair of maps is placed by some ten small solves, most of them on levels of a f
 0.03 ms, and a call of `mslsq.solve`, which knows nothing of that, 20 ms. The minimum is the same: tests compare.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 import mslsq
-from mslsq.alignment.models import Warp
+from mslsq.alignment.models import Affine, Homography, Rigid, Similarity, Translation, Warp
 from mslsq.alignment.passes import NormalEquations
 
 FIRST_DAMPING = 1e-4
@@ -31,13 +33,13 @@ SUFFICIENT = 1e-4
 
 
 class Descent(NamedTuple):
-    """Where a solve ended, why, and its costs ½Σρ: at the start and after every accepted step."""
+    """Where a solve ended and why, its costs ½Σρ at the start and after every accepted step, its last linearization."""
 
     matrix: Float[np.ndarray, "3 3"]
     value: Float[np.ndarray, "2"]
     status: mslsq.Status
     costs: list[float]
-    samples: int
+    normal: NormalEquations
 
 
 def descend(
@@ -58,7 +60,7 @@ def descend(
     costs, status = [at.cost], mslsq.Status.MAX_STEPS
     free = np.concatenate([np.ones(kind.tangent_dim), freedom]) > 0
     if not np.isfinite(at.cost):
-        return Descent(matrix, value, mslsq.Status.NON_FINITE, costs, at.samples)
+        return Descent(matrix, value, mslsq.Status.NON_FINITE, costs, at)
     damping = FIRST_DAMPING
     for _ in range(max_steps):
         step, promised = _step(at, free, damping)
@@ -69,7 +71,7 @@ def descend(
         if damping <= RESOLVED and 2 * promised <= share**2 * variance:
             status = mslsq.Status.COST_TOLERANCE
             break
-        moved = matrix @ kind.step_matrix(step[:-2])
+        moved = matrix @ step_matrix(kind, step[:-2])
         moved = moved / moved[2, 2]
         trial = evaluate(moved, value + step[-2:])
         if np.isfinite(trial.cost) and at.cost - trial.cost > SUFFICIENT * promised:
@@ -88,7 +90,7 @@ def descend(
         if damping > LARGEST_DAMPING:
             status = mslsq.Status.STALLED
             break
-    return Descent(matrix, value, status, costs, at.samples)
+    return Descent(matrix, value, status, costs, at)
 
 
 def _step(at: NormalEquations, free: np.ndarray, damping: float) -> tuple[np.ndarray | None, float]:
@@ -106,3 +108,39 @@ def _step(at: NormalEquations, free: np.ndarray, damping: float) -> tuple[np.nda
         return None, 0.0
     promised = 0.5 * float(step @ (damping * np.where(free, diagonal, 0.0) * step - at.gradient))
     return (step, promised) if promised >= 0 else (None, 0.0)
+
+
+def step_matrix(kind: type[Warp], step: Float[np.ndarray, " tangent"]) -> Float[np.ndarray, "3 3"]:
+    """R(ξ) of one step of a model, with lower right entry 1."""
+    if kind in STEP_MATRICES:
+        return STEP_MATRICES[kind](step)
+    taken = kind.identity(dtype=torch.float64).retract(torch.from_numpy(step)).matrix().numpy()
+    return taken / taken[2, 2]
+
+
+def _shift(step: Float[np.ndarray, "2"]) -> Float[np.ndarray, "3 3"]:
+    return np.array([[1.0, 0.0, step[0]], [0.0, 1.0, step[1]], [0.0, 0.0, 1.0]])
+
+
+def _turn(step: Float[np.ndarray, " tangent"]) -> Float[np.ndarray, "3 3"]:
+    grown = math.exp(step[3]) if len(step) == 4 else 1.0
+    c, s = grown * math.cos(step[2]), grown * math.sin(step[2])
+    return np.array([[c, -s, step[0]], [s, c, step[1]], [0.0, 0.0, 1.0]])
+
+
+def _sum_of_generators(step: Float[np.ndarray, " tangent"]) -> Float[np.ndarray, "3 3"]:
+    x, y, turn, grow, stretch, shear = step[:6]
+    px, py = step[6:] if len(step) == 8 else (0.0, 0.0)
+    rows = [[1 + grow + stretch, shear - turn, x], [shear + turn, 1 + grow - stretch, y], [px, py, 1.0]]
+    return np.array(rows)
+
+
+STEP_MATRICES: dict[type[Warp], Callable[[np.ndarray], np.ndarray]] = {
+    Translation: _shift,
+    Rigid: _turn,
+    Similarity: _turn,
+    Affine: _sum_of_generators,
+    Homography: _sum_of_generators,
+}
+"""For those models alone whose `retract` it is, not for what is derived from them. Through tensors a step takes 0.2 ms,
+and the pass over a coarse level 0.03."""

@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment import passes, starts
-from mslsq.alignment.metrics import masked_ncc, project
+from mslsq.alignment.metrics import masked_ncc, ncc_and_detail, project
 from mslsq.alignment.models import Frame
-from mslsq.alignment.pyramid import Level, masked_blur
+from mslsq.alignment.pyramid import Level
 from mslsq.alignment.sampling import sample_at
 from mslsq.kernels import run_on
 
@@ -89,7 +89,7 @@ class PairLevel:
 
     @cached_property
     def geometry(self) -> Float[Tensor, "6"]:
-        """Where the samples are, for `passes`: the first one's normalised coordinates and their step, and `to_level`."""
+        """Where the samples are, for `passes`: the first one's normalised coordinates, their step, and `to_level`."""
         x, y = (-self.frame.centre / self.frame.half).tolist()
         step = self.stride * self.factor / self.frame.half
         return torch.tensor([x, y, step, *self.to_level.tolist()], dtype=torch.float64)
@@ -170,11 +170,10 @@ def correlations(
     sampled: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"], level: PairLevel
 ) -> tuple[float, float]:
     """Masked correlation of the samples with the reference, and that of their detail."""
-    both = torch.stack([sampled.T, level.planes])
     known = valid.reshape(level.grid)
-    smooth = masked_blur(both.reshape(-1, *level.grid), known, DETAIL_SIGMA)[0]
-    detail = both - smooth.reshape(both.shape)
-    return float(masked_ncc(both[0], both[1], valid)), float(masked_ncc(detail[0], detail[1], valid))
+    return ncc_and_detail(
+        sampled.T.reshape(-1, *level.grid), level.planes.reshape(-1, *level.grid), known, DETAIL_SIGMA
+    )
 
 
 def judge(estimate: Estimate, level: PairLevel) -> Estimate:

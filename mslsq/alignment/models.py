@@ -12,10 +12,8 @@ of which a model of k degrees of freedom has the first k. So an estimate of a sm
 larger one, and the same columns of the Jacobian and of the covariance mean the same thing in all of them.
 """
 
-import math
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -79,11 +77,11 @@ class Warp(Manifold):
         depth = torch.where(h[2] > HORIZON, h[2], torch.full_like(h[2], HORIZON))
         return torch.stack([h[0] / depth, h[1] / depth], -1), depth
 
-    @classmethod
-    def step_matrix(cls, step: Float[np.ndarray, " tangent"]) -> Float[np.ndarray, "3 3"]:
-        """R(ξ) of ONE step, with lower right entry 1, for loops that a tensor's call (0.2 ms) would take the time of."""
-        taken = cls.identity(dtype=torch.float64).retract(torch.from_numpy(step)).matrix().numpy()
-        return taken / taken[2, 2]
+    def derivative(self, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2 tangent"]:
+        """∂(H R(ξ) n)/∂ξ at ξ = 0 for many points n: what `pull_back` multiplies with, all at once."""
+        moved, depth = self.act_and_depth(points)
+        columns = self.matrix() @ velocities(points, self.tangent_dim)
+        return (columns[:, :2] - moved[..., None] * columns[:, 2:]) / depth[:, None, None]
 
     def pull_back(
         self,
@@ -134,10 +132,6 @@ class Translation(Warp):
     def local(self, other: Self) -> Float[Tensor, "*batch 2"]:
         return other.storage - self.storage
 
-    @classmethod
-    def step_matrix(cls, step: Float[np.ndarray, "2"]) -> Float[np.ndarray, "3 3"]:
-        return np.array([[1.0, 0.0, step[0]], [0.0, 1.0, step[1]], [0.0, 0.0, 1.0]])
-
 
 class Similarity(Warp):
     """Storage (tx, ty, s cos θ, s sin θ). A step: n → e^(λ + iθ) n + t first, then H."""
@@ -180,12 +174,6 @@ class Similarity(Warp):
         parts = [(c * x + s * y) / size, (c * y - s * x) / size, torch.atan2(imaginary, real), log_scale]
         return torch.stack(parts[: self.tangent_dim], -1)
 
-    @classmethod
-    def step_matrix(cls, step: Float[np.ndarray, " tangent"]) -> Float[np.ndarray, "3 3"]:
-        grown = math.exp(step[3]) if cls.tangent_dim == 4 else 1.0
-        c, s = grown * math.cos(step[2]), grown * math.sin(step[2])
-        return np.array([[c, -s, step[0]], [s, c, step[1]], [0.0, 0.0, 1.0]])
-
 
 class Rigid(Similarity):
     """Storage (tx, ty, cos θ, sin θ)."""
@@ -221,10 +209,6 @@ class Affine(Warp):
     def local(self, other: Self) -> Float[Tensor, "*batch 6"]:
         return _from_near_identity(torch.linalg.inv(self.matrix()) @ other.matrix())[..., :6]
 
-    @classmethod
-    def step_matrix(cls, step: Float[np.ndarray, "6"]) -> Float[np.ndarray, "3 3"]:
-        return _near_identity_array(step)
-
 
 class Homography(Warp):
     """Storage: H row by row, of Frobenius norm √3 (its scale means nothing). R(ξ) = I + Σ ξ_k G_k."""
@@ -245,18 +229,6 @@ class Homography(Warp):
 
     def local(self, other: Self) -> Float[Tensor, "*batch 8"]:
         return _from_near_identity(torch.linalg.inv(self.matrix()) @ other.matrix())
-
-    @classmethod
-    def step_matrix(cls, step: Float[np.ndarray, "8"]) -> Float[np.ndarray, "3 3"]:
-        return _near_identity_array(step)
-
-
-def _near_identity_array(step: Float[np.ndarray, " tangent"]) -> Float[np.ndarray, "3 3"]:
-    """`_near_identity` of one step."""
-    x, y, turn, grow, stretch, shear = step[:6]
-    px, py = step[6:] if len(step) == 8 else (0.0, 0.0)
-    rows = [[1 + grow + stretch, shear - turn, x], [shear + turn, 1 + grow - stretch, y], [px, py, 1.0]]
-    return np.array(rows)
 
 
 def _near_identity(delta: Float[Tensor, "*batch tangent"]) -> Float[Tensor, "*batch 3 3"]:

@@ -72,9 +72,10 @@ def place(
     levels = [PairLevel.of(r, m, frame, i) for i, (r, m) in enumerate(zip(reference, moving, strict=True))]
     pair = _Pair(reference, moving, levels, frame, options, freedom, map_index, report)
     if initial is None and options.init == "auto":
-        estimate, status = pair.plainly()
-        if estimate is not None:
-            placed = pair.judged(estimate, status)
+        plain = pair.plainly()
+        if plain is not None:
+            estimate, leader = plain
+            placed = pair.judged(estimate, leader)
             if placed.status.ok and estimate.certainty >= CERTAIN_AT_THE_END:
                 return placed
     hypotheses = first_starts(reference, moving, frame, levels, options, initial)
@@ -115,13 +116,13 @@ class _Pair:
 
     # ---- without a search
 
-    def plainly(self) -> tuple[Estimate | None, mslsq.Status]:
+    def plainly(self) -> tuple[Estimate, Refined] | None:
         """From the identity and the phase correlation to the finest level; None as soon as the best is not certain."""
         coarsest, at = len(self.levels) - 1, search_level(self.reference, self.moving)
         hypotheses = plain_starts(self.reference, self.moving, self.frame, self.levels)
         hypotheses = [with_values(h, self.levels[-1], self.freedom) for h in hypotheses]
         pending: list[Stage] = []
-        status = mslsq.Status.MAX_STEPS
+        leader = None
         for position in range(coarsest, -1, -1):
             level = self.levels[position]
             for model in self.growth if position == coarsest else [self.options.model]:
@@ -130,27 +131,25 @@ class _Pair:
                 look = judge if model == self.options.model else with_overlap
                 kept = [look(r.estimate, level) for r in refined if sane(r.estimate)]
                 if not kept:
-                    return None, status
+                    return None
                 hypotheses = apart(sorted(kept, key=lambda h: -h.score), self.frame)
                 leader = next(r for r in refined if r.estimate.matrix is hypotheses[0].matrix)
-                status = leader.status
                 pending.append(self.stage(level, model, loss, hypotheses[0], leader))
             if position <= at:
                 hypotheses = hypotheses[:1]
-            if position == at and (
-                hypotheses[0].certainty < CERTAIN or hypotheses[0].overlap < self.least(position)
-            ):
-                return None, status
+            if position == at and (hypotheses[0].certainty < CERTAIN or hypotheses[0].overlap < self.least(position)):
+                return None
             if position <= at:
                 self.tell(pending)
-        return hypotheses[0], status
+        assert leader is not None  # there is one level at least
+        return self.polished(hypotheses[0], leader)
 
     # ---- after a search
 
-    def thoroughly(self, hypotheses: list[Estimate], grow: bool) -> tuple[Estimate, mslsq.Status]:
+    def thoroughly(self, hypotheses: list[Estimate], grow: bool) -> tuple[Estimate, Refined]:
         """Many hypotheses to the finest level: each solve's end is compared with its start, and a second look is taken
         for shifts."""
-        coarsest, status = len(self.levels) - 1, mslsq.Status.MAX_STEPS
+        coarsest, leader = len(self.levels) - 1, None
         for position in range(coarsest, -1, -1):
             level = self.levels[position]
             if position != coarsest:
@@ -158,13 +157,13 @@ class _Pair:
                 hypotheses = with_late_starts(hypotheses, *pyramids, level, self.frame, self.options, self.freedom)
             for model in self.growth if position == coarsest and grow else [self.options.model]:
                 hypotheses, loss, leader = self.settled(hypotheses, position, model)
-                status = leader.status
                 self.tell([self.stage(level, model, loss, max(hypotheses, key=lambda h: h.score), leader)])
             ranked = sorted(hypotheses, key=lambda h: (h.overlap < self.least(position), -h.score))
             keep = (3 if position == coarsest else 2) if position > 1 else 1
             worth = BEATEN * ranked[0].score
             hypotheses = [h for h in apart(ranked, self.frame)[:keep] if h.score >= worth or h is ranked[0]]
-        return hypotheses[0], status
+        assert leader is not None  # there is one level at least
+        return self.polished(hypotheses[0], leader)
 
     def settled(
         self, hypotheses: list[Estimate], position: int, model: str
@@ -209,8 +208,23 @@ class _Pair:
                 self.report(stage)
         stages.clear()
 
-    def judged(self, estimate: Estimate, status: mslsq.Status) -> Placed:
-        return _judged(estimate, self.levels, self.options, self.frame, self.freedom, status, self.stages)
+    def polished(self, estimate: Estimate, leader: Refined) -> tuple[Estimate, Refined]:
+        """Once more with all pixels, where the finest level has been sampled with a stride."""
+        finest = self.levels[0]
+        if finest.stride == 1:
+            return estimate, leader
+        level = PairLevel.of(self.reference[0], self.moving[0], self.frame, 0, most=finest.size[0] * finest.size[1])
+        loss = self.loss_at(0, estimate)
+        (refined,) = refine([estimate], level, self.options.model, loss, self.freedom, *self.effort(0))
+        if not sane(refined.estimate):
+            return estimate, leader
+        polished = judge(refined.estimate, finest)
+        self.tell([self.stage(level, self.options.model, loss, polished, refined)])
+        return polished, refined
+
+    def judged(self, estimate: Estimate, leader: Refined) -> Placed:
+        """Believe the estimate or say why not."""
+        return _judged(estimate, self.levels, self.options, self.frame, self.freedom, leader, self.stages)
 
 
 def _failed(status: MapStatus, estimate: Estimate, options: Options, stages: list[Stage], reason: str = "") -> Placed:
@@ -250,11 +264,11 @@ def _judged(
     options: Options,
     frame: Frame,
     freedom: Float[Tensor, "2"],
-    status: mslsq.Status,
+    leader: Refined,
     stages: list[Stage],
 ) -> Placed:
     """Believe the best estimate or say why not, and how well it is determined."""
-    level = levels[0]
+    level, status = levels[0], leader.status
     estimate = judge(estimate, level)
     if estimate.overlap < options.min_overlap:
         found = f"(The best found overlaps {estimate.overlap:.0%}, {options.min_overlap:.0%} is asked.)"
@@ -271,7 +285,9 @@ def _judged(
         return _failed(
             MapStatus.NOT_CONVERGED, estimate, options, stages, f"{MapStatus.NOT_CONVERGED.sentence} {status.sentence}"
         )
-    covariance = tangent_covariance(estimate, level, options, freedom)
+    # A solve that ended no better than it began was taken back: its normal equations are of another place.
+    normal = leader.normal if leader.estimate.matrix is estimate.matrix else None
+    covariance = tangent_covariance(estimate, level, options, freedom, normal)
     sigma = corner_sigma(estimate, covariance, frame, options.model)
     reason = MapStatus.ALIGNED.sentence if status != mslsq.Status.MAX_STEPS else f"Aligned, but: {status.sentence}"
     return Placed(

@@ -49,9 +49,7 @@ def knows(kind: type[Warp], loss: str | None, device: torch.device) -> bool:
     return kind.pull_back is Warp.pull_back and loss in KINDS_OF_LOSS and run_on(device)
 
 
-def seen(
-    level: "PairLevel", matrix: Float[Tensor, "3 3"]
-) -> tuple[Float[Tensor, "channels n"], Bool[Tensor, " n"]]:
+def seen(level: "PairLevel", matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "channels n"], Bool[Tensor, " n"]]:
     """The map's values at the warped samples, zero where they fall on no data of either; and where they do not."""
     coefficients = level.moving.coefficients
     rows, columns = level.grid

@@ -1,4 +1,4 @@
-"""One minimisation on one level, from one or several estimates: which samples, which scale of the loss, which solver."""
+"""One minimisation on one level from one or several estimates: which samples, which scale of the loss, which solver."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +31,8 @@ class Refined:
     valid: Bool[Tensor, " n"]
     status: mslsq.Status
     costs: list[float]
+    normal: passes.NormalEquations | None = None
+    """The plain normal equations at the end, where there was no loss in them."""
 
     @property
     def rms(self) -> list[float]:
@@ -47,7 +49,7 @@ def refine(
     max_steps: int,
     precision: str,
 ) -> list[Refined]:
-    """The minimum from each estimate on one level; the samples valid there are frozen. `precision`: coarse or finest."""
+    """The minimum from each estimate on one level; the samples valid there are frozen. `precision`: coarse, finest."""
     kind: type[Warp] = MODELS[model]
     valid, scales = [], []
     for estimate in estimates:
@@ -80,7 +82,8 @@ def _by_descent(
     start = kind.from_matrix(estimate.matrix).matrix().numpy()
     found = descend(evaluate, kind, start / start[2, 2], estimate.value.numpy(), free, max_steps, share)
     matrix, value = torch.from_numpy(found.matrix), torch.from_numpy(found.value) * freedom
-    return Refined(replace(estimate, matrix=matrix, value=value), valid, found.status, found.costs)
+    normal = found.normal if loss is None else None
+    return Refined(replace(estimate, matrix=matrix, value=value), valid, found.status, found.costs, normal)
 
 
 def _by_solve(

@@ -16,6 +16,7 @@ from torch import Tensor
 from mslsq.kernels import Kernel, in_parts, may_read
 
 _CONVOLVE = Kernel("convolve", "nnnTnTnnT")
+_SPLINE_FILTER = Kernel("spline_filter", "nnnT")
 _SPLINE_AT = Kernel("spline_at", "nnnTnTnnnTT")
 
 POLE = 3.0**0.5 - 2.0
@@ -51,8 +52,8 @@ def convolve_axis(
 ) -> Float[Tensor, "*any"]:
     """`raster` convolved with a symmetric odd `kernel` along one axis; `border` is "mirror" or "zero".
 
-    By a kernel where nothing looks on (0.2 ms for 25 taps on 256² in float64), else as a sum of shifted copies: some six
-    times faster than `conv1d`, and safe under every transform.
+    By a kernel where nothing looks on (0.2 ms for 25 taps on 256² in float64), else as a sum of shifted copies: some
+    six times faster than `conv1d`, and safe under every transform.
     """
     reach = (kernel.numel() - 1) // 2
     axis, size = axis % raster.ndim, raster.shape[axis]
@@ -91,6 +92,10 @@ def spline_coefficients(raster: Float[Tensor, "*channels height width"]) -> Floa
     >>> spline_coefficients(torch.ones(2, 5, 7)).allclose(torch.ones(2, 5, 7))
     True
     """
+    if raster.ndim >= 2 and may_read(raster) and raster.dtype in (torch.float32, torch.float64):
+        out = raster.clone(memory_format=torch.contiguous_format)
+        _SPLINE_FILTER(raster.shape[:-2].numel(), *raster.shape[-2:], out)
+        return out
     tap = torch.arange(-REACH, REACH + 1, dtype=raster.dtype, device=raster.device).abs()
     kernel = 3.0**0.5 * torch.where(tap % 2 == 0, 1.0, -1.0).to(raster.dtype) * (-POLE) ** tap
     return convolve_axis(convolve_axis(raster, kernel, -1), kernel, -2)

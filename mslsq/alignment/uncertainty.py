@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 import mslsq
@@ -15,17 +15,29 @@ from mslsq.errors import SingularCovarianceError
 
 
 def tangent_covariance(
-    estimate: Estimate, level: PairLevel, options: Options, freedom: Float[Tensor, "2"]
+    estimate: Estimate,
+    level: PairLevel,
+    options: Options,
+    freedom: Float[Tensor, "2"],
+    normal: passes.NormalEquations | None = None,
 ) -> Float[Tensor, "tangent tangent"]:
     """σ̂² (JᵀJ)⁻¹ of the warp's tangent, gain and bias marginalised, times 4πσ² for a prefilter of σ px.
 
     The prefilter correlates neighbouring residuals, so that n samples hold only n / 4πσ² independent ones (12.6 at 1
-    px). The noise is that of the MAD. NaN where the samples leave a direction undetermined.
+    px). The noise is that of the MAD. NaN where the samples leave a direction undetermined. `normal` are the plain
+    normal equations there, where they are known already: of all pixels, where `level` has some of them.
     """
-    valid = level.look(estimate.matrix)[1]
+    kind = MODELS[options.model]
     correlated = max(1.0, 4 * torch.pi * options.prefilter**2)
-    by_passes = passes.knows(MODELS[options.model], None, level.planes.device)
-    inverse = (_by_a_pass if by_passes else _by_covariance)(estimate, level, options.model, freedom, valid)
+    if normal is None and passes.knows(kind, None, level.planes.device):
+        valid = level.look(estimate.matrix)[1]
+        matrix = kind.from_matrix(estimate.matrix).matrix().numpy()
+        at = matrix / matrix[2, 2], estimate.value.numpy(), freedom.numpy()
+        normal = passes.normal_equations(level, *at, valid, kind.tangent_dim)
+    if normal is None:
+        inverse = _by_covariance(estimate, level, options.model, freedom)
+    else:
+        inverse = level.planes.new_tensor(_inverse(normal.matrix, kind.tangent_dim, freedom.numpy()))
     return spread_at(estimate, level)[0] ** 2 * correlated * inverse
 
 
@@ -33,31 +45,26 @@ SMALLEST_EIGENVALUE = 1e-12
 """Of JᵀJ scaled to a diagonal of ones: below it a direction is known by rounding alone."""
 
 
-def _by_a_pass(
-    estimate: Estimate, level: PairLevel, model: str, freedom: Float[Tensor, "2"], valid: Bool[Tensor, " n"]
-) -> Float[Tensor, "tangent tangent"]:
-    """(JᵀJ)⁻¹ of the warp's tangent, from one pass over the samples."""
-    kind, value, free = MODELS[model], estimate.value.numpy(), freedom.numpy()
-    tangent = kind.tangent_dim
-    matrix = kind.from_matrix(estimate.matrix).matrix().numpy()
-    normal = passes.normal_equations(level, matrix / matrix[2, 2], value, free, valid, tangent).matrix
-    unknown = np.concatenate([np.ones(tangent), free]) > 0
+def _inverse(
+    normal: Float[np.ndarray, "unknowns unknowns"], tangent: int, freedom: Float[np.ndarray, "2"]
+) -> Float[np.ndarray, "tangent tangent"]:
+    """(JᵀJ)⁻¹ of the warp's tangent, gain and bias marginalised where they are free."""
+    unknown = np.concatenate([np.ones(tangent), freedom]) > 0
     normal = normal[unknown][:, unknown]
-    nothing = estimate.matrix.new_full((tangent, tangent), float("nan"))
     lengths = np.sqrt(normal.diagonal())
     if not (np.isfinite(lengths).all() and (lengths > 0).all()):
-        return nothing
+        return np.full((tangent, tangent), np.nan)
     values, vectors = np.linalg.eigh(normal / np.outer(lengths, lengths))
     if values[0] < SMALLEST_EIGENVALUE:
-        return nothing
-    inverse = (vectors / values) @ vectors.T / np.outer(lengths, lengths)
-    return torch.from_numpy(np.ascontiguousarray(inverse[:tangent, :tangent]))
+        return np.full((tangent, tangent), np.nan)
+    return ((vectors / values) @ vectors.T / np.outer(lengths, lengths))[:tangent, :tangent]
 
 
 def _by_covariance(
-    estimate: Estimate, level: PairLevel, model: str, freedom: Float[Tensor, "2"], valid: Bool[Tensor, " n"]
+    estimate: Estimate, level: PairLevel, model: str, freedom: Float[Tensor, "2"]
 ) -> Float[Tensor, "tangent tangent"]:
     """The same by `mslsq.covariance`."""
+    valid = level.look(estimate.matrix)[1]
     kind, like = MODELS[model], level.planes
     rows, shape = level.grid[0] * level.grid[1], tuple(level.moving.coefficients.shape)
     problem = photometric_problem(model, rows, shape, None, like.dtype, like.device, held=True)
@@ -74,8 +81,7 @@ def corner_sigma(estimate: Estimate, covariance: Tensor, frame: Frame, model: st
     derivative."""
     warp = MODELS[model].from_matrix(estimate.matrix)
     side = frame.centre / frame.half
-    eye = torch.eye(2, dtype=side.dtype, device=side.device)
     corners = side * side.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
-    derivative = torch.stack([warp.pull_back(eye, corner) for corner in corners])
-    variance = torch.einsum("pik,kl,pil->", derivative, covariance, derivative) / 4
+    derivative = warp.derivative(corners)
+    variance = ((derivative @ covariance) * derivative).sum() / 4
     return float(variance.clamp(min=0).sqrt()) * frame.half

@@ -94,6 +94,44 @@ void convolved_columns(const T* raster, i64 height, i64 width, const T* kernel, 
                   [&](i64 y, i64 x, i64 have, const T* found) { std::copy_n(found, have, to + y * width + x); });
 }
 
+// The coefficients of the cubic spline through a line of samples, mirrored at its ends: the inverse of the filter
+// (1, 4, 1) / 6 as a recursion there and another back (Unser, 1999). The lines lie beside each other, `count` of them:
+// sample i of line k is at line + i step + k apart, and the recursions of all run at once.
+template <class T, int Count>
+void spline_lines(T* line, i64 size, i64 step, i64 apart) {
+    const T pole = T(std::sqrt(3.0) - 2);
+    const i64 reach = sizeof(T) == 8 ? 28 : 13;  // |pole|^reach is rounding
+    if (size == 1) return;
+    T now[Count];
+    for (int k = 0; k < Count; k++) now[k] = 0;
+    for (i64 i = reach; i >= 0; i--) {
+        const T* at = line + folded(i, size) * step;
+        for (int k = 0; k < Count; k++) now[k] = 6 * at[k * apart] + pole * now[k];
+    }
+    for (int k = 0; k < Count; k++) line[k * apart] = now[k];
+    for (i64 i = 1; i < size; i++) {
+        T* at = line + i * step;
+        for (int k = 0; k < Count; k++) at[k * apart] = now[k] = 6 * at[k * apart] + pole * now[k];
+    }
+    T *last = line + (size - 1) * step, *before = last - step;
+    for (int k = 0; k < Count; k++)
+        last[k * apart] = now[k] = pole / (pole * pole - 1) * (last[k * apart] + pole * before[k * apart]);
+    for (i64 i = size - 2; i >= 0; i--) {
+        T* at = line + i * step;
+        for (int k = 0; k < Count; k++) at[k * apart] = now[k] = pole * (now[k] - at[k * apart]);
+    }
+}
+
+template <class T>
+void spline_filter(i64 height, i64 width, T* raster) {
+    constexpr int MANY = 32, SOME = 8;
+    i64 x = 0, y = 0;
+    for (; x + MANY <= width; x += MANY) spline_lines<T, MANY>(raster + x, height, width, 1);
+    for (; x < width; x++) spline_lines<T, 1>(raster + x, height, width, 1);
+    for (; y + SOME <= height; y += SOME) spline_lines<T, SOME>(raster + y * width, width, 1, width);
+    for (; y < height; y++) spline_lines<T, 1>(raster + y * width, width, 1, width);
+}
+
 // Normalised convolution: what the kernel makes of the data alone, over the share of it that lay on data; 0 where that
 // share is below `least`. Outside is no data. Of rows and columns every `every`-th, rows first to last of those.
 template <class T>
@@ -197,6 +235,19 @@ void deviations(i64 channels, i64 n, const T* a, const T* b, const bool* mask, d
     }
 }
 
+template <class T>
+void both_deviations(i64 channels, i64 height, i64 width, const T* a, const T* b, const bool* mask, i64 reach,
+                     const T* kernel, double* to) {
+    const i64 n = height * width, size = channels * n;
+    std::vector<T> both(2 * size), smooth(2 * size), share(n);
+    std::copy_n(a, size, both.data());
+    std::copy_n(b, size, both.data() + size);
+    MaskedBlur<T>(height, width, mask, kernel, reach, 1)(2 * channels, both.data(), 0, height, smooth.data(), share.data());
+    for (i64 i = 0; i < 2 * size; i++) smooth[i] = both[i] - smooth[i];
+    deviations<T>(channels, n, a, b, mask, to);
+    deviations<T>(channels, n, smooth.data(), smooth.data() + size, mask, to + 3);
+}
+
 }  // namespace
 
 // raster and to: (count, height, width). kernel: its middle and what follows, reach + 1 numbers. along 1: rows.
@@ -208,6 +259,11 @@ void deviations(i64 channels, i64 n, const T* a, const T* b, const bool* mask, d
             (along ? convolved_rows<T> : convolved_columns<T>)(raster + at, height, width, kernel, reach, mirror, to + at); \
         }                                                                                                            \
     }                                                                                                                \
+    /* raster (count, height, width): in place */                                                                    \
+    MSLSQ_EXPORT(spline_filter, type)                                                                                \
+    (i64 count, i64 height, i64 width, T* raster) {                                                                  \
+        for (i64 k = 0; k < count; k++) spline_filter<T>(height, width, raster + k * height * width);                \
+    }                                                                                                                \
     MSLSQ_EXPORT(masked_blur, type)                                                                                  \
     (i64 count, i64 height, i64 width, const T* raster, const bool* mask, i64 reach, const T* kernel, i64 every,     \
      i64 first, i64 last, T* smooth, T* share) {                                                                     \
@@ -216,6 +272,12 @@ void deviations(i64 channels, i64 n, const T* a, const T* b, const bool* mask, d
     MSLSQ_EXPORT(deviations, type)                                                                                   \
     (i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* sums) {                                  \
         deviations<T>(channels, n, a, b, mask, sums);                                                                \
+    }                                                                                                                \
+    /* `deviations` of two rasters (channels, height, width), and behind them those of their detail */               \
+    MSLSQ_EXPORT(both_deviations, type)                                                                              \
+    (i64 channels, i64 height, i64 width, const T* a, const T* b, const bool* mask, i64 reach, const T* kernel,      \
+     double* sums) {                                                                                                 \
+        both_deviations<T>(channels, height, width, a, b, mask, reach, kernel, sums);                                \
     }
 
 MSLSQ_DEFINE(double, f64)
