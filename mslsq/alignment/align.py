@@ -30,9 +30,9 @@ def align(
     init: Any = "auto",
     min_overlap: float = 0.15,
     min_ncc: float = 0.5,
-    min_detail: float = 0.45,
+    min_detail: float = 0.6,
     prefilter: float = 1.0,
-    max_steps: int = 30,
+    max_steps: int = 100,
     progress: Callable[[Stage], None] | None = None,
 ) -> Alignment:
     """Place overlapping rasters on a reference: warp, gain and bias jointly, coarse to fine, with masks.
@@ -53,10 +53,10 @@ def align(
             "phase", "identity", or a tensor (N, 3, 3) of starts in the convention of the result.
         min_overlap: share of the smaller map's valid pixels that must be common.
         min_ncc: correlation over the overlap below which a placement is not believed.
-        min_detail: the same for the detail, what a Gaussian of 3 px takes away: a common sky or slope correlates
-            anywhere.
+        min_detail: the median correlation of the blocks with the strongest detail below which a placement is not
+            believed, if there are many blocks; of a few, more is asked (`mslsq.alignment.evidence`). -1 asks nothing.
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
-        max_steps: of Levenberg-Marquardt on the finest level.
+        max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out.
         progress: called with a `Stage` after every solve.
 
     Returns:

@@ -5,7 +5,7 @@ which of them goes on, and whether the end is believed.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float
 from torch import Tensor
@@ -24,6 +24,7 @@ from mslsq.alignment.estimate import (
     with_overlap,
     with_values,
 )
+from mslsq.alignment.evidence import strongest
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.pyramid import Level
@@ -244,20 +245,6 @@ def _failed(status: MapStatus, estimate: Estimate, options: Options, stages: lis
     )
 
 
-def detailed(estimate: Estimate, levels: Sequence[PairLevel], least: float) -> bool:
-    """Does the detail agree on the finest level, or more clearly on one of the next two, where noise is weaker?
-
-    The threshold rises by a third of what is left to one with every level (0.45, 0.63, 0.76): the false match of two
-    street views has 0.33, 0.51, 0.67 there; a true one under heavy noise may have 0.3, 0.6, 0.9.
-    """
-    asked = least
-    for level in levels[:3]:
-        if judge(estimate, level).detail >= asked:
-            return True
-        asked = asked + (1.0 - asked) / 3.0
-    return False
-
-
 def _judged(
     estimate: Estimate,
     levels: Sequence[PairLevel],
@@ -274,14 +261,16 @@ def _judged(
         found = f"(The best found overlaps {estimate.overlap:.0%}, {options.min_overlap:.0%} is asked.)"
         reason = f"{MapStatus.NO_OVERLAP.sentence} {found}"
         return _failed(MapStatus.NO_OVERLAP, estimate, options, stages, reason)
-    if estimate.ncc < options.min_ncc or not detailed(estimate, levels, options.min_detail):
+    found, suffices = strongest(levels, estimate.matrix, options.min_detail)
+    estimate = replace(estimate, detail=found.agreement)
+    if estimate.ncc < options.min_ncc or not suffices:
         reason = (
             f"{MapStatus.LOW_CORRELATION.sentence} (The best found, over an overlap of {estimate.overlap:.0%}, has "
-            f"{estimate.ncc:.2f}, and {estimate.detail:.2f} in its detail; {options.min_ncc:.2f} and "
-            f"{options.min_detail:.2f} are asked.)"
+            f"{estimate.ncc:.2f}, and {found.agreement:.2f} in the detail of its {found.blocks} strongest blocks; "
+            f"{options.min_ncc:.2f} and {found.asked(options.min_detail):.2f} are asked.)"
         )
         return _failed(MapStatus.LOW_CORRELATION, estimate, options, stages, reason)
-    if status in (mslsq.Status.NON_FINITE, mslsq.Status.SINGULAR):
+    if status in (mslsq.Status.NON_FINITE, mslsq.Status.SINGULAR, mslsq.Status.MAX_STEPS):
         return _failed(
             MapStatus.NOT_CONVERGED, estimate, options, stages, f"{MapStatus.NOT_CONVERGED.sentence} {status.sentence}"
         )
@@ -289,7 +278,6 @@ def _judged(
     normal = leader.normal if leader.estimate.matrix is estimate.matrix else None
     covariance = tangent_covariance(estimate, level, options, freedom, normal)
     sigma = corner_sigma(estimate, covariance, frame, options.model)
-    reason = MapStatus.ALIGNED.sentence if status != mslsq.Status.MAX_STEPS else f"Aligned, but: {status.sentence}"
     return Placed(
         MapStatus.ALIGNED,
         estimate.matrix,
@@ -300,5 +288,5 @@ def _judged(
         estimate.overlap,
         sigma,
         stages,
-        reason,
+        MapStatus.ALIGNED.sentence,
     )
