@@ -29,7 +29,7 @@ SMALLEST_STEP = 1e-7
 """Half-sides of the reference (1e-5 px of 256²): steps below it are rounding."""
 
 LARGEST_STEP = 10.0
-"""Half-sides of the reference, radians, or e-folds of scale and gain: a step beyond it is of a system that says nothing,
+"""Half-sides of the reference, radians, or e-folds of scale and gain: a step beyond is of a system that says nothing,
 and is not tried."""
 
 SUFFICIENT = 1e-4

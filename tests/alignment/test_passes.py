@@ -27,7 +27,7 @@ def scenery(channels=1, height=37, width=70, seed=0):
 
 
 def pair_level(channels=1, dtype=torch.float64):
-    """A reference and a map of other sizes, both with holes; 70 columns: not a multiple of what a kernel takes at once."""
+    """A reference and a map of other sizes, both with holes; 70 columns fill no whole number of a kernel's pieces."""
     generator = torch.Generator().manual_seed(1)
     masks = [torch.rand(shape, generator=generator) > 0.1 for shape in ((37, 70), (45, 66))]
     reference, moving = scenery(channels), scenery(channels, 45, 66, seed=2)
