@@ -28,6 +28,10 @@ that is left to gain."""
 SMALLEST_STEP = 1e-7
 """Half-sides of the reference (1e-5 px of 256²): steps below it are rounding."""
 
+LARGEST_STEP = 10.0
+"""Half-sides of the reference, radians, or e-folds of scale and gain: a step beyond is of a system that says nothing,
+and is not tried."""
+
 SUFFICIENT = 1e-4
 """Share of the promised decrease that a step must keep."""
 
@@ -71,6 +75,9 @@ def descend(
         if damping <= RESOLVED and 2 * promised <= share**2 * variance:
             status = mslsq.Status.COST_TOLERANCE
             break
+        if np.abs(step).max() > LARGEST_STEP:
+            damping *= 10.0
+            continue
         moved = matrix @ step_matrix(kind, step[:-2])
         moved = moved / moved[2, 2]
         trial = evaluate(moved, value + step[-2:])

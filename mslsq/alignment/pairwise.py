@@ -37,6 +37,13 @@ BEATEN = 0.6
 best of the false ones (the next brick) 0.9."""
 
 
+CERTAIN_AT_THE_END = 0.5
+"""Of a placement that was found without a search: noise takes certainty on the finest level."""
+
+STEPS_OF_A_SMALLER_MODEL = 5
+"""On the coarsest level, where a smaller model only leads to the next and its own minimum is of no use."""
+
+
 @dataclass(frozen=True)
 class Placed:
     """The result for one pair; in the standardised values that the pair was given in."""
@@ -86,10 +93,6 @@ def place(
     return pair.judged(*pair.thoroughly(hypotheses, grow=initial is None))
 
 
-CERTAIN_AT_THE_END = 0.5
-"""Of a placement that was found without a search: noise takes certainty on the finest level."""
-
-
 @dataclass(frozen=True)
 class _Pair:
     """Two pyramids, and how one is to be placed on the other."""
@@ -128,8 +131,11 @@ class _Pair:
             level = self.levels[position]
             for model in self.growth if position == coarsest else [self.options.model]:
                 loss = self.loss_at(position, hypotheses[0])
-                refined = refine(hypotheses, level, model, loss, self.freedom, *self.effort(position))
-                look = judge if model == self.options.model else with_overlap
+                last = model == self.options.model
+                steps, precision = self.effort(position)
+                steps = steps if last else min(steps, STEPS_OF_A_SMALLER_MODEL)
+                refined = refine(hypotheses, level, model, loss, self.freedom, steps, precision)
+                look = judge if last else with_overlap
                 kept = [look(r.estimate, level) for r in refined if sane(r.estimate)]
                 if not kept:
                     return None
@@ -138,7 +144,7 @@ class _Pair:
                 pending.append(self.stage(level, model, loss, hypotheses[0], leader))
             if position <= at:
                 hypotheses = hypotheses[:1]
-            if position == at and (hypotheses[0].certainty < CERTAIN or hypotheses[0].overlap < self.least(position)):
+            if position == at and (hypotheses[0].detail < CERTAIN or hypotheses[0].overlap < self.least(position)):
                 return None
             if position <= at:
                 self.tell(pending)
