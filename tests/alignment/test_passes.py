@@ -313,7 +313,7 @@ def test_the_last_solve_uses_all_pixels(monkeypatch):
     pair = make_pair("camera", "sim2", seed=1, size=128)
     expected = align([pair.reference, pair.moving])
     of = PairLevel.of
-    sampled = staticmethod(lambda r, m, frame, index, most=3000: of(r, m, frame, index, most))
+    sampled = staticmethod(lambda r, m, frame, index, most=6000: of(r, m, frame, index, most))
     monkeypatch.setattr(PairLevel, "of", sampled)
     found = align([pair.reference, pair.moving])
     assert [stage.level for stage in found.stages].count(0) == 2
