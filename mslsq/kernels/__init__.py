@@ -1,4 +1,5 @@
-"""The loops that PyTorch has no fast operation for, in C++: block-sparse factorisations, products and orderings."""
+"""The loops that PyTorch has no fast operation for, in C++: block-sparse factorisations, products and orderings, passes
+over the samples of maps."""
 
 from mslsq.kernels.library import (
     Kernel,

@@ -1,6 +1,11 @@
 """The passes over samples by kernels, beside automatic differentiation of the cost and beside PyTorch's operations."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +19,7 @@ from mslsq.alignment.metrics import corner_error, project
 from mslsq.alignment.objective import LOSSES, Photometric
 from mslsq.alignment.synthetic import make_pair
 from mslsq.kernels import available
+from mslsq.kernels.build import targets
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs the compiled kernels")
 
@@ -45,11 +51,8 @@ def residuals_and_jacobian(level, warp, valid):
     """By forward mode through the cost that `mslsq.solve` is given, sample by sample: no formula of ours."""
     freedom = torch.ones(2, dtype=torch.float64)
     data = level.data(valid, freedom)
-    cost = Photometric(
-        mslsq.Variable("warp", type(warp)),
-        mslsq.Variable("value", mslsq.Euclidean(2)),
-        **{name: mslsq.Shared(given) for name, given in data.items()},
-    )
+    shared: Any = {name: mslsq.Shared(given) for name, given in data.items()}
+    cost = Photometric(mslsq.Variable("warp", type(warp)), mslsq.Variable("value", mslsq.Euclidean(2)), **shared)
     mine = ("point", "target", "valid")
 
     def residuals(step):
@@ -321,3 +324,51 @@ def test_the_last_solve_uses_all_pixels(monkeypatch):
     assert corner_error(found.transforms[1], expected.transforms[1], 128, 128) < 1e-3
     # The noise is estimated from fewer residuals, the rest is the same.
     assert float(found.corner_sigma[1]) == pytest.approx(float(expected.corner_sigma[1]), rel=0.1)
+
+
+# ---- every instruction set
+
+PASSES = """
+import numpy as np
+import torch
+from mslsq.alignment import align, metrics, models, passes, pyramid, sampling
+from mslsq.alignment.estimate import PairLevel
+from mslsq.alignment.synthetic import make_pair
+
+generator = torch.Generator().manual_seed(0)
+found = []
+for dtype in (torch.float64, torch.float32):
+    reference, moving = (torch.randn(2, *shape, generator=generator).to(dtype) for shape in ((37, 70), (45, 66)))
+    masks = [torch.rand(one.shape[1:], generator=generator) > 0.1 for one in (reference, moving)]
+    pair = [pyramid.Level(one, mask, 1) for one, mask in zip((reference, moving), masks)]
+    level = PairLevel.of(*pair, models.Frame(37, 70, reference), 0)
+    step = 0.05 * torch.randn(8, generator=generator).double()
+    warp = models.Homography.identity(dtype=torch.float64).retract(step).matrix()
+    values, valid = passes.seen(level, warp)
+    found += [values, valid, *pyramid.masked_blur(reference, masks[0], 3.0, 2)]
+    found += [torch.tensor(metrics.ncc_and_detail(reference, reference.flip(2), masks[0], 3.0)).to(dtype)]
+    found += [sampling.sample_at(pair[1].coefficients, (torch.rand(50, 2, generator=generator) * 90 - 20).to(dtype))]
+    for loss in passes.KINDS_OF_LOSS:
+        normal = passes.normal_equations(level, warp.numpy(), np.array([0.2, 0.1]), np.ones(2), valid, 8, loss, 0.8)
+        found += [torch.from_numpy(normal.matrix / np.abs(normal.matrix).max()).to(dtype)]
+pair = make_pair("camera", "sim2", seed=1, size=96)
+found += [align([pair.reference, pair.moving]).transforms]
+np.savez(OUT, *(one.numpy() for one in found))
+"""
+
+
+@pytest.mark.parametrize("target", [name for name in targets() if name not in ("avx512", "neon")])
+def test_every_instruction_set_sees_the_same(target, tmp_path):
+    if target == "avx2" and "avx2" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this processor has no AVX2")
+    outcomes = []
+    for name in (target, ""):
+        program, environment = PASSES.replace("OUT", repr(str(tmp_path / f"{name}.npz"))), dict(os.environ)
+        if name:
+            environment["MSLSQ_TARGET"] = name
+        subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+        outcomes.append(np.load(tmp_path / f"{name}.npz"))
+    for name in outcomes[0].files:
+        one, other = outcomes[0][name], outcomes[1][name]
+        tolerance = 1e-4 if one.dtype == np.float32 else 1e-10  # sums in another order
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
