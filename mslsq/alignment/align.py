@@ -30,9 +30,9 @@ def align(
     init: Any = "auto",
     min_overlap: float = 0.15,
     min_ncc: float = 0.5,
-    min_detail: float = 0.45,
+    min_detail: float = 0.6,
     prefilter: float = 1.0,
-    max_steps: int = 30,
+    max_steps: int = 100,
     progress: Callable[[Stage], None] | None = None,
 ) -> Alignment:
     """Place overlapping rasters on a reference: warp, gain and bias jointly, coarse to fine, with masks.
@@ -49,14 +49,15 @@ def align(
         loss: "cauchy", "huber", "tukey" or "geman_mcclure": used on the coarse levels, with a scale from the
             residuals' MAD, and on the finest level where the residuals have outliers; the finest level is plain least
             squares otherwise. None or "l2": plain least squares on all levels.
-        init: "auto" or "search" (identity, phase correlation, every rotation, log-polar; the best four are refined),
-            "phase", "identity", or a tensor (N, 3, 3) of starts in the convention of the result.
+        init: "auto": identity and phase correlation, and where their detail does not agree clearly, "search" (every
+            rotation, log-polar; the best eight are refined); "phase", "identity", or a tensor (N, 3, 3) of starts in
+            the convention of the result.
         min_overlap: share of the smaller map's valid pixels that must be common.
         min_ncc: correlation over the overlap below which a placement is not believed.
-        min_detail: the same for the detail, what a Gaussian of 3 px takes away: a common sky or slope correlates
-            anywhere.
+        min_detail: the median correlation of the blocks with the strongest detail below which a placement is not
+            believed, if there are many blocks; of a few, more is asked (`mslsq.alignment.evidence`). -1 asks nothing.
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
-        max_steps: of Levenberg-Marquardt on the finest level.
+        max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out.
         progress: called with a `Stage` after every solve.
 
     Returns:
@@ -138,10 +139,14 @@ def align(
 class _Prepared:
     """One map, ready: values, mask, channels, and its pyramids by number of levels and standardisation."""
 
-    def __init__(self, values: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"]):
+    def __init__(
+        self,
+        values: Float[Tensor, "channels height width"],
+        mask: Bool[Tensor, "height width"],
+        mean_and_spread: tuple[float, float],
+    ):
         self.values, self.mask = values, mask
-        data = values[:, mask]
-        self.mean, self.spread = float(data.mean()), float(data.std())
+        self.mean, self.spread = mean_and_spread
         self._pyramids: dict[Any, list[Level]] = {}
 
     def pyramid(self, levels: int, mean: float, spread: float, prefilter: float) -> list[Level]:
@@ -195,8 +200,21 @@ def _prepare(maps: Sequence[Any], masks: Sequence[Any] | None) -> tuple[list[Any
         reasons.append(reason or state.sentence)
     usable = [r for r in rasters if r is not None]
     if len({r[0].shape[0] for r in usable}) > 1:
-        rasters = [None if r is None else (r[0].mean(0, keepdim=True), r[1]) for r in rasters]
+        rasters = [None if r is None else _grey(*r) for r in rasters]
     return [None if r is None else _Prepared(*r) for r in rasters], states, reasons
+
+
+def _grey(
+    values: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"], _: Any
+) -> tuple[Tensor, Tensor, tuple[float, float]]:
+    """The mean of the channels."""
+    grey = values.mean(0, keepdim=True)
+    return grey, mask, _mean_and_spread(grey[:, mask])
+
+
+def _mean_and_spread(values: Tensor) -> tuple[float, float]:
+    spread, mean = torch.std_mean(values)
+    return float(mean), float(spread)
 
 
 def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
@@ -218,16 +236,20 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
         known = known & (mask.to(known.device) != 0)
     if not bool(known.any()):
         return None, MapStatus.NO_DATA, ""
-    data = values[:, known]
-    if int(known.sum()) < FEWEST_PIXELS or min(known.shape) < SMALLEST_SIDE:
+    complete = bool(known.all())
+    data = values if complete else values[:, known]
+    count = int(known.count_nonzero())
+    if count < FEWEST_PIXELS or min(known.shape) < SMALLEST_SIDE:
         given = (
-            f"({int(known.sum())} valid pixels in {known.shape[1]} x {known.shape[0]}; at least {FEWEST_PIXELS}, "
+            f"({count} valid pixels in {known.shape[1]} x {known.shape[0]}; at least {FEWEST_PIXELS}, "
             f"and {SMALLEST_SIDE} along the short side, are needed.)"
         )
         return None, MapStatus.TOO_SMALL, f"{MapStatus.TOO_SMALL.sentence} {given}"
-    if float(data.std()) <= 1e-9 * float(data.abs().max()) or float(data.std()) == 0.0:
+    mean, spread = _mean_and_spread(data)
+    if spread <= 1e-9 * max(-float(data.min()), float(data.max())) or spread == 0.0:
         return None, MapStatus.CONSTANT, ""
-    return (torch.where(known, values, torch.zeros_like(values)), known), MapStatus.ALIGNED, ""
+    filled = values if complete else torch.where(known, values, torch.zeros_like(values))
+    return (filled, known, (mean, spread)), MapStatus.ALIGNED, ""
 
 
 def _result(

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment import starts
-from mslsq.alignment.estimate import Estimate, PairLevel, judge, with_values
+from mslsq.alignment.estimate import Estimate, PairLevel, apart, judge, with_values
 from mslsq.alignment.models import Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.pyramid import Level
@@ -26,6 +26,28 @@ CERTAIN = 0.8
 """A hypothesis whose correlation and detail average this much needs no such second look."""
 
 
+def search_level(reference: Sequence[Level], moving: Sequence[Level]) -> int:
+    """The level that starts are searched on."""
+    sides = [max(*one.size, *other.size) for one, other in zip(reference, moving, strict=True)]
+    return next((i for i, side in enumerate(sides) if side <= SEARCH_SIDE), len(sides) - 1)
+
+
+def plain_starts(
+    reference: Sequence[Level], moving: Sequence[Level], frame: Frame, levels: Sequence[PairLevel]
+) -> list[Estimate]:
+    """The identity, and the phase correlation where it says something else: what most pairs are placed by."""
+    like = reference[0].raster
+    at = search_level(reference, moving)
+    shift = starts.phase_correlation(reference[at], moving[at])
+    shift[:2, 2] *= reference[at].factor
+    identity = torch.eye(3, dtype=like.dtype, device=like.device)
+    found = [
+        Estimate(matrix, like.new_zeros(2), origin)
+        for origin, matrix in (("identity", identity), ("phase correlation", frame.from_pixels(shift)))
+    ]
+    return [judge(estimate, levels[-1]) for estimate in apart(found, frame)]
+
+
 def first_starts(
     reference: Sequence[Level],
     moving: Sequence[Level],
@@ -42,9 +64,7 @@ def first_starts(
         return [judge(Estimate(frame.from_pixels(initial), zero, "given"), levels[-1])]
     if options.init == "identity":
         return [judge(Estimate(torch.eye(3, dtype=like.dtype, device=like.device), zero, "identity"), levels[-1])]
-    at = next(
-        (i for i, level in enumerate(reference) if max(*level.size, *moving[i].size) <= SEARCH_SIDE), len(reference) - 1
-    )
+    at = search_level(reference, moving)
     coarse = reference[at]
     turns = options.model != "translation"
     if options.init == "phase":

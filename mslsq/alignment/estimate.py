@@ -1,17 +1,22 @@
 """One hypothesis about a pair of maps, and how it is judged on a level."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment import starts
-from mslsq.alignment.metrics import masked_ncc, project
+from mslsq.alignment import passes, starts
+from mslsq.alignment.metrics import masked_ncc, ncc_and_detail, project
 from mslsq.alignment.models import Frame
-from mslsq.alignment.pyramid import Level, masked_blur
+from mslsq.alignment.pyramid import Level
 from mslsq.alignment.sampling import sample_at
+from mslsq.kernels import run_on
 
 MAX_SAMPLES = 1 << 18
 """Of a larger level every k-th pixel is used: 262 144 samples place a map to thousandths of a pixel already."""
@@ -21,55 +26,107 @@ DETAIL_SIGMA = 3.0
 the whole reached 0.93 (two views of a street, one half sky), that of the detail 0.33; true ones had at least 0.57 in
 detail."""
 
+SPREAD_SAMPLES = 1 << 14
+"""About as many residuals tell their spread: a sigma is then known to one percent."""
+
 HEAVY_TAILS = 1.5
 """The finest level is solved with plain least squares unless the residuals' standard deviation exceeds this many times
 their MAD sigma: then outliers are real (moved objects, unknown areas) and the robust loss stays."""
+
+
+CORNERS = np.array([[-1.0, -1, 1], [1, -1, 1], [1, 1, 1], [-1, 1, 1], [0, 0, 1]])
+"""Of the reference's square in normalised coordinates, and its middle."""
 
 
 @dataclass(frozen=True)
 class PairLevel:
     """One level of a pair: the samples of the reference and the map that is sampled."""
 
-    points: Float[Tensor, "n 2"]
-    target: Float[Tensor, "n channels"]
+    planes: Float[Tensor, "channels n"]
+    """The reference's values at the samples."""
     known: Bool[Tensor, " n"]
     moving: Level
     to_level: Float[Tensor, "3"]
     size: tuple[int, int]
     grid: tuple[int, int]
     """Rows and columns of the samples."""
+    stride: int
+    frame: Frame
+    factor: int
     index: int
+    _last: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
-    def of(reference: Level, moving: Level, frame: Frame, index: int) -> "PairLevel":
+    def of(reference: Level, moving: Level, frame: Frame, index: int, most: int = MAX_SAMPLES) -> "PairLevel":
         height, width = reference.size
         stride = 1
-        while -(-height // stride) * -(-width // stride) > MAX_SAMPLES:
+        while -(-height // stride) * -(-width // stride) > most:
             stride += 1
-        grid = starts.pixel_grid(height, width, reference.raster).reshape(height, width, 2)[::stride, ::stride]
         target = reference.raster[:, ::stride, ::stride]
         return PairLevel(
-            points=frame.normalise(grid.reshape(-1, 2) * reference.factor),
-            target=target.reshape(target.shape[0], -1).T.contiguous(),
+            planes=target.reshape(target.shape[0], -1).contiguous(),
             known=reference.mask[::stride, ::stride].reshape(-1),
             moving=moving,
             to_level=torch.cat([frame.centre.new_tensor([frame.half]), frame.centre]) / moving.factor,
             size=reference.size,
             grid=(target.shape[-2], target.shape[-1]),
+            stride=stride,
+            frame=frame,
+            factor=reference.factor,
             index=index,
         )
 
+    @cached_property
+    def points(self) -> Float[Tensor, "n 2"]:
+        """The samples in normalised coordinates, row by row."""
+        pixels = starts.pixel_grid(*self.grid, self.planes) * (self.stride * self.factor)
+        return self.frame.normalise(pixels)
+
+    @property
+    def target(self) -> Float[Tensor, "n channels"]:
+        """The reference's values, sample by sample."""
+        return self.planes.T
+
+    @cached_property
+    def geometry(self) -> Float[Tensor, "6"]:
+        """Where the samples are, for `passes`: the first one's normalised coordinates, their step, and `to_level`."""
+        x, y = (-self.frame.centre / self.frame.half).tolist()
+        step = self.stride * self.factor / self.frame.half
+        return torch.tensor([x, y, step, *self.to_level.tolist()], dtype=torch.float64)
+
     def look(self, matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
-        """The map's values at the warped samples, and which samples fall on data of both."""
+        """The map's values at the warped samples, and which samples fall on data of both.
+
+        The last look is kept: an estimate is judged where a solve has ended, and the next begins there.
+        """
+        last = self._last.get("look")
+        if last is None or last[0] is not matrix:
+            last = self._last["look"] = (matrix, self._looked(matrix))
+        return last[1]
+
+    def _looked(self, matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
+        if run_on(self.planes.device):
+            values, valid = passes.seen(self, matrix)
+            return values.T, valid
         pixels = project(matrix, self.points) * self.to_level[0] + self.to_level[1:]
         valid = self.known & starts.inside(pixels, self.moving.mask)
         return sample_at(self.moving.coefficients, torch.nan_to_num(pixels)).T, valid
+
+    def judgement(self, matrix: Float[Tensor, "3 3"]) -> dict[str, float]:
+        """Correlations and overlap of a warp; the last ones are kept."""
+        last = self._last.get("judgement")
+        if last is None or last[0] is not matrix:
+            sampled, valid = self.look(matrix)
+            ncc, detail = correlations(sampled, valid, self)
+            found = {"ncc": ncc, "detail": detail, "overlap": self.share(valid)}
+            last = self._last["judgement"] = (matrix, found)
+        return last[1]
 
     def data(self, valid: Bool[Tensor, "*batch n"], freedom: Float[Tensor, "2"]) -> dict[str, Tensor]:
         """What `objective.Photometric` is given of this level."""
         return {
             "point": self.points,
-            "target": self.target,
+            "target": self.target.contiguous(),
             "valid": valid.to(self.points.dtype),
             "coefficients": self.moving.coefficients,
             "to_level": self.to_level,
@@ -78,9 +135,13 @@ class PairLevel:
 
     def share(self, valid: Bool[Tensor, " n"]) -> float:
         """Overlap as a share of the smaller map's valid pixels."""
-        stride = self.size[0] * self.size[1] / self.known.numel()
-        smaller = min(float(self.known.sum()), float(self.moving.mask.sum()) / stride)
-        return float(valid.sum()) / max(smaller, 1.0)
+        per_sample = self.size[0] * self.size[1] / self.known.numel()
+        return float(valid.count_nonzero()) / max(min(self._data[0], self._data[1] / per_sample), 1.0)
+
+    @cached_property
+    def _data(self) -> tuple[int, int]:
+        """Samples of the reference on data, pixels of the map on data."""
+        return int(self.known.count_nonzero()), int(self.moving.mask.count_nonzero())
 
 
 @dataclass(frozen=True)
@@ -110,24 +171,36 @@ def correlations(
 ) -> tuple[float, float]:
     """Masked correlation of the samples with the reference, and that of their detail."""
     known = valid.reshape(level.grid)
-    whole = [values.T.reshape(-1, *level.grid) for values in (sampled, level.target)]
-    detail = [(values - masked_blur(values, known, DETAIL_SIGMA)[0]).flatten(1) for values in whole]
-    return float(masked_ncc(whole[0].flatten(1), whole[1].flatten(1), valid)), float(
-        masked_ncc(detail[0], detail[1], valid)
+    return ncc_and_detail(
+        sampled.T.reshape(-1, *level.grid), level.planes.reshape(-1, *level.grid), known, DETAIL_SIGMA
     )
 
 
 def judge(estimate: Estimate, level: PairLevel) -> Estimate:
     """The estimate with its masked correlations and overlap on this level."""
-    sampled, valid = level.look(estimate.matrix)
-    ncc, detail = correlations(sampled, valid, level)
-    return replace(estimate, ncc=ncc, detail=detail, overlap=level.share(valid))
+    return replace(estimate, **level.judgement(estimate.matrix))
 
 
-def residual_at(estimate: Estimate, level: PairLevel) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
-    """exp(α) · map + b - reference at every sample, and which samples are valid."""
+def with_overlap(estimate: Estimate, level: PairLevel) -> Estimate:
+    """The estimate with correlation and overlap alone: at a third of the time, where nothing is decided by them."""
     sampled, valid = level.look(estimate.matrix)
-    return estimate.value[0].exp() * sampled + estimate.value[1] - level.target, valid
+    return replace(estimate, ncc=float(masked_ncc(sampled.T, level.planes, valid)), overlap=level.share(valid))
+
+
+def residual_at(
+    estimate: Estimate, level: PairLevel, every: int = 1
+) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
+    """exp(α) · map + b - reference at every sample, or every so many, and which samples are valid."""
+    sampled, valid = level.look(estimate.matrix)
+    gain, bias = estimate.value.tolist()
+    return sampled[::every] * math.exp(gain) + bias - level.target[::every], valid[::every]
+
+
+def spread_at(estimate: Estimate, level: PairLevel) -> tuple[float, float]:
+    """`mad_sigma` of the residuals and their standard deviation, from samples enough."""
+    residual, valid = residual_at(estimate, level, -(-len(level.known) // SPREAD_SAMPLES))
+    chosen = residual[valid]
+    return mad_sigma(residual, valid), float(chosen.std()) if chosen.numel() > 1 else 0.0
 
 
 def mad_sigma(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) -> float:
@@ -155,19 +228,28 @@ def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"
     return replace(estimate, value=torch.stack([log_gain, (y.mean() - log_gain.exp() * x.mean()) * freedom[1]]))
 
 
+def sane(estimate: Estimate) -> bool:
+    """Are warp and values finite, and is the warp not turned over?"""
+    matrix = estimate.matrix.numpy(force=True)
+    if not (np.isfinite(matrix).all() and bool(estimate.value.isfinite().all())):
+        return False
+    (a, b), (c, d) = matrix[:2, :2] / matrix[2, 2]
+    ahead = CORNERS @ matrix[2] > 1e-9
+    return bool(a * d - b * c >= 0.02 and ahead.all())
+
+
+def moved_share(estimate: Estimate, level: PairLevel, frozen: Bool[Tensor, " n"]) -> float:
+    """Which share of the samples that a solve froze is valid no more, or newly so."""
+    return int((level.look(estimate.matrix)[1] ^ frozen).count_nonzero()) / max(int(frozen.count_nonzero()), 1)
+
+
 def no_worse(new: Estimate, old: Estimate, level: PairLevel, frozen: Bool[Tensor, " n"], min_overlap: float) -> bool:
     """May the new estimate replace the old? Judged on samples valid in both, so that shrinking the overlap never pays.
 
     The correlations of the whole and of the detail over that intersection must not fall (by more than rounding), nor
     the overlap below `min_overlap` where it was above, nor may the warp have turned over or left the finite numbers.
     """
-    if not (bool(new.matrix.isfinite().all()) and bool(new.value.isfinite().all())):
-        return False
-    corner = new.matrix.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1], [0, 0]])
-    warped = project(new.matrix, corner)
-    (a, b), (c, d) = (new.matrix[:2, :2] / new.matrix[2, 2]).tolist()
-    area = a * d - b * c
-    if not bool(warped.isfinite().all()) or area < 0.02:
+    if not sane(new):
         return False
     sampled, valid = level.look(new.matrix)
     before, _ = level.look(old.matrix)
@@ -179,17 +261,18 @@ def no_worse(new: Estimate, old: Estimate, level: PairLevel, frozen: Bool[Tensor
 
 def apart(ranked: Sequence[Estimate], frame: Frame) -> list[Estimate]:
     """In order, without those whose corners are within two pixels of an earlier one's."""
-    corner = ranked[0].matrix.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
-    kept: list[Estimate] = []
+    kept: list[tuple[Estimate, np.ndarray]] = []
     for estimate in ranked:
-        where = project(estimate.matrix, corner)
-        distances = [float((where - project(k.matrix, corner)).norm(dim=-1).mean()) * frame.half for k in kept]
+        homogeneous = CORNERS[:4] @ estimate.matrix.numpy(force=True).T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            where = np.where(homogeneous[:, 2:] > 1e-9, homogeneous[:, :2] / homogeneous[:, 2:], np.nan)
+        distances = [np.linalg.norm(where - other, axis=1).mean() * frame.half for _, other in kept]
         if all(not distance <= 2.0 for distance in distances):
-            kept.append(estimate)
-    return kept
+            kept.append((estimate, where))
+    return [estimate for estimate, _ in kept]
 
 
 def heavy_tails(estimate: Estimate, level: PairLevel) -> bool:
-    residual, valid = residual_at(estimate, level)
-    chosen = residual[valid]
-    return chosen.numel() > 1 and float(chosen.std()) > HEAVY_TAILS * mad_sigma(residual, valid)
+    """Are the residuals those of outliers beside noise?"""
+    sigma, deviation = spread_at(estimate, level)
+    return deviation > HEAVY_TAILS * sigma

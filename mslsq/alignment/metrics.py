@@ -1,8 +1,15 @@
 """What an alignment is judged by: masked correlation, overlap, and the mean error of the reference's corners."""
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from mslsq.alignment.pyramid import gaussian_kernel, masked_blur
+from mslsq.kernels import Kernel, may_read
+
+_DEVIATIONS = Kernel("deviations", "nnTT?d")
+_BOTH_DEVIATIONS = Kernel("both_deviations", "nnnTT?nTd")
 
 
 def masked_ncc(
@@ -17,6 +24,11 @@ def masked_ncc(
     >>> round(float(masked_ncc(a, 3 * a - 1, torch.ones(50, dtype=torch.bool))), 6)
     1.0
     """
+    tiny = torch.finfo(a.dtype).tiny
+    if a.ndim == 2 and a.dtype == b.dtype and may_read(a, b, mask):
+        sums = np.empty(3)
+        _DEVIATIONS(*a.shape, a.contiguous(), b.contiguous(), mask.contiguous(), sums)
+        return a.new_tensor(_correlation(sums, tiny))
     weight = mask[..., None, :].to(a.dtype)
     count = weight.sum(-1, keepdim=True).clamp(min=1.0)
     a, b = torch.where(weight > 0, a, torch.zeros_like(a)), torch.where(weight > 0, b, torch.zeros_like(b))
@@ -24,8 +36,33 @@ def masked_ncc(
     b = weight * (b - b.sum(-1, keepdim=True) / count)
     energy = (a * a).sum((-2, -1)) * (b * b).sum((-2, -1))
     product = (a * b).sum((-2, -1))
-    tiny = torch.finfo(a.dtype).tiny
     return torch.where(energy > tiny, product / energy.clamp(min=tiny).sqrt(), torch.zeros_like(product))
+
+
+def _correlation(sums: Float[np.ndarray, "3"], tiny: float) -> float:
+    """From the sums of squared deviations of both, and of the deviations' products."""
+    energy = float(sums[0] * sums[1])
+    return float(sums[2]) / energy**0.5 if energy > tiny else 0.0
+
+
+def ncc_and_detail(
+    a: Float[Tensor, "channels height width"],
+    b: Float[Tensor, "channels height width"],
+    mask: Bool[Tensor, "height width"],
+    sigma: float,
+) -> tuple[float, float]:
+    """`masked_ncc` of two rasters, and that of their detail: what a Gaussian of `sigma` takes away of what the mask
+    leaves."""
+    if may_read(a, b, mask) and a.dtype == b.dtype:
+        taps = gaussian_kernel(sigma, a)
+        reach, sums = len(taps) // 2, np.empty(6)
+        rasters = a.contiguous(), b.contiguous(), mask.contiguous()
+        _BOTH_DEVIATIONS(*a.shape, *rasters, reach, taps[reach:].contiguous(), sums)
+        tiny = torch.finfo(a.dtype).tiny
+        return _correlation(sums[:3], tiny), _correlation(sums[3:], tiny)
+    detail = [(one - masked_blur(one, mask, sigma)[0]).flatten(1) for one in (a, b)]
+    known = mask.reshape(-1)
+    return float(masked_ncc(a.flatten(1), b.flatten(1), known)), float(masked_ncc(detail[0], detail[1], known))
 
 
 def project(transform: Float[Tensor, "3 3"], points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:

@@ -77,6 +77,12 @@ class Warp(Manifold):
         depth = torch.where(h[2] > HORIZON, h[2], torch.full_like(h[2], HORIZON))
         return torch.stack([h[0] / depth, h[1] / depth], -1), depth
 
+    def derivative(self, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2 tangent"]:
+        """∂(H R(ξ) n)/∂ξ at ξ = 0 for many points n: what `pull_back` multiplies with, all at once."""
+        moved, depth = self.act_and_depth(points)
+        columns = self.matrix() @ velocities(points, self.tangent_dim)
+        return (columns[:, :2] - moved[..., None] * columns[:, 2:]) / depth[:, None, None]
+
     def pull_back(
         self,
         gradient: Float[Tensor, "channels 2"],

@@ -28,9 +28,9 @@ class Options:
     init: str = "auto"
     min_overlap: float = 0.15
     min_ncc: float = 0.5
-    min_detail: float = 0.45
+    min_detail: float = 0.6
     prefilter: float = 1.0
-    max_steps: int = 30
+    max_steps: int = 100
 
 
 def checked_options(

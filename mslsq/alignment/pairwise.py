@@ -1,40 +1,47 @@
 """One map onto one reference, coarse to fine.
 
-Every minimisation is `mslsq.solve` of `objective.photometric_problem`; on the coarsest level all starts are one batch.
-What this file decides is what stands around a solve: which samples are valid (frozen within it), the loss's scale,
-which start goes on.
+Every minimisation is one of `refine`. What this file decides is what stands around them: which starts are looked for,
+which of them goes on, and whether the end is believed.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 import mslsq
-from mslsq.alignment.candidates import first_starts, with_late_starts
+from mslsq.alignment.candidates import CERTAIN, first_starts, plain_starts, search_level, with_late_starts
 from mslsq.alignment.estimate import (
     Estimate,
     PairLevel,
     apart,
     heavy_tails,
     judge,
-    mad_sigma,
+    moved_share,
     no_worse,
-    residual_at,
+    sane,
+    with_overlap,
     with_values,
 )
-from mslsq.alignment.models import MODELS, Frame, Warp
-from mslsq.alignment.objective import LOSSES, photometric_problem
+from mslsq.alignment.evidence import strongest
+from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.pyramid import Level
+from mslsq.alignment.refine import Refined, refine
 from mslsq.alignment.result import MapStatus, Stage
 from mslsq.alignment.uncertainty import corner_sigma, tangent_covariance
 
 BEATEN = 0.6
 """Hypotheses below this share of the best score do not go on to the next level: a true placement scores 2 to 4, the
 best of the false ones (the next brick) 0.9."""
+
+
+CERTAIN_AT_THE_END = 0.5
+"""Of a placement that was found without a search: noise takes certainty on the finest level."""
+
+STEPS_OF_A_SMALLER_MODEL = 5
+"""On the coarsest level, where a smaller model only leads to the next and its own minimum is of no use."""
 
 
 @dataclass(frozen=True)
@@ -53,46 +60,6 @@ class Placed:
     reason: str
 
 
-def refine(
-    estimates: Sequence[Estimate],
-    level: PairLevel,
-    model: str,
-    loss: str | None,
-    freedom: Float[Tensor, "2"],
-    max_steps: int,
-    ftol: float,
-) -> tuple[list[Estimate], mslsq.Solution, list[Bool[Tensor, " n"]]]:
-    """One batched solve from several estimates on one level, the valid samples of each frozen."""
-    kind: type[Warp] = MODELS[model]
-    like = level.points
-    looks = [residual_at(estimate, level) for estimate in estimates]
-    valid = torch.stack([mask for _, mask in looks])
-    coefficients = level.moving.coefficients
-    problem = photometric_problem(model, len(level.points), tuple(coefficients.shape), loss, like.dtype, like.device)
-    data = level.data(valid, freedom)
-    mapped: dict[str, int | None] = dict.fromkeys(data) | {"valid": 0}
-    if loss is not None:
-        data["loss.scale"] = like.new_tensor([LOSSES[loss].tuning * mad_sigma(*look) for look in looks])
-        mapped["loss.scale"] = 0
-    values = {
-        "warp": kind.from_matrix(torch.stack([estimate.matrix for estimate in estimates])),
-        "value": torch.stack([estimate.value for estimate in estimates]),
-    }
-    solution = mslsq.solve(
-        problem,
-        values,
-        {"photometric": data},
-        in_dims=(0, {"photometric": mapped}),
-        solver=mslsq.LevenbergMarquardt(max_steps=max_steps, ftol=ftol, xtol=1e-10, gtol=0.0, trace="never"),
-    )
-    matrices = solution.value["warp"].matrix()
-    out = [
-        replace(estimate, matrix=matrices[k], value=solution.value["value"][k] * freedom)
-        for k, estimate in enumerate(estimates)
-    ]
-    return out, solution, [mask for _, mask in looks]
-
-
 def place(
     reference: Sequence[Level],
     moving: Sequence[Level],
@@ -103,68 +70,168 @@ def place(
     report: Callable[[Stage], None] | None = None,
 ) -> Placed:
     """Align one pyramid to another. `initial` (pixels, level 0) replaces the search for starts. Never raises for bad
-    content."""
+    content.
+
+    With `init="auto"` the identity and the phase correlation alone are tried first: of the time that a search of all
+    rotations takes (0.3 s for 256²), most pairs need nothing.
+    """
     like = reference[0].raster
     freedom = like.new_tensor([options.value in ("gain", "gain_bias"), options.value in ("bias", "gain_bias")])
     levels = [PairLevel.of(r, m, frame, i) for i, (r, m) in enumerate(zip(reference, moving, strict=True))]
-    stages: list[Stage] = []
-
-    def record(
-        level: PairLevel, model: str, loss: str | None, best: Estimate, solution: mslsq.Solution, entry: int, n: int
-    ):
-        cost = solution.history.cost[entry]
-        rms = (2 * cost[cost.isfinite()] / max(n, 1)).sqrt().tolist()
-        stage = Stage(map_index, level.index, level.size, model, loss or "l2", rms, best.overlap, best.ncc)
-        stages.append(stage)
-        if report is not None:
-            report(stage)
-
-    # Blurring takes two pixels off every border, of a coarse level too: half of the overlap will do there.
-    least = [options.min_overlap if i == 0 else 0.5 * options.min_overlap for i in range(len(levels))]
+    pair = _Pair(reference, moving, levels, frame, options, freedom, map_index, report)
+    if initial is None and options.init == "auto":
+        plain = pair.plainly()
+        if plain is not None:
+            estimate, leader = plain
+            placed = pair.judged(estimate, leader)
+            if placed.status.ok and estimate.certainty >= CERTAIN_AT_THE_END:
+                return placed
     hypotheses = first_starts(reference, moving, frame, levels, options, initial)
     hypotheses = [with_values(h, levels[-1], freedom) for h in hypotheses]
-    names = list(MODELS)
-    growth = names[: names.index(options.model) + 1]
-    if not any(h.overlap >= least[-1] for h in hypotheses):
-        return _failed(MapStatus.NO_OVERLAP, hypotheses[0], options, stages)
+    if not any(h.overlap >= pair.least(len(levels) - 1) for h in hypotheses):
+        return _failed(MapStatus.NO_OVERLAP, hypotheses[0], options, pair.stages)
+    return pair.judged(*pair.thoroughly(hypotheses, grow=initial is None))
 
-    status = mslsq.Status.MAX_STEPS
-    for position in range(len(levels) - 1, -1, -1):
-        level = levels[position]
-        coarsest, finest = position == len(levels) - 1, position == 0
-        if not coarsest:
-            hypotheses = with_late_starts(
-                hypotheses, reference[position], moving[position], level, frame, options, freedom
-            )
-        for model in growth if coarsest and initial is None else [options.model]:
-            best_entry, solution, frozen, loss = 0, None, [], options.loss
-            for attempt in range(3):
-                if finest and loss is not None and not heavy_tails(hypotheses[0], level):
-                    loss = None
-                steps = options.max_steps if finest else min(options.max_steps, 15)
-                refined, solution, frozen = refine(
-                    hypotheses, level, model, loss, freedom, steps, 1e-9 if finest else 1e-5
-                )
-                kept = [
-                    judge(new if no_worse(new, old, level, mask, least[position]) else old, level)
-                    for new, old, mask in zip(refined, hypotheses, frozen, strict=True)
-                ]
-                hypotheses = kept
-                best_entry = max(range(len(kept)), key=lambda k: kept[k].score)
-                changed = [
-                    float((level.look(h.matrix)[1] ^ mask).sum()) > 0.01 * float(mask.sum())
-                    for h, mask in zip(kept, frozen, strict=True)
-                ]
-                # The samples were chosen by the start: choose again where they have moved, once or twice.
-                if (coarsest and attempt == 0) or not any(changed):
-                    break
-            assert solution is not None
-            status = mslsq.Status(int(solution.status[best_entry]))
-            record(level, model, loss, hypotheses[best_entry], solution, best_entry, int(frozen[best_entry].sum()))
-        ranked = sorted(hypotheses, key=lambda h: (h.overlap < least[position], -h.score))
-        keep = (3 if coarsest else 2) if position > 1 else 1
-        hypotheses = [h for h in apart(ranked, frame)[:keep] if h.score >= BEATEN * ranked[0].score or h is ranked[0]]
-    return _judged(hypotheses[0], levels, options, frame, freedom, status, stages)
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two pyramids, and how one is to be placed on the other."""
+
+    reference: Sequence[Level]
+    moving: Sequence[Level]
+    levels: Sequence[PairLevel]
+    frame: Frame
+    options: Options
+    freedom: Float[Tensor, "2"]
+    map_index: int
+    report: Callable[[Stage], None] | None
+    stages: list[Stage] = field(default_factory=list)
+
+    def least(self, position: int) -> float:
+        """The overlap asked on a level. Blurring takes two pixels off every border, of a coarse level too: half of the
+        overlap will do there."""
+        return self.options.min_overlap if position == 0 else 0.5 * self.options.min_overlap
+
+    @property
+    def growth(self) -> list[str]:
+        """The models up to the one asked for, which are tried one after the other on the coarsest level."""
+        names = list(MODELS)
+        return names[: names.index(self.options.model) + 1]
+
+    # ---- without a search
+
+    def plainly(self) -> tuple[Estimate, Refined] | None:
+        """From the identity and the phase correlation to the finest level; None as soon as the best is not certain."""
+        coarsest, at = len(self.levels) - 1, search_level(self.reference, self.moving)
+        hypotheses = plain_starts(self.reference, self.moving, self.frame, self.levels)
+        hypotheses = [with_values(h, self.levels[-1], self.freedom) for h in hypotheses]
+        pending: list[Stage] = []
+        leader = None
+        for position in range(coarsest, -1, -1):
+            level = self.levels[position]
+            for model in self.growth if position == coarsest else [self.options.model]:
+                loss = self.loss_at(position, hypotheses[0])
+                last = model == self.options.model
+                steps, precision = self.effort(position)
+                steps = steps if last else min(steps, STEPS_OF_A_SMALLER_MODEL)
+                refined = refine(hypotheses, level, model, loss, self.freedom, steps, precision)
+                look = judge if last else with_overlap
+                kept = [look(r.estimate, level) for r in refined if sane(r.estimate)]
+                if not kept:
+                    return None
+                hypotheses = apart(sorted(kept, key=lambda h: -h.score), self.frame)
+                leader = next(r for r in refined if r.estimate.matrix is hypotheses[0].matrix)
+                pending.append(self.stage(level, model, loss, hypotheses[0], leader))
+            if position <= at:
+                hypotheses = hypotheses[:1]
+            if position == at and (hypotheses[0].detail < CERTAIN or hypotheses[0].overlap < self.least(position)):
+                return None
+            if position <= at:
+                self.tell(pending)
+        assert leader is not None  # there is one level at least
+        return self.polished(hypotheses[0], leader)
+
+    # ---- after a search
+
+    def thoroughly(self, hypotheses: list[Estimate], grow: bool) -> tuple[Estimate, Refined]:
+        """Many hypotheses to the finest level: each solve's end is compared with its start, and a second look is taken
+        for shifts."""
+        coarsest, leader = len(self.levels) - 1, None
+        for position in range(coarsest, -1, -1):
+            level = self.levels[position]
+            if position != coarsest:
+                pyramids = self.reference[position], self.moving[position]
+                hypotheses = with_late_starts(hypotheses, *pyramids, level, self.frame, self.options, self.freedom)
+            for model in self.growth if position == coarsest and grow else [self.options.model]:
+                hypotheses, loss, leader = self.settled(hypotheses, position, model)
+                self.tell([self.stage(level, model, loss, max(hypotheses, key=lambda h: h.score), leader)])
+            ranked = sorted(hypotheses, key=lambda h: (h.overlap < self.least(position), -h.score))
+            keep = (3 if position == coarsest else 2) if position > 1 else 1
+            worth = BEATEN * ranked[0].score
+            hypotheses = [h for h in apart(ranked, self.frame)[:keep] if h.score >= worth or h is ranked[0]]
+        assert leader is not None  # there is one level at least
+        return self.polished(hypotheses[0], leader)
+
+    def settled(
+        self, hypotheses: list[Estimate], position: int, model: str
+    ) -> tuple[list[Estimate], str | None, Refined]:
+        """The hypotheses refined on one level, each where that was no worse than before; and the best one's solve."""
+        level = self.levels[position]
+        for attempt in range(3):
+            loss = self.loss_at(position, hypotheses[0])
+            refined = refine(hypotheses, level, model, loss, self.freedom, *self.effort(position))
+            hypotheses = [
+                judge(r.estimate if no_worse(r.estimate, old, level, r.valid, self.least(position)) else old, level)
+                for r, old in zip(refined, hypotheses, strict=True)
+            ]
+            leader = refined[max(range(len(hypotheses)), key=lambda k: hypotheses[k].score)]
+            changed = [moved_share(h, level, r.valid) > 0.01 for h, r in zip(hypotheses, refined, strict=True)]
+            # The samples were chosen by the start: choose again where they have moved, once or twice.
+            if (position == len(self.levels) - 1 and attempt == 0) or not any(changed):
+                break
+        return hypotheses, loss, leader
+
+    # ---- common to both
+
+    def effort(self, position: int) -> tuple[int, str]:
+        """Steps, and how near to the minimum."""
+        most = self.options.max_steps
+        return (most, "finest") if position == 0 else (min(most, 15), "coarse")
+
+    def loss_at(self, position: int, leader: Estimate) -> str | None:
+        """The finest level is solved by plain least squares where there are no outliers."""
+        loss = self.options.loss
+        return None if position == 0 and loss and not heavy_tails(leader, self.levels[0]) else loss
+
+    def stage(self, level: PairLevel, model: str, loss: str | None, best: Estimate, leader: Refined) -> Stage:
+        rms = leader.rms
+        return Stage(self.map_index, level.index, level.size, model, loss or "l2", rms, best.overlap, best.ncc)
+
+    def tell(self, stages: list[Stage]) -> None:
+        """Keep and report stages, and empty the list."""
+        self.stages.extend(stages)
+        for stage in stages:
+            if self.report is not None:
+                self.report(stage)
+        stages.clear()
+
+    def polished(self, estimate: Estimate, leader: Refined) -> tuple[Estimate, Refined]:
+        """Once more with all pixels, where the finest level has been sampled with a stride."""
+        finest = self.levels[0]
+        if finest.stride == 1:
+            return estimate, leader
+        level = PairLevel.of(self.reference[0], self.moving[0], self.frame, 0, most=finest.size[0] * finest.size[1])
+        loss = self.loss_at(0, estimate)
+        (refined,) = refine([estimate], level, self.options.model, loss, self.freedom, *self.effort(0))
+        if not sane(refined.estimate):
+            return estimate, leader
+        polished = judge(refined.estimate, finest)
+        self.tell([self.stage(level, self.options.model, loss, polished, refined)])
+        return polished, refined
+
+    def judged(self, estimate: Estimate, leader: Refined) -> Placed:
+        """Believe the estimate or say why not."""
+        return _judged(estimate, self.levels, self.options, self.frame, self.freedom, leader, self.stages)
 
 
 def _failed(status: MapStatus, estimate: Estimate, options: Options, stages: list[Stage], reason: str = "") -> Placed:
@@ -184,50 +251,39 @@ def _failed(status: MapStatus, estimate: Estimate, options: Options, stages: lis
     )
 
 
-def detailed(estimate: Estimate, levels: Sequence[PairLevel], least: float) -> bool:
-    """Does the detail agree on the finest level, or more clearly on one of the next two, where noise is weaker?
-
-    The threshold rises by a third of what is left to one with every level (0.45, 0.63, 0.76): the false match of two
-    street views has 0.33, 0.51, 0.67 there; a true one under heavy noise may have 0.3, 0.6, 0.9.
-    """
-    asked = least
-    for level in levels[:3]:
-        if judge(estimate, level).detail >= asked:
-            return True
-        asked = asked + (1.0 - asked) / 3.0
-    return False
-
-
 def _judged(
     estimate: Estimate,
     levels: Sequence[PairLevel],
     options: Options,
     frame: Frame,
     freedom: Float[Tensor, "2"],
-    status: mslsq.Status,
+    leader: Refined,
     stages: list[Stage],
 ) -> Placed:
     """Believe the best estimate or say why not, and how well it is determined."""
-    level = levels[0]
+    level, status = levels[0], leader.status
     estimate = judge(estimate, level)
     if estimate.overlap < options.min_overlap:
         found = f"(The best found overlaps {estimate.overlap:.0%}, {options.min_overlap:.0%} is asked.)"
         reason = f"{MapStatus.NO_OVERLAP.sentence} {found}"
         return _failed(MapStatus.NO_OVERLAP, estimate, options, stages, reason)
-    if estimate.ncc < options.min_ncc or not detailed(estimate, levels, options.min_detail):
+    found, suffices = strongest(levels, estimate.matrix, options.min_detail)
+    estimate = replace(estimate, detail=found.agreement)
+    if estimate.ncc < options.min_ncc or not suffices:
         reason = (
             f"{MapStatus.LOW_CORRELATION.sentence} (The best found, over an overlap of {estimate.overlap:.0%}, has "
-            f"{estimate.ncc:.2f}, and {estimate.detail:.2f} in its detail; {options.min_ncc:.2f} and "
-            f"{options.min_detail:.2f} are asked.)"
+            f"{estimate.ncc:.2f}, and {found.agreement:.2f} in the detail of its {found.blocks} strongest blocks; "
+            f"{options.min_ncc:.2f} and {found.asked(options.min_detail):.2f} are asked.)"
         )
         return _failed(MapStatus.LOW_CORRELATION, estimate, options, stages, reason)
-    if status in (mslsq.Status.NON_FINITE, mslsq.Status.SINGULAR):
+    if status in (mslsq.Status.NON_FINITE, mslsq.Status.SINGULAR, mslsq.Status.MAX_STEPS):
         return _failed(
             MapStatus.NOT_CONVERGED, estimate, options, stages, f"{MapStatus.NOT_CONVERGED.sentence} {status.sentence}"
         )
-    covariance = tangent_covariance(estimate, level, options, freedom)
+    # A solve that ended no better than it began was taken back: its normal equations are of another place.
+    normal = leader.normal if leader.estimate.matrix is estimate.matrix else None
+    covariance = tangent_covariance(estimate, level, options, freedom, normal)
     sigma = corner_sigma(estimate, covariance, frame, options.model)
-    reason = MapStatus.ALIGNED.sentence if status != mslsq.Status.MAX_STEPS else f"Aligned, but: {status.sentence}"
     return Placed(
         MapStatus.ALIGNED,
         estimate.matrix,
@@ -238,5 +294,5 @@ def _judged(
         estimate.overlap,
         sigma,
         stages,
-        reason,
+        MapStatus.ALIGNED.sentence,
     )

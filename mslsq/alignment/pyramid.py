@@ -7,12 +7,16 @@ a warp H of level 0 is H_l = S⁻¹ H S with S = diag(2ˡ, 2ˡ, 1). (Averaging 2
 
 import math
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment.sampling import convolve_axis, spline_coefficients
+from mslsq.kernels import Kernel, in_parts, may_read
+
+_MASKED_BLUR = Kernel("masked_blur", "nnnT?nTnnnTT")
 
 PREFILTER_SIGMA = 1.0
 """Pixels. Blurring both maps alike before anything else: median error 0.0315 → 0.0036 px on random shifts, because
@@ -32,8 +36,12 @@ class Level:
 
     raster: Float[Tensor, "channels height width"]
     mask: Bool[Tensor, "height width"]
-    coefficients: Float[Tensor, "channels height width"]
     factor: int
+
+    @cached_property
+    def coefficients(self) -> Float[Tensor, "channels height width"]:
+        """Of the spline through the raster. A map that others are placed on needs none."""
+        return spline_coefficients(self.raster)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -43,10 +51,15 @@ class Level:
 
 def gaussian_kernel(sigma: float, like: Tensor) -> Float[Tensor, " taps"]:
     """A sampled Gaussian, cut at 4 sigma (6e-5 of its mass), normalised."""
+    return like.new_tensor(_taps(sigma))
+
+
+@lru_cache(maxsize=64)
+def _taps(sigma: float) -> list[float]:
     reach = max(1, math.ceil(4.0 * sigma))
-    tap = torch.arange(-reach, reach + 1, dtype=like.dtype, device=like.device)
-    kernel = torch.exp(-0.5 * (tap / sigma) ** 2)
-    return kernel / kernel.sum()
+    taps = [math.exp(-0.5 * (tap / sigma) ** 2) for tap in range(-reach, reach + 1)]
+    total = math.fsum(taps)
+    return [tap / total for tap in taps]
 
 
 def blur(
@@ -58,20 +71,39 @@ def blur(
 
 
 def masked_blur(
-    raster: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"], sigma: float
-) -> tuple[Float[Tensor, "channels height width"], Float[Tensor, "height width"]]:
+    raster: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"], sigma: float, every: int = 1
+) -> tuple[Float[Tensor, "channels h w"], Float[Tensor, "h w"]]:
     """Normalised convolution blur(I·m) / blur(m) (Knutsson and Westin, 1993), and the share blur(m) of the kernel on
-    data.
+    data; with `every` = 2 of every second pixel in both directions.
 
     The outside of the raster counts as no data. Where the share is below 1e-6 the value is 0.
     """
+    if may_read(raster, mask) and raster.dtype in (torch.float32, torch.float64):
+        return _blurred(raster.contiguous(), mask.contiguous(), sigma, every)
     known = mask.to(raster.dtype)
-    share = blur(known, sigma)
-    smooth = blur(torch.where(mask, raster, torch.zeros_like(raster)), sigma)
+    share = blur(known, sigma)[::every, ::every]
+    smooth = blur(torch.where(mask, raster, torch.zeros_like(raster)), sigma)[..., ::every, ::every]
     enough = share > 1e-6
     return torch.where(
         enough, smooth / torch.where(enough, share, torch.ones_like(share)), torch.zeros_like(smooth)
     ), share
+
+
+def _blurred(
+    raster: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"], sigma: float, every: int
+) -> tuple[Float[Tensor, "channels h w"], Float[Tensor, "h w"]]:
+    """`masked_blur` by the kernel."""
+    taps = gaussian_kernel(sigma, raster)
+    reach = len(taps) // 2
+    half = taps[reach:].contiguous()
+    share = raster.new_empty([-(-size // every) for size in mask.shape])
+    smooth = raster.new_empty((len(raster), *share.shape))
+
+    def part(first: int, last: int) -> None:
+        _MASKED_BLUR(*raster.shape, raster, mask, reach, half, every, first, last, smooth, share)
+
+    in_parts(part, len(share), torch.get_num_threads())
+    return smooth, share
 
 
 def fill(
@@ -89,6 +121,8 @@ def fill(
     mean = filled.sum((-2, -1), keepdim=True) / count
     remaining = ~mask
     for sigma in (1.0, 3.0, 9.0):
+        if not bool(remaining.any()):
+            return filled
         smooth, share = masked_blur(raster, mask, sigma)
         use = remaining & (share > 0.02)
         filled = torch.where(use, smooth, filled)
@@ -108,10 +142,10 @@ def depth(height: int, width: int, coarsest_side: int = COARSEST_SIDE) -> int:
 
 def supported(share: Float[Tensor, "height width"], mask: Bool[Tensor, "height width"]) -> Bool[Tensor, "height width"]:
     """The pixels to trust after a blur: the strictest share of `SUPPORT` that keeps 60 % of the data."""
-    data = int(mask.sum())
+    data = int(mask.count_nonzero())
     for threshold in SUPPORT:
         valid = share > threshold
-        if int(valid.sum()) >= 0.6 * data:
+        if int(valid.count_nonzero()) >= 0.6 * data:
             return valid
     return valid
 
@@ -134,10 +168,11 @@ def build(
         if index == 0:
             smooth, share = masked_blur(raster, mask, prefilter) if prefilter > 0 else (raster, mask.to(raster.dtype))
         else:
-            smooth, share = masked_blur(out[-1].raster, mask, 1.0)
-            smooth, share, mask = smooth[:, ::2, ::2], share[::2, ::2], mask[::2, ::2]
+            smooth, share = masked_blur(out[-1].raster, mask, 1.0, every=2)
+            mask = mask[::2, ::2]
         known = share > 0.3
-        smooth = fill(torch.where(known, smooth, torch.zeros_like(smooth)), known)
+        if not bool(known.all()):
+            smooth = fill(torch.where(known, smooth, torch.zeros_like(smooth)), known)
         mask = supported(share, mask)
-        out.append(Level(smooth, mask, spline_coefficients(smooth), 2**index))
+        out.append(Level(smooth, mask, 2**index))
     return out

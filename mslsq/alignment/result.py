@@ -53,7 +53,7 @@ _SENTENCES = {
     ),
     MapStatus.LOW_CORRELATION: (
         "Left out: the best placement found does not correlate well enough to be believed. "
-        "Try another model, a start of your own (init), or a smaller min_ncc."
+        "Try another model, a start of your own (init), or a smaller min_ncc or min_detail."
     ),
     MapStatus.NOT_CONVERGED: (
         "Left out: the refinement did not converge. Try more steps, a simpler model or another start."
@@ -94,7 +94,7 @@ class Alignment:
     ncc: Float[Tensor, " maps"]
     """Masked correlation with the map it was placed on (`parent`), over the overlap."""
     detail: Float[Tensor, " maps"]
-    """The same for the detail: what a Gaussian of 3 px takes away."""
+    """The median correlation of the blocks with the strongest detail (`mslsq.alignment.evidence`)."""
     overlap: Float[Tensor, " maps"]
     """Share of the smaller map's valid pixels that the two have in common."""
     corner_sigma: Float[Tensor, " maps"]

@@ -13,6 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mslsq.kernels import Kernel, in_parts, may_read
+
+_CONVOLVE = Kernel("convolve", "nnnTnTnnT")
+_SPLINE_FILTER = Kernel("spline_filter", "nnnT")
+_SPLINE_AT = Kernel("spline_at", "nnnTnTnnnTT")
+
 POLE = 3.0**0.5 - 2.0
 """The pole of the cubic prefilter, inside the unit circle."""
 
@@ -46,10 +52,13 @@ def convolve_axis(
 ) -> Float[Tensor, "*any"]:
     """`raster` convolved with a symmetric odd `kernel` along one axis; `border` is "mirror" or "zero".
 
-    A sum of shifted copies: in float64 on a CPU some six times faster than `conv1d` for 9 taps on 256².
+    By a kernel where nothing looks on (0.2 ms for 25 taps on 256² in float64), else as a sum of shifted copies: some
+    six times faster than `conv1d`, and safe under every transform.
     """
     reach = (kernel.numel() - 1) // 2
     axis, size = axis % raster.ndim, raster.shape[axis]
+    if axis >= raster.ndim - 2 >= 0 and may_read(raster, kernel) and raster.dtype in (torch.float32, torch.float64):
+        return _convolved(raster.contiguous(), kernel[reach:].contiguous(), axis == raster.ndim - 1, border == "mirror")
     if border == "mirror":
         index = mirror(torch.arange(-reach, size + reach, device=raster.device), size)
         extended = raster.index_select(axis, index)
@@ -63,6 +72,16 @@ def convolve_axis(
     return out
 
 
+def _convolved(
+    raster: Float[Tensor, "*any height width"], kernel: Float[Tensor, " half"], along_rows: bool, mirrored: bool
+) -> Float[Tensor, "*any height width"]:
+    """`convolve_axis` by the kernel; `kernel` from its middle on."""
+    out = torch.empty_like(raster)
+    count = raster.shape[:-2].numel()
+    _CONVOLVE(count, *raster.shape[-2:], raster, kernel.numel() - 1, kernel, int(along_rows), int(mirrored), out)
+    return out
+
+
 def spline_coefficients(raster: Float[Tensor, "*channels height width"]) -> Float[Tensor, "*channels height width"]:
     """The cubic B-spline coefficients whose spline passes through every pixel of `raster`.
 
@@ -73,6 +92,10 @@ def spline_coefficients(raster: Float[Tensor, "*channels height width"]) -> Floa
     >>> spline_coefficients(torch.ones(2, 5, 7)).allclose(torch.ones(2, 5, 7))
     True
     """
+    if raster.ndim >= 2 and may_read(raster) and raster.dtype in (torch.float32, torch.float64):
+        out = raster.clone(memory_format=torch.contiguous_format)
+        _SPLINE_FILTER(raster.shape[:-2].numel(), *raster.shape[-2:], out)
+        return out
     tap = torch.arange(-REACH, REACH + 1, dtype=raster.dtype, device=raster.device).abs()
     kernel = 3.0**0.5 * torch.where(tap % 2 == 0, 1.0, -1.0).to(raster.dtype) * (-POLE) ** tap
     return convolve_axis(convolve_axis(raster, kernel, -1), kernel, -2)
@@ -139,8 +162,23 @@ def sample_with_gradient(
 def sample_at(
     coefficients: Float[Tensor, "channels height width"], points: Float[Tensor, "n 2"]
 ) -> Float[Tensor, "channels n"]:
-    """The spline at many points, row by row in chunks of 2¹⁸ (a chunk's 16 coefficients per point fit in memory)."""
+    """The spline at many points: by a kernel where nothing looks on, else row by row in chunks of 2¹⁸ (a chunk's 16
+    coefficients per point fit in memory)."""
+    if may_read(coefficients, points) and coefficients.dtype == points.dtype:
+        return _sampled(coefficients.contiguous(), points.contiguous())
     chunks = [
         torch.func.vmap(sample, in_dims=(None, 0), out_dims=1)(coefficients, chunk) for chunk in points.split(1 << 18)
     ]
     return torch.cat(chunks, dim=1)
+
+
+def _sampled(
+    coefficients: Float[Tensor, "channels height width"], points: Float[Tensor, "n 2"]
+) -> Float[Tensor, "channels n"]:
+    values = coefficients.new_empty((coefficients.shape[0], len(points)))
+
+    def part(first: int, last: int) -> None:
+        _SPLINE_AT(*coefficients.shape, coefficients, len(points), points, first, last, 0, values, values)
+
+    in_parts(part, len(points), torch.get_num_threads())
+    return values

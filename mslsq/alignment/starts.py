@@ -230,7 +230,7 @@ def correlate_turned(
     grid = pixel_grid(*canvas, like=like)
     matrices = [similarity_about(centre, target, angle, scale, like) for angle, scale in turns]
     images, masks = [], []
-    whole = Level(_whitened(moving)[None], moving.mask, moving.coefficients, moving.factor)
+    whole = Level(_whitened(moving)[None], moving.mask, moving.factor)
     for matrix in matrices:
         points = project(matrix, grid)
         valid = inside(points, whole.mask)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from mslsq.kernels.loading import KernelsMissingError, load
+from mslsq.private import forward_level_is_open, is_tracing_or_dispatching, transforms_are_active
 
 REAL = {torch.float64: "f64", np.dtype(np.float64): "f64", torch.float32: "f32", np.dtype(np.float32): "f32"}
 """The types that kernels are compiled for, and how their names say so."""
@@ -80,6 +81,16 @@ def target() -> str:
 def run_on(device: torch.device) -> bool:
     """Do kernels work on this device's tensors? Elsewhere the same is done in PyTorch's operations."""
     return device.type == "cpu" and available()
+
+
+def may_read(*tensors: torch.Tensor) -> bool:
+    """May a kernel read these tensors' memory? Not on another device, nor where kernels are missing, nor where an
+    operation on them would be differentiated, mapped, traced or recorded: the memory does not tell."""
+    if transforms_are_active() or is_tracing_or_dispatching() or forward_level_is_open():
+        return False
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
+    return all(run_on(tensor.device) for tensor in tensors)
 
 
 @functools.cache

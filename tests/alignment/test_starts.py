@@ -47,7 +47,7 @@ def test_masked_correlation_equals_the_direct_sum_at_every_shift():
     a = torch.randn(9, 8, dtype=torch.float64, generator=random)
     b = torch.randn(7, 10, dtype=torch.float64, generator=random)
     mask_a, mask_b = (torch.rand(t.shape, generator=random) > 0.2 for t in (a, b))
-    reference = pyramid.Level(a[None], mask_a, a[None], 1)
+    reference = pyramid.Level(a[None], mask_a, 1)
     known = torch.where(mask_b, b, torch.zeros_like(b))
     a = starts._whitened(reference)
     scores = starts.shift_scores(reference, known[None], mask_b[None].double(), 0.3)[0]

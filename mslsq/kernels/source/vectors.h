@@ -125,8 +125,8 @@ inline vec<T> operator*(vec<T> a, T b) {
 
 // The sums of W registers of W numbers each, as one register.
 template <class T, int W>
-inline reg<T> sums(const reg<T>* v) {
-    reg<T> pairs[W / 2];
+inline reg<T, W> sums(const reg<T, W>* v) {
+    reg<T, W> pairs[W / 2];
     if constexpr (W == 2) {
         return MSLSQ_SHUFFLE(v[0], v[1], 0, 2) + MSLSQ_SHUFFLE(v[0], v[1], 1, 3);
     } else if constexpr (W == 4) {
@@ -136,7 +136,7 @@ inline reg<T> sums(const reg<T>* v) {
                        MSLSQ_SHUFFLE(v[2 * k], v[2 * k + 1], 1, 5, 3, 7);
         return MSLSQ_SHUFFLE(pairs[0], pairs[1], 0, 1, 4, 5) + MSLSQ_SHUFFLE(pairs[0], pairs[1], 2, 3, 6, 7);
     } else {
-        reg<T> fours[2];
+        reg<T, W> fours[2];
 #pragma GCC unroll 4
         for (int k = 0; k < 4; k++)
             pairs[k] = MSLSQ_SHUFFLE(v[2 * k], v[2 * k + 1], 0, 8, 2, 10, 4, 12, 6, 14) +

@@ -1,0 +1,287 @@
+// Convolution of rasters with a symmetric kernel, and what pyramids and correlations need of it; mslsq/alignment/sampling.py
+// and pyramid.py say what for.
+
+#include <algorithm>
+#include <vector>
+
+#include "export.h"
+#include "vectors.h"
+
+namespace mslsq {
+namespace MSLSQ_TARGET {
+namespace {
+
+constexpr i64 STRIP = 64;         // columns at a time: those of 57 rows are 29 KB
+constexpr i64 NEAR = i64(1) << 17;  // numbers that a cache of 1 MB holds
+
+// Any integer index folded at the centres of the first and the last of `size` pixels.
+inline i64 folded(i64 index, i64 size) {
+    if (size == 1) return 0;
+    const i64 period = 2 * (size - 1);
+    index = (index % period + period) % period;
+    return index < size ? index : period - index;
+}
+
+// to[i] = sum_t kernel[t] (at(-t)[i] + at(t)[i]), t = 1 .. reach, and kernel[0] at(0)[i].
+template <class T, class At>
+inline void weighted_sum(At at, const T* kernel, i64 reach, i64 length, T* to) {
+    constexpr i64 BLOCK = 4;
+    i64 i = 0;
+    for (; i + BLOCK * TILE <= length; i += BLOCK * TILE) {
+        vec<T> sum[BLOCK];
+        const T* middle = at(0) + i;
+#pragma GCC unroll 4
+        for (int b = 0; b < BLOCK; b++) sum[b] = load(middle + b * TILE) * kernel[0];
+        for (i64 t = 1; t <= reach; t++) {
+            const T *before = at(-t) + i, *after = at(t) + i;
+#pragma GCC unroll 4
+            for (int b = 0; b < BLOCK; b++)
+                sum[b] = sum[b] + (load(before + b * TILE) + load(after + b * TILE)) * kernel[t];
+        }
+#pragma GCC unroll 4
+        for (int b = 0; b < BLOCK; b++) store(to + i + b * TILE, sum[b]);
+    }
+    for (; i < length; i++) {
+        T sum = at(0)[i] * kernel[0];
+        for (i64 t = 1; t <= reach; t++) sum += (at(-t)[i] + at(t)[i]) * kernel[t];
+        to[i] = sum;
+    }
+}
+
+template <class T>
+void along_a_row(const T* line, const T* kernel, i64 reach, i64 width, T* to) {
+    weighted_sum<T>([line](i64 t) { return line + t; }, kernel, reach, width, to);
+}
+
+// each(y, x, have, numbers) for the strips of rows first, first + every, .. before last; rows[y] is there for every y
+// within reach.
+template <class T, class Each>
+void along_columns(const T* const* rows, const T* kernel, i64 reach, i64 width, i64 first, i64 last, i64 every, Each each) {
+    T found[STRIP];
+    for (i64 x = 0; x < width; x += STRIP) {
+        const i64 have = std::min(STRIP, width - x);
+        for (i64 y = first; y < last; y += every) {
+            weighted_sum<T>([rows, y, x](i64 t) { return rows[y + t] + x; }, kernel, reach, have, found);
+            each(y, x, have, found);
+        }
+    }
+}
+
+template <class T>
+void convolved_rows(const T* raster, i64 height, i64 width, const T* kernel, i64 reach, bool mirror, T* to) {
+    std::vector<T> line(width + 2 * reach, T(0));
+    for (i64 y = 0; y < height; y++) {
+        const T* from = raster + y * width;
+        std::copy_n(from, width, &line[reach]);
+        if (mirror)
+            for (i64 t = 1; t <= reach; t++) {
+                line[reach - t] = from[folded(-t, width)];
+                line[reach + width - 1 + t] = from[folded(width - 1 + t, width)];
+            }
+        along_a_row(&line[reach], kernel, reach, width, to + y * width);
+    }
+}
+
+template <class T>
+void convolved_columns(const T* raster, i64 height, i64 width, const T* kernel, i64 reach, bool mirror, T* to) {
+    const std::vector<T> nothing(width, T(0));
+    std::vector<const T*> rows(height + 2 * reach);
+    for (i64 y = -reach; y < height + reach; y++) {
+        const bool inside = y >= 0 && y < height;
+        rows[y + reach] = inside || mirror ? raster + (inside ? y : folded(y, height)) * width : nothing.data();
+    }
+    along_columns(rows.data() + reach, kernel, reach, width, 0, height, 1,
+                  [&](i64 y, i64 x, i64 have, const T* found) { std::copy_n(found, have, to + y * width + x); });
+}
+
+// The coefficients of the cubic spline through a line of samples, mirrored at its ends: the inverse of the filter
+// (1, 4, 1) / 6 as a recursion there and another back (Unser, 1999). The lines lie beside each other, `count` of them:
+// sample i of line k is at line + i step + k apart, and the recursions of all run at once.
+template <class T, int Count>
+void spline_lines(T* line, i64 size, i64 step, i64 apart) {
+    const T pole = T(std::sqrt(3.0) - 2);
+    const i64 reach = sizeof(T) == 8 ? 28 : 13;  // |pole|^reach is rounding
+    if (size == 1) return;
+    T now[Count];
+    for (int k = 0; k < Count; k++) now[k] = 0;
+    for (i64 i = reach; i >= 0; i--) {
+        const T* at = line + folded(i, size) * step;
+        for (int k = 0; k < Count; k++) now[k] = 6 * at[k * apart] + pole * now[k];
+    }
+    for (int k = 0; k < Count; k++) line[k * apart] = now[k];
+    for (i64 i = 1; i < size; i++) {
+        T* at = line + i * step;
+        for (int k = 0; k < Count; k++) at[k * apart] = now[k] = 6 * at[k * apart] + pole * now[k];
+    }
+    T *last = line + (size - 1) * step, *before = last - step;
+    for (int k = 0; k < Count; k++)
+        last[k * apart] = now[k] = pole / (pole * pole - 1) * (last[k * apart] + pole * before[k * apart]);
+    for (i64 i = size - 2; i >= 0; i--) {
+        T* at = line + i * step;
+        for (int k = 0; k < Count; k++) at[k * apart] = now[k] = pole * (now[k] - at[k * apart]);
+    }
+}
+
+template <class T>
+void spline_filter(i64 height, i64 width, T* raster) {
+    constexpr int MANY = 32, SOME = 8;
+    i64 x = 0, y = 0;
+    for (; x + MANY <= width; x += MANY) spline_lines<T, MANY>(raster + x, height, width, 1);
+    for (; x < width; x++) spline_lines<T, 1>(raster + x, height, width, 1);
+    for (; y + SOME <= height; y += SOME) spline_lines<T, SOME>(raster + y * width, width, 1, width);
+    for (; y < height; y++) spline_lines<T, 1>(raster + y * width, width, 1, width);
+}
+
+// Normalised convolution: what the kernel makes of the data alone, over the share of it that lay on data; 0 where that
+// share is below `least`. Outside is no data. Of rows and columns every `every`-th, rows first to last of those.
+template <class T>
+class MaskedBlur {
+    const i64 height, width, reach, every;
+    const T* kernel;
+    const bool* mask;
+    std::vector<T> line, blurred, weight, full;
+    const std::vector<T> nothing;
+    std::vector<const T*> rows;  // of -reach to height + reach
+    const T least = T(1e-6);
+
+    i64 columns() const { return (width + every - 1) / every; }
+
+    // The rows low to high of a plane, blurred along themselves; value(y, x) of what is data.
+    template <class Value>
+    void blur_rows(i64 low, i64 high, bool shares, Value value) {
+        for (i64 y = low; y < high; y++) {
+            T* to = &blurred[(y - low) * width];
+            const T*& row = rows[y + reach];
+            row = to;
+            const bool* known = mask + y * width;
+            const bool all = shares && std::all_of(known, known + width, [](bool k) { return k; });
+            if (all && !full.empty()) {
+                row = full.data();
+                continue;
+            }
+            for (i64 x = 0; x < width; x++) line[reach + x] = known[x] ? value(y, x) : T(0);
+            along_a_row(&line[reach], kernel, reach, width, to);
+            if (all) full.assign(to, to + width);
+        }
+    }
+
+public:
+    MaskedBlur(i64 height, i64 width, const bool* mask, const T* kernel, i64 reach, i64 every)
+        : height(height), width(width), reach(reach), every(every), kernel(kernel), mask(mask),
+          line(width + 2 * reach, T(0)), nothing(width, T(0)), rows(height + 2 * reach, nothing.data()) {}
+
+    void operator()(i64 count, const T* raster, i64 first, i64 last, T* to, T* share) {
+        const i64 tall = std::max(i64(16), NEAR / width - 2 * reach) / every, wide = columns();
+        const i64 out = (height + every - 1) / every * wide;
+        for (i64 begin = first; begin < last; begin += tall) {
+            const i64 end = std::min(last, begin + tall);
+            const i64 low = std::max(i64(0), begin * every - reach);
+            const i64 high = std::min(height, (end - 1) * every + reach + 1);
+            blurred.resize((high - low) * width);
+            weight.resize((end - begin) * wide);
+            for (i64 plane = -1; plane < count; plane++) {
+                if (plane < 0)
+                    blur_rows(low, high, true, [](i64, i64) { return T(1); });
+                else
+                    blur_rows(low, high, false, [&](i64 y, i64 x) { return raster[(plane * height + y) * width + x]; });
+                along_columns(rows.data() + reach, kernel, reach, width, begin * every, (end - 1) * every + 1, every,
+                              [&](i64 y, i64 x, i64 have, const T* found) {
+                                  const i64 at = y / every * wide + x / every;
+                                  T* own = &weight[at - begin * wide];
+                                  for (i64 k = 0, j = 0; k < have; k += every, j++) {
+                                      if (plane < 0) {
+                                          share[at + j] = found[k];
+                                          own[j] = found[k] > least ? 1 / found[k] : T(0);
+                                      } else {
+                                          to[plane * out + at + j] = found[k] * own[j];
+                                      }
+                                  }
+                              });
+            }
+        }
+    }
+};
+
+// Of two rasters where both hold data: the sums of their squared deviations from their channels' means, and of the
+// deviations' products.
+template <class T>
+void deviations(i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* to) {
+    constexpr i64 PIECE = 4096;
+    double count = 0;
+    for (i64 i = 0; i < n; i++) count += mask[i];
+    to[0] = to[1] = to[2] = 0;
+    for (i64 c = 0; c < channels; c++, a += n, b += n) {
+        T mean[2] = {0, 0};
+        // The first time around the means, then what deviates from them.
+        for (int around = 0; around < 2; around++) {
+            double total[3] = {0, 0, 0};
+            for (i64 first = 0; first < n; first += PIECE) {
+                T sums[3][TILE] = {};
+                auto add = [&](i64 i, int k) {
+                    const T x = mask[i] ? a[i] - mean[0] : T(0), y = mask[i] ? b[i] - mean[1] : T(0);
+                    sums[0][k] += around ? x * x : x, sums[1][k] += around ? y * y : y, sums[2][k] += x * y;
+                };
+                const i64 last = std::min(n, first + PIECE), whole = first + (last - first) / TILE * TILE;
+                for (i64 i = first; i < whole; i += TILE)
+                    for (int k = 0; k < TILE; k++) add(i + k, k);
+                for (i64 i = whole; i < last; i++) add(i, 0);
+                for (int s = 0; s < 3; s++)
+                    for (int k = 0; k < TILE; k++) total[s] += sums[s][k];
+            }
+            for (int s = 0; s < 2; s++) mean[s] = T(total[s] / std::max(count, 1.0));
+            if (around)
+                for (int s = 0; s < 3; s++) to[s] += total[s];
+        }
+    }
+}
+
+template <class T>
+void both_deviations(i64 channels, i64 height, i64 width, const T* a, const T* b, const bool* mask, i64 reach,
+                     const T* kernel, double* to) {
+    const i64 n = height * width, size = channels * n;
+    std::vector<T> both(2 * size), smooth(2 * size), share(n);
+    std::copy_n(a, size, both.data());
+    std::copy_n(b, size, both.data() + size);
+    MaskedBlur<T>(height, width, mask, kernel, reach, 1)(2 * channels, both.data(), 0, height, smooth.data(), share.data());
+    for (i64 i = 0; i < 2 * size; i++) smooth[i] = both[i] - smooth[i];
+    deviations<T>(channels, n, a, b, mask, to);
+    deviations<T>(channels, n, smooth.data(), smooth.data() + size, mask, to + 3);
+}
+
+}  // namespace
+
+// raster and to: (count, height, width). kernel: its middle and what follows, reach + 1 numbers. along 1: rows.
+#define MSLSQ_DEFINE(T, type)                                                                                        \
+    MSLSQ_EXPORT(convolve, type)                                                                                     \
+    (i64 count, i64 height, i64 width, const T* raster, i64 reach, const T* kernel, i64 along, i64 mirror, T* to) {  \
+        for (i64 k = 0; k < count; k++) {                                                                            \
+            const i64 at = k * height * width;                                                                       \
+            (along ? convolved_rows<T> : convolved_columns<T>)(raster + at, height, width, kernel, reach, mirror, to + at); \
+        }                                                                                                            \
+    }                                                                                                                \
+    /* raster (count, height, width): in place */                                                                    \
+    MSLSQ_EXPORT(spline_filter, type)                                                                                \
+    (i64 count, i64 height, i64 width, T* raster) {                                                                  \
+        for (i64 k = 0; k < count; k++) spline_filter<T>(height, width, raster + k * height * width);                \
+    }                                                                                                                \
+    MSLSQ_EXPORT(masked_blur, type)                                                                                  \
+    (i64 count, i64 height, i64 width, const T* raster, const bool* mask, i64 reach, const T* kernel, i64 every,     \
+     i64 first, i64 last, T* smooth, T* share) {                                                                     \
+        MaskedBlur<T>(height, width, mask, kernel, reach, every)(count, raster, first, last, smooth, share);         \
+    }                                                                                                                \
+    MSLSQ_EXPORT(deviations, type)                                                                                   \
+    (i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* sums) {                                  \
+        deviations<T>(channels, n, a, b, mask, sums);                                                                \
+    }                                                                                                                \
+    /* `deviations` of two rasters (channels, height, width), and behind them those of their detail */               \
+    MSLSQ_EXPORT(both_deviations, type)                                                                              \
+    (i64 channels, i64 height, i64 width, const T* a, const T* b, const bool* mask, i64 reach, const T* kernel,      \
+     double* sums) {                                                                                                 \
+        both_deviations<T>(channels, height, width, a, b, mask, reach, kernel, sums);                                \
+    }
+
+MSLSQ_DEFINE(double, f64)
+MSLSQ_DEFINE(float, f32)
+
+}  // namespace MSLSQ_TARGET
+}  // namespace mslsq

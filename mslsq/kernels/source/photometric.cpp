@@ -1,0 +1,327 @@
+// The cost of an alignment: a map seen through a warp and a change of values, beside the reference, at every sample of a
+// regular grid. mslsq/alignment/objective.py states it sample by sample; here a sample's residual, its Jacobian and its
+// part of the normal equations are made at once, and nothing of the size of the samples is written.
+
+#include <algorithm>
+#include <vector>
+
+#include "export.h"
+#include "spline.h"
+
+namespace mslsq {
+namespace MSLSQ_TARGET {
+namespace {
+
+constexpr i64 CHUNK = 64;     // samples at a time: eleven columns of them are 6 KB
+constexpr int UNKNOWNS = 10;  // eight of a homography, gain and bias
+constexpr double HORIZON = 1e-3;  // as in models.py
+constexpr double SLACK = 1e-6;    // as in starts.inside
+
+// What does not change from one look at the map to the next.
+template <class T>
+struct Grid {
+    i64 columns;
+    double x, y, spacing;            // normalised coordinates of the first sample, and their step
+    double half, centre_x, centre_y;  // pixel of the map = half H n + centre
+};
+
+struct Seen {
+    double x[CHUNK], y[CHUNK];              // normalised
+    double moved_x[CHUNK], moved_y[CHUNK];  // H n
+    double depth[CHUNK];
+    double pixel_x[CHUNK], pixel_y[CHUNK];
+};
+
+template <class T>
+void project(const Grid<T>& grid, const double* H, i64 row, i64 first, i64 have, double horizon, Seen& s) {
+    const double y = grid.y + double(row) * grid.spacing;
+    for (i64 k = 0; k < have; k++) {
+        const double x = grid.x + double(first + k) * grid.spacing;
+        const double w = H[6] * x + (H[7] * y + H[8]), d = w > horizon ? w : horizon, inverse = 1.0 / d;
+        s.x[k] = x, s.y[k] = y, s.depth[k] = w > horizon ? w : -d;
+        s.moved_x[k] = (H[0] * x + (H[1] * y + H[2])) * inverse;
+        s.moved_y[k] = (H[3] * x + (H[4] * y + H[5])) * inverse;
+        s.pixel_x[k] = s.moved_x[k] * grid.half + grid.centre_x;
+        s.pixel_y[k] = s.moved_y[k] * grid.half + grid.centre_y;
+    }
+}
+
+enum Loss : i64 { SQUARES, CAUCHY, HUBER, TUKEY, GEMAN_MCCLURE };
+
+// What a loss makes of squared residuals, as losses.py has it: rho, and of Triggs' correction the factors of residual
+// and Jacobian: with the root of rho', what is left of the curvature along the residual, where that is a tenth at least
+// (linearize/robust.py).
+struct Robust {
+    double rho = 0;
+    double by_residual[CHUNK], by_jacobian[CHUNK];
+
+    // rho of CHUNK samples is `sum(z)`, rho' and rho'' c² / rho' are `slope(z)` and `bend(z)`, z = s / c².
+    template <class Slope, class Bend>
+    void weigh(const double* z, const bool* use, i64 have, bool curved, Slope slope, Bend bend) {
+        for (i64 k = 0; k < have; k++) {
+            const double share = curved ? 1 + 2 * z[k] * bend(z[k]) : 1;
+            const double root = std::sqrt(use[k] ? slope(z[k]) : 0), kept = std::sqrt(share >= 0.1 ? share : 1);
+            by_residual[k] = root / kept, by_jacobian[k] = root * kept;
+        }
+    }
+
+    // Sums of logarithms by products of eight: few logarithms, and those of one vector.
+    static double sum_of_log1p(const double* z, const bool* use, i64 have) {
+        double sum = 0;
+        for (i64 k = 0; k < have; k += TILE) {
+            double product = 1;
+            bool large = false;
+            const i64 end = k + TILE < have ? k + TILE : have;
+            for (i64 j = k; j < end; j++) {
+                large |= !(z[j] < 1e30);
+                product *= use[j] ? 1 + z[j] : 1;
+            }
+            if (!large)
+                sum += std::log(product);
+            else
+                for (i64 j = k; j < end; j++) sum += use[j] ? std::log1p(z[j]) : 0;
+        }
+        return sum;
+    }
+
+    void operator()(i64 loss, double c2, const double* z, const bool* use, i64 have, bool curved) {
+        double sum = 0;
+        switch (loss) {
+            case CAUCHY:
+                weigh(z, use, have, curved, [](double z) { return 1 / (1 + z); }, [](double z) { return -1 / (1 + z); });
+                sum = sum_of_log1p(z, use, have);
+                break;
+            case HUBER:
+                weigh(z, use, have, curved, [](double z) { return z <= 1 ? 1 : 1 / std::sqrt(z); },
+                      [](double z) { return z <= 1 ? 0 : -0.5 / z; });
+                for (i64 k = 0; k < have; k++) sum += !use[k] ? 0 : z[k] <= 1 ? z[k] : 2 * std::sqrt(z[k]) - 1;
+                break;
+            case TUKEY:
+                weigh(z, use, have, curved, [](double z) { return z < 1 ? (1 - z) * (1 - z) : 0; },
+                      [](double z) { return z < 1 ? -2 / (1 - z) : 0; });
+                for (i64 k = 0; k < have; k++)
+                    sum += !use[k] ? 0 : z[k] < 1 ? z[k] * (1 - z[k] * (1 - z[k] / 3)) : 1.0 / 3;
+                break;
+            default:
+                weigh(z, use, have, curved, [](double z) { return 1 / ((1 + z) * (1 + z)); },
+                      [](double z) { return -2 / (1 + z); });
+                for (i64 k = 0; k < have; k++) sum += use[k] ? z[k] / (1 + z[k]) : 0;
+        }
+        rho += c2 * sum;
+    }
+};
+
+// to[a, b] += the products of columns a >= b, CHUNK numbers each (zeros behind the last), as sums of eight.
+template <class T>
+void add_products(const T (*columns)[CHUNK], int count, i64 have, vec<T>* to) {
+    const i64 end = (have + TILE - 1) / TILE * TILE;
+    for (int a = 0; a < count; a += 2)
+        for (int b = 0; b <= a; b += 2) {
+            vec<T>*row = to + a * (UNKNOWNS + 2) + b, *next = row + UNKNOWNS + 2;
+            vec<T> s00 = row[0], s01 = row[1], s10 = next[0], s11 = next[1];
+            for (i64 k = 0; k < end; k += TILE) {
+                const vec<T> a0 = load(columns[a] + k), a1 = load(columns[a + 1] + k);
+                const vec<T> b0 = load(columns[b] + k), b1 = load(columns[b + 1] + k);
+                s00 = s00 + a0 * b0, s01 = s01 + a0 * b1, s10 = s10 + a1 * b0, s11 = s11 + a1 * b1;
+            }
+            row[0] = s00, row[1] = s01, next[0] = s10, next[1] = s11;
+        }
+}
+
+// The warp's columns of one channel's Jacobian: models.Warp.pull_back. Column by column, so that each is a loop over
+// samples that the compiler makes vectors of.
+template <class T>
+void pull_back(const Seen& s, const double* H, double to_normalised, const T* gx, const T* gy, int tangent, i64 have,
+               T (*columns)[CHUNK]) {
+    double r0[CHUNK], r1[CHUNK], r2[CHUNK];
+    for (i64 k = 0; k < have; k++) {
+        const double factor = to_normalised / std::fabs(s.depth[k]);
+        const double a = gx[k] * factor, b = gy[k] * factor, c = -(a * s.moved_x[k] + b * s.moved_y[k]);
+        r0[k] = a * H[0] + b * H[3] + c * H[6];
+        r1[k] = a * H[1] + b * H[4] + c * H[7];
+        r2[k] = a * H[2] + b * H[5] + c * H[8];
+    }
+    const auto column = [&](int j, auto entry) {
+        if (j >= tangent) return;
+        T* to = columns[j];
+        for (i64 k = 0; k < have; k++) to[k] = T(entry(k));
+    };
+    column(0, [&](i64 k) { return r0[k]; });
+    column(1, [&](i64 k) { return r1[k]; });
+    column(2, [&](i64 k) { return s.x[k] * r1[k] - s.y[k] * r0[k]; });
+    column(3, [&](i64 k) { return s.x[k] * r0[k] + s.y[k] * r1[k]; });
+    column(4, [&](i64 k) { return s.x[k] * r0[k] - s.y[k] * r1[k]; });
+    column(5, [&](i64 k) { return s.y[k] * r0[k] + s.x[k] * r1[k]; });
+    column(6, [&](i64 k) { return s.x[k] * r2[k]; });
+    column(7, [&](i64 k) { return s.y[k] * r2[k]; });
+}
+
+template <class T>
+struct Accumulator {
+    vec<T> products[(UNKNOWNS + 2) * (UNKNOWNS + 2)] = {};
+    double count = 0;
+};
+
+template <class T>
+void warped(Spline<T> spline, const bool* mask, Grid<T> grid, const bool* known, const double* H, i64 rows, i64 first,
+            i64 last, T* values, bool* seen) {
+    const i64 width = spline.width, height = spline.height, n = rows * grid.columns;
+    Seen s;
+    for (i64 row = first; row < last; row++)
+        for (i64 begin = 0; begin < grid.columns; begin += CHUNK) {
+            const i64 have = std::min(CHUNK, grid.columns - begin), offset = row * grid.columns + begin;
+            project(grid, H, row, begin, have, 1e-9, s);
+            for (i64 k = 0; k < have; k++) {
+                const double x = s.pixel_x[k], y = s.pixel_y[k];
+                bool ok = known[offset + k] && s.depth[k] > 0 && x >= -SLACK && y >= -SLACK &&
+                          x <= double(width - 1) + SLACK && y <= double(height - 1) + SLACK;
+                if (ok) {
+                    const i64 left = std::max(i64(std::floor(x + SLACK)), i64(0)), top = std::max(i64(std::floor(y + SLACK)), i64(0));
+                    const i64 right = std::min(i64(std::ceil(x - SLACK)), width - 1), bottom = std::min(i64(std::ceil(y - SLACK)), height - 1);
+                    const i64 l = std::min(left, width - 1), t = std::min(top, height - 1);
+                    const i64 r = std::max(right, i64(0)), b = std::max(bottom, i64(0));
+                    ok = mask[t * width + l] && mask[t * width + r] && mask[b * width + l] && mask[b * width + r];
+                }
+                seen[offset + k] = ok;
+                if (ok)
+                    spline.at(x, y, [&](i64 c, const Basis<T>& basis, const T* p, i64 stride) {
+                        values[c * n + offset + k] = basis.value(p, stride);
+                    });
+                else
+                    for (i64 c = 0; c < spline.channels; c++) values[c * n + offset + k] = 0;
+            }
+        }
+}
+
+template <class T>
+void photometric(Spline<T> spline, Grid<T> grid, const T* target, const bool* valid, const double* H,
+                 const double* values, int tangent, i64 loss, i64 rows, i64 tall, i64 first, i64 last, double* sums) {
+    const i64 channels = spline.channels, n = rows * grid.columns;
+    const int count = tangent + 3, stride = UNKNOWNS + 1;  // gain, bias and the residual itself
+    const T gain = T(values[0]), bias = T(values[1]), gain_free = T(values[2]), bias_free = T(values[3]);
+    const double c2 = values[4] * values[4];
+    Seen s;
+    std::vector<T> room(3 * CHUNK * channels);
+    T *value = room.data(), *gx = value + CHUNK * channels, *gy = gx + CHUNK * channels;
+    T columns[UNKNOWNS + 2][CHUNK] = {};
+    double z[CHUNK];
+    for (i64 strip = first; strip < last; strip++) {
+        Accumulator<T> total;
+        Robust robust;
+        for (i64 row = strip * tall; row < std::min(rows, (strip + 1) * tall); row++)
+            for (i64 begin = 0; begin < grid.columns; begin += CHUNK) {
+                const i64 have = std::min(CHUNK, grid.columns - begin), offset = row * grid.columns + begin;
+                const bool* here = valid + offset;
+                if (!std::any_of(here, here + have, [](bool v) { return v; })) continue;
+                project(grid, H, row, begin, have, HORIZON, s);
+                for (i64 k = 0; k < have; k++) {
+                    if (!here[k]) {
+                        for (i64 c = 0; c < channels; c++) {
+                            const i64 at = c * CHUNK + k;
+                            value[at] = gx[at] = gy[at] = 0;
+                        }
+                        continue;
+                    }
+                    spline.at(s.pixel_x[k], s.pixel_y[k], [&](i64 c, const Basis<T>& basis, const T* p, i64 step) {
+                        T found[3];
+                        basis.value_and_gradient(p, step, found);
+                        value[c * CHUNK + k] = found[0], gx[c * CHUNK + k] = found[1], gy[c * CHUNK + k] = found[2];
+                    });
+                }
+                const i64 end = (have + TILE - 1) / TILE * TILE;
+                for (i64 k = 0; k < have; k++) total.count += here[k];
+                if (loss != SQUARES) {
+                    std::fill_n(z, have, 0.0);
+                    for (i64 c = 0; c < channels; c++)
+                        for (i64 k = 0; k < have; k++) {
+                            const double r = gain * value[c * CHUNK + k] + bias - target[c * n + offset + k];
+                            z[k] += r * r / c2;
+                        }
+                    robust(loss, c2, z, here, have, channels == 1);
+                }
+                for (i64 c = 0; c < channels; c++) {
+                    const T *v = value + c * CHUNK, *t = target + c * n + offset;
+                    pull_back(s, H, double(gain) * grid.half, gx + c * CHUNK, gy + c * CHUNK, tangent, have, columns);
+                    T *by_gain = columns[tangent], *by_bias = columns[tangent + 1], *r = columns[tangent + 2];
+                    for (i64 k = 0; k < have; k++) {
+                        const T use = here[k] ? T(1) : T(0);
+                        by_gain[k] = gain_free * gain * v[k];
+                        by_bias[k] = bias_free * use;
+                        r[k] = use * (gain * v[k] + bias - t[k]);
+                    }
+                    if (loss != SQUARES) {
+                        for (int j = 0; j + 1 < count; j++)
+                            for (i64 k = 0; k < have; k++) columns[j][k] *= T(robust.by_jacobian[k]);
+                        for (i64 k = 0; k < have; k++) r[k] *= T(robust.by_residual[k]);
+                    }
+                    for (int j = 0; j < count; j++)
+                        for (i64 k = have; k < end; k++) columns[j][k] = 0;
+                    if (count % 2) std::fill_n(columns[count], CHUNK, T(0));
+                    add_products<T>(columns, count, have, total.products);
+                }
+            }
+        double* to = sums + strip * (2 + stride * stride);
+        to[0] = total.count;
+        for (int a = 0; a < count; a++)
+            for (int b = 0; b <= a; b++) {
+                const vec<T>& parts = total.products[a * (UNKNOWNS + 2) + b];
+                double sum = 0;
+                for (int k = 0; k < TILE; k++) sum += double(parts[k]);
+                to[2 + a * stride + b] = sum;
+            }
+        to[1] = loss == SQUARES ? to[2 + (count - 1) * (stride + 1)] : robust.rho;
+    }
+}
+
+template <class T>
+void at_points(Spline<T> spline, i64 n, const T* points, i64 first, i64 last, i64 wanted, T* values, T* gradients) {
+    const T nan = std::numeric_limits<T>::quiet_NaN();
+    for (i64 k = first; k < last; k++) {
+        const T x = points[2 * k], y = points[2 * k + 1];
+        const bool number = x == x && y == y;
+        spline.at(number ? x : 0, number ? y : 0, [&](i64 c, const Basis<T>& basis, const T* p, i64 stride) {
+            const i64 to = c * n + k;
+            if (!wanted) {
+                values[to] = number ? basis.value(p, stride) : nan;
+                return;
+            }
+            T found[3];
+            basis.value_and_gradient(p, stride, found);
+            values[to] = number ? found[0] : nan;
+            gradients[2 * to] = number ? found[1] : nan, gradients[2 * to + 1] = number ? found[2] : nan;
+        });
+    }
+}
+
+}  // namespace
+
+#define MSLSQ_DEFINE(T, type)                                                                                          \
+    /* values (channels, rows, columns) and seen (rows, columns): the map through the warp, zero where it has no data */ \
+    MSLSQ_EXPORT(warped_samples, type)                                                                                 \
+    (i64 channels, i64 height, i64 width, const T* coefficients, const bool* mask, i64 rows, i64 columns,              \
+     const bool* known, const double* frame, const double* H, i64 first, i64 last, T* values, bool* seen) {            \
+        warped<T>({coefficients, channels, height, width}, mask, {columns, frame[0], frame[1], frame[2], frame[3],     \
+                                                                  frame[4], frame[5]},                                 \
+                  known, H, rows, first, last, values, seen);                                                          \
+    }                                                                                                                  \
+    /* per strip of `tall` rows: samples, sum of rho, and the lower triangle of the products of Jacobian and residual */ \
+    MSLSQ_EXPORT(photometric, type)                                                                                    \
+    (i64 channels, i64 height, i64 width, const T* coefficients, i64 rows, i64 columns, const T* target,               \
+     const bool* valid, const double* frame, const double* H, const double* values, i64 tangent, i64 loss,             \
+     i64 tall, i64 first, i64 last, double* sums) {                                                                    \
+        photometric<T>({coefficients, channels, height, width},                                                        \
+                       {columns, frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]}, target, valid, H,        \
+                       values, int(tangent), loss, rows, tall, first, last, sums);                                     \
+    }                                                                                                                  \
+    /* values (channels, n) and, if wanted, gradients (channels, n, 2) at points (n, 2), those from first to last */   \
+    MSLSQ_EXPORT(spline_at, type)                                                                                      \
+    (i64 channels, i64 height, i64 width, const T* coefficients, i64 n, const T* points, i64 first, i64 last,          \
+     i64 wanted, T* values, T* gradients) {                                                                            \
+        at_points<T>({coefficients, channels, height, width}, n, points, first, last, wanted, values, gradients);      \
+    }
+
+MSLSQ_DEFINE(double, f64)
+MSLSQ_DEFINE(float, f32)
+
+}  // namespace MSLSQ_TARGET
+}  // namespace mslsq

@@ -1,0 +1,127 @@
+"""What is believed of a placement: the blocks' detail must agree, not the energy of the whole."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import torch
+
+from mslsq.alignment import MapStatus, align, synthetic
+from mslsq.alignment.align import _prepare
+from mslsq.alignment.estimate import PairLevel
+from mslsq.alignment.evidence import SCATTER, Evidence, evidence
+from mslsq.alignment.models import Frame
+
+SIZE = 128
+EYE = torch.eye(3, dtype=torch.float64)
+
+
+def stars(seed: int, size: int = SIZE) -> np.ndarray:
+    """A few bright stars and many faint ones on a sky that glows to one side."""
+    random = np.random.default_rng(seed)
+    field = np.zeros((size, size))
+    y, x = random.integers(0, size, (2, 60))
+    field[y, x] = random.pareto(1.2, 60).clip(0, 40)
+    return scipy.ndimage.gaussian_filter(field, 1.2) + np.linspace(0, 1, size)[:, None]
+
+
+def slope(seed: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]
+    a, b, c = random.standard_normal(3)
+    return a * x + b * y + 0.3 * c * x * y + 0.01 * random.standard_normal((SIZE, SIZE))
+
+
+def grains(seed: int) -> np.ndarray:
+    return scipy.ndimage.gaussian_filter(np.random.default_rng(seed).standard_normal((SIZE, SIZE)), 3.0, mode="wrap")
+
+
+def sky(seed: int) -> np.ndarray:
+    """One sky for all, three times as bright as what is under it, which differs."""
+    return 3 * np.linspace(0, 1, SIZE)[:, None] ** 2 + grains(seed) / grains(seed).std()
+
+
+def placed(one: np.ndarray, other: np.ndarray, **options) -> MapStatus:
+    result = align([torch.from_numpy(one), torch.from_numpy(other)], **options)
+    return MapStatus(int(result.status[1]))
+
+
+def level_of(one: np.ndarray, other: np.ndarray, index: int = 0) -> tuple[PairLevel, Frame]:
+    (fixed, moving), _, _ = _prepare([one, other], None)
+    frame = Frame(*fixed.mask.shape, fixed.values)
+    pyramids = [map_.pyramid(3, map_.mean, map_.spread, 1.0) for map_ in (fixed, moving)]
+    return PairLevel.of(pyramids[0][index], pyramids[1][index], frame, index), frame
+
+
+@pytest.mark.parametrize("scene", [stars, slope, grains, sky])
+@pytest.mark.parametrize("seed", range(4))
+def test_two_scenes_of_one_kind_are_not_placed_on_each_other(scene, seed):
+    assert not placed(scene(2 * seed), scene(2 * seed + 1), model=("sim2", "translation")[seed % 2]).ok
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.parametrize("scene", [stars, grains])
+def test_two_parts_of_one_scene_are(scene, noise):
+    whole, random = scene(3), np.random.default_rng(0)
+    noisy = whole + noise * whole.std() * random.standard_normal((2, *whole.shape))
+    result = align([torch.from_numpy(noisy[0][:100, :100]), torch.from_numpy(noisy[1][7:107, 4:104])], model="se2")
+    assert result.status[1] == MapStatus.ALIGNED
+    torch.testing.assert_close(result.transforms[1][:2, 2], torch.tensor([-4.0, -7.0]).double(), atol=0.3, rtol=0)
+
+
+def test_the_agreement_of_true_and_false_placements():
+    pair = synthetic.make_pair("camera", "translation", seed=5, size=SIZE)
+    level, frame = level_of(pair.reference.numpy(), pair.moving.numpy())
+    true = evidence(level, frame.from_pixels(pair.transform))
+    assert true.agreement > 0.9 and true.suffices(0.6)
+    moved = pair.transform.clone()
+    moved[0, 2] += 9
+    false = evidence(level, frame.from_pixels(moved))
+    assert abs(false.agreement) < 0.5 and not false.suffices(0.6)
+
+
+def test_a_common_slope_is_no_evidence():
+    """Planes, and what bends as gently, are taken out of every block."""
+    y, x = np.mgrid[0:SIZE, 0:SIZE] / SIZE
+    random = np.random.default_rng(1).standard_normal((2, SIZE, SIZE))
+    level, frame = level_of(50 * (x + y * y) + random[0], 50 * (x + y * y) + random[1])
+    assert abs(evidence(level, frame.from_pixels(EYE)).agreement) < 0.2
+
+
+def test_what_one_map_alone_shows_counts_against_the_placement():
+    one, other = 0.05 * grains(1), 0.05 * grains(1)
+    with_stars = one + stars(2)
+    level, frame = level_of(with_stars, other)
+    assert evidence(level, frame.from_pixels(EYE)).agreement < 0.5
+    level, frame = level_of(with_stars, with_stars)
+    assert evidence(level, frame.from_pixels(EYE)).agreement > 0.99
+
+
+def test_masked_samples_and_channels():
+    pair = synthetic.make_pair("astronaut", "translation", seed=2, size=SIZE)
+    one = torch.stack((pair.reference, torch.zeros_like(pair.reference))).numpy()
+    other = torch.stack((pair.moving, torch.zeros_like(pair.moving))).numpy()
+    other[:, 20:50, 10:90] = np.nan
+    level, frame = level_of(one, other)
+    assert evidence(level, frame.from_pixels(pair.transform)).agreement > 0.9
+    level, frame = level_of(one, np.nan_to_num(other))
+    assert evidence(level, frame.from_pixels(pair.transform)).agreement < 0.5
+
+
+def test_more_is_asked_of_fewer_blocks():
+    assert Evidence(0.7, 40).suffices(0.6) and not Evidence(0.7, 5).suffices(0.6)
+    assert Evidence(math.nan, 0).suffices(0.6) is False
+    assert Evidence(0.7, 5).asked(0.6) == 0.6 + SCATTER / 5
+
+
+def test_at_minus_one_nothing_is_asked():
+    assert placed(stars(0), stars(1), min_detail=-1.0, min_ncc=-1.0, min_overlap=0.01).ok
+
+
+def test_a_solve_that_has_not_converged_is_not_aligned():
+    pair = synthetic.make_pair("camera", "translation", seed=5, size=SIZE)
+    states = {
+        placed(pair.reference.numpy(), pair.moving.numpy(), max_steps=steps, model="affine") for steps in (1, 100)
+    }
+    assert states == {MapStatus.NOT_CONVERGED, MapStatus.ALIGNED}
