@@ -47,7 +47,7 @@ class Direct:
             return Direct(statement, solver, plan, (value.shape,), is_value=True)
         return Direct(statement, solver, plan, tuple([x.shape for x in storages]), is_value=False)
 
-    def solved(self, starts: Values, inputs: tuple[Inputs, ...]) -> Solved | None:
+    def solved(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Solved | None:
         """The solution; None where it takes more than the program: derivatives, a word of warning, or PyTorch, because
         there is no program.
 
@@ -77,6 +77,7 @@ class Direct:
 def _figures(found: SolvedOne) -> dict[str, Any]:
     """The fields of a solution but its value, from what a program has returned."""
     (cost, gradient_norm), (status, num_steps) = found.figures[:2].clone().unbind(), found.counts.tolist()
+    costs, gradient_norms, step_norms, damping = found.history.unbind()
     if status == Status.RUNNING:
         status = int(Status.INTERRUPTED if found.interrupted else Status.MAX_STEPS)
     return {
@@ -86,7 +87,7 @@ def _figures(found: SolvedOne) -> dict[str, Any]:
         "num_evaluations": torch.tensor(num_steps + 1),
         "gradient_norm": gradient_norm,
         "differentiable": torch.tensor(Status.COST_TOLERANCE <= status <= Status.STEP_TOLERANCE),
-        "history": History(*found.history.unbind(), found.accepted),
+        "history": History(costs, gradient_norms, step_norms, damping, found.accepted),
         "adjoint_residual": torch.full_like(cost, torch.nan),
         "active": (),
         "weights": {},
