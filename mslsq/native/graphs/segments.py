@@ -18,9 +18,9 @@ from torch import Tensor, fx
 
 from mslsq.native.graphs.arrays import TYPES, Array, NoLoopError, contiguous
 from mslsq.native.graphs.calling import ALIGNED, Opening, SegmentCall
+from mslsq.native.graphs.constants import folded
 from mslsq.native.graphs.splitting import Constant, Segment, meta_of, split
 from mslsq.native.graphs.writer import Writer, is_view
-from mslsq.private import writes
 from mslsq.tracing.replay import straight_line
 
 
@@ -62,7 +62,7 @@ class Segments:
     """A graph as segments, and what is between them.
 
     Args:
-        graph: recorded, with `tensor_meta` of its nodes; nothing in it writes in place.
+        graph: recorded, with `tensor_meta` of its nodes.
         dtype: of its real numbers.
 
     Raises:
@@ -70,10 +70,9 @@ class Segments:
     """
 
     def __init__(self, graph: fx.GraphModule, dtype: torch.dtype):
+        graph = folded(graph)
         self._module, self._dtype = graph, dtype
         nodes = list(graph.graph.nodes)
-        if any(writes(node.target) for node in nodes):
-            raise NoLoopError("it writes into tensors")
         for node in nodes:
             if node.op == "get_attr":
                 node.meta["tensor_meta"] = Constant.of(operator.attrgetter(str(node.target))(graph))

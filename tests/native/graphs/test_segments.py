@@ -7,6 +7,7 @@ from mslsq.native.graphs.arrays import NoLoopError
 from mslsq.native.graphs.calling import UnfitError
 from mslsq.native.graphs.segments import Segments
 from mslsq.native.store import request
+from mslsq.private import writes as is_write
 from mslsq.tracing.recording import Recorded
 
 F64 = torch.float64
@@ -147,3 +148,26 @@ def test_graphs_that_write_or_have_nothing_to_gain_are_refused():
     for function, says in ((writes, "writes"), (lambda x: [x + 1], "pays")):
         with pytest.raises(NoLoopError, match=says):
             Segments(Recorded(function, (ORDINARY[0],)).graph, F64)
+
+
+def test_what_depends_on_shapes_alone_is_computed_once():
+    def function(x):
+        jacobian = torch.func.vmap(torch.func.jacfwd(lambda p: torch.sin(p) * p.sum()))(x)
+        return [jacobian + 1, jacobian.sum(-1), torch.arange(3.0, dtype=F64) * 2 + x[0, :3], x * 2]
+
+    recorded, program = program_of(function, ORDINARY[0])
+    assert any(is_write(node.target) for node in recorded.graph.graph.nodes)
+    for x in (ORDINARY[0], ORDINARY[1], ORDINARY[0]):
+        for found, expected in zip(program(x), function(x), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
+
+
+def test_a_constant_that_is_written_to_after_it_was_read_is_refused():
+    def function(x):
+        total = x.new_zeros(3, 4)
+        first = total + x
+        total[0] = 5
+        return [first * 2, total + x, x - 1, x * 3]
+
+    with pytest.raises(NoLoopError, match="has been read"):
+        Segments(Recorded(function, (ORDINARY[0],)).graph, F64)
