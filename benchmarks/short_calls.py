@@ -1,15 +1,17 @@
 """Calls like the one before: one small fit, a batch of fits, small pose graphs, a layer with its backward pass.
 
-    python benchmarks/short_calls.py                 # a minute
+    python benchmarks/short_calls.py                 # five minutes
     python benchmarks/short_calls.py --only fit      # the cases whose name begins so
 
-Every contestant has been called often enough before the first figure that whatever it records is recorded. "No step"
-is a solve with `max_steps=0`: the way to the first step and back, with every check. "Steps" is the rest of a solve.
+Every contestant has been called before the first figure until what it records is recorded, and what becomes a native
+program is one: for some seconds. "No step" is a solve with `max_steps=0`: the way to the first step and back, with
+every check. A turn is ten calls of one contestant, of which the mean counts: these are calls like the one before.
 Peers are SciPy, and GTSAM through its Python interface where it is installed; each is given its problem ready-made.
-One thread, processor time, medians of turns taken alternately.
+One thread, processor time, medians of turns taken alternately; beside them the ratio to the peer of the case.
 """
 
 import argparse
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,9 +23,13 @@ from scipy import optimize
 from timing import interleaved, print_machine, print_table
 
 import mslsq
+from mslsq.native.processor import target
 
 NO_STEP = mslsq.LevenbergMarquardt(max_steps=0)
 GRAPHS = ("ring-10-mild-odometry", "city-60-mild-odometry", "sphere-60-mild-odometry")
+PEERS = ("scipy", "GTSAM")
+TURN = 10
+"""Calls of one contestant in a row."""
 Contestants = dict[str, Callable[[], Any]]
 
 
@@ -122,21 +128,33 @@ CASES: dict[str, Callable[[], Contestants]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="the beginning of the names of cases")
-    parser.add_argument("--warm-up", type=int, default=40, help="calls of every contestant before the first figure")
-    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument(
+        "--warm-up", type=float, default=10.0, help="seconds of every contestant, before the first figure"
+    )
+    parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args()
     torch.set_num_threads(1)
     print_machine(["torch", "scipy", "gtsam"])
+    print(f"instruction set: {target()}")
     rows = []
     for name, case in CASES.items():
         if not name.startswith(options.only):
             continue
         contestants = case()
-        for contestant in contestants.values():
-            for _ in range(options.warm_up):
+        for who, contestant in contestants.items():
+            begin = time.perf_counter()
+            while time.perf_counter() - begin < (0.1 if who.startswith(PEERS) else options.warm_up):
                 contestant()
-        rows += [[name, who, timing.cpu] for who, timing in interleaved(contestants, options.repeats).items()]
-    print_table("Short calls, milliseconds of processor time", ["case", "contestant", "ms"], rows)
+        turns = {who: lambda contestant=contestant: _turn(contestant) for who, contestant in contestants.items()}
+        taken = {who: timing.cpu / TURN for who, timing in interleaved(turns, options.repeats).items()}
+        peer = next((taken[who] for who in taken if who.startswith(PEERS)), None)
+        rows += [[name, who, cpu, "" if peer is None else cpu / peer] for who, cpu in taken.items()]
+    print_table("Short calls, milliseconds of processor time", ["case", "contestant", "ms", "/ peer"], rows)
+
+
+def _turn(contestant: Callable[[], Any]) -> None:
+    for _ in range(TURN):
+        contestant()
 
 
 if __name__ == "__main__":

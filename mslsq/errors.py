@@ -15,6 +15,7 @@ from mslsq.linear.sparse.backends import BackendMissingError
 from mslsq.linearize.agreement import DerivativeMismatchError, NonDeterministicResidualError
 from mslsq.linearize.ways import SlowResidualWarning, UndifferentiableResidualError
 from mslsq.manifolds.errors import ManifoldError
+from mslsq.native.graphs.prospect import NativeGraphWarning
 from mslsq.optim.errors import OptimizerError, ResidualError
 from mslsq.problem.errors import (
     DeviceError,
@@ -55,6 +56,7 @@ __all__ = [
     "KernelsNotKeptWarning",
     "ManifoldError",
     "NativeDifferenceWarning",
+    "NativeGraphWarning",
     "NoCompilerWarning",
     "NoInfluenceWarning",
     "NonDeterministicResidualError",

@@ -106,12 +106,17 @@ class Form:
         self._structure = flatten(example)[1]
         bound: dict[str, Any] = {}
         reads: list[str] = []
-        written = _written_out(example, "tree", reads, bound)
+        tests: list[str] = []
+        written = _written_out(example, "tree", reads, tests, bound)
         self.leaves: Callable[[Any], list[Any]] = leaves
         """The leaves of a tree of this structure."""
         self.tree: Callable[[list[Any]], Any] = self._walked
         """The tree with these leaves."""
+        self.fits: Callable[[Any], bool] = lambda tree: False
+        """Is a tree known at a glance to be of this structure, with leaves of the types of the example's? (False where
+        only a walk can tell.)"""
         if written is not None:
+            self.fits = eval(f"lambda tree: {' and '.join(tests)}", bound)
             self.leaves = eval(f"lambda tree: [{', '.join(reads)}]", bound)
             self.tree = eval(f"lambda leaf: {written}", bound)
 
@@ -119,10 +124,11 @@ class Form:
         return unflatten(own, self._structure)
 
 
-def _written_out(example: Any, path: str, reads: list[str], bound: dict[str, Any]) -> str | None:
+def _written_out(example: Any, path: str, reads: list[str], tests: list[str], bound: dict[str, Any]) -> str | None:
     """The expression that makes a tree like the example of a list `leaf`; None where a node is not written out.
 
-    `reads` gets the expressions of its leaves in a tree at `path`, `bound` the names that they use.
+    `reads` gets the expressions of its leaves in a tree at `path`, `tests` those that tell whether it is like the
+    example, `bound` the names that they use.
     """
 
     def name_of(value: Any) -> str:
@@ -131,16 +137,20 @@ def _written_out(example: Any, path: str, reads: list[str], bound: dict[str, Any
         return name
 
     kind = type(example)
+    tests.append(f"type({path}) is {name_of(kind)}")
     if kind is dict:
+        tests.append(f"list({path}) == {name_of(list(example))}")
         keys = [repr(key) if type(key) in (str, int) else name_of(key) for key in example]
         parts = [
-            _written_out(part, f"{path}[{key}]", reads, bound) for key, part in zip(keys, example.values(), strict=True)
+            _written_out(part, f"{path}[{key}]", reads, tests, bound)
+            for key, part in zip(keys, example.values(), strict=True)
         ]
         if any(part is None for part in parts):
             return None
         return f"{{{', '.join(f'{key}: {part}' for key, part in zip(keys, parts, strict=True))}}}"
     if kind in (tuple, list) or (isinstance(example, tuple) and hasattr(kind, "_fields")):
-        parts = [_written_out(part, f"{path}[{place}]", reads, bound) for place, part in enumerate(example)]
+        tests.append(f"len({path}) == {len(example)}")
+        parts = [_written_out(part, f"{path}[{place}]", reads, tests, bound) for place, part in enumerate(example)]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
             return None

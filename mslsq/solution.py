@@ -1,8 +1,9 @@
 """What a solve returns: statuses that are sentences, and the solution as a pytree of tensors."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -92,6 +93,10 @@ class History:
     accepted: Bool[Tensor, "*batch steps"]
 
 
+LATER = "_later"
+"""What makes the fields of a solution that have not been read yet."""
+
+
 @dataclass(frozen=True)
 class Solution:
     """The result of a solve: a pytree whose leaves are all tensors, one entry per problem of a batch.
@@ -121,6 +126,30 @@ class Solution:
     `Inequality` are not negative, and zero where it holds nothing back. Empty without constraints."""
     violation: Any = ()
     """(*batch,) The largest violation of a constraint, in the units of its residual; `()` without constraints."""
+
+    @staticmethod
+    def completed_later(value: Any, rest: Callable[[], dict[str, Any]]) -> "Solution":
+        """A solution whose other fields are made by `rest` when one of them is read first: making them takes longer
+        than a small solve."""
+        found = object.__new__(Solution)
+        found.__dict__.update(value=value, **{LATER: rest})
+        return found
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A field that was left for later."""
+            own = self.__dict__
+            rest = own.get(LATER)
+            if rest is not None and name in _FIELDS:
+                own.update({known: x for known, x in rest().items() if known not in own})
+                own.pop(LATER, None)
+            if name not in own:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return own[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _FIELDS}
 
     @property
     def converged(self) -> Bool[Tensor, "*batch"]:
@@ -163,6 +192,8 @@ def _register(cls: type) -> None:
 
     pytree.register(cls, flatten, unflatten, lambda _node: names)
 
+
+_FIELDS = tuple(field.name for field in fields(Solution))
 
 _register(History)
 _register(Solution)

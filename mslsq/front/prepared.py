@@ -269,7 +269,8 @@ def _prepared_problem(
 def _placed(before: Start, tensor: Tensor, storage: int, size: int | None) -> Tensor:
     """The start of an unknown of one block, (batch, 1, storage)."""
     if before.axis is None:
-        return tensor.reshape(1, 1, storage).expand(size or 1, 1, storage)
+        placed = tensor.reshape(1, 1, storage)
+        return placed if size is None else placed.expand(size, 1, storage)
     return tensor.movedim(before.axis, 0).reshape(-1, 1, storage)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.adjoint import Adjoint, Implicit, solve_system
 from mslsq.front.batching import is_whole
+from mslsq.front.direct import Direct
 from mslsq.front.outer import stated_for
 from mslsq.front.residual_statement import StatedResidual
 from mslsq.front.statement import Solved, Statement
@@ -42,6 +43,8 @@ class Fixed:
     """Per term, the tensors that are no arguments: those that the callable or problem holds."""
     places: tuple[tuple[tuple[int, str, int | None], ...], ...]
     """Per tensor of the arguments behind the start: the inputs that it is, (term, name, batch axis)."""
+    direct: Direct | None
+    """The way to a native program of the whole solve, where there may be one."""
 
 
 class Prepared(Generic[Kind]):
@@ -58,6 +61,7 @@ class Prepared(Generic[Kind]):
         instance_of("adjoint", self._adjoint, Adjoint)
         self._structure: pytree.Structure
         leaves, self._structure = pytree.flatten(example)
+        self._form = pytree.Form(example)
         self._expected = [_expected(leaf) for leaf in leaves]
         self._kinds = tuple(type(leaf) for leaf in pytree.leaves(example, is_leaf=is_whole))
         self._key = self._key_of(*self._stated(self._state(*example)))
@@ -95,8 +99,11 @@ class Prepared(Generic[Kind]):
                 inputs[term][name] = leaf if axis is None else leaf.movedim(axis, 0)
         bounds = fixed.statement.bounds
         starts = bounds.projected(fixed.statement.system, self._starts(fixed.statement, arguments[0]))
-        found = solve_system(fixed.task, starts, inputs, bounds.tensors, self._adjoint)
-        return self._result(None, fixed.statement.given_back(found, fixed.task.solver, inputs), arguments)
+        solved = None if fixed.direct is None else fixed.direct.solved(starts, inputs)
+        if solved is None:
+            found = solve_system(fixed.task, starts, inputs, bounds.tensors, self._adjoint)
+            solved = fixed.statement.given_back(found, fixed.task.solver, inputs)
+        return self._result(None, solved, arguments)
 
     def _looked_at(self, arguments: tuple[Any, ...]) -> Any:
         """The call as its front door does it, with the hidden state compared."""
@@ -125,10 +132,13 @@ class Prepared(Generic[Kind]):
             for leaf in leaves:
                 if id(leaf.tensor) in names:
                     names[id(leaf.tensor)].append((number, leaf.name, leaf.axis))
-        task = statement.task(solved.solver)
+        task, direct = statement.task(solved.solver), None
         if task.outer is None:  # the rounds of a solver around a solver have plans of their own
             task = replace(task, pinned=Pinned(solved.plan))
-        return Fixed(statement, task, tuple(held), tuple(tuple(names[id(leaf)]) for leaf in own))
+            if not self._adjoint.differentiates_start:
+                direct = Direct.of(statement, task.solver, solved.plan)
+        places = tuple(tuple(names[id(leaf)]) for leaf in own)
+        return Fixed(statement, task, tuple(held), places, direct)
 
     def _stated(self, state: Kind) -> tuple[Statement, Solver]:
         """The statement as it is solved, and by which solver."""
@@ -141,12 +151,15 @@ class Prepared(Generic[Kind]):
 
     def _checked(self, arguments: tuple[Any, ...]) -> list[Any]:
         """The leaves of the arguments, in the layout of the example."""
-        leaves, structure = pytree.flatten(arguments)
-        if structure != self._structure:
-            raise ProblemError(
-                f"This solve was prepared for arguments of the structure {self._structure}, not {structure}. Prepare "
-                "another one, or call mslsq.least_squares or mslsq.solve."
-            )
+        if self._form.fits(arguments):
+            leaves = self._form.leaves(arguments)
+        else:
+            leaves, structure = pytree.flatten(arguments)
+            if structure != self._structure:
+                raise ProblemError(
+                    f"This solve was prepared for arguments of the structure {self._structure}, not {structure}. "
+                    "Prepare another one, or call mslsq.least_squares or mslsq.solve."
+                )
         for number, (leaf, expected) in enumerate(zip(leaves, self._expected, strict=True)):
             if _expected(leaf) != expected:
                 _refuse(number, leaf, expected)

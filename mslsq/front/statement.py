@@ -92,11 +92,20 @@ class Statement:
             found = found.of_problem(0)
         active = self.entries_in_users_form(found.active) if self.bounds.of else ()
         found = replace(found, value=self.in_users_form(found.value), active=active)
-        if system.interrupted and solver.on_interrupt == "raise":
+        if system.interrupted:
+            self.heed_interrupt(found, solver)
+        return Solved(self, found, storages, plan, solver, inputs)
+
+    def heed_interrupt(self, found: Solution, solver: Solver) -> None:
+        """Of a solve that a KeyboardInterrupt has ended, with its best point.
+
+        Raises:
+            SolveInterrupted: the solver is not to return then.
+        """
+        if solver.on_interrupt == "raise":
             if transforms_are_active():
                 raise KeyboardInterrupt  # under a transform a solution means nothing outside
             raise SolveInterrupted(found)
-        return Solved(self, found, storages, plan, solver, inputs)
 
 
 @dataclass(frozen=True, eq=False)

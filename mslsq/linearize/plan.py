@@ -28,6 +28,10 @@ from mslsq.tracing.recording import Recorded
 
 T = TypeVar("T")
 
+LARGEST_STEP = 1000
+"""Columns of block-sparse normal equations whose steps are recorded as a whole: of a sphere of 60 poses (354 columns)
+the operations around linearization and factorisation take four times as long as these."""
+
 
 @dataclass
 class Plan:
@@ -103,6 +107,15 @@ class Plan:
     def is_large(self) -> bool:
         """Are the normal equations too large to be dense? Then it is single functions that are recorded, not steps."""
         return self.pattern is not None or self.rows is not None
+
+    @property
+    def records_steps(self) -> bool:
+        """Is a step recorded as one graph? Of what is large only the linearization is: nearly all of the time goes
+        there and to the factorisation, recording takes half as long, and a rejected trial need not be linearized."""
+        if not self.is_large:
+            return True
+        is_small = self.pattern is not None and self.structure.size <= LARGEST_STEP and self.is_on_cpu
+        return is_small and self.compressed is None
 
     @property
     def is_for_programs(self) -> bool:

@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from mslsq.native.choice import Native
+from mslsq.native.graphs.prospect import GraphProspect
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.tracing.recording import NotRecordableError, Recorded
 
@@ -30,6 +32,7 @@ class Wish(NamedTuple):
 
     trace: Literal["auto", "always", "never"]
     compile: bool
+    native: Native = "never"
 
 
 @dataclass
@@ -91,11 +94,20 @@ class Execution:
                 witness()
             if self.is_witnessed and not self.why_eager:
                 self.record(name, function, *example, compiled=compile_it)
-        return self.graphs.get(name)
+        return self.fastest(name, wish)
+
+    def fastest(self, name: str, wish: Wish) -> Recorded | None:
+        """The graph of that name if there is one, or its native program where it has one by now, and one is wished."""
+        found = self.graphs.get(name)
+        if found is None or wish.native == "never" or found.is_compiled:
+            return found
+        if found.prospect is None:
+            found.prospect = GraphProspect(found)
+        return found.prospect.form(wish.native)
 
     def known(self, name: str, wish: Wish) -> Recorded | None:
         """The graph of that name, if there is one and the solver wants it."""
-        return None if wish.trace == "never" else self.graphs.get(name)
+        return None if wish.trace == "never" else self.fastest(name, wish)
 
     def run(self, name: str, wish: Wish, function: Callable[..., Any], *args: Any, compiled: Compiled = "never") -> Any:
         """`function(*args)` without gradients, from its graph if there is one, or if it pays to record it now."""

@@ -39,6 +39,11 @@ def choice(option: Native, by_itself: bool = True) -> Native:
     return "auto" if by_itself else "never"
 
 
+def is_switched_off() -> bool:
+    """Does the environment variable MSLSQ_NATIVE forbid programs?"""
+    return os.environ.get(VARIABLE) == "never"
+
+
 def is_recorded_elsewhere() -> bool:
     """Does something outside of the solve write down or count what it does: `torch.export`, `make_fx`, `torch.jit`, a
     dispatch mode? (Dynamo never looks into a solve.)"""

@@ -6,6 +6,7 @@ means another program, in no process.
 """
 
 import ctypes
+import functools
 import hashlib
 import itertools
 import weakref
@@ -80,6 +81,10 @@ class NativeFunctions:
         outer_steps = (ctypes.c_long * count)(*[p.outer_step for p in placed])
         steps = (ctypes.c_long * count)(*[p.step for p in placed])
         function = self._functions[name]
+        threads = min(torch.get_num_threads(), lanes // LANES_OF_A_THREAD)
+        if threads <= 1:
+            function(ctypes.c_long(outer), ctypes.c_long(0), ctypes.c_long(lanes), data, outer_steps, steps)
+            return
         vectors = -(-lanes // self._vector)
         lane_bytes = [
             (8 if k < len(self.inputs) and self.inputs[k].kind != "real" else self.dtype.itemsize)
@@ -95,7 +100,6 @@ class NativeFunctions:
             )
             function(ctypes.c_long(outer), ctypes.c_long(0), ctypes.c_long(end - begin), moved, outer_steps, steps)
 
-        threads = min(torch.get_num_threads(), lanes // LANES_OF_A_THREAD)
         in_parts(part, vectors, threads)
 
 
@@ -187,19 +191,22 @@ _NOTHING = _Placed(None, 0, 0)
 
 def _placed(tensor: Tensor, argument: Argument, has_outer: bool, dtype: torch.dtype) -> _Placed:
     """A tensor as a program reads it: copied where its type or its layout is another."""
-    tensor = tensor.to(dtype if argument.kind == "real" else torch.int64)
-    step = _step(tensor, argument, has_outer)
+    wanted = dtype if argument.kind == "real" else torch.int64
+    if tensor.dtype != wanted:
+        tensor = tensor.to(wanted)
+    step = _step(tensor.shape, tensor.stride(), argument.has_lanes, has_outer)
     if step is None:
         tensor = tensor.contiguous()
-        step = _step(tensor, argument, has_outer)
+        step = _step(tensor.shape, tensor.stride(), argument.has_lanes, has_outer)
         assert step is not None  # of a contiguous tensor there is one
     return _Placed(tensor, tensor.stride(0) if has_outer else 0, step)
 
 
-def _step(tensor: Tensor, argument: Argument, has_outer: bool) -> int | None:
+@functools.lru_cache(maxsize=4096)
+def _step(shape: torch.Size, strides: tuple[int, ...], has_lanes: bool, has_outer: bool) -> int | None:
     """How far the entries of a block lie apart, row by row; None where not evenly, or the lanes not side by side."""
-    shape, strides = tensor.shape[has_outer:], tensor.stride()[has_outer:]
-    if argument.has_lanes:
+    shape, strides = shape[has_outer:], strides[has_outer:]
+    if has_lanes:
         if shape[-1] > 1 and strides[-1] != 1:
             return None
         shape, strides = shape[:-1], strides[:-1]

@@ -58,7 +58,7 @@ UNSOLVED = -1
 """The status of a problem that no program has come to the end of."""
 
 
-class _Job(ctypes.Structure):
+class Job(ctypes.Structure):
     """`Job` of `steps.h`."""
 
     _fields_ = (
@@ -88,11 +88,11 @@ class WholeSolves:
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
-        self._advance = getattr(self.library, self.name)
-        self._advance.restype = ctypes.c_long
+        self.advance = getattr(self.library, self.name)
+        self.advance.argtypes, self.advance.restype = (ctypes.POINTER(Job), ctypes.c_long), ctypes.c_long
         size = getattr(self.library, f"{self.name}_bytes")
         size.restype = ctypes.c_long
-        self._memory_bytes = int(size())
+        self.memory_bytes = int(size())
 
     def solve(
         self, values: Sequence[Tensor], own: Sequence[Tensor], shared: Sequence[Tensor], max_steps: int
@@ -121,17 +121,17 @@ class WholeSolves:
         self, values: Sequence[Tensor], own: Sequence[Tensor], shared: Sequence[Tensor], max_steps: int
     ) -> Solved:
         batch = len(values[0])
-        given = [_by_problem(x, self.dtype) for x in (*values, *own)]
-        common = [_placed(x, self.dtype).contiguous() for x in shared]
+        given = [by_problem(x, self.dtype) for x in (*values, *own)]
+        common = [placed(x, self.dtype).contiguous() for x in shared]
         solved = self._empty(batch, max_steps)
         outputs = [*solved.values, solved.cost, solved.gradient_norm, solved.matrix, solved.status, solved.num_steps]
         outputs += [*solved.history, solved.accepted]
         steps = (ctypes.c_long * len(given))(*[x.stride(0) if batch > 1 else 0 for x in given])
         pointers = [_pointers(tensors) for tensors in (given, common, outputs)]
         threads = max(1, min(torch.get_num_threads(), batch // PROBLEMS_OF_A_THREAD))
-        memory = [torch.zeros(self._memory_bytes, dtype=torch.uint8) for _ in range(threads)]
+        memory = [torch.zeros(self.memory_bytes, dtype=torch.uint8) for _ in range(threads)]
         jobs = [
-            _Job(
+            Job(
                 batch * k // threads,
                 batch * (k + 1) // threads,
                 max_steps,
@@ -144,7 +144,7 @@ class WholeSolves:
             for k in range(threads)
         ]
         try:
-            self._run(jobs)
+            self.run(jobs)
         except KeyboardInterrupt:
             unsolved = (solved.status == UNSOLVED).nonzero()[:, 0]
             if not len(unsolved):
@@ -153,15 +153,15 @@ class WholeSolves:
             return _merged(solved, self.solve(starts, data, shared, 0), unsolved)._replace(interrupted=True)
         return solved
 
-    def _run(self, jobs: list[_Job]) -> None:
+    def run(self, jobs: list[Job]) -> None:
         """Advance all jobs until they are done, each in a thread, for `SECONDS_AT_A_TIME` at a time."""
         budget = FIRST_BUDGET
         while jobs:
             done = [False] * len(jobs)
 
-            def part(begin: int, end: int, done: list[bool] = done, jobs: list[_Job] = jobs) -> None:
+            def part(begin: int, end: int, done: list[bool] = done, jobs: list[Job] = jobs) -> None:
                 for k in range(begin, end):
-                    done[k] = bool(self._advance(ctypes.byref(jobs[k]), ctypes.c_long(budget)))  # noqa: B023
+                    done[k] = bool(self.advance(ctypes.byref(jobs[k]), budget))  # noqa: B023
 
             started = time.perf_counter()
             in_parts(part, len(jobs), len(jobs))
@@ -226,16 +226,18 @@ def _merged(solved: Solved, at_start: Solved, chosen: Tensor) -> Solved:
     return solved
 
 
-def _placed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """In the types that a program reads."""
+def placed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """In the types that a program reads, with the numbers themselves in memory."""
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
     if tensor.dtype == dtype:
         return tensor
     return tensor.to(dtype if tensor.is_floating_point() else torch.int64)
 
 
-def _by_problem(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def by_problem(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The numbers of each problem side by side."""
-    tensor = _placed(tensor, dtype)
+    tensor = placed(tensor, dtype)
     is_dense = tensor.is_contiguous() or tensor[0].is_contiguous()
     return tensor if is_dense else tensor.contiguous()
 

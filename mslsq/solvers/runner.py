@@ -26,23 +26,26 @@ class Runner:
         self._plan, self._linearizer = plan, linearizer
         self._wish, self._witness = solver.execution, witness
         self._inputs, self._flat_inputs = inputs, pytree.leaves(inputs)
-        linearize = self._linearized if plan.is_large else linearizer.linearize
+        self._records_steps = plan.records_steps and not (plan.is_large and solver.trace == "never")
+        linearize = linearizer.linearize if self._records_steps else self._linearized
         # Reading a number of a CPU waits for nothing; of a device only the loop reads, one number in every step.
-        asks = plan.is_large and solver.early_stop and plan.is_on_cpu
+        asks = not self._records_steps and solver.early_stop and plan.is_on_cpu
         self._step = Step(solver, linearizer, linearize, asks)
         self._wary = False
+        self._running: dict[str, Recorded] = {}
+        """The graphs of this solve: a native program that is ready comes with the next."""
 
     def start(self, values: Values, box: Box | tuple[()] = ()) -> tuple[State, Record]:
         """The state at these values."""
         rest = (box,) if box else ()
-        graph = None if self._plan.is_large else self._graph("start", self._step.start, values, *rest)
+        graph = self._graph("start", self._step.start, values, *rest) if self._records_steps else None
         if graph is None:
             return self._plan.execution.run_eagerly(self._step.start, values, self._inputs, *rest)
         return graph(values, self._inputs, *rest)
 
     def step(self, state: State) -> tuple[State, Record]:
         """The state after one more step. Gradients must be off."""
-        graph = None if self._plan.is_large else self._graph("step", self._step, state)
+        graph = self._graph("step", self._step, state) if self._records_steps else None
         if graph is None:
             after, record = self._plan.execution.run_eagerly(self._step, state, self._inputs, self._wary)
             # Rejections come in runs: a damping that was too small is raised several times.
@@ -58,8 +61,10 @@ class Runner:
 
     def _graph(self, name: str, function: Callable[..., Any], at: Values | State, *rest: Any) -> Recorded | None:
         """The recorded graph, recorded now if that pays; None where it does not, or is not wanted."""
+        if name in self._running:
+            return self._running[name]
         values = at.values if isinstance(at, State) else at
-        return self._plan.execution.graph(
+        found = self._plan.execution.graph(
             name,
             self._wish,
             function,
@@ -69,3 +74,6 @@ class Runner:
             compiled="never" if self._plan.is_for_programs else "always",
             witness=lambda: self._witness.record(values),
         )
+        if found is not None:
+            self._running[name] = found
+        return found

@@ -191,7 +191,7 @@ class Solver:
     @property
     def execution(self) -> Wish:
         """What the options ask for, of how functions run."""
-        return Wish(self.trace, self.compile)
+        return Wish(self.trace, self.compile, self.native_choice)
 
     def wants_sparse(self, size: int) -> bool:
         """Should normal equations whose connected parts have this size be stored by their blocks?"""

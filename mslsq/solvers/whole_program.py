@@ -16,6 +16,7 @@ from mslsq.linearize.independent import irregular
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.programs import Quiet
+from mslsq.native.one_solve import OneSolve, SolvedOne
 from mslsq.native.processor import VECTOR_BYTES, target
 from mslsq.native.scalars import NotScalarError
 from mslsq.native.steps_text import Layout, solving_text
@@ -75,6 +76,7 @@ class SolveDraft(Quiet):
     def __init__(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]):
         self._build: Build | None = None
         self._program: WholeSolves | None = None
+        self._one: OneSolve | None = None
         self._is_known_to_step = False
         with self._saying_why():
             recorded = _recorded(task, plan, values, inputs)
@@ -104,15 +106,26 @@ class SolveDraft(Quiet):
                 if self._build.why:
                     raise CompilerError(self._build.why)
                 if library is not None:
-                    self._program = WholeSolves(library, NAME, self._layout, self._dtype)
+                    program = WholeSolves(library, NAME, self._layout, self._dtype)
+                    self._one, self._program = OneSolve(program), program
         return self._program is not None and not self.why_not
 
     def solve(self, values: Values, inputs: tuple[Inputs, ...], box: Box | tuple[()], max_steps: int) -> Solved:
         """Solve all problems by the program, which `is_ready`."""
         assert self._program is not None
-        own, shared = ([inputs[term][name] for term, name in names] for names in (self._own, self._shared))
-        solved = self._program.solve([*values, *box], own, shared, max_steps)
+        solved = self._program.solve([*values, *box], *self._read(inputs), max_steps)
         return solved._replace(values=solved.values[: len(values)])
+
+    def solve_one(
+        self, values: Values, inputs: tuple[Inputs, ...], max_steps: int, shapes: Sequence[tuple[int, ...]]
+    ) -> SolvedOne:
+        """Solve one problem without bounds by the program, which `is_ready`; `shapes` are those of what it finds."""
+        assert self._one is not None
+        return self._one.solve(values, *self._read(inputs), max_steps, shapes)
+
+    def _read(self, inputs: tuple[Inputs, ...]) -> tuple[list[Tensor], list[Tensor]]:
+        """What each problem has for itself, and what they share."""
+        return [inputs[term][name] for term, name in self._own], [inputs[term][name] for term, name in self._shared]
 
     def agrees(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], box: Box | tuple[()]) -> bool:
         """Does the program, which `is_ready`, come to what Python comes to now, from points near some starts?

@@ -115,6 +115,12 @@ def solved_natively(
     )
 
 
+def program_in_use(plan: Plan) -> SolveDraft | None:
+    """The program that solves on this plan have taken up; None where there is none, or where it has been given up."""
+    whole: SolveProspect | None = plan.plain.whole
+    return whole.draft if plan.holds_whole and whole is not None and whole.is_ready else None
+
+
 def said_of_programs(task: Task, plan: Plan) -> str:
     """What `verbose` is to say of a solve's program, in lines. A plan serves solvers that want none, too."""
     whole: SolveProspect | None = plan.plain.whole

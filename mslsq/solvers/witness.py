@@ -46,6 +46,7 @@ class Witness:
         differentiated: bool = False,
     ):
         self._plan, self._inputs, self._differentiated = plan, inputs, differentiated
+        self._wish = task.solver.execution
         # Reading a number of a CPU waits for nothing.
         self._asks = task.solver.early_stop and plan.is_on_cpu
         # What is all the library's own changes with its inputs alone.
@@ -80,7 +81,7 @@ class Witness:
         with torch.no_grad():
             numbered = self._samples([start, solution])
             samples = list(numbered.values())
-            graph = self._plan.execution.graphs.get(WITNESS)
+            graph = self._plan.execution.fastest(WITNESS, self._wish)
             if graph is not None:
                 flat = iter(graph.flat(_tensors(samples)))
                 recorded = list(zip(flat, flat, flat, strict=True))

@@ -57,6 +57,10 @@ class Recorded:
         merge_repeated(graph.graph)
         graph.recompile()
         self._call: Callable[..., Any] = straight_line(graph.graph, graph)
+        self.device = leaves[0].device.type if leaves else "cpu"
+        self.replays = 0
+        self.prospect: Any = None
+        """What is known of a native program of this graph (`native.graph_programs`)."""
         self.graph = forget_example(graph)
         self._without_writes: fx.GraphModule | None = None
 
@@ -72,6 +76,14 @@ class Recorded:
                 NoCompilerWarning,
                 stacklevel=2,
             )
+
+    def run_by(self, call: Callable[..., list[Tensor]]) -> None:
+        """Have another function compute the leaves of the output."""
+        self._call = call
+
+    @property
+    def is_compiled(self) -> bool:
+        return isinstance(self._call, Compiled)
 
     def __call__(self, *args: Any) -> Any:
         assert self._out is not None  # set while recording
@@ -96,6 +108,7 @@ class Recorded:
 
     def flat(self, tensors: list[Tensor]) -> list[Tensor]:
         """The leaves of the output from the leaves of the arguments. Gradients must be off."""
+        self.replays += 1
         return list(self._call(*tensors))
 
 

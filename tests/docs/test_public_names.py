@@ -22,6 +22,8 @@ INTERNAL = {
     "NotPositiveDefiniteError": "becomes an entry that could not be solved",
     "NotRecordableError": "a step is then not recorded",
     "NotScalarError": "a residual then has no native program, and `verbose` says why",
+    "NoLoopError": "a recorded graph then has no native program, and PyTorch runs it",
+    "UnfitError": "the recorded graph runs instead of its native program",
     "TooDenseError": "one big residual then has a dense Jacobian",
 }
 """Exceptions that the library catches itself."""

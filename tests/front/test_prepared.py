@@ -1,11 +1,17 @@
 """A prepared solve gives what its front door gives, for other numbers, and says so when what it holds has changed."""
 
+import copy
+import dataclasses
+import pickle
+
 import pytest
 import torch
 from torch.func import grad, jacfwd, jacrev, vmap
 
 import mslsq
+from mslsq import pytree
 from mslsq.front import prepared_call as room
+from mslsq.solvers import whole_solves
 
 F64 = torch.float64
 T = torch.linspace(0, 2, 15, dtype=F64)
@@ -194,3 +200,99 @@ def test_one_tensor_in_two_places_is_two_arguments():
         both = T + 1
         torch.testing.assert_close(fit(torch.zeros(15, dtype=F64), (both, both)).value, torch.ones(15, dtype=F64))
         torch.testing.assert_close(fit(torch.zeros(15, dtype=F64), (both, 2 * both)).value, 2 * torch.ones_like(T))
+
+
+NATIVE = mslsq.LevenbergMarquardt(native="wait", max_steps=30)
+
+
+def same_solutions(found, expected):
+    """Are these equal in every field?"""
+    for name in ("cost", "status", "num_steps", "num_evaluations", "gradient_norm", "differentiable"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-12, atol=1e-15, msg=name)
+    for name, column in vars(expected.history).items():
+        torch.testing.assert_close(
+            getattr(found.history, name), column, rtol=1e-12, atol=1e-15, equal_nan=True, msg=name
+        )
+    assert bool(found.adjoint_residual.isnan()) and found.active == () and found.weights == {}
+
+
+def test_calls_that_a_native_program_answers_are_those_of_the_front_door():
+    x0 = {"scale": torch.ones((), dtype=F64), "rates": -torch.ones(1, dtype=F64)}
+
+    def residual(p, t, y):
+        return p["scale"] * torch.exp(p["rates"] * t) - y
+
+    for function, begin in ((decay, start()), (residual, x0)):
+        fit = mslsq.prepared(function, begin, (T, data()), solver=NATIVE)
+        for k in range(4):
+            y = data(1 + k, -1 - 0.2 * k)
+            found, expected = fit(begin, (T, y)), mslsq.least_squares(function, begin, (T, y), solver=NATIVE)
+            torch.testing.assert_close(found.value, expected.value, rtol=1e-14, atol=0)
+            same_solutions(found, expected)
+    assert fit._fixed.direct is not None  # the calls took the short way
+
+
+def test_short_ways_end_where_steps_run_out_and_see_gradients_of_zero():
+    few = mslsq.prepared(decay, start(), (T, data()), solver=mslsq.LevenbergMarquardt(native="wait", max_steps=2))
+    for _ in range(2):
+        assert int(few(start(), (T, data())).status) == mslsq.Status.MAX_STEPS
+    still = mslsq.prepared(lambda p, y: p**2 - y, torch.zeros(15, dtype=F64), (T,), solver=NATIVE)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="influence"):
+            still(torch.zeros(15, dtype=F64), (T,))
+
+
+def test_short_ways_read_numbers_that_are_stored_negated():
+    at = torch.tensor([1 + 1j], dtype=torch.complex128)
+    negated = at.conj().imag
+    assert negated.is_neg()
+    fit = mslsq.prepared(lambda p, y: torch.exp(p) - y, negated, (torch.ones(1, dtype=F64),), solver=NATIVE)
+    for _ in range(2):
+        torch.testing.assert_close(
+            fit(negated, (torch.ones(1, dtype=F64),)).history.cost[0], (torch.exp(negated) - 1)[0] ** 2 / 2
+        )
+
+
+def test_a_solution_that_is_not_read_yet_copies_pickles_and_maps_like_another():
+    fit = mslsq.prepared(decay, start(), (T, data()), solver=NATIVE)
+    expected = fit(start(), (T, data()))
+    for copied in (
+        lambda x: x,
+        copy.copy,
+        copy.deepcopy,
+        lambda x: pickle.loads(pickle.dumps(x)),
+        lambda x: dataclasses.replace(x, active=()),
+        lambda x: pytree.map_leaves(torch.clone, x),
+    ):
+        found = copied(fit(start(), (T, data())))
+        torch.testing.assert_close(found.value, expected.value)
+        same_solutions(found, expected)
+    with pytest.raises(AttributeError, match="costs"):
+        _ = fit(start(), (T, data())).costs
+
+
+@pytest.mark.parametrize("steps_done", [False, True])
+def test_an_interrupt_of_a_short_way_has_the_best_point(monkeypatch, steps_done):
+    fit = mslsq.prepared(decay, start(), (T, data()), solver=NATIVE)
+    fit(start(), (T, data()))
+    program = whole_solves.program_in_use(fit._fixed.task.pinned.plan)._one.program
+    advance, calls = program.advance, []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 1:
+            if steps_done:
+                advance(*arguments)
+            raise KeyboardInterrupt
+        return advance(*arguments)
+
+    monkeypatch.setattr(program, "advance", interrupted)
+    with pytest.raises(mslsq.errors.SolveInterrupted) as caught:
+        fit(start(), (T, data()))
+    found = caught.value.solution
+    assert bool(found.converged) == steps_done
+    if not steps_done:
+        assert int(found.status) == mslsq.Status.INTERRUPTED
+        torch.testing.assert_close(found.value, start())
+        assert bool(found.history.cost[0].isfinite()) and bool(found.history.cost[1:].isnan().all())
+    torch.testing.assert_close(fit(start(), (T, data())).value, fit(start(), (T, data())).value)

@@ -1,0 +1,1 @@
+"""Recorded graphs of small tensors as native programs."""

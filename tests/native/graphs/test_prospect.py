@@ -1,0 +1,118 @@
+"""Graphs that are replayed often become native programs: the same solutions, compared before, never in mid-solve."""
+
+import pytest
+import torch
+
+import mslsq
+from mslsq.errors import NativeGraphWarning
+from mslsq.front.plans import kept_for
+from mslsq.native.graphs import prospect, writer
+
+F64 = torch.float64
+pytestmark = pytest.mark.usefixtures("cxx")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Programs are begun after a few steps."""
+    monkeypatch.setattr(prospect, "OPERATIONS", 2000)
+
+
+def pose_graph(space, count, tangent):
+    """A loop of poses with noise, from a start that is off."""
+    generator = torch.Generator().manual_seed(count)
+
+    def noise(size, *shape):
+        return size * torch.randn(*shape, dtype=F64, generator=generator)
+
+    truth = space.identity((count,), dtype=F64).retract(noise(1.0, count, tangent))
+    i = torch.arange(count)
+    j = (i + 1) % count
+    measured = truth[i].between(truth[j]).retract(noise(0.02, count, tangent))
+    pose = mslsq.Variable("pose", space, count=count)
+    problem = mslsq.Problem(mslsq.Between(pose[i], pose[j], measured=measured), pose.fixed([0]))
+    return problem, {"pose": truth.retract(noise(0.1, count, tangent))}, measured
+
+
+def programs(problem):
+    """By name, the program that each recorded graph of a problem has, or None."""
+    plans = list(kept_for(problem).plans._plans.values())
+    plans = [plan.native or plan for plan in plans]
+    return {
+        name: graph.prospect and graph.prospect._form for plan in plans for name, graph in plan.execution.graphs.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("space", "count", "tangent", "linear"),
+    [
+        (mslsq.SE2, 12, 3, "auto"),
+        (mslsq.SE3, 10, 6, mslsq.linear.SparseCholesky()),
+        (mslsq.SE3, 60, 6, "auto"),
+    ],
+)
+@pytest.mark.parametrize("method", [mslsq.LevenbergMarquardt, mslsq.GaussNewton, mslsq.Dogleg])
+def test_solutions_are_those_of_pytorch(space, count, tangent, linear, method):
+    problem, start, _ = pose_graph(space, count, tangent)
+    expected = mslsq.solve(problem, start, solver=method(native="never", trace="never", linear_solver=linear))
+    solver = method(native="wait", trace="always", linear_solver=linear)
+    for _ in range(8):
+        found = mslsq.solve(problem, start, solver=solver)
+        assert int(found.num_steps) == int(expected.num_steps) and int(found.status) == int(expected.status)
+        torch.testing.assert_close(found.cost, expected.cost, rtol=1e-9, atol=0)
+        torch.testing.assert_close(found.value["pose"].storage, expected.value["pose"].storage, rtol=1e-8, atol=1e-9)
+    assert programs(problem)["step"] is not None
+
+
+def test_programs_come_with_the_next_solve(monkeypatch):
+    problem, start, _ = pose_graph(mslsq.SE2, 12, 3)
+    solver, calls = mslsq.GaussNewton(native="wait", trace="always"), []
+    trusting = prospect.GraphProspect._trusting
+
+    def counting(self, call):
+        return trusting(self, lambda *tensors: calls.append(1) or call(*tensors))
+
+    monkeypatch.setattr(prospect.GraphProspect, "_trusting", counting)
+    while not programs(problem).get("step"):
+        assert not calls
+        steps = int(mslsq.solve(problem, start, solver=solver).num_steps)
+    before, one = len(calls), mslsq.solve(problem, start, solver=solver)
+    assert steps > 1 and len(calls) - before >= steps
+    assert torch.equal(one.value["pose"].storage, mslsq.solve(problem, start, solver=solver).value["pose"].storage)
+
+
+def test_a_program_with_other_numbers_is_not_used(monkeypatch):
+    written = writer.Writer.elementwise
+    wrong = lambda self, out, operands, text: written(self, out, operands, text.replace("sin", "cos"))  # noqa: E731
+    monkeypatch.setattr(writer.Writer, "elementwise", wrong)
+    problem, start, _ = pose_graph(mslsq.SE2, 13, 3)
+    expected = mslsq.solve(problem, start, solver=mslsq.GaussNewton(native="never", trace="never"))
+    with pytest.warns(NativeGraphWarning, match="other numbers"):
+        for _ in range(12):
+            found = mslsq.solve(problem, start, solver=mslsq.GaussNewton(native="wait", trace="always"))
+            torch.testing.assert_close(found.value["pose"].storage, expected.value["pose"].storage)
+    assert programs(problem)["step"] is None
+
+
+def test_a_solver_without_programs_runs_none_of_those_that_others_have_made():
+    problem, start, _ = pose_graph(mslsq.SE2, 12, 3)
+    never = mslsq.GaussNewton(native="never", trace="always")
+    before = mslsq.solve(problem, start, solver=never)
+    for _ in range(8):
+        mslsq.solve(problem, start, solver=mslsq.GaussNewton(native="wait", trace="always"))
+    assert torch.equal(mslsq.solve(problem, start, solver=never).cost, before.cost)
+
+
+def test_gradients_are_those_of_pytorch():
+    problem, start, measured = pose_graph(mslsq.SE2, 6, 3)
+
+    def gradient(native, trace):
+        given = measured.storage.clone().requires_grad_()
+        solver = mslsq.GaussNewton(native=native, trace=trace)
+        found = mslsq.solve(problem, start, {"between": {"measured": mslsq.SE2(given)}}, solver=solver)
+        found.value["pose"].storage.square().sum().backward()
+        return given.grad
+
+    expected = gradient("never", "never")
+    for _ in range(8):
+        torch.testing.assert_close(gradient("wait", "always"), expected, rtol=1e-8, atol=1e-10)
