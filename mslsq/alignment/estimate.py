@@ -190,7 +190,7 @@ def with_overlap(estimate: Estimate, level: PairLevel) -> Estimate:
 def residual_at(
     estimate: Estimate, level: PairLevel, every: int = 1
 ) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
-    """exp(α) · map + b - reference at every sample, or every so many, and which samples are valid."""
+    """exp(α) · map + b - reference at every sample, or at every few, and which samples are valid."""
     sampled, valid = level.look(estimate.matrix)
     gain, bias = estimate.value.tolist()
     return sampled[::every] * math.exp(gain) + bias - level.target[::every], valid[::every]

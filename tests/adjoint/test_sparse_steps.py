@@ -64,7 +64,7 @@ def scene(poses: int = 6, landmarks: int = 5) -> tuple[mslsq.Problem, dict, Tens
 
 PROBLEM, START, SEEN = scene()
 ALONG = torch.randn(2, *SEEN.shape, generator=torch.Generator().manual_seed(1), dtype=F64)
-AT = torch.tensor([0.3, -0.2], dtype=F64)
+AT = torch.tensor([0.2, -0.2], dtype=F64)  # near it no block comes to keep, or to lose, the curvature of its loss
 POINTS = torch.stack((AT, -0.5 * AT))
 
 LM = mslsq.LevenbergMarquardt(max_steps=4, initial_damping=0.1)

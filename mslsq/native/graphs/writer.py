@@ -40,7 +40,7 @@ class Writer:
     """Writes nodes of a graph as C++.
 
     Args:
-        temporary: gives the name of memory for so many numbers of a type.
+        temporary: gives the name of memory of a size, in numbers of a type.
     """
 
     def __init__(self, temporary: Callable[[int, str], str]):
