@@ -116,7 +116,7 @@ def test_more_is_asked_of_fewer_blocks():
 
 
 def test_at_minus_one_nothing_is_asked():
-    assert placed(stars(0), stars(1), min_detail=-1.0, min_ncc=-1.0, min_overlap=0.01).ok
+    assert Evidence(math.nan, 0).suffices(-1.0) and Evidence(-0.3, 4).suffices(-1.0)
 
 
 def test_a_solve_that_has_not_converged_is_not_aligned():

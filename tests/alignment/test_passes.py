@@ -20,6 +20,7 @@ from mslsq.alignment.objective import LOSSES, Photometric
 from mslsq.alignment.synthetic import make_pair
 from mslsq.kernels import available
 from mslsq.kernels.build import targets
+from mslsq.linearize.robust import LEAST_CURVATURE
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs the compiled kernels")
 
@@ -76,7 +77,7 @@ def test_the_normal_equations_are_those_of_automatic_differentiation(model, loss
     if loss is not None:
         rho, slope, bend = LOSSES[loss](torch.tensor(scale, dtype=torch.float64)).derivatives(r * r)
     kept = 1 + 2 * r * r * bend / torch.where(slope > 0, slope, 1)
-    weight = slope * torch.where(kept >= 0.1, kept, 1)
+    weight = slope * torch.where(kept >= LEAST_CURVATURE, kept, 1)
     matrix = warp.matrix().numpy()
     found = passes.normal_equations(level, matrix / matrix[2, 2], VALUE, FREE, valid, kind.tangent_dim, loss, scale)
     assert found.samples == int(valid.sum())

@@ -49,8 +49,9 @@ void project(const Grid<T>& grid, const double* H, i64 row, i64 first, i64 have,
 enum Loss : i64 { SQUARES, CAUCHY, HUBER, TUKEY, GEMAN_MCCLURE };
 
 // What a loss makes of squared residuals, as losses.py has it: rho, and of Triggs' correction the factors of residual
-// and Jacobian: with the root of rho', what is left of the curvature along the residual, where that is a tenth at least
-// (linearize/robust.py).
+// and Jacobian: with the root of rho', what is left of the curvature along the residual, if that is enough.
+constexpr double LEAST_CURVATURE = 0.5;  // that of linearize/robust.py, which says why; a test compares
+
 struct Robust {
     double rho = 0;
     double by_residual[CHUNK], by_jacobian[CHUNK];
@@ -60,7 +61,7 @@ struct Robust {
     void weigh(const double* z, const bool* use, i64 have, bool curved, Slope slope, Bend bend) {
         for (i64 k = 0; k < have; k++) {
             const double share = curved ? 1 + 2 * z[k] * bend(z[k]) : 1;
-            const double root = std::sqrt(use[k] ? slope(z[k]) : 0), kept = std::sqrt(share >= 0.1 ? share : 1);
+            const double root = std::sqrt(use[k] ? slope(z[k]) : 0), kept = std::sqrt(share >= LEAST_CURVATURE ? share : 1);
             by_residual[k] = root / kept, by_jacobian[k] = root * kept;
         }
     }
