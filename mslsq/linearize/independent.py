@@ -39,6 +39,18 @@ def residual(block: BlockTerm, storages: Storages, inputs: Inputs) -> Float[Tens
         return block.residual_of_block(storages, inputs).detach()
 
 
+def residuals(block: BlockTerm, lanes: Sequence[tuple[Storages, Inputs]]) -> list[Float[Tensor, "rows"] | None]:
+    """The weighted residuals of several lanes; None of one with a matrix that cannot be factored."""
+    found: list[Tensor | None] = []
+    with plain_python():
+        for storages, inputs in lanes:
+            try:
+                found.append(block.residual_of_block(storages, inputs).detach())
+            except LinAlgError:
+                found.append(None)
+    return found
+
+
 def pullback(
     block: BlockTerm, storages: Storages, inputs: Inputs, u: Float[Tensor, "rows"], rewritten: bool = True
 ) -> tuple[Float[Tensor, "rows"], Float[Tensor, "tangent"]]:
