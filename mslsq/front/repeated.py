@@ -1,0 +1,238 @@
+"""A call like the one before: the native program of its solve answers it, and is compared with the user's Python.
+
+A statement, a plan and the loop around a program take 0.5 ms of Python to find out what the call before has found out.
+What a call has shown to hold for every call like it is kept here, by the code of its residual: shapes, what the
+residual reads, the way to its program. What no call can show is compared in each, as every solve compares it
+(`solvers.witness`).
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq import pytree
+from mslsq.adjoint import Adjoint
+from mslsq.front.direct import Direct, Found, is_plain
+from mslsq.front.outer import solved
+from mslsq.front.plans import kept_for_callable
+from mslsq.front.residual_statement import stated_residual
+from mslsq.front.statement import RESIDUAL_AND_JACOBIAN, Solved, heed_interrupt, jacobian_mode_of
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.derivatives import Mode
+from mslsq.linearize.plan import global_key, tensor_key
+from mslsq.linearize.trace import Wish
+from mslsq.problem.leaf import LeafSpace
+from mslsq.problem.system import residual_vector
+from mslsq.solution import Solution
+from mslsq.solvers.outer import OuterSolver
+from mslsq.solvers.solver import Solver
+from mslsq.solvers.witness_of_one import agrees, has_one_witness
+from mslsq.tracing.reading.inputs import Collected, collect
+from mslsq.tracing.reading.values import SCALARS, value_of
+
+KNOWN = 8
+"""Kinds of calls that are kept for one code: one front door may serve several models."""
+
+
+def solved_residual(
+    residual: Callable[..., Any],
+    x0: Any,
+    args: tuple[Any, ...],
+    solver: Solver | OuterSolver | None,
+    adjoint: Adjoint | None,
+    **options: Any,
+) -> "Solved | Answered":
+    """The solution of a residual, at once where the call is like one before.
+
+    Args:
+        options: those of `stated_residual`.
+
+    Raises:
+        ProblemError: something is wrong with the shapes, dtypes or arguments; the message says what.
+    """
+    is_bare = not any(options.get(name) is not None for name in ("jac", "in_dims", "loss", "bounds"))
+    call = Repeated.of(residual, x0, args, solver, adjoint) if is_bare else None
+    answered = None if call is None else call.answered()
+    if answered is not None:
+        return answered
+    ended = solved(stated_residual(residual, x0, args, **options).statement, solver, adjoint, has_costs=False)
+    if call is not None:
+        call.remember(ended)
+    return ended
+
+
+@dataclass(frozen=True, eq=False)
+class Repeated:
+    """A residual with a start and arguments, as a call gives them, without a Jacobian, a loss, bounds or a batch."""
+
+    residual: Callable[..., Any]
+    collected: Collected
+    arguments: tuple[Any, tuple[Any, ...]]
+    """The start, and the arguments of the residual behind it."""
+    solver: Solver | OuterSolver | None
+    adjoint: Adjoint | None
+
+    @staticmethod
+    def of(
+        residual: Any, x0: Any, args: Any, solver: Solver | OuterSolver | None, adjoint: Adjoint | None
+    ) -> "Repeated | None":
+        """The call, where calls like it may be answered at once; None of others."""
+        if not callable(residual) or type(args) is not tuple or isinstance(solver, OuterSolver) or not is_plain():
+            return None
+        return Repeated(residual, collect(residual), (x0, args), solver, adjoint)
+
+    def answered(self) -> "Answered | None":
+        """The answer; None where this call is not known, or where the program holds no more what it holds."""
+        kept = kept_for_callable(self.residual).calls
+        for known in tuple(kept):
+            if known.is_like(self):
+                answered = known.answer(self)
+                if answered is None:
+                    kept[:] = [one for one in kept if one is not known]
+                return answered
+        return None
+
+    def remember(self, solved: Solved) -> None:
+        """Keep what a solve has shown of calls like this one."""
+        kept = kept_for_callable(self.residual).calls
+        direct = Direct.of(solved.statement, solved.solver, solved.plan)
+        if direct is None or not has_one_witness(solved.plan):
+            return
+        known = Known.of(self, direct, solved)
+        if known is not None and not any(one.is_like(self) for one in kept):
+            kept[:] = [known, *kept[: KNOWN - 1]]
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of calls like one before. Holds no tensor and no function of the user's."""
+
+    form: pytree.Form
+    kinds: list[Hashable]
+    """What every leaf of the arguments has in common with those of such a call."""
+    state: tuple[Hashable, ...]
+    """... and all else that it depends on."""
+    spaces: tuple[LeafSpace, ...]
+    """Of the leaves of the start."""
+    names: tuple[str, ...]
+    """What the leaves of the arguments behind the start, and then the tensors that the residual holds, are called
+    among the inputs; empty for what is no tensor."""
+    direct: Direct
+    wish: Wish
+
+    @staticmethod
+    def of(call: Repeated, direct: Direct, solved: Solved) -> "Known | None":
+        form = pytree.Form(call.arguments)
+        if not form.fits(call.arguments):
+            return None
+        leaves = form.leaves(call.arguments)
+        if not all(isinstance(leaf, Tensor) or type(leaf) in SCALARS for leaf in leaves):
+            return None
+        (given,) = solved.statement.leaves
+        by_tensor = {id(leaf.tensor): leaf.name for leaf in given}
+        spaces = tuple(unknown.space for unknown in solved.statement.system.unknowns)
+        assert all(isinstance(space, LeafSpace) for space in spaces)
+        behind = [*leaves[len(spaces) :], *call.collected.tensors.values()]
+        names = tuple(by_tensor[id(leaf)] if isinstance(leaf, Tensor) else "" for leaf in behind)
+        if [name for name in names if name] != [leaf.name for leaf in given]:
+            return None  # one tensor in two places
+        kinds = [_kind(leaf) for leaf in leaves]
+        return Known(form, kinds, _state(call), spaces, names, direct, solved.solver.execution)  # type: ignore[arg-type]
+
+    def is_like(self, call: Repeated) -> bool:
+        """Does the call differ in nothing but numbers, and in what no key can hold?"""
+        if not self.form.fits(call.arguments) or _state(call) != self.state:
+            return False
+        return all(_kind(leaf) == kind for leaf, kind in zip(self.form.leaves(call.arguments), self.kinds, strict=True))
+
+    def answer(self, call: Repeated) -> "Answered | None":
+        """The answer to such a call; None where it takes more than the program, or where that is not the user's
+        Python any more.
+
+        Raises:
+            SolveInterrupted: a KeyboardInterrupt has ended the solve.
+        """
+        leaves, count = self.form.leaves(call.arguments), len(self.spaces)
+        starts = tuple([x.reshape(1, 1, -1) for x in leaves[:count]])
+        behind = (*leaves[count:], *call.collected.tensors.values())
+        inputs = {name: x for name, x in zip(self.names, behind, strict=True) if name}
+        found = self.direct.found(starts, (inputs,))
+        if found is None:
+            return None
+        if not self._is_right(call, leaves, starts, inputs, found):
+            if found.interrupted:
+                raise KeyboardInterrupt  # what was found is of a residual that has changed
+            return None
+        if found.interrupted:
+            heed_interrupt(found.solution, self.direct.solver)
+        return Answered(call, self, found.solution, found.storages, inputs)
+
+    def _is_right(
+        self, call: Repeated, leaves: list[Any], starts: tuple[Tensor, ...], inputs: dict[str, Tensor], found: Found
+    ) -> bool:
+        """Is what the program has solved the residual of this call?"""
+        behind, dtype, collected = leaves[len(self.spaces) :], starts[0].dtype, call.collected
+
+        def residual(storages: tuple[Tensor, ...]) -> Tensor:
+            x0 = [space.wrap(x) for space, x in zip(self.spaces, storages, strict=True)]
+            x, args = self.form.tree([*x0, *[_own(leaf) for leaf in behind]])
+            if collected.tensors:
+                held = {name: _own(tensor) for name, tensor in collected.tensors.items()}
+                output = collected.applied(held, lambda function: function(x, *args))
+            else:
+                output = call.residual(x, *args)
+            return residual_vector(output)[0].to(dtype)
+
+        return agrees(self.direct.plan, self.wish, starts, found.storages, inputs, residual)
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """The solution of a call that a program has answered, with what `Solved` tells of other calls."""
+
+    call: Repeated
+    known: Known
+    solution: Solution
+    storages: Values
+    inputs: dict[str, Tensor]
+    is_batch: ClassVar[bool] = False
+
+    @property
+    def solver(self) -> Solver:
+        return self.known.direct.solver
+
+    @property
+    def jacobian_mode(self) -> Mode:
+        return jacobian_mode_of(self.known.direct.plan)
+
+    def residual_and_jacobian(self) -> tuple[Float[Tensor, "1 rows"], Float[Tensor, "1 rows columns"]]:
+        """At the solution."""
+        plan, solver = self.known.direct.plan, self.solver
+        graph = plan.execution.known(RESIDUAL_AND_JACOBIAN, self.known.wish)
+        if graph is None:
+            statement = stated_residual(self.call.residual, *self.call.arguments).statement
+            solved = Solved(statement, self.solution, self.storages, plan, solver, (self.inputs,))
+            return solved.residual_and_jacobian()
+        residual, jacobian = graph(self.storages, self.inputs)
+        return residual[0].movedim(-1, 0), jacobian[0].movedim(-1, 0)
+
+
+def _own(leaf: Any) -> Any:
+    """A tensor in memory of its own, as all that a residual is given: it may write there."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf.detach().clone() if leaf.requires_grad else leaf.clone()
+
+
+def _state(call: Repeated) -> tuple[Hashable, ...]:
+    """All that a call depends on besides its arguments, but for what no key can hold."""
+    held = tuple([(name, tensor_key(x)) for name, x in call.collected.tensors.items()])
+    return call.collected.codes, call.collected.scalars, held, call.solver, call.adjoint, global_key()
+
+
+def _kind(leaf: Any) -> Hashable:
+    """What a leaf has in common with others: everything but the numbers in a tensor."""
+    return (type(leaf), tensor_key(leaf)) if isinstance(leaf, Tensor) else value_of(leaf, type(leaf))
