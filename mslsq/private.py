@@ -35,6 +35,7 @@ __all__ = [
     "compiled_by_inductor",
     "derivatives_in_inference_mode",
     "disable_proxy_modes_tracing",
+    "enter_directly",
     "fast_entry",
     "forward_level_is_open",
     "get_proxy_mode",
@@ -118,7 +119,22 @@ def written_arguments(operator: Any, arguments: Iterable[Any]) -> list[Any]:
 
 def fast_entry(operator: Any) -> Callable[..., Any]:
     """The function that an operator calls in the end, without the checks of its Python wrapper."""
+    if operator in _FUNCTIONS:
+        return _FUNCTIONS[operator]
     return operator._op if is_operator(operator) else operator
+
+
+def enter_directly(operator: Any, function: Callable[..., Any]) -> None:
+    """Have `fast_entry` call the function that an operator was made of, where nothing writes down what runs: the way
+    through the dispatcher, which takes lists of tensors apart, takes as long as a kernel for a small graph."""
+
+    def direct(*arguments: Any) -> Any:
+        return operator._op(*arguments) if is_tracing_or_dispatching() else function(*arguments)
+
+    _FUNCTIONS[operator] = direct
+
+
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
 
 # Tensors
