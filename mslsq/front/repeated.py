@@ -20,7 +20,6 @@ from mslsq.front.outer import solved
 from mslsq.front.plans import kept_for_callable
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import RESIDUAL_AND_JACOBIAN, Solved, heed_interrupt, jacobian_mode_of
-from mslsq.linearize.blocks import Values
 from mslsq.linearize.derivatives import Mode
 from mslsq.linearize.plan import global_key, tensor_key
 from mslsq.linearize.trace import Wish
@@ -58,9 +57,10 @@ def solved_residual(
     answered = None if call is None else call.answered()
     if answered is not None:
         return answered
-    ended = solved(stated_residual(residual, x0, args, **options).statement, solver, adjoint, has_costs=False)
+    stated = stated_residual(residual, x0, args, **options)
+    ended = solved(stated.statement, solver, adjoint, has_costs=False)
     if call is not None:
-        call.remember(ended)
+        call.remember(ended, stated.callables.residual.collected)
     return ended
 
 
@@ -69,7 +69,6 @@ class Repeated:
     """A residual with a start and arguments, as a call gives them, without a Jacobian, a loss, bounds or a batch."""
 
     residual: Callable[..., Any]
-    collected: Collected
     arguments: tuple[Any, tuple[Any, ...]]
     """The start, and the arguments of the residual behind it."""
     solver: Solver | OuterSolver | None
@@ -82,28 +81,43 @@ class Repeated:
         """The call, where calls like it may be answered at once; None of others."""
         if not callable(residual) or type(args) is not tuple or isinstance(solver, OuterSolver) or not is_plain():
             return None
-        return Repeated(residual, collect(residual), (x0, args), solver, adjoint)
+        return Repeated(residual, (x0, args), solver, adjoint)
 
     def answered(self) -> "Answered | None":
-        """The answer; None where this call is not known, or where the program holds no more what it holds."""
-        kept = kept_for_callable(self.residual).calls
-        for known in tuple(kept):
-            if known.is_like(self):
-                answered = known.answer(self)
-                if answered is None:
-                    kept[:] = [one for one in kept if one is not known]
-                return answered
-        return None
+        """The answer; None where this call is not known, or where it takes more than the program.
 
-    def remember(self, solved: Solved) -> None:
+        Raises:
+            SolveInterrupted: a KeyboardInterrupt has ended the solve.
+        """
+        kept = kept_for_callable(self.residual).calls
+        if not kept:
+            return None
+        collected = collect(self.residual)
+        known = next((one for one in tuple(kept) if one.is_like(self, collected)), None)
+        answered = None if known is None else known.answer(self, collected)
+        if known is None or answered is None:
+            return None
+        if not answered.is_right:
+            kept[:] = [one for one in kept if one is not known]
+            if answered.found.interrupted:
+                raise KeyboardInterrupt  # what was found is of a residual that has changed
+            return None
+        if answered.found.interrupted:
+            heed_interrupt(answered.solution, answered.solver)
+        return answered
+
+    def remember(self, solved: Solved, collected: Collected) -> None:
         """Keep what a solve has shown of calls like this one."""
         kept = kept_for_callable(self.residual).calls
-        direct = Direct.of(solved.statement, solved.solver, solved.plan)
-        if direct is None or not has_one_witness(solved.plan):
+        direct = Direct.of(solved.statement, solved.solver, solved.plan) if has_one_witness(solved.plan) else None
+        if direct is None:
             return
-        known = Known.of(self, direct, solved)
-        if known is not None and not any(one.is_like(self) for one in kept):
-            kept[:] = [known, *kept[: KNOWN - 1]]
+        like = [one for one in kept if one.is_like(self, collected)]
+        if any(one.direct.plan is solved.plan for one in like):
+            return
+        known = Known.of(self, collected, direct, solved)
+        if known is not None:
+            kept[:] = [known, *(one for one in kept if one not in like)][:KNOWN]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +138,7 @@ class Known:
     wish: Wish
 
     @staticmethod
-    def of(call: Repeated, direct: Direct, solved: Solved) -> "Known | None":
+    def of(call: Repeated, collected: Collected, direct: Direct, solved: Solved) -> "Known | None":
         form = pytree.Form(call.arguments)
         if not form.fits(call.arguments):
             return None
@@ -135,58 +149,41 @@ class Known:
         by_tensor = {id(leaf.tensor): leaf.name for leaf in given}
         spaces = tuple(unknown.space for unknown in solved.statement.system.unknowns)
         assert all(isinstance(space, LeafSpace) for space in spaces)
-        behind = [*leaves[len(spaces) :], *call.collected.tensors.values()]
+        behind = [*leaves[len(spaces) :], *collected.tensors.values()]
         names = tuple(by_tensor[id(leaf)] if isinstance(leaf, Tensor) else "" for leaf in behind)
         if [name for name in names if name] != [leaf.name for leaf in given]:
             return None  # one tensor in two places
         kinds = [_kind(leaf) for leaf in leaves]
-        return Known(form, kinds, _state(call), spaces, names, direct, solved.solver.execution)  # type: ignore[arg-type]
+        return Known(form, kinds, _state(call, collected), spaces, names, direct, solved.solver.execution)  # type: ignore[arg-type]
 
-    def is_like(self, call: Repeated) -> bool:
+    def is_like(self, call: Repeated, collected: Collected) -> bool:
         """Does the call differ in nothing but numbers, and in what no key can hold?"""
-        if not self.form.fits(call.arguments) or _state(call) != self.state:
+        if not self.form.fits(call.arguments) or _state(call, collected) != self.state:
             return False
         return all(_kind(leaf) == kind for leaf, kind in zip(self.form.leaves(call.arguments), self.kinds, strict=True))
 
-    def answer(self, call: Repeated) -> "Answered | None":
-        """The answer to such a call; None where it takes more than the program, or where that is not the user's
-        Python any more.
-
-        Raises:
-            SolveInterrupted: a KeyboardInterrupt has ended the solve.
-        """
+    def answer(self, call: Repeated, collected: Collected) -> "Answered | None":
+        """What the program answers to such a call; None where it takes more than the program."""
         leaves, count = self.form.leaves(call.arguments), len(self.spaces)
         starts = tuple([x.reshape(1, 1, -1) for x in leaves[:count]])
-        behind = (*leaves[count:], *call.collected.tensors.values())
+        behind = (*leaves[count:], *collected.tensors.values())
         inputs = {name: x for name, x in zip(self.names, behind, strict=True) if name}
         found = self.direct.found(starts, (inputs,))
         if found is None:
             return None
-        if not self._is_right(call, leaves, starts, inputs, found):
-            if found.interrupted:
-                raise KeyboardInterrupt  # what was found is of a residual that has changed
-            return None
-        if found.interrupted:
-            heed_interrupt(found.solution, self.direct.solver)
-        return Answered(call, self, found.solution, found.storages, inputs)
-
-    def _is_right(
-        self, call: Repeated, leaves: list[Any], starts: tuple[Tensor, ...], inputs: dict[str, Tensor], found: Found
-    ) -> bool:
-        """Is what the program has solved the residual of this call?"""
-        behind, dtype, collected = leaves[len(self.spaces) :], starts[0].dtype, call.collected
 
         def residual(storages: tuple[Tensor, ...]) -> Tensor:
             x0 = [space.wrap(x) for space, x in zip(self.spaces, storages, strict=True)]
-            x, args = self.form.tree([*x0, *[_own(leaf) for leaf in behind]])
+            x, args = self.form.tree([*x0, *[_own(leaf) for leaf in leaves[count:]]])
             if collected.tensors:
                 held = {name: _own(tensor) for name, tensor in collected.tensors.items()}
                 output = collected.applied(held, lambda function: function(x, *args))
             else:
                 output = call.residual(x, *args)
-            return residual_vector(output)[0].to(dtype)
+            return residual_vector(output)[0].to(starts[0].dtype)
 
-        return agrees(self.direct.plan, self.wish, starts, found.storages, inputs, residual)
+        is_right = agrees(self.direct.plan, self.wish, starts, found.storages, inputs, residual)
+        return Answered(call, self, found, inputs, is_right)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,10 +192,15 @@ class Answered:
 
     call: Repeated
     known: Known
-    solution: Solution
-    storages: Values
+    found: Found
     inputs: dict[str, Tensor]
+    is_right: bool
+    """Is what the program has solved the residual of this call?"""
     is_batch: ClassVar[bool] = False
+
+    @property
+    def solution(self) -> Solution:
+        return self.found.solution
 
     @property
     def solver(self) -> Solver:
@@ -214,9 +216,9 @@ class Answered:
         graph = plan.execution.known(RESIDUAL_AND_JACOBIAN, self.known.wish)
         if graph is None:
             statement = stated_residual(self.call.residual, *self.call.arguments).statement
-            solved = Solved(statement, self.solution, self.storages, plan, solver, (self.inputs,))
+            solved = Solved(statement, self.solution, self.found.storages, plan, solver, (self.inputs,))
             return solved.residual_and_jacobian()
-        residual, jacobian = graph(self.storages, self.inputs)
+        residual, jacobian = graph(self.found.storages, self.inputs)
         return residual[0].movedim(-1, 0), jacobian[0].movedim(-1, 0)
 
 
@@ -227,10 +229,10 @@ def _own(leaf: Any) -> Any:
     return leaf.detach().clone() if leaf.requires_grad else leaf.clone()
 
 
-def _state(call: Repeated) -> tuple[Hashable, ...]:
+def _state(call: Repeated, collected: Collected) -> tuple[Hashable, ...]:
     """All that a call depends on besides its arguments, but for what no key can hold."""
-    held = tuple([(name, tensor_key(x)) for name, x in call.collected.tensors.items()])
-    return call.collected.codes, call.collected.scalars, held, call.solver, call.adjoint, global_key()
+    held = tuple([(name, tensor_key(x)) for name, x in collected.tensors.items()])
+    return collected.codes, collected.scalars, held, call.solver, call.adjoint, global_key()
 
 
 def _kind(leaf: Any) -> Hashable:

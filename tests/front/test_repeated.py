@@ -225,8 +225,15 @@ def test_a_program_that_has_been_given_up_is_asked_no_more(answers):
     (known,) = plans.kept_for_callable(decay).calls
     assert isinstance(known, Known)
     known.direct.plan.plain.whole.give_up()
-    mslsq.least_squares(decay, START, (T, measured(0)), solver=SOLVER)
-    assert answers == [False, False]
+    found = mslsq.least_squares(decay, START, (T, measured(0)), solver=SOLVER)
+    assert answers == [False, False] and bool(found.converged)
+
+
+def test_calls_with_derivatives_between_others_are_no_obstacle(answers):
+    y = measured(0)
+    for differentiated in (False, False, True, False, True, False):
+        mslsq.least_squares(decay, START, (T, y.requires_grad_(differentiated)), solver=SOLVER)
+    assert answers == [False, True, False, True, False, True]
 
 
 def test_an_environment_without_programs_has_none(answers, monkeypatch):
