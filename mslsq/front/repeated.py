@@ -173,7 +173,8 @@ class Known:
             return None
 
         def residual(storages: tuple[Tensor, ...]) -> Tensor:
-            x0 = [space.wrap(x) for space, x in zip(self.spaces, storages, strict=True)]
+            shaped = zip(self.spaces, storages, strict=True)
+            x0 = [x if space.shape == x.shape else space.wrap(x) for space, x in shaped]
             x, args = self.form.tree([*x0, *[_own(leaf) for leaf in leaves[count:]]])
             if collected.tensors:
                 held = {name: _own(tensor) for name, tensor in collected.tensors.items()}

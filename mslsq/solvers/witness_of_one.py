@@ -53,7 +53,7 @@ def agrees(
         try:
             first = residual(tuple([x[0].clone() for x in points])).detach()
             at = [x[1].clone().requires_grad_() for x in points]
-            last = residual(tuple([x.clone() for x in at]))
+            last = residual(tuple(at))
             derivatives = pulled([last] if last.requires_grad else [], at, u)
         except RuntimeError:  # no derivative in reverse mode, or a matrix that cannot be factored
             return False
