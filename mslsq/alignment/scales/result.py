@@ -10,7 +10,7 @@ from torch import Tensor
 from mslsq import Status
 from mslsq.alignment.scales.given import Given, chunks_of, measured
 from mslsq.alignment.scales.graph import free_maps
-from mslsq.alignment.scales.noise import loss_scale, variances
+from mslsq.alignment.scales.noise import FLOOR, loss_scale, variances
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,25 @@ class ScaleSync:
         """Of `scales`, relative to the gauge: m σ √diag((Σ w² ρ' a aᵀ)⁺), a = ±1 at the two maps of a ratio.
 
         They assume independent ratios whose noise is `noise` / w, and believe the weights: where two groups of ratios
-        contradict each other, they are those of the group that was believed."""
+        contradict each other, they are those of the group that was believed. NaN where the noise cannot be told."""
         chunks = [_standard_errors(self, chunk) for chunk in chunks_of(self.given)]
         return torch.cat(chunks, 1).reshape(self.scales.shape)
 
     def message(self) -> str:
         """In words, how the cells fared."""
-        values, counts = torch.unique(self.status, return_counts=True)
-        lines = [
-            f"{int(count)} of {self.status.numel()} cells: {Status(int(value)).sentence}"
-            for value, count in zip(values, counts, strict=True)
-        ]
         answered, seen = torch.isfinite(self.scales), self.component >= 0
-        lines.append(f"{int(answered.sum())} of {answered.numel()} scales are answered, {int((~seen).sum())} unseen.")
+        empty, short = (int((self.status == int(status)).sum()) for status in (Status.SINGULAR, Status.MAX_STEPS))
+        lines = [
+            f"{self.status.numel() - empty - short} of {self.status.numel()} cells are solved, {empty} have no ratio.",
+            f"{int(answered.sum())} of {answered.numel()} scales are answered; no ratio mentions {int((~seen).sum())}.",
+        ]
+        if short:
+            lines.append(f"{short} cells did not converge and have no answer.")
+        if not self.noise > FLOOR.get(self.scales.dtype, 1e-6):
+            lines.append(
+                "The ratios do not check each other (there are too few, or they were computed from the maps, which "
+                "makes them agree whatever the maps' errors): nothing is averaged, there are no standard errors."
+            )
         if self.reference is not None:
             apart = answered & (self.component != self.component[self.reference])
             if apart.any():
@@ -101,6 +107,8 @@ def _standard_errors(result: ScaleSync, cells: slice) -> Float[Tensor, "maps cel
         to_reference = torch.nn.functional.one_hot(torch.tensor(result.reference), len(component)).to(mean)
         mean = torch.where(joined[:, :, None], to_reference, mean)
     gauge = torch.eye(len(component), dtype=torch.float64, device=mean.device) - mean
+    if not result.noise > FLOOR.get(result.scales.dtype, 1e-6):
+        return torch.full_like(result.scales.flatten(1)[:, cells], torch.nan)
     variance = ((gauge @ inverse) * gauge).sum(2).T.clamp(min=0)
     errors = result.noise * variance.sqrt() * result.scales.detach().flatten(1)[:, cells]
     return torch.where(component >= 0, errors, torch.nan).to(result.scales.dtype)
