@@ -41,6 +41,7 @@ class Bundled:
 @dataclass
 class ScaleSync:
     file: str | None = MISSING
+    grid: list[int] = MISSING
     maps: int = MISSING
     size: list[int] = MISSING
     noise: float = MISSING

@@ -7,6 +7,7 @@ from mslsq.alignment.options import AlignmentOptionError
 from mslsq.alignment.result import CONVENTION, Alignment, MapStatus, Stage
 from mslsq.alignment.scale_sync import ScaleSync, scale_sync
 from mslsq.alignment.scales.fields import ScaleFields, scale_fields
+from mslsq.alignment.scales.room import Room, room
 from mslsq.alignment.scales.views import DepthViews, depth_views, depths_in_view
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "DepthViews",
     "MapStatus",
     "RasterError",
+    "Room",
     "ScaleFields",
     "ScaleSync",
     "Stage",
@@ -23,6 +25,7 @@ __all__ = [
     "depth_views",
     "depths_in_view",
     "learned",
+    "room",
     "scale_fields",
     "scale_sync",
     "synthetic",

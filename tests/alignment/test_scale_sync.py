@@ -1,20 +1,23 @@
 """Scale maps from ratios: exact without noise, robust to outliers, honest about cells that nothing determines."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from mslsq import ProblemError, Status
-from mslsq.alignment.scale_scene import read_ratios, relative_error, synthetic_ratios
+from mslsq.alignment.scale_scene import read_ratios, read_scene, relative_error, synthetic_ratios
 from mslsq.alignment.scale_sync import scale_sync
 from mslsq.alignment.scales import given as given_module
 from mslsq.alignment.scales.cells import LIMIT, STARTING, robust_logs
 from mslsq.alignment.scales.descent import descend
 from mslsq.alignment.scales.given import Given, measured
 from mslsq.alignment.scales.graph import components, free_maps, graph_of
+from mslsq.alignment.scales.room import room
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -271,6 +274,40 @@ def test_the_experiment_runs_from_the_command_line(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert {"scales.npz", "scales.png", "metrics.json"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_views_from_a_file_become_fields(tmp_path):
+    scene = room(views=3, size=(24, 32), amplitude=0.02)
+    file = tmp_path / "views.npz"
+    views = {"depths": scene.views.depths, "intrinsics": scene.views.intrinsics[0], "poses": scene.views.poses}
+    np.savez(file, truth=scene.truth, **views)
+    command = [sys.executable, "scripts/align.py", "+experiment=scale_sync", f"scale_sync.file={file}"]
+    done = subprocess.run(
+        [*command, "scale_sync.grid=[2,3]", f"hydra.run.dir={tmp_path}"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "metrics.json").read_text())
+    assert figures["noise"] < figures["noise_before"]
+    assert np.load(tmp_path / "scales.npz")["scales"].shape == (3, 24, 32)
+    assert (tmp_path / "scales.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"ratios": np.ones((1, 4, 4))}, "no array 'pairs'"),
+        ({"ratios": np.ones((1, 4, 4)), "pairs": np.array([[0.0, 1.0]])}, "pairs must be integers"),
+        ({"ratios": np.ones((1, 4, 4), complex), "pairs": np.array([[0, 1]])}, "ratios must be real"),
+        ({"ratios": np.ones((1, 4)), "pairs": np.array([[0, 1]]), "truth": np.ones((1, 4))}, "truth must have shape"),
+        ({"depths": np.ones((2, 4, 4))}, "no array 'intrinsics'"),
+        ({"pictures": np.ones(3)}, "Ratios come as ratios and pairs"),
+    ],
+)
+def test_what_a_file_lacks_is_said(tmp_path, content, words):
+    np.savez(tmp_path / "scene.npz", **content)
+    with pytest.raises(ValueError, match=words):
+        read_scene(tmp_path / "scene.npz")
 
 
 def test_a_misspelt_option_of_the_experiment_is_refused(tmp_path):

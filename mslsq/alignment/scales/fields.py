@@ -37,19 +37,19 @@ from mslsq import (
 )
 from mslsq.alignment.scales.grid import Grid
 from mslsq.alignment.scales.noise import truncated_deviation
-from mslsq.alignment.scales.views import DepthViews, Sightings, depth_views, sightings, slopes_of
+from mslsq.alignment.scales.views import DepthViews, Sightings, depth_views, sightings
 from mslsq.validation import integer, number
 
-SIGHTINGS = 100_000
-"""What the default stride aims at: 6 views with 48 nodes each have some three hundred for each of their unknowns."""
+SIGHTINGS = 30_000
+"""What the default stride aims at: 6 views with 48 nodes each have a hundred for each of their unknowns."""
 SMALLEST_NOISE = 1e-6
-SETTLED = 0.05
+SETTLED = 0.1
 """The grid's solves are repeated until no node in two moves by this share of the noise."""
-MOST_ROUNDS = 12
+MOST_ROUNDS = 20
 
 
 class Sighting(CostFunction):
-    """r at the linearization point plus its change: slope · bᵢ · xᵢ − bⱼ · xⱼ + constant, b the bilinear weights."""
+    """r at the linearization point plus its change: bᵢ · xᵢ − bⱼ · xⱼ + constant, b the bilinear weights."""
 
     def residual(self, *nodes: Tensor, weights: Tensor, constant: Tensor) -> Tensor:
         return (torch.cat(nodes) * weights).sum(-1, keepdim=True) + constant
@@ -141,7 +141,7 @@ def scale_fields(
         grid: nodes per column and per row of pixels; (1, 1) is one scale per view.
         smoothness: standard deviation of the difference of log-scales between neighbouring nodes.
         prior: standard deviation of log-scales.
-        stride: every so many pixels per row and column are compared; by default for some 100,000 sightings.
+        stride: every so many pixels per row and column are compared; by default for some 30,000 sightings.
 
     Raises:
         ShapeError, ProblemError: shapes that do not agree, cameras that are none, views that share no point.
@@ -149,29 +149,28 @@ def scale_fields(
     views = depth_views(depths, intrinsics, poses)
     options = _Options(reference, smoothness, prior, _stride_for(views) if stride is None else stride)
     _check(options, grid, views)
-    slopes = slopes_of(views)
     count, (height, width) = len(views.depths), views.size
     shapes = [(1, 1), *((-(-grid[0] // part), -(-grid[1] // part)) for part in (4, 2, 1))]
     now = Grid(count, 1, 1, height, width)
     nodes = views.depths.new_zeros(count)
-    before = truncated_deviation(_found(views, slopes, now.dense(nodes), options).log_ratio.abs())
+    before = truncated_deviation(_found(views, now.dense(nodes), options).log_ratio.abs())
     noise, status = before, Status.RUNNING
     for shape, widths in zip(shapes, ((8, 4), (4, 4), (4, 2, 2), (2, 1, 1)), strict=True):
         finer = Grid(count, *shape, height, width)
         here = options._replace(smoothness=smoothness * max(grid) / max(shape))  # the same slope per pixel
         now, nodes = finer, now.refined(nodes, finer)
         for wide in widths:
-            found = _found(views, slopes, now.dense(nodes), options)
+            found = _found(views, now.dense(nodes), options)
             nodes, noise, status = _improved(now, nodes, found, wide, here)
     for _ in range(MOST_ROUNDS):
-        found, last = _found(views, slopes, now.dense(nodes), options), nodes
+        found, last = _found(views, now.dense(nodes), options), nodes
         nodes, noise, status = _improved(now, nodes, found, 1, options)
         settled = bool((nodes - last).abs().median() <= SETTLED * max(noise, SMALLEST_NOISE))
         if settled:
             break
     else:
         status = Status.MAX_STEPS
-    found = _found(views, slopes, now.dense(nodes), options)
+    found = _found(views, now.dense(nodes), options)
     return _described(now, nodes, found, before, status, options, depths.dtype)
 
 
@@ -201,8 +200,8 @@ def _stride_for(views: DepthViews) -> int:
     return max(1, round((0.5 * pixels / SIGHTINGS) ** 0.5))
 
 
-def _found(views: DepthViews, slopes: Tensor, logs: Tensor, options: _Options) -> Sightings:
-    found = sightings(views, slopes, logs, options.stride)
+def _found(views: DepthViews, logs: Tensor, options: _Options) -> Sightings:
+    found = sightings(views, logs, options.stride)
     if len(found.first) == 0:
         raise ProblemError(
             "No view sees a point that another sees. Poses must be camera to world, in the unit of the depths, and "
@@ -216,7 +215,7 @@ def _linearized(grid: Grid, nodes: Tensor, found: Sightings) -> tuple[Tensor, Te
     first, at_first = grid.weights(found.first, found.at_first)
     second, at_second = grid.weights(found.second, found.at_second)
     residual = found.log_ratio - (nodes[second] * at_second).sum(1)
-    return residual, torch.cat([first, second], 1), torch.cat([found.slope[:, None] * at_first, -at_second], 1)
+    return residual, torch.cat([first, second], 1), torch.cat([at_first, -at_second], 1)
 
 
 def _improved(

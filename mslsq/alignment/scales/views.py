@@ -3,10 +3,12 @@
 A pixel u of view i at depth D = s_i(u) d_i(u) is the point D K_i⁻¹ (u, 1) of its camera, at depth z in the camera of
 view j, where it falls on π. If j sees the same point, z = s_j(π) d_j(π). In logs the residual of the pair of pixels is
 
-    r = log z(x_i(u)) − log d_j(π(x_i(u))) − x_j(π),      x = log s,
+    r = log z(x_i(u)) − log d_j(π(x_i(u))) − x_j(π),      x = log s.
 
-and its derivative in x_i(u) takes the parallax along: ∂r/∂x_i = (p_z − t_z)/p_z − ∇log d_j(π) · ∂π/∂x_i, with p the
-point and t the position of camera i, in camera j. Without translation it is 1, and r the log of a ratio.
+A solve takes r for the log of a ratio: its derivative in x_i(u) as 1, as it is without translation. Parallax adds to
+it, by the slope of the surface that π moves over; but slopes of measured depth are noisy, and their noise would count
+as information on what nothing else tells, the common bending of all views (`fields.py`). On real depth the scales are
+better without, and finding the pixels anew before every solve takes parallax into account all the same.
 """
 
 from dataclasses import dataclass
@@ -21,9 +23,6 @@ from mslsq.problem import ShapeError
 
 EDGE = 0.05
 """Neighbouring depths that differ by more than this share are different surfaces."""
-
-REACH = 4
-"""Pixels on either side that the slope of a surface is taken from."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def _check_camera(view: int, camera: Tensor, pose: Tensor) -> None:
 
 
 class Sightings(NamedTuple):
-    """Pairs of pixels of two views that may see the same point, and the residual of each, linearized."""
+    """Pairs of pixels of two views that may see the same point, and the log of the ratio of their depths."""
 
     first: Int[Tensor, " n"]
     """View i, and its pixel (x, y)."""
@@ -104,35 +103,9 @@ class Sightings(NamedTuple):
     at_second: Float[Tensor, "n 2"]
     log_ratio: Float[Tensor, " n"]
     """log z − log d_j(π): what x_j(π) should be, at the given x_i."""
-    slope: Float[Tensor, " n"]
-    """Its derivative in x_i(u)."""
 
 
-def slopes_of(views: DepthViews) -> Float[Tensor, "views 2 height width"]:
-    """∂ log d / ∂ (x, y) from the depths REACH pixels away on either side; NaN where the three are not one surface.
-
-    Neighbours would do without noise. With half a percent of it a point that moves 160 pixels per unit of log-scale has
-    an error of 1 in its slope from neighbours, of 0.1 from four pixels; the error counts as information, and the steps
-    of the descent come out far too short.
-    """
-    logs = torch.where(views.valid, views.depths, torch.nan).log()
-    parts = []
-    for dim in (2, 1):
-        before, after = logs.roll(REACH, dim), logs.roll(-REACH, dim)
-        bent = (before + after - 2 * logs).abs()
-        parts.append(torch.where(bent < EDGE, (after - before) / (2 * REACH), torch.nan))
-    slopes = torch.stack(parts, 1)
-    inner = torch.zeros_like(logs, dtype=torch.bool)
-    inner[:, REACH:-REACH, REACH:-REACH] = True
-    return torch.where(inner[:, None], slopes, torch.nan)
-
-
-def sightings(
-    views: DepthViews,
-    slopes: Float[Tensor, "views 2 height width"],
-    logs: Float[Tensor, "views height width"],
-    stride: int,
-) -> Sightings:
+def sightings(views: DepthViews, logs: Float[Tensor, "views height width"], stride: int) -> Sightings:
     """What every `stride`-th pixel of every view says about every other view, at the log-scales `logs`.
 
     Left out: what falls outside, behind the camera, on missing depth, or on an edge of depth; and pixels on an edge of
@@ -148,29 +121,25 @@ def sightings(
         pixel_i, depth, own = pixel[inside], depth[inside], own[inside]
         for j in range(len(views.depths)):
             if i != j:
-                found.append(_seen_from(views, slopes[j], i, j, pixel_i, depth * own.exp()))
+                found.append(_seen_from(views, i, j, pixel_i, depth * own.exp()))
     return Sightings(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
-def _seen_from(views: DepthViews, slopes: Tensor, i: int, j: int, pixel: Tensor, depth: Tensor) -> Sightings:
+def _seen_from(views: DepthViews, i: int, j: int, pixel: Tensor, depth: Tensor) -> Sightings:
     """The pixels of view i, at their corrected depths, in view j."""
     motion = torch.linalg.inv_ex(views.poses[j]).inverse @ views.poses[i]
     homogeneous = torch.cat([pixel, torch.ones_like(pixel[:, :1])], 1)
     ray = homogeneous @ torch.linalg.inv_ex(views.intrinsics[i]).inverse.T @ motion[:3, :3].T
-    moved = ray * depth[:, None]  # ∂ point / ∂ log depth
-    point = moved + motion[:3, 3]
+    point = ray * depth[:, None] + motion[:3, 3]
     camera = views.intrinsics[j]
     ahead = point[:, 2] > 1e-6 * depth
     z = torch.where(ahead, point[:, 2], 1.0)
     at = (point @ camera.T)[:, :2] / z[:, None]
-    travel = (moved @ camera.T)[:, :2] / z[:, None] - at * (moved[:, 2] / z)[:, None]
     seen, inside = bilinear(views.depths[j], at)
-    column, row = torch.where(inside[:, None], at, 0).round().long().unbind(1)
-    slope = moved[:, 2] / z - (slopes[:, row, column].T * travel).sum(1)
-    keep = inside & ahead & torch.isfinite(slope)
+    keep = inside & ahead
     count = int(keep.sum())
     index = lambda view: torch.full((count,), view, dtype=torch.int64, device=at.device)  # noqa: E731
-    return Sightings(index(i), pixel[keep], index(j), at[keep], (z.log() - seen.log())[keep], slope[keep])
+    return Sightings(index(i), pixel[keep], index(j), at[keep], (z.log() - seen.log())[keep])
 
 
 def bilinear(
