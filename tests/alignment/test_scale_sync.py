@@ -45,6 +45,7 @@ def test_exact_ratios_give_the_exact_scales():
 def test_a_fifth_of_outliers_and_a_fifth_missing_leave_one_percent(size):
     scene = synthetic_ratios(8, size, seed=3)
     result = scale_sync(scene.ratios, scene.pairs)
+    assert scene.truth is not None
     error = relative_error(scene.truth, result.scales)[1:]
     answered = torch.isfinite(error)
     assert answered.double().mean() > 0.99
@@ -122,6 +123,7 @@ def test_the_answer_is_a_minimum_of_the_stated_cost_and_none_is_lower_nearby():
         other = robust_cost(logs + away, ratios, scene.pairs, scale)
         assert size > 1e-3 or (other > here).all()
     # From the truth, which no method knows, descent finds a lower minimum in few cells.
+    assert scene.truth is not None
     truth = scene.truth.flatten(1).log()
     assert (robust_cost(truth, ratios, scene.pairs, scale) < here).double().mean() < 0.1
 
@@ -158,6 +160,7 @@ def test_noise_and_standard_errors_are_those_of_the_errors(maps, outliers, missi
     scene = synthetic_ratios(maps, (48, 48), outliers=outliers, missing=missing, seed=21)
     result = scale_sync(scene.ratios, scene.pairs)
     assert result.noise == pytest.approx(0.01, rel=0.15)
+    assert scene.truth is not None
     z = ((result.scales - scene.truth) / result.standard_errors)[1:]
     z = z[torch.isfinite(z)]
     assert 0.85 < 1.4826 * float(z.abs().median()) < 1.15
@@ -279,8 +282,8 @@ def test_the_experiment_runs_from_the_command_line(tmp_path):
 def test_views_from_a_file_become_fields(tmp_path):
     scene = room(views=3, size=(24, 32), amplitude=0.02)
     file = tmp_path / "views.npz"
-    views = {"depths": scene.views.depths, "intrinsics": scene.views.intrinsics[0], "poses": scene.views.poses}
-    np.savez(file, truth=scene.truth, **views)
+    views = scene.views
+    np.savez(file, truth=scene.truth, depths=views.depths, intrinsics=views.intrinsics[0], poses=views.poses)
     command = [sys.executable, "scripts/align.py", "+experiment=scale_sync", f"scale_sync.file={file}"]
     done = subprocess.run(
         [*command, "scale_sync.grid=[2,3]", f"hydra.run.dir={tmp_path}"],

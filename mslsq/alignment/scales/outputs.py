@@ -111,9 +111,11 @@ def write_fields(scene: ViewScene, result: ScaleFields, folder: Path) -> list[Pa
 def _picture_of_fields(scene: ViewScene, result: ScaleFields, path: Path) -> Path:
     """A row per view: its depth, the scale found, how well the sightings tell it; the error where truth is known."""
     count, height, width = scene.depths.shape
-    deviation = Grid(*result.logs.shape, height, width).dense(result.deviations.flatten())
+    deviation = Grid(count, result.logs.shape[1], result.logs.shape[2], height, width).dense(
+        result.deviations.flatten()
+    )
     known = torch.where(torch.isfinite(scene.depths) & (scene.depths > 0), scene.depths, torch.nan)
-    depth_range = tuple(known.flatten().nanquantile(torch.tensor([0.01, 0.99], dtype=known.dtype)).tolist())
+    depth_range = tuple(np.nanquantile(known.numpy(), [0.01, 0.99]).tolist())
     reach = max(float((result.scales - 1).abs().max()), 1e-3)
     rows = []
     for i in range(count):
