@@ -119,7 +119,9 @@ def main() -> int:
                 totals.setdefault((building, name), []).append((right, believed and not right, took))
             if arguments.each:
                 lead, detail = float(result.lead[1]), float(result.detail[1])
-                print(f"{one} {other} floor {floor:.0f} FFT {plain:.0f} ours {ours:.0f} {status.name} {lead:.2f} {detail:.2f}")
+                print(
+                    f"{one} {other} floor {floor:.0f} FFT {plain:.0f} ours {ours:.0f} {status.name} {lead:.2f} {detail:.2f}"
+                )
                 print(f"    {result.reasons[1]}", flush=True)
     for (building, name), each in totals.items():
         right, wrong, took = (np.array(column) for column in zip(*each, strict=True))

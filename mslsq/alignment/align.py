@@ -31,7 +31,7 @@ def align(
     min_overlap: float = 0.15,
     min_ncc: float = 0.5,
     min_detail: float = 0.6,
-    min_lead: float = 1.0,
+    min_lead: float = 1.3,
     prefilter: float = 1.0,
     max_steps: int = 100,
     progress: Callable[[Stage], None] | None = None,
@@ -58,8 +58,9 @@ def align(
         min_detail: the median correlation of the blocks with the strongest detail below which a placement is not
             believed, if there are many blocks; of a few, more is asked (`mslsq.alignment.evidence`). -1 asks nothing.
         min_lead: how far a placement must stand out from every other shift of the map (`mslsq.alignment.rivals`): 1 is
-            twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. Not asked where `init` says
-            where to look ("identity" or a tensor). 0 asks nothing.
+            twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. From 3 on, `min_detail` is
+            lowered by 0.4: noise hides the detail of a true placement. Not asked where `init` says where to look
+            ("identity" or a tensor). 0 asks nothing.
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
         max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out.
         progress: called with a `Stage` after every solve.

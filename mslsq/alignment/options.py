@@ -29,7 +29,7 @@ class Options:
     min_overlap: float = 0.15
     min_ncc: float = 0.5
     min_detail: float = 0.6
-    min_lead: float = 1.0
+    min_lead: float = 1.3
     prefilter: float = 1.0
     max_steps: int = 100
 

@@ -96,3 +96,17 @@ def test_a_start_that_is_given_says_which_of_the_alike_is_meant():
 def test_nothing_is_asked_with_a_lead_of_zero():
     result = placed(wall(128, 18, 1, 0.1), wall(128, 18, 2, 0.1), min_lead=0)
     assert result.status[1] == MapStatus.ALIGNED
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_noise_as_strong_as_the_signal_does_not_hide_a_placement_without_rivals(seed):
+    random = np.random.default_rng(seed)
+    whole = scipy.ndimage.gaussian_filter(random.standard_normal((160, 160)), 3.0)
+    whole = whole / whole.std() + scipy.ndimage.gaussian_filter(random.standard_normal((160, 160)), 12.0) * 90
+    noisy = whole + whole.std() * random.standard_normal((2, 160, 160))
+    one, other = noisy[0][:128, :128], noisy[1][6:134, 11:139]
+    result = placed(one, other)
+    assert result.status[1] == MapStatus.ALIGNED, result.reasons[1]
+    assert float(result.lead[1]) > 3
+    assert placed(one, other, min_lead=0).status[1] == MapStatus.LOW_CORRELATION, "the blocks alone"
+    torch.testing.assert_close(result.transforms[1][:2, 2], torch.tensor([-11.0, -6.0]).double(), atol=1.5, rtol=0)
