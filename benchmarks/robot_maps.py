@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import scipy.fft
 import scipy.ndimage
 import torch
 from timing import print_table
@@ -64,14 +63,14 @@ def by_fft(one: Array, other: Array) -> Array:
         scipy.ndimage.zoom(scipy.ndimage.gaussian_filter(1.0 - image, SHRINK / 2), 1 / SHRINK, order=1)
         for image in (one, other)
     ]
-    fixed, moving = (image - np.median(image) for image in small)
-    side = scipy.fft.next_fast_len(int(np.hypot(*moving.shape)) + max(fixed.shape))
-    spectrum = scipy.fft.rfft2(fixed, (side, side)).conj()
+    fixed, moving = (np.asarray(image) - np.median(np.asarray(image)) for image in small)
+    side = int(np.hypot(*moving.shape)) + max(fixed.shape)
+    spectrum = np.fft.rfft2(fixed, (side, side)).conj()
     middle = (np.array(moving.shape) - 1) / 2
     best, found = -np.inf, np.eye(3)
     for k in range(ROTATIONS):
         turned = scipy.ndimage.rotate(moving, 360 * k / ROTATIONS, order=1)
-        scores = scipy.fft.irfft2(spectrum * scipy.fft.rfft2(turned, (side, side)), (side, side))
+        scores = np.fft.irfft2(spectrum * np.fft.rfft2(turned, (side, side)), (side, side))
         if scores.max() > best:
             best = scores.max()
             y, x = (n if n < side / 2 else n - side for n in np.unravel_index(scores.argmax(), scores.shape))
@@ -118,11 +117,8 @@ def main() -> int:
             ):
                 totals.setdefault((building, name), []).append((right, believed and not right, took))
             if arguments.each:
-                lead, detail = float(result.lead[1]), float(result.detail[1])
-                print(
-                    f"{one} {other} floor {floor:.0f} FFT {plain:.0f} ours {ours:.0f} {status.name} {lead:.2f} {detail:.2f}"
-                )
-                print(f"    {result.reasons[1]}", flush=True)
+                figures = f"floor {floor:.0f}, FFT {plain:.0f}, mslsq {ours:.0f} px, lead {float(result.lead[1]):.2f}"
+                print(f"{one} on {other}: {figures}; {result.reasons[1]}", flush=True)
     for (building, name), each in totals.items():
         right, wrong, took = (np.array(column) for column in zip(*each, strict=True))
         rows.append((building, name, len(each), int(right.sum()), int(wrong.sum()), f"{np.median(took):.2f}"))
