@@ -22,6 +22,7 @@ class AlignmentOptions:
     min_overlap: float = MISSING
     min_ncc: float = MISSING
     min_detail: float = MISSING
+    min_lead: float = MISSING
     prefilter: float = MISSING
     max_steps: int = MISSING
 
