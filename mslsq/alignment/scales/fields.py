@@ -74,8 +74,7 @@ class ScaleFields:
     """Scale fields of views, and what they rest on."""
 
     scales: Float[Tensor, "views height width"]
-    """What each depth is to be multiplied by: 1 in the reference; a number at every pixel, however far from a
-    sighting."""
+    """What each depth is to be multiplied by: 1 in the reference; a number wherever, however far from a sighting."""
     logs: Float[Tensor, "views rows columns"]
     """The logs at the nodes of the grid."""
     deviations: Float[Tensor, "views rows columns"]
@@ -165,8 +164,7 @@ def scale_fields(
     for _ in range(MOST_ROUNDS):
         found, last = _found(views, now.dense(nodes), options), nodes
         nodes, noise, status = _improved(now, nodes, found, 1, options)
-        settled = bool((nodes - last).abs().median() <= SETTLED * max(noise, SMALLEST_NOISE))
-        if settled:
+        if bool((nodes - last).abs().median() <= SETTLED * max(noise, SMALLEST_NOISE)):
             break
     else:
         status = Status.MAX_STEPS
