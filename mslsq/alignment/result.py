@@ -27,6 +27,7 @@ class MapStatus(IntEnum):
     LOW_CORRELATION = 7
     NOT_CONVERGED = 8
     NO_REFERENCE = 9
+    AMBIGUOUS = 10
 
     @property
     def ok(self) -> bool:
@@ -59,6 +60,10 @@ _SENTENCES = {
         "Left out: the refinement did not converge. Try more steps, a simpler model or another start."
     ),
     MapStatus.NO_REFERENCE: "Left out: the reference itself cannot be used, so there is nothing to align to.",
+    MapStatus.AMBIGUOUS: (
+        "Left out: another placement fits about as well. Say which is meant by a start of your own (init), or try a "
+        "smaller min_lead."
+    ),
 }
 
 
@@ -95,6 +100,9 @@ class Alignment:
     """Masked correlation with the map it was placed on (`parent`), over the overlap."""
     detail: Float[Tensor, " maps"]
     """The median correlation of the blocks with the strongest detail (`mslsq.alignment.evidence`)."""
+    lead: Float[Tensor, " maps"]
+    """How far the placement stands out from every other shift (`mslsq.alignment.rivals`); NaN where none was looked
+    for."""
     overlap: Float[Tensor, " maps"]
     """Share of the smaller map's valid pixels that the two have in common."""
     corner_sigma: Float[Tensor, " maps"]
@@ -132,6 +140,7 @@ def empty(count: int, reference: int, model: str, tangent: int, like: Tensor) ->
         "covariance": like.new_full((count, tangent, tangent), nan),
         "ncc": like.new_full((count,), nan),
         "detail": like.new_full((count,), nan),
+        "lead": like.new_full((count,), nan),
         "overlap": like.new_full((count,), nan),
         "corner_sigma": like.new_full((count,), nan),
         "parent": torch.full((count,), -1),
