@@ -263,11 +263,9 @@ def _dims_of(problem: Problem, data: Mapping[str, Mapping[str, Any]] | None) -> 
 
 
 def _dims_of_one(cost: Any, name: str, value: Any) -> Any:
-    own = cost.arguments[name].leaves if name in cost.arguments else None
-    names = [leaf.name for leaf in own] if own else ["weight.value" if name == "weight" else name]
     given, structure = pytree.flatten(value, is_leaf=lambda x: isinstance(x, (Manifold, Shared)))
     dims = []
-    for leaf, tensor_name in zip(given, names, strict=True):
+    for leaf, tensor_name in zip(given, cost.names_in_state(name), strict=True):
         inner = leaf.value if isinstance(leaf, Shared) else leaf
         tensor = inner.storage if isinstance(inner, Manifold) else inner
         dims.append(0 if tensor.ndim > cost.get_parameter_or_buffer(tensor_name).ndim else None)

@@ -5,11 +5,12 @@ from typing import Any
 
 from torch import Tensor
 
-from mslsq.front.leaves import Data, Held, Holder, Index, Leaf, LossParameter, Weight, loss_inputs
+from mslsq.front.leaves import Data, Held, Holder, Index, Leaf, Weight, loss_inputs, loss_parameter
 from mslsq.front.plans import kept_for
 from mslsq.front.replacements import replaced_leaves
 from mslsq.private import disable_proxy_modes_tracing, version_of
 from mslsq.problem import CostFunction, Problem
+from mslsq.problem.data import WEIGHT, own_tensors
 from mslsq.problem.layout import check_dense
 from mslsq.problem.system import Family, Slot, Term
 from mslsq.problem.variable import Blocks
@@ -18,8 +19,6 @@ from mslsq.tracing.reading.inputs import Collected, collect_module
 from mslsq.tracing.reading.reads import reads_of
 from mslsq.tracing.reading.values import value_of
 
-WEIGHT, LOSS, INDICES = "weight.value", "loss.", "references["
-"""What `state_dict` calls the attributes of a cost function, or begins their names with."""
 BOOKKEEPING = ("references", "arguments", "num_blocks")
 """The attributes of a cost function that tell its blocks."""
 
@@ -78,18 +77,19 @@ def _family(cost: CostFunction, collected: Collected) -> Hashable:
 
 
 def _leaves(cost: CostFunction, collected: Collected) -> dict[str, Leaf]:
-    """The tensors of a cost by their names in `state_dict`. Here alone a name tells what its tensor is."""
-    data = {leaf.name: leaf.per_block for argument in cost.arguments.values() for leaf in argument.leaves}
-    leaves: dict[str, Leaf] = {}
+    """The tensors of a cost by their names in `state_dict`. One tensor in two places has a leaf for each of them."""
+    stated: list[Leaf] = [
+        Data(leaf.name, cost.get_parameter_or_buffer(leaf.name), per_block=leaf.per_block) for leaf in cost.data_leaves
+    ]
+    if cost.weight is not None:
+        stated.append(Weight(WEIGHT, cost.weight.value, block_rank=cost.weight.block_rank))
+    if cost.loss is not None:
+        stated += [loss_parameter(own, tensor) for own, tensor in own_tensors(cost.loss).items()]
+    leaves = {leaf.name: leaf for leaf in stated}
+    indices = {id(reference.index) for reference in cost.references}
     for name, tensor in collected.tensors.items():
-        if name in data:
-            leaves[name] = Data(name, tensor, per_block=data[name])
-        elif name == WEIGHT and cost.weight is not None:
-            leaves[name] = Weight(name, tensor, block_rank=cost.weight.block_rank)
-        elif name.startswith(LOSS) and cost.loss is not None:
-            leaves[name] = LossParameter(name, tensor, own=name.removeprefix(LOSS))
-        else:
-            leaves[name] = (Index if name.startswith(INDICES) else Held)(name, tensor)
+        if name not in leaves:
+            leaves[name] = (Index if id(tensor) in indices else Held)(name, tensor)
     return leaves
 
 

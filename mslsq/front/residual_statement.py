@@ -20,11 +20,12 @@ from mslsq.front.bounds import (
     tensor_like,
 )
 from mslsq.front.callables import Callables, callables, numbered
-from mslsq.front.leaves import LossParameter, Start
+from mslsq.front.leaves import LossParameter, Start, loss_parameter
 from mslsq.front.plans import kept_for_callable
 from mslsq.front.statement import Statement
 from mslsq.linearize.blocks import Values
 from mslsq.losses import RobustLoss
+from mslsq.problem.data import own_tensors
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.problem.layout import check_dense
 from mslsq.problem.leaf import LeafSpace, leaf_space
@@ -144,11 +145,11 @@ def _loss_parameters(loss: RobustLoss | None) -> list[LossParameter]:
     """The parameters of a loss: numbers, for all entries of the residual."""
     if loss is None:
         return []
-    tensors = {**dict(loss.named_parameters()), **dict(loss.named_buffers())}
+    tensors = own_tensors(loss)
     for own, tensor in tensors.items():
         if tensor.ndim:
             raise ShapeError(f"loss: {own} must be a single number here, not of shape {tuple(tensor.shape)}.")
-    return [LossParameter(f"loss.{own}", tensor, own=own) for own, tensor in tensors.items()]
+    return [loss_parameter(own, tensor) for own, tensor in tensors.items()]
 
 
 def _check_layouts(leaves: list[Any], names: list[str], functions: Callables) -> None:
