@@ -5,12 +5,13 @@ from typing import Any
 
 from torch import Tensor
 
-from mslsq.front.leaves import Data, Held, Holder, Index, Leaf, Weight, loss_inputs, loss_parameter
+from mslsq.front.leaves import Data, Held, Holder, Index, Leaf, Weight, loss_inputs
 from mslsq.front.plans import kept_for
 from mslsq.front.replacements import replaced_leaves
+from mslsq.front.stated_loss import StatedLoss, stated_loss
 from mslsq.private import disable_proxy_modes_tracing, version_of
 from mslsq.problem import CostFunction, Problem
-from mslsq.problem.data import WEIGHT, own_tensors
+from mslsq.problem.data import WEIGHT
 from mslsq.problem.layout import check_dense
 from mslsq.problem.system import Family, Slot, Term
 from mslsq.problem.variable import Blocks
@@ -34,9 +35,10 @@ def stated_cost(
     """
     collected = collect_module(cost)
     check_dense(collected.tensors, f"Cost {cost.name!r}: ")
-    module = Holder(cost.name, collected, _leaves(cost, collected))
+    loss = stated_loss(cost.loss, f"the loss of {cost.name}")
+    module = Holder(cost.name, collected, _leaves(cost, collected, loss))
     leaves = replaced_leaves(cost, module.leaves, data, axes)
-    key, eager = module.keyed(changes)
+    (own_key, reason), (loss_key, loss_reason) = module.keyed(changes), loss.keyed(changes)
     like = leaves[0].tensor if leaves else None
     indices = tuple((id(r.index), version_of(r.index)) for r in cost.references if isinstance(r.index, Tensor))
     term = Term(
@@ -45,15 +47,15 @@ def stated_cost(
         num_blocks=cost.num_blocks,
         kind=problem.kinds[cost.name],
         num_rows=problem.num_rows[cost.name],
-        loss=cost.loss,
+        loss=loss.loss,
         loss_inputs=loss_inputs(leaves),
         per_block=frozenset(leaf.name for leaf in leaves if leaf.is_per_block),
-        key=(key, indices),
+        key=(own_key, loss_key, indices),
         chunk=cost.chunk,
         is_of_library=type(cost).__module__.startswith("mslsq.problem.") and "residual" not in vars(cost),
-        eager=eager,
+        eager="; ".join(filter(None, (reason, loss_reason))),
         family=Family(
-            lambda: _family(cost, collected),
+            lambda: (_family(cost, collected), loss_key),
             kept_for(type(cost)).families,
             frozenset(leaf.name for leaf in leaves if isinstance(leaf, Index)),
         ),
@@ -76,16 +78,15 @@ def _family(cost: CostFunction, collected: Collected) -> Hashable:
     return collected.codes, state, arguments
 
 
-def _leaves(cost: CostFunction, collected: Collected) -> dict[str, Leaf]:
+def _leaves(cost: CostFunction, collected: Collected, loss: StatedLoss) -> dict[str, Leaf]:
     """The tensors of a cost by their names in `state_dict`. One tensor in two places has a leaf for each of them."""
     stated: list[Leaf] = [
-        Data(leaf.name, cost.get_parameter_or_buffer(leaf.name), per_block=leaf.per_block) for leaf in cost.data_leaves
+        Data(leaf.name, getattr(cost, leaf.name), per_block=leaf.per_block) for leaf in cost.data_leaves
     ]
-    if cost.weight is not None:
-        stated.append(Weight(WEIGHT, cost.weight.value, block_rank=cost.weight.block_rank))
-    if cost.loss is not None:
-        stated += [loss_parameter(own, tensor) for own, tensor in own_tensors(cost.loss).items()]
-    leaves = {leaf.name: leaf for leaf in stated}
+    weight = cost.weight
+    if weight is not None:
+        stated.append(Weight(WEIGHT, weight.value, block_rank=weight.block_rank))
+    leaves = {leaf.name: leaf for leaf in [*stated, *loss.leaves]}
     indices = {id(reference.index) for reference in cost.references}
     for name, tensor in collected.tensors.items():
         if name not in leaves:

@@ -111,9 +111,9 @@ class LossParameter(SharedOrPerBlock):
     """Its name in the loss."""
 
 
-def loss_parameter(own: str, tensor: Tensor, axis: int | None = None) -> LossParameter:
+def loss_parameter(own: str, tensor: Tensor, axis: int | None = None, block_rank: int = 0) -> LossParameter:
     """The parameter that a loss calls `own`."""
-    return LossParameter(f"loss.{own}", tensor, axis, own=own)
+    return LossParameter(f"loss.{own}", tensor, axis, block_rank, own=own)
 
 
 @dataclass(frozen=True, eq=False)
