@@ -17,6 +17,7 @@ from mslsq.manifolds import Manifold
 from mslsq.problem import Problem, Shared
 from mslsq.problem.errors import unknown_name
 from mslsq.solution import Solution
+from mslsq.validation import instance_of
 
 
 @outside_compiled_regions
@@ -64,8 +65,7 @@ def covariance(
     >>> mslsq.covariance(problem, solution, "pose", 3)          # (6, 6)
     >>> mslsq.covariance(problem, solution, ["pose", "landmark"], {"pose": 3, "landmark": [0, 1]})     # (12, 12)
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(f"covariance takes a mslsq.Problem, not {type(problem).__name__}.")
+    instance_of("covariance: problem", problem, Problem)
     names = [name] if isinstance(name, str) else list(name)
     for one in names:
         if one not in problem.variables:

@@ -30,6 +30,7 @@ from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.problem.layout import check_dense
 from mslsq.problem.leaf import LeafSpace, leaf_space
 from mslsq.problem.system import System, Unknown
+from mslsq.validation import instance_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +127,8 @@ def _check_options(residual: Any, args: Any, loss: Any) -> None:
         raise ProblemError(
             f"args must be a tuple of arguments, not {type(args).__name__}: write args=(t,) for a single one."
         )
-    if loss is not None and not isinstance(loss, RobustLoss):
-        raise ProblemError(f"loss must be a robust loss such as mslsq.Huber(1.0), not {loss!r}.")
+    if loss is not None:
+        instance_of("loss", loss, RobustLoss, "Write loss=mslsq.Huber(1.0), say.", ProblemError)
     if not callable(residual):
         raise ProblemError(f"residual must be callable, not {type(residual).__name__}.")
 

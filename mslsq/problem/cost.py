@@ -16,6 +16,7 @@ from mslsq.problem.data import WEIGHT, DataArgument, DataLeaf, Shared, own_tenso
 from mslsq.problem.errors import ProblemError, ShapeError, unknown_name
 from mslsq.problem.variable import Blocks, Variable, blocks_of
 from mslsq.problem.weights import Weight, weight_of
+from mslsq.validation import instance_of
 
 
 class CostFunction(nn.Module):
@@ -76,9 +77,9 @@ class CostFunction(nn.Module):
             raise ProblemError(
                 f"Cost {self.name!r} refers to no variable: pass variables or variable[index] by position."
             )
-        if loss is not None and not isinstance(loss, RobustLoss):
-            raise ProblemError(
-                f"Cost {self.name!r}: loss must be a robust loss such as mslsq.Huber(1.0), not {type(loss).__name__}."
+        if loss is not None:
+            instance_of(
+                f"Cost {self.name!r}: loss", loss, RobustLoss, "Write loss=mslsq.Huber(1.0), say.", ProblemError
             )
         self.references = tuple(blocks_of(variable) for variable in variables)
         self.weight = weight_of(weight, self.name)
