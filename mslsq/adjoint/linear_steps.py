@@ -40,8 +40,8 @@ class DifferentiableSteps(SolverAround):
         return self.own.damped_system()
 
     def solve(self, matrix: Numbers, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
-        """Who takes the step knows that it could be solved once. Where it cannot be solved again, by rounding, the step
-        is zero and its derivatives NaN: the solution keeps its value."""
+        """A step is taken only if its system could be solved. If rounding makes it singular here, the step is zero and
+        its derivatives are NaN: the solution keeps its value."""
         values = self.system.damped(matrix, damping)
         (factor,) = Opaque.apply(self._factored, constant(values))
         if self.accuracy is None:
