@@ -5,7 +5,7 @@
 
 y = a·exp(b·t) + c at 32 points t in [0, 2], float64; a in [0.5, 2], c in [-1, 1], noise 0.01. Well-posed: b in
 [-2, -0.5] from (1, -1, 0). Hard: b in [-2, 2] from (1, 0.5, 0), where about half of the fits pass the singular b = 0.
-Everybody gets the same data and at most 200 steps; optimistix rtol = atol = 1e-10, mslsq and SciPy their defaults.
+All solvers get the same data and at most 200 steps; optimistix rtol = atol = 1e-10, mslsq and SciPy their defaults.
 "Solved" is a cost within 1e-6 of the best that anybody found for that problem, whatever the solver says of itself.
 """
 
@@ -53,7 +53,7 @@ class Fits:
 
 
 def fits(case: str, size: int) -> Fits:
-    """The same random problems for everybody."""
+    """The same random problems for every solver."""
     generator = torch.Generator().manual_seed(0)
     t = torch.linspace(0, 2, 32, dtype=torch.float64)
     a, b, c = torch.rand(3, size, 1, generator=generator, dtype=torch.float64)
@@ -184,7 +184,7 @@ def theseus_contestant(given: Fits) -> Callable[[], Answer]:
 
 
 def costs(given: Fits, value: np.ndarray) -> np.ndarray:
-    """½‖r‖² of every fit, computed the same way for everybody."""
+    """½‖r‖² of every fit, computed in the same way for every solver."""
     with np.errstate(all="ignore"):
         r = value[:, :1] * np.exp(value[:, 1:2] * given.t.numpy()) + value[:, 2:] - given.y.numpy()
         return 0.5 * (r * r).sum(1)

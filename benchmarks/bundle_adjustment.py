@@ -6,7 +6,7 @@
 Needs the data sets (../shared/data beside the repository, or MSLSQ_DATA), `pip install gtsam`, and for Ceres g++ and
 libceres-dev; a peer that is missing does not take part. Each takes exactly thirty steps from the file's start (all
 tolerances zero), rejected ones counted, no robust loss. All costs are ½ Σ |predicted − measured pixel|² over all
-observations, computed here in NumPy and float64 for everybody's answer. GTSAM leaves out observations whose point lies
+observations, computed here in NumPy and float64 for every answer. GTSAM leaves out observations whose point lies
 behind its camera, so it minimises another cost; the benchmark's own counts them, and what GTSAM says itself is shown in
 its row; it takes one turn only, being ten times as slow.
 
@@ -43,7 +43,7 @@ Values = tuple[np.ndarray, np.ndarray]
 
 
 def cost_of(scene: BundleAdjustment, values: Values) -> float:
-    """½ Σ |predicted − measured|², the same for everybody."""
+    """½ Σ |predicted − measured|², computed in the same way for every solver."""
     cameras, points = (table.astype(np.float64) for table in values)
     seen_by = cameras[scene.camera.numpy()]
     seen = Rotation.from_rotvec(seen_by[:, :3]).apply(points[scene.point.numpy()]) + seen_by[:, 3:6]
@@ -121,7 +121,7 @@ def gtsam_turn(path: Path) -> Callable[[], Turn]:
 def contestants(
     scene: BundleAdjustment, plain: Path, threads: int, compiled: bool, program: ceres.Ceres | None
 ) -> dict[str, Callable[[], Turn]]:
-    """Everybody who can take part."""
+    """The solvers that are installed."""
     linear, waiting = mslsq.linear, solver(native="wait")
     them: dict[str, Callable[[], Turn]] = {
         "mslsq, new": own(scene, solver(), again=False),
@@ -150,7 +150,7 @@ def contestants(
 def measured(
     threads: int, repeats: int, compiled: bool, only: tuple[str, ...] = ()
 ) -> tuple[BundleAdjustment, dict[str, tuple[float, Taken]]]:
-    """Cost and times of everybody, or of those whose names are in `only`."""
+    """Cost and times of all solvers, or of those named in `only`."""
     path = shared_data() / "bal" / PROBLEM
     scene = read_bal(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -214,7 +214,7 @@ def compare(threads: int, repeats: int, compiled: bool, only: tuple[str, ...] = 
     )
     marks = [1, 2, 3, 5, 10, 15, 20, 25, 30]
     print_table(
-        f"### Cost after so many steps, as each tells it; {label}",
+        f"### Cost after a number of steps, as each solver counts them; {label}",
         ["", *map(str, marks)],
         [
             [name, *(f"{turn.last.costs[m]:.7g}" if m < len(turn.last.costs) else "" for m in marks)]

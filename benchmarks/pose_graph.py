@@ -7,7 +7,7 @@ Needs the data sets (../shared/data beside the repository, or MSLSQ_DATA), `pip 
 libceres-dev; a peer that is missing does not take part. Each gets the same graph in memory, builds a problem of it
 and solves it; the time of building is included, and shown apart. A prior of sigma 1e-6 (Ceres: a constant) holds the
 first pose. All costs are ½ Σ eᵀ Ω e with e the logarithm of measured⁻¹ a⁻¹ b, computed here by SciPy's rotations for
-everybody's answer.
+every answer.
 
 "New" solves a new Problem each time. "Again" solves one Problem again and again: its plan is made and its step is
 recorded; "compiled" is the same after torch.compile, what that took being in the column of the first solve. "Native"
@@ -75,7 +75,7 @@ def rows_of(poses: Any) -> np.ndarray:
 
 
 def cost_of(graph: PoseGraph, poses: np.ndarray) -> float:
-    """½ Σ eᵀ Ω e, the same for everybody."""
+    """½ Σ eᵀ Ω e, computed in the same way for every solver."""
     errors = logarithms(poses, rows_of(graph.measured), graph.first.numpy(), graph.second.numpy())
     return 0.5 * float(np.einsum("ea,eab,eb->", errors, graph.information.numpy(), errors))
 
@@ -157,7 +157,7 @@ def ceres_turn(program: ceres.Ceres, graph: PoseGraph, residual: str, threads: i
 
 
 def contestants(graph: PoseGraph, threads: int, compiled: bool, program: ceres.Ceres | None) -> dict[str, Any]:
-    """Everybody who can take part."""
+    """The solvers that are installed."""
     lm = mslsq.LevenbergMarquardt(native="never")
     loose = mslsq.LevenbergMarquardt(ftol=1e-6, native="never")
     waiting = mslsq.LevenbergMarquardt(ftol=1e-6, native="wait")
@@ -189,7 +189,7 @@ def contestants(graph: PoseGraph, threads: int, compiled: bool, program: ceres.C
 def measured(
     graph: PoseGraph, threads: int, repeats: int, compiled: bool, only: tuple[str, ...] = ()
 ) -> dict[str, tuple[float, Taken]]:
-    """Cost and times of everybody on one graph, or of those whose names are in `only`."""
+    """Cost and times of all solvers on one graph, or of those named in `only`."""
     try:
         program = ceres.Ceres("ceres_pose_graph", ceres_text(graph))
     except ceres.CeresError as error:
@@ -259,7 +259,7 @@ OWN_RESIDUAL = ("mslsq LM autodiff native, again, ftol 1e-6", "mslsq LM autodiff
 
 
 def compare_families(count: int, threads: int, repeats: int) -> None:
-    """A user's own residual on so many graphs of the half of the families on which nothing was chosen, drawn evenly
+    """A user's own residual on a number of graphs of the half of the families on which nothing was chosen, drawn evenly
     from all; by their size the medians of its time as a share of the fastest peer's."""
     peers = ("GTSAM LM", "GTSAM GN", "Ceres LM, log map", "Ceres LM, first order")
     names = sorted(graph_families.names("claim"), key=lambda name: hashlib.sha256(f"drawn {name}".encode()).digest())
@@ -288,7 +288,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile (a minute per graph)")
     parser.add_argument("--only", nargs="*", default=[], help="these contestants alone")
-    parser.add_argument("--families", type=int, default=0, help="so many graphs of graph_families.py instead")
+    parser.add_argument(
+        "--families", type=int, default=0, help="number of graphs of graph_families.py to solve instead"
+    )
     parser.add_argument("--here", type=int, help="in this process, with this many threads")
     options = parser.parse_args()
     if options.here is None:

@@ -23,7 +23,7 @@ class Timing(NamedTuple):
 
 
 def interleaved(contestants: dict[str, Callable[[], Any]], repeats: int) -> dict[str, Timing]:
-    """Everybody once, then everybody again, and so on: a burst of load from outside hits all alike."""
+    """All of them once, then all of them again, and so on: a burst of load from outside hits all alike."""
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     for contestant in contestants.values():
         contestant()

@@ -32,13 +32,14 @@ def one_of(what: str, given: Any, known: Sequence[Any], error: type[Exception] =
     raise error(f"{what} must be one of {', '.join(map(repr, known))}, not {given!r}.{suggestion(given, known)}")
 
 
-def instance_of(what: str, given: Any, kind: type) -> None:
-    """Raises TypeError where `given` is no object of this kind: a string, or the class itself."""
+def instance_of(what: str, given: Any, kind: type, hint: str = "", error: type[Exception] = TypeError) -> None:
+    """Raises `error` where `given` is no object of this kind: a string, or the class itself. The message ends in
+    `hint`."""
     if isinstance(given, kind):
         return
     is_class = isinstance(given, type) and issubclass(given, kind)
-    hint = f" Did you mean {given.__name__}()?" if is_class else ""
-    raise TypeError(f"{what} must be a {kind.__name__} object, not {given!r}.{hint}")
+    hint = f" Did you mean {given.__name__}()?" if is_class else f" {hint}" if hint else ""
+    raise error(f"{what} must be a {kind.__name__} object, not {given!r}.{hint}")
 
 
 def integer(

@@ -156,18 +156,21 @@ def test_a_section_is_read_as_a_reader_does(body, said):
 
 
 DIALECT = re.compile(
-    r"\b(nobody|whoever|anew|somebody|everybody|for who|so many|so much|disposes|foretells?)\b", re.IGNORECASE
+    r"\b(nobody|whoever|anew|somebody|everybody|for who(?!,| in\b|\])|so many|so much|disposes|foretells?)\b",
+    re.IGNORECASE,
 )
 
 
 def test_words_are_the_fields():
     """Plain English: words that a reader whose second language it is would have to look up, or read twice."""
     root = Path(mslsq.__file__).parents[1]
-    files = [path for folder in ("mslsq", "scripts", "examples", "configs") for path in (root / folder).rglob("*")]
+    folders = ("mslsq", "scripts", "examples", "configs", "benchmarks", "docs", "tests", ".ci")
+    files = [path for folder in folders for path in (root / folder).rglob("*") if path != Path(__file__)]
+    files += root.glob("*.md")
     found = [
         f"{path.relative_to(root)}:{number}: {line.strip()}"
         for path in files
-        if path.suffix in (".py", ".yaml")
+        if path.suffix in (".py", ".yaml", ".md") and "results" not in path.parts
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if DIALECT.search(line)
     ]

@@ -71,3 +71,6 @@ def test_a_class_in_place_of_its_object_is_told():
     said = "count must be a int object, not <class 'int'>. Did you mean int()?"
     with pytest.raises(TypeError, match=re.escape(said)):
         instance_of("count", int, int)
+    said = "loss must be a list object, not 'huber'. Write [1], say."
+    with pytest.raises(KeyError, match=re.escape(said)):
+        instance_of("loss", "huber", list, "Write [1], say.", KeyError)

@@ -51,7 +51,7 @@ class Taken(NamedTuple):
 
 
 def take_turns(contestants: dict[str, Callable[[], Turn]], repeats: int) -> dict[str, Taken]:
-    """Everybody once to warm up, then `repeats` rounds of everybody: a burst of load from outside hits all alike."""
+    """All of them once to warm up, then `repeats` rounds of all: a burst of load from outside hits all alike."""
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
     for _ in range(repeats + 1):
         for name, contestant in contestants.items():

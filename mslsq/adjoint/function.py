@@ -81,7 +81,7 @@ class Call:
         if adjoint is None:
             prepared = unprepared(ended)
         else:
-            begin = time.thread_time()  # not that of others, who would decide what is made
+            begin = time.thread_time()  # of this thread: other threads' time must not decide what is made
             prepared = adjoint.prepare(ended)
             has_looked(ended, inputs, time.thread_time() - begin)
         if findings is not None:

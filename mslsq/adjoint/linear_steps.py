@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.levels import constant
-from mslsq.linear import LinearSolver
 from mslsq.linear.differentiable_inverse import DifferentiableInverse, Opaque
+from mslsq.linear.linear_solver import LinearSolver, SolverAround
 from mslsq.linear.storage import LinearizedTerm, Storage, Vector
 from mslsq.linear.symmetric_systems import DampedSystem
 
@@ -18,28 +18,19 @@ Numbers = Float[Tensor, "batch values"]
 
 
 @dataclass(frozen=True)
-class DifferentiableSteps(LinearSolver):
+class DifferentiableSteps(SolverAround):
     """A solver of block-sparse systems, as a differentiable function of their numbers, under any transform.
 
     Where the solver iterates, its steps are what it found, and the residual that it left is held constant, as the
     damping is.
     """
 
-    own: LinearSolver
     accuracy: Tensor | None = field(default=None, compare=False, repr=False)
     """(batch,) how accurately a step was solved by a solver that iterates; None for exactly."""
 
     @property
     def storage(self) -> Storage:
         return DifferentiableStorage(self.own.storage, self.system)
-
-    @property
-    def is_inexact(self) -> bool:
-        return self.own.is_inexact
-
-    @property
-    def iterates(self) -> bool:
-        return self.own.iterates
 
     def to_accuracy(self, accuracy: Float[Tensor, "batch"]) -> "DifferentiableSteps":
         return replace(self, accuracy=accuracy) if self.iterates else self
@@ -49,8 +40,8 @@ class DifferentiableSteps(LinearSolver):
         return self.own.damped_system()
 
     def solve(self, matrix: Numbers, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
-        """Who takes the step knows that it could be solved once. Where it cannot be solved again, by rounding, the step
-        is zero and its derivatives NaN: the solution keeps its value."""
+        """A step is taken only if its system could be solved. If rounding makes it singular here, the step is zero and
+        its derivatives are NaN: the solution keeps its value."""
         values = self.system.damped(matrix, damping)
         (factor,) = Opaque.apply(self._factored, constant(values))
         if self.accuracy is None:

@@ -17,6 +17,7 @@ from mslsq.manifolds import Manifold
 from mslsq.problem import Problem, Shared
 from mslsq.problem.errors import unknown_name
 from mslsq.solution import Solution
+from mslsq.validation import instance_of
 
 
 @outside_compiled_regions
@@ -64,8 +65,7 @@ def covariance(
     >>> mslsq.covariance(problem, solution, "pose", 3)          # (6, 6)
     >>> mslsq.covariance(problem, solution, ["pose", "landmark"], {"pose": 3, "landmark": [0, 1]})     # (12, 12)
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(f"covariance takes a mslsq.Problem, not {type(problem).__name__}.")
+    instance_of("covariance: problem", problem, Problem)
     names = [name] if isinstance(name, str) else list(name)
     for one in names:
         if one not in problem.variables:
@@ -263,11 +263,9 @@ def _dims_of(problem: Problem, data: Mapping[str, Mapping[str, Any]] | None) -> 
 
 
 def _dims_of_one(cost: Any, name: str, value: Any) -> Any:
-    own = cost.arguments[name].leaves if name in cost.arguments else None
-    names = [leaf.name for leaf in own] if own else ["weight.value" if name == "weight" else name]
     given, structure = pytree.flatten(value, is_leaf=lambda x: isinstance(x, (Manifold, Shared)))
     dims = []
-    for leaf, tensor_name in zip(given, names, strict=True):
+    for leaf, tensor_name in zip(given, cost.names_in_state(name), strict=True):
         inner = leaf.value if isinstance(leaf, Shared) else leaf
         tensor = inner.storage if isinstance(inner, Manifold) else inner
         dims.append(0 if tensor.ndim > cost.get_parameter_or_buffer(tensor_name).ndim else None)

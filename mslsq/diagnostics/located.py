@@ -22,6 +22,7 @@ from mslsq.solvers.box import free_of_bounds
 from mslsq.solvers.constraint_terms import ConstraintTerms, without_constraints
 from mslsq.solvers.planning import planned
 from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.validation import instance_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +79,7 @@ def located(
 ) -> Located:
     """The problem at these values; arguments as for `mslsq.solve`. `dense` asks for dense normal equations of any
     size; `takes_constraints` says that constraints are apart from the costs there, and the equations dense."""
-    if not isinstance(problem, Problem):
-        raise TypeError(f"expected a mslsq.Problem, not {type(problem).__name__}.")
+    instance_of("problem", problem, Problem)
     statement, terms = stated(problem, values, data, in_dims), None
     if takes_constraints and any(term.kind.is_constraint for term in statement.system.terms):
         statement, loop = constrained(statement, AugmentedLagrangian())

@@ -11,7 +11,7 @@ from mslsq import pytree
 from mslsq.front.batching import Arguments, Axes, element_like, tensor_of
 from mslsq.front.leaves import Argument, Holder, Leaf, holder, loss_inputs
 from mslsq.front.plans import Kept
-from mslsq.losses import RobustLoss
+from mslsq.front.stated_loss import StatedLoss
 from mslsq.problem.errors import ProblemError, ShapeError
 from mslsq.problem.leaf import LeafSpace
 from mslsq.problem.system import Family, Inputs, Slot, Term
@@ -48,17 +48,17 @@ class Callables:
         ]
         return [*given, *(leaf for part in self.holders for leaf in part.leaves.values())]
 
-    def term(self, spaces: tuple[LeafSpace, ...], kept: Kept, loss: RobustLoss | None, leaves: list[Leaf]) -> Term:
+    def term(self, spaces: tuple[LeafSpace, ...], kept: Kept, loss: StatedLoss) -> Term:
         """The one term of the system, whose unknowns are the leaves of x."""
-        key, eager = self._key(kept.changes)
+        key, eager = self._key(kept.changes, loss)
         return Term(
             name=getattr(self.given, "__name__", type(self.given).__name__),
             slots=tuple(Slot(number, 0) for number in range(len(spaces))),
             num_blocks=1,
             residual=self._residual,
             jacobians=None if self.jac is None else self._jacobians(self.jac, spaces),
-            loss=loss,
-            loss_inputs=loss_inputs(leaves),
+            loss=loss.loss,
+            loss_inputs=loss_inputs(loss.leaves),
             elementwise_loss=True,
             key=key,
             eager=eager,
@@ -81,15 +81,15 @@ class Callables:
         dims = [leaf_axes[number] for number in mapped]
         return torch.func.vmap(of_one, in_dims=(0, dims))(value, [leaves[number] for number in mapped])
 
-    def _key(self, changes: Changes) -> tuple[Hashable, str]:
-        """(what the callables and the other arguments hold, why no graph may be kept)."""
+    def _key(self, changes: Changes, loss: StatedLoss) -> tuple[Hashable, str]:
+        """(what the callables, the other arguments and the loss hold, why no graph may be kept)."""
         found = [(part, *part.keyed(changes)) for part in self.holders]
+        loss_key, loss_reason = loss.keyed(changes)
         reasons = [f"args: {reason}" if part is self.others else reason for part, _, reason in found if reason]
         parts = tuple((part.part, key) for part, key, _ in found)
         kinds = tuple(type(leaf) for leaf in _behind_x(self.arguments.leaves))
-        return (parts, kinds, tuple(map(pytree.key_of, self.arguments.structures[1:])), self.has_aux), "; ".join(
-            reasons
-        )
+        structures = tuple(map(pytree.key_of, self.arguments.structures[1:]))
+        return (parts, loss_key, kinds, structures, self.has_aux), "; ".join(filter(None, [*reasons, loss_reason]))
 
     def _call(self, function: Holder, values: tuple[Any, ...], inputs: Inputs) -> Any:
         x = pytree.unflatten(list(values), self.arguments.structures[0])

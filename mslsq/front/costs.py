@@ -5,11 +5,13 @@ from typing import Any
 
 from torch import Tensor
 
-from mslsq.front.leaves import Data, Held, Holder, Index, Leaf, LossParameter, Weight, loss_inputs
+from mslsq.front.leaves import Data, Held, Holder, Index, Leaf, Weight, loss_inputs
 from mslsq.front.plans import kept_for
 from mslsq.front.replacements import replaced_leaves
+from mslsq.front.stated_loss import StatedLoss, stated_loss
 from mslsq.private import disable_proxy_modes_tracing, version_of
 from mslsq.problem import CostFunction, Problem
+from mslsq.problem.data import WEIGHT
 from mslsq.problem.layout import check_dense
 from mslsq.problem.system import Family, Slot, Term
 from mslsq.problem.variable import Blocks
@@ -18,8 +20,6 @@ from mslsq.tracing.reading.inputs import Collected, collect_module
 from mslsq.tracing.reading.reads import reads_of
 from mslsq.tracing.reading.values import value_of
 
-WEIGHT, LOSS, INDICES = "weight.value", "loss.", "references["
-"""What `state_dict` calls the attributes of a cost function, or begins their names with."""
 BOOKKEEPING = ("references", "arguments", "num_blocks")
 """The attributes of a cost function that tell its blocks."""
 
@@ -35,9 +35,10 @@ def stated_cost(
     """
     collected = collect_module(cost)
     check_dense(collected.tensors, f"Cost {cost.name!r}: ")
-    module = Holder(cost.name, collected, _leaves(cost, collected))
+    loss = stated_loss(cost.loss, f"the loss of {cost.name}")
+    module = Holder(cost.name, collected, _leaves(cost, collected, loss))
     leaves = replaced_leaves(cost, module.leaves, data, axes)
-    key, eager = module.keyed(changes)
+    (own_key, reason), (loss_key, loss_reason) = module.keyed(changes), loss.keyed(changes)
     like = leaves[0].tensor if leaves else None
     indices = tuple((id(r.index), version_of(r.index)) for r in cost.references if isinstance(r.index, Tensor))
     term = Term(
@@ -46,15 +47,15 @@ def stated_cost(
         num_blocks=cost.num_blocks,
         kind=problem.kinds[cost.name],
         num_rows=problem.num_rows[cost.name],
-        loss=cost.loss,
+        loss=loss.loss,
         loss_inputs=loss_inputs(leaves),
         per_block=frozenset(leaf.name for leaf in leaves if leaf.is_per_block),
-        key=(key, indices),
+        key=(own_key, loss_key, indices),
         chunk=cost.chunk,
         is_of_library=type(cost).__module__.startswith("mslsq.problem.") and "residual" not in vars(cost),
-        eager=eager,
+        eager="; ".join(filter(None, (reason, loss_reason))),
         family=Family(
-            lambda: _family(cost, collected),
+            lambda: (_family(cost, collected), loss_key),
             kept_for(type(cost)).families,
             frozenset(leaf.name for leaf in leaves if isinstance(leaf, Index)),
         ),
@@ -77,19 +78,19 @@ def _family(cost: CostFunction, collected: Collected) -> Hashable:
     return collected.codes, state, arguments
 
 
-def _leaves(cost: CostFunction, collected: Collected) -> dict[str, Leaf]:
-    """The tensors of a cost by their names in `state_dict`. Here alone a name tells what its tensor is."""
-    data = {leaf.name: leaf.per_block for argument in cost.arguments.values() for leaf in argument.leaves}
-    leaves: dict[str, Leaf] = {}
+def _leaves(cost: CostFunction, collected: Collected, loss: StatedLoss) -> dict[str, Leaf]:
+    """The tensors of a cost by their names in `state_dict`. One tensor in two places has a leaf for each of them."""
+    stated: list[Leaf] = [
+        Data(leaf.name, getattr(cost, leaf.name), per_block=leaf.per_block) for leaf in cost.data_leaves
+    ]
+    weight = cost.weight
+    if weight is not None:
+        stated.append(Weight(WEIGHT, weight.value, block_rank=weight.block_rank))
+    leaves = {leaf.name: leaf for leaf in [*stated, *loss.leaves]}
+    indices = {id(reference.index) for reference in cost.references}
     for name, tensor in collected.tensors.items():
-        if name in data:
-            leaves[name] = Data(name, tensor, per_block=data[name])
-        elif name == WEIGHT and cost.weight is not None:
-            leaves[name] = Weight(name, tensor, block_rank=cost.weight.block_rank)
-        elif name.startswith(LOSS) and cost.loss is not None:
-            leaves[name] = LossParameter(name, tensor, own=name.removeprefix(LOSS))
-        else:
-            leaves[name] = (Index if name.startswith(INDICES) else Held)(name, tensor)
+        if name not in leaves:
+            leaves[name] = (Index if id(tensor) in indices else Held)(name, tensor)
     return leaves
 
 

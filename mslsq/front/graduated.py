@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mslsq.front.leaves import Leaf, LossParameter
+from mslsq.front.leaves import LossParameter, loss_inputs, loss_parameter
 from mslsq.front.statement import Statement
 from mslsq.problem.errors import ProblemError, ShapeError, unknown_name
 from mslsq.problem.system import Term
@@ -31,15 +31,14 @@ def graduated(statement: Statement, solver: GraduatedNonConvexity, has_costs: bo
     for number, name in names.items():
         scale = solver.scale[name] if isinstance(solver.scale, Mapping) else solver.scale
         loss = SURROGATES[solver.loss](1.0 if scale is None else scale)
-        loss_inputs = {own: f"loss.{own}" for own in (SCALE, RELAXATION)}
-        terms[number] = replace(terms[number], loss=loss, loss_inputs=loss_inputs)
         # Per problem, also of a single one: a transform outside may make it a batch.
         relaxation = torch.zeros(size, dtype=like.dtype, device=like.device)
-        leaves[number] = (
-            *leaves[number],
-            _scale(loss_inputs[SCALE], None if scale is None else loss.scale, relaxation + 1, statement.size),
-            LossParameter(loss_inputs[RELAXATION], relaxation, 0, own=RELAXATION),
+        parameters = (
+            _scale(None if scale is None else loss.scale, relaxation + 1, statement.size),
+            loss_parameter(RELAXATION, relaxation, 0),
         )
+        terms[number] = replace(terms[number], loss=loss, loss_inputs=loss_inputs(parameters))
+        leaves[number] = (*leaves[number], *parameters)
     estimates = solver.scale is None
     # Minima at scales of their own cannot be compared. (By the product of the scales, as least median of squares does,
     # four descents recover 76.8 % of circles with 50 % outliers, one 76.7 %.)
@@ -51,17 +50,17 @@ def graduated(statement: Statement, solver: GraduatedNonConvexity, has_costs: bo
     return replace(statement, system=system, leaves=tuple(leaves)), graduation
 
 
-def _scale(name: str, given: Tensor | None, per_problem: Tensor, size: int | None) -> Leaf:
+def _scale(given: Tensor | None, per_problem: Tensor, size: int | None) -> LossParameter:
     """The scale as an input of the solve; `per_problem` where it is to be estimated."""
     if given is None:
-        return LossParameter(name, per_problem, 0, own=SCALE)
+        return loss_parameter(SCALE, per_problem, 0)
     if given.ndim > 1 or (given.ndim == 1 and len(given) != size):
         expected = "()" if size is None else f"(), or ({size},) with one scale per problem"
         raise ShapeError(
             f"GraduatedNonConvexity: scale has shape {tuple(given.shape)}; expected {expected}. For blocks of "
             "different accuracy whiten the residuals (a weight per block)."
         )
-    return LossParameter(name, given.to(per_problem), 0 if given.ndim else None, own=SCALE)
+    return loss_parameter(SCALE, given.to(per_problem), 0 if given.ndim else None)
 
 
 def _names(statement: Statement, solver: GraduatedNonConvexity, has_costs: bool) -> dict[int, str]:

@@ -12,6 +12,7 @@ from mslsq.problem import Problem
 from mslsq.solution import Solution
 from mslsq.solvers import LevenbergMarquardt, Solver
 from mslsq.solvers.outer import OuterSolver
+from mslsq.validation import instance_of
 
 
 class LeastSquaresLayer(nn.Module):
@@ -41,8 +42,7 @@ class LeastSquaresLayer(nn.Module):
         project_start: bool = False,
     ):
         super().__init__()
-        if not isinstance(problem, Problem):
-            raise TypeError(f"LeastSquaresLayer takes a mslsq.Problem, not {type(problem).__name__}.")
+        instance_of("LeastSquaresLayer: problem", problem, Problem)
         self.problem = problem
         self.solver = LevenbergMarquardt() if solver is None else solver
         self.adjoint = Implicit(failed="zero") if adjoint is None else adjoint

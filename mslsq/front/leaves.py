@@ -1,6 +1,6 @@
 """The tensors of a statement: each knows what it is, what messages call it, and which of its axes is the batch."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -111,6 +111,11 @@ class LossParameter(SharedOrPerBlock):
     """Its name in the loss."""
 
 
+def loss_parameter(own: str, tensor: Tensor, axis: int | None = None, block_rank: int = 0) -> LossParameter:
+    """The parameter that a loss calls `own`."""
+    return LossParameter(f"loss.{own}", tensor, axis, block_rank, own=own)
+
+
 @dataclass(frozen=True, eq=False)
 class Holder:
     """What holds tensors (a callable, the module of a cost, arguments that are none), and those tensors as leaves."""
@@ -119,13 +124,14 @@ class Holder:
     """Which part of the statement it is."""
     collected: Collected
     leaves: Mapping[str, Leaf]
-    """By their names in `collected`."""
+    """By their names in `collected`, and more that it need not exchange."""
 
     def applied(self, inputs: Mapping[str, Tensor], use: Callable[[Any], Any]) -> Any:
         """`use` of the same around other tensors, which are found among the inputs of a term."""
         if not self.leaves:
             return use(self.collected.root)
-        return self.collected.applied({own: inputs[leaf.name] for own, leaf in self.leaves.items()}, use)
+        tensors = {own: inputs[leaf.name] for own, leaf in self.leaves.items() if own in self.collected.tensors}
+        return self.collected.applied(tensors, use)
 
     def keyed(self, changes: Changes) -> tuple[Hashable, str]:
         """What a plan depends on besides the tensors, and why no graph may be kept (empty where one may)."""
@@ -138,6 +144,6 @@ def holder(part: str, prefix: str, collected: Collected) -> Holder:
     return Holder(part, collected, leaves)
 
 
-def loss_inputs(leaves: "list[Leaf] | tuple[Leaf, ...]") -> dict[str, str]:
+def loss_inputs(leaves: Sequence[Leaf]) -> dict[str, str]:
     """The names of a loss's parameters, and of the inputs that hold them."""
     return {leaf.own: leaf.name for leaf in leaves if isinstance(leaf, LossParameter)}

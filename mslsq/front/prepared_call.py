@@ -8,7 +8,6 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint import Adjoint, Implicit, solve_system
-from mslsq.front.batching import is_whole
 from mslsq.front.direct import Direct, is_plain
 from mslsq.front.outer import stated_for
 from mslsq.front.residual_statement import StatedResidual
@@ -61,7 +60,6 @@ class Prepared(Generic[Kind]):
         leaves, self._structure = pytree.flatten(example)
         self._form = pytree.Form(example)
         self._expected = [_expected(leaf) for leaf in leaves]
-        self._kinds = tuple(type(leaf) for leaf in pytree.leaves(example, is_leaf=is_whole))
         self._key = self._key_of(*self._stated(self._state(*example)))
         self._fixed: Fixed | None = None
         self._calls = 0

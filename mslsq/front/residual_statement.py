@@ -20,8 +20,9 @@ from mslsq.front.bounds import (
     tensor_like,
 )
 from mslsq.front.callables import Callables, callables, numbered
-from mslsq.front.leaves import LossParameter, Start
+from mslsq.front.leaves import Start
 from mslsq.front.plans import kept_for_callable
+from mslsq.front.stated_loss import StatedLoss, stated_loss
 from mslsq.front.statement import Statement
 from mslsq.linearize.blocks import Values
 from mslsq.losses import RobustLoss
@@ -29,6 +30,7 @@ from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.problem.layout import check_dense
 from mslsq.problem.leaf import LeafSpace, leaf_space
 from mslsq.problem.system import System, Unknown
+from mslsq.validation import instance_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +72,11 @@ def stated_residual(
     _check_layouts(leaves, names, functions)
     axes = arguments.axes(in_dims)
     spaces = tuple(map(_space_of_one, leaves, names, axes.of[0]))
-    inputs = [*functions.leaves(axes), *_loss_parameters(loss)]
+    losses = stated_loss(loss)
+    _check_loss_parameters(losses)
+    inputs = [*functions.leaves(axes), *losses.leaves]
     kept = kept_for_callable(residual)
-    term = functions.term(spaces, kept, loss, inputs)
+    term = functions.term(spaces, kept, losses)
     unknowns = tuple(Unknown(name, space, 1) for name, space in zip(names, spaces, strict=True))
     unknowns, stated_bounds = _bounded(unknowns, bounds, x0, leaves, axes.size)
 
@@ -123,8 +127,8 @@ def _check_options(residual: Any, args: Any, loss: Any) -> None:
         raise ProblemError(
             f"args must be a tuple of arguments, not {type(args).__name__}: write args=(t,) for a single one."
         )
-    if loss is not None and not isinstance(loss, RobustLoss):
-        raise ProblemError(f"loss must be a robust loss such as mslsq.Huber(1.0), not {loss!r}.")
+    if loss is not None:
+        instance_of("loss", loss, RobustLoss, "Write loss=mslsq.Huber(1.0), say.", ProblemError)
     if not callable(residual):
         raise ProblemError(f"residual must be callable, not {type(residual).__name__}.")
 
@@ -140,15 +144,11 @@ def _start(space: LeafSpace, leaf: Any, axis: int | None) -> Start:
     return Start(space.name, space.unwrap(element_like(leaf, tensor_of(leaf).movedim(axis, 0))), 0, is_single=True)
 
 
-def _loss_parameters(loss: RobustLoss | None) -> list[LossParameter]:
-    """The parameters of a loss: numbers, for all entries of the residual."""
-    if loss is None:
-        return []
-    tensors = {**dict(loss.named_parameters()), **dict(loss.named_buffers())}
-    for own, tensor in tensors.items():
-        if tensor.ndim:
-            raise ShapeError(f"loss: {own} must be a single number here, not of shape {tuple(tensor.shape)}.")
-    return [LossParameter(f"loss.{own}", tensor, own=own) for own, tensor in tensors.items()]
+def _check_loss_parameters(loss: StatedLoss) -> None:
+    """They are numbers, for all entries of the residual."""
+    for leaf in loss.leaves:
+        if leaf.is_per_block:
+            raise ShapeError(f"loss: {leaf.own} must be a single number here, not of shape {leaf.shape}.")
 
 
 def _check_layouts(leaves: list[Any], names: list[str], functions: Callables) -> None:

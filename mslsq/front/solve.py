@@ -11,6 +11,7 @@ from mslsq.problem import Problem
 from mslsq.solution import Solution
 from mslsq.solvers import Solver
 from mslsq.solvers.outer import OuterSolver
+from mslsq.validation import instance_of
 
 
 @outside_compiled_regions
@@ -47,9 +48,6 @@ def solve(
     >>> solution = mslsq.solve(problem, {"pose": T0}, solver=mslsq.LevenbergMarquardt(max_steps=50))
     >>> solution.value["pose"]
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(
-            f"solve takes a mslsq.Problem, not {type(problem).__name__}. For a plain residual use mslsq.least_squares."
-        )
+    instance_of("solve: problem", problem, Problem, "For a plain residual use mslsq.least_squares.")
     statement = stated(problem, values, data, in_dims, project_start)
     return solved(statement, solver, adjoint, has_costs=True).solution

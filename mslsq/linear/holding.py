@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.linear.linear_solver import LinearSolver
-from mslsq.linear.storage import Storage, Vector
+from mslsq.linear.linear_solver import SolverAround
+from mslsq.linear.storage import Vector
 
 HELD = {torch.float64: 1e24, torch.float32: 1e12}
 """The damping of a held column, relative to its square. What it takes from the others by then, the square of a cosine
@@ -15,27 +15,14 @@ over this, is far below their rounding; no matrix is copied, and none factored i
 
 
 @dataclass(frozen=True, eq=False)
-class Holding(LinearSolver):
+class Holding(SolverAround):
     """The steps of a linear solver in which only some columns are free; those of the others are zero.
 
     Args:
         free: the columns that move.
     """
 
-    own: LinearSolver
     free: Bool[Tensor, "batch columns"]
-
-    @property
-    def storage(self) -> Storage:
-        return self.own.storage
-
-    @property
-    def is_inexact(self) -> bool:
-        return self.own.is_inexact
-
-    @property
-    def iterates(self) -> bool:
-        return self.own.iterates
 
     def solve(
         self, matrix: Float[Tensor, "..."], rhs: Vector, damping: Vector | None

@@ -37,7 +37,7 @@ def kinds_to_eliminate(
 
     Args:
         asked: names, or None to look for the best.
-        solver, instead: for messages, who eliminates and what to do where that is impossible.
+        solver, instead: the name of the solver, and what to do where it cannot eliminate; for messages.
         at_most: how many kinds are looked for; None is for a solver that can also do without a reduced system.
 
     Raises:

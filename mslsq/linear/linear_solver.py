@@ -134,3 +134,22 @@ class LinearSolver:
     ) -> Float[Tensor, "batch k columns"]:
         """A⁻¹ applied to each of many vectors, on plain tensors, without derivatives."""
         return torch.stack([self.solve_factored(factor, row) for row in rows.unbind(1)], 1)
+
+
+@dataclass(frozen=True)
+class SolverAround(LinearSolver):
+    """A linear solver that changes what another one solves, and leaves the matrix and the accuracy to it."""
+
+    own: LinearSolver
+
+    @property
+    def storage(self) -> Storage:
+        return self.own.storage
+
+    @property
+    def is_inexact(self) -> bool:
+        return self.own.is_inexact
+
+    @property
+    def iterates(self) -> bool:
+        return self.own.iterates

@@ -50,7 +50,7 @@ class StoredSystem(DampedSystem):
 
     structure: BlockStructure
     linear: LinearSolver
-    """Who factors and solves."""
+    """Factors and solves."""
 
     def damped(self, matrix: Values, damping: Vector | None) -> Values:
         if damping is None:

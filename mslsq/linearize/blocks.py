@@ -22,6 +22,7 @@ from mslsq.linearize.one_block import OneBlock
 from mslsq.native.operator import NativeProgram, SecondOrder
 from mslsq.native.replaying import ReplayedProgram
 from mslsq.private import forward_level_is_open, is_wrapped
+from mslsq.problem.errors import ShapeError
 from mslsq.problem.system import Inputs, System, Term
 
 T = TypeVar("T")
@@ -298,6 +299,11 @@ class BlockTerm(OneBlock):
         parameters = {}
         for own, name in self.term.loss_inputs.items():
             tensor = inputs[name]
+            if name in self.batched and name not in self.term.per_block and tensor.ndim > 1:
+                raise ShapeError(
+                    f"loss: {own!r} has shape {tuple(tensor.shape[1:])} in each problem of a batch. What differs "
+                    "between them must be a single number."
+                )
             if self._maps_batch and name in self.batched:
                 tensor = tensor[:, None, :] if name in self.term.per_block else tensor[:, None, None]
             parameters[own] = tensor

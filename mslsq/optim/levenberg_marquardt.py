@@ -18,7 +18,7 @@ from mslsq.optim.parameters import Active, active_parameters, check_parameter
 from mslsq.optim.per_sample import PerSample, SampleRows
 from mslsq.optim.report import StepReport, StepStatus
 from mslsq.optim.trials import Trials
-from mslsq.validation import integer, number, one_of
+from mslsq.validation import instance_of, integer, number, one_of
 
 LEAST_GAIN = 1e-4
 """A trial is accepted if it lowers the loss by this share of what the model predicts."""
@@ -108,11 +108,9 @@ class LevenbergMarquardt(Optimizer):
         one_of("LevenbergMarquardt: system", system, ("auto", "normal", "dual", "cg"), OptimizerError)
         for name, given in (("max_trials", max_trials), ("memory", memory), ("cg_max_iterations", cg_max_iterations)):
             integer(f"LevenbergMarquardt: {name}", given, 1, error=OptimizerError)
-        if loss is not None and not isinstance(loss, RobustLoss):
-            raise OptimizerError(
-                "LevenbergMarquardt: loss must be one of mslsq.losses (Huber, Cauchy, ...) or None for least squares, "
-                f"not {loss!r}."
-            )
+        if loss is not None:
+            hint = "Write loss=mslsq.Huber(1.0), say."
+            instance_of("LevenbergMarquardt: loss", loss, RobustLoss, hint, OptimizerError)
         self.initial_damping, self.min_damping = float(damping), float(min_damping)
         self.loss, self.max_trials = loss, max_trials
         self.system = SystemOptions(system, memory, cg_tolerance, cg_max_iterations)

@@ -1,7 +1,8 @@
 """Problems as data: variables, weights, cost functions, structure."""
 
 from mslsq.problem.constraints import Equality, Inequality
-from mslsq.problem.cost import CostFunction, Shared, cost
+from mslsq.problem.cost import CostFunction, cost
+from mslsq.problem.data import Shared
 from mslsq.problem.errors import (
     DeviceError,
     DtypeError,

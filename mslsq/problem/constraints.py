@@ -6,6 +6,7 @@ from typing import ClassVar
 from mslsq.problem.cost import CostFunction
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.system import TermKind
+from mslsq.validation import instance_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,9 +18,7 @@ class Constraint:
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
-        if not isinstance(self.cost, CostFunction):
-            hint = " Create it first." if isinstance(self.cost, type) else ""
-            raise ProblemError(f"{kind} takes a cost function, not {self.cost!r}.{hint}")
+        instance_of(f"{kind}: cost", self.cost, CostFunction, error=ProblemError)
         for option in ("loss", "weight"):
             if getattr(self.cost, option) is not None:
                 raise ProblemError(

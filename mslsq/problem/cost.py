@@ -3,7 +3,6 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,36 +12,11 @@ from torch import Tensor, nn
 from mslsq import pytree
 from mslsq.losses import RobustLoss
 from mslsq.problem.curvature import curvature_from_jacobians
+from mslsq.problem.data import WEIGHT, DataArgument, DataLeaf, Shared, own_tensors
 from mslsq.problem.errors import ProblemError, ShapeError, unknown_name
 from mslsq.problem.variable import Blocks, Variable, blocks_of
 from mslsq.problem.weights import Weight, weight_of
-
-
-@dataclass(frozen=True)
-class Shared:
-    """Data that is the same for all blocks of a cost function: it has no leading axis of blocks.
-
-    >>> Sampled(warp, image=Shared(image), pixel=pixels)          # one image, many pixels
-    """
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class DataLeaf:
-    """One tensor of a cost's data: where it lives in the module, and whether it has one entry per block."""
-
-    name: str
-    per_block: bool
-
-
-@dataclass(frozen=True)
-class DataArgument:
-    """One keyword of `residual`: the pytree structure of its tensors, or a static Python value or module."""
-
-    leaves: tuple[DataLeaf, ...]
-    structure: pytree.Structure | None
-    static: Any = None
+from mslsq.validation import instance_of
 
 
 class CostFunction(nn.Module):
@@ -103,9 +77,9 @@ class CostFunction(nn.Module):
             raise ProblemError(
                 f"Cost {self.name!r} refers to no variable: pass variables or variable[index] by position."
             )
-        if loss is not None and not isinstance(loss, RobustLoss):
-            raise ProblemError(
-                f"Cost {self.name!r}: loss must be a robust loss such as mslsq.Huber(1.0), not {type(loss).__name__}."
+        if loss is not None:
+            instance_of(
+                f"Cost {self.name!r}: loss", loss, RobustLoss, "Write loss=mslsq.Huber(1.0), say.", ProblemError
             )
         self.references = tuple(blocks_of(variable) for variable in variables)
         self.weight = weight_of(weight, self.name)
@@ -232,17 +206,15 @@ class CostFunction(nn.Module):
     def _count_blocks(self) -> int:
         """The number of blocks on which all indices and data agree."""
         counts = {repr(reference): reference.count for reference in self.references if reference.count is not None}
-        for argument in self.arguments.values():
-            for leaf in argument.leaves:
-                tensor = self.get_parameter_or_buffer(leaf.name)
-                if leaf.per_block:
-                    if tensor.ndim == 0:
-                        raise ShapeError(
-                            f"Cost {self.name!r}: data {leaf.name!r} is a scalar, but data have one leading entry "
-                            "per block. "
-                            "Use mslsq.Shared(x) for data that all blocks share."
-                        )
-                    counts[f"data {leaf.name!r}"] = len(tensor)
+        for leaf in self.data_leaves:
+            tensor = self.get_parameter_or_buffer(leaf.name)
+            if leaf.per_block:
+                if tensor.ndim == 0:
+                    raise ShapeError(
+                        f"Cost {self.name!r}: data {leaf.name!r} is a scalar, but data have one leading entry "
+                        "per block. Use mslsq.Shared(x) for data that all blocks share."
+                    )
+                counts[f"data {leaf.name!r}"] = len(tensor)
         if self.weight is not None and self.weight.value.ndim > self.weight.block_rank:
             counts["weight"] = len(self.weight.value)
         if self.loss is not None:
@@ -259,6 +231,18 @@ class CostFunction(nn.Module):
         if blocks == 0:
             raise ShapeError(f"Cost {self.name!r} has no blocks: its index or data are empty.")
         return blocks
+
+    @property
+    def data_leaves(self) -> list[DataLeaf]:
+        """The tensors of its data."""
+        return [leaf for argument in self.arguments.values() for leaf in argument.leaves]
+
+    def names_in_state(self, name: str) -> list[str]:
+        """What `state_dict` calls the tensors that `data[cost]` calls `name`."""
+        if name == "weight" and self.weight is not None:
+            return [WEIGHT]
+        argument = self.arguments.get(name)
+        return [leaf.name for leaf in argument.leaves] if argument is not None and argument.leaves else [name]
 
     def get_parameter_or_buffer(self, name: str) -> Tensor:
         """The tensor that is called `name` in `state_dict`."""
@@ -289,14 +273,6 @@ def cost(function: Callable[..., Any]) -> type[CostFunction]:
         "__module__": function.__module__,
     }
     return type(function.__name__, (CostFunction,), namespace)
-
-
-def own_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by their names in `state_dict`; one tensor in two places has two names."""
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
 
 
 def snake_case(name: str) -> str:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from mslsq import pytree
 from mslsq.private import outside_of_transforms
 from mslsq.problem.constraints import Constraint
-from mslsq.problem.cost import CostFunction, own_tensors
+from mslsq.problem.cost import CostFunction
+from mslsq.problem.data import WEIGHT, own_tensors
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
 from mslsq.problem.system import TermKind, residual_vector
 from mslsq.problem.variable import Fixed, Variable
@@ -118,6 +119,7 @@ class Problem(nn.Module):
         dtype: tuple[torch.dtype, str] | None = None
         device: tuple[torch.device, str] | None = None
         for cost in self:
+            typed = {WEIGHT, *(leaf.name for leaf in cost.data_leaves)}
             for name, tensor in own_tensors(cost).items():
                 where = f"{cost.name}.{name}"
                 if device is not None and tensor.device != device[0]:
@@ -125,11 +127,7 @@ class Problem(nn.Module):
                         f"{where} is on {tensor.device}, {device[1]} is on {device[0]}: use problem.to(device)."
                     )
                 device = (tensor.device, where)
-                own = (
-                    name in {leaf.name for argument in cost.arguments.values() for leaf in argument.leaves}
-                    or name == "weight.value"
-                )
-                if not own or not tensor.is_floating_point() or tensor.ndim == 0:
+                if name not in typed or not tensor.is_floating_point() or tensor.ndim == 0:
                     continue
                 if dtype is not None and tensor.dtype != dtype[0]:
                     raise DtypeError(
@@ -143,9 +141,8 @@ def _rows_of_first_block(cost: CostFunction) -> int:
     """The entries of the residual of a block; looks whether it runs on the first one, and whether the weight fits."""
     tensors = {name: tensor.detach() for name, tensor in own_tensors(cost).items()}
     first: dict[str, Tensor] = {}
-    for argument in cost.arguments.values():
-        for leaf in argument.leaves:
-            first[leaf.name] = tensors[leaf.name][0] if leaf.per_block else tensors[leaf.name]
+    for leaf in cost.data_leaves:
+        first[leaf.name] = tensors[leaf.name][0] if leaf.per_block else tensors[leaf.name]
     kept = first
     dtypes = [t.dtype for t in first.values() if t.is_floating_point()] or [torch.get_default_dtype()]
     device = next(iter(tensors.values())).device if tensors else None

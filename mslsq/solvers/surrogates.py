@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.losses import Derivatives, RobustLoss
+from mslsq.losses.robust_loss import Derivatives, RobustLoss
 
 SCALE, RELAXATION = "scale", "relaxation"
 """The parameters of a surrogate: the largest residual of an inlier, and what changes from round to round."""

@@ -231,7 +231,7 @@ def test_problems_of_zero_cost_keep_their_derivatives(dtype, trace):
 
 
 def test_data_that_are_as_noisy_as_rounding_keep_their_derivatives():
-    """A perfect start: everything left is rounding, of numbers whose size nobody knows."""
+    """A perfect start: everything left is rounding, of numbers of unknown size."""
     points = 10 * torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=F64)
     for dtype in (torch.float32, F64):
         at = points.to(dtype)

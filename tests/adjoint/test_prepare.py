@@ -1,4 +1,4 @@
-"""What an adjoint is asked after a solve: `prepare` at its end, `attach` where somebody differentiates."""
+"""What an adjoint is asked after a solve: `prepare` at its end, `attach` where derivatives are taken."""
 
 from dataclasses import dataclass
 
@@ -56,10 +56,10 @@ def test_what_is_prepared_is_mapped_like_the_solve():
 )
 def test_nothing_is_prepared_where_nobody_differentiates(adjoint, monkeypatch):
     def refuse(self, ended):
-        raise AssertionError("prepared for nobody")
+        raise AssertionError("prepared without need")
 
     monkeypatch.setattr(type(adjoint), "prepare", refuse)
     y = torch.tensor([4.0], dtype=F64)
     assert mslsq.least_squares(root, START, (y,), adjoint=adjoint).differentiable
-    with pytest.raises(AssertionError, match="prepared for nobody"):
+    with pytest.raises(AssertionError, match="prepared without need"):
         mslsq.least_squares(root, START, (y.requires_grad_(),), adjoint=adjoint)

@@ -1,4 +1,4 @@
-"""Whoever keeps the tensors saved for backward elsewhere (checkpointing, on the CPU) gets the same derivatives."""
+"""Where the tensors saved for backward are kept elsewhere (checkpointing, on the CPU), derivatives are the same."""
 
 import pytest
 import torch

@@ -61,11 +61,14 @@ def listed(line: str, name: str) -> list[tuple[str, str]]:
 
 
 LOSS: Edits = {
-    "mslsq/losses.py": [
-        ('"Huber", ', '"Huber", "Logarithmic", '),
-        (
-            "class SoftL1(RobustLoss):",
-            '''class Logarithmic(RobustLoss):
+    "mslsq/losses/logarithmic.py": '''"""The logarithm of the squared residual."""
+
+import torch
+
+from mslsq.losses.robust_loss import RobustLoss
+
+
+class Logarithmic(RobustLoss):
     """ρ(s) = c² log(1 + s/c²)."""
 
     convex, redescending, tuning = False, True, 2.385
@@ -78,10 +81,9 @@ LOSS: Edits = {
         c2 = self._squared_scale(s, parameters)
         weight = 1 / (1 + s / c2)
         return c2 * torch.log1p(s / c2), weight, -weight * weight / c2
-
-
-class SoftL1(RobustLoss):''',
-        ),
+''',
+    "mslsq/losses/__init__.py": [
+        ("__all__ = [", 'from mslsq.losses.logarithmic import Logarithmic\n\n__all__ = ["Logarithmic", ')
     ],
     "mslsq/__init__.py": exported("from mslsq.losses import Logarithmic", "Logarithmic"),
 }

@@ -333,7 +333,7 @@ def test_a_rejected_step_is_never_convergence():
         last = solution.history.accepted.gather(1, solution.num_steps[:, None])[:, 0]
         rise = (solution.history.cost.diff(dim=1) / solution.history.cost[:, :-1]).nan_to_num(0)
         assert float(rise.max()) < 1e-10  # the rounding of a sum of squares of differences of 3000s
-        # By step or gradient nobody converges without an accepted step; by cost only below its rounding.
+        # By step or gradient no problem converges without an accepted step; by cost only below its rounding.
         before = solution.history.cost.gather(1, (solution.num_steps[:, None] - 1).clamp(min=0))[:, 0]
         by_step = (solution.status == Status.STEP_TOLERANCE) | (solution.status == Status.GRADIENT_TOLERANCE)
         assert bool(last[by_step].all())

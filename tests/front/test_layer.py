@@ -157,7 +157,7 @@ def test_solutions_can_be_copied_pickled_and_saved(tmp_path):
 
 
 def test_only_a_problem_makes_a_layer():
-    with pytest.raises(TypeError, match=r"mslsq\.Problem"):
+    with pytest.raises(TypeError, match=r"must be a Problem"):
         mslsq.LeastSquaresLayer(lambda x: x)  # pyright: ignore[reportArgumentType]
 
 

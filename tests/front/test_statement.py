@@ -42,6 +42,31 @@ def test_every_tensor_of_a_cost_knows_what_it_is():
     assert term.loss_inputs == {"scale": "loss.scale"}
 
 
+class Gained(mslsq.CostFunction):
+    def residual(self, x, gain, again, measured):
+        return gain * again * x - measured
+
+
+def test_one_parameter_in_several_places_of_a_cost_is_differentiated_through_all_of_them():
+    measured = torch.tensor([[0.3, -2.0], [0.1, 0.4], [-0.2, 0.7], [5.0, 0.2]], dtype=F64)
+    x = mslsq.Variable("x", mslsq.Euclidean(2))
+    parameter = torch.nn.Parameter(torch.tensor(0.8, dtype=F64))
+
+    def solved(p: torch.nn.Parameter) -> torch.Tensor:
+        everywhere = {"gain": mslsq.Shared(p), "again": mslsq.Shared(p)}
+        cost = Gained(x, **everywhere, measured=measured, weight=mslsq.Scale(p), loss=mslsq.Cauchy(p))
+        names = {leaf.name for leaf in stated(mslsq.Problem(cost), {"x": torch.zeros(2, dtype=F64)}, None).leaves[0]}
+        assert {"gain", "again", "weight.value", "loss.scale"} <= names
+        return mslsq.solve(mslsq.Problem(cost), {"x": torch.zeros(2, dtype=F64)}).value["x"].sum()
+
+    def at(value: float) -> float:
+        return solved(torch.nn.Parameter(torch.tensor(value, dtype=F64))).item()
+
+    (gradient,) = torch.autograd.grad(solved(parameter), [parameter])
+    step = 1e-4
+    torch.testing.assert_close(gradient.item(), (at(0.8 + step) - at(0.8 - step)) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
 def test_a_replacement_keeps_what_its_leaf_is_and_brings_its_axis():
     data = {"shifted": {"weight": torch.ones(2, 5, dtype=F64), "measured": torch.ones(2, 2, 5, dtype=F64)}}
     statement = stated(shifted(), {"x": torch.zeros(3, 2, dtype=F64)}, data, (None, -1))

@@ -44,7 +44,7 @@ def namespaces(*command: str) -> bool:
 
 
 def possible() -> bool:
-    """Root alone: to other users' namespaces / belongs to nobody, and no library in such a place is trusted."""
+    """Root alone: in other users' namespaces / has an unknown owner, and no library in such a place is trusted."""
     return sys.platform == "linux" and os.geteuid() == 0 and bool(shutil.which("unshare")) and namespaces("-U", "-m")
 
 

@@ -180,7 +180,7 @@ def test_no_grad_means_the_same_in_forward_and_in_reverse_mode():
 
 
 class Doubled(torch.autograd.Function):
-    """2x whose derivative nobody can take in forward mode, and whose batched backward is wrong."""
+    """2x, which has no derivative in forward mode, and whose batched backward is wrong."""
 
     @staticmethod
     def forward(x):
@@ -297,7 +297,7 @@ def test_a_matrix_that_cannot_be_factored_fails_alone(operator, trace, bad):
 
 
 def test_a_scalar_is_not_rolled_along_the_lanes():
-    """PyTorch rolls it to its neighbour, and twice to where it was: by the number of lanes nobody would see that."""
+    """PyTorch rolls it to its neighbour, and twice to where it was: the number of lanes does not show that."""
     for shift in range(1, 6):
 
         def residual(x: Tensor, y: Tensor, shift: int = shift) -> Tensor:

@@ -288,7 +288,7 @@ WRONG_OPTIONS = {
     "system": ("noraml", "Did you mean 'normal'"),
     "max_trials": (0, "max_trials must be a positive integer"),
     "cg_tolerance": (2, "cg_tolerance must be"),
-    "loss": ("huber", "loss must be one of mslsq.losses"),
+    "loss": ("huber", "loss must be a RobustLoss"),
 }
 
 

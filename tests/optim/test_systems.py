@@ -79,7 +79,7 @@ def test_auto_takes_the_smaller_dense_system_if_it_fits(rows, columns, memory, e
 
 
 def test_a_robust_step_has_the_gradient_of_the_robust_loss(made):
-    """Damped so much that the step is −gradient / (μ unit)."""
+    """Damped enough that the step is −gradient / (μ unit)."""
     regression = made()
     loss = mslsq.Cauchy(0.2)
     parameters = list(regression.model.parameters())

@@ -521,7 +521,7 @@ def test_a_constraint_is_a_cost_without_weight_and_loss():
         mslsq.Equality(OnCircle(x, radius=radius, loss=mslsq.Huber(1.0)))
     with pytest.raises(mslsq.ProblemError, match="no weight"):
         mslsq.Inequality(OnCircle(x, radius=radius, weight=2.0))
-    with pytest.raises(mslsq.ProblemError, match="takes a cost function"):
+    with pytest.raises(mslsq.ProblemError, match="must be a CostFunction"):
         mslsq.Equality(OnCircle)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Tensors that a class or an imported module holds are inputs of a solve, and nobody else notices.
+"""Tensors that a class or an imported module holds are inputs of a solve, and other code does not notice.
 
 The truth is the same residual with the tensor given in `args`, or as data.
 """

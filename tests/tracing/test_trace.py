@@ -244,7 +244,7 @@ def test_an_attribute_of_an_imported_module(in_place):
 
 
 def test_a_stale_graph_without_early_stopping_is_never_an_answer():
-    """It cannot be recorded anew without asking the device; then the result is NaN and says so."""
+    """It cannot be recorded again without asking the device; then the result is NaN and says so."""
     hidden = torch.Generator()  # an object in C, whose state no key holds
     hidden.manual_seed(1)
     blind = dataclasses.replace(RECORDED, early_stop=False, max_steps=20)

@@ -108,7 +108,7 @@ def test_it_solves_what_dense_cholesky_solves(sizes, cameras_first, reduced):
     seed=st.integers(0, 1000),
 )
 def test_any_structure_is_solved(cameras, points, extra, seen, chords, cameras_first, seed):
-    """Points that nobody sees, cameras that see nothing, several kinds, either order."""
+    """Points that no camera sees, cameras that see nothing, several kinds, either order."""
     bundle = Bundle(cameras, points, extra, (3, 2, 1), seed, seen, chords, cameras_first)
     values, dense = bundle.values()
     rhs = bundle.rhs()

@@ -1,0 +1,46 @@
+"""The tensors of a cost function: its data, what blocks share of them, and what `state_dict` calls them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from mslsq import pytree
+
+WEIGHT = "weight.value"
+"""What `state_dict` calls the tensor of a cost's weight."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Data that is the same for all blocks of a cost function: it has no leading axis of blocks.
+
+    >>> Sampled(warp, image=Shared(image), pixel=pixels)          # one image, many pixels
+    """
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class DataLeaf:
+    """One tensor of a cost's data: where it lives in the module, and whether it has one entry per block."""
+
+    name: str
+    per_block: bool
+
+
+@dataclass(frozen=True)
+class DataArgument:
+    """One keyword of `residual`: the pytree structure of its tensors, or a static Python value or module."""
+
+    leaves: tuple[DataLeaf, ...]
+    structure: pytree.Structure | None
+    static: Any = None
+
+
+def own_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by their names in `state_dict`; one tensor in two places has two names."""
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
