@@ -24,6 +24,7 @@ class AlignmentOptions:
     min_detail: float = MISSING
     prefilter: float = MISSING
     max_steps: int = MISSING
+    joint: bool | str = MISSING
 
 
 @dataclass

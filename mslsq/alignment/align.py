@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from mslsq.alignment.draft import Draft
+from mslsq.alignment.joint import place_jointly
 from mslsq.alignment.linking import Linker
-from mslsq.alignment.options import checked_options
+from mslsq.alignment.options import AlignmentOptionError, checked_options
 from mslsq.alignment.prepared import prepare
 from mslsq.alignment.result import Alignment, Stage
 from mslsq.alignment.tree import place_by_tree
@@ -30,6 +31,7 @@ def align(
     prefilter: float = 1.0,
     max_steps: int = 100,
     progress: Callable[[Stage], None] | None = None,
+    joint: bool | str = "auto",
 ) -> Alignment:
     """Place overlapping rasters on a reference: warp, gain and bias jointly, coarse to fine, with masks.
 
@@ -55,11 +57,15 @@ def align(
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
         max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out.
         progress: called with a `Stage` after every solve.
+        joint: place all maps together (`mslsq.alignment.joint`): links between all pairs that overlap, of which loops
+            must close, then one solve for all warps, gains and biases from the pixels of all overlaps. False: each map
+            is placed on the reference or on the first map placed already that accepts it. "auto": together where three
+            maps or more can be used.
 
     Returns:
         `Alignment`; `.transforms[i]` takes a reference pixel (x, y, 1), centres at integers, to a pixel of map i. A
-        map that cannot be placed is NaN there and has its `status` and `reasons[i]`. A map that fails against the
-        reference is tried against the maps already placed, best first.
+        map that cannot be placed is NaN there and has its `status` and `reasons[i]`. `.links` are the pairs of maps
+        that were tried together.
 
     Raises:
         AlignmentOptionError: an option that is not valid (never for the content of a map).
@@ -71,6 +77,8 @@ def align(
     True
     """
     maps = list(maps)
+    if joint != "auto" and not isinstance(joint, bool):
+        raise AlignmentOptionError(f"align: joint must be True, False or 'auto', not {joint!r}.")
     options = checked_options(
         maps, model, reference, masks, value, levels, loss, init, min_overlap, min_ncc, min_detail, prefilter, max_steps
     )
@@ -78,6 +86,10 @@ def align(
     like = next((r.values for r in prepared if r is not None), torch.zeros((), dtype=torch.float64))
     draft = Draft(states, reasons, reference, model, like)
     linker = Linker(prepared, options, levels, progress)
-    if states[reference].ok:
-        place_by_tree(linker, draft, init if isinstance(init, Tensor) else None)
-    return draft.finished(stages=linker.stages)
+    starts, links = init if isinstance(init, Tensor) else None, []
+    together = len(draft.waiting) >= 2 if joint == "auto" else joint and bool(draft.waiting)
+    if states[reference].ok and together:
+        links = place_jointly(linker, draft, starts)
+    elif states[reference].ok:
+        place_by_tree(linker, draft, starts)
+    return draft.finished(stages=linker.stages, links=links)

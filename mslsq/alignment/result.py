@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -27,6 +28,7 @@ class MapStatus(IntEnum):
     LOW_CORRELATION = 7
     NOT_CONVERGED = 8
     NO_REFERENCE = 9
+    INCONSISTENT = 10
 
     @property
     def ok(self) -> bool:
@@ -58,6 +60,7 @@ _SENTENCES = {
     MapStatus.NOT_CONVERGED: (
         "Left out: the refinement did not converge. Try more steps, a simpler model or another start."
     ),
+    MapStatus.INCONSISTENT: "Left out: the other maps contradict its place, or nothing but one doubtful link holds it.",
     MapStatus.NO_REFERENCE: "Left out: the reference itself cannot be used, so there is nothing to align to.",
 }
 
@@ -90,7 +93,8 @@ class Alignment:
     """`MapStatus` values."""
     covariance: Float[Tensor, "maps tangent tangent"]
     """Of the model's tangent components (`mslsq.alignment.models`, normalised coordinates); zero for the reference.
-    For a map placed through another, that of its own link only."""
+    Of maps that were placed jointly, that of all their links; else, for one placed through another, of its own link
+    only."""
     ncc: Float[Tensor, " maps"]
     """Masked correlation with the map it was placed on (`parent`), over the overlap."""
     detail: Float[Tensor, " maps"]
@@ -105,6 +109,9 @@ class Alignment:
     model: str
     reasons: list[str]
     stages: list[Stage] = field(repr=False)
+    links: list[Any] = field(repr=False, default_factory=list)
+    """Of maps that were placed jointly: each pair that was tried (`mslsq.alignment.joint.Link`), and what became of
+    it."""
 
     @property
     def aligned(self) -> list[int]:
