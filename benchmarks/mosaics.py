@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import scipy.ndimage
 import torch
-from alignment_truth import cells, grains, night, normalised, raster_of, stars
+from truth_scenes import cells, grains, night, normalised, raster_of, stars
 from timing import print_machine, print_table
 
 from mslsq.alignment import Alignment, align

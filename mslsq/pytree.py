@@ -65,6 +65,8 @@ def key_of(structure: Structure) -> Hashable:
 
 def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
     """The leaves of `tree` alone."""
+    if type(tree) is Tensor:
+        return [tree]
     return _pytree.tree_leaves(tree, is_leaf=is_leaf)
 
 

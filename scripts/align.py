@@ -25,8 +25,10 @@ from schemas import AlignmentOptions
 from mslsq.alignment import Alignment, MapStatus, Stage, align
 from mslsq.alignment.output_names import refuse_to_overwrite_inputs
 from mslsq.alignment.outputs import Aligned, describe, write_all
-from mslsq.alignment.scale_scene import figures_of, read_ratios, synthetic_ratios, write_scales
+from mslsq.alignment.scale_scene import ViewScene, read_scene, synthetic_ratios
 from mslsq.alignment.scale_sync import scale_sync
+from mslsq.alignment.scales.fields import scale_fields
+from mslsq.alignment.scales.outputs import figures_of, figures_of_fields, write_fields, write_scales
 from mslsq.alignment.scenes import Scene, scene_from_bundled, scene_from_files
 from mslsq.replacing import write_text
 from mslsq.validation import integer, one_of
@@ -137,27 +139,41 @@ def run(config: dict[str, Any], folder: Path) -> int:
 
 
 def run_scale_sync(config: dict[str, Any], folder: Path) -> int:
-    """Scale maps from ratio maps: synthetic ones with known truth, or the user's file."""
+    """Scale maps from ratio maps or from views with poses: synthetic ones with known truth, or the user's file."""
     begin = time.perf_counter()
     options = dict(config["scale_sync"])
-    file = options.pop("file")
-    scene = read_ratios(file) if file else synthetic_ratios(**{**options, "size": tuple(options["size"])})
+    file, grid = options.pop("file"), tuple(options.pop("grid"))
+    scene = read_scene(file) if file else synthetic_ratios(**{**options, "size": tuple(options["size"])})
+    if isinstance(scene, ViewScene):
+        console.print(f"[bold]{escape(scene.name)}[/]: {len(scene.depths)} views, a grid of {grid[0]} x {grid[-1]}")
+        fields_found = scale_fields(scene.depths, scene.intrinsics, scene.poses, grid=grid)
+        console.print(escape(fields_found.message()))
+        written = write_fields(scene, fields_found, folder)
+        write_figures({**figures_of_fields(scene, fields_found), "seconds": time.perf_counter() - begin}, written)
+        return LEFT_OUT if config["strict"] and fields_found.alone else 0
     pairs, cells = len(scene.pairs), scene.ratios[0].numel()
-    console.print(f"[bold]{scene.name}[/]: {pairs} ratio maps of {cells} cells")
+    console.print(f"[bold]{escape(scene.name)}[/]: {pairs} ratio maps of {cells} cells")
     result = scale_sync(scene.ratios, scene.pairs)
-    figures = {**figures_of(scene, result), "seconds": time.perf_counter() - begin}
     console.print(escape(result.message()))
+    written = write_scales(scene, result, folder)
+    figures = {**figures_of(scene, result), "seconds": time.perf_counter() - begin}
+    write_figures(figures, written)
+    if not figures["cells_answered"]:
+        errors.print("[red]no cell has an answer:[/] no ratio is positive and finite.")
+        return NOTHING_DONE
+    return LEFT_OUT if config["strict"] and figures["cells_answered"] < cells else 0
+
+
+def write_figures(figures: dict[str, Any], written: list[Path]) -> None:
+    """The figures to `metrics.json` beside the files that are written, and both to the console."""
+    folder = written[0].parent
+    written = [*written, folder / "metrics.json"]
     for name, value in figures.items():
-        console.print(f"  {name:<24} {value:.4g}" if isinstance(value, float) else f"  {name:<24} {value}")
-    written = [*write_scales(scene, result, folder), folder / "metrics.json"]
+        console.print(f"  {name:<28} {value:.4g}" if isinstance(value, float) else f"  {name:<28} {value}")
     write_text(written[-1], json.dumps(figures, indent=2) + "\n")
     console.print(f"{len(written)} files written to {folder}")
     for path in written:
         console.print(f"  {path.name}")
-    if not figures["cells_answered"]:
-        errors.print("[red]no cell has an answer:[/] no chain of ratios leads from map 0 to every other map.")
-        return NOTHING_DONE
-    return LEFT_OUT if config["strict"] and figures["cells_answered"] < cells else 0
 
 
 def run_align(config: dict[str, Any], folder: Path) -> int:

@@ -22,6 +22,7 @@ class AlignmentOptions:
     min_overlap: float = MISSING
     min_ncc: float = MISSING
     min_detail: float = MISSING
+    min_lead: float = MISSING
     prefilter: float = MISSING
     max_steps: int = MISSING
     joint: bool | str = MISSING
@@ -42,6 +43,7 @@ class Bundled:
 @dataclass
 class ScaleSync:
     file: str | None = MISSING
+    grid: list[int] = MISSING
     maps: int = MISSING
     size: list[int] = MISSING
     noise: float = MISSING

@@ -20,6 +20,7 @@ from torch.func import grad, vmap
 
 import mslsq
 from mslsq import private
+from mslsq.linear.torch_operators import Registered
 
 aten = torch.ops.aten
 CHECKS: dict[str, Callable[[], None]] = {}
@@ -88,6 +89,33 @@ def aliases() -> None:
     assert private.written_arguments(aten.add_.Tensor, ("self", "other")) == ["self"]
     with_statistics = ("input", "weight", "bias", "mean", "variance", True, 0.1, 1e-5)
     assert private.written_arguments(aten._native_batch_norm_legit.default, with_statistics) == ["mean", "variance"]
+
+
+@of("enter_directly")
+def an_operator_runs_the_function_that_it_was_made_of():
+    called = []
+    twice = Registered("twice_for_a_test", _twice(called))
+    x = torch.ones(2)
+    assert private.fast_entry(twice._overload)(x, [x]).tolist() == [2, 2] and called == [True]
+    graph = private.make_fx(lambda x: private.fast_entry(twice._overload)(x, [x]))(x)
+    assert [node.target for node in graph.graph.nodes if node.op == "call_function"] == [twice._overload]
+
+
+def _twice(called):
+    def twice(x: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
+        called.append(True)
+        return x + others[0]
+
+    return twice
+
+
+@of("gradients")
+def the_engine_gives_the_gradients_of_autograd():
+    x, unused = torch.tensor([1.0, 2.0], requires_grad=True), torch.ones(1, requires_grad=True)
+    u = torch.tensor([1.0, 3.0])
+    found = private.gradients([x.square()], [x, unused], [u])
+    assert found[0] is not None and found[0].tolist() == [2, 12]
+    assert found[1] is None and x.grad is None
 
 
 @of("fast_entry")

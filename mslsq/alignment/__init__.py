@@ -7,20 +7,30 @@ from mslsq.alignment.kinds import RasterError
 from mslsq.alignment.options import AlignmentOptionError
 from mslsq.alignment.result import CONVENTION, Alignment, MapStatus, Stage
 from mslsq.alignment.scale_sync import ScaleSync, scale_sync
+from mslsq.alignment.scales.fields import ScaleFields, scale_fields
+from mslsq.alignment.scales.room import Room, room
+from mslsq.alignment.scales.views import DepthViews, depth_views, depths_in_view
 
 __all__ = [
     "CONVENTION",
     "Alignment",
     "AlignmentOptionError",
+    "DepthViews",
     "Link",
     "LinkStatus",
     "MapStatus",
     "RasterError",
+    "Room",
+    "ScaleFields",
     "ScaleSync",
     "Stage",
     "align",
+    "depth_views",
+    "depths_in_view",
     "learned",
     "mosaics",
+    "room",
+    "scale_fields",
     "scale_sync",
     "synthetic",
 ]

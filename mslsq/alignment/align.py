@@ -28,6 +28,7 @@ def align(
     min_overlap: float = 0.15,
     min_ncc: float = 0.5,
     min_detail: float = 0.6,
+    min_lead: float = 1.3,
     prefilter: float = 1.0,
     max_steps: int = 100,
     progress: Callable[[Stage], None] | None = None,
@@ -54,6 +55,10 @@ def align(
         min_ncc: correlation over the overlap below which a placement is not believed.
         min_detail: the median correlation of the blocks with the strongest detail below which a placement is not
             believed, if there are many blocks; of a few, more is asked (`mslsq.alignment.evidence`). -1 asks nothing.
+        min_lead: how far a placement must stand out from every other shift of the map (`mslsq.alignment.rivals`): 1 is
+            twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. From 3 on, `min_detail` is
+            lowered by 0.4: noise hides the detail of a true placement. Not asked where `init` says where to look
+            ("identity" or a tensor). 0 asks nothing.
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
         max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out.
         progress: called with a `Stage` after every solve.
@@ -80,7 +85,20 @@ def align(
     if joint != "auto" and not isinstance(joint, bool):
         raise AlignmentOptionError(f"align: joint must be True, False or 'auto', not {joint!r}.")
     options = checked_options(
-        maps, model, reference, masks, value, levels, loss, init, min_overlap, min_ncc, min_detail, prefilter, max_steps
+        maps,
+        model,
+        reference,
+        masks,
+        value,
+        levels,
+        loss,
+        init,
+        min_overlap,
+        min_ncc,
+        min_detail,
+        min_lead,
+        prefilter,
+        max_steps,
     )
     prepared, states, reasons = prepare(maps, masks)
     like = next((r.values for r in prepared if r is not None), torch.zeros((), dtype=torch.float64))

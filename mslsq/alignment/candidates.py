@@ -11,6 +11,7 @@ from mslsq.alignment.estimate import Estimate, PairLevel, apart, judge, with_val
 from mslsq.alignment.models import Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.pyramid import Level
+from mslsq.alignment.shifts import correlate_turned
 
 SEARCH_SIDE = 64
 """The start search works on the first level whose longer side is at most this."""
@@ -108,9 +109,7 @@ def with_late_starts(
         return judged
     if judged[0].certainty >= CERTAIN:
         return judged
-    shifts = [
-        matrix for _, matrix in starts.correlate_turned(reference, moving, [(0.0, 1.0)], 0.5 * options.min_overlap, 2)
-    ]
+    shifts = [matrix for _, matrix in correlate_turned(reference, moving, [(0.0, 1.0)], 0.5 * options.min_overlap, 2)]
     shifts += [starts.phase_correlation(reference, moving, low_pass) for low_pass in (starts.LOW_PASS, 0.2)]
     grow = torch.diag(frame.centre.new_tensor([level.moving.factor, level.moving.factor, 1.0]))
     late = []

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.alignment.grids import inside, pixel_grid
 from mslsq.alignment.metrics import corners, project
 from mslsq.alignment.pyramid import fill
 from mslsq.alignment.sampling import sample_at, spline_coefficients
-from mslsq.alignment.starts import inside, pixel_grid
 
 LARGEST_CANVAS = 4096
 """Pixels along a side; a mosaic that would be larger is cut to the reference and as much around it."""
@@ -62,19 +62,31 @@ def resample(
     """A map seen on the canvas, by cubic B-spline, clipped to its own range (a spline overshoots at edges), and where
     it is known."""
     safe = torch.where(mask, values, torch.zeros_like(values))
-    coefficients = spline_coefficients(fill(safe, mask))
-    pixels = project(transform, canvas.pixels(values))
-    known = inside(pixels, mask).reshape(canvas.height, canvas.width)
-    sampled = sample_at(coefficients, torch.nan_to_num(pixels)).reshape(-1, canvas.height, canvas.width)
+    sampled, known = seen_on(canvas, spline_coefficients(fill(safe, mask)), mask, transform)
     data = values[:, mask]
     low, high = data.amin(-1)[:, None, None], data.amax(-1)[:, None, None]
     return torch.minimum(torch.maximum(sampled, low), high), known
 
 
+def seen_on(
+    canvas: Canvas,
+    coefficients: Float[Tensor, "channels height width"],
+    mask: Bool[Tensor, "height width"],
+    transform: Float[Tensor, "3 3"],
+) -> tuple[Float[Tensor, "channels rows columns"], Bool[Tensor, "rows columns"]]:
+    """The spline through a map at the pixels of the canvas, and which of them see data."""
+    pixels = project(transform, canvas.pixels(coefficients))
+    known = inside(pixels, mask).reshape(canvas.height, canvas.width)
+    return sample_at(coefficients, torch.nan_to_num(pixels)).reshape(-1, *known.shape), known
+
+
 def canvas_around(
-    sizes: Sequence[tuple[int, int]], transforms: Sequence[Float[Tensor, "3 3"]], reference: tuple[int, int]
+    sizes: Sequence[tuple[int, int]],
+    transforms: Sequence[Float[Tensor, "3 3"]],
+    reference: tuple[int, int],
+    largest: int = LARGEST_CANVAS,
 ) -> Canvas:
-    """The smallest canvas of whole reference pixels that holds all maps (within `LARGEST_CANVAS`)."""
+    """The smallest canvas of whole reference pixels that holds all maps, within `largest` along a side."""
     where = [corners(*reference, like=transforms[0])]
     for (height, width), transform in zip(sizes, transforms, strict=True):
         seen = project(torch.linalg.inv(transform), corners(height, width, transform))
@@ -84,7 +96,7 @@ def canvas_around(
     left, top = (int(v) for v in points.amin(0).floor())
     right, bottom = (int(v) for v in points.amax(0).ceil())
     height, width = reference
-    margin_x, margin_y = max(0, LARGEST_CANVAS - width) // 2, max(0, LARGEST_CANVAS - height) // 2
+    margin_x, margin_y = max(0, largest - width) // 2, max(0, largest - height) // 2
     left, top = max(left, -margin_x), max(top, -margin_y)
     right, bottom = min(right, width - 1 + margin_x), min(bottom, height - 1 + margin_y)
     return Canvas(left, top, bottom - top + 1, right - left + 1)

@@ -43,7 +43,7 @@ class Draft:
         """Why a map's place is believed: its link to another map."""
         entries = self.entries
         entries["ncc"][index], entries["detail"][index], entries["overlap"][index] = link.ncc, link.detail, link.overlap
-        entries["parent"][index] = parent
+        entries["lead"][index], entries["parent"][index] = link.lead, parent
         through = "" if parent == self.reference else f" Placed through map {parent}."
         self.says(index, MapStatus.ALIGNED, MapStatus.ALIGNED.sentence + through)
 

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment import passes, starts
+from mslsq.alignment.grids import inside, pixel_grid
 from mslsq.alignment.metrics import masked_ncc, ncc_and_detail, project
 from mslsq.alignment.models import Frame
 from mslsq.alignment.pyramid import Level
@@ -79,7 +80,7 @@ class PairLevel:
     @cached_property
     def points(self) -> Float[Tensor, "n 2"]:
         """The samples in normalised coordinates, row by row."""
-        pixels = starts.pixel_grid(*self.grid, self.planes) * (self.stride * self.factor)
+        pixels = pixel_grid(*self.grid, self.planes) * (self.stride * self.factor)
         return self.frame.normalise(pixels)
 
     @property
@@ -109,7 +110,7 @@ class PairLevel:
             values, valid = passes.seen(self, matrix)
             return values.T, valid
         pixels = project(matrix, self.points) * self.to_level[0] + self.to_level[1:]
-        valid = self.known & starts.inside(pixels, self.moving.mask)
+        valid = self.known & inside(pixels, self.moving.mask)
         return sample_at(self.moving.coefficients, torch.nan_to_num(pixels)).T, valid
 
     def judgement(self, matrix: Float[Tensor, "3 3"]) -> dict[str, float]:

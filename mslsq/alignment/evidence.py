@@ -38,9 +38,6 @@ bright stars are laid on each other. Chosen with the threshold of 0.6 on 800 pla
 which none reached it, and 120 with one and noise up to a fifth of the signal, of which one did not
 (`benchmarks/alignment_truth.py`, the half "choose")."""
 
-LEVELS = 3
-"""Noise is weaker on coarser levels: the finest three are asked, and one of them must agree."""
-
 
 class Evidence(NamedTuple):
     """What one level says of a placement."""
@@ -49,6 +46,8 @@ class Evidence(NamedTuple):
     """The median correlation of the blocks that were asked; NaN where there are too few."""
     blocks: int
     """How many were asked."""
+    position: int = 0
+    """Of the level in the pyramid: 0 is the finest."""
 
     def asked(self, least: float) -> float:
         """The agreement at which a chance match is out of the question: `least` of many blocks, more of a few."""
@@ -74,12 +73,14 @@ def evidence(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
 
 
 def strongest(levels: Sequence[PairLevel], matrix: Float[Tensor, "3 3"], least: float) -> tuple[Evidence, bool]:
-    """The evidence of the first of the finest levels on which it suffices, or of the finest; and whether it does."""
+    """The evidence of the finest level on which it suffices, or of the finest; and whether it does.
+
+    On a coarser level noise is weaker, and so is the drift of a map whose parts have moved by a few pixels; but it has
+    fewer blocks, of which more is asked.
+    """
     finest = evidence(levels[0], matrix)
-    if finest.suffices(least):
-        return finest, True
-    for level in levels[1:LEVELS]:
-        found = evidence(level, matrix)
+    for position, level in enumerate(levels):
+        found = evidence(level, matrix)._replace(position=position) if position else finest
         if found.suffices(least):
             return found, True
     return finest, False

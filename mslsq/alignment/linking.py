@@ -62,15 +62,15 @@ class Linker:
         """The levels of one map in these units."""
         return self.map(index).pyramid(count, *units, self.options.prefilter)
 
-    def link(self, fixed: int, moving: int, initial: Tensor | None = None) -> Linked:
-        """Place one map on another; `initial`, from pixels of the one to those of the other, replaces the search."""
+    def link(self, fixed: int, moving: int, initial: Tensor | None = None, trusted: bool = False) -> Linked:
+        """Place one map on another; `initial`, from pixels of the one to those of the other, replaces the search. Where
+        it is `trusted`, other maps having said so, no other place is compared with it."""
         short = min(*self.map(fixed).mask.shape, *self.map(moving).mask.shape)
         count = depth(short, short) if self.levels == "auto" else int(self.levels)
         frame = self.frame(fixed)
         of_fixed, of_moving = self.units(fixed, moving)
         pyramids = self.pyramid(fixed, count, of_fixed), self.pyramid(moving, count, of_moving)
-        # From a start no other is looked for, on finer levels neither: of a pair that does not match, that took 0.3 s.
-        options = self.options if initial is None else replace(self.options, init="given")
+        options = replace(self.options, init="given") if trusted else self.options
         placed = place(*pyramids, frame, options, moving, initial, self.progress)
         self.stages.extend(placed.stages)
         gain = of_fixed[1] * placed.value[0].exp() / of_moving[1]

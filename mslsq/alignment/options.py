@@ -29,8 +29,14 @@ class Options:
     min_overlap: float = 0.15
     min_ncc: float = 0.5
     min_detail: float = 0.6
+    min_lead: float = 1.3
     prefilter: float = 1.0
     max_steps: int = 100
+
+    @property
+    def searches(self) -> bool:
+        """Is the place looked for? If not, it was said, and other placements do not matter."""
+        return self.init in ("auto", "search", "phase")
 
 
 def checked_options(
@@ -45,6 +51,7 @@ def checked_options(
     min_overlap: float,
     min_ncc: float,
     min_detail: float,
+    min_lead: float,
     prefilter: float,
     max_steps: int,
 ) -> Options:
@@ -74,6 +81,7 @@ def checked_options(
     number("align: min_overlap", min_overlap, least=0.01, most=1.0, error=AlignmentOptionError)
     number("align: min_ncc", min_ncc, least=-1.0, most=1.0, error=AlignmentOptionError)
     number("align: min_detail", min_detail, least=-1.0, most=1.0, error=AlignmentOptionError)
+    number("align: min_lead", min_lead, least=0.0, most=10.0, error=AlignmentOptionError)
     number("align: prefilter", prefilter, least=0.0, most=10.0, error=AlignmentOptionError)
     integer("align: max_steps", max_steps, 1, 1000, error=AlignmentOptionError)
-    return Options(model, value, loss, init, min_overlap, min_ncc, min_detail, prefilter, max_steps)
+    return Options(model, value, loss, init, min_overlap, min_ncc, min_detail, min_lead, prefilter, max_steps)

@@ -54,6 +54,7 @@ def describe(item: Aligned) -> list[dict[str, Any]]:
             "bias": _number(result.bias[i]),
             "ncc": _number(result.ncc[i]),
             "detail_ncc": _number(result.detail[i]),
+            "lead": _number(result.lead[i]),
             "overlap": _number(result.overlap[i]),
             "corner_sigma_px": _number(result.corner_sigma[i]),
             "tangent_covariance": result.covariance[i].tolist()

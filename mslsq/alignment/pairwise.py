@@ -5,12 +5,12 @@ which of them goes on, and whether the end is believed.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from jaxtyping import Float
 from torch import Tensor
 
-import mslsq
+from mslsq.alignment.belief import UNFINISHED, Pair, Placed, believed, refused
 from mslsq.alignment.candidates import CERTAIN, first_starts, plain_starts, search_level, with_late_starts
 from mslsq.alignment.estimate import (
     Estimate,
@@ -24,13 +24,11 @@ from mslsq.alignment.estimate import (
     with_overlap,
     with_values,
 )
-from mslsq.alignment.evidence import strongest
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.refine import Refined, refine
 from mslsq.alignment.result import MapStatus, Stage
-from mslsq.alignment.uncertainty import corner_sigma, tangent_covariance
 
 BEATEN = 0.6
 """Hypotheses below this share of the best score do not go on to the next level: a true placement scores 2 to 4, the
@@ -42,22 +40,6 @@ CERTAIN_AT_THE_END = 0.5
 
 STEPS_OF_A_SMALLER_MODEL = 5
 """On the coarsest level, where a smaller model only leads to the next and its own minimum is of no use."""
-
-
-@dataclass(frozen=True)
-class Placed:
-    """The result for one pair; in the standardised values that the pair was given in."""
-
-    status: MapStatus
-    warp: Float[Tensor, "3 3"]
-    value: Float[Tensor, "2"]
-    covariance: Float[Tensor, "tangent tangent"]
-    ncc: float
-    detail: float
-    overlap: float
-    corner_sigma: float
-    stages: list[Stage]
-    reason: str
 
 
 def place(
@@ -78,7 +60,7 @@ def place(
     like = reference[0].raster
     freedom = like.new_tensor([options.value in ("gain", "gain_bias"), options.value in ("bias", "gain_bias")])
     levels = [PairLevel.of(r, m, frame, i) for i, (r, m) in enumerate(zip(reference, moving, strict=True))]
-    pair = _Pair(reference, moving, levels, frame, options, freedom, map_index, report)
+    pair = _Search(reference, moving, levels, frame, options, freedom, map_index, report)
     if initial is None and options.init == "auto":
         plain = pair.plainly()
         if plain is not None:
@@ -89,20 +71,14 @@ def place(
     hypotheses = first_starts(reference, moving, frame, levels, options, initial)
     hypotheses = [with_values(h, levels[-1], freedom) for h in hypotheses]
     if not any(h.overlap >= pair.least(len(levels) - 1) for h in hypotheses):
-        return _failed(MapStatus.NO_OVERLAP, hypotheses[0], options, pair.stages)
+        return refused(pair, hypotheses[0], pair.stages, MapStatus.NO_OVERLAP)
     return pair.judged(*pair.thoroughly(hypotheses, grow=initial is None))
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """Two pyramids, and how one is to be placed on the other."""
+class _Search(Pair):
+    """How the placement is looked for."""
 
-    reference: Sequence[Level]
-    moving: Sequence[Level]
-    levels: Sequence[PairLevel]
-    frame: Frame
-    options: Options
-    freedom: Float[Tensor, "2"]
     map_index: int
     report: Callable[[Stage], None] | None
     stages: list[Stage] = field(default_factory=list)
@@ -223,76 +199,12 @@ class _Pair:
         level = PairLevel.of(self.reference[0], self.moving[0], self.frame, 0, most=finest.size[0] * finest.size[1])
         loss = self.loss_at(0, estimate)
         (refined,) = refine([estimate], level, self.options.model, loss, self.freedom, *self.effort(0))
-        if not sane(refined.estimate):
-            return estimate, leader
+        if not sane(refined.estimate) or refined.status in UNFINISHED:
+            return estimate, leader  # maps that have drifted: every pixel pulls elsewhere
         polished = judge(refined.estimate, finest)
         self.tell([self.stage(level, self.options.model, loss, polished, refined)])
         return polished, refined
 
     def judged(self, estimate: Estimate, leader: Refined) -> Placed:
         """Believe the estimate or say why not."""
-        return _judged(estimate, self.levels, self.options, self.frame, self.freedom, leader, self.stages)
-
-
-def _failed(status: MapStatus, estimate: Estimate, options: Options, stages: list[Stage], reason: str = "") -> Placed:
-    tangent = MODELS[options.model].tangent_dim
-    nan = estimate.matrix.new_full((tangent, tangent), float("nan"))
-    return Placed(
-        status,
-        estimate.matrix,
-        estimate.value,
-        nan,
-        estimate.ncc,
-        estimate.detail,
-        estimate.overlap,
-        float("nan"),
-        stages,
-        reason or status.sentence,
-    )
-
-
-def _judged(
-    estimate: Estimate,
-    levels: Sequence[PairLevel],
-    options: Options,
-    frame: Frame,
-    freedom: Float[Tensor, "2"],
-    leader: Refined,
-    stages: list[Stage],
-) -> Placed:
-    """Believe the best estimate or say why not, and how well it is determined."""
-    level, status = levels[0], leader.status
-    estimate = judge(estimate, level)
-    if estimate.overlap < options.min_overlap:
-        found = f"(The best found overlaps {estimate.overlap:.0%}, {options.min_overlap:.0%} is asked.)"
-        reason = f"{MapStatus.NO_OVERLAP.sentence} {found}"
-        return _failed(MapStatus.NO_OVERLAP, estimate, options, stages, reason)
-    found, suffices = strongest(levels, estimate.matrix, options.min_detail)
-    estimate = replace(estimate, detail=found.agreement)
-    if estimate.ncc < options.min_ncc or not suffices:
-        reason = (
-            f"{MapStatus.LOW_CORRELATION.sentence} (The best found, over an overlap of {estimate.overlap:.0%}, has "
-            f"{estimate.ncc:.2f}, and {found.agreement:.2f} in the detail of its {found.blocks} strongest blocks; "
-            f"{options.min_ncc:.2f} and {found.asked(options.min_detail):.2f} are asked.)"
-        )
-        return _failed(MapStatus.LOW_CORRELATION, estimate, options, stages, reason)
-    if status in (mslsq.Status.NON_FINITE, mslsq.Status.SINGULAR, mslsq.Status.MAX_STEPS):
-        return _failed(
-            MapStatus.NOT_CONVERGED, estimate, options, stages, f"{MapStatus.NOT_CONVERGED.sentence} {status.sentence}"
-        )
-    # A solve that ended no better than it began was taken back: its normal equations are of another place.
-    normal = leader.normal if leader.estimate.matrix is estimate.matrix else None
-    covariance = tangent_covariance(estimate, level, options, freedom, normal)
-    sigma = corner_sigma(estimate, covariance, frame, options.model)
-    return Placed(
-        MapStatus.ALIGNED,
-        estimate.matrix,
-        estimate.value,
-        covariance,
-        estimate.ncc,
-        estimate.detail,
-        estimate.overlap,
-        sigma,
-        stages,
-        MapStatus.ALIGNED.sentence,
-    )
+        return believed(self, estimate, leader, self.stages)

@@ -28,7 +28,8 @@ class MapStatus(IntEnum):
     LOW_CORRELATION = 7
     NOT_CONVERGED = 8
     NO_REFERENCE = 9
-    INCONSISTENT = 10
+    AMBIGUOUS = 10
+    INCONSISTENT = 11
 
     @property
     def ok(self) -> bool:
@@ -62,6 +63,10 @@ _SENTENCES = {
     ),
     MapStatus.INCONSISTENT: "Left out: the other maps contradict its place, or nothing but one doubtful link holds it.",
     MapStatus.NO_REFERENCE: "Left out: the reference itself cannot be used, so there is nothing to align to.",
+    MapStatus.AMBIGUOUS: (
+        "Left out: another placement fits about as well. Say which is meant by a start of your own (init), or try a "
+        "smaller min_lead."
+    ),
 }
 
 
@@ -99,6 +104,9 @@ class Alignment:
     """Masked correlation with the map it was placed on (`parent`), over the overlap."""
     detail: Float[Tensor, " maps"]
     """The median correlation of the blocks with the strongest detail (`mslsq.alignment.evidence`)."""
+    lead: Float[Tensor, " maps"]
+    """How far the placement stands out from every other shift (`mslsq.alignment.rivals`); NaN where none was looked
+    for."""
     overlap: Float[Tensor, " maps"]
     """Share of the smaller map's valid pixels that the two have in common."""
     corner_sigma: Float[Tensor, " maps"]
@@ -139,6 +147,7 @@ def empty(count: int, reference: int, model: str, tangent: int, like: Tensor) ->
         "covariance": like.new_full((count, tangent, tangent), nan),
         "ncc": like.new_full((count,), nan),
         "detail": like.new_full((count,), nan),
+        "lead": like.new_full((count,), nan),
         "overlap": like.new_full((count,), nan),
         "corner_sigma": like.new_full((count,), nan),
         "parent": torch.full((count,), -1),

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,11 +9,10 @@ from jaxtyping import Float, Int
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from mslsq.alignment.scale_sync import ScaleSync
 from mslsq.alignment.synthetic import base_raster
-from mslsq.plotting import figure_of, save_figure
-from mslsq.replacing import replacing
 from mslsq.validation import number
+
+RATIO_KEYS, VIEW_KEYS = ("ratios", "pairs"), ("depths", "intrinsics", "poses")
 
 
 @dataclass(frozen=True)
@@ -25,6 +23,17 @@ class RatioScene:
     ratios: Float[Tensor, "pairs height width"]
     pairs: Int[Tensor, "pairs 2"]
     truth: Float[Tensor, "maps height width"] | None
+
+
+@dataclass(frozen=True)
+class ViewScene:
+    """Depths of views with their cameras and poses, and the true scales where they are known."""
+
+    name: str
+    depths: Float[Tensor, "views height width"]
+    intrinsics: Float[Tensor, "*views 3 3"]
+    poses: Float[Tensor, "views 4 4"]
+    truth: Float[Tensor, "views height width"] | None
 
 
 def synthetic_ratios(
@@ -73,11 +82,14 @@ def synthetic_ratios(
     return RatioScene("synthetic", torch.from_numpy(ratios), torch.from_numpy(pairs), torch.from_numpy(scales))
 
 
-def read_ratios(path: str | Path) -> RatioScene:
-    """A .npz with `ratios` (pairs, height, width), `pairs` (pairs, 2) and, where known, `truth` (maps, height, width).
+def read_scene(path: str | Path) -> RatioScene | ViewScene:
+    """A .npz of ratios, or of views.
+
+    Ratios: `ratios` (pairs, height, width), `pairs` (pairs, 2) and, where known, `truth` (maps, height, width). Views:
+    `depths` (views, height, width), `intrinsics` (3, 3) or one for each, `poses` (views, 4, 4), `truth` where known.
 
     Raises:
-        ValueError: not such a file; the message names it and what is missing.
+        ValueError: not such a file; the message names it and what is missing or of the wrong form.
     """
     file = Path(path)
     try:
@@ -87,71 +99,47 @@ def read_ratios(path: str | Path) -> RatioScene:
         raise ValueError(f"{file} does not exist.") from None
     except Exception as error:
         raise ValueError(f"{file} cannot be read as .npz: {error}") from None
-    for key in ("ratios", "pairs"):
+    needed = VIEW_KEYS if "depths" in content else RATIO_KEYS
+    for key in needed:
         if key not in content:
-            raise ValueError(f"{file} has no array {key!r}; it has {', '.join(content) or 'nothing'}.")
-    ratios = torch.from_numpy(np.asarray(content["ratios"], np.float64))
-    truth = torch.from_numpy(np.asarray(content["truth"], np.float64)) if "truth" in content else None
-    return RatioScene(file.name, ratios, torch.from_numpy(np.asarray(content["pairs"], np.int64)), truth)
+            raise ValueError(
+                f"{file} has no array {key!r}; it has {', '.join(content) or 'nothing'}. Ratios come as "
+                f"{' and '.join(RATIO_KEYS)}, views as {', '.join(VIEW_KEYS)}."
+            )
+    if needed is VIEW_KEYS:
+        parts = {key: _real(file, content, key) for key in VIEW_KEYS}
+        truth = _truth(file, content, tuple(parts["depths"].shape))
+        return ViewScene(file.name, parts["depths"], parts["intrinsics"], parts["poses"], truth)
+    pairs = content["pairs"]
+    if pairs.dtype.kind not in "iu" or pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
+        raise ValueError(f"{file}: pairs must be integers (pairs, 2), not {pairs.dtype} {pairs.shape}.")
+    ratios = _real(file, content, "ratios")
+    shape = (int(pairs.max()) + 1, *ratios.shape[1:])
+    return RatioScene(file.name, ratios, torch.from_numpy(pairs.astype(np.int64)), _truth(file, content, shape))
 
 
-def figures_of(scene: RatioScene, result: ScaleSync) -> dict[str, Any]:
-    """The numbers of `metrics.json`."""
-    answered = torch.isfinite(result.scales).all(0)
-    figures: dict[str, Any] = {
-        "scene": scene.name,
-        "maps": len(result.scales),
-        "cells": answered.numel(),
-        "cells_answered": int(answered.sum()),
-        "ratios_observed": float((torch.isfinite(scene.ratios) & (scene.ratios > 0)).double().mean()),
-        "ratios_believed": float((result.inliers > 0.5).double().mean()),
-        "noise": result.noise,
-    }
-    if scene.truth is not None:
-        error = relative_error(scene.truth, result.scales)[1:, answered]
-        figures["median_relative_error"] = float(error.median())
-        figures["share_within_1_percent"] = float((error < 0.01).double().mean())
-        figures["share_within_5_percent"] = float((error < 0.05).double().mean())
-    return figures
+def read_ratios(path: str | Path) -> RatioScene:
+    """`read_scene` of a file that must hold ratios."""
+    scene = read_scene(path)
+    if isinstance(scene, ViewScene):
+        raise ValueError(f"{path} holds views, not ratios.")
+    return scene
+
+
+def _real(file: Path, content: dict[str, np.ndarray], key: str) -> Tensor:
+    if content[key].dtype.kind not in "fiu":
+        raise ValueError(f"{file}: {key} must be real numbers, not {content[key].dtype}.")
+    return torch.from_numpy(content[key].astype(np.float64))
+
+
+def _truth(file: Path, content: dict[str, np.ndarray], shape: tuple[int, ...]) -> Tensor | None:
+    if "truth" not in content:
+        return None
+    if content["truth"].shape != shape:
+        raise ValueError(f"{file}: truth must have shape {shape}, not {content['truth'].shape}.")
+    return _real(file, content, "truth")
 
 
 def relative_error(truth: Tensor, scales: Tensor) -> Float[Tensor, "maps height width"]:
+    """Of scales, 0.01 for one percent."""
     return (scales / truth - 1).abs()
-
-
-def write_scales(scene: RatioScene, result: ScaleSync, folder: Path) -> list[Path]:
-    """`scales.npz` and `scales.png`."""
-    archive = folder / "scales.npz"
-    with replacing(archive) as temporary, open(temporary, "wb") as stream:
-        np.savez_compressed(
-            stream,
-            scales=result.scales.numpy(),
-            status=result.status.numpy(),
-            inliers=result.inliers.numpy(),
-            pairs=scene.pairs.numpy(),
-        )
-    return [archive, _picture(scene, result, folder / "scales.png")]
-
-
-def _picture(scene: RatioScene, result: ScaleSync, path: Path) -> Path:
-    """A row per map: the scale found, the true one and the error where known."""
-    known = scene.truth is not None
-    flat = result.scales.flatten(2) if result.scales.ndim > 3 else result.scales
-    flat = flat if flat.ndim == 3 else flat[:, None, :]
-    count, panels = len(flat), 3 if known else 1
-    figure = figure_of(2.4 * panels + 1, 1.9 * count)
-    axes = figure.subplots(count, panels, squeeze=False)
-    finite = flat[torch.isfinite(flat)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 1.0)
-    for i in range(count):
-        shown = [(f"map {i}: scale found", flat[i], (low, high), "viridis")]
-        if scene.truth is not None:
-            truth = scene.truth.reshape(flat.shape)
-            error = 100 * relative_error(truth[i], flat[i])
-            shown += [("true scale", truth[i], (low, high), "viridis"), ("error, %", error, (0.0, 5.0), "magma")]
-        for axis, (title, image, (bottom, top), colours) in zip(axes[i], shown, strict=True):
-            drawn = axis.imshow(image.numpy(), vmin=bottom, vmax=top, cmap=colours, aspect="auto")
-            figure.colorbar(drawn, ax=axis, fraction=0.05)
-            axis.set_title(title, fontsize=8)
-            axis.set_axis_off()
-    return save_figure(figure, path)

@@ -9,19 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.alignment.grids import inside, pixel_grid, translation
 from mslsq.alignment.metrics import masked_ncc, project
-from mslsq.alignment.pyramid import Level, masked_blur
+from mslsq.alignment.pyramid import Level
 from mslsq.alignment.sampling import mirror, sample_at
+from mslsq.alignment.shifts import correlate_turned, whitened
 
 LOW_PASS = 0.06
 """Cycles per pixel: standard deviation of the Gaussian on the cross-power spectrum. Higher frequencies of a warped map
 have random phase, and would bury the peak."""
-
-BAND_SIGMA = 4.0
-"""Pixels of the level: the search looks at structures finer than this."""
 
 ANGLES = 72
 """Rotations tried, 5° apart: the basin of the refinement on the coarsest level is about ±7°."""
@@ -41,67 +40,6 @@ class Start:
     def score(self) -> float:
         """Fisher's z times the square root of the overlap, so that a chance match of a thin strip does not win."""
         return math.atanh(min(max(self.ncc, -0.999), 0.999)) * math.sqrt(self.overlap)
-
-
-def pixel_grid(height: int, width: int, like: Tensor) -> Float[Tensor, "n 2"]:
-    """All pixel centres (x, y), row by row."""
-    y, x = torch.meshgrid(
-        torch.arange(height, dtype=like.dtype, device=like.device),
-        torch.arange(width, dtype=like.dtype, device=like.device),
-        indexing="ij",
-    )
-    return torch.stack([x.reshape(-1), y.reshape(-1)], -1)
-
-
-def inside(points: Float[Tensor, "n 2"], mask: Bool[Tensor, "height width"]) -> Bool[Tensor, " n"]:
-    """Do all four pixels around each point exist and hold data? False for points that are not finite."""
-    height, width = mask.shape
-    x, y = points[:, 0], points[:, 1]
-    # A point within 1e-6 px of the last pixel centre counts: rounding must not cost a border of an exact crop.
-    slack = 1e-6
-    within = (x >= -slack) & (y >= -slack) & (x <= width - 1 + slack) & (y <= height - 1 + slack)
-    safe = torch.where(within[:, None], points, torch.zeros_like(points))
-    left, top = (
-        (safe[:, 0] + slack).floor().long().clamp(0, width - 1),
-        (safe[:, 1] + slack).floor().long().clamp(0, height - 1),
-    )
-    right = (safe[:, 0] - slack).ceil().long().clamp(0, width - 1)
-    bottom = (safe[:, 1] - slack).ceil().long().clamp(0, height - 1)
-    return within & mask[top, left] & mask[top, right] & mask[bottom, left] & mask[bottom, right]
-
-
-def translation(x: float, y: float, like: Tensor) -> Float[Tensor, "3 3"]:
-    """The matrix that adds (x, y)."""
-    return like.new_tensor([[1, 0, x], [0, 1, y], [0, 0, 1]])
-
-
-def similarity_about(
-    centre: tuple[float, float], target: tuple[float, float], angle: float, scale: float, like: Tensor
-) -> Float[Tensor, "3 3"]:
-    """Turn by `angle` (radians) and scale about `centre`, then move `centre` onto `target`."""
-    c, s = scale * math.cos(angle), scale * math.sin(angle)
-    (x, y), (tx, ty) = centre, target
-    return like.new_tensor([[c, -s, tx - c * x + s * y], [s, c, ty - s * x - c * y], [0, 0, 1]])
-
-
-def _whitened(level: Level) -> Float[Tensor, "height width"]:
-    """The detail of the channels' mean, of unit variance over the mask, zero outside.
-
-    Detail is what a Gaussian of `BAND_SIGMA` takes away, cut at three standard deviations: at wrong shifts of real
-    maps the whole correlates up to 0.6 (skies, slopes), the detail hardly, and a foreign object counts with its
-    outline only.
-    """
-    image = level.raster.mean(0)
-    known = level.mask
-    count = known.sum().clamp(min=1)
-    smooth, _ = masked_blur(image[None], known, BAND_SIGMA)
-    detail = torch.where(known, image - smooth[0], torch.zeros_like(image))
-    spread = detail.new_zeros(())
-    for _ in range(2):
-        mean = detail.sum() / count
-        spread = (torch.where(known, detail - mean, torch.zeros_like(image)).square().sum() / count).sqrt()
-        detail = torch.where(known, detail - mean, torch.zeros_like(image)).clamp(-3 * spread, 3 * spread)
-    return detail / torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
 def _hann(height: int, width: int, like: Tensor) -> Float[Tensor, "height width"]:
@@ -141,7 +79,7 @@ def phase_correlation(reference: Level, moving: Level, low_pass: float = LOW_PAS
     width = max(reference.size[1], moving.size[1])
     padded = []
     for level in (reference, moving):
-        image = _whitened(level) * _hann(*level.size, like=level.raster)
+        image = whitened(level) * _hann(*level.size, like=level.raster)
         padded.append(torch.nn.functional.pad(image, (0, width - image.shape[1], 0, height - image.shape[0])))
     x, y = _cross_power_peak(padded[0], padded[1], low_pass)
     return translation(x, y, reference.raster)
@@ -156,7 +94,7 @@ def log_polar(reference: Level, moving: Level, bins: int = 128) -> list[tuple[fl
     side = max(*reference.size, *moving.size)
     spectra = []
     for level in (reference, moving):
-        image = _whitened(level) * _hann(*level.size, like=level.raster)
+        image = whitened(level) * _hann(*level.size, like=level.raster)
         image = torch.nn.functional.pad(image, (0, side - image.shape[1], 0, side - image.shape[0]))
         magnitude = torch.fft.fftshift(torch.fft.fft2(image).abs()).add(1e-9).log()
         spectra.append(magnitude)
@@ -178,82 +116,6 @@ def log_polar(reference: Level, moving: Level, bins: int = 128) -> list[tuple[fl
     if not 0.4 < scale < 2.5:
         return []
     return [(turn, scale), (turn + math.pi, scale)]
-
-
-def shift_scores(
-    reference: Level,
-    images: Float[Tensor, "k height width"],
-    masks: Float[Tensor, "k height width"],
-    min_overlap: float,
-) -> Float[Tensor, "k padded_height padded_width"]:
-    """Fisher's z · √overlap of the masked correlation for EVERY integer shift at once (Padfield, 2012), -1 where too
-    little.
-
-    Entry [k, dy, dx] (negative shifts wrap) compares reference pixel u with pixel u + d of image k.
-    """
-    known = reference.mask.to(images.dtype)
-    fixed = _whitened(reference)
-    height = fixed.shape[0] + images.shape[1] - 1
-    width = fixed.shape[1] + images.shape[2] - 1
-    shape = (height, width)
-    transform = lambda x: torch.fft.rfft2(x, s=shape)  # noqa: E731
-    back = lambda x: torch.fft.irfft2(x, s=shape)  # noqa: E731
-    f_mask, f_one, f_two = transform(known).conj(), transform(fixed).conj(), transform(fixed.square()).conj()
-    g_mask, g_one, g_two = transform(masks), transform(images), transform(images.square())
-    count = back(f_mask * g_mask).clamp(min=0)
-    safe = count.clamp(min=1.0)
-    f_sum, g_sum = back(f_one * g_mask), back(f_mask * g_one)
-    f_spread = back(f_two * g_mask) - f_sum.square() / safe
-    g_spread = back(f_mask * g_two) - g_sum.square() / safe
-    product = back(f_one * g_one) - f_sum * g_sum / safe
-    # A patch whose variance is below 1 % of the map's has no texture to correlate by.
-    textured = (f_spread > 0.01 * count) & (g_spread > 0.01 * count)
-    ncc = torch.where(textured, product / (f_spread * g_spread).clamp(min=1e-12).sqrt(), torch.zeros_like(product))
-    share = count / torch.minimum(known.sum(), masks.sum((-2, -1)).clamp(min=1.0)[:, None, None])
-    score = ncc.clamp(-0.999, 0.999).atanh() * share.clamp(0, 1).sqrt()
-    return torch.where(share >= min_overlap, score, torch.full_like(score, -1.0))
-
-
-def correlate_turned(
-    reference: Level, moving: Level, turns: Sequence[tuple[float, float]], min_overlap: float, peaks: int = 1
-) -> list[tuple[float, Float[Tensor, "3 3"]]]:
-    """The best integer shifts for each (angle, scale) of `turns`: (score, matrix), by masked correlation over all
-    shifts."""
-    height, width = moving.size
-    like = moving.raster
-    smallest = min(scale for _, scale in turns)
-    diagonal = math.ceil(math.hypot(height, width) / smallest)
-    upright = all(angle == 0.0 and scale == 1.0 for angle, scale in turns)
-    canvas = (height, width) if upright else (diagonal, diagonal)
-    centre = ((canvas[1] - 1) / 2, (canvas[0] - 1) / 2)
-    target = ((width - 1) / 2, (height - 1) / 2)
-    grid = pixel_grid(*canvas, like=like)
-    matrices = [similarity_about(centre, target, angle, scale, like) for angle, scale in turns]
-    images, masks = [], []
-    whole = Level(_whitened(moving)[None], moving.mask, moving.factor)
-    for matrix in matrices:
-        points = project(matrix, grid)
-        valid = inside(points, whole.mask)
-        x = points[:, 0].round().long().clamp(0, width - 1)
-        y = points[:, 1].round().long().clamp(0, height - 1)
-        value = torch.where(valid, whole.raster[0, y, x], torch.zeros_like(points[:, 0]))
-        images.append(value.reshape(canvas))
-        masks.append(valid.reshape(canvas).to(like.dtype))
-    scores = shift_scores(reference, torch.stack(images), torch.stack(masks), min_overlap)
-    rows, columns = scores.shape[1:]
-    found = []
-    for matrix, surface in zip(matrices, scores, strict=True):
-        for _ in range(peaks):
-            best = int(surface.argmax())
-            score = float(surface.reshape(-1)[best])
-            y, x = divmod(best, columns)
-            dy, dx = (y if y < canvas[0] else y - rows), (x if x < canvas[1] else x - columns)
-            found.append((score, matrix @ translation(dx, dy, like)))
-            if peaks > 1:  # suppress the neighbourhood of this peak
-                near = [torch.arange(-3, 4) + y, torch.arange(-3, 4) + x]
-                surface = surface.clone()
-                surface[(near[0] % rows)[:, None], (near[1] % columns)[None, :]] = -1.0
-    return found
 
 
 def rotation_search(

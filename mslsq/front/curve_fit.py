@@ -25,8 +25,7 @@ from mslsq.front.fits.result import CurveFit, of_all
 from mslsq.front.fits.robust import check_robust, loss_of, of_inliers
 from mslsq.front.fits.scheme import Divided, divided, without_ties
 from mslsq.front.measurements import Measurements, NanPolicy, Points, check_finite, spoiled
-from mslsq.front.outer import solved
-from mslsq.front.residual_statement import stated_residual
+from mslsq.front.repeated import Answered, solved_residual
 from mslsq.front.statement import Solved
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
@@ -121,8 +120,8 @@ def curve_fit(
     options = {"loss": loss, "bounds": fit.bounds, "project_start": project_start}
 
     def found(fit: Fit) -> CurveFit:
-        stated = stated_residual(fit.residual, fit.start, fit.arguments, in_dims=fit.dims, **options)
-        return fit_of(solved(stated.statement, solver, adjoint, has_costs=False), fit, absolute_sigma, loss, solver)
+        ended = solved_residual(fit.residual, fit.start, fit.arguments, solver, adjoint, in_dims=fit.dims, **options)
+        return fit_of(ended, fit, absolute_sigma, loss, solver)
 
     result = in_pieces(found, fit) if is_for_pieces(fit, solver) else found(fit)
     warn_where_infinite(result.fitted.tensors, nan_policy == "propagate")
@@ -220,11 +219,11 @@ class Fit(NamedTuple):
         return replace(solution, value=self.free_of(leaves), active=active), (u, self.errors_of_t.sigma.expand(u.shape))
 
 
-def fit_of(ended: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | None, solver: Any) -> CurveFit:
+def fit_of(ended: Solved | Answered, fit: Fit, absolute_sigma: bool, loss: RobustLoss | None, solver: Any) -> CurveFit:
     """The solution of `fit.residual` with its covariance; `solver` as the user gave it."""
     solution, of_t = fit.of_parameters(ended.solution)
     points, loss = fit.points, loss_of(solver, loss)
-    batched = ended.statement.size is not None
+    batched = ended.is_batch
     free, division = Parameters.of(solution.value, int(batched)), fit.division
     recipe = {
         "model": fit.model,
@@ -242,7 +241,7 @@ def fit_of(ended: Solved, fit: Fit, absolute_sigma: bool, loss: RobustLoss | Non
         "mode": ended.jacobian_mode,
     }
     vector = free.vector(solution.value)
-    limits = limits_of(ended.statement, vector, len(free.shapes))
+    limits = limits_of(ended.statement, vector, len(free.shapes)) if isinstance(ended, Solved) else ()
 
     def fitted(vector: Tensor, covariance: Tensor, of_t: tuple[Tensor, ...]) -> Fitted:
         return Fitted.of(points, division.held, vector, covariance, fit.t_dims, of_t, limits, **recipe)

@@ -1,20 +1,21 @@
-"""A prepared call that its native program answers alone: no plan, loop or comparison stands between them.
+"""A call that its native program answers alone: no plan, loop or statement stands between them.
 
 Of a fit of 32 points the program takes 10 µs; the way through plan and loop, which serves every other solve, takes 170.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mslsq.front.statement import Solved, Statement
+from mslsq.front.statement import Statement
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
-from mslsq.native.choice import is_switched_off
+from mslsq.native.choice import is_recorded_elsewhere, is_switched_off
 from mslsq.native.one_solve import SolvedOne
-from mslsq.private import forward_level_is_open
+from mslsq.private import forward_level_is_open, transforms_are_active
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Solution, Status
 from mslsq.solvers import Solver
@@ -22,11 +23,21 @@ from mslsq.solvers.planning import is_watched
 from mslsq.solvers.whole_solves import program_in_use
 
 
+class Found(NamedTuple):
+    """What the program has found."""
+
+    solution: Solution
+    storages: Values
+    """(1, count, storage) of every unknown."""
+    interrupted: bool
+    """By a KeyboardInterrupt?"""
+
+
 @dataclass(frozen=True, eq=False)
 class Direct:
-    """The way to the native program of one problem."""
+    """The way to the native program of one problem. Holds no tensor of the user's."""
 
-    statement: Statement
+    in_users_form: Callable[[Values], Any]
     solver: Solver
     plan: Plan
     shapes: tuple[tuple[int, ...], ...]
@@ -41,13 +52,13 @@ class Direct:
             return None
         if solver.trace == "never" or solver.native == "never" or not plan.is_on_cpu:
             return None
-        storages = tuple([x[0] for x in statement.values])
-        value = statement.in_users_form(storages)
+        storages, in_users_form = tuple([x[0] for x in statement.values]), statement.in_users_form
+        value = in_users_form(storages)
         if len(storages) == 1 and type(value) is Tensor and value.numel() == storages[0].numel():
-            return Direct(statement, solver, plan, (value.shape,), is_value=True)
-        return Direct(statement, solver, plan, tuple([x.shape for x in storages]), is_value=False)
+            return Direct(in_users_form, solver, plan, (value.shape,), is_value=True)
+        return Direct(in_users_form, solver, plan, tuple([x.shape for x in storages]), is_value=False)
 
-    def solved(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Solved | None:
+    def found(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
         """The solution; None where it takes more than the program: derivatives, a word of warning, or PyTorch, because
         there is no program.
 
@@ -66,12 +77,14 @@ class Direct:
         found = program.solve_one(starts, inputs, self.solver.max_steps, self.shapes)
         if not found.first_gradient_norm and self.solver.max_steps and self.solver.early_stop:
             return None
-        value = found.values[0] if self.is_value else self.statement.in_users_form(found.values)
-        solution = Solution.completed_later(value, lambda: _figures(found))
-        if found.interrupted:
-            self.statement.heed_interrupt(solution, self.solver)
+        value = found.values[0] if self.is_value else self.in_users_form(found.values)
         storages = tuple([x.view(start.shape) for x, start in zip(found.values, starts, strict=True)])
-        return Solved(self.statement, solution, storages, self.plan, self.solver, inputs)
+        return Found(Solution.completed_later(value, lambda: _figures(found)), storages, found.interrupted)
+
+
+def is_plain() -> bool:
+    """Is a call its own: no transform around it, and nothing that records it?"""
+    return not transforms_are_active() and not is_recorded_elsewhere()
 
 
 def _figures(found: SolvedOne) -> dict[str, Any]:

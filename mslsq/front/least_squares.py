@@ -6,6 +6,7 @@ from typing import Any
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.outer import solved
+from mslsq.front.repeated import solved_residual
 from mslsq.front.residual_statement import stated_residual
 from mslsq.losses import RobustLoss
 from mslsq.solvers import Solver
@@ -67,14 +68,9 @@ def least_squares(
     >>> solution.value
     tensor([ 2.0000, -1.5000,  0.3000], dtype=torch.float64)
     """
-    stated = stated_residual(
-        *(residual, x0, args),
-        jac=jac,
-        has_aux=has_aux,
-        in_dims=in_dims,
-        loss=loss,
-        bounds=bounds,
-        project_start=project_start,
-    )
+    options = {"jac": jac, "in_dims": in_dims, "loss": loss, "bounds": bounds, "project_start": project_start}
+    if not has_aux:
+        return solved_residual(residual, x0, args, solver, adjoint, **options).solution
+    stated = stated_residual(residual, x0, args, has_aux=True, **options)
     solution = solved(stated.statement, solver, adjoint, has_costs=False).solution
-    return (solution, stated.aux(solution.value)) if has_aux else solution
+    return solution, stated.aux(solution.value)

@@ -17,6 +17,8 @@ class Kept(NamedTuple):
     """The states in which it was called."""
     families: "Known"
     """What is known of terms of the same code, in the states that it has had."""
+    calls: list[Any]
+    """What is known of calls like those before (`front.repeated`)."""
 
 
 class Known(OrderedDict[Hashable, Any]):
@@ -40,9 +42,9 @@ def kept_for(owner: Any) -> Kept:
     """What is kept for this object; nothing where it is neither hashable nor weakly referable."""
     try:
         known = _KEPT.get(owner)
-        return _KEPT.setdefault(owner, Kept(PlanCache(), Changes(), Known())) if known is None else known
+        return _KEPT.setdefault(owner, Kept(PlanCache(), Changes(), Known(), [])) if known is None else known
     except TypeError:
-        return Kept(PlanCache(), Changes(), Known())
+        return Kept(PlanCache(), Changes(), Known(), [])
 
 
 def kept_for_callable(function: Callable[..., Any]) -> Kept:

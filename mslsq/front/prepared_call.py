@@ -9,13 +9,11 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.adjoint import Adjoint, Implicit, solve_system
 from mslsq.front.batching import is_whole
-from mslsq.front.direct import Direct
+from mslsq.front.direct import Direct, is_plain
 from mslsq.front.outer import stated_for
 from mslsq.front.residual_statement import StatedResidual
-from mslsq.front.statement import Solved, Statement
+from mslsq.front.statement import Solved, Statement, heed_interrupt
 from mslsq.linearize.blocks import Values
-from mslsq.native.choice import is_recorded_elsewhere
-from mslsq.private import transforms_are_active
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
 from mslsq.solvers import LevenbergMarquardt, Solver
 from mslsq.solvers.outer import OuterSolver
@@ -90,7 +88,7 @@ class Prepared(Generic[Kind]):
         """The result for these arguments."""
         leaves = self._checked(arguments)
         self._calls += 1
-        if self._fixed is None or self._calls % CHECKED_EVERY == 1 or not _is_plain():
+        if self._fixed is None or self._calls % CHECKED_EVERY == 1 or not is_plain():
             return self._looked_at(arguments)
         fixed, count = self._fixed, len(leaves)
         inputs = tuple([dict(held) for held in fixed.held])
@@ -99,10 +97,14 @@ class Prepared(Generic[Kind]):
                 inputs[term][name] = leaf if axis is None else leaf.movedim(axis, 0)
         bounds = fixed.statement.bounds
         starts = bounds.projected(fixed.statement.system, self._starts(fixed.statement, arguments[0]))
-        solved = None if fixed.direct is None else fixed.direct.solved(starts, inputs)
-        if solved is None:
-            found = solve_system(fixed.task, starts, inputs, bounds.tensors, self._adjoint)
-            solved = fixed.statement.given_back(found, fixed.task.solver, inputs)
+        solver, direct = fixed.task.solver, fixed.direct
+        found = None if direct is None else direct.found(starts, inputs)
+        if found is None or direct is None:
+            system = solve_system(fixed.task, starts, inputs, bounds.tensors, self._adjoint)
+            return self._result(None, fixed.statement.given_back(system, solver, inputs), arguments)
+        if found.interrupted:
+            heed_interrupt(found.solution, solver)
+        solved = Solved(fixed.statement, found.solution, found.storages, direct.plan, solver, inputs)
         return self._result(None, solved, arguments)
 
     def _looked_at(self, arguments: tuple[Any, ...]) -> Any:
@@ -116,11 +118,11 @@ class Prepared(Generic[Kind]):
         if self._key_of(statement, solver) != self._key:
             raise HiddenStateError(_changed())
         solved = statement.solved(solver, self._adjoint)
-        if self._fixed is not None and _is_plain():
+        if self._fixed is not None and is_plain():
             pinned = self._fixed.task.pinned
             if pinned is not None and pinned.plan.plain is not solved.plan.plain:
                 raise HiddenStateError(_changed())
-        if _is_plain() and not solved.plan.changes_unseen and not solved.plan.execution.why_eager:
+        if is_plain() and not solved.plan.changes_unseen and not solved.plan.execution.why_eager:
             self._fixed = self._fixed_by(statement, solved, own)
         return self._result(state, solved, arguments)
 
@@ -186,11 +188,6 @@ def _refuse(number: int, leaf: Any, expected: Any) -> None:
         if given != was:
             raise error(f"{where} is {given}; the solve was prepared for {was}. Prepare one for each.")
     raise ShapeError(f"{where} has strides {leaf.stride()}; the solve was prepared for {stride}: use .contiguous().")
-
-
-def _is_plain() -> bool:
-    """Is the call its own: no transform around it, and nothing that records it?"""
-    return not transforms_are_active() and not is_recorded_elsewhere()
 
 
 def _changed() -> str:

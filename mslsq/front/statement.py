@@ -25,6 +25,9 @@ from mslsq.solvers.planning import Task
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.validation import instance_of
 
+RESIDUAL_AND_JACOBIAN = "residual and Jacobian"
+"""The graph of both at the solution of a single term."""
+
 
 class SolveInterrupted(KeyboardInterrupt):
     """A solve was interrupted during its steps; `solution` is the best point so far, in the form of the start."""
@@ -93,19 +96,20 @@ class Statement:
         active = self.entries_in_users_form(found.active) if self.bounds.of else ()
         found = replace(found, value=self.in_users_form(found.value), active=active)
         if system.interrupted:
-            self.heed_interrupt(found, solver)
+            heed_interrupt(found, solver)
         return Solved(self, found, storages, plan, solver, inputs)
 
-    def heed_interrupt(self, found: Solution, solver: Solver) -> None:
-        """Of a solve that a KeyboardInterrupt has ended, with its best point.
 
-        Raises:
-            SolveInterrupted: the solver is not to return then.
-        """
-        if solver.on_interrupt == "raise":
-            if transforms_are_active():
-                raise KeyboardInterrupt  # under a transform a solution means nothing outside
-            raise SolveInterrupted(found)
+def heed_interrupt(found: Solution, solver: Solver) -> None:
+    """Of a solve that a KeyboardInterrupt has ended, with its best point.
+
+    Raises:
+        SolveInterrupted: the solver is not to return then.
+    """
+    if solver.on_interrupt == "raise":
+        if transforms_are_active():
+            raise KeyboardInterrupt  # under a transform a solution means nothing outside
+        raise SolveInterrupted(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +125,14 @@ class Solved:
     inputs: tuple[dict[str, Tensor], ...]
 
     @property
+    def is_batch(self) -> bool:
+        """Was more than one problem asked for?"""
+        return self.statement.size is not None
+
+    @property
     def jacobian_mode(self) -> Mode:
         """How a single term was differentiated: what works for its residual works for what it is made of."""
-        way = self.plan.ways.get(0)
-        return "forward" if way is None or way.jacobian is None else way.jacobian
+        return jacobian_mode_of(self.plan)
 
     def residual_and_jacobian(self) -> tuple[Float[Tensor, "batch rows"], Float[Tensor, "batch rows columns"]]:
         """Of a single term at the solution, before any loss, differentiated as the solve has differentiated it; both
@@ -139,5 +147,11 @@ class Solved:
                 residual, jacobian = block.linearizations(*at)
         else:
             run = self.plan.execution.run
-            residual, jacobian = run("residual and Jacobian", self.solver.execution, block.linearizations, *at)
+            residual, jacobian = run(RESIDUAL_AND_JACOBIAN, self.solver.execution, block.linearizations, *at)
         return residual[0].movedim(-1, 0), jacobian[0].movedim(-1, 0)
+
+
+def jacobian_mode_of(plan: Plan) -> Mode:
+    """How a single term was differentiated."""
+    way = plan.ways.get(0)
+    return "forward" if way is None or way.jacobian is None else way.jacobian

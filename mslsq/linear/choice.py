@@ -11,6 +11,7 @@ from mslsq.linear.independent_kinds import blocks_of, independent_kinds
 from mslsq.linear.iterative import ConjugateGradient
 from mslsq.linear.linear_solver import LinearSolver
 from mslsq.linear.schur import Schur
+from mslsq.linear.schur.reduced import dense_nanoseconds
 from mslsq.linear.sparse import SparseCholesky
 from mslsq.linear.storage import Storage
 from mslsq.linear.stored_blocks import StoredBlocks
@@ -35,16 +36,39 @@ BATCH = 500_000
 """Numbers in the dense matrices of a batch (4 MB in float64) from which it is looked whether blocks are faster."""
 
 
-def blocks_are_faster(structure: BlockStructure) -> bool:
-    """Is a matrix small enough to be dense factored faster by its blocks, where there is a batch of them on a CPU?
+AROUND_BLOCKS = 1e5
+"""Nanoseconds of Python around the five operators of a step by blocks, on any instruction set..."""
+
+FORMED_DENSE = 2.0
+"""... and of forming a dense matrix and adding to its diagonal, per number of it."""
+
+
+def blocks_are_faster(structure: BlockStructure, batch: int) -> bool:
+    """Is a matrix small enough to be dense factored faster by its blocks, on a CPU?
 
     64 graphs of 24, 48, 96 SE(2) poses take 0.20, 0.55, 4.0 ms a step each with dense matrices, and 0.07, 0.09, 0.15 by
-    blocks; a single one takes the same either way.
+    blocks. Of a single graph of 30, 45, 60 poses (90, 135, 180 unknowns; the "choose" half of `benchmarks/
+    graph_families.py`) factorisation and solve take 0.05, 0.11, 0.17 ms dense and 0.04, 0.05, 0.06 by blocks, whose
+    operators cost 0.1 of Python: from about 140 unknowns on blocks are faster.
     """
-    if not available() or 4 * structure.num_values > 3 * structure.num_unknowns**2:  # one full block is dense
+    n = structure.num_unknowns
+    if not available() or 4 * structure.num_values > 3 * n**2:  # one full block is dense
         return False
     by_blocks = structure.elimination.nanoseconds + 10 * structure.num_values
-    return by_blocks < DENSE_NANOSECONDS * structure.num_unknowns**2
+    if batch == 1:
+        return by_blocks + AROUND_BLOCKS < _single_dense_nanoseconds(n)
+    return by_blocks < DENSE_NANOSECONDS * n**2
+
+
+def worth_looking_for_blocks(size: int, components: int, batch: int) -> bool:
+    """May a dense system of this size be solved faster by its blocks, so that its structure is worth an analysis?"""
+    if components != 1:
+        return False
+    return batch * size**2 >= BATCH if batch > 1 else _single_dense_nanoseconds(size) > AROUND_BLOCKS
+
+
+def _single_dense_nanoseconds(n: int) -> float:
+    return dense_nanoseconds(n) + FORMED_DENSE * n**2
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from mslsq.private import enter_directly
+
 _LIBRARY = torch.library.Library("mslsq", "DEF")
 
 
@@ -20,6 +22,7 @@ class Registered:
         _LIBRARY.define(name + torch.library.infer_schema(function, mutates_args=()))
         _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
         self._overload = getattr(torch.ops.mslsq, name).default
+        enter_directly(self._overload, function)
 
     def __call__(self, *args: Any) -> Any:
         return self._overload(*args)

@@ -14,7 +14,7 @@ from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIss
 
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.manifolds.validation import unchecked
-from mslsq.private import outside_of_transforms
+from mslsq.private import gradients, outside_of_transforms
 from mslsq.problem.system import Inputs
 from mslsq.tracing.operators import Composed
 
@@ -37,6 +37,18 @@ def residual(block: BlockTerm, storages: Storages, inputs: Inputs) -> Float[Tens
     """The weighted residual of one block."""
     with plain_python():
         return block.residual_of_block(storages, inputs).detach()
+
+
+def residuals(block: BlockTerm, lanes: Sequence[tuple[Storages, Inputs]]) -> list[Float[Tensor, "rows"] | None]:
+    """The weighted residuals of several lanes; None of one with a matrix that cannot be factored."""
+    found: list[Tensor | None] = []
+    with plain_python():
+        for storages, inputs in lanes:
+            try:
+                found.append(block.residual_of_block(storages, inputs).detach())
+            except LinAlgError:
+                found.append(None)
+    return found
 
 
 def pullback(
@@ -66,9 +78,9 @@ def pullbacks(
         ]
         residuals = [one[0] for one in evaluated if one is not None and one[0].requires_grad]
         try:
-            gradients = _gradients(residuals, tangents, u)
+            derivatives = _derivatives(residuals, tangents, u)
         except RuntimeError:  # an operator without a derivative in reverse mode
-            gradients = None
+            derivatives = None
     results: list[tuple[Tensor | None, Tensor | None]] = []
     for number, one in enumerate(evaluated):
         if one is None:
@@ -78,7 +90,7 @@ def pullbacks(
         if not r.requires_grad:
             gradient = u.new_zeros(sum(block.tangents)) if has_derivative else None
         else:
-            gradient = None if gradients is None else gradients[number]
+            gradient = None if derivatives is None else derivatives[number]
         results.append((r.detach(), gradient))
     return results
 
@@ -110,14 +122,18 @@ def _evaluated(block: BlockTerm, moved: Storages, storages: Storages, inputs: In
             return block.residual_of_block(storages, inputs).detach(), False
 
 
-def _gradients(
+def _derivatives(
     residuals: Sequence[Tensor], tangents: Sequence[Tensor], u: Float[Tensor, "rows"]
 ) -> Float[Tensor, "lanes tangent"]:
     """uᵀ∂r of every lane's residual in its joint tangent."""
-    if not residuals:
-        return torch.cat([torch.zeros_like(at) for at in tangents], 1)
+    return torch.cat(pulled(residuals, tangents, u), 1)
+
+
+def pulled(residuals: Sequence[Tensor], tangents: Sequence[Tensor], u: Float[Tensor, "rows"]) -> list[Tensor]:
+    """Σ uᵀ∂r of these residuals in every tangent; zeros where none depends on it."""
     cotangents = [u.to(r.dtype) for r in residuals]
-    return torch.cat(torch.autograd.grad(residuals, tangents, cotangents, allow_unused=True, materialize_grads=True), 1)
+    found = gradients(residuals, tangents, cotangents) if residuals else [None] * len(tangents)
+    return [torch.zeros_like(at) if g is None else g for g, at in zip(found, tangents, strict=True)]
 
 
 def hessian_product(
@@ -156,7 +172,7 @@ def directional_difference(
 def _gradient(output: Tensor, at: Tensor, u: Tensor) -> Tensor:
     if not output.requires_grad:
         return torch.zeros_like(at)
-    return torch.autograd.grad(output, at, u.to(output.dtype), allow_unused=True, materialize_grads=True)[0]
+    return pulled([output], [at], u)[0]
 
 
 def irregular(size: int, like: Tensor, phase: float = 0.0) -> Float[Tensor, "size"]:

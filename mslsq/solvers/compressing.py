@@ -218,7 +218,7 @@ def _placed(solver: Solver, block: BlockTerm, compressed: CompressedPlan) -> Pla
         ends = np.cumsum([0, *tangents])
         pieces = tuple(np.arange(start, stop) for start, stop in pairwise(ends))
         pattern = Pattern(analyze(np.ones(n, np.int64), *compressed.lower, device=device), pieces)
-        if wanted or blocks_are_faster(pattern.structure):
+        if wanted or blocks_are_faster(pattern.structure, block.batch):
             structure = _numbered(np.zeros(n, np.int64), tangents, device)
         else:
             pattern = None

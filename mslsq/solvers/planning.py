@@ -223,7 +223,7 @@ def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Pl
         pattern = pattern_of(task.system, whole)
         kinds = pattern.kinds(task.system)
         if not wanted:
-            sparse = blocks_are_faster(pattern.structure)
+            sparse = blocks_are_faster(pattern.structure, task.batch)
         else:
             sparse = on_cpu or task.solver.is_sparse_anywhere(pattern.structure, kinds)
         structure, pattern = (whole, pattern) if sparse else (structure, None)

@@ -248,13 +248,12 @@ def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> Histor
     longer than the longest solve."""
     taken, kinds, batch = len(records), len(Record._fields) - 1, len(num_steps)
     figures = torch.stack([figure for record in records for figure in record[:kinds]]).view(taken, kinds, batch)
-    accepted = torch.stack([record.accepted for record in records], 1)
-    columns = list(figures.permute(1, 2, 0).unbind())
+    figures, accepted = figures.permute(1, 2, 0), torch.stack([record.accepted for record in records], 1)
     if taken > 1:  # the start is every problem's
         used = torch.arange(taken, device=num_steps.device) <= num_steps[:, None]
-        columns, accepted = [torch.where(used, column, torch.nan) for column in columns], accepted & used
+        figures, accepted = torch.where(used, figures, torch.nan), accepted & used
     rest = (0, max_steps + 1 - taken if batch <= WITH_WHOLE_HISTORY else 0)
-    cost, gradient_norm, step_norm, damping = (pad(column, rest, value=torch.nan) for column in columns)
+    cost, gradient_norm, step_norm, damping = pad(figures, rest, value=torch.nan).unbind()
     return History(cost, gradient_norm, step_norm, damping, pad(accepted, rest, value=False))
 
 

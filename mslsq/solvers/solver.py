@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mslsq.linear import Cholesky, LinearSolver, SparseCholesky, UnrolledCholesky
 from mslsq.linear.block_structure import BlockStructure
-from mslsq.linear.choice import BATCH, AutomaticSparse, eliminating
+from mslsq.linear.choice import AutomaticSparse, eliminating, worth_looking_for_blocks
 from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.linearizer import Linearization
 from mslsq.linearize.trace import Wish
@@ -200,8 +200,8 @@ class Solver:
         return size > 0 and not self.linear_solver.storage.is_dense  # where all is held fixed: no blocks
 
     def may_want_sparse(self, size: int, components: int, batch: int) -> bool:
-        """Is it worth looking whether a batch of smaller ones is solved faster by their blocks?"""
-        return self.linear_solver == "auto" and components == 1 and batch * size**2 >= BATCH and batch > 1
+        """Is it worth looking whether smaller ones are solved faster by their blocks?"""
+        return self.linear_solver == "auto" and worth_looking_for_blocks(size, components, batch)
 
     @property
     def is_matrix_free(self) -> bool:

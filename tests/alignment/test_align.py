@@ -7,7 +7,7 @@ import pytest
 import scipy.ndimage
 import torch
 
-from mslsq.alignment import AlignmentOptionError, MapStatus, align, starts, synthetic
+from mslsq.alignment import AlignmentOptionError, MapStatus, align, grids, synthetic
 from mslsq.alignment.metrics import corner_error
 
 EYE = torch.eye(3, dtype=torch.float64)
@@ -310,7 +310,7 @@ def test_wide_searches_and_heavy_noise(name, degrees, scale, shift, noise, withi
     base = (base - base.min()) / (base.max() - base.min())
     middle = (127.5, 127.5)
     target = (127.5 + shift[0], 127.5 + shift[1])
-    truth = starts.similarity_about(middle, target, np.deg2rad(degrees), scale, EYE)
+    truth = grids.similarity_about(middle, target, np.deg2rad(degrees), scale, EYE)
     left, top = (base.shape[1] - 256) // 2, (base.shape[0] - 256) // 2
     random = np.random.default_rng(0)
     reference = base[top : top + 256, left : left + 256] + noise * random.standard_normal((256, 256))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.alignment import align, candidates, estimate, metrics, models, passes, pyramid, refine, sampling, starts
+from mslsq.alignment import align, candidates, estimate, grids, metrics, models, passes, pyramid, refine, sampling
 from mslsq.alignment.descent import descend, step_matrix
 from mslsq.alignment.estimate import Estimate, PairLevel
 from mslsq.alignment.metrics import corner_error, project
@@ -139,7 +139,7 @@ def test_what_is_seen_is_the_spline_where_both_hold_data(size):
     matrix = warp_of(models.Homography, size).matrix()
     values, valid = passes.seen(level, matrix)
     pixels = project(matrix, level.points) * level.to_level[0] + level.to_level[1:]
-    assert torch.equal(valid, level.known & starts.inside(pixels, level.moving.mask))
+    assert torch.equal(valid, level.known & grids.inside(pixels, level.moving.mask))
     expected = torch.func.vmap(sampling.sample, in_dims=(None, 0), out_dims=1)(
         level.moving.coefficients, torch.nan_to_num(pixels)
     )

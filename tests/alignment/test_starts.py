@@ -7,7 +7,7 @@ import pytest
 import scipy.ndimage
 import torch
 
-from mslsq.alignment import pyramid, starts, synthetic
+from mslsq.alignment import grids, pyramid, shifts, starts, synthetic
 from mslsq.alignment.metrics import corner_error
 
 
@@ -20,7 +20,7 @@ def level(image, mask=None, levels=1):
 def turned_pair(name, angle, scale, x, y, size=256, levels=3):
     """Levels of a raster and of it turned, and the true matrix in pixels of that level."""
     base = scipy.ndimage.gaussian_filter(synthetic.base_raster(name), 0.8)
-    transform = starts.similarity_about(
+    transform = grids.similarity_about(
         ((size - 1) / 2, (size - 1) / 2),
         ((size - 1) / 2 + x, (size - 1) / 2 + y),
         angle,
@@ -49,8 +49,8 @@ def test_masked_correlation_equals_the_direct_sum_at_every_shift():
     mask_a, mask_b = (torch.rand(t.shape, generator=random) > 0.2 for t in (a, b))
     reference = pyramid.Level(a[None], mask_a, 1)
     known = torch.where(mask_b, b, torch.zeros_like(b))
-    a = starts._whitened(reference)
-    scores = starts.shift_scores(reference, known[None], mask_b[None].double(), 0.3)[0]
+    a = shifts.whitened(reference)
+    scores = shifts.shift_scores(reference, known[None], mask_b[None].double(), 0.3)[0]
     smaller = min(int(mask_a.sum()), int(mask_b.sum()))
     for dx, dy in [(0, 0), (2, -1), (-3, 2), (1, 1)]:
         left, right = [], []
@@ -104,7 +104,7 @@ def test_points_between_pixels_need_all_their_neighbours():
     mask = torch.ones(4, 5, dtype=torch.bool)
     mask[1, 2] = False
     points = torch.tensor([[0.0, 0.0], [4.0, 3.0], [4.1, 3.0], [1.5, 1.0], [2.0, 0.5], [3.0, 1.0], [float("nan"), 0.0]])
-    assert starts.inside(points, mask).tolist() == [True, True, False, False, False, True, False]
+    assert grids.inside(points, mask).tolist() == [True, True, False, False, False, True, False]
 
 
 def test_constant_maps_give_candidates_and_no_error():

@@ -53,6 +53,21 @@ def test_a_change_that_the_start_hides_is_seen_at_the_solution(solver):
         assert torch.allclose(solution.value, (basis @ y / (basis @ basis))[None], rtol=1e-8)
 
 
+@pytest.mark.parametrize("native", ["never", "wait"])
+def test_a_change_of_the_derivative_alone_is_seen(native, monkeypatch):
+    """The residual is the same for every share; what is called its derivative is not."""
+    dropped, box = count_drops(monkeypatch), Box(0.0)
+
+    def residual(p):
+        return torch.cat([p - 1, p - 3 - box() * (p - p.detach())])
+
+    solver = mslsq.LevenbergMarquardt(trace="always", native=native)
+    for share, changes in ((0.0, 0), (0.0, 0), (0.0, 0), (0.5, 1), (0.5, 1), (0.0, 2)):
+        box.put(share)
+        mslsq.least_squares(residual, torch.zeros(1, dtype=F64), solver=solver)
+        assert len(dropped) == changes
+
+
 def test_what_goes_stale_again_and_again_is_no_longer_recorded(capsys):
     residual, t, box = hidden_rate()
     y = 2 * torch.exp(-0.7 * t)

@@ -46,7 +46,7 @@ class Gathering:
 
     def attempt(self, fixed: int, moving: int, initial: Tensor | None = None, predicted: bool = False) -> Link:
         """Place one map on another, and keep the result unless a better one is known."""
-        link = Link.of(self.linker.link(fixed, moving, initial), predicted)
+        link = Link.of(self.linker.link(fixed, moving, initial, trusted=predicted), predicted)
         known = self.links.get(link.pair)
         if known is None or link.status < known.status:
             self.links[link.pair] = link

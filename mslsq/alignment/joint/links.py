@@ -36,7 +36,7 @@ _SENTENCES = {
     LinkStatus.CONTRADICTED: "Not used: other links place the two maps differently.",
 }
 
-UNDECIDED_ALONE: frozenset[MapStatus] = frozenset()
+UNDECIDED_ALONE: frozenset[MapStatus] = frozenset({MapStatus.AMBIGUOUS})
 """What `pairwise.place` says of a pair that it leaves open. Such a link carries no map; where other links put the two
 maps, the pair is asked again from there."""
 

@@ -43,7 +43,7 @@ def link_of(linker, poses, fixed, moving, error=0.0, ncc=0.95, status=MapStatus.
     warp = kind.from_matrix(own.from_pixels(between)).retract(step).matrix()
     covariance = 1e-8 * torch.eye(kind.tangent_dim, dtype=torch.float64)
     stages = [Stage(moving, 0, (SIDE, SIDE), "sim2", "l2", [rms], 0.5, ncc)]
-    placed = Placed(status, warp, torch.zeros(2).double(), covariance, ncc, ncc, 0.5, 0.01, stages, "")
+    placed = Placed(status, warp, torch.zeros(2).double(), covariance, ncc, ncc, float("nan"), 0.5, 0.01, stages, "")
     linked = Linked(fixed, moving, placed, own.to_pixels(warp), torch.tensor(gain), torch.tensor(0.0), 1.0)
     return Link.of(linked)
 

@@ -1,0 +1,169 @@
+"""Is the end of a search believed? Overlap, detail, convergence, and that no other placement fits as well."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import mslsq
+from mslsq.alignment.candidates import LATE_SIDE, search_level
+from mslsq.alignment.estimate import Estimate, PairLevel, judge
+from mslsq.alignment.evidence import Evidence, strongest
+from mslsq.alignment.models import MODELS, Frame
+from mslsq.alignment.options import Options
+from mslsq.alignment.pyramid import Level
+from mslsq.alignment.refine import Refined
+from mslsq.alignment.result import MapStatus, Stage
+from mslsq.alignment.rivals import Standing
+from mslsq.alignment.rivals import standing as standing_of
+from mslsq.alignment.uncertainty import corner_sigma, tangent_covariance
+
+COARSE = 3
+"""Halvings: where detail agrees on such a level alone, it is not noise that hides the finer one (averages of 64 pixels
+hold an eighth of it), and the residuals of the finest level say nothing of the error."""
+
+SURE = 3.0
+"""A lead of this, over all shifts, is not of chance: of 624 placements of maps without a match it was at most 2.3."""
+
+RELIEF = 0.4
+"""By so much less must the blocks agree then: noise as strong as the signal leaves them at 0.3."""
+
+UNFINISHED = (mslsq.Status.NON_FINITE, mslsq.Status.SINGULAR, mslsq.Status.MAX_STEPS)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two pyramids, standardised, and how one is to be placed on the other."""
+
+    reference: Sequence[Level]
+    moving: Sequence[Level]
+    levels: Sequence[PairLevel]
+    frame: Frame
+    options: Options
+    freedom: Float[Tensor, "2"]
+
+    def standing(self, matrix: Float[Tensor, "3 3"]) -> Standing:
+        """How far a placement (normalised) stands out from every other shift: on the level that starts are searched on,
+        and where it does not, on finer ones, which hold four times the detail and take four times as long."""
+        position = search_level(self.reference, self.moving)
+        best = self._standing_on(position, matrix)
+        while best.lead < self.options.min_lead and position > 0:
+            position -= 1
+            if max(*self.reference[position].size, *self.moving[position].size) > LATE_SIDE:
+                break
+            best = max(best, self._standing_on(position, matrix), key=lambda standing: standing.lead)
+        return best
+
+    def _standing_on(self, position: int, matrix: Float[Tensor, "3 3"]) -> Standing:
+        reference, moving = self.reference[position], self.moving[position]
+        shrink = torch.diag(matrix.new_tensor([reference.factor, reference.factor, 1.0]))
+        pixels = torch.linalg.inv(shrink) @ self.frame.to_pixels(matrix) @ shrink
+        return standing_of(reference, moving, pixels, 0.5 * self.options.min_overlap)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The result for one pair; in the standardised values that the pair was given in."""
+
+    status: MapStatus
+    warp: Float[Tensor, "3 3"]
+    value: Float[Tensor, "2"]
+    covariance: Float[Tensor, "tangent tangent"]
+    ncc: float
+    detail: float
+    """The agreement of `evidence`; NaN where it was not asked."""
+    lead: float
+    """Of `rivals`; NaN where it was not asked."""
+    overlap: float
+    corner_sigma: float
+    stages: list[Stage]
+    reason: str
+
+
+NAN = float("nan")
+
+
+def refused(
+    pair: Pair,
+    estimate: Estimate,
+    stages: list[Stage],
+    status: MapStatus,
+    why: str = "",
+    detail: float = NAN,
+    lead: float = NAN,
+) -> Placed:
+    """A placement that is not believed, with the reason in words."""
+    tangent = MODELS[pair.options.model].tangent_dim
+    covariance = estimate.matrix.new_full((tangent, tangent), NAN)
+    reason = f"{status.sentence} {why}".rstrip()
+    found = estimate.ncc, detail, lead, estimate.overlap
+    return Placed(status, estimate.matrix, estimate.value, covariance, *found, NAN, stages, reason)
+
+
+def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage]) -> Placed:
+    """The estimate with how well it is determined, or why it is not believed. `leader` is the solve it came from."""
+    estimate = judge(estimate, pair.levels[0])
+    if estimate.overlap < pair.options.min_overlap:
+        why = f"(The best found overlaps {estimate.overlap:.0%}, {pair.options.min_overlap:.0%} is asked.)"
+        return refused(pair, estimate, stages, MapStatus.NO_OVERLAP, why)
+    standing = pair.standing(estimate.matrix) if pair.options.searches and pair.options.min_lead > 0 else None
+    sure = standing is not None and standing.lead >= SURE
+    found, suffices = strongest(pair.levels, estimate.matrix, pair.options.min_detail - (RELIEF if sure else 0.0))
+    ahead = NAN if standing is None else standing.lead
+    doubt = _doubt(pair.options, estimate, leader, found, suffices) or _rivalry(standing, pair.options.min_lead)
+    if doubt is not None:
+        return refused(pair, estimate, stages, *doubt, found.agreement, ahead)
+    covariance, sigma, reason = _precision(pair, estimate, leader, found)
+    figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
+    return Placed(MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance, *figures, stages, reason)
+
+
+def _doubt(
+    options: Options, estimate: Estimate, leader: Refined, found: Evidence, suffices: bool
+) -> tuple[MapStatus, str] | None:
+    """What speaks against a placement by itself: its detail, or a solve without an end."""
+    if estimate.ncc < options.min_ncc or not suffices:
+        why = (
+            f"(The best found, over an overlap of {estimate.overlap:.0%}, has {estimate.ncc:.2f}, and "
+            f"{found.agreement:.2f} in the detail of its {found.blocks} strongest blocks; {options.min_ncc:.2f} and "
+            f"{found.asked(options.min_detail):.2f} are asked.)"
+        )
+        return MapStatus.LOW_CORRELATION, why
+    # To half of a sample of a coarse level, the place where the steps ran out on the finest is as good as its minimum.
+    enough = found.position >= COARSE and leader.status == mslsq.Status.MAX_STEPS
+    if leader.status in UNFINISHED and not enough:
+        return MapStatus.NOT_CONVERGED, leader.status.sentence
+    return None
+
+
+def _rivalry(standing: Standing | None, least: float) -> tuple[MapStatus, str] | None:
+    """What other placements say against it, where they were asked."""
+    if standing is None or standing.lead >= least:
+        return None
+    x, y = standing.shift
+    why = (
+        f"(Moved by ({x:.0f}, {y:.0f}) px the map scores {standing.rival:.2f}, here {standing.score:.2f}: a lead of "
+        f"{standing.lead:.2f}; {least:.2f} is asked.)"
+    )
+    return MapStatus.AMBIGUOUS, why
+
+
+def _precision(
+    pair: Pair, estimate: Estimate, leader: Refined, found: Evidence
+) -> tuple[Float[Tensor, "tangent tangent"], float, str]:
+    """Covariance, standard error of the corners, and what is to be said of them."""
+    # A solve that ended no better than it began was taken back: its normal equations are of another place.
+    normal = leader.normal if leader.estimate.matrix is estimate.matrix else None
+    covariance = tangent_covariance(estimate, pair.levels[0], pair.options, pair.freedom, normal)
+    sigma, reason = corner_sigma(estimate, covariance, pair.frame, pair.options.model), MapStatus.ALIGNED.sentence
+    if found.position < COARSE:
+        return covariance, sigma, reason
+    size = pair.levels[found.position].factor
+    least = max(0.5 * size / sigma, 1.0)
+    reason += (
+        f" Only detail of {size} px and more agrees, as in maps that have drifted: the standard error is at least half "
+        "of that."
+    )
+    return covariance * least**2, sigma * least, reason

@@ -1,0 +1,48 @@
+"""Pixels of a raster as points, and the matrices that move them."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def pixel_grid(height: int, width: int, like: Tensor) -> Float[Tensor, "n 2"]:
+    """All pixel centres (x, y), row by row."""
+    y, x = torch.meshgrid(
+        torch.arange(height, dtype=like.dtype, device=like.device),
+        torch.arange(width, dtype=like.dtype, device=like.device),
+        indexing="ij",
+    )
+    return torch.stack([x.reshape(-1), y.reshape(-1)], -1)
+
+
+def inside(points: Float[Tensor, "n 2"], mask: Bool[Tensor, "height width"]) -> Bool[Tensor, " n"]:
+    """Do all four pixels around each point exist and hold data? False for points that are not finite."""
+    height, width = mask.shape
+    x, y = points[:, 0], points[:, 1]
+    # A point within 1e-6 px of the last pixel centre counts: rounding must not cost a border of an exact crop.
+    slack = 1e-6
+    within = (x >= -slack) & (y >= -slack) & (x <= width - 1 + slack) & (y <= height - 1 + slack)
+    safe = torch.where(within[:, None], points, torch.zeros_like(points))
+    left, top = (
+        (safe[:, 0] + slack).floor().long().clamp(0, width - 1),
+        (safe[:, 1] + slack).floor().long().clamp(0, height - 1),
+    )
+    right = (safe[:, 0] - slack).ceil().long().clamp(0, width - 1)
+    bottom = (safe[:, 1] - slack).ceil().long().clamp(0, height - 1)
+    return within & mask[top, left] & mask[top, right] & mask[bottom, left] & mask[bottom, right]
+
+
+def translation(x: float, y: float, like: Tensor) -> Float[Tensor, "3 3"]:
+    """The matrix that adds (x, y)."""
+    return like.new_tensor([[1, 0, x], [0, 1, y], [0, 0, 1]])
+
+
+def similarity_about(
+    centre: tuple[float, float], target: tuple[float, float], angle: float, scale: float, like: Tensor
+) -> Float[Tensor, "3 3"]:
+    """Turn by `angle` (radians) and scale about `centre`, then move `centre` onto `target`."""
+    c, s = scale * math.cos(angle), scale * math.sin(angle)
+    (x, y), (tx, ty) = centre, target
+    return like.new_tensor([[c, -s, tx - c * x + s * y], [s, c, ty - s * x - c * y], [0, 0, 1]])

@@ -1,0 +1,241 @@
+"""A call like the one before: the native program of its solve answers it, and is compared with the user's Python.
+
+A statement, a plan and the loop around a program take 0.5 ms of Python to find out what the call before has found out.
+What a call has shown to hold for every call like it is kept here, by the code of its residual: shapes, what the
+residual reads, the way to its program. What no call can show is compared in each, as every solve compares it
+(`solvers.witness`).
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq import pytree
+from mslsq.adjoint import Adjoint
+from mslsq.front.direct import Direct, Found, is_plain
+from mslsq.front.outer import solved
+from mslsq.front.plans import kept_for_callable
+from mslsq.front.residual_statement import stated_residual
+from mslsq.front.statement import RESIDUAL_AND_JACOBIAN, Solved, heed_interrupt, jacobian_mode_of
+from mslsq.linearize.derivatives import Mode
+from mslsq.linearize.plan import global_key, tensor_key
+from mslsq.linearize.trace import Wish
+from mslsq.problem.leaf import LeafSpace
+from mslsq.problem.system import residual_vector
+from mslsq.solution import Solution
+from mslsq.solvers.outer import OuterSolver
+from mslsq.solvers.solver import Solver
+from mslsq.solvers.witness_of_one import agrees, has_one_witness
+from mslsq.tracing.reading.inputs import Collected, collect
+from mslsq.tracing.reading.values import SCALARS, value_of
+
+KNOWN = 8
+"""Kinds of calls that are kept for one code: one front door may serve several models."""
+
+
+def solved_residual(
+    residual: Callable[..., Any],
+    x0: Any,
+    args: tuple[Any, ...],
+    solver: Solver | OuterSolver | None,
+    adjoint: Adjoint | None,
+    **options: Any,
+) -> "Solved | Answered":
+    """The solution of a residual, at once where the call is like one before.
+
+    Args:
+        options: those of `stated_residual`.
+
+    Raises:
+        ProblemError: something is wrong with the shapes, dtypes or arguments; the message says what.
+    """
+    is_bare = not any(options.get(name) is not None for name in ("jac", "in_dims", "loss", "bounds"))
+    call = Repeated.of(residual, x0, args, solver, adjoint) if is_bare else None
+    answered = None if call is None else call.answered()
+    if answered is not None:
+        return answered
+    stated = stated_residual(residual, x0, args, **options)
+    ended = solved(stated.statement, solver, adjoint, has_costs=False)
+    if call is not None:
+        call.remember(ended, stated.callables.residual.collected)
+    return ended
+
+
+@dataclass(frozen=True, eq=False)
+class Repeated:
+    """A residual with a start and arguments, as a call gives them, without a Jacobian, a loss, bounds or a batch."""
+
+    residual: Callable[..., Any]
+    arguments: tuple[Any, tuple[Any, ...]]
+    """The start, and the arguments of the residual behind it."""
+    solver: Solver | OuterSolver | None
+    adjoint: Adjoint | None
+
+    @staticmethod
+    def of(
+        residual: Any, x0: Any, args: Any, solver: Solver | OuterSolver | None, adjoint: Adjoint | None
+    ) -> "Repeated | None":
+        """The call, where calls like it may be answered at once; None of others."""
+        if not callable(residual) or type(args) is not tuple or isinstance(solver, OuterSolver) or not is_plain():
+            return None
+        return Repeated(residual, (x0, args), solver, adjoint)
+
+    def answered(self) -> "Answered | None":
+        """The answer; None where this call is not known, or where it takes more than the program.
+
+        Raises:
+            SolveInterrupted: a KeyboardInterrupt has ended the solve.
+        """
+        kept = kept_for_callable(self.residual).calls
+        if not kept:
+            return None
+        collected = collect(self.residual)
+        known = next((one for one in tuple(kept) if one.is_like(self, collected)), None)
+        answered = None if known is None else known.answer(self, collected)
+        if known is None or answered is None:
+            return None
+        if not answered.is_right:
+            kept[:] = [one for one in kept if one is not known]
+            if answered.found.interrupted:
+                raise KeyboardInterrupt  # what was found is of a residual that has changed
+            return None
+        if answered.found.interrupted:
+            heed_interrupt(answered.solution, answered.solver)
+        return answered
+
+    def remember(self, solved: Solved, collected: Collected) -> None:
+        """Keep what a solve has shown of calls like this one."""
+        kept = kept_for_callable(self.residual).calls
+        direct = Direct.of(solved.statement, solved.solver, solved.plan) if has_one_witness(solved.plan) else None
+        if direct is None:
+            return
+        like = [one for one in kept if one.is_like(self, collected)]
+        if any(one.direct.plan is solved.plan for one in like):
+            return
+        known = Known.of(self, collected, direct, solved)
+        if known is not None:
+            kept[:] = [known, *(one for one in kept if one not in like)][:KNOWN]
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of calls like one before. Holds no tensor and no function of the user's."""
+
+    form: pytree.Form
+    kinds: list[Hashable]
+    """What every leaf of the arguments has in common with those of such a call."""
+    state: tuple[Hashable, ...]
+    """... and all else that it depends on."""
+    spaces: tuple[LeafSpace, ...]
+    """Of the leaves of the start."""
+    names: tuple[str, ...]
+    """What the leaves of the arguments behind the start, and then the tensors that the residual holds, are called
+    among the inputs; empty for what is no tensor."""
+    direct: Direct
+    wish: Wish
+
+    @staticmethod
+    def of(call: Repeated, collected: Collected, direct: Direct, solved: Solved) -> "Known | None":
+        form = pytree.Form(call.arguments)
+        if not form.fits(call.arguments):
+            return None
+        leaves = form.leaves(call.arguments)
+        if not all(isinstance(leaf, Tensor) or type(leaf) in SCALARS for leaf in leaves):
+            return None
+        (given,) = solved.statement.leaves
+        by_tensor = {id(leaf.tensor): leaf.name for leaf in given}
+        spaces = tuple(unknown.space for unknown in solved.statement.system.unknowns)
+        assert all(isinstance(space, LeafSpace) for space in spaces)
+        behind = [*leaves[len(spaces) :], *collected.tensors.values()]
+        names = tuple(by_tensor[id(leaf)] if isinstance(leaf, Tensor) else "" for leaf in behind)
+        if [name for name in names if name] != [leaf.name for leaf in given]:
+            return None  # one tensor in two places
+        kinds = [_kind(leaf) for leaf in leaves]
+        return Known(form, kinds, _state(call, collected), spaces, names, direct, solved.solver.execution)  # type: ignore[arg-type]
+
+    def is_like(self, call: Repeated, collected: Collected) -> bool:
+        """Does the call differ in nothing but numbers, and in what no key can hold?"""
+        if not self.form.fits(call.arguments) or _state(call, collected) != self.state:
+            return False
+        return all(_kind(leaf) == kind for leaf, kind in zip(self.form.leaves(call.arguments), self.kinds, strict=True))
+
+    def answer(self, call: Repeated, collected: Collected) -> "Answered | None":
+        """What the program answers to such a call; None where it takes more than the program."""
+        leaves, count = self.form.leaves(call.arguments), len(self.spaces)
+        starts = tuple([x.reshape(1, 1, -1) for x in leaves[:count]])
+        behind = (*leaves[count:], *collected.tensors.values())
+        inputs = {name: x for name, x in zip(self.names, behind, strict=True) if name}
+        found = self.direct.found(starts, (inputs,))
+        if found is None:
+            return None
+
+        def residual(storages: tuple[Tensor, ...]) -> Tensor:
+            shaped = zip(self.spaces, storages, strict=True)
+            x0 = [x if space.shape == x.shape else space.wrap(x) for space, x in shaped]
+            x, args = self.form.tree([*x0, *[_own(leaf) for leaf in leaves[count:]]])
+            if collected.tensors:
+                held = {name: _own(tensor) for name, tensor in collected.tensors.items()}
+                output = collected.applied(held, lambda function: function(x, *args))
+            else:
+                output = call.residual(x, *args)
+            return residual_vector(output)[0].to(starts[0].dtype)
+
+        is_right = agrees(self.direct.plan, self.wish, starts, found.storages, inputs, residual)
+        return Answered(call, self, found, inputs, is_right)
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """The solution of a call that a program has answered, with what `Solved` tells of other calls."""
+
+    call: Repeated
+    known: Known
+    found: Found
+    inputs: dict[str, Tensor]
+    is_right: bool
+    """Is what the program has solved the residual of this call?"""
+    is_batch: ClassVar[bool] = False
+
+    @property
+    def solution(self) -> Solution:
+        return self.found.solution
+
+    @property
+    def solver(self) -> Solver:
+        return self.known.direct.solver
+
+    @property
+    def jacobian_mode(self) -> Mode:
+        return jacobian_mode_of(self.known.direct.plan)
+
+    def residual_and_jacobian(self) -> tuple[Float[Tensor, "1 rows"], Float[Tensor, "1 rows columns"]]:
+        """At the solution."""
+        plan, solver = self.known.direct.plan, self.solver
+        graph = plan.execution.known(RESIDUAL_AND_JACOBIAN, self.known.wish)
+        if graph is None:
+            statement = stated_residual(self.call.residual, *self.call.arguments).statement
+            solved = Solved(statement, self.solution, self.found.storages, plan, solver, (self.inputs,))
+            return solved.residual_and_jacobian()
+        residual, jacobian = graph(self.found.storages, self.inputs)
+        return residual[0].movedim(-1, 0), jacobian[0].movedim(-1, 0)
+
+
+def _own(leaf: Any) -> Any:
+    """A tensor in memory of its own, as all that a residual is given: it may write there."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf.detach().clone() if leaf.requires_grad else leaf.clone()
+
+
+def _state(call: Repeated, collected: Collected) -> tuple[Hashable, ...]:
+    """All that a call depends on besides its arguments, but for what no key can hold."""
+    held = tuple([(name, tensor_key(x)) for name, x in collected.tensors.items()])
+    return collected.codes, collected.scalars, held, call.solver, call.adjoint, global_key()
+
+
+def _kind(leaf: Any) -> Hashable:
+    """What a leaf has in common with others: everything but the numbers in a tensor."""
+    return (type(leaf), tensor_key(leaf)) if isinstance(leaf, Tensor) else value_of(leaf, type(leaf))

@@ -1,0 +1,244 @@
+"""Calls like the one before: answered by their program at once, with all that a call notices otherwise."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+import mslsq
+from mslsq.front import plans, repeated
+from mslsq.front.repeated import Known
+from mslsq.linearize.agreement import NonDeterministicResidualError
+from tests.native.functions import NEEDS_COMPILER
+
+F64 = torch.float64
+pytestmark = NEEDS_COMPILER
+T = torch.linspace(0, 2, 20, dtype=F64)
+START = torch.tensor([1.0, -1.0, 0.0], dtype=F64)
+SOLVER = mslsq.LevenbergMarquardt(native="wait", trace="always")
+
+
+class Hidden:
+    """A number that no key of a plan can hold: the seed of a generator."""
+
+    def __init__(self, number):
+        self._generator = torch.Generator()
+        self.put(number)
+
+    def put(self, number):
+        self._generator.manual_seed(round(number * 2**40))
+
+    def __call__(self):
+        return self._generator.initial_seed() / 2**40
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """Whether each call was answered at once; nothing is known of calls before."""
+    monkeypatch.setattr(plans, "_KEPT", weakref.WeakKeyDictionary())
+    found, answered = [], repeated.Repeated.answered
+
+    def noted(self):
+        answer = answered(self)
+        found.append(answer is not None)
+        return answer
+
+    monkeypatch.setattr(repeated.Repeated, "answered", noted)
+    return found
+
+
+def decay(p, t, y):
+    return p[0] * torch.exp(p[1] * t) + p[2] - y
+
+
+def measured(seed):
+    noise = torch.randn(20, generator=torch.Generator().manual_seed(seed), dtype=F64)
+    return (1 + 0.1 * seed) * torch.exp(-1.3 * T) + 0.4 + 0.01 * noise
+
+
+def assert_same(found, expected):
+    torch.testing.assert_close(found.value, expected.value, rtol=1e-9, atol=1e-12)
+    for name in ("cost", "gradient_norm"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-6, atol=1e-9)
+    for name in ("status", "num_steps", "num_evaluations", "differentiable"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+    assert found.history.cost.shape == expected.history.cost.shape
+    assert type(found.value) is type(expected.value) and found.value.shape == expected.value.shape
+
+
+def test_other_numbers_are_answered_with_their_own_solution(answers):
+    for seed in range(4):
+        start = START + 0.1 * seed
+        found = mslsq.least_squares(decay, start, (T * (1 + 0.1 * seed), measured(seed)), solver=SOLVER)
+        python = mslsq.LevenbergMarquardt(native="never")
+        assert_same(found, mslsq.least_squares(decay, start, (T * (1 + 0.1 * seed), measured(seed)), solver=python))
+    assert answers[0:8:2] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("change", [1e-8, 0.5])
+def test_what_changes_unseen_is_noticed(answers, change):
+    hidden, y = Hidden(0.5), 2 * torch.exp(-0.7 * T)
+
+    def residual(p, y):
+        return p[0] * torch.exp(-hidden() * T) - y
+
+    for rate in (0.5, 0.5, 0.5 + change, 0.5 + change, 0.5 + change):
+        hidden.put(rate)
+        basis = torch.exp(-hidden() * T)
+        solution = mslsq.least_squares(residual, torch.zeros(1, dtype=F64), (y,), solver=SOLVER)
+        torch.testing.assert_close(solution.value, (basis @ y / (basis @ basis))[None], rtol=1e-11, atol=0)
+    assert answers[:3] == [False, True, False]
+
+
+def test_a_change_of_the_derivative_alone_is_noticed(answers):
+    hidden = Hidden(0.0)
+
+    def residual(p):
+        return torch.cat([p - 1, p - 3 - hidden() * (p - p.detach())])
+
+    for share in (0.0, 0.0, 0.5):
+        hidden.put(share)
+        mslsq.least_squares(residual, torch.zeros(1, dtype=F64), solver=SOLVER)
+    assert answers == [False, True, False]
+
+
+def test_a_residual_that_drifts_is_refused(answers):
+    hidden = Hidden(1.0)
+
+    def drifting(p):
+        hidden.put(hidden() + 0.5)
+        return torch.cat([p - hidden(), 0.1 * p])
+
+    with pytest.raises(NonDeterministicResidualError, match="drifting"):
+        for _ in range(4):
+            mslsq.least_squares(drifting, torch.zeros(2, dtype=F64), solver=SOLVER)
+
+
+def test_what_the_key_holds_is_another_call(answers):
+    """A closure's number, a default, the global settings, other shapes and other options."""
+
+    def made(power):
+        return lambda p, y: p[0] * torch.exp(p[1] * T) * power + p[2] - y
+
+    one, two = made(1.0), made(2.0)
+    first = mslsq.least_squares(one, START, (measured(0),), solver=SOLVER)
+    second = mslsq.least_squares(two, START, (measured(0),), solver=SOLVER)
+    torch.testing.assert_close(second.value[0], first.value[0] / 2, rtol=1e-6, atol=0)
+    again = mslsq.least_squares(made(1.0), START, (measured(0),), solver=SOLVER)
+    assert answers == [False, False, True]
+    torch.testing.assert_close(again.value, first.value, rtol=0, atol=0)
+    few = mslsq.LevenbergMarquardt(native="wait", trace="always", max_steps=1)
+    assert int(mslsq.least_squares(one, START, (measured(0),), solver=few).num_steps) == 1
+    strided = torch.stack([measured(0), measured(0)], 1)[:, 0]
+    torch.testing.assert_close(mslsq.least_squares(one, START, (strided,), solver=SOLVER).value, first.value)
+    assert answers[3:] == [False, False]
+
+
+def test_tensors_that_a_residual_holds_are_read_in_every_call(answers):
+    class Holding:
+        def __init__(self, y):
+            self.y = y
+
+        def __call__(self, p):
+            return decay(p, T, self.y)
+
+    holder = Holding(measured(0))
+    for seed in range(3):
+        holder.y = measured(seed)
+        expected = mslsq.least_squares(decay, START, (T, measured(seed)), solver=mslsq.LevenbergMarquardt())
+        found = mslsq.least_squares(holder, START, solver=SOLVER)
+        torch.testing.assert_close(found.value, expected.value, rtol=1e-6, atol=1e-9)
+    assert answers[1::2] == [False, True, True]
+
+
+def test_trees_and_numbers_are_arguments_like_others(answers):
+    def residual(p, data, power):
+        return {"r": p["a"] * torch.exp(p["b"] * data["t"]) ** power - data["y"]}
+
+    start = {"a": torch.tensor(1.0, dtype=F64), "b": torch.tensor([-1.0], dtype=F64)}
+    data = {"t": T, "y": 2 * torch.exp(-1.5 * T)}
+    for power in (1, 1, 2, 2):
+        found = mslsq.least_squares(residual, start, (data, power), solver=SOLVER)
+        torch.testing.assert_close(found.value["b"] * power, torch.tensor([-1.5], dtype=F64))
+        assert found.value["a"].shape == () and list(found.value) == ["a", "b"]
+    assert answers == [False, True, False, True]
+
+
+def test_derivatives_are_those_of_any_call(answers):
+    for _ in range(3):
+        mslsq.least_squares(decay, START, (T, measured(0)), solver=SOLVER)
+    y = measured(1).requires_grad_()
+    (gradient,) = torch.autograd.grad(mslsq.least_squares(decay, START, (T, y), solver=SOLVER).value.sum(), y)
+    python = mslsq.LevenbergMarquardt(native="never")
+    (expected,) = torch.autograd.grad(mslsq.least_squares(decay, START, (T, y), solver=python).value.sum(), y)
+    torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
+    with torch.no_grad():
+        assert not mslsq.least_squares(decay, START, (T, y), solver=SOLVER).value.requires_grad
+    jacobian = torch.func.jacrev(lambda y: mslsq.least_squares(decay, START, (T, y), solver=SOLVER).value)(measured(1))
+    torch.testing.assert_close(jacobian.sum(0), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_a_start_at_the_solution_says_what_it_says_otherwise(answers):
+    """No gradient at all: a parameter without influence is warned about."""
+
+    def residual(p):
+        return torch.cat([p[:1] - 1, 0 * p[1:]])
+
+    start = torch.tensor([1.0, 0.0], dtype=F64)
+    found = [mslsq.least_squares(residual, start, solver=SOLVER) for _ in range(3)]
+    assert not any(answers) and all(int(one.num_steps) == 0 for one in found)
+
+
+def test_curve_fit_is_answered_with_its_statistics(answers):
+    def model(p, t):
+        return p[0] * torch.exp(p[1] * t) + p[2]
+
+    for seed in range(3):
+        fit = mslsq.curve_fit(model, T, measured(seed), START, solver=SOLVER)
+        expected = mslsq.curve_fit(model, T, measured(seed), START, solver=mslsq.LevenbergMarquardt(native="never"))
+        torch.testing.assert_close(fit.value, expected.value, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(fit.covariance, expected.covariance, rtol=1e-6, atol=1e-12)
+        torch.testing.assert_close(fit.standard_errors, expected.standard_errors, rtol=1e-6, atol=1e-9)
+    assert answers[0::2] == [False, True, True]
+
+
+def test_nothing_of_the_users_is_kept_alive(answers):
+    """A code lives as long as its module: what is known by it must not hold data."""
+
+    class Data:
+        def __init__(self):
+            self.y = measured(0)
+
+    data, scale = Data(), torch.ones(20, dtype=F64)
+    for _ in range(2):
+        mslsq.least_squares(lambda p, s: s * decay(p, T, data.y), START, (scale,), solver=SOLVER)
+    assert answers == [False, True]
+    references = [weakref.ref(data), weakref.ref(data.y), weakref.ref(scale)]
+    del data, scale
+    gc.collect()
+    assert all(reference() is None for reference in references)
+
+
+def test_a_program_that_has_been_given_up_is_asked_no_more(answers):
+    mslsq.least_squares(decay, START, (T, measured(0)), solver=SOLVER)
+    (known,) = plans.kept_for_callable(decay).calls
+    assert isinstance(known, Known)
+    known.direct.plan.plain.whole.give_up()
+    found = mslsq.least_squares(decay, START, (T, measured(0)), solver=SOLVER)
+    assert answers == [False, False] and bool(found.converged)
+
+
+def test_calls_with_derivatives_between_others_are_no_obstacle(answers):
+    y = measured(0)
+    for differentiated in (False, False, True, False, True, False):
+        mslsq.least_squares(decay, START, (T, y.requires_grad_(differentiated)), solver=SOLVER)
+    assert answers == [False, True, False, True, False, True]
+
+
+def test_an_environment_without_programs_has_none(answers, monkeypatch):
+    for _ in range(2):
+        mslsq.least_squares(decay, START, (T, measured(0)), solver=SOLVER)
+    monkeypatch.setenv("MSLSQ_NATIVE", "never")
+    mslsq.least_squares(decay, START, (T, measured(0)), solver=SOLVER)
+    assert answers == [False, True, False]
