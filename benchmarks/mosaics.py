@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import scipy.ndimage
 import torch
-from truth_scenes import cells, grains, night, normalised, raster_of, stars
 from timing import print_machine, print_table
+from truth_scenes import cells, grains, night, normalised, raster_of, stars
 
 from mslsq.alignment import Alignment, align
 from mslsq.alignment.metrics import corner_error
