@@ -25,6 +25,7 @@ class AlignmentOptions:
     min_lead: float = MISSING
     prefilter: float = MISSING
     max_steps: int = MISSING
+    joint: bool | str = MISSING
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Alignment of overlapping maps: warps, gains and biases by multi-scale least squares."""
 
-from mslsq.alignment import learned, synthetic
+from mslsq.alignment import learned, mosaics, synthetic
 from mslsq.alignment.align import align
+from mslsq.alignment.joint import Link, LinkStatus
 from mslsq.alignment.kinds import RasterError
 from mslsq.alignment.options import AlignmentOptionError
 from mslsq.alignment.result import CONVENTION, Alignment, MapStatus, Stage
@@ -15,6 +16,8 @@ __all__ = [
     "Alignment",
     "AlignmentOptionError",
     "DepthViews",
+    "Link",
+    "LinkStatus",
     "MapStatus",
     "RasterError",
     "Room",
@@ -25,6 +28,7 @@ __all__ = [
     "depth_views",
     "depths_in_view",
     "learned",
+    "mosaics",
     "room",
     "scale_fields",
     "scale_sync",

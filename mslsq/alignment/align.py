@@ -3,19 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment.models import MODELS, Frame
-from mslsq.alignment.options import Options, checked_options
-from mslsq.alignment.pairwise import Placed, place
-from mslsq.alignment.pyramid import Level, build, depth
-from mslsq.alignment.result import Alignment, MapStatus, Stage, empty
-
-SMALLEST_SIDE = 8
-FEWEST_PIXELS = 48
+from mslsq.alignment.draft import Draft
+from mslsq.alignment.joint import place_jointly
+from mslsq.alignment.linking import Linker
+from mslsq.alignment.options import AlignmentOptionError, checked_options
+from mslsq.alignment.prepared import prepare
+from mslsq.alignment.result import Alignment, Stage
+from mslsq.alignment.tree import place_by_tree
 
 
 def align(
@@ -35,6 +32,7 @@ def align(
     prefilter: float = 1.0,
     max_steps: int = 100,
     progress: Callable[[Stage], None] | None = None,
+    joint: bool | str = "auto",
 ) -> Alignment:
     """Place overlapping rasters on a reference: warp, gain and bias jointly, coarse to fine, with masks.
 
@@ -64,11 +62,15 @@ def align(
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
         max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out.
         progress: called with a `Stage` after every solve.
+        joint: place all maps together (`mslsq.alignment.joint`): links between all pairs that overlap, of which loops
+            must close, then one solve for all warps, gains and biases from the pixels of all overlaps. False: each map
+            is placed on the reference or on the first map placed already that accepts it. "auto": together where three
+            maps or more can be used.
 
     Returns:
         `Alignment`; `.transforms[i]` takes a reference pixel (x, y, 1), centres at integers, to a pixel of map i. A
-        map that cannot be placed is NaN there and has its `status` and `reasons[i]`. A map that fails against the
-        reference is tried against the maps already placed, best first.
+        map that cannot be placed is NaN there and has its `status` and `reasons[i]`. `.links` are the pairs of maps
+        that were tried together.
 
     Raises:
         AlignmentOptionError: an option that is not valid (never for the content of a map).
@@ -80,6 +82,8 @@ def align(
     True
     """
     maps = list(maps)
+    if joint != "auto" and not isinstance(joint, bool):
+        raise AlignmentOptionError(f"align: joint must be True, False or 'auto', not {joint!r}.")
     options = checked_options(
         maps,
         model,
@@ -96,183 +100,14 @@ def align(
         prefilter,
         max_steps,
     )
-    rasters, states, reasons = _prepare(maps, masks)
-    like = next((r.values for r in rasters if r is not None), torch.zeros((), dtype=torch.float64))
-    kind = MODELS[model]
-    out = empty(len(maps), reference, model, kind.tangent_dim, like)
-    stages: list[Stage] = []
-    if not states[reference].ok:
-        for entry in out.values():
-            entry[reference] = -1 if entry.dtype == torch.int64 else float("nan")
-        for i, state in enumerate(states):
-            if state.ok:
-                states[i], reasons[i] = (
-                    MapStatus.NO_REFERENCE,
-                    f"{MapStatus.NO_REFERENCE.sentence} ({reasons[reference]})",
-                )
-        return _result(out, states, reasons, stages, reference, model)
-    states[reference], reasons[reference] = MapStatus.REFERENCE, MapStatus.REFERENCE.sentence
-    starts = init if isinstance(init, Tensor) else None
-
-    placed = [reference]
-    tried: dict[int, list[Placed]] = {}
-    waiting = [i for i, state in enumerate(states) if i != reference and state.ok]
-    frontier = [reference]
-    while frontier and waiting:
-        parent = frontier.pop(0)
-        reached = []
-        for i in waiting:
-            initial = None
-            if starts is not None:  # reference → i, seen from the parent
-                initial = (
-                    (starts[i].to(like) @ torch.linalg.inv(out["transforms"][parent]))
-                    if starts[i].isfinite().all()
-                    else None
-                )
-            link, values = _link(rasters[parent], rasters[i], options, levels, i, initial, progress)
-            stages.extend(link.stages)
-            tried.setdefault(i, []).append(link)
-            if not link.status.ok:
-                continue
-            transform = values[0] @ out["transforms"][parent]
-            out["transforms"][i] = transform / transform[2, 2]
-            out["gain"][i] = out["gain"][parent] * values[1]
-            out["bias"][i] = out["gain"][parent] * values[2] + out["bias"][parent]
-            out["covariance"][i] = link.covariance
-            out["detail"][i], out["lead"][i] = link.detail, link.lead
-            out["ncc"][i], out["overlap"][i], out["corner_sigma"][i] = link.ncc, link.overlap, link.corner_sigma
-            out["parent"][i] = parent
-            states[i] = MapStatus.ALIGNED
-            reasons[i] = link.reason + ("" if parent == reference else f" Placed through map {parent}.")
-            reached.append(i)
-        waiting = [i for i in waiting if i not in reached]
-        placed += reached
-        frontier += sorted(reached, key=lambda i: -float(out["ncc"][i] * out["overlap"][i]))
-    for i in waiting:
-        best = max(tried[i], key=lambda link: (link.status == MapStatus.LOW_CORRELATION, link.ncc))
-        states[i], reasons[i] = best.status, best.reason
-    return _result(out, states, reasons, stages, reference, model)
-
-
-class _Prepared:
-    """One map, ready: values, mask, channels, and its pyramids by number of levels and standardisation."""
-
-    def __init__(
-        self,
-        values: Float[Tensor, "channels height width"],
-        mask: Bool[Tensor, "height width"],
-        mean_and_spread: tuple[float, float],
-    ):
-        self.values, self.mask = values, mask
-        self.mean, self.spread = mean_and_spread
-        self._pyramids: dict[Any, list[Level]] = {}
-
-    def pyramid(self, levels: int, mean: float, spread: float, prefilter: float) -> list[Level]:
-        key = (levels, mean, spread, prefilter)
-        if key not in self._pyramids:
-            self._pyramids[key] = build((self.values - mean) / spread, self.mask, levels, prefilter)
-        return self._pyramids[key]
-
-
-def _link(
-    fixed: _Prepared,
-    moving: _Prepared,
-    options: Options,
-    levels: int | str,
-    index: int,
-    initial: Tensor | None,
-    progress: Callable[[Stage], None] | None,
-) -> tuple[Placed, tuple[Tensor, Tensor, Tensor]]:
-    """Place one map on another: the raw result, and (transform in pixels, gain, bias) in the maps' own units."""
-    height, width = fixed.mask.shape
-    short = min(*fixed.mask.shape, *moving.mask.shape)
-    count = depth(short, short) if levels == "auto" else int(levels)
-    frame = Frame(height, width, fixed.values)
-    # Standardise: both alike where gain or bias is held, each by its own where it is free.
-    spread = moving.spread if options.value in ("gain", "gain_bias") else fixed.spread
-    fixed_mean = 0.0 if options.value == "gain" else fixed.mean
-    mean = {"gain_bias": moving.mean, "bias": moving.mean, "gain": 0.0, "none": fixed.mean}[options.value]
-    link = place(
-        fixed.pyramid(count, fixed_mean, fixed.spread, options.prefilter),
-        moving.pyramid(count, mean, spread, options.prefilter),
-        frame,
-        options,
-        index,
-        initial,
-        progress,
-    )
-    gain = fixed.spread * link.value[0].exp() / spread
-    bias = fixed_mean + fixed.spread * link.value[1] - gain * mean
-    return link, (frame.to_pixels(link.warp), gain, bias)
-
-
-def _prepare(maps: Sequence[Any], masks: Sequence[Any] | None) -> tuple[list[Any], list[MapStatus], list[str]]:
-    """Every map as float64 values and a mask, or None with its status and reason."""
-    rasters: list[Any] = []
-    states, reasons = [], []
-    for i, raw in enumerate(maps):
-        mask = None if masks is None else masks[i]
-        raster, state, reason = _prepared(raw, mask)
-        rasters.append(raster)
-        states.append(state)
-        reasons.append(reason or state.sentence)
-    usable = [r for r in rasters if r is not None]
-    if len({r[0].shape[0] for r in usable}) > 1:
-        rasters = [None if r is None else _grey(*r) for r in rasters]
-    return [None if r is None else _Prepared(*r) for r in rasters], states, reasons
-
-
-def _grey(
-    values: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"], _: Any
-) -> tuple[Tensor, Tensor, tuple[float, float]]:
-    """The mean of the channels."""
-    grey = values.mean(0, keepdim=True)
-    return grey, mask, _mean_and_spread(grey[:, mask])
-
-
-def _mean_and_spread(values: Tensor) -> tuple[float, float]:
-    spread, mean = torch.std_mean(values)
-    return float(mean), float(spread)
-
-
-def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
-    try:
-        values = raw if isinstance(raw, Tensor) else torch.from_numpy(np.ascontiguousarray(raw))
-    except (TypeError, ValueError) as error:
-        return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} ({error})"
-    if values.is_complex() or values.ndim not in (2, 3) or values.numel() == 0:
-        given = f"(Given: {values.dtype} of shape {tuple(values.shape)}.)"
-        return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} {given}"
-    values = values.detach().to(torch.float64)
-    values = values[None] if values.ndim == 2 else values
-    known = values.isfinite().all(0)
-    if mask is not None:
-        mask = torch.as_tensor(np.asarray(mask) if not isinstance(mask, Tensor) else mask)
-        if mask.shape != known.shape:
-            given = f"(Its mask has shape {tuple(mask.shape)}, the map {tuple(known.shape)}.)"
-            return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} {given}"
-        known = known & (mask.to(known.device) != 0)
-    if not bool(known.any()):
-        return None, MapStatus.NO_DATA, ""
-    complete = bool(known.all())
-    data = values if complete else values[:, known]
-    count = int(known.count_nonzero())
-    if count < FEWEST_PIXELS or min(known.shape) < SMALLEST_SIDE:
-        given = (
-            f"({count} valid pixels in {known.shape[1]} x {known.shape[0]}; at least {FEWEST_PIXELS}, "
-            f"and {SMALLEST_SIDE} along the short side, are needed.)"
-        )
-        return None, MapStatus.TOO_SMALL, f"{MapStatus.TOO_SMALL.sentence} {given}"
-    mean, spread = _mean_and_spread(data)
-    if spread <= 1e-9 * max(-float(data.min()), float(data.max())) or spread == 0.0:
-        return None, MapStatus.CONSTANT, ""
-    filled = values if complete else torch.where(known, values, torch.zeros_like(values))
-    return (filled, known, (mean, spread)), MapStatus.ALIGNED, ""
-
-
-def _result(
-    out: dict[str, Tensor], states: list[MapStatus], reasons: list[str], stages: list[Stage], reference: int, model: str
-) -> Alignment:
-    status = torch.tensor([int(state) for state in states])
-    described: dict[str, Any] = {"reference": reference, "model": model, "reasons": reasons, "stages": stages}
-    return Alignment(**out, status=status, **described)
+    prepared, states, reasons = prepare(maps, masks)
+    like = next((r.values for r in prepared if r is not None), torch.zeros((), dtype=torch.float64))
+    draft = Draft(states, reasons, reference, model, like)
+    linker = Linker(prepared, options, levels, progress)
+    starts, links = init if isinstance(init, Tensor) else None, []
+    together = len(draft.waiting) >= 2 if joint == "auto" else joint and bool(draft.waiting)
+    if states[reference].ok and together:
+        links = place_jointly(linker, draft, starts)
+    elif states[reference].ok:
+        place_by_tree(linker, draft, starts)
+    return draft.finished(stages=linker.stages, links=links)

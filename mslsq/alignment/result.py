@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +29,7 @@ class MapStatus(IntEnum):
     NOT_CONVERGED = 8
     NO_REFERENCE = 9
     AMBIGUOUS = 10
+    INCONSISTENT = 11
 
     @property
     def ok(self) -> bool:
@@ -59,6 +61,7 @@ _SENTENCES = {
     MapStatus.NOT_CONVERGED: (
         "Left out: the refinement did not converge. Try more steps, a simpler model or another start."
     ),
+    MapStatus.INCONSISTENT: "Left out: the other maps contradict its place, or nothing but one doubtful link holds it.",
     MapStatus.NO_REFERENCE: "Left out: the reference itself cannot be used, so there is nothing to align to.",
     MapStatus.AMBIGUOUS: (
         "Left out: another placement fits about as well. Say which is meant by a start of your own (init), or try a "
@@ -95,7 +98,8 @@ class Alignment:
     """`MapStatus` values."""
     covariance: Float[Tensor, "maps tangent tangent"]
     """Of the model's tangent components (`mslsq.alignment.models`, normalised coordinates); zero for the reference.
-    For a map placed through another, that of its own link only."""
+    Of maps that were placed jointly, that of all their links; else, for one placed through another, of its own link
+    only."""
     ncc: Float[Tensor, " maps"]
     """Masked correlation with the map it was placed on (`parent`), over the overlap."""
     detail: Float[Tensor, " maps"]
@@ -113,6 +117,9 @@ class Alignment:
     model: str
     reasons: list[str]
     stages: list[Stage] = field(repr=False)
+    links: list[Any] = field(repr=False, default_factory=list)
+    """Of maps that were placed jointly: each pair that was tried (`mslsq.alignment.joint.Link`), and what became of
+    it."""
 
     @property
     def aligned(self) -> list[int]:

@@ -172,6 +172,30 @@ def sample_at(
     return torch.cat(chunks, dim=1)
 
 
+def sample_with_gradient_at(
+    coefficients: Float[Tensor, "channels height width"], points: Float[Tensor, "n 2"]
+) -> tuple[Float[Tensor, "channels n"], Float[Tensor, "channels n 2"]]:
+    """`sample_with_gradient` at many points."""
+    if may_read(coefficients, points) and coefficients.dtype == points.dtype:
+        return _sampled_with_gradient(coefficients.contiguous(), points.contiguous())
+    both = torch.func.vmap(sample_with_gradient, in_dims=(None, 0), out_dims=1)
+    chunks = [both(coefficients, chunk) for chunk in points.split(1 << 18)]
+    return torch.cat([value for value, _ in chunks], 1), torch.cat([gradient for _, gradient in chunks], 1)
+
+
+def _sampled_with_gradient(
+    coefficients: Float[Tensor, "channels height width"], points: Float[Tensor, "n 2"]
+) -> tuple[Float[Tensor, "channels n"], Float[Tensor, "channels n 2"]]:
+    values = coefficients.new_empty((coefficients.shape[0], len(points)))
+    gradients = coefficients.new_empty((*values.shape, 2))
+
+    def part(first: int, last: int) -> None:
+        _SPLINE_AT(*coefficients.shape, coefficients, len(points), points, first, last, 1, values, gradients)
+
+    in_parts(part, len(points), torch.get_num_threads())
+    return values, gradients
+
+
 def _sampled(
     coefficients: Float[Tensor, "channels height width"], points: Float[Tensor, "n 2"]
 ) -> Float[Tensor, "channels n"]:

@@ -1,0 +1,171 @@
+"""Many maps of one scene: placed together, and one after the other (`joint=False`), in one run.
+
+    python benchmarks/mosaics.py rings --half claim             # rings of 6 and 12: who is placed, how well
+    python benchmarks/mosaics.py errors --half claim --runs 50  # do standard errors hold? NEES per dimension
+    python benchmarks/mosaics.py grid --size 512                # twenty maps: processor time and memory
+
+What was chosen, was chosen on the scenes of the half "choose"; "claim" has scenes that were not looked at. A map is
+wrong if it is called aligned and its corners are off by more than a pixel in the mean. The error of a mosaic is the
+root mean square over the maps that both ways place. NEES is eᵀ Σ⁻¹ e over the dimension of the warp: 1 in the mean if
+standard errors hold.
+"""
+
+import argparse
+import resource
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import scipy.ndimage
+import torch
+from timing import print_machine, print_table
+from truth_scenes import cells, grains, night, normalised, raster_of, stars
+
+from mslsq.alignment import Alignment, align
+from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.models import MODELS, Frame
+from mslsq.alignment.mosaics import Mosaic, cut, ring
+
+SCENES = {
+    "choose": ("camera", "grass", "moon", "hubble", "elevation", "brick", "stars"),
+    "claim": ("astronaut", "gravel", "retina", "coffee", "night", "cells", "grains"),
+}
+DRAWN = {"stars": stars, "night": night, "cells": cells, "grains": lambda size, random: grains(size, 1.5, random)}
+
+WRONG = 1.0
+"""Pixels."""
+
+NEIGHBOURS = {6: 0.62, 12: 1.2}
+"""Radius of a ring in sides of its maps: neighbours share 35 to 40 %."""
+
+
+def scene(name: str, seed: int) -> np.ndarray:
+    if name not in DRAWN:
+        return raster_of(name)
+    field = DRAWN[name](512, np.random.default_rng(seed))
+    return normalised(scipy.ndimage.gaussian_filter(field, 0.8))
+
+
+def ring_of(name: str, count: int, seed: int, largest: int, **options: Any) -> Mosaic:
+    """A ring as large as the scene allows, of maps up to `largest`² pixels."""
+    base = scene(name, seed)
+    height, width = base.shape
+    size = min(largest, int((min(height, width) - 8) / (2 * NEIGHBOURS[count] + 1)))
+    reach = NEIGHBOURS[count] * size + size / 2 + 4
+    random = np.random.default_rng(seed)
+    middle = [random.uniform(reach, side - reach) if side > 2 * reach else side / 2 for side in (width, height)]
+    return cut(base, ring(count, NEIGHBOURS[count] * size, (middle[0], middle[1])), size, seed, **options)
+
+
+def errors(result: Alignment, mosaic: Mosaic) -> np.ndarray:
+    """Of every map but the first at its own corners; NaN for those left out."""
+    eye, found = torch.eye(3, dtype=torch.float64), []
+    for transform, true, raster in zip(result.transforms[1:], mosaic.transforms[1:], mosaic.maps[1:], strict=True):
+        apart = transform @ torch.linalg.inv(true)
+        found.append(corner_error(apart, eye, *raster.shape) if bool(apart.isfinite().all()) else np.nan)
+    return np.array(found)
+
+
+def nees(result: Alignment, mosaic: Mosaic, model: str) -> list[float]:
+    """Of every placed map but the first."""
+    height, width = mosaic.maps[0].shape
+    kind, frame = MODELS[model], Frame(height, width, mosaic.transforms)
+    out = []
+    for i in result.aligned[1:]:
+        found, true = (kind.from_matrix(frame.from_pixels(t[i])) for t in (result.transforms, mosaic.transforms))
+        off = found.local(true)
+        out.append(float(off @ torch.linalg.inv(result.covariance[i]) @ off) / len(off))
+    return out
+
+
+def timed(mosaic: Mosaic, model: str, joint: bool) -> tuple[Alignment, float]:
+    begin = time.process_time()
+    result = align(mosaic.maps, model=model, joint=joint)
+    return result, time.process_time() - begin
+
+
+def rings(arguments: argparse.Namespace) -> None:
+    rows, ratios = [], []
+    for name in arguments.scenes or SCENES[arguments.half]:
+        for count in NEIGHBOURS:
+            mosaic = ring_of(name, count, arguments.first, arguments.size, noise=arguments.noise)
+            row, by_way = [name, count, len(mosaic.maps[0])], []
+            for joint in (False, True):
+                result, seconds = timed(mosaic, arguments.model, joint)
+                by_way.append(errors(result, mosaic))
+                wrong = int((by_way[-1] > WRONG).sum())
+                row += [f"{len(result.aligned)} / {count}", wrong, f"{seconds:.1f}"]
+            both = np.isfinite(by_way).all(0) & (np.array(by_way) <= WRONG).all(0)
+            rms = [np.sqrt(np.mean(way[both] ** 2)) if both.any() else np.nan for way in by_way]
+            ratios.append(rms[1] / rms[0])
+            rows.append((*row, f"{rms[0]:.4f}", f"{rms[1]:.4f}", f"{ratios[-1]:.2f}"))
+            print(*rows[-1], flush=True)
+    heads = ("scene", "maps", "side", "tree: placed", "wrong", "s", "joint: placed", "wrong", "s")
+    print_table("Rings", (*heads, "tree px", "joint px", "ratio"), rows)
+    known = [ratio for ratio in ratios if np.isfinite(ratio)]
+    print(f"\nratio of errors: median {np.median(known):.2f}, largest {max(known):.2f}, over {len(known)} rings")
+
+
+def standard_errors(arguments: argparse.Namespace) -> None:
+    rows = []
+    names = arguments.scenes or SCENES[arguments.half]
+    for label, options in (
+        ("noise 1 %", {"noise": 0.01}), ("noise 5 %", {"noise": 0.05}), ("noise 10 %", {"noise": 0.1}),
+        ("noise 20 %", {"noise": 0.2}), ("tilt 10 %", {"tilt": 0.1}), ("drift 0.2 px", {"drift": 0.2}),
+    ):  # fmt: skip
+        found, placed, rms = [], 0, []
+        for run in range(arguments.runs):
+            name = names[run % len(names)]
+            mosaic = ring_of(name, 6, arguments.first + run, arguments.size, model=arguments.model, **options)
+            result, _ = timed(mosaic, arguments.model, joint=True)
+            placed += len(result.aligned) - 1
+            off = errors(result, mosaic)
+            if np.isfinite(off).any():
+                rms.append(np.sqrt(np.nanmean(off**2)))
+                found.append(np.mean(nees(result, mosaic, arguments.model)))
+        share = placed / (5 * arguments.runs)
+        figures = (f"{np.mean(found):.2f}", f"{np.median(found):.2f}", f"{np.median(rms):.4f}") if found else ("",) * 3
+        rows.append((label, arguments.runs, f"{share:.0%}", *figures))
+        print(*rows[-1], flush=True)
+    print_table("NEES per dimension", ("mosaics", "number", "placed", "mean", "median", "px (median)"), rows)
+
+
+def grid(arguments: argparse.Namespace) -> None:
+    """Five by four maps of a mosaic of rasters."""
+    size, step = arguments.size, int(0.6 * arguments.size)
+    parts = [scene(name, 0)[:400, :512] for name in ("camera", "astronaut", "gravel", "moon", "grass")]
+    parts += [part[:, ::-1] for part in parts]  # no rotation takes one to the other
+    hubble = scene("hubble", 0)
+    parts += [scene("coffee", 0)[:400, :512], hubble[:400, :512], hubble[400:800, :512], hubble[:400, 488:1000]]
+    parts += [scene("retina", 0)[:400, :512], hubble[400:800, 488:1000]]
+    tiles = np.concatenate([np.concatenate(parts[k::4], 1) for k in range(4)], 0)
+    middles = [(size / 2 + 8 + step * x, size / 2 + 8 + step * y) for y in range(4) for x in range(5)]
+    mosaic = cut(tiles, middles, size, 0, noise=arguments.noise)
+    result, seconds = timed(mosaic, arguments.model, joint=True)
+    off = errors(result, mosaic)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    figures = (size, f"{len(result.aligned)} / 20", int((off > WRONG).sum()), f"{np.sqrt(np.nanmean(off**2)):.4f}")
+    heads = ("side", "placed", "wrong", "px", "processor s", "GB at most")
+    print_table("Twenty maps", heads, [(*figures, f"{seconds:.1f}", f"{memory:.2f}")])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("rings", "errors", "grid"))
+    parser.add_argument("--half", choices=tuple(SCENES), default="claim")
+    parser.add_argument("--scenes", nargs="*")
+    parser.add_argument("--model", default="sim2", choices=tuple(MODELS))
+    parser.add_argument("--noise", type=float, default=0.01)
+    parser.add_argument("--size", type=int, default=160, help="of the maps, at most")
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print_machine(("torch", "numpy", "scipy"))
+    {"rings": rings, "errors": standard_errors, "grid": grid}[arguments.what](arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

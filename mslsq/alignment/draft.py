@@ -1,0 +1,67 @@
+"""An `Alignment` while it is made: entries are written map by map."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mslsq.alignment.models import MODELS
+from mslsq.alignment.pairwise import Placed
+from mslsq.alignment.result import Alignment, MapStatus, empty
+
+
+class Draft:
+    """The entries of all maps: NaN until a map is placed. Of the reference they are there from the start."""
+
+    def __init__(self, states: list[MapStatus], reasons: list[str], reference: int, model: str, like: Tensor):
+        self.states, self.reasons, self.reference, self.model = states, reasons, reference, model
+        self.entries = empty(len(states), reference, model, MODELS[model].tangent_dim, like)
+        if states[reference].ok:
+            self.says(reference, MapStatus.REFERENCE)
+        else:
+            self._without_reference()
+
+    @property
+    def waiting(self) -> list[int]:
+        """The usable maps beside the reference."""
+        return [i for i, state in enumerate(self.states) if i != self.reference and state.ok]
+
+    def says(self, index: int, status: MapStatus, reason: str = "") -> None:
+        """What became of a map."""
+        self.states[index], self.reasons[index] = status, reason or status.sentence
+
+    def place(
+        self, index: int, transform: Tensor, gain: Tensor, bias: Tensor, covariance: Tensor, sigma: Tensor | float
+    ) -> None:
+        """A map's transform from the reference, its values and its standard errors."""
+        entries = self.entries
+        entries["transforms"][index] = transform / transform[2, 2]
+        entries["gain"][index], entries["bias"][index] = gain, bias
+        entries["covariance"][index], entries["corner_sigma"][index] = covariance, sigma
+
+    def believe(self, index: int, parent: int, link: Placed) -> None:
+        """Why a map's place is believed: its link to another map."""
+        entries = self.entries
+        entries["ncc"][index], entries["detail"][index], entries["overlap"][index] = link.ncc, link.detail, link.overlap
+        entries["lead"][index], entries["parent"][index] = link.lead, parent
+        through = "" if parent == self.reference else f" Placed through map {parent}."
+        self.says(index, MapStatus.ALIGNED, MapStatus.ALIGNED.sentence + through)
+
+    def _without_reference(self) -> None:
+        for entry in self.entries.values():
+            entry[self.reference] = -1 if entry.dtype == torch.int64 else float("nan")
+        why = f"{MapStatus.NO_REFERENCE.sentence} ({self.reasons[self.reference]})"
+        for index in self.waiting:
+            self.says(index, MapStatus.NO_REFERENCE, why)
+
+    def finished(self, **described: Any) -> Alignment:
+        """The result; `described` are its fields that are not entries of maps."""
+        status = torch.tensor([int(state) for state in self.states])
+        return Alignment(
+            **self.entries,
+            status=status,
+            reference=self.reference,
+            model=self.model,
+            reasons=self.reasons,
+            **described,
+        )

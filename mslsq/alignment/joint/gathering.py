@@ -1,0 +1,146 @@
+"""The links of an alignment: few pairs are searched in full, as coarse levels and other links say where to look."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.alignment.joint.connections import components
+from mslsq.alignment.joint.links import DECISIVE, Link, LinkStatus
+from mslsq.alignment.joint.screening import Candidate, coarse_levels, predicted_overlap, screened
+from mslsq.alignment.linking import Linker
+from mslsq.alignment.metrics import corner_error
+
+PARTNERS = 4
+"""Of every map, the best on the coarse level: these pairs are placed from there. Of twelve maps around a ring a true
+neighbour ranked fourth at worst."""
+
+SEARCHES = 4
+"""Full searches that may fail for one map, before it is given up."""
+
+NEAR = 0.02
+"""Of a map's longer side: a refinement from places so close to each other ends at the same one."""
+
+Transforms = dict[int, Float[Tensor, "3 3"]]
+
+
+@dataclass
+class Gathering:
+    """All pairs that have been tried, with the link that came of each."""
+
+    linker: Linker
+    usable: Sequence[int]
+    links: dict[tuple[int, int], Link] = field(default_factory=dict)
+    foretold: dict[tuple[int, int], list[tuple[Tensor, Link]]] = field(default_factory=dict)
+    """What came of pairs that were tried where other links put them: the place, and the link found from there."""
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        return [(i, j) for n, i in enumerate(self.usable) for j in self.usable[n + 1 :]]
+
+    @property
+    def used(self) -> list[Link]:
+        return [link for link in self.links.values() if link.status is LinkStatus.USED]
+
+    def attempt(self, fixed: int, moving: int, initial: Tensor | None = None, predicted: bool = False) -> Link:
+        """Place one map on another, and keep the result unless a better one is known."""
+        link = Link.of(self.linker.link(fixed, moving, initial, trusted=predicted), predicted)
+        known = self.links.get(link.pair)
+        if known is None or link.status < known.status:
+            self.links[link.pair] = link
+        return link
+
+    # ---- by the coarse level
+
+    def by_screening(self) -> None:
+        """Upright shifts first, each map with its best partners; then what does not hang together by that, with
+        searches of all rotations."""
+        if self.linker.options.init in ("identity", "phase"):
+            self._without_search()
+            return
+        levels = coarse_levels(self.linker, self.usable)
+        upright = screened(self.linker, levels, self.pairs, turned=False)
+        for candidate in leading(upright, PARTNERS):
+            self._at_peaks(candidate)
+        apart = self._apart(self.pairs)
+        if apart:
+            turns = self.linker.options.model != "translation"
+            self._search(screened(self.linker, levels, apart, turned=True) if turns else upright)
+
+    def _at_peaks(self, candidate: Candidate) -> None:
+        """Place a pair from every peak of its correlation, and keep the placement with the most support; undecided
+        where another one has nearly as much."""
+        pair = candidate.fixed, candidate.moving
+        links = [Link.of(self.linker.link(*pair, transform)) for transform in candidate.transforms]
+        links.sort(key=lambda link: (link.status, -link.support))
+        best, side = links[0], max(self.linker.map(pair[0]).mask.shape)
+        for other in links[1:]:
+            distance = corner_error(other.linked.transform, best.linked.transform, side, side)
+            if other.status is LinkStatus.USED and distance > NEAR * side and other.support > DECISIVE * best.support:
+                best = best.marked(LinkStatus.UNDECIDED)
+        self.links[pair] = best
+
+    def _apart(self, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those pairs whose maps do not hang together by links."""
+        parts = components(self.usable, self.used)
+        return [(i, j) for i, j in pairs if not any(i in part and j in part for part in parts)]
+
+    def _search(self, ranked: Sequence[Candidate]) -> None:
+        """Pairs of different parts in full, until all hang together or too many searches have failed."""
+        failures = dict.fromkeys(self.usable, 0)
+        for candidate in ranked:
+            pair = candidate.fixed, candidate.moving
+            if all(failures[index] >= SEARCHES for index in pair) or not self._apart([pair]):
+                continue
+            if self.attempt(*pair).status is not LinkStatus.USED:
+                for index in pair:
+                    failures[index] += 1
+
+    def _without_search(self) -> None:
+        for pair in self.pairs:
+            self.attempt(*pair)
+
+    # ---- by transforms
+
+    def by_transforms(self, transforms: Transforms) -> int:
+        """Pairs of maps that overlap where these transforms (from the reference) put them; how many were tried.
+
+        A pair is tried so once per place, and not if it has a link already that others do not contradict.
+        """
+        count = 0
+        for pair in self.pairs:
+            known = self.links.get(pair)
+            if (known is not None and known.status is LinkStatus.USED) or not all(i in transforms for i in pair):
+                continue
+            between = transforms[pair[1]] @ torch.linalg.inv(transforms[pair[0]])
+            if predicted_overlap(self.linker, *pair, between) < self.linker.options.min_overlap:
+                continue
+            if self.tried_at(pair, between) is None:
+                link = self.attempt(*pair, initial=between, predicted=True)
+                self.foretold.setdefault(pair, []).append((between, link))
+                count += 1
+        return count
+
+    def tried_at(self, pair: tuple[int, int], between: Float[Tensor, "3 3"]) -> Link | None:
+        """What came of this pair when it was tried at this place or near."""
+        height, width = self.linker.map(pair[0]).mask.shape
+        near = NEAR * max(height, width)
+        for place, link in self.foretold.get(pair, []):
+            if corner_error(between, place, height, width) <= near:
+                return link
+        return None
+
+
+def leading(ranked: Sequence[Candidate], partners: int) -> list[Candidate]:
+    """The candidates that are among the first few of one of their two maps, in order."""
+    seen: dict[int, int] = {}
+    chosen = []
+    for candidate in ranked:
+        ends = candidate.fixed, candidate.moving
+        if any(seen.get(index, 0) < partners for index in ends):
+            chosen.append(candidate)
+        for index in ends:
+            seen[index] = seen.get(index, 0) + 1
+    return chosen

@@ -1,0 +1,118 @@
+"""How well all maps are determined together, from the residuals themselves.
+
+The estimate is the root of the scores g = Σ wJᵀr. Its covariance is H⁻¹ Cov(g) H⁻¹ (Huber, 1967), with
+
+- H the expected derivative of g. JᵀJ is too large for that where there is noise, whose gradients it counts as detail;
+  the product of the two maps' own Jacobians, whose noise is independent, is not.
+- Cov(g) = Σ s_c s_cᵀ over cells c of the scene, s_c the sum of the scores of all overlaps there. A pixel's noise is in
+  the scores of all its pairs, with its neighbours' through the prefilter: within a cell all of that is counted once,
+  with the signs it has.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mslsq.alignment.joint.dense import Dense
+from mslsq.alignment.joint.overlap import Overlap, Seen
+from mslsq.alignment.joint.state import State
+
+CELL = 16.0
+"""Pixels of the reference: the side of a cell. The prefilter correlates neighbours up to 3 pixels apart."""
+
+LOST = 1.14
+"""By which the variance of a sum over cells is too small for what neighbours across a border have in common: residuals
+after a prefilter of 1 px correlate by exp(-d²/4), whose sum is 2√π = 3.54 per axis, of which cells of 16 keep 3.54 -
+4/16."""
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Of one overlap: the bread between the two maps, and the scores per cell."""
+
+    bread: Float[np.ndarray, "unknowns unknowns"]
+    cells: Int[np.ndarray, " cells"]
+    scores: Float[np.ndarray, "cells unknowns"]
+
+
+def covariance(dense: Dense, state: State) -> Float[np.ndarray, "unknowns unknowns"]:
+    """Of the steps of all maps, zero for what is held; NaN where the pixels leave a direction open."""
+    maps, unknowns = dense.free.shape
+    size = maps * unknowns
+    bread = np.zeros((maps, unknowns, maps, unknowns))
+    parts = []
+    for overlap, weight in zip(dense.overlaps, dense.weights, strict=True):
+        ends = overlap.fixed, overlap.moving
+        sums = _sums(dense, state, overlap)
+        chain = dense.coordinates.chain(state, *ends)
+        for one, by_one in zip(ends, chain, strict=True):
+            for other, by_other in zip(ends, chain, strict=True):
+                bread[one, :, other] += weight * by_one.T @ sums.bread @ by_other
+        parts.append((ends, sums.cells, [weight * sums.scores @ by_one for by_one in chain]))
+    number = {cell: n for n, cell in enumerate(sorted({cell for _, cells, _ in parts for cell in cells.tolist()}))}
+    scores = np.zeros((len(number), maps, unknowns))
+    for ends, cells, by_end in parts:
+        rows = np.array([number[cell] for cell in cells.tolist()], dtype=int)
+        for index, score in zip(ends, by_end, strict=True):
+            scores[rows, index] += score
+    free = dense.free.reshape(-1) > 0
+    full = np.zeros((size, size))
+    full[np.ix_(free, free)] = _sandwich(
+        bread.reshape(size, size)[np.ix_(free, free)], scores.reshape(len(number), size)[:, free]
+    )
+    return full
+
+
+def _sandwich(bread: Float[np.ndarray, "n n"], scores: Float[np.ndarray, "cells n"]) -> Float[np.ndarray, "n n"]:
+    """H⁻¹ Σ s sᵀ H⁻¹, with the usual factor for the unknowns that the residuals were fitted by."""
+    cells, unknowns = scores.shape
+    lengths = np.sqrt(np.abs(bread.diagonal()))
+    if not np.isfinite(bread).all() or (lengths <= 0).any():
+        return np.full_like(bread, np.nan)
+    values, vectors = np.linalg.eigh(bread / np.outer(lengths, lengths))
+    if values[0] < 1e-12:
+        return np.full_like(bread, np.nan)
+    inverse = (vectors / values) @ vectors.T / np.outer(lengths, lengths)
+    through = scores @ inverse
+    return LOST * cells / max(cells - unknowns, 1) * through.T @ through
+
+
+def _sums(dense: Dense, state: State, overlap: Overlap) -> _Sums:
+    at = dense.coordinates.between(state, overlap.fixed, overlap.moving)
+    unknowns = dense.free.shape[1]
+    bread, cells, scores = np.zeros((unknowns, unknowns)), [], []
+    for seen in overlap.samples(at):
+        weight = overlap.influence(seen.residual)
+        jacobian = seen.jacobian * weight[:, None, None]
+        bread += np.einsum("ncu,ncv->uv", jacobian.numpy(force=True), seen.of_target.numpy(force=True), optimize=True)
+        where = _cells(dense, state, overlap, seen)
+        score = (jacobian * seen.residual[..., None]).sum(1).numpy(force=True)
+        found, inverse = np.unique(where, return_inverse=True)
+        cells.append(found)
+        scores.append(np.stack([np.bincount(inverse, column, len(found)) for column in score.T], -1))
+    found, inverse = np.unique(np.concatenate(cells), return_inverse=True)
+    total = np.zeros((len(found), unknowns))
+    np.add.at(total, inverse, np.concatenate(scores))
+    return _Sums(0.5 * (bread + bread.T), found, total)
+
+
+def _cells(dense: Dense, state: State, overlap: Overlap, seen: Seen) -> Int[np.ndarray, " n"]:
+    """Which cell of the scene each sample is in, as one number."""
+    frame = dense.coordinates.frame
+    out_of = dense.coordinates.out_of(state, overlap.fixed)
+    points: Tensor = seen.points
+    moved = dense.coordinates.kind.from_matrix(points.new_tensor(out_of)).act(points)
+    cell = (moved * (frame.half / CELL)).floor().clamp(-(2**20), 2**20).long()
+    return (cell[:, 0] + cell[:, 1] * 2**22).numpy(force=True)
+
+
+def blocks_of(
+    covariance: Float[np.ndarray, "unknowns unknowns"], maps: Sequence[int], tangent: int
+) -> dict[int, Float[np.ndarray, "tangent tangent"]]:
+    """Of each map, that of its warp."""
+    unknowns = tangent + 2
+    starts = {index: index * unknowns for index in maps}
+    return {index: covariance[start : start + tangent, start : start + tangent] for index, start in starts.items()}

@@ -1,0 +1,78 @@
+"""One map placed on another, in the maps' own pixels and values: `pairwise.place` for maps that are prepared."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.alignment.models import Frame
+from mslsq.alignment.options import Options
+from mslsq.alignment.pairwise import Placed, place
+from mslsq.alignment.prepared import Prepared
+from mslsq.alignment.pyramid import Level, depth
+from mslsq.alignment.result import Stage
+
+
+@dataclass(frozen=True)
+class Linked:
+    """Map `moving` placed on map `fixed`: fixed pixel (x, y, 1) to moving pixel, fixed ≈ gain · moving + bias."""
+
+    fixed: int
+    moving: int
+    placed: Placed
+    transform: Float[Tensor, "3 3"]
+    gain: Float[Tensor, ""]
+    bias: Float[Tensor, ""]
+    spread: float
+    """Of the fixed map's values: residuals of solves are in units of it."""
+
+
+@dataclass(frozen=True)
+class Linker:
+    """The maps of one alignment, and how two of them are placed on each other. Maps that cannot be used are None."""
+
+    maps: Sequence[Prepared | None]
+    options: Options
+    levels: int | str
+    progress: Callable[[Stage], None] | None = None
+    stages: list[Stage] = field(default_factory=list)
+
+    def map(self, index: int) -> Prepared:
+        """A map that can be used."""
+        prepared = self.maps[index]
+        assert prepared is not None
+        return prepared
+
+    def frame(self, index: int) -> Frame:
+        """The normalised coordinates of one map."""
+        prepared = self.map(index)
+        height, width = prepared.mask.shape
+        return Frame(height, width, prepared.values)
+
+    def units(self, fixed: int, moving: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        """(mean, spread) that each is standardised by: both alike where gain or bias is held, each by its own where it
+        is free."""
+        one, other, value = self.map(fixed), self.map(moving), self.options.value
+        spread = other.spread if value in ("gain", "gain_bias") else one.spread
+        mean = {"gain_bias": other.mean, "bias": other.mean, "gain": 0.0, "none": one.mean}[value]
+        return (0.0 if value == "gain" else one.mean, one.spread), (mean, spread)
+
+    def pyramid(self, index: int, count: int, units: tuple[float, float]) -> list[Level]:
+        """The levels of one map in these units."""
+        return self.map(index).pyramid(count, *units, self.options.prefilter)
+
+    def link(self, fixed: int, moving: int, initial: Tensor | None = None, trusted: bool = False) -> Linked:
+        """Place one map on another; `initial`, from pixels of the one to those of the other, replaces the search. Where
+        it is `trusted`, other maps having said so, no other place is compared with it."""
+        short = min(*self.map(fixed).mask.shape, *self.map(moving).mask.shape)
+        count = depth(short, short) if self.levels == "auto" else int(self.levels)
+        frame = self.frame(fixed)
+        of_fixed, of_moving = self.units(fixed, moving)
+        pyramids = self.pyramid(fixed, count, of_fixed), self.pyramid(moving, count, of_moving)
+        options = replace(self.options, init="given") if trusted else self.options
+        placed = place(*pyramids, frame, options, moving, initial, self.progress)
+        self.stages.extend(placed.stages)
+        gain = of_fixed[1] * placed.value[0].exp() / of_moving[1]
+        bias = of_fixed[0] + of_fixed[1] * placed.value[1] - gain * of_moving[0]
+        return Linked(fixed, moving, placed, frame.to_pixels(placed.warp), gain, bias, of_fixed[1])

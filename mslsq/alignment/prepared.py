@@ -1,0 +1,100 @@
+"""The maps of an alignment made ready: float64 values, a mask, pyramids; and the reason where a map cannot be used."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.alignment.pyramid import Level, build
+from mslsq.alignment.result import MapStatus
+
+SMALLEST_SIDE = 8
+FEWEST_PIXELS = 48
+
+
+class Prepared:
+    """One map, ready: values, mask, channels, and its pyramids by standardisation."""
+
+    def __init__(
+        self,
+        values: Float[Tensor, "channels height width"],
+        mask: Bool[Tensor, "height width"],
+        mean_and_spread: tuple[float, float],
+    ):
+        self.values, self.mask = values, mask
+        self.mean, self.spread = mean_and_spread
+        self._pyramids: dict[Any, list[Level]] = {}
+
+    def pyramid(self, levels: int, mean: float, spread: float, prefilter: float) -> list[Level]:
+        """The first levels; the deepest pyramid that was asked for is kept, for each standardisation."""
+        key = (mean, spread, prefilter)
+        if len(self._pyramids.get(key, ())) < levels:
+            self._pyramids[key] = build((self.values - mean) / spread, self.mask, levels, prefilter)
+        return self._pyramids[key][:levels]
+
+
+def prepare(maps: Sequence[Any], masks: Sequence[Any] | None) -> tuple[list[Any], list[MapStatus], list[str]]:
+    """Every map as float64 values and a mask, or None with its status and reason."""
+    rasters: list[Any] = []
+    states, reasons = [], []
+    for i, raw in enumerate(maps):
+        mask = None if masks is None else masks[i]
+        raster, state, reason = _prepared(raw, mask)
+        rasters.append(raster)
+        states.append(state)
+        reasons.append(reason or state.sentence)
+    usable = [r for r in rasters if r is not None]
+    if len({r[0].shape[0] for r in usable}) > 1:
+        rasters = [None if r is None else _grey(*r) for r in rasters]
+    return [None if r is None else Prepared(*r) for r in rasters], states, reasons
+
+
+def _grey(
+    values: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"], _: Any
+) -> tuple[Tensor, Tensor, tuple[float, float]]:
+    """The mean of the channels."""
+    grey = values.mean(0, keepdim=True)
+    return grey, mask, _mean_and_spread(grey[:, mask])
+
+
+def _mean_and_spread(values: Tensor) -> tuple[float, float]:
+    spread, mean = torch.std_mean(values)
+    return float(mean), float(spread)
+
+
+def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
+    try:
+        values = raw if isinstance(raw, Tensor) else torch.from_numpy(np.ascontiguousarray(raw))
+    except (TypeError, ValueError) as error:
+        return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} ({error})"
+    if values.is_complex() or values.ndim not in (2, 3) or values.numel() == 0:
+        given = f"(Given: {values.dtype} of shape {tuple(values.shape)}.)"
+        return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} {given}"
+    values = values.detach().to(torch.float64)
+    values = values[None] if values.ndim == 2 else values
+    known = values.isfinite().all(0)
+    if mask is not None:
+        mask = torch.as_tensor(np.asarray(mask) if not isinstance(mask, Tensor) else mask)
+        if mask.shape != known.shape:
+            given = f"(Its mask has shape {tuple(mask.shape)}, the map {tuple(known.shape)}.)"
+            return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} {given}"
+        known = known & (mask.to(known.device) != 0)
+    if not bool(known.any()):
+        return None, MapStatus.NO_DATA, ""
+    complete = bool(known.all())
+    data = values if complete else values[:, known]
+    count = int(known.count_nonzero())
+    if count < FEWEST_PIXELS or min(known.shape) < SMALLEST_SIDE:
+        given = (
+            f"({count} valid pixels in {known.shape[1]} x {known.shape[0]}; at least {FEWEST_PIXELS}, "
+            f"and {SMALLEST_SIDE} along the short side, are needed.)"
+        )
+        return None, MapStatus.TOO_SMALL, f"{MapStatus.TOO_SMALL.sentence} {given}"
+    mean, spread = _mean_and_spread(data)
+    if spread <= 1e-9 * max(-float(data.min()), float(data.max())) or spread == 0.0:
+        return None, MapStatus.CONSTANT, ""
+    filled = values if complete else torch.where(known, values, torch.zeros_like(values))
+    return (filled, known, (mean, spread)), MapStatus.ALIGNED, ""

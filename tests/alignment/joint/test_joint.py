@@ -1,0 +1,108 @@
+"""`align` of three maps and more: together, against the truth and against one map after the other."""
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import torch
+
+from mslsq.alignment import AlignmentOptionError, MapStatus, align, synthetic
+from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.models import MODELS, Frame
+from mslsq.alignment.mosaics import cut, ring
+
+EYE = torch.eye(3, dtype=torch.float64)
+
+
+def base(name):
+    raster = scipy.ndimage.gaussian_filter(synthetic.base_raster(name), 0.8)
+    return (raster - raster.min()) / np.ptp(raster)
+
+
+def errors(result, mosaic):
+    """Of every map but the reference, at its own corners."""
+    apart = [found @ torch.linalg.inv(true) for found, true in zip(result.transforms, mosaic.transforms, strict=True)]
+    return [corner_error(apart[i], EYE, *mosaic.maps[i].shape) for i in range(1, len(apart))]
+
+
+@pytest.fixture(scope="module")
+def mosaic():
+    return cut(base("camera"), ring(6, 62.0, (250, 250)), 100, seed=1)
+
+
+@pytest.fixture(scope="module")
+def together(mosaic):
+    return align(mosaic.maps)
+
+
+def test_a_ring_is_placed_more_accurately_together_than_one_by_one(mosaic, together):
+    one_by_one = align(mosaic.maps, joint=False)
+    assert together.aligned == list(range(6))
+    joint, tree = (np.sqrt(np.mean(np.square(errors(r, mosaic)))) for r in (together, one_by_one))
+    assert joint < 0.1
+    assert joint < 0.75 * tree
+    torch.testing.assert_close(together.gain, mosaic.gain, atol=0.02, rtol=0)
+    torch.testing.assert_close(together.bias, mosaic.bias, atol=0.02, rtol=0)
+
+
+def test_standard_errors_of_a_ring_are_of_the_size_of_its_errors(mosaic, together):
+    frame, kind = Frame(*mosaic.maps[0].shape, EYE), MODELS["sim2"]
+    found, true = (kind.from_matrix(frame.from_pixels(m)) for m in (together.transforms[1:], mosaic.transforms[1:]))
+    off = found.local(true)
+    squares = torch.einsum("nt,ntu,nu->n", off, torch.linalg.inv(together.covariance[1:]), off) / 4
+    assert 0.3 < float(squares.mean()) < 3  # of 20 squares, not independent ones
+
+
+def test_another_reference_says_the_same(mosaic, together):
+    other = align(mosaic.maps, reference=3)
+    between = together.transforms @ torch.linalg.inv(together.transforms[3])
+    for i in range(6):
+        assert corner_error(other.transforms[i], between[i] / between[i, 2, 2], *mosaic.maps[i].shape) < 0.02
+    gain = together.gain / together.gain[3]
+    torch.testing.assert_close(other.gain, gain, atol=2e-3, rtol=0)
+
+
+def test_a_map_that_belongs_elsewhere_is_left_out_with_its_reason(mosaic, together):
+    stranger = torch.from_numpy(base("gravel")[100:200, 100:200].copy())
+    result = align([*mosaic.maps, stranger])
+    assert result.aligned == list(range(6))
+    assert result.transforms[6].isnan().all()
+    assert result.reasons[6].startswith("Left out")
+    torch.testing.assert_close(result.transforms[:6], together.transforms, atol=1e-6, rtol=0)
+
+
+def test_links_say_what_became_of_every_pair(together):
+    used = [link for link in together.links if link.status == 0]
+    assert len(used) >= 6
+    assert all(link.fixed < link.moving for link in together.links)
+    assert all(link.status.sentence.startswith(("Used", "Not used")) for link in together.links)
+
+
+def test_turned_maps_are_found_by_a_search():
+    mosaic = cut(base("astronaut"), ring(4, 45.0, (250, 200)), 100, seed=2, model="se2", degrees=90.0)
+    result = align(mosaic.maps, model="se2")
+    assert result.aligned == [0, 1, 2, 3], result.message()
+    assert max(errors(result, mosaic)) < 0.2
+
+
+def test_given_starts_are_used_for_all_pairs(mosaic, together):
+    result = align(mosaic.maps, init=mosaic.transforms)
+    assert result.aligned == list(range(6))
+    assert max(corner_error(a, b, 100, 100) for a, b in zip(result.transforms, together.transforms, strict=True)) < 0.05
+
+
+def test_maps_without_colour_or_with_holes_go_together(mosaic):
+    maps = [raster.clone() for raster in mosaic.maps]
+    maps[2][30:50, 20:70] = float("nan")
+    maps[4] = maps[4].repeat(3, 1, 1)
+    result = align(maps)
+    assert result.aligned == list(range(6))
+    assert max(errors(result, mosaic)) < 0.2
+
+
+def test_joint_is_true_false_or_auto(mosaic):
+    with pytest.raises(AlignmentOptionError, match="'auto'"):
+        align(mosaic.maps, joint="yes")
+    pair = align(mosaic.maps[:2], joint=True)
+    assert pair.status[1] == MapStatus.ALIGNED
+    assert pair.links
+    assert not align(mosaic.maps[:2]).links
