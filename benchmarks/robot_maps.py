@@ -88,7 +88,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--half", choices=tuple(HALVES), default="claim")
-    parser.add_argument("--maps", type=int, default=5, help="of each building, the first so many")
+    parser.add_argument("--maps", type=int, default=5, help="how many of each building")
     parser.add_argument("--model", default="se2")
     parser.add_argument("--each", action="store_true", help="a line for every pair")
     arguments = parser.parse_args()

@@ -60,7 +60,8 @@ def align(
             lowered by 0.4: noise hides the detail of a true placement. Not asked where `init` says where to look
             ("identity" or a tensor). 0 asks nothing.
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
-        max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out.
+        max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out, unless coarse
+            detail alone says that it is right, as of maps that have drifted.
         progress: called with a `Stage` after every solve.
         joint: place all maps together (`mslsq.alignment.joint`): links between all pairs that overlap, of which loops
             must close, then one solve for all warps, gains and biases from the pixels of all overlaps. False: each map

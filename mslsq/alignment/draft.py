@@ -45,7 +45,7 @@ class Draft:
         entries["ncc"][index], entries["detail"][index], entries["overlap"][index] = link.ncc, link.detail, link.overlap
         entries["lead"][index], entries["parent"][index] = link.lead, parent
         through = "" if parent == self.reference else f" Placed through map {parent}."
-        self.says(index, MapStatus.ALIGNED, MapStatus.ALIGNED.sentence + through)
+        self.says(index, MapStatus.ALIGNED, link.reason + through)
 
     def _without_reference(self) -> None:
         for entry in self.entries.values():

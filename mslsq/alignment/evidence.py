@@ -80,7 +80,7 @@ def strongest(levels: Sequence[PairLevel], matrix: Float[Tensor, "3 3"], least: 
     """
     finest = evidence(levels[0], matrix)
     for position, level in enumerate(levels):
-        found = evidence(level, matrix)._replace(position=position) if position else finest
+        found = Evidence(*evidence(level, matrix)[:2], position) if position else finest
         if found.suffices(least):
             return found, True
     return finest, False

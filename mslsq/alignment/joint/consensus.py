@@ -19,7 +19,7 @@ REFUTED = 0.25
 of pairs have 0.26 at most in the median, true ones in the noise of a fifth of the signal 0.5."""
 
 OUTWEIGHS = 2.0
-"""A single link that another single link contradicts is believed where its support is so many times the other's."""
+"""A single link that another single link contradicts is believed where its support is this multiple of the other's."""
 
 
 @dataclass
@@ -111,7 +111,7 @@ class _Case:
         """How much of other maps a part covers without agreeing with them, as a sum of overlaps."""
         transforms = transforms_of(self.graph, self.poses, component(self.graph.reference, self.kept))
         total = 0.0
-        for pair in self.gathering.foretold:
+        for pair in self.gathering.predicted:
             if (pair[0] in part) == (pair[1] in part) or not set(pair) <= set(transforms):
                 continue
             between = transforms[pair[1]] @ torch.linalg.inv(transforms[pair[0]])

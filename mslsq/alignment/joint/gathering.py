@@ -33,7 +33,7 @@ class Gathering:
     linker: Linker
     usable: Sequence[int]
     links: dict[tuple[int, int], Link] = field(default_factory=dict)
-    foretold: dict[tuple[int, int], list[tuple[Tensor, Link]]] = field(default_factory=dict)
+    predicted: dict[tuple[int, int], list[tuple[Tensor, Link]]] = field(default_factory=dict)
     """What came of pairs that were tried where other links put them: the place, and the link found from there."""
 
     @property
@@ -119,7 +119,7 @@ class Gathering:
                 continue
             if self.tried_at(pair, between) is None:
                 link = self.attempt(*pair, initial=between, predicted=True)
-                self.foretold.setdefault(pair, []).append((between, link))
+                self.predicted.setdefault(pair, []).append((between, link))
                 count += 1
         return count
 
@@ -127,7 +127,7 @@ class Gathering:
         """What came of this pair when it was tried at this place or near."""
         height, width = self.linker.map(pair[0]).mask.shape
         near = NEAR * max(height, width)
-        for place, link in self.foretold.get(pair, []):
+        for place, link in self.predicted.get(pair, []):
             if corner_error(between, place, height, width) <= near:
                 return link
         return None

@@ -5,7 +5,7 @@ The log-scale of view i is bilinear between the nodes of a grid over its pixels.
     ½ Σ ρ((r / σ)²) + ½ Σ ((x_a − x_b) / smoothness)² + ½ Σ (x_a / prior)²
 
 over all sightings (`views.py`), all neighbouring nodes, and all nodes; ρ is Geman and McClure's loss. Sightings depend
-on the scales, because depths move pixels: they are found anew, and linearized, before every solve, first for one scale
+on the scales, because depths move pixels: they are found and linearized again before every solve, first for one scale
 per view and a wide loss, then for finer grids and narrower losses.
 
 The gauge is a view whose scale is 1 everywhere. One number would not do: depths agree as well on a surface that is
@@ -13,8 +13,7 @@ bent, whichever way, in all views alike. (With no view held and scales that vary
 that was wrong by 2 to 4 %; with one held the median error is 0.4 to 0.7 %.)
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -140,7 +139,7 @@ def scale_fields(
         grid: nodes per column and per row of pixels; (1, 1) is one scale per view.
         smoothness: standard deviation of the difference of log-scales between neighbouring nodes.
         prior: standard deviation of log-scales.
-        stride: every so many pixels per row and column are compared; by default for some 30,000 sightings.
+        stride: one pixel in this number is compared, along rows and columns; by default for some 30,000 sightings.
 
     Raises:
         ShapeError, ProblemError: shapes that do not agree, cameras that are none, views that share no point.
@@ -156,7 +155,7 @@ def scale_fields(
     noise, status = before, Status.RUNNING
     for shape, widths in zip(shapes, ((8, 4), (4, 4), (4, 2, 2), (2, 1, 1)), strict=True):
         finer = Grid(count, *shape, height, width)
-        here = options._replace(smoothness=smoothness * max(grid) / max(shape))  # the same slope per pixel
+        here = replace(options, smoothness=smoothness * max(grid) / max(shape))  # the same slope per pixel
         now, nodes = finer, now.refined(nodes, finer)
         for wide in widths:
             found = _found(views, now.dense(nodes), options)
@@ -172,7 +171,8 @@ def scale_fields(
     return _described(now, nodes, found, before, status, options, depths.dtype)
 
 
-class _Options(NamedTuple):
+@dataclass(frozen=True)
+class _Options:
     reference: int
     smoothness: float
     prior: float

@@ -12,7 +12,7 @@ from mslsq.alignment.scales.descent import laplacian
 from mslsq.alignment.scales.graph import Graph, free_maps
 
 OUTLIER = 2.5
-"""Residuals beyond so many standard deviations do not count."""
+"""Standard deviations; residuals beyond do not count."""
 TRUNCATED_MEDIAN = 0.6662
 """Median of |z| for a standard normal z that is at most 2.5: Φ⁻¹(½ + ½ (Φ(2.5) − ½))."""
 SMALLEST_REMAINDER = 0.05

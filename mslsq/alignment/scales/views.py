@@ -8,7 +8,7 @@ view j, where it falls on π. If j sees the same point, z = s_j(π) d_j(π). In 
 A solve takes r for the log of a ratio: its derivative in x_i(u) as 1, as it is without translation. Parallax adds to
 it, by the slope of the surface that π moves over; but slopes of measured depth are noisy, and their noise would count
 as information on what nothing else tells, the common bending of all views (`fields.py`). On real depth the scales are
-better without, and finding the pixels anew before every solve takes parallax into account all the same.
+better without, and finding the pixels again before every solve takes parallax into account all the same.
 """
 
 from dataclasses import dataclass
