@@ -49,7 +49,8 @@ def placed(one: np.ndarray, other: np.ndarray, **options) -> MapStatus:
 
 def level_of(one: np.ndarray, other: np.ndarray, index: int = 0) -> tuple[PairLevel, Frame]:
     (fixed, moving), _, _ = prepare([one, other], None)
-    frame = Frame(*fixed.mask.shape, fixed.values)
+    height, width = fixed.mask.shape
+    frame = Frame(height, width, fixed.values)
     pyramids = [map_.pyramid(3, map_.mean, map_.spread, 1.0) for map_ in (fixed, moving)]
     return PairLevel.of(pyramids[0][index], pyramids[1][index], frame, index), frame
 
