@@ -269,14 +269,14 @@ def plan(size: int, random: Random) -> Raster:
             return
         if height > width:
             cut = int(random.integers(top + height // 4, bottom - height // 4 + 1))
-            door = int(random.integers(left, right - 6))
+            door = int(random.integers(left, max(right - 6, left + 1)))
             free[cut : cut + 2, left:right] = 0.0
             free[cut : cut + 2, door : door + 6] = 1.0
             divide(top, left, cut, right)
             divide(cut, left, bottom, right)
         else:
             cut = int(random.integers(left + width // 4, right - width // 4 + 1))
-            door = int(random.integers(top, bottom - 6))
+            door = int(random.integers(top, max(bottom - 6, top + 1)))
             free[top:bottom, cut : cut + 2] = 0.0
             free[door : door + 6, cut : cut + 2] = 1.0
             divide(top, left, bottom, cut)
