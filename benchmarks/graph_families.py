@@ -1,7 +1,8 @@
 """Families of pose graphs with known truth, in halves: rules are chosen on one half, claims are made on the other.
 
 A graph is a shape (grid, city, ring, sphere, torus, line), a noise (mild to hopeless) and a start (odometry, spanning
-tree, chordal). Its half comes from a hash of its name.
+tree, chordal). Its half comes from a hash of its name. Of the two noises that make solves long there are further draws;
+their half comes from what is drawn, whatever the start.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from mslsq.initialization import chordal, spanning_tree
 NOISES = {"mild": (0.01, 0.005), "usual": (0.05, 0.02), "strong": (0.15, 0.08), "hopeless": (0.4, 0.3)}
 """Standard deviations of translation (m, with steps of a metre) and rotation (rad)."""
 STARTS = ("odometry", "tree", "chordal")
+LONG = ("strong", "hopeless")
 
 
 @dataclass(frozen=True)
@@ -114,20 +116,29 @@ SHAPES = {"grid": grid, "city": city, "ring": ring, "line": line, "sphere": sphe
 SIZES = (60, 400, 1500)
 
 
-def names(half: str | None = None) -> list[str]:
-    """All graphs, or those of the half "choose" or "claim"."""
+def names(half: str | None = None, draws: int = 0) -> list[str]:
+    """All graphs, or those of the half "choose" or "claim"; and further draws of the long noises."""
     every = ["-".join(map(str, parts)) for parts in itertools.product(SHAPES, SIZES, NOISES, STARTS)]
+    more = itertools.product(SHAPES, SIZES, LONG, STARTS, range(1, draws + 1))
+    every += ["-".join(map(str, parts)) for parts in more]
     return [name for name in every if half is None or half_of(name) == half]
 
 
 def half_of(name: str) -> str:
-    return ("choose", "claim")[hashlib.sha256(name.encode()).digest()[0] % 2]
+    hashed = name if name.count("-") == 3 else drawn(name)
+    return ("choose", "claim")[hashlib.sha256(hashed.encode()).digest()[0] % 2]
+
+
+def drawn(name: str) -> str:
+    """What the random numbers of a graph depend on: all but the start."""
+    shape, size, noise, _, *draw = name.split("-")
+    return "-".join((shape, size, noise, *draw))
 
 
 def graph(name: str) -> PoseGraph:
-    """The graph of a name: shape-size-noise-start."""
-    shape_name, size, noise, start = name.split("-")
-    seed = int.from_bytes(hashlib.sha256(f"{shape_name}-{size}-{noise}".encode()).digest()[:4])
+    """The graph of a name: shape-size-noise-start, or shape-size-noise-start-draw."""
+    shape_name, size, noise, start = name.split("-")[:4]
+    seed = int.from_bytes(hashlib.sha256(drawn(name).encode()).digest()[:4])
     random = np.random.default_rng(seed)
     shape = SHAPES[shape_name](int(size), random)
     truth, count = shape.truth, shape.truth.shape[0]

@@ -1,6 +1,7 @@
 """GTSAM, where it is installed (`pip install gtsam`), through its Python interface: pose graphs, bundle adjustment."""
 
 import importlib.util
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,19 +75,21 @@ def optimize(graph: Graph, method: str) -> tuple[Any, int]:
     return values, optimizer.iterations()
 
 
-def errors_of_steps(graph: Graph, tolerance: float, most: int = 100) -> list[float]:
+def errors_of_steps(graph: Graph, tolerance: float, most: int = 100) -> tuple[list[float], list[int]]:
     """The errors before and after every step of GTSAM's Levenberg-Marquardt, until one gains less than the tolerance's
-    share."""
+    share; and the trials up to each. A trial that fails multiplies its lambda by ten, one that succeeds divides it."""
     import gtsam
 
     optimizer = gtsam.LevenbergMarquardtOptimizer(graph.factors, graph.start, gtsam.LevenbergMarquardtParams())
-    errors = [optimizer.error()]
+    errors, trials = [optimizer.error()], [0]
     while len(errors) <= most:
+        before = optimizer.lambda_()
         optimizer.iterate()
         errors.append(optimizer.error())
+        trials.append(trials[-1] + max(round(math.log10(optimizer.lambda_() / before)) + 2, 1))
         if not errors[-2] - errors[-1] > max(tolerance * errors[-2], tolerance):
             break
-    return errors
+    return errors, trials
 
 
 def poses_of(values: Any, count: int, dimension: int) -> np.ndarray:

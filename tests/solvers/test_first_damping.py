@@ -45,14 +45,40 @@ def test_the_units_of_the_variables_change_nothing(unit):
         assert one.num_steps == other.num_steps
 
 
-def test_a_first_step_that_was_believed_too_much_is_followed_by_a_damped_one():
-    def kinked(x):  # flat where it starts, steep just beside: the linear model is wrong at once
-        return torch.stack((x[0] - 100.0, 1e3 * torch.nn.functional.softplus(500 * (x[0] - 100.1))))
+def kinked(x):
+    """Flat where it starts, steep just beside: the linear model is wrong at once."""
+    return torch.stack((x[0] - 100.8, 1e3 * torch.nn.functional.softplus(500 * (x[0] - 100.1))))
 
-    solution = mslsq.least_squares(lambda x: kinked(x) - torch.tensor([1.5, 0.0]), torch.tensor([100.0], dtype=F64))
+
+def test_a_first_step_of_the_least_damping_that_fails_is_followed_by_shorter_ones():
+    solution = mslsq.least_squares(kinked, torch.tensor([100.0], dtype=F64))
+    damping, accepted, length = solution.history.damping, solution.history.accepted, solution.history.step_norm
+    first = int(accepted.to(torch.int64).argmax())  # the first success
+    assert first > 1 and (damping[:first] == 1e-8).all()
+    shares = length[2 : first + 1] / length[1:first]
+    assert (shares >= 0.1 - 1e-6).all() and (shares <= 0.5 + 1e-6).all()
+    assert damping[first] == pytest.approx(1e-9)
+    assert solution.converged
+    other = mslsq.least_squares(kinked, torch.tensor([100.0], dtype=F64), solver=mslsq.Dogleg())
+    assert torch.allclose(solution.value, other.value, rtol=1e-9)
+
+
+def test_a_first_step_of_more_damping_that_fails_is_followed_by_more_damping():
+    solution = mslsq.least_squares(lambda x: kinked(x + 99.0), torch.tensor([1.0], dtype=F64))
     damping, accepted = solution.history.damping, solution.history.accepted
-    assert damping[0] == 1e-8 and not accepted[1]
-    assert damping[1] == 1e-4
+    assert damping[0] == 1e-2 and not accepted[1]
+    assert damping[1] > damping[0]
+
+
+@pytest.mark.parametrize(("length", "end"), [(1.0, 1.5), (1.0, 4.0), (1.0, 40.0), (0.25, 1.2)])
+def test_a_failed_step_is_cut_to_the_least_of_a_parabola(length, end):
+    """Cost 1 at the start, slope -s, `end` at this length; the undamped model falls by (t - t²/2) s."""
+    s = 2.0
+    gain = (1 - end) / ((length - length**2 / 2) * s)
+    curvature = (end - 1 + s * length) / length**2
+    least = s / (2 * curvature)
+    found = mslsq.LevenbergMarquardt._cut(torch.tensor([length], dtype=F64), torch.tensor([gain], dtype=F64))
+    assert found.item() == pytest.approx(min(max(least, 0.1 * length), 0.5 * length), rel=1e-12)
 
 
 def test_a_given_damping_is_the_first_one():
