@@ -18,7 +18,7 @@ from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.prospects import PROGRAM_SECONDS, prospect_of, with_programs
 from mslsq.linearize.ways import hessian_way_of, way_of
-from mslsq.native.choice import Native, choice
+from mslsq.native.choice import Native
 from mslsq.private import load_forward_mode
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import structure_of
@@ -153,7 +153,7 @@ def _pinned(
 
 
 def _linearizer(task: Task, plan: Plan, native: bool) -> Linearizer:
-    linear, fused = linear_solver_of(task, plan), task.solver.compile and not plan.is_for_programs
+    linear, fused = linear_solver_of(task, plan), task.solver.execution.compile and not plan.is_for_programs
     compiled, replayed = kinds_of_programs(task.solver) if native else (False, False)
     compiled = compiled or plan.holds_programs  # then it was chosen for them
     return plan.linearizer(
@@ -163,8 +163,7 @@ def _linearizer(task: Task, plan: Plan, native: bool) -> Linearizer:
 
 def _with_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
     """The plan with native programs, where there are some and this solve wants them."""
-    waits = task.solver.compile and plan.is_for_programs and task.solver.native == "auto"
-    wish = choice("wait") if waits else task.solver.native_choice
+    wish = task.solver.native_choice_of_large if plan.is_for_programs else task.solver.native_choice
     if wish != "never" and _is_wholly_native(task, plan, wish):
         return plan
     return with_programs(plan, wish, lambda: task.blocks(plan), values, inputs)
@@ -280,7 +279,7 @@ def is_small_and_dense(task: Task, plan: Plan) -> bool:
 def _is_wholly_native(task: Task, plan: Plan, wish: Native) -> bool:
     """Is the whole solve to be a program, so that those of blocks are not made? A problem that grows gets to those
     first, which all its sizes share."""
-    if is_watched(task.solver) or task.solver.trace == "never" or not is_small_and_dense(task, plan):
+    if is_watched(task.solver) or not task.solver.keeps_graphs or not is_small_and_dense(task, plan):
         return False
     whole = plan.plain.whole
     if whole is None:

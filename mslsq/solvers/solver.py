@@ -181,12 +181,27 @@ class Solver:
         """May native programs come by themselves (`native="auto"`)? Not where nothing of the residual is to be kept;
         nor where the device is asked nothing: the comparison of a program reads numbers, and could come in any call.
         (With "wait" it comes in the first one, where all is planned.)"""
-        return self.early_stop and self.trace != "never"
+        return self.early_stop and self.keeps_graphs
+
+    @property
+    def keeps_graphs(self) -> bool:
+        """May what a residual does be written down and used again, as a graph or as a program?"""
+        return self.trace != "never"
+
+    @property
+    def takes_programs(self) -> bool:
+        """Would this solver's solves run native programs, if nothing outside of it forbids them?"""
+        return self.keeps_graphs and self.native != "never"
 
     @property
     def native_choice(self) -> Native:
         """What holds for the native programs of this solver's solves, now and here."""
         return choice(self.native, self.may_get_programs)
+
+    @property
+    def native_choice_of_large(self) -> Native:
+        """The same of problems whose residuals are compiled as programs, not in graphs: `compile` waits for them."""
+        return choice("wait") if self.compile and self.native == "auto" else self.native_choice
 
     @property
     def execution(self) -> Wish:
