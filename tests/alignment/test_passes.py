@@ -1,10 +1,6 @@
 """The passes over samples by kernels, beside automatic differentiation of the cost and beside PyTorch's operations."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +17,7 @@ from mslsq.alignment.synthetic import make_pair
 from mslsq.kernels import available
 from mslsq.kernels.build import targets
 from mslsq.linearize.robust import LEAST_CURVATURE
+from tests.kernels.instruction_sets import arrays_of_both
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs the compiled kernels")
 
@@ -360,16 +357,6 @@ np.savez(OUT, *(one.numpy() for one in found))
 
 @pytest.mark.parametrize("target", [name for name in targets() if name not in ("avx512", "neon")])
 def test_every_instruction_set_sees_the_same(target, tmp_path):
-    if target == "avx2" and "avx2" not in Path("/proc/cpuinfo").read_text():
-        pytest.skip("this processor has no AVX2")
-    outcomes = []
-    for name in (target, ""):
-        program, environment = PASSES.replace("OUT", repr(str(tmp_path / f"{name}.npz"))), dict(os.environ)
-        if name:
-            environment["MSLSQ_TARGET"] = name
-        subprocess.run([sys.executable, "-c", program], check=True, env=environment)
-        outcomes.append(np.load(tmp_path / f"{name}.npz"))
-    for name in outcomes[0].files:
-        one, other = outcomes[0][name], outcomes[1][name]
+    for one, other in arrays_of_both(PASSES, target, tmp_path):
         tolerance = 1e-4 if one.dtype == np.float32 else 1e-10  # sums in another order
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
