@@ -144,7 +144,7 @@ def cameras_and_points(values: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.array(cameras), np.array(points)
 
 
-def so_many_steps(graph: Graph, steps: int) -> float:
+def error_after(graph: Graph, steps: int) -> float:
     """GTSAM's error after a number of steps of Levenberg-Marquardt."""
     import gtsam
 
