@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.diagnostics.located import Located, located
 from mslsq.linearize.robust import losses
 from mslsq.problem import Problem
@@ -39,6 +40,7 @@ class Evaluation:
         return f"Evaluation(cost={float(self.cost):.6g}, {parts})"
 
 
+@outside_compiled_regions
 def evaluate(
     problem: Problem,
     values: Mapping[str, Any],
