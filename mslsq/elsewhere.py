@@ -1,6 +1,6 @@
 """What things are called in SciPy, Ceres, GTSAM, Theseus and PyPose, and what they are called here.
 
-Whoever writes another library's word gets an error that says ours.
+Another library's word is answered by an error that says ours.
 """
 
 import functools
@@ -104,6 +104,14 @@ def refuse_words(what: str, given: Iterable[str], known: Iterable[str], words: M
     for name in given:
         if name not in known and name in words:
             raise TypeError(f"{what} has no option {name!r}. Here: {words[name]}.")
+
+
+class SignatureOfInit:
+    """The signature of a class whose `__new__` looks at what is given: as `__init__` has it, for `help` and editors."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        _, *parameters = inspect.signature(owner.__init__).parameters.values()
+        return inspect.Signature(parameters)
 
 
 def knows_other_words(of_solvers: Iterable[str]) -> Callable[[F], F]:

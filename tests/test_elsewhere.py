@@ -1,6 +1,7 @@
 """Who writes another library's word is told ours, and ours exists."""
 
 import copy
+import dataclasses
 import inspect
 import pickle
 import re
@@ -111,3 +112,8 @@ def test_what_is_recommended_exists():
         if sentence.startswith("."):
             attribute = re.match(r"\.(\w+)", sentence)[1]
             assert attribute in {*dir(mslsq.Solution), *mslsq.Solution.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("kind", SOLVERS)
+def test_help_still_shows_the_options_of_a_solver(kind):
+    assert list(inspect.signature(kind).parameters) == [field.name for field in dataclasses.fields(kind)]

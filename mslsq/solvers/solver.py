@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.elsewhere import OPTIONS_OF_SOLVERS, refuse_words
+from mslsq.elsewhere import OPTIONS_OF_SOLVERS, SignatureOfInit, refuse_words
 from mslsq.linear import Cholesky, LinearSolver, SparseCholesky, UnrolledCholesky
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.choice import AutomaticSparse, eliminating, worth_looking_for_blocks
@@ -142,6 +142,8 @@ class Solver:
     time_budget: float | None = None
     on_interrupt: Literal["raise", "return"] = "raise"
     checkpoint: Checkpoint | None = None
+
+    __signature__ = SignatureOfInit()
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         refuse_words(cls.__name__, options, cls.__dataclass_fields__, OPTIONS_OF_SOLVERS)
