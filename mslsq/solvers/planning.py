@@ -199,9 +199,10 @@ def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs,
 
 def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
     """The linear solver that the task's solver chooses for this structure, bound to its pattern where it is sparse."""
-    if plan.rows is not None and task.solver.linear_solver != "auto":
-        return task.solver.linear_solver.bound_to_rows(plan.rows)
-    linear = task.solver.chosen_linear_solver(plan.structure.size, plan.pattern is not None, plan.is_on_cpu)
+    by_rows = None if plan.rows is None else task.solver.linear.of_rows(plan.rows)
+    if by_rows is not None:
+        return by_rows
+    linear = task.solver.linear.chosen(plan.structure.size, plan.pattern is not None, plan.is_on_cpu)
     if plan.pattern is None:
         return linear
     return linear.bound(plan.pattern.structure, plan.pattern.kinds(task.system))
@@ -210,21 +211,21 @@ def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
 def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Plan:
     """Structure, pattern and placements of a system: dense, a batch of small dense parts, or block-sparse."""
     sizes = tuple((block.rows, block.pairs) for block in blocks)
-    structure = structure_of(task.system, device, task.solver.solves_parts)
-    if task.solver.is_matrix_free and structure.size > 0:
+    structure = structure_of(task.system, device, task.solver.linear.solves_parts)
+    if task.solver.linear.is_matrix_free and structure.size > 0:
         rows = block_rows_of(task.system, structure, tuple(block.rows for block in blocks))
         placements = tuple(placement_of(block, structure, None, forms_matrix=False) for block in blocks)
         return Plan(structure, None, placements, sizes, rows=rows)
     pattern = None
-    wanted, on_cpu = task.solver.wants_sparse(structure.size), device.type == "cpu"
-    if wanted or (on_cpu and task.solver.may_want_sparse(structure.size, structure.num_components, task.batch)):
+    wanted, on_cpu = task.solver.linear.wants_sparse(structure.size), device.type == "cpu"
+    if wanted or (on_cpu and task.solver.linear.may_want_sparse(structure.size, structure.num_components, task.batch)):
         whole = structure_of(task.system, device, split=False)
         pattern = pattern_of(task.system, whole)
         kinds = pattern.kinds(task.system)
         if not wanted:
             sparse = blocks_are_faster(pattern.structure, task.batch)
         else:
-            sparse = on_cpu or task.solver.is_sparse_anywhere(pattern.structure, kinds)
+            sparse = on_cpu or task.solver.linear.is_sparse_anywhere(pattern.structure, kinds)
         structure, pattern = (whole, pattern) if sparse else (structure, None)
     placements = tuple(placement_of(block, structure, pattern) for block in blocks)
     return Plan(structure, pattern, placements, sizes)
