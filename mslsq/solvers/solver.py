@@ -4,13 +4,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.elsewhere import OPTIONS_OF_SOLVERS, SignatureOfInit, refuse_words
 from mslsq.linear import LinearSolver
 from mslsq.linearize.linearizer import Linearization
 from mslsq.linearize.trace import Wish
@@ -136,12 +135,6 @@ class Solver:
     time_budget: float | None = None
     on_interrupt: Literal["raise", "return"] = "raise"
     checkpoint: Checkpoint | None = None
-
-    __signature__ = SignatureOfInit()
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        refuse_words(cls.__name__, options, cls.__dataclass_fields__, OPTIONS_OF_SOLVERS)
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         name = type(self).__name__
