@@ -32,7 +32,7 @@ from mslsq.kernels import Kernel, target
 from mslsq.kernels.build import FLAGS, SOURCE, compiler, targets
 from mslsq.linear.block_structure import analyze
 from mslsq.linear.schur import Schur, by_kernels
-from mslsq.linear.sparse.elimination import BELOW, PADDED, PADDED_BELOW, WIDTH
+from mslsq.linear.sparse.fronts import BELOW, PADDED, PADDED_BELOW, WIDTH
 from mslsq.linear.sparse.multifrontal import factor, solve
 
 PEAKS = """

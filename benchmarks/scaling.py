@@ -182,7 +182,7 @@ def batch_rows(graphs: int, poses: int, repeats: int) -> list[list[Any]]:
         costs = 0.0
         for entry in range(few):
             alone = replace(graph, poses=start[entry], measured=measured[entry])
-            costs += gtsam_graphs.so_many_steps(gtsam_graphs.pose_graph(alone), STEPS)
+            costs += gtsam_graphs.error_after(gtsam_graphs.pose_graph(alone), STEPS)
         rows.append(_batch_row(f"{few} of them, GTSAM LM, built again", few, watch.cpu, costs, peak()))
     return rows
 

@@ -5,6 +5,7 @@ What takes long to import is imported where it is called.
 """
 
 import inspect
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = [
+    "DISPATCHING_FILES",
+    "MODULE_INTERNALS",
     "MODULE_TABLES",
     "DispatchMode",
     "FakeTensor",
@@ -35,9 +38,11 @@ __all__ = [
     "compiled_by_inductor",
     "derivatives_in_inference_mode",
     "disable_proxy_modes_tracing",
+    "dynamo_is_imported",
     "enter_directly",
     "fast_entry",
     "forward_level_is_open",
+    "forward_mode_again",
     "get_proxy_mode",
     "gradients",
     "hidden_from_dynamo",
@@ -58,6 +63,7 @@ __all__ = [
     "pytree",
     "rebatched",
     "returns_a_view",
+    "script_constants",
     "spare_dynamo",
     "torch_func_leaves_inference_mode",
     "transforms_are_active",
@@ -76,6 +82,21 @@ pytree = _pytree
 
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 """The attributes in which an `nn.Module` keeps its tensors and submodules."""
+
+MODULE_INTERNALS = (*MODULE_TABLES, "training", "_non_persistent_buffers_set", "_is_full_backward_hook")
+"""What an `nn.Module` keeps beside the user's attributes and the hooks, in torch 2.9 to 2.15."""
+
+DISPATCHING_FILES = tuple(
+    os.path.join(*path)
+    for path in (("torch", "_compile.py"), ("torch", "_dynamo", "eval_frame.py"), ("mslsq", "private.py"))
+)
+"""How the files end whose frames lie between an operation and the dispatch mode that sees it."""
+
+
+def script_constants(module: torch.nn.Module) -> tuple[str, ...]:
+    """The names of the attributes that a module of TorchScript was compiled with; none for other modules."""
+    kept: Any = getattr(module, "_concrete_type", None)
+    return () if kept is None else tuple(kept.get_attributes())
 
 
 # Operators
@@ -245,6 +266,11 @@ def forward_level_is_open() -> bool:
     return forward_ad._current_level >= 0
 
 
+def forward_mode_again() -> Any:
+    """A context with forward mode on, as it is not inside the `jvp` of an `autograd.Function`."""
+    return forward_ad._set_fwd_grad_enabled(True)
+
+
 @contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
     """Set aside what the caller does with tensors saved for backward (`torch.utils.checkpoint`, `save_on_cpu`):
@@ -341,6 +367,11 @@ def _without_compiled_autograd() -> Any:
 
 
 # Compilers
+
+
+def dynamo_is_imported() -> bool:
+    """Has Dynamo been imported? Until then nothing is being compiled."""
+    return "torch._dynamo" in sys.modules
 
 
 def hidden_from_dynamo(function: Any, reason: str) -> None:

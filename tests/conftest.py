@@ -14,6 +14,7 @@ import torch
 
 from mslsq.datasets import nist
 from mslsq.kernels import KernelsMissingError, available
+from mslsq.kernels.build import CompilerError, compiler
 from mslsq.linearize import prospects
 from mslsq.solvers import planning, whole_solves
 
@@ -67,6 +68,15 @@ def ctrl_c_interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def cxx() -> list[str]:
+    """The command of the C++ compiler."""
+    try:
+        return compiler()
+    except CompilerError:
+        pytest.skip("there is no C++ compiler")
 
 
 @pytest.fixture(scope="session")

@@ -156,7 +156,8 @@ def test_a_section_is_read_as_a_reader_does(body, said):
 
 
 DIALECT = re.compile(
-    r"\b(nobody|whoever|anew|somebody|everybody|for who(?!,| in\b|\])|so many|so much|disposes|foretells?)\b",
+    r"(?<![^\W_])(nobody|whoever|anew|somebody|everybody|for who(?!,| in\b|\])|so many|so much|disposes|foretells?)"
+    r"(?![^\W_])",  # parts of names too
     re.IGNORECASE,
 )
 

@@ -198,14 +198,6 @@ def test_the_tuning_constant_keeps_95_percent_efficiency_for_gaussian_residuals(
     assert efficiency == pytest.approx(0.95, abs=5e-4)  # the constants have four digits
 
 
-@pytest.mark.parametrize("kind", PLAIN)
-def test_convex_and_redescending_say_what_the_influence_does(kind):
-    r = torch.linspace(0, 50, 5001, dtype=torch.float64)
-    influence = r * kind(1.0).derivatives(r * r)[1]
-    assert kind.convex == bool((influence.diff() >= -1e-12).all())
-    assert kind.redescending == bool(influence[-1] < 0.1 * influence.max())
-
-
 @pytest.mark.parametrize("kind", [*PLAIN, Barron])
 def test_a_scale_that_is_not_positive_and_finite_is_refused(kind):
     for scale in (0.0, -1.0, math.nan, math.inf, torch.tensor([1.0, 0.0])):

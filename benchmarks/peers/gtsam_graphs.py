@@ -106,20 +106,6 @@ def poses_of(values: Any, count: int, dimension: int) -> np.ndarray:
     return np.array(rows)
 
 
-def marginals(graph: PoseGraph, poses: np.ndarray, keys: list[int], anchor_sigma: float = 1e-6) -> np.ndarray:
-    """GTSAM's marginal covariances of some poses at given values, in the order (translation, rotation)."""
-    import gtsam
-
-    built = pose_graph(graph, anchor_sigma)
-    values = gtsam.Values()
-    for key, row in enumerate(poses.tolist()):
-        values.insert(key, _pose3(row) if graph.dimension == 3 else _pose2(row))
-    found = gtsam.Marginals(built.factors, values)
-    blocks = np.stack([found.marginalCovariance(key) for key in keys])
-    order = ROTATION_FIRST if graph.dimension == 3 else [0, 1, 2]  # its own inverse
-    return blocks[:, order][:, :, order]
-
-
 def bundle_adjustment(path: Path) -> Graph:
     """A BAL file (not compressed) as GTSAM reads it: a GeneralSFMFactor per observation, pixels of sigma 1."""
     import gtsam
@@ -161,7 +147,7 @@ def cameras_and_points(values: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.array(cameras), np.array(points)
 
 
-def so_many_steps(graph: Graph, steps: int) -> float:
+def error_after(graph: Graph, steps: int) -> float:
     """GTSAM's error after a number of steps of Levenberg-Marquardt."""
     import gtsam
 

@@ -1,7 +1,6 @@
 """A solve inside a `torch.compile`d model: a clean graph break, outside of everything Dynamo traces."""
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from mslsq.private import (
     FakeTensor,
     derivatives_in_inference_mode,
+    dynamo_is_imported,
     hidden_from_dynamo,
     torch_func_leaves_inference_mode,
 )
@@ -55,7 +55,7 @@ def outside_compiled_regions(function: F) -> F:
         if torch.is_inference_mode_enabled() and not torch_func_leaves_inference_mode():
             with derivatives_in_inference_mode():
                 return outside(*args, **options)
-        if "torch._dynamo" not in sys.modules:
+        if not dynamo_is_imported():
             return function(*args, **options)
         if not disabled:
             disabled.append(torch.compiler.disable(function, reason=REASON))

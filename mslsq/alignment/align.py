@@ -11,6 +11,7 @@ from mslsq.alignment.joint import place_jointly
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.options import AlignmentOptionError, checked_options
 from mslsq.alignment.prepared import prepare
+from mslsq.alignment.previous import check_previous
 from mslsq.alignment.result import Alignment, Stage
 from mslsq.alignment.tree import place_by_tree
 
@@ -33,6 +34,7 @@ def align(
     max_steps: int = 100,
     progress: Callable[[Stage], None] | None = None,
     joint: bool | str = "auto",
+    previous: Alignment | None = None,
 ) -> Alignment:
     """Place overlapping rasters on a reference: warp, gain and bias jointly, coarse to fine, with masks.
 
@@ -67,6 +69,9 @@ def align(
             must close, then one solve for all warps, gains and biases from the pixels of all overlaps. False: each map
             is placed on the reference or on the first map placed already that accepts it. "auto": together where three
             maps or more can be used.
+        previous: the result for the first of these maps, with the same model and reference. Maps that it placed stay
+            where they are, to the bit; the others, new ones and those that were left out, are placed on them, with
+            standard errors that take theirs in. This takes the time of the new maps alone.
 
     Returns:
         `Alignment`; `.transforms[i]` takes a reference pixel (x, y, 1), centres at integers, to a pixel of map i. A
@@ -102,13 +107,18 @@ def align(
         max_steps,
     )
     prepared, states, reasons = prepare(maps, masks)
+    if previous is not None:
+        check_previous(previous, options, reference, states, joint)
     like = next((r.values for r in prepared if r is not None), torch.zeros((), dtype=torch.float64))
     draft = Draft(states, reasons, reference, model, like)
+    if previous is not None:
+        draft.keep(previous)
     linker = Linker(prepared, options, levels, progress)
     starts, links = init if isinstance(init, Tensor) else None, []
-    together = len(draft.waiting) >= 2 if joint == "auto" else joint and bool(draft.waiting)
-    if states[reference].ok and together:
+    together = len(draft.known) + len(draft.waiting) > 2 if joint == "auto" else bool(joint)
+    if states[reference].ok and draft.waiting and together:
         links = place_jointly(linker, draft, starts)
     elif states[reference].ok:
         place_by_tree(linker, draft, starts)
+    links = links if previous is None else [*previous.links, *links]
     return draft.finished(stages=linker.stages, links=links)

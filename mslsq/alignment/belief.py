@@ -9,6 +9,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq.alignment.candidates import LATE_SIDE, search_level
+from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.estimate import Estimate, PairLevel, judge
 from mslsq.alignment.evidence import Evidence, strongest
 from mslsq.alignment.models import MODELS, Frame
@@ -34,7 +35,9 @@ SURE = 3.0
 RELIEF = 0.4
 """What is then taken off the agreement that the blocks must reach: noise as strong as the signal leaves them at 0.3."""
 
-UNFINISHED = (mslsq.Status.NON_FINITE, mslsq.Status.SINGULAR, mslsq.Status.MAX_STEPS)
+OPEN = 0.3
+"""The lead, as a share of `min_lead`, from which a refused placement is still possible: loops of other maps may tell.
+Where a texture repeats it is 0."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Placed:
     warp: Float[Tensor, "3 3"]
     value: Float[Tensor, "2"]
     covariance: Float[Tensor, "tangent tangent"]
+    """NaN where the placement is refused, but for one that is still possible."""
     ncc: float
     detail: float
     """The agreement of `evidence`; NaN where it was not asked."""
@@ -97,10 +101,12 @@ def refused(
     why: str = "",
     detail: float = NAN,
     lead: float = NAN,
+    covariance: Float[Tensor, "tangent tangent"] | None = None,
 ) -> Placed:
     """A placement that is not believed, with the reason in words."""
     tangent = MODELS[pair.options.model].tangent_dim
-    covariance = estimate.matrix.new_full((tangent, tangent), NAN)
+    if covariance is None:
+        covariance = estimate.matrix.new_full((tangent, tangent), NAN)
     reason = f"{status.sentence} {why}".rstrip()
     found = estimate.ncc, detail, lead, estimate.overlap
     return Placed(status, estimate.matrix, estimate.value, covariance, *found, NAN, stages, reason)
@@ -112,16 +118,32 @@ def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage
     if estimate.overlap < pair.options.min_overlap:
         why = f"(The best found overlaps {estimate.overlap:.0%}, {pair.options.min_overlap:.0%} is asked.)"
         return refused(pair, estimate, stages, MapStatus.NO_OVERLAP, why)
-    standing = pair.standing(estimate.matrix) if pair.options.searches and pair.options.min_lead > 0 else None
-    sure = standing is not None and standing.lead >= SURE
-    found, suffices = strongest(pair.levels, estimate.matrix, pair.options.min_detail - (RELIEF if sure else 0.0))
+    found, suffices, standing = _weighed(pair, estimate)
     ahead = NAN if standing is None else standing.lead
     doubt = _doubt(pair.options, estimate, leader, found, suffices) or _rivalry(standing, pair.options.min_lead)
     if doubt is not None:
-        return refused(pair, estimate, stages, *doubt, found.agreement, ahead)
+        is_open = standing is not None and standing.lead >= OPEN * pair.options.min_lead
+        possible = is_open and leader.status not in UNFINISHED
+        covariance = _precision(pair, estimate, leader, found)[0] if possible else None
+        return refused(pair, estimate, stages, *doubt, found.agreement, ahead, covariance)
     covariance, sigma, reason = _precision(pair, estimate, leader, found)
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
     return Placed(MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance, *figures, stages, reason)
+
+
+def _weighed(pair: Pair, estimate: Estimate) -> tuple[Evidence, bool, Standing | None]:
+    """The evidence, whether it suffices, and the lead over other placements. That is asked last, and only of what may
+    be believed: it takes longest."""
+    options, least = pair.options, pair.options.min_detail
+    if not options.searches or options.min_lead == 0:
+        return *strongest(pair.levels, estimate.matrix, least), None
+    relieved = strongest(pair.levels, estimate.matrix, least - RELIEF)
+    if not relieved[1] or estimate.ncc < options.min_ncc:
+        return *relieved, None
+    standing = pair.standing(estimate.matrix)
+    if standing.lead >= SURE:
+        return *relieved, standing
+    return *strongest(pair.levels, estimate.matrix, least), standing
 
 
 def _doubt(

@@ -16,6 +16,7 @@ class Draft:
     def __init__(self, states: list[MapStatus], reasons: list[str], reference: int, model: str, like: Tensor):
         self.states, self.reasons, self.reference, self.model = states, reasons, reference, model
         self.entries = empty(len(states), reference, model, MODELS[model].tangent_dim, like)
+        self.known = [reference]
         if states[reference].ok:
             self.says(reference, MapStatus.REFERENCE)
         else:
@@ -23,8 +24,16 @@ class Draft:
 
     @property
     def waiting(self) -> list[int]:
-        """The usable maps beside the reference."""
-        return [i for i, state in enumerate(self.states) if i != self.reference and state.ok]
+        """The usable maps beside those that are known: the reference, and what was placed before."""
+        return [i for i, state in enumerate(self.states) if i not in self.known and state.ok]
+
+    def keep(self, previous: Alignment) -> None:
+        """The maps that were placed before stay where they are."""
+        for index in previous.aligned:
+            for name, entry in self.entries.items():
+                entry[index] = getattr(previous, name)[index]
+            self.says(index, MapStatus(int(previous.status[index])), previous.reasons[index])
+        self.known = previous.aligned
 
     def says(self, index: int, status: MapStatus, reason: str = "") -> None:
         """What became of a map."""
@@ -39,13 +48,13 @@ class Draft:
         entries["gain"][index], entries["bias"][index] = gain, bias
         entries["covariance"][index], entries["corner_sigma"][index] = covariance, sigma
 
-    def believe(self, index: int, parent: int, link: Placed) -> None:
-        """Why a map's place is believed: its link to another map."""
+    def believe(self, index: int, parent: int, link: Placed, remark: str = "") -> None:
+        """Why a map's place is believed: its link to another map. A `remark` ends its reason."""
         entries = self.entries
         entries["ncc"][index], entries["detail"][index], entries["overlap"][index] = link.ncc, link.detail, link.overlap
         entries["lead"][index], entries["parent"][index] = link.lead, parent
         through = "" if parent == self.reference else f" Placed through map {parent}."
-        self.says(index, MapStatus.ALIGNED, link.reason + through)
+        self.says(index, MapStatus.ALIGNED, link.reason + through + remark)
 
     def _without_reference(self) -> None:
         for entry in self.entries.values():

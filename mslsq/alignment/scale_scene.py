@@ -118,14 +118,6 @@ def read_scene(path: str | Path) -> RatioScene | ViewScene:
     return RatioScene(file.name, ratios, torch.from_numpy(pairs.astype(np.int64)), _truth(file, content, shape))
 
 
-def read_ratios(path: str | Path) -> RatioScene:
-    """`read_scene` of a file that must hold ratios."""
-    scene = read_scene(path)
-    if isinstance(scene, ViewScene):
-        raise ValueError(f"{path} holds views, not ratios.")
-    return scene
-
-
 def _real(file: Path, content: dict[str, np.ndarray], key: str) -> Tensor:
     if content[key].dtype.kind not in "fiu":
         raise ValueError(f"{file}: {key} must be real numbers, not {content[key].dtype}.")

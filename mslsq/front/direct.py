@@ -50,7 +50,7 @@ class Direct:
         """The way to the program of this plan; None where there cannot be one."""
         if statement.size is not None or statement.bounds.of or is_watched(solver):
             return None
-        if solver.trace == "never" or solver.native == "never" or not plan.is_on_cpu:
+        if not solver.takes_programs or not plan.is_on_cpu:
             return None
         storages, in_users_form = tuple([x[0] for x in statement.values]), statement.in_users_form
         value = in_users_form(storages)

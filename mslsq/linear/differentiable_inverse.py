@@ -12,7 +12,9 @@ from typing import Any, Protocol
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
+from torch.autograd.forward_ad import unpack_dual
+
+from mslsq.private import forward_mode_again
 
 Values = Float[Tensor, "batch values"]
 Vectors = Float[Tensor, "batch columns k"]
@@ -71,7 +73,7 @@ class DifferentiableInverse(torch.autograd.Function):
         # PyTorch turns forward mode off in here, and with it that of all transforms outside of this one: a second
         # derivative under jacfwd(jacfwd(...)) would silently lose its half (pytorch #197867). So it is turned on again,
         # for tensors that have lost the tangents of this level.
-        with _set_fwd_grad_enabled(True):
+        with forward_mode_again():
             values, factor, x = (unpack_dual(tensor).primal for tensor in ctx.saved_tensors)
             rhs = torch.zeros_like(x) if moved is None else moved
             if direction is not None:

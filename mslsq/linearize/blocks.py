@@ -188,12 +188,10 @@ class BlockTerm(OneBlock):
         batched = [self._maps_batch] * len(storages) + [batch.get(name) is not None for name in inputs]
         return tensors, batched, self.outer, count
 
-    def over_lanes(
-        self, function: Callable[..., Any], values: Values, inputs: dict[str, Tensor], at_once: bool = False
-    ) -> Any:
+    def over_lanes(self, function: Callable[..., Any], values: Values, inputs: dict[str, Tensor]) -> Any:
         """`function(storages, inputs)` of one block, for all lanes and the whole batch; outputs are (outer, ...,
-        lanes). `at_once` for a function that takes the lanes as a leading axis."""
-        return self._mapped(function, self.gather(values), inputs, at_once)
+        lanes)."""
+        return self._mapped(function, self.gather(values), inputs, at_once=False)
 
     def over_lanes_along(
         self,

@@ -39,7 +39,7 @@ class Barron(RobustLoss):
     """
 
     alpha: Tensor
-    convex, redescending, tuning = False, False, 1.287  # of the family, and the constant at the default α = 1
+    tuning = 1.287  # of the family, and the constant at the default α = 1
 
     def __init__(self, scale: float | Tensor = 1.0, alpha: float | Tensor = 1.0):
         super().__init__(scale)

@@ -16,7 +16,7 @@ class Huber(RobustLoss):
     Source: P. J. Huber, Robust estimation of a location parameter, Ann. Math. Statist. 35 (1964).
     """
 
-    convex, redescending, tuning = True, False, 1.345
+    tuning = 1.345
 
     def rho(self, s, parameters=None):
         c = self._parameter("scale", s, parameters)
@@ -44,7 +44,7 @@ class SoftL1(RobustLoss):
     the name is SciPy's.
     """
 
-    convex, redescending, tuning = True, False, 1.287
+    tuning = 1.287
 
     def rho(self, s, parameters=None):
         c2 = self._squared_scale(s, parameters)

@@ -19,7 +19,7 @@ class Cauchy(RobustLoss):
     Source: M. J. Black and P. Anandan, The robust estimation of multiple motions, CVIU 63 (1996).
     """
 
-    convex, redescending, tuning = False, True, 2.385
+    tuning = 2.385
 
     def rho(self, s, parameters=None):
         c2 = self._squared_scale(s, parameters)
@@ -39,7 +39,7 @@ class Arctan(RobustLoss):
     Source: ``scipy.optimize.least_squares(loss="arctan")``; Ceres has the same shape with scale c².
     """
 
-    convex, redescending, tuning = False, True, 2.571
+    tuning = 2.571
 
     def rho(self, s, parameters=None):
         c2 = self._squared_scale(s, parameters)
@@ -67,7 +67,7 @@ class Tukey(RobustLoss):
     Source: A. E. Beaton and J. W. Tukey, The fitting of power series, Technometrics 16 (1974).
     """
 
-    convex, redescending, tuning = False, True, 4.685
+    tuning = 4.685
 
     def rho(self, s, parameters=None):
         c2 = self._squared_scale(s, parameters)
@@ -94,7 +94,7 @@ class GemanMcClure(RobustLoss):
     Source: S. Geman and D. E. McClure, Bayesian image analysis: an application to SPECT, Proc. ASA (1985).
     """
 
-    convex, redescending, tuning = False, True, 3.787
+    tuning = 3.787
 
     def rho(self, s, parameters=None):
         c2 = self._squared_scale(s, parameters)
@@ -116,7 +116,7 @@ class Welsch(RobustLoss):
     Simulation Comput. 7 (1978).
     """
 
-    convex, redescending, tuning = False, True, 2.985
+    tuning = 2.985
 
     def rho(self, s, parameters=None):
         c2 = self._squared_scale(s, parameters)

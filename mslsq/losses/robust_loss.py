@@ -25,7 +25,7 @@ class RobustLoss(nn.Module):
         ValueError: a scale that is not positive and finite.
         TypeError: a scale that is not a real number or a real tensor.
 
-    To write another loss, subclass and give :meth:`rho` and :meth:`derivatives` (and the three class attributes).
+    To write another loss, subclass and give :meth:`rho` and :meth:`derivatives` (and `tuning`).
 
     >>> import torch, mslsq.losses as losses
     >>> loss = losses.Cauchy(scale=2.0)
@@ -34,10 +34,6 @@ class RobustLoss(nn.Module):
     """
 
     scale: Tensor
-    convex: ClassVar[bool]
-    """Is ρ(r²) a convex function of r? Then the robust cost of a linear residual has one minimum."""
-    redescending: ClassVar[bool]
-    """Does the influence r ρ'(r²) fall back to zero for gross errors?"""
     tuning: ClassVar[float]
     """The scale that keeps 95 % efficiency at Gaussian residuals of unit standard deviation."""
 

@@ -5,20 +5,23 @@ Below this file the engine knows storage tensors (..., storage_dim) and tangent 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.func import jacfwd
 
 from mslsq.manifolds.base import Manifold, ManifoldError
 from mslsq.manifolds.euclidean import Euclidean
+from mslsq.manifolds.lie_group import LieGroup
 
 Kind = type[Manifold] | Euclidean | Mapping[str, Any]
 Storage = Float[Tensor, "*batch storage"]
 Tangent = Float[Tensor, "*batch tangent"]
+Jacobian = Float[Tensor, "*batch tangent tangent"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,16 @@ class Space:
     def is_euclidean(self) -> bool:
         """Is a step plainly added to the storage?"""
         return False
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Are the Jacobians of `local` known, in formulas that take any leading axes?"""
+        return False
+
+    @property
+    def retracts_by_exponential(self) -> bool:
+        """Is a step addition, or multiplication by the exponential of a group?"""
+        return self.is_euclidean
 
     def wrap(self, storage: Storage) -> Any:
         """What a residual receives: a tensor, a manifold element, a dict of them. Nothing is checked."""
@@ -49,6 +62,14 @@ class Space:
     def local(self, a: Storage, b: Storage) -> Tangent:
         """The tangent vector that leads from a to b."""
         raise NotImplementedError
+
+    def jacobian_at_start(self, start: Storage, end: Storage) -> Jacobian:
+        """∂local(start ⊞ δ, end)/∂δ at δ = 0; of one block where there is no closed form."""
+        return jacfwd(lambda delta: self.local(self.retract(start, delta), end))(start.new_zeros(self.tangent_dim))
+
+    def jacobian_at_end(self, start: Storage, end: Storage) -> Jacobian:
+        """∂local(start, end ⊞ δ)/∂δ at δ = 0."""
+        return jacfwd(lambda delta: self.local(start, self.retract(end, delta)))(end.new_zeros(self.tangent_dim))
 
     def random(
         self,
@@ -88,6 +109,10 @@ class EuclideanSpace(Space):
     def is_euclidean(self) -> bool:
         return True
 
+    @property
+    def has_closed_form(self) -> bool:
+        return True
+
     def wrap(self, storage: Storage) -> Tensor:
         return storage
 
@@ -102,6 +127,12 @@ class EuclideanSpace(Space):
     def local(self, a: Storage, b: Storage) -> Tangent:
         return b - a
 
+    def jacobian_at_start(self, start: Storage, end: Storage) -> Jacobian:
+        return -self.jacobian_at_end(start, end)
+
+    def jacobian_at_end(self, start: Storage, end: Storage) -> Jacobian:
+        return torch.eye(self.tangent_dim, dtype=end.dtype, device=end.device)
+
     def _random(self, batch_shape: tuple[int, ...], options: dict[str, Any]) -> Storage:
         return torch.randn((*batch_shape, self.storage_dim), **options)
 
@@ -111,6 +142,14 @@ class ManifoldSpace(Space):
     """The elements of a Manifold subclass."""
 
     manifold: type[Manifold]
+
+    @property
+    def has_closed_form(self) -> bool:
+        return all(hasattr(self.manifold, name) for name in ("left_jacobian_inverse", "right_jacobian_inverse"))
+
+    @property
+    def retracts_by_exponential(self) -> bool:
+        return issubclass(self.manifold, LieGroup) and self.manifold.retract is LieGroup.retract
 
     def wrap(self, storage: Storage) -> Manifold:
         return self.manifold._wrap(storage)
@@ -132,6 +171,18 @@ class ManifoldSpace(Space):
     def local(self, a: Storage, b: Storage) -> Tangent:
         return self.manifold._wrap(a).local(self.manifold._wrap(b))
 
+    def jacobian_at_start(self, start: Storage, end: Storage) -> Jacobian:
+        if not self.has_closed_form:
+            return super().jacobian_at_start(start, end)
+        group: Any = self.manifold
+        return -group.left_jacobian_inverse(self.local(start, end))
+
+    def jacobian_at_end(self, start: Storage, end: Storage) -> Jacobian:
+        if not self.has_closed_form:
+            return super().jacobian_at_end(start, end)
+        group: Any = self.manifold
+        return group.right_jacobian_inverse(self.local(start, end))
+
     def _random(self, batch_shape: tuple[int, ...], options: dict[str, Any]) -> Storage:
         return self.manifold.random(*batch_shape, **options).storage
 
@@ -145,6 +196,10 @@ class ProductSpace(Space):
     @property
     def is_euclidean(self) -> bool:
         return all(space.is_euclidean for _, space in self.parts)
+
+    @property
+    def retracts_by_exponential(self) -> bool:
+        return all(space.retracts_by_exponential for _, space in self.parts)
 
     def wrap(self, storage: Storage) -> dict[str, Any]:
         pieces = storage.split([space.storage_dim for _, space in self.parts], -1)
@@ -184,6 +239,25 @@ class ProductSpace(Space):
         sizes = [space.storage_dim for _, space in self.parts]
         pairs = zip(self.parts, a.split(sizes, -1), b.split(sizes, -1), strict=True)
         return torch.cat([space.local(x, y) for (_, space), x, y in pairs], -1)
+
+    def jacobian_at_start(self, start: Storage, end: Storage) -> Jacobian:
+        return self._on_the_diagonal([space.jacobian_at_start for _, space in self.parts], start, end)
+
+    def jacobian_at_end(self, start: Storage, end: Storage) -> Jacobian:
+        return self._on_the_diagonal([space.jacobian_at_end for _, space in self.parts], start, end)
+
+    def _on_the_diagonal(
+        self, jacobians: Sequence[Callable[[Storage, Storage], Jacobian]], start: Storage, end: Storage
+    ) -> Jacobian:
+        """The parts do not mix."""
+        sizes = [space.storage_dim for _, space in self.parts]
+        rows, before = [], 0
+        for jacobian, x, y in zip(jacobians, start.split(sizes, -1), end.split(sizes, -1), strict=True):
+            part = jacobian(x, y)
+            after = self.tangent_dim - before - part.shape[-1]
+            rows.append(torch.nn.functional.pad(part, (before, after)))
+            before += part.shape[-1]
+        return torch.cat(rows, -2)
 
     def _random(self, batch_shape: tuple[int, ...], options: dict[str, Any]) -> Storage:
         return torch.cat([space._random(batch_shape, options) for _, space in self.parts], -1)

@@ -7,7 +7,7 @@ made of other operations is not here: `elementwise` writes it down.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, pi, sqrt
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -35,9 +35,9 @@ class Operation:
     commutes: bool = False
 
 
-def _unary(name: str, slope: Callable[["Scalar", "Scalar"], "Scalar"], meaning: Any = None) -> Operation:
+def _unary(name: str, slope: Callable[["Scalar", "Scalar"], "Scalar"]) -> Operation:
     """A real function of one number by its name in PyTorch, in `functions.h`, and its slope from y and x."""
-    return Operation(meaning or getattr(torch, name), f"{name}_({{0}})", lambda y, x: (slope(y, x),))
+    return Operation(getattr(torch, name), f"{name}_({{0}})", lambda y, x: (slope(y, x),))
 
 
 def _square(x: "Scalar") -> "Scalar":

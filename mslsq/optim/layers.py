@@ -96,6 +96,8 @@ class LayerRows:
     def _cotangents(self, part: Tensor, samples: int) -> list[tuple[Call, Tensor]]:
         """Per call that the part depends on (outputs, samples, ..., features) of the derivative in what it returned."""
         edges = [call.output for call in self.calls]
+        if not edges:  # torch 2.9 refuses derivatives in nothing
+            return []
         passes = [
             torch.autograd.grad(column, edges, torch.ones_like(column), retain_graph=True, allow_unused=True)
             for column in part.reshape(samples, -1).unbind(1)

@@ -20,7 +20,7 @@ from torch.func import jacfwd
 from mslsq.manifolds import SE2, SE3, SO2, SO3, LieGroup, space_of_value
 from mslsq.manifolds.components import cross
 from mslsq.manifolds.lie_group import dot
-from mslsq.manifolds.space import ManifoldSpace, ProductSpace, Space
+from mslsq.manifolds.space import ManifoldSpace, Space
 from mslsq.private import vjp
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.system import residual_vector
@@ -41,7 +41,7 @@ def curvature_from_jacobians(cost: Any, cotangent: Any, variables: tuple[Any, ..
         )
     spaces = [space_of_value(variable) for variable in variables]
     for space in spaces:
-        if not retracts_by_exponential(space):
+        if not space.retracts_by_exponential:
             raise ProblemError(
                 f"Cost {cost.name!r}: curvature_from_jacobians holds where a step is a group's exponential, which is "
                 f"not so for {space.name}: write curvature(...) in closed form, or leave it to autodiff (curvature = "
@@ -60,17 +60,6 @@ def curvature_from_jacobians(cost: Any, cotangent: Any, variables: tuple[Any, ..
         return (torch.cat(rows, -1) * vector[:, None]).sum(0)
 
     return jacfwd(gradient)(storages[0].new_zeros(sum(space.tangent_dim for space in spaces)))
-
-
-def retracts_by_exponential(space: Space) -> bool:
-    """Is a step addition, or multiplication by the exponential of a group?"""
-    if isinstance(space, ProductSpace):
-        return all(retracts_by_exponential(part) for _, part in space.parts)
-    if space.is_euclidean:
-        return True
-    if not isinstance(space, ManifoldSpace) or not issubclass(space.manifold, LieGroup):
-        return False
-    return space.manifold.retract is LieGroup.retract
 
 
 # ---- of e = log(x⁻¹ y)

@@ -15,7 +15,7 @@ from torch.func import jacfwd
 
 from mslsq.manifolds import LieGroup, space_of_value
 from mslsq.manifolds.components import matmul
-from mslsq.manifolds.space import EuclideanSpace, ManifoldSpace, ProductSpace, Space
+from mslsq.manifolds.space import ProductSpace, Space
 from mslsq.problem.cost import CostFunction
 from mslsq.problem.curvature import COADJOINT, curvature_of_local, inverse_jacobian_derivatives
 from mslsq.problem.errors import ProblemError
@@ -44,7 +44,7 @@ class Prior(CostFunction):
 
     def jacobians(self, x: Any, target: Any) -> tuple[Float[Tensor, "tangent tangent"]]:
         space = space_of_value(target)
-        return (_jacobian_at_end(space, space.unwrap(target), space.unwrap(x)),)
+        return (space.jacobian_at_end(space.unwrap(target), space.unwrap(x)),)
 
     def broadcasts(self) -> bool:
         return _closed_for_all(self)
@@ -79,7 +79,7 @@ class Difference(CostFunction):
     ) -> tuple[Float[Tensor, "tangent tangent"], Float[Tensor, "tangent tangent"]]:
         space = space_of_value(a)
         start, end = space.unwrap(a), space.unwrap(b)
-        return _jacobian_at_start(space, start, end), _jacobian_at_end(space, start, end)
+        return space.jacobian_at_start(start, end), space.jacobian_at_end(start, end)
 
     def broadcasts(self) -> bool:
         return _closed_for_all(self)
@@ -133,9 +133,10 @@ class Between(CostFunction):
         seen = a.between(b)
         error = measured.between(seen).log()
         space = space_of_value(measured)
-        if not _has_closed_form(space):
-            moved_start = jacfwd(lambda d: measured.between(a.retract(d).between(b)).log())(_zero(space, a.storage))
-            return error, (moved_start, _jacobian_at_end(space, measured.storage, seen.storage))
+        if not space.has_closed_form:
+            zero = a.storage.new_zeros(space.tangent_dim)
+            moved_start = jacfwd(lambda d: measured.between(a.retract(d).between(b)).log())(zero)
+            return error, (moved_start, space.jacobian_at_end(measured.storage, seen.storage))
         at_end = group.right_jacobian_inverse(error)
         # J_l⁻¹(e) Ad(measured⁻¹), with exp(e) = measured⁻¹ a⁻¹ b and J_l(e) = Ad(exp e) J_r(e)
         return error, (-matmul(at_end, seen.inverse().adjoint()), at_end)
@@ -157,39 +158,7 @@ class Between(CostFunction):
 
 def _closed_for_all(cost: CostFunction) -> bool:
     """Are the Jacobians of this cost those in closed form, which are written for any leading axes?"""
-    spaces = [reference.variable.space for reference in cost.references]
-    return all(_has_closed_form(space) or isinstance(space, EuclideanSpace) for space in spaces)
-
-
-def _has_closed_form(space: Space) -> bool:
-    """Does the manifold know the Jacobians of its exponential?"""
-    if not isinstance(space, ManifoldSpace):
-        return False
-    return all(hasattr(space.manifold, name) for name in ("left_jacobian_inverse", "right_jacobian_inverse"))
-
-
-def _jacobian_at_end(space: Space, start: Tensor, end: Tensor) -> Float[Tensor, "tangent tangent"]:
-    """d local(start, end ⊞ δ) / dδ at δ = 0."""
-    if space.is_euclidean:
-        return torch.eye(space.tangent_dim, dtype=end.dtype, device=end.device)
-    if isinstance(space, ProductSpace):
-        return _blockwise(_jacobian_at_end, space, start, end)
-    if isinstance(space, ManifoldSpace) and _has_closed_form(space):
-        group: Any = space.manifold
-        return group.right_jacobian_inverse(space.local(start, end))
-    return jacfwd(lambda delta: space.local(start, space.retract(end, delta)))(_zero(space, end))
-
-
-def _jacobian_at_start(space: Space, start: Tensor, end: Tensor) -> Float[Tensor, "tangent tangent"]:
-    """d local(start ⊞ δ, end) / dδ at δ = 0."""
-    if space.is_euclidean:
-        return -torch.eye(space.tangent_dim, dtype=start.dtype, device=start.device)
-    if isinstance(space, ProductSpace):
-        return _blockwise(_jacobian_at_start, space, start, end)
-    if isinstance(space, ManifoldSpace) and _has_closed_form(space):
-        group: Any = space.manifold
-        return -group.left_jacobian_inverse(space.local(start, end))
-    return jacfwd(lambda delta: space.local(space.retract(start, delta), end))(_zero(space, start))
+    return all(reference.variable.space.has_closed_form for reference in cost.references)
 
 
 def _curvature_of_local(space: Space, start: Tensor, end: Tensor, cotangent: Tensor) -> Float[Tensor, "both both"]:
@@ -209,22 +178,3 @@ def _curvature_of_local(space: Space, start: Tensor, end: Tensor, cotangent: Ten
         total = total + rows.flatten(2).flatten(0, 1)
         before += size
     return total
-
-
-def _blockwise(jacobian: Any, space: ProductSpace, start: Tensor, end: Tensor) -> Float[Tensor, "tangent tangent"]:
-    """The parts of a product do not mix: their Jacobians stand on the diagonal."""
-    sizes = [part.storage_dim for _, part in space.parts]
-    parts = [
-        jacobian(part, x, y)
-        for (_, part), x, y in zip(space.parts, start.split(sizes, -1), end.split(sizes, -1), strict=True)
-    ]
-    rows, before = [], 0
-    for part in parts:
-        after = space.tangent_dim - before - part.shape[-1]
-        rows.append(torch.nn.functional.pad(part, (before, after)))
-        before += part.shape[-1]
-    return torch.cat(rows, -2)
-
-
-def _zero(space: Space, like: Tensor) -> Float[Tensor, "tangent"]:
-    return like.new_zeros(space.tangent_dim)

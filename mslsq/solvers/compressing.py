@@ -31,7 +31,8 @@ from mslsq.private import vjp
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import SMALL, Structure, numbered_by_component
 from mslsq.problem.system import Inputs, residual_vector
-from mslsq.solvers.solver import LARGEST_DENSE, Solver
+from mslsq.solvers.linear_choice import LARGEST_DENSE
+from mslsq.solvers.solver import Solver
 from mslsq.tracing.capture import Captured, capture
 from mslsq.tracing.graph import TRANSFORM_LOCK, by_place, distinct, forget_example, graph_of
 from mslsq.tracing.inplace import InPlaceResidualWarning, inplace_advice
@@ -107,7 +108,6 @@ def _is_one_big_residual(blocks: tuple[BlockTerm, ...], solver: Solver) -> bool:
         return False
     block, term = blocks[0], blocks[0].term
     columns = sum(block.tangents)
-    linear = solver.linear_solver
     return (
         term.num_blocks == 1
         and term.jacobians is None
@@ -115,7 +115,7 @@ def _is_one_big_residual(blocks: tuple[BlockTerm, ...], solver: Solver) -> bool:
         and all(unknown.count == 1 and unknown.free is None for unknown in block.system.unknowns)
         and [slot.unknown for slot in term.slots] == list(range(len(block.system.unknowns)))
         and (columns > LARGEST_DENSE or (columns > SMALL and columns * block.rows * block.batch >= WORTH_LOOKING))
-        and (linear == "auto" or linear.for_normal_equations() is not None)
+        and solver.linear.takes_compressed
     )
 
 
@@ -211,9 +211,9 @@ def _placed(solver: Solver, block: BlockTerm, compressed: CompressedPlan) -> Pla
     padded = len(sizes) * largest**2
     split = len(sizes) > 1 and padded <= max(4 * total, 10_000)
     structure, pattern = _numbered(labels if split else np.zeros(n, np.int64), tangents, device), None
-    full = compressed.gram.nnz > DENSITY * n * n and solver.linear_solver == "auto"
-    wanted = solver.wants_sparse(structure.size)
-    may_want = solver.may_want_sparse(structure.size, structure.num_components, block.batch)
+    full = compressed.gram.nnz > DENSITY * n * n and solver.linear.is_open
+    wanted = solver.linear.wants_sparse(structure.size)
+    may_want = solver.linear.may_want_sparse(structure.size, structure.num_components, block.batch)
     if (wanted or may_want) and not (full and not split) and device.type == "cpu":
         ends = np.cumsum([0, *tangents])
         pieces = tuple(np.arange(start, stop) for start, stop in pairwise(ends))

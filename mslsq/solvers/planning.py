@@ -18,7 +18,7 @@ from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.prospects import PROGRAM_SECONDS, prospect_of, with_programs
 from mslsq.linearize.ways import hessian_way_of, way_of
-from mslsq.native.choice import Native, choice
+from mslsq.native.choice import Native
 from mslsq.private import load_forward_mode
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import structure_of
@@ -153,7 +153,7 @@ def _pinned(
 
 
 def _linearizer(task: Task, plan: Plan, native: bool) -> Linearizer:
-    linear, fused = linear_solver_of(task, plan), task.solver.compile and not plan.is_for_programs
+    linear, fused = linear_solver_of(task, plan), task.solver.execution.compile and not plan.is_for_programs
     compiled, replayed = kinds_of_programs(task.solver) if native else (False, False)
     compiled = compiled or plan.holds_programs  # then it was chosen for them
     return plan.linearizer(
@@ -163,8 +163,7 @@ def _linearizer(task: Task, plan: Plan, native: bool) -> Linearizer:
 
 def _with_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
     """The plan with native programs, where there are some and this solve wants them."""
-    waits = task.solver.compile and plan.is_for_programs and task.solver.native == "auto"
-    wish = choice("wait") if waits else task.solver.native_choice
+    wish = task.solver.native_choice_of_large if plan.is_for_programs else task.solver.native_choice
     if wish != "never" and _is_wholly_native(task, plan, wish):
         return plan
     return with_programs(plan, wish, lambda: task.blocks(plan), values, inputs)
@@ -200,9 +199,10 @@ def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs,
 
 def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
     """The linear solver that the task's solver chooses for this structure, bound to its pattern where it is sparse."""
-    if plan.rows is not None and task.solver.linear_solver != "auto":
-        return task.solver.linear_solver.bound_to_rows(plan.rows)
-    linear = task.solver.chosen_linear_solver(plan.structure.size, plan.pattern is not None, plan.is_on_cpu)
+    by_rows = None if plan.rows is None else task.solver.linear.of_rows(plan.rows)
+    if by_rows is not None:
+        return by_rows
+    linear = task.solver.linear.chosen(plan.structure.size, plan.pattern is not None, plan.is_on_cpu)
     if plan.pattern is None:
         return linear
     return linear.bound(plan.pattern.structure, plan.pattern.kinds(task.system))
@@ -211,21 +211,21 @@ def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
 def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Plan:
     """Structure, pattern and placements of a system: dense, a batch of small dense parts, or block-sparse."""
     sizes = tuple((block.rows, block.pairs) for block in blocks)
-    structure = structure_of(task.system, device, task.solver.solves_parts)
-    if task.solver.is_matrix_free and structure.size > 0:
+    structure = structure_of(task.system, device, task.solver.linear.solves_parts)
+    if task.solver.linear.is_matrix_free and structure.size > 0:
         rows = block_rows_of(task.system, structure, tuple(block.rows for block in blocks))
         placements = tuple(placement_of(block, structure, None, forms_matrix=False) for block in blocks)
         return Plan(structure, None, placements, sizes, rows=rows)
     pattern = None
-    wanted, on_cpu = task.solver.wants_sparse(structure.size), device.type == "cpu"
-    if wanted or (on_cpu and task.solver.may_want_sparse(structure.size, structure.num_components, task.batch)):
+    wanted, on_cpu = task.solver.linear.wants_sparse(structure.size), device.type == "cpu"
+    if wanted or (on_cpu and task.solver.linear.may_want_sparse(structure.size, structure.num_components, task.batch)):
         whole = structure_of(task.system, device, split=False)
         pattern = pattern_of(task.system, whole)
         kinds = pattern.kinds(task.system)
         if not wanted:
             sparse = blocks_are_faster(pattern.structure, task.batch)
         else:
-            sparse = on_cpu or task.solver.is_sparse_anywhere(pattern.structure, kinds)
+            sparse = on_cpu or task.solver.linear.is_sparse_anywhere(pattern.structure, kinds)
         structure, pattern = (whole, pattern) if sparse else (structure, None)
     placements = tuple(placement_of(block, structure, pattern) for block in blocks)
     return Plan(structure, pattern, placements, sizes)
@@ -280,7 +280,7 @@ def is_small_and_dense(task: Task, plan: Plan) -> bool:
 def _is_wholly_native(task: Task, plan: Plan, wish: Native) -> bool:
     """Is the whole solve to be a program, so that those of blocks are not made? A problem that grows gets to those
     first, which all its sizes share."""
-    if is_watched(task.solver) or task.solver.trace == "never" or not is_small_and_dense(task, plan):
+    if is_watched(task.solver) or not task.solver.keeps_graphs or not is_small_and_dense(task, plan):
         return False
     whole = plan.plain.whole
     if whole is None:

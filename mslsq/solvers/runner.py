@@ -26,7 +26,7 @@ class Runner:
         self._plan, self._linearizer = plan, linearizer
         self._wish, self._witness = solver.execution, witness
         self._inputs, self._flat_inputs = inputs, pytree.leaves(inputs)
-        self._records_steps = plan.records_steps and not (plan.is_large and solver.trace == "never")
+        self._records_steps = plan.records_steps and (solver.keeps_graphs or not plan.is_large)
         linearize = linearizer.linearize if self._records_steps else self._linearized
         # Reading a number of a CPU waits for nothing; of a device only the loop reads, one number in every step.
         asks = not self._records_steps and solver.early_stop and plan.is_on_cpu

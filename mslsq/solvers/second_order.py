@@ -25,7 +25,7 @@ REPLAY_LANES = 200
 
 def kinds_of_programs(solver: Solver) -> tuple[bool, bool]:
     """Does a solver take programs that are compiled, and those that PyTorch runs?"""
-    return solver.native_choice != "never", solver.trace != "never" and not is_recorded_elsewhere()
+    return solver.native_choice != "never", solver.keeps_graphs and not is_recorded_elsewhere()
 
 
 def look_for_second_order(

@@ -1,27 +1,21 @@
 """What all solvers share: options, and the three questions the loop asks of a method."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.linear import Cholesky, LinearSolver, SparseCholesky, UnrolledCholesky
-from mslsq.linear.block_structure import BlockStructure
-from mslsq.linear.choice import AutomaticSparse, eliminating, worth_looking_for_blocks
-from mslsq.linear.unrolled import LARGEST_UNROLLED
+from mslsq.linear import LinearSolver
 from mslsq.linearize.linearizer import Linearization
 from mslsq.linearize.trace import Wish
 from mslsq.native.choice import CHOICES, Native, choice
+from mslsq.solvers.linear_choice import Automatic, Named
 from mslsq.validation import instance_of, integer, number, one_of
-
-LARGEST_DENSE = 300
-"""Up to that many columns in one connected part the normal equations are dense under `linear_solver="auto"`."""
 
 
 class SolverOptionError(ValueError):
@@ -181,7 +175,17 @@ class Solver:
         """May native programs come by themselves (`native="auto"`)? Not where nothing of the residual is to be kept;
         nor where the device is asked nothing: the comparison of a program reads numbers, and could come in any call.
         (With "wait" it comes in the first one, where all is planned.)"""
-        return self.early_stop and self.trace != "never"
+        return self.early_stop and self.keeps_graphs
+
+    @property
+    def keeps_graphs(self) -> bool:
+        """May what a residual does be written down and used again, as a graph or as a program?"""
+        return self.trace != "never"
+
+    @property
+    def takes_programs(self) -> bool:
+        """Would this solver's solves run native programs, if nothing outside of it forbids them?"""
+        return self.keeps_graphs and self.native != "never"
 
     @property
     def native_choice(self) -> Native:
@@ -189,52 +193,19 @@ class Solver:
         return choice(self.native, self.may_get_programs)
 
     @property
+    def native_choice_of_large(self) -> Native:
+        """The same of problems whose residuals are compiled as programs, not in graphs: `compile` waits for them."""
+        return choice("wait") if self.compile and self.native == "auto" else self.native_choice
+
+    @property
     def execution(self) -> Wish:
         """What the options ask for, of how functions run."""
         return Wish(self.trace, self.compile, self.native_choice)
 
-    def wants_sparse(self, size: int) -> bool:
-        """Should normal equations whose connected parts have this size be stored by their blocks?"""
-        if self.linear_solver == "auto":
-            return size > LARGEST_DENSE
-        return size > 0 and not self.linear_solver.storage.is_dense  # where all is held fixed: no blocks
-
-    def may_want_sparse(self, size: int, components: int, batch: int) -> bool:
-        """Is it worth looking whether smaller ones are solved faster by their blocks?"""
-        return self.linear_solver == "auto" and worth_looking_for_blocks(size, components, batch)
-
     @property
-    def is_matrix_free(self) -> bool:
-        """Are normal equations never formed?"""
-        if self.linear_solver == "auto":
-            return False
-        storage = self.linear_solver.storage
-        return not storage.is_dense and not storage.is_normal
-
-    @property
-    def solves_parts(self) -> bool:
-        """Are parts of a problem that nothing couples a batch of small systems? Not in the triangle of one J, and not
-        among its blocks."""
-        return self.linear_solver == "auto" or self.linear_solver.storage.is_normal
-
-    def is_sparse_anywhere(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> bool:
-        """Can block-sparse normal equations of this structure be solved without the kernels of a CPU?"""
-        if self.linear_solver == "auto":
-            return eliminating(structure, kinds) is not None or SparseCholesky().elsewhere() is not None
-        return self.linear_solver.elsewhere() is not None
-
-    def chosen_linear_solver(self, size: int, sparse: bool, on_cpu: bool = True) -> LinearSolver:
-        """The linear solver for a system whose parts have this size."""
-        asked = self.linear_solver
-        if asked == "auto":
-            if sparse:
-                return AutomaticSparse()
-            return UnrolledCholesky() if self.compile and size <= LARGEST_UNROLLED else Cholesky()
-        if sparse:
-            # One big residual is compressed to normal equations: it has no blocks to multiply by.
-            asked = asked.for_normal_equations() or asked
-            return asked if on_cpu else asked.elsewhere() or asked
-        return asked if asked.storage.is_dense else Cholesky()  # not on this device: said in `verbose`
+    def linear(self) -> Automatic | Named:
+        """What `linear_solver` says of the systems of a solve."""
+        return Automatic(self.compile) if self.linear_solver == "auto" else Named(self.linear_solver)
 
     # ---- a method answers these
 

@@ -25,7 +25,6 @@ SCALE, RELAXATION = "scale", "relaxation"
 class Surrogate(RobustLoss):
     """Base of the surrogates: a loss of scale c, which is itself at `relaxation` zero."""
 
-    convex, redescending = False, True
     relaxation: Tensor
     rejects: ClassVar[bool]
     """Does it give weights of exactly zero?"""

@@ -89,7 +89,7 @@ def solved_natively(
     The program is made where that pays, or at once where the solve is to wait for it.
     """
     wish = task.solver.native_choice
-    if wish == "never" or plan.execution.why_eager or task.solver.trace == "never":
+    if wish == "never" or plan.execution.why_eager or not task.solver.keeps_graphs:
         return None
     prospect = _made_ready(task, plan, values, inputs, wish)
     if prospect is None or is_watched(task.solver) or not _is_witnessed(task, plan, values, witness):

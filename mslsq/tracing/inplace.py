@@ -11,15 +11,9 @@ from typing import Any
 
 import torch
 
-from mslsq.private import DispatchMode, writes
+from mslsq.private import DISPATCHING_FILES, DispatchMode, writes
 
 LIBRARIES = (f"{Path(str(torch.__file__)).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
-
-DISPATCHING = tuple(
-    os.path.join(*path)
-    for path in (("torch", "_compile.py"), ("torch", "_dynamo", "eval_frame.py"), ("mslsq", "private.py"))
-)
-"""The frames between an operation and a dispatch mode."""
 
 
 class InPlaceResidualWarning(UserWarning):
@@ -72,7 +66,7 @@ class MutationRecorder(DispatchMode):
         if writes(func):
             self.mutates = True
             frame: FrameType | None = sys._getframe(1)
-            while frame is not None and frame.f_code.co_filename.endswith(DISPATCHING):
+            while frame is not None and frame.f_code.co_filename.endswith(DISPATCHING_FILES):
                 frame = frame.f_back
             # Writes inside torch's own modules (running statistics) are not the user's to change.
             if frame is not None and is_users(frame.f_code.co_filename):

@@ -60,7 +60,7 @@ class Recorded:
         self.device = leaves[0].device.type if leaves else "cpu"
         self.replays = 0
         self.prospect: Any = None
-        """What is known of a native program of this graph (`native.graph_programs`)."""
+        """What is known of a native program of this graph (`native.graphs.prospect`)."""
         self.graph = forget_example(graph)
         self._without_writes: fx.GraphModule | None = None
 

@@ -7,7 +7,7 @@ default dtype).
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -52,16 +52,6 @@ REPLACED: dict[Any, Any] = {
     aten._neg_view.default: aten.neg.default,
     **operators.REPLACEMENTS,
 }
-SCATTERS = (
-    aten.select_scatter.default,
-    aten.slice_scatter.default,
-    aten.diagonal_scatter.default,
-    aten.as_strided_scatter.default,
-)
-# Constants and aliases need no copy where nothing is ever written.
-DROPPED = (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.alias_copy.default, aten.alias.default)
-
-
 # Each further write lists all stretches again while the graph is built: quadratic, so the list starts again at a limit.
 MOST_STRETCHES = 512
 
@@ -92,24 +82,8 @@ def rewrite(node: fx.Node) -> None:
         copied(node)
     elif writes_into_a_view(node):
         raise RuntimeError(f"{target} writes into a tensor and has no out-of-place form here")
-    elif target is aten.copy_.default:
-        # What is left of a write into an input: functionalize hands it back. A residual gets its inputs by value.
-        replace(node, node.args[0])
-    elif target in DROPPED:
-        replace(node, node.args[0])
-    elif target in (aten.copy.default, aten.fill.Tensor):
-        copied(node)
-    elif target is aten._linalg_check_errors.default:
-        unchecked(node)
-    elif target is aten.fill.Scalar:
-        filled(node)
-    elif target in (aten.slice_copy.Tensor, aten.slice.Tensor):
-        node.target = aten.slice.Tensor
-        node.args = (node.args[0], *bounds(node.args[1:], shape_and_dtype(node.args[0])[0]))
-    elif target in (aten.as_strided.default, aten.as_strided_copy.default):
-        strided(node)
-    elif target in SCATTERS:
-        joined(node)
+    elif target in RULES:
+        RULES[target](node)
     elif target in REPLACED:
         node.target = REPLACED[target]
     elif is_operator(target):
@@ -118,6 +92,11 @@ def rewrite(node: fx.Node) -> None:
             node.target = getattr(getattr(aten, name.removesuffix("_copy")), overload_name(target))
         elif not node.all_input_nodes:
             fixed_dtype(node)
+
+
+def dropped(node: fx.Node) -> None:
+    """The tensor itself."""
+    replace(node, node.args[0])
 
 
 def unchecked(node: fx.Node) -> None:
@@ -188,6 +167,12 @@ def bounds(arguments: Any, shape: list[int]) -> tuple[int, int, int, int]:
     return dim, low, max(low, high), step
 
 
+def bounded(node: fx.Node) -> None:
+    """A slice with numbers for its ends."""
+    node.target = aten.slice.Tensor
+    node.args = (node.args[0], *bounds(node.args[1:], shape_and_dtype(node.args[0])[0]))
+
+
 def joined(node: fx.Node) -> None:
     """A write into a view, as the parts side by side: `cat` for a stretch of one axis, else a gather from both tensors.
 
@@ -254,12 +239,8 @@ def gathered(node: fx.Node, into: Any, source: Any, shape: list[int]) -> fx.Node
     order = torch.arange(size, device=device).reshape(shape)
     new = torch.arange(size, size + source.meta["val"].numel(), device=device).reshape(source.meta["val"].shape)
     order = node.target(order, new, *node.args[2:], **node.kwargs)  # pyright: ignore[reportCallIssue]
-    name = f"order_of_{node.name}"
-    graph.owning_module.register_buffer(name, order.reshape(-1))  # pyright: ignore[reportOptionalMemberAccess]
     flat = [graph.call_function(aten.reshape.default, (part, [-1])) for part in (into, source)]
-    both = graph.call_function(aten.cat.default, (flat, 0))
-    value = graph.call_function(aten.index_select.default, (both, 0, graph.get_attr(name)))
-    return graph.call_function(aten.reshape.default, (value, shape))
+    return taken(node, graph.call_function(aten.cat.default, (flat, 0)), order, shape)
 
 
 def strided(node: fx.Node) -> None:
@@ -278,15 +259,19 @@ def strided(node: fx.Node) -> None:
     order = memory.as_strided(size, stride, offset - first)
     if (order < 0).any():
         raise RuntimeError("as_strided reads memory outside of its tensor")
-    name = f"order_of_{node.name}"
-    graph = node.graph
-    graph.owning_module.register_buffer(name, order.reshape(-1))  # pyright: ignore[reportOptionalMemberAccess]
-    with graph.inserting_before(node):
-        flat = graph.call_function(aten.reshape.default, (source, [-1]))
-        taken = graph.call_function(aten.index_select.default, (flat, 0, graph.get_attr(name)))
-        result = graph.call_function(aten.reshape.default, (taken, list(size)))
+    with node.graph.inserting_before(node):
+        flat = node.graph.call_function(aten.reshape.default, (source, [-1]))
+        result = taken(node, flat, order, list(size))
     result.meta = node.meta
     replace(node, result)
+
+
+def taken(node: fx.Node, flat: fx.Node, order: Tensor, shape: Sequence[int]) -> fx.Node:
+    """The entries of a vector in this order, which the graph keeps, as a tensor."""
+    name, graph = f"order_of_{node.name}", node.graph
+    graph.owning_module.register_buffer(name, order.reshape(-1))  # pyright: ignore[reportOptionalMemberAccess]
+    value = graph.call_function(aten.index_select.default, (flat, 0, graph.get_attr(name)))
+    return graph.call_function(aten.reshape.default, (value, shape))
 
 
 def fixed_dtype(node: fx.Node) -> None:
@@ -300,3 +285,27 @@ def fixed_dtype(node: fx.Node) -> None:
 def shape_and_dtype(node: Any) -> tuple[list[int], torch.dtype]:
     value = node.meta["val"]
     return list(value.shape), value.dtype
+
+
+RULES: dict[Any, Callable[[fx.Node], None]] = {
+    # What is left of a write into an input: functionalize hands it back. A residual gets its inputs by value.
+    aten.copy_.default: dropped,
+    # Constants and aliases need no copy where nothing is ever written.
+    aten.lift_fresh_copy.default: dropped,
+    aten.lift_fresh.default: dropped,
+    aten.alias_copy.default: dropped,
+    aten.alias.default: dropped,
+    aten.copy.default: copied,
+    aten.fill.Tensor: copied,
+    aten.fill.Scalar: filled,
+    aten._linalg_check_errors.default: unchecked,
+    aten.slice_copy.Tensor: bounded,
+    aten.slice.Tensor: bounded,
+    aten.as_strided.default: strided,
+    aten.as_strided_copy.default: strided,
+    aten.select_scatter.default: joined,
+    aten.slice_scatter.default: joined,
+    aten.diagonal_scatter.default: joined,
+    aten.as_strided_scatter.default: joined,
+}
+"""What is done to the nodes of an operator, where another one in its place is not enough."""

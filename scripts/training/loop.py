@@ -7,7 +7,7 @@ resumed computes what it would have computed (`tests/training`).
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -159,7 +159,3 @@ def smoothed(values: list[float], window: int) -> list[float]:
         sums += value - (values[i - window] if i >= window else 0.0)
         out.append(sums / min(i + 1, window))
     return out
-
-
-Reporter = Callable[[Progress], None]
-"""Called after every step."""

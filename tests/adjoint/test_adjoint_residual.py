@@ -59,7 +59,7 @@ def test_one_figure_per_problem_also_under_vmap():
     assert not of_residual.any()  # a figure, not a function of the data
 
 
-def test_nobody_differentiates_and_nothing_is_reported():
+def test_without_derivatives_nothing_is_reported():
     assert torch.isnan(fit(matrix.Y, "auto").adjoint_residual)
 
 

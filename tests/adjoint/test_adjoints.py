@@ -12,6 +12,7 @@ from torch.func import grad, jacfwd, jacrev, vmap
 import mslsq
 from mslsq import Status
 from mslsq.adjoint import AdjointOptionError, DerivativeOrderError, NotDifferentiableWarning
+from tests.differences import fourth_order_differences
 
 F64 = torch.float64
 TIGHT = {"ftol": 0.0, "gtol": 1e-13, "xtol": 1e-15, "max_steps": 100}
@@ -36,17 +37,6 @@ def fit(y, adjoint=None, solver=LM, start=START):
     return mslsq.least_squares(decay, start, (T, y), solver=solver, adjoint=adjoint).value
 
 
-def differences(function, at: Tensor, h: float = 1e-3) -> Tensor:
-    """Central differences of fourth order in every entry of a vector."""
-    columns = []
-    for k in range(len(at)):
-        e = torch.zeros_like(at)
-        e[k] = h
-        near, far = function(at + e) - function(at - e), function(at + 2 * e) - function(at - 2 * e)
-        columns.append((8 * near - far) / (12 * h))
-    return torch.stack(columns, -1)
-
-
 def off(found: Tensor, truth: Tensor) -> float:
     return float((found - truth).norm() / truth.norm())
 
@@ -66,7 +56,7 @@ def test_the_gauss_newton_hessian_is_biased_by_the_noise_and_the_exact_one_is_no
     biases = {1: [], 2: []}
     for sigma in (0.0, 0.01, 0.1):
         y = 2.0 * torch.exp(-1.5 * T) + sigma * noise(20)
-        truth = differences(exponential, y)
+        truth = fourth_order_differences(exponential, y)
         assert off(jacrev(exponential)(y), truth) < 1e-8
         for order, kept in biases.items():
             adjoint = mslsq.Implicit(hessian="gauss_newton", order=order)
@@ -148,8 +138,8 @@ def test_unrolled_is_the_derivative_of_the_iterate_also_in_the_start(solver):
     adjoint = mslsq.Unrolled()
     in_data = jacrev(lambda y: fit(y, adjoint, solver, start))(y)
     in_start = jacfwd(lambda x: fit(y, adjoint, solver, x))(start)
-    assert off(in_data, differences(lambda y: fit(y, None, solver, start), y)) < 1e-8
-    assert off(in_start, differences(lambda x: fit(y, None, solver, x), start)) < 1e-6
+    assert off(in_data, fourth_order_differences(lambda y: fit(y, None, solver, start), y)) < 1e-8
+    assert off(in_start, fourth_order_differences(lambda x: fit(y, None, solver, x), start)) < 1e-6
     assert float(in_start.abs().max()) > 1e-6  # it does depend on the start
 
 
@@ -421,7 +411,7 @@ def test_the_minimum_norm_derivative_equals_differences_of_what_no_gauge_changes
 
     zero = torch.zeros(2, dtype=F64)
     found = jacrev(lambda s: relative(s, mslsq.Implicit(gauge="minimum_norm")))(zero)
-    assert off(found, differences(lambda s: relative(s, None), zero)) < 1e-7
+    assert off(found, fourth_order_differences(lambda s: relative(s, None), zero)) < 1e-7
 
 
 def test_the_minimum_norm_derivative_is_that_of_the_pseudo_inverse():

@@ -10,6 +10,7 @@ from torch.func import jacfwd, jacrev, vmap
 
 import mslsq
 from mslsq.adjoint.warning import NotDifferentiableWarning
+from tests.differences import differences
 
 F64 = torch.float64
 T = torch.linspace(0, 3, 30, dtype=F64)
@@ -32,13 +33,6 @@ def of_one(name: str, **options: Any):
     """The solution as a function of one input."""
     at = {"y": Y, "lower": LOWER, "upper": UPPER}
     return lambda x: solution(**{**at, name: x}, **options).value
-
-
-def differences(function: Any, x: Tensor, step: float = 1e-5) -> Tensor:
-    columns = []
-    for direction in torch.eye(len(x), dtype=F64):
-        columns.append((function(x + step * direction) - function(x - step * direction)) / (2 * step))
-    return torch.stack(columns, -1)
 
 
 ADJOINTS = [mslsq.Implicit(), mslsq.Unrolled(), mslsq.Truncated(steps=60)]

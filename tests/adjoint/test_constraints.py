@@ -8,6 +8,7 @@ from torch.func import hessian, jacfwd, jacrev, vmap
 
 import mslsq
 from mslsq.adjoint.warning import NotDifferentiableWarning
+from tests.differences import differences
 
 DOUBLE = torch.float64
 
@@ -54,16 +55,6 @@ def outputs(theta, **options):
     solution = solved(theta, **options)
     multipliers = [solution.multipliers[name].reshape(-1) for name in ("circle", "below")]
     return torch.cat([solution.value["x"], solution.cost[None], *multipliers])
-
-
-def differences(function, theta, step=1e-5):
-    """Central differences, (outputs, inputs)."""
-    columns = []
-    for number in range(len(theta)):
-        move = torch.zeros_like(theta)
-        move[number] = step
-        columns.append((function(theta + move) - function(theta - move)) / (2 * step))
-    return torch.stack(columns, -1)
 
 
 @pytest.mark.parametrize("theta", [ACTIVE, FREE], ids=["active", "free"])

@@ -393,7 +393,7 @@ def test_reasons_of_a_batch_are_counted_in_one_warning():
     assert messages[0].startswith("2 problems of 3 ended at a kink")
 
 
-def test_nobody_is_warned_where_nobody_differentiates():
+def test_there_is_no_warning_without_derivatives():
     residual, start, data = KINKS[0]
     assert not said(lambda: mslsq.least_squares(residual, start, args=(data,)))
 

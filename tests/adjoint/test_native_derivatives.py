@@ -294,8 +294,8 @@ def test_what_has_no_form_in_scalars_is_differentiated_by_pytorch(made):
     assert torch.allclose(found, gradient(PLAIN), rtol=1e-8)
 
 
-def test_derivatives_are_of_the_residual_that_the_solve_ran_on(made):
-    """Also those that are taken when what the residual reads is something else."""
+def unseen_state() -> tuple[dict[str, float], Any, Tensor, Tensor]:
+    """A number that a residual reads where no key can look, through the object; and the data of a decay."""
     state = {"factor": 1.0}
 
     class Opaque:
@@ -305,8 +305,13 @@ def test_derivatives_are_of_the_residual_that_the_solve_ran_on(made):
         def factor(self) -> float:
             return state["factor"]
 
-    opaque, t = Opaque(), torch.linspace(0, 1, 6, dtype=F64)
-    y = torch.exp(-t) + 0.1 * torch.arange(6.0, dtype=F64).sin()
+    t = torch.linspace(0, 1, 6, dtype=F64)
+    return state, Opaque(), t, torch.exp(-t) + 0.1 * torch.arange(6.0, dtype=F64).sin()
+
+
+def test_derivatives_are_of_the_residual_that_the_solve_ran_on(made):
+    """Also those that are taken when what the residual reads is something else."""
+    state, opaque, t, y = unseen_state()
 
     def residual(p: Tensor, y: Tensor) -> Tensor:
         return torch.exp(-p[0] * t * opaque.factor) + p[1] ** 2 - y
@@ -334,17 +339,7 @@ def test_no_program_is_made_where_none_is_wanted(made):
 
 def test_what_a_residual_reads_unseen_is_noticed_at_the_next_solve(made):
     """A program of second derivatives alone, with nothing else recorded, must not outlive what it was written from."""
-    state = {"factor": 1.0}
-
-    class Opaque:
-        __slots__ = ()
-
-        @property
-        def factor(self) -> float:
-            return state["factor"]
-
-    opaque, t = Opaque(), torch.linspace(0, 1, 6, dtype=F64)
-    y = torch.exp(-t) + 0.1 * torch.arange(6.0, dtype=F64).sin()
+    state, opaque, t, y = unseen_state()
 
     def residual(p: Tensor, y: Tensor) -> Tensor:
         return torch.exp(-p[0] * t * opaque.factor) + p[1] - y

@@ -54,7 +54,7 @@ def test_what_is_prepared_is_mapped_like_the_solve():
 @pytest.mark.parametrize(
     "adjoint", [mslsq.Implicit(), mslsq.Unrolled(), mslsq.Truncated(), mslsq.Detached(), mslsq.DirectLossMinimization()]
 )
-def test_nothing_is_prepared_where_nobody_differentiates(adjoint, monkeypatch):
+def test_nothing_is_prepared_without_derivatives(adjoint, monkeypatch):
     def refuse(self, ended):
         raise AssertionError("prepared without need")
 

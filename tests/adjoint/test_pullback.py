@@ -211,7 +211,7 @@ def test_where_fixed_blocks_are_data_nothing_waits():
     assert not is_lazy(mslsq.solve(matrix.SE2_LOOP, {"pose": held}, solver=TIGHT).value["pose"])
 
 
-def test_nothing_is_paid_where_nobody_differentiates(monkeypatch):
+def test_nothing_is_paid_without_derivatives(monkeypatch):
     def refuse(*args):
         raise AssertionError("a Hessian was computed that was not asked for")
 

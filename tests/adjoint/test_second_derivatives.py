@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 import mslsq
 from mslsq.problem.errors import SecondDerivativeError
+from tests.differences import differences
 
 F64 = torch.float64
 
@@ -41,12 +42,6 @@ def slope(residual, x, d):
     return torch.autograd.grad(0.5 * (residual(at, d) ** 2).sum(), at)[0]
 
 
-def differences(function, x, step=1e-5):
-    """(inputs, outputs), central."""
-    moves = step * torch.eye(len(x), dtype=F64)
-    return torch.stack([(function(x + move) - function(x - move)) / (2 * step) for move in moves])
-
-
 @pytest.mark.parametrize("trace", ["never", "always"])
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("residual", [sampled, huber, gated])
@@ -62,8 +57,8 @@ def test_the_derivative_equals_that_of_differences_of_plain_gradients(residual, 
     for x, lane, mine in zip(
         solution.value.detach().reshape(-1, 2), data.detach().reshape(-1, 6), found.reshape(-1, 6), strict=True
     ):
-        hessian = differences(lambda at, own=lane: slope(residual, at, own), x)
-        crossed = differences(lambda own, at=x: slope(residual, at, own), lane)
+        hessian = differences(lambda at, own=lane: slope(residual, at, own), x).mT
+        crossed = differences(lambda own, at=x: slope(residual, at, own), lane).mT
         expected = -(crossed @ torch.linalg.inv(hessian)).sum(1)
         assert torch.allclose(mine, expected, rtol=1e-6, atol=1e-9)
 

@@ -11,6 +11,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 import mslsq
 from mslsq.adjoint.attachment import Attachment
 from mslsq.solution import Status
+from tests.differences import fourth_order_differences
 
 F64 = torch.float64
 linear = mslsq.linear
@@ -97,16 +98,6 @@ def off(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max() / expected.abs().max())
 
 
-def differences(f, at: Tensor, h: float = 3e-4) -> Tensor:
-    """Central differences of fourth order, (*output, 2)."""
-    columns = []
-    for k in range(len(at)):
-        e = torch.zeros_like(at)
-        e[k] = h
-        columns.append((8 * (f(at + e) - f(at - e)) - (f(at + 2 * e) - f(at - 2 * e))) / (12 * h))
-    return torch.stack(columns, -1)
-
-
 def along(f):
     return lambda d: jvp(f, (d,), (AT,))[1]
 
@@ -176,8 +167,10 @@ def test_unrolled_is_the_derivative_of_the_iterate(solver, own):
     assert int(mslsq.solve(PROBLEM, START, solver=solver).status) == Status.MAX_STEPS
     # What differences resolve: 1e-11 measured, conjugate gradients stop at 1e-13 with another number of iterations.
     tolerance = 1e-8
-    assert off(jacrev(f)(AT), differences(f, AT)) < tolerance
-    assert off(jacfwd(jacrev(f))(AT), differences(jacrev(f), AT)) < 3 * tolerance  # differences of differences
+    assert off(jacrev(f)(AT), fourth_order_differences(f, AT, 3e-4)) < tolerance
+    assert (
+        off(jacfwd(jacrev(f))(AT), fourth_order_differences(jacrev(f), AT, 3e-4)) < 3 * tolerance
+    )  # differences of differences
 
 
 @every_solver

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import mslsq
+from tests.differences import fourth_order_differences
 
 F64 = torch.float64
 
@@ -302,17 +303,6 @@ CASES: list[Callable[[Tensor], Tensor]] = [
 # ---- the truth: central differences of the values ---------------------------------------------------
 
 
-def differences(function: Callable[[Tensor], Tensor], at: Tensor, h: float) -> Tensor:
-    """Central differences of fourth order, (*output, 2): truncation h⁴, rounding 1e-15 / h."""
-    columns = []
-    for k in range(len(at)):
-        e = torch.zeros_like(at)
-        e[k] = h
-        near, far = function(at + e) - function(at - e), function(at + 2 * e) - function(at - 2 * e)
-        columns.append((8 * near - far) / (12 * h))
-    return torch.stack(columns, -1)
-
-
 class Truth:
     """Values and derivatives of a case, each computed once, at any of the points."""
 
@@ -329,12 +319,12 @@ class Truth:
         return self._once("value", at, self.function)
 
     def jacobian(self, at):
-        return self._once("jacobian", at, lambda x: differences(self.function, x, 3e-4))
+        return self._once("jacobian", at, lambda x: fourth_order_differences(self.function, x, 3e-4))
 
     def hessian(self, at):
         # Of the reverse-mode Jacobian, which other rows of the matrix compare with differences of values: eight
         # evaluations instead of 64, and two digits more.
-        return self._once("hessian", at, lambda x: differences(jacrev(self.function), x, 3e-4))
+        return self._once("hessian", at, lambda x: fourth_order_differences(jacrev(self.function), x, 3e-4))
 
 
 TRUTHS = {case.__name__: Truth(case) for case in CASES}
@@ -469,7 +459,7 @@ def of_order(order: int):
 
 def test_third_derivatives_are_exact_with_order_three():
     found = third(of_order(3))(AT)
-    assert torch.allclose(found, differences(hessian(args), AT, 1e-3), rtol=1e-7, atol=1e-7)
+    assert torch.allclose(found, fourth_order_differences(hessian(args), AT, 1e-3), rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("innermost", [hessian, lambda f: jacfwd(jacfwd(f)), lambda f: jacrev(jacrev(f))])
@@ -615,7 +605,7 @@ def test_a_rank_of_derivatives_in_the_cost_is_exact():
     assert torch.allclose(grad(cost)(y), -decay(p, T, y), rtol=1e-9, atol=1e-12)
     assert torch.allclose(
         hessian(cost)(y) @ noise(12),
-        differences(lambda s: grad(cost)(y + s * noise(12)), torch.zeros(1, dtype=F64), 1e-3)[:, 0],
+        fourth_order_differences(lambda s: grad(cost)(y + s * noise(12)), torch.zeros(1, dtype=F64), 1e-3)[:, 0],
         rtol=1e-7,
         atol=1e-7,
     )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mslsq import ProblemError, Status
-from mslsq.alignment.scale_scene import read_ratios, read_scene, relative_error, synthetic_ratios
+from mslsq.alignment.scale_scene import read_scene, relative_error, synthetic_ratios
 from mslsq.alignment.scale_sync import scale_sync
 from mslsq.alignment.scales import given as given_module
 from mslsq.alignment.scales.cells import LIMIT, STARTING, robust_logs
@@ -258,10 +258,10 @@ def test_what_makes_no_sense_is_said_in_words(change, words):
 def test_a_file_that_is_no_archive_is_named(tmp_path):
     file = tmp_path / "ratios.npz"
     with pytest.raises(ValueError, match="does not exist"):
-        read_ratios(file)
+        read_scene(file)
     file.write_bytes(b"")
     with pytest.raises(ValueError, match=r"ratios\.npz cannot be read"):
-        read_ratios(file)
+        read_scene(file)
 
 
 def test_the_experiment_runs_from_the_command_line(tmp_path):

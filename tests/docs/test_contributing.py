@@ -71,7 +71,7 @@ from mslsq.losses.robust_loss import RobustLoss
 class Logarithmic(RobustLoss):
     """ρ(s) = c² log(1 + s/c²)."""
 
-    convex, redescending, tuning = False, True, 2.385
+    tuning = 2.385
 
     def rho(self, s, parameters=None):
         c2 = self._squared_scale(s, parameters)

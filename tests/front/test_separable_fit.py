@@ -92,6 +92,39 @@ def test_weights_missing_points_and_a_covariance_matrix_count_as_in_curve_fit():
         torch.testing.assert_close(fit.standard_errors["linear"], expected.standard_errors["a"], rtol=1e-5, atol=0)
 
 
+def test_a_mask_and_absolute_errors_count_as_in_curve_fit():
+    used = T < 3
+    values = torch.where(used, Y, 99.0)
+    sigma = 0.02 * torch.ones_like(Y)
+    options = {"mask": used, "sigma": sigma, "absolute_sigma": True}
+    fit, expected = mslsq.separable_fit(decays, T, values, START, **options), joint(values, **options)
+    alone = mslsq.separable_fit(decays, T[used], Y[used], START, sigma=sigma[used], absolute_sigma=True)
+    for own, others in (("nonlinear", "k"), ("linear", "a")):
+        torch.testing.assert_close(fit.value[own], expected.value[others], rtol=1e-7, atol=0)
+        torch.testing.assert_close(fit.value[own], alone.value[own], rtol=1e-7, atol=0)
+        torch.testing.assert_close(fit.standard_errors[own], expected.standard_errors[others], rtol=1e-5, atol=0)
+        torch.testing.assert_close(fit.standard_errors[own], alone.standard_errors[own], rtol=1e-5, atol=0)
+
+
+def test_what_is_no_number_is_refused_where_that_is_asked_for():
+    with pytest.raises(ProblemError, match=r"y has 1 entries that are NaN or infinite, the first at \[3\]"):
+        mslsq.separable_fit(decays, T, torch.where(T[3] == T, torch.nan, Y), START, nan_policy="raise")
+
+
+def test_a_start_out_of_bounds_is_moved_onto_them_where_that_is_asked_for():
+    bounds, far = (torch.tensor([1.0, 0.1], dtype=F64), 3.0), torch.tensor([9.0, 0.0], dtype=F64)
+    with pytest.raises(ProblemError, match="project_start"):
+        mslsq.separable_fit(decays, T, Y, far, bounds=bounds)
+    fit = mslsq.separable_fit(decays, T, Y, far, bounds=bounds, project_start=True)
+    torch.testing.assert_close(fit.value["nonlinear"], joint().value["k"], rtol=1e-7, atol=0)
+
+
+def test_a_detached_fit_has_no_derivative():
+    y = Y.clone().requires_grad_()
+    fit = mslsq.separable_fit(decays, T, y, START, adjoint=mslsq.Detached())
+    assert not fit.value["nonlinear"].requires_grad and not fit.value["linear"].requires_grad
+
+
 @pytest.mark.parametrize("derivative", [jacfwd, jacrev])
 def test_derivatives_of_both_kinds_are_those_of_differences(derivative):
     def fitted(y):

@@ -114,7 +114,7 @@ def test_arguments_are_named_by_their_place():
     assert all(isinstance(leaf, Argument) for leaf in leaves)
 
 
-def test_a_lambda_written_anew_finds_what_was_kept_for_its_code():
+def test_a_lambda_written_again_finds_what_was_kept_for_its_code():
     def make():
         return lambda x: x - 1
 

@@ -18,7 +18,7 @@ RECORDED = mslsq.LevenbergMarquardt(trace="always")  # as after some calls: a gr
 class Power(mslsq.RobustLoss):
     """ρ(s) = c (s + 1)^p − c: a number and a tensor in plain attributes, of which `state_dict` knows nothing."""
 
-    convex, redescending, tuning = True, False, 1.0
+    tuning = 1.0
 
     def __init__(self, power: float, factor: Tensor):
         super().__init__(1.0)

@@ -1,9 +1,7 @@
 """The compiled kernels: handed arrays safely, and the same on every instruction set."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import torch
 import mslsq.kernels.library as library
 from mslsq.kernels import Kernel
 from mslsq.kernels.build import CompilerError, build, sources_hash, targets
+from tests.kernels.instruction_sets import arrays_of_both
 
 pytestmark = pytest.mark.kernels
 coloring = Kernel("greedy_coloring", "nllll")
@@ -99,17 +98,7 @@ np.savez(OUT, *found)
 
 @pytest.mark.parametrize("target", [name for name in targets() if name != "avx512"])
 def test_every_instruction_set_gives_the_same_numbers(target, tmp_path):
-    if target == "avx2" and "avx2" not in Path("/proc/cpuinfo").read_text():
-        pytest.skip("this processor has no AVX2")
-    outcomes = []
-    for name in (target, ""):
-        program, environment = SOLVE.replace("OUT", repr(str(tmp_path / f"{name}.npz"))), dict(os.environ)
-        if name:
-            environment["MSLSQ_TARGET"] = name
-        subprocess.run([sys.executable, "-c", program], check=True, env=environment)
-        outcomes.append(np.load(tmp_path / f"{name}.npz"))
-    for name in outcomes[0].files:
-        one, other = outcomes[0][name], outcomes[1][name]
+    for one, other in arrays_of_both(SOLVE, target, tmp_path):
         assert np.isfinite(one).all()
         tolerance = 1e-4 if one.dtype == np.float32 else 1e-8  # sums in another order, six steps of them
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)

@@ -18,7 +18,7 @@ import mslsq.kernels.library as library
 import mslsq.kernels.loading as loading
 import mslsq.kernels.places as places
 from mslsq.kernels import KernelsMissingError, KernelsMissingWarning, KernelsNotKeptWarning
-from mslsq.kernels.build import NAME, CompilerError, compiler, record, sources_hash, targets
+from mslsq.kernels.build import NAME, CompilerError, record, sources_hash, targets
 
 
 def libraries(folder: Path) -> list[Path]:
@@ -179,14 +179,6 @@ def test_a_damaged_library_in_the_cache_is_replaced(installed, copying):
     library._outcome.cache_clear()
     library.target()
     assert len(copying) == 2 and libraries(installed.cache) == [kept]
-
-
-@pytest.fixture
-def cxx() -> list[str]:
-    try:
-        return compiler()
-    except CompilerError:
-        pytest.skip("there is no C++ compiler")
 
 
 @pytest.fixture

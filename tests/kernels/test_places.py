@@ -24,7 +24,7 @@ def objection(library: Path, **options) -> str | None:
     return places.objection(library.parent, [library], **options)
 
 
-def test_nobody_objects_to_a_file_that_only_its_owner_can_write(library):
+def test_there_is_no_objection_to_a_file_that_only_its_owner_can_write(library):
     assert objection(library) is None
 
 

@@ -62,6 +62,36 @@ def test_spaces_of_every_kind_keep_the_contract(kind):
     assert vmap(space.unwrap)(vmap(space.wrap)(storage)).shape == storage.shape
 
 
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_jacobians_of_local_are_those_of_central_differences(kind):
+    space, step = space_of(kind), 1e-5
+    generator = torch.Generator().manual_seed(0)
+    start, end = (space.random(generator=generator, dtype=torch.float64) for _ in range(2))
+    if isinstance(space.wrap(end), UnitVector):
+        end = space.retract(start, 0.3 * torch.ones(space.tangent_dim, dtype=torch.float64))
+    deltas = step * torch.eye(space.tangent_dim, dtype=torch.float64)
+    at_start = [space.local(space.retract(start, d), end) - space.local(space.retract(start, -d), end) for d in deltas]
+    at_end = [space.local(start, space.retract(end, d)) - space.local(start, space.retract(end, -d)) for d in deltas]
+    for found, differences in ((space.jacobian_at_start, at_start), (space.jacobian_at_end, at_end)):
+        expected = torch.stack(differences, -1) / (2 * step)
+        torch.testing.assert_close(found(start, end), expected, rtol=0, atol=1e-8 * (1 + float(expected.abs().max())))
+
+
+def test_what_spaces_say_of_their_steps_and_formulas():
+    said = {
+        name: (space_of(kind).has_closed_form, space_of(kind).retracts_by_exponential) for name, kind in KINDS.items()
+    }
+    assert said == {
+        "SE3": (True, True),
+        "Euclidean": (True, True),
+        "UnitVector": (False, False),
+        "product": (False, True),
+        "nested": (False, False),
+        "flat": (False, True),
+        "user's": (False, False),
+    }
+
+
 def test_spaces_are_equal_by_kind():
     assert space_of(Euclidean(3)) == space_of(Euclidean(3))
     assert hash(space_of({"R": SO3})) == hash(space_of({"R": SO3}))

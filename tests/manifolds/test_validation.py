@@ -103,7 +103,7 @@ def test_a_vector_without_direction_is_seen_as_nan_and_nan_is_not_refused():
         SO3(storage)
 
 
-def test_nobody_looks_under_transforms_or_while_a_graph_is_recorded():
+def test_nothing_is_checked_under_transforms_or_while_a_graph_is_recorded():
     """Neither error nor a graph of the moment: what is no rotation passes, as it must where nothing can be read."""
     twice = 2 * SO3.random(3, dtype=D).storage
     make = lambda q: SO3(q).act(q[:3]) + SO3.from_matrix(2 * SO3(q).matrix()).storage[:3]  # noqa: E731

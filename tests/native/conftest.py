@@ -19,14 +19,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cxx() -> list[str]:
-    try:
-        return compiler()
-    except CompilerError:
-        pytest.skip("there is no C++ compiler")
-
-
-@pytest.fixture
 def new_store(cache: Path) -> Iterator[Callable[[], Store]]:
     """Makes stores, each as that of a new process."""
     made: list[Store] = []

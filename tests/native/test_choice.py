@@ -1,6 +1,8 @@
 """Which of "auto", "wait" and "never" holds for a solve."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -76,3 +78,22 @@ def test_what_something_else_records_gets_no_program(option, monkeypatch):
     with FlopCounterMode(display=False):
         recorded(x)
     assert len(found) >= 4 and set(found) == {"never"}
+
+
+def test_the_solver_alone_reads_how_its_functions_are_to_run():
+    """Others ask it (`execution`, `keeps_graphs`, `native_choice`): what an option means is said once."""
+    read = re.compile(r"solver\.(trace|native|compile)\b")
+    root = Path(mslsq.__file__).parent
+    assert not [path.name for path in root.rglob("*.py") if read.search(path.read_text())]
+
+
+@pytest.mark.parametrize("native", CHOICES)
+@pytest.mark.parametrize("trace", ["auto", "never"])
+def test_what_a_solver_says_of_graphs_and_programs(trace, native, monkeypatch):
+    monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
+    solver = mslsq.LevenbergMarquardt(trace=trace, native=native)
+    assert solver.keeps_graphs == (trace != "never")
+    assert solver.takes_programs == (trace != "never" and native != "never")
+    assert solver.native_choice_of_large == solver.native_choice
+    waiting = mslsq.LevenbergMarquardt(trace=trace, native=native, compile=True)
+    assert waiting.native_choice_of_large == ("wait" if native == "auto" else waiting.native_choice)

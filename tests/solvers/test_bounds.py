@@ -11,7 +11,8 @@ from torch import Tensor
 
 import mslsq
 from mslsq.datasets import classic
-from mslsq.linear import QR, Cholesky, ConjugateGradient, Schur, SparseCholesky
+from mslsq.linear import QR, Cholesky
+from tests.linear.test_storage import SOLVERS
 
 F64, F32 = torch.float64, torch.float32
 INF = math.inf
@@ -206,15 +207,7 @@ def bounded_problem(lower: Any = None, upper: Any = None) -> tuple[mslsq.Problem
 
 @pytest.mark.parametrize(
     "linear",
-    [
-        Cholesky(),
-        QR(),
-        SparseCholesky(),
-        SparseCholesky("superlu"),
-        Schur(eliminate="point"),
-        ConjugateGradient(),
-        ConjugateGradient(matrix_free=True),
-    ],
+    SOLVERS,
     ids=lambda linear: f"{type(linear).__name__}{getattr(linear, 'backend', '')}{getattr(linear, 'matrix_free', '')}",
 )
 @pytest.mark.parametrize("method", METHODS)

@@ -12,6 +12,7 @@ import mslsq
 from mslsq import GraduatedNonConvexity
 from mslsq.solvers.deviation import deviation_scale
 from mslsq.solvers.surrogates import SURROGATES
+from tests.differences import differences
 
 NOISE, SCALE = 0.02, 0.07
 T = torch.linspace(0, 1, 40, dtype=torch.float64)
@@ -171,17 +172,6 @@ def test_a_scale_per_problem_is_that_of_each_problem():
 # ---- derivatives
 
 
-def differences(function, x: Tensor, step: float = 1e-6) -> Tensor:
-    """Central finite differences, (*output, *x)."""
-    columns = []
-    for index in range(x.numel()):
-        move = torch.zeros_like(x).reshape(-1)
-        move[index] = step
-        move = move.reshape(x.shape)
-        columns.append((function(x + move) - function(x - move)) / (2 * step))
-    return torch.stack(columns, -1).reshape(*columns[0].shape, *x.shape)
-
-
 @pytest.mark.parametrize("loss", ["truncated", "geman_mcclure"])
 def test_derivatives_are_those_of_the_whole_procedure(loss):
     y = spoiled_decays(1, seed=3)[0][0]
@@ -191,7 +181,7 @@ def test_derivatives_are_those_of_the_whole_procedure(loss):
     def fitted(y: Tensor) -> Tensor:
         return robust(y, loss=loss, solver=tight).value
 
-    expected = differences(fitted, y)
+    expected = differences(fitted, y, 1e-6)
     assert float(robust(y, loss=loss).cost) > 1e-3  # a residual that is not zero, so that Gauss-Newton would not do
     reverse = torch.autograd.functional.jacobian(fitted, y)
     assert (reverse - expected).abs().max() < 1e-5 * expected.abs().max()

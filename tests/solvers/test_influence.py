@@ -92,7 +92,7 @@ def test_nothing_free_is_no_lack_of_influence():
         mslsq.solve(problem, {"x": START[None]})
 
 
-def test_without_early_stopping_nobody_asks():
+def test_without_early_stopping_the_device_is_not_asked():
     with warnings.catch_warnings():
         warnings.simplefilter("error", mslsq.NoInfluenceWarning)
         mslsq.least_squares(cut_off, START, solver=mslsq.LevenbergMarquardt(max_steps=3, early_stop=False))

@@ -12,6 +12,7 @@ from mslsq.errors import SolveInterrupted
 from mslsq.native import whole_solves as running
 from mslsq.solvers import run
 from tests.native.functions import NEEDS_COMPILER
+from tests.native.slices import in_small_parts
 
 F64 = torch.float64
 T = torch.linspace(0, 2, 20, dtype=F64)
@@ -133,18 +134,7 @@ def test_an_interrupt_in_a_slice_leaves_the_later_slices_where_they_began(monkey
     y = measured(200)
     options = {"native": "wait", "max_steps": 60}
     whole = fits(y, **options)
-    calls = []
-    in_parts = running.in_parts
-
-    def advanced(*args: Any) -> None:
-        in_parts(*args)
-        calls.append(args)
-        if len(calls) == 60:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(running, "in_parts", advanced)
-    monkeypatch.setattr(running, "FIRST_BUDGET", 1)
-    monkeypatch.setattr(running, "SECONDS_AT_A_TIME", 0.0)
+    in_small_parts(monkeypatch, interrupted_at=60)
     monkeypatch.setattr(running, "WITH_WHOLE_HISTORY", 50)
     found = fits(y, on_interrupt="return", **options)
     rest = found.status == mslsq.Status.INTERRUPTED
@@ -159,18 +149,7 @@ def test_of_a_native_solve_what_is_done_is_kept_and_the_rest_is_where_it_began(m
     y = measured(200)
     options = {"native": "wait", "max_steps": 60}
     whole = fits(y, **options)
-    calls = []
-    in_parts = running.in_parts
-
-    def advanced(*args: Any) -> None:
-        in_parts(*args)
-        calls.append(args)
-        if len(calls) == 40:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(running, "in_parts", advanced)
-    monkeypatch.setattr(running, "FIRST_BUDGET", 1)
-    monkeypatch.setattr(running, "SECONDS_AT_A_TIME", 0.0)
+    in_small_parts(monkeypatch, interrupted_at=40)
     found = fits(y, on_interrupt="return", **options)
     monkeypatch.undo()
     rest = found.status == mslsq.Status.INTERRUPTED

@@ -8,6 +8,7 @@ import torch
 import mslsq
 from mslsq.linearize.plan import Plan
 from mslsq.private import DispatchMode, operator_name
+from mslsq.solvers.linear_choice import Automatic, Named
 
 F64 = torch.float64
 READS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique_dim", "_unique2"}
@@ -66,7 +67,8 @@ def reads_by_step(monkeypatch, solve, solver) -> tuple[Counter, int]:
     from mslsq.solvers.runner import Runner
 
     monkeypatch.setattr(Plan, "is_on_cpu", property(lambda plan: False))  # what a step asks a CPU costs nothing
-    monkeypatch.setattr("mslsq.solvers.solver.Solver.chosen_linear_solver", as_on_the_cpu())
+    for kind in (Automatic, Named):
+        monkeypatch.setattr(kind, "chosen", as_on_the_cpu(kind))
     solve(solver)  # whatever is planned is planned once
     reads = Reads()
     step = Runner.step
@@ -82,8 +84,8 @@ def reads_by_step(monkeypatch, solve, solver) -> tuple[Counter, int]:
     return reads.by_step, reads.step
 
 
-def as_on_the_cpu():
-    chosen = mslsq.solvers.Solver.chosen_linear_solver
+def as_on_the_cpu(kind):
+    chosen = kind.chosen
     return lambda self, size, sparse, on_cpu=True: chosen(self, size, sparse, True)
 
 

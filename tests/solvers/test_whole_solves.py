@@ -1,7 +1,6 @@
 """Whole solves by native programs: the steps, statuses and histories of Python, whatever lane a problem is in."""
 
 import dataclasses
-import signal
 import time
 import warnings
 import weakref
@@ -21,6 +20,7 @@ from mslsq.solution import History
 from mslsq.solvers import run, whole_program, whole_solves
 from mslsq.solvers.whole_program import NativeDifferenceWarning
 from tests.native.functions import NEEDS_COMPILER
+from tests.native.slices import in_small_parts
 
 F64, F32 = torch.float64, torch.float32
 pytestmark = NEEDS_COMPILER
@@ -376,11 +376,7 @@ def test_bits_depend_neither_on_lane_nor_on_neighbours_batch_or_threads(watch, m
 def test_a_program_comes_back_to_python_often_and_goes_on_where_it_was(watch, monkeypatch):
     y, solver = measured(50), mslsq.LevenbergMarquardt(native="wait", max_steps=50)
     whole = fits(y)(solver)
-    calls = []
-    in_parts = running.in_parts
-    monkeypatch.setattr(running, "in_parts", lambda *args: (calls.append(args), in_parts(*args))[1])
-    monkeypatch.setattr(running, "FIRST_BUDGET", 1)
-    monkeypatch.setattr(running, "SECONDS_AT_A_TIME", 0.0)
+    calls = in_small_parts(monkeypatch)
     assert equal_bits(fits(y)(solver), whole)
     assert len(calls) > 20
 
@@ -388,18 +384,7 @@ def test_a_program_comes_back_to_python_often_and_goes_on_where_it_was(watch, mo
 def test_an_interrupt_does_not_wait_for_the_end(watch, monkeypatch):
     y, solver = measured(200), mslsq.GaussNewton(native="wait", ftol=0.0, xtol=0.0, gtol=0.0, max_steps=100)
     fits(y)(solver)
-    calls = []
-    in_parts = running.in_parts
-
-    def advanced(*args: Any) -> None:
-        in_parts(*args)
-        calls.append(args)
-        if len(calls) == 3:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(running, "in_parts", advanced)
-    monkeypatch.setattr(running, "FIRST_BUDGET", 1)
-    monkeypatch.setattr(running, "SECONDS_AT_A_TIME", 0.0)
+    calls = in_small_parts(monkeypatch, interrupted_at=3)
     with pytest.raises(KeyboardInterrupt):
         fits(y)(solver)
     interrupted = len(calls)  # with the starts of the problems that were not solved

@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mslsq import pytree
 from mslsq.tracing.capture import CaptureError, InPlaceResidualWarning, capture, inplace_advice
+from tests.differences import differences
 
 F64 = torch.float64
 MASK = torch.tensor([True, False, True, True])
@@ -274,12 +275,6 @@ def real(function):
         return torch.view_as_real(out) if out.is_complex() else out
 
     return pairs
-
-
-def differences(function, x, h=1e-5):
-    return torch.stack(
-        [(function(x + h * e) - function(x - h * e)) / (2 * h) for e in torch.eye(len(x), dtype=F64)], -1
-    )
 
 
 def jacobian_of_the_literal_code(residual, x):

@@ -52,7 +52,7 @@ def test_repeated_operations_are_done_once():
     assert all(map(torch.equal, straight_line(graph.graph, graph)(x), (torch.exp(x) + 1, torch.exp(x) * 2)))
 
 
-def test_random_numbers_are_drawn_anew_and_not_shared():
+def test_random_numbers_are_drawn_again_and_not_shared():
     graph = make_fx(lambda x: [torch.rand(3), torch.rand(3)])(torch.ones(3))
     merge_repeated(graph.graph)
     replay = straight_line(graph.graph, graph)

@@ -359,7 +359,7 @@ def test_other_fixed_blocks_and_indices():
             assert torch.allclose(value, expected)
 
 
-def test_a_lambda_written_anew_for_every_call_is_recognised():
+def test_a_lambda_written_again_for_every_call_is_recognised():
     calls = []
 
     def run(factor):

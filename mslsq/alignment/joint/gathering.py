@@ -1,6 +1,6 @@
 """The links of an alignment: few pairs are searched in full, as coarse levels and other links say where to look."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -32,13 +32,16 @@ class Gathering:
 
     linker: Linker
     usable: Sequence[int]
+    known: Collection[int] = ()
+    """The maps whose places are known: pairs of them are not asked."""
     links: dict[tuple[int, int], Link] = field(default_factory=dict)
     predicted: dict[tuple[int, int], list[tuple[Tensor, Link]]] = field(default_factory=dict)
     """What came of pairs that were tried where other links put them: the place, and the link found from there."""
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        return [(i, j) for n, i in enumerate(self.usable) for j in self.usable[n + 1 :]]
+        pairs = [(i, j) for n, i in enumerate(self.usable) for j in self.usable[n + 1 :]]
+        return [pair for pair in pairs if not all(index in self.known for index in pair)]
 
     @property
     def used(self) -> list[Link]:
@@ -84,7 +87,7 @@ class Gathering:
 
     def _apart(self, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those pairs whose maps do not hang together by links."""
-        parts = components(self.usable, self.used)
+        parts = components(self.usable, self.used, self.known)
         return [(i, j) for i, j in pairs if not any(i in part and j in part for part in parts)]
 
     def _search(self, ranked: Sequence[Candidate]) -> None:
@@ -104,10 +107,11 @@ class Gathering:
 
     # ---- by transforms
 
-    def by_transforms(self, transforms: Transforms) -> int:
+    def by_transforms(self, transforms: Transforms, trusted: bool = True) -> int:
         """Pairs of maps that overlap where these transforms (from the reference) put them; how many were tried.
 
-        A pair is tried so once per place, and not if it has a link already that others do not contradict.
+        A pair is tried so once per place, and not if it has a link already that others do not contradict. Transforms
+        that only might be right are not `trusted`: there a pair must stand out from other places, too.
         """
         count = 0
         for pair in self.pairs:
@@ -117,18 +121,18 @@ class Gathering:
             between = transforms[pair[1]] @ torch.linalg.inv(transforms[pair[0]])
             if predicted_overlap(self.linker, *pair, between) < self.linker.options.min_overlap:
                 continue
-            if self.tried_at(pair, between) is None:
-                link = self.attempt(*pair, initial=between, predicted=True)
+            if self.tried_at(pair, between, trusted) is None:
+                link = self.attempt(*pair, initial=between, predicted=trusted)
                 self.predicted.setdefault(pair, []).append((between, link))
                 count += 1
         return count
 
-    def tried_at(self, pair: tuple[int, int], between: Float[Tensor, "3 3"]) -> Link | None:
-        """What came of this pair when it was tried at this place or near."""
+    def tried_at(self, pair: tuple[int, int], between: Float[Tensor, "3 3"], trusted: bool = False) -> Link | None:
+        """What came of this pair when it was tried at this place or near; or was tried there on trust."""
         height, width = self.linker.map(pair[0]).mask.shape
         near = NEAR * max(height, width)
         for place, link in self.predicted.get(pair, []):
-            if corner_error(between, place, height, width) <= near:
+            if (link.predicted or not trusted) and corner_error(between, place, height, width) <= near:
                 return link
         return None
 

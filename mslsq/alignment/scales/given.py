@@ -70,9 +70,10 @@ def check(ratios: Tensor, pairs: Tensor, reference: int | None, weight: Tensor |
     if bool((pairs[:, 0] == pairs[:, 1]).any()) or int(pairs.min()) < 0:
         raise ProblemError("pairs must name two different maps, numbered from 0.")
     count = int(pairs.max()) + 1
-    missing = sorted(set(range(count)) - set(pairs.unique().tolist()))
-    if missing:
-        raise ProblemError(f"No ratio mentions map {missing[0]}; maps are numbered 0 to {count - 1} without gaps.")
+    missing = torch.bincount(pairs.reshape(-1), minlength=count) == 0  # torch 2.9 has no `tolist` inside a derivative
+    if bool(missing.any()):
+        first = int(missing.int().argmax())
+        raise ProblemError(f"No ratio mentions map {first}; maps are numbered 0 to {count - 1} without gaps.")
     if reference is not None and not 0 <= reference < count:
         raise ProblemError(f"reference must be one of the maps 0 to {count - 1}, or None, not {reference}.")
     _check_values(ratios, weight)

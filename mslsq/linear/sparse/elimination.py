@@ -20,19 +20,13 @@ from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import starts_of
 from mslsq.linear.cost_models import front_model
 from mslsq.linear.operator_plan import OperatorPlan
-
-TILE = 8
-"""What rows and columns of fronts are padded to."""
-
-# columns of the table of fronts
-WIDTH, PADDED, BELOW, PADDED_BELOW, LD, PANEL, UPDATE, UPDATE_LD, FIRST = range(9)
+from mslsq.linear.sparse.fronts import BELOW, WIDTH, Numbering, Placed, by_parent, inverse
 
 _elimination_tree = Kernel("elimination_tree", "nilii")
 _postorder = Kernel("postorder", "nii")
 _column_counts = Kernel("column_counts", "nliilill")
 _column_structures = Kernel("column_structures", "nii?llii")
 _merge = Kernel("supernodes", "nliilldiiil")
-_update_stacks = Kernel("update_stacks", "nllll")
 _fronts_nanoseconds = Kernel("fronts_nanoseconds", "nlldd")
 
 
@@ -87,28 +81,6 @@ def _supernodes(
     return of, tops[: count[0]], parents[: count[0]]
 
 
-def _stacks(up: Int[ndarray, "fronts"], needs: Int[ndarray, "fronts"]) -> tuple[Int[ndarray, "fronts"], int]:
-    """Where the update matrices lie, on two stacks one behind the other, and the room for both."""
-    place, room = np.empty(up.size, np.int64), np.empty(1, np.int64)
-    _update_stacks(up.size, up, needs, place, room)
-    return place, int(room[0])
-
-
-def _padded(count):
-    return (count + TILE - 1) // TILE * TILE
-
-
-def _staggered(ld):
-    """An odd multiple of 8: columns at a distance of a power of two would share cache sets."""
-    return np.where((ld // TILE % 2 == 1) | (ld < 128), ld, ld + TILE)
-
-
-def _inverse(order):
-    inverse = np.empty_like(order)
-    inverse[order] = np.arange(order.size, dtype=order.dtype)
-    return inverse
-
-
 @dataclass(frozen=True, eq=False)
 class Elimination(OperatorPlan):
     """The fronts of a factorisation, as `multifrontal.factor` and `multifrontal.solve` read them: on the CPU, where
@@ -145,15 +117,35 @@ class Elimination(OperatorPlan):
         return float(total[0])
 
 
-def eliminated(sizes, first, order, start, neighbour, rows, columns, offsets) -> Elimination:
+def eliminated(
+    sizes: Int[ndarray, "n"],
+    first: Int[ndarray, "n+1"],
+    order: Int[ndarray, "n"],
+    start: Int[ndarray, "n+1"],
+    neighbour: Int[ndarray, "ends"],
+    rows: Int[ndarray, "pairs"],
+    columns: Int[ndarray, "pairs"],
+    offsets: Int[ndarray, "pairs"],
+) -> Elimination:
     """Fronts from an elimination order of the blocks: pairs (rows, columns) at `offsets` of the values.
 
     `first` are the blocks' first unknowns, (start, neighbour) the graph.
     """
+    numbering = _numbered(sizes, order, start, neighbour)
+    placed = Placed.of(numbering)
+    entries = placed.entries(rows, columns, offsets)
+    children = by_parent(numbering.up)
+    below = placed.places_below()
+    arrays = (placed.fronts, *entries, *children, *placed.runs(), placed.unknowns(first), *below)
+    return Elimination(placed.size, placed.stack, placed.tallest, *kept_tensors(arrays, torch.device("cpu")))
+
+
+def _numbered(sizes: ndarray, order: ndarray, start: ndarray, neighbour: ndarray) -> Numbering:
+    """The final numbering: fronts in a postorder of their tree, blocks inside a front in elimination order."""
     n = sizes.size
     parent = _tree(order, start, neighbour)
     post = _postordered(parent)
-    order, parent, place = order[post], parent[post], _inverse(post)
+    order, parent, place = order[post], parent[post], inverse(post)
     parent = np.where(parent >= 0, place[parent], parent).astype(np.int32)
     blocks, scalars = _counts(sizes, order, parent, start, neighbour)
     front, tops, parents = _supernodes(sizes, order, parent, blocks, scalars)
@@ -161,91 +153,13 @@ def eliminated(sizes, first, order, start, neighbour, rows, columns, offsets) ->
     wanted[tops] = True
     begin, below_blocks = _structures(order, parent, wanted, blocks, start, neighbour)
 
-    # the final numbering: fronts in a postorder of their tree, blocks inside a front in elimination order
     sequence = _postordered(parents)
-    rank = _inverse(sequence)
+    rank = inverse(sequence)
     tops, up = tops[sequence], parents[sequence].astype(np.int64)
     up = np.where(up >= 0, rank[up], up)
     front = rank[front]
     final = np.argsort(front, kind="stable")
-    row_front, row_block = np.repeat(front, np.diff(begin)), _inverse(final)[below_blocks]
-    front, order = front[final].astype(np.int64), order[final]
-    size, place = sizes[order], _inverse(order)
-
-    # the table of fronts
-    count = tops.size
-    fronts = np.zeros((count, 9), np.int64)
-    width = np.bincount(front, weights=size, minlength=count).astype(np.int64)
-    below = scalars[tops]
-    padded, padded_below = _padded(width), _padded(below)
-    ld, update_ld = _staggered(padded + padded_below), _staggered(padded_below)
-    panels, places = starts_of(ld * padded), starts_of(padded)
-    fronts[:, WIDTH], fronts[:, PADDED], fronts[:, BELOW], fronts[:, PADDED_BELOW] = width, padded, below, padded_below
-    fronts[:, LD], fronts[:, PANEL], fronts[:, UPDATE_LD], fronts[:, FIRST] = ld, panels[:-1], update_ld, places[:-1]
-    fronts[:, UPDATE], stack = _stacks(up, update_ld * padded_below)
-
-    # a block's unknowns inside its own panel, and in the padded elimination order; the last slot there is always zero
-    before = starts_of(size)[:-1]
-    local = before - before[np.searchsorted(front, np.arange(count))][front]
-    block_place = places[front] + local
-    scalar = np.full(places[-1] + 1, -1, np.int64)
-    within = np.arange(first[-1]) - np.repeat(before, size)
-    scalar[np.repeat(block_place, size) + within] = np.repeat(first[order], size) + within
-
-    # rows below the panels, ascending within a front, and their unknowns
-    row_keys = np.sort(row_front.astype(np.int64) * n + row_block)
-    row_front, row_block = row_keys // n, row_keys % n
-    height = size[row_block]
-    row_before = starts_of(height)[:-1]
-    row_local = row_before - starts_of(below)[:-1][row_front]
-    row_start = starts_of(padded_below)
-    row_places = np.full(row_start[-1], places[-1], np.int32)
-    within = np.arange(height.sum()) - np.repeat(row_before, height)
-    row_places[np.repeat(row_start[row_front] + row_local, height) + within] = (
-        np.repeat(block_place[row_block], height) + within
-    )
-
-    def position(k, block):
-        """Row of a block inside front k."""
-        below_it = (
-            row_local[np.minimum(np.searchsorted(row_keys, k * n + block), row_keys.size - 1)] if row_keys.size else 0
-        )
-        return np.where(front[block] == k, local[block], padded[k] + below_it)
-
-    # entries of A: source, strides by row and by column, height, width, target in the factor
-    i, j = place[rows].astype(np.int64), place[columns].astype(np.int64)
-    upright = i >= j
-    low, high = np.minimum(i, j), np.maximum(i, j)
-    k = front[low]
-    one = np.ones_like(offsets)
-    entries = np.stack(
-        (
-            offsets,
-            np.where(upright, size[j], one),
-            np.where(upright, one, size[j]),
-            size[high],
-            size[low],
-            panels[k] + local[low] * ld[k] + position(k, high),
-        ),
-        1,
-    )[np.argsort(k, kind="stable")]
-    entry_start = starts_of(np.bincount(k, minlength=count))
-
-    # runs of consecutive rows of a front inside its parent: first row, row in the parent, length; none across the
-    # border between panel and update matrix
-    target = position(up[row_front], row_block)
-    joined = (
-        (target[1:] == target[:-1] + height[:-1])
-        & (row_front[1:] == row_front[:-1])
-        & (target[1:] != padded[up[row_front[1:]]])
-    )
-    heads = np.flatnonzero(np.concatenate((np.ones(min(1, joined.size + 1), bool), ~joined))[: row_keys.size])
-    lengths = np.add.reduceat(height, heads) if heads.size else height
-    runs = np.stack((row_local[heads], target[heads], lengths), 1)
-    run_start = starts_of(np.bincount(row_front[heads], minlength=count))
-    inner = np.flatnonzero(up >= 0)
-    children = inner[np.argsort(up[inner], kind="stable")]
-    child_start = starts_of(np.bincount(up[inner], minlength=count))
-    arrays = (fronts, entry_start, entries, child_start, children, run_start, runs, scalar, row_start, row_places)
-    sizes = int(panels[-1]), int(stack), int((padded + padded_below).max())
-    return Elimination(*sizes, *kept_tensors(arrays, torch.device("cpu")))
+    row_front, row_block = np.repeat(front, np.diff(begin)), inverse(final)[below_blocks]
+    keys = np.sort(row_front.astype(np.int64) * n + row_block)
+    order = order[final]
+    return Numbering(order, sizes[order], front[final].astype(np.int64), up, scalars[tops], keys)

@@ -17,7 +17,7 @@ from numpy import ndarray
 from scipy.linalg import lapack
 
 from mslsq.linear.block_structure import BlockStructure
-from mslsq.linear.sparse.elimination import BELOW, FIRST, LD, PADDED, PANEL, WIDTH
+from mslsq.linear.sparse.fronts import BELOW, FIRST, LD, PADDED, PANEL, WIDTH
 
 Factors = Float[ndarray, "batch factor"]
 """Of `multifrontal.factor`."""

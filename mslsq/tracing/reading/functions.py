@@ -9,7 +9,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from mslsq.tracing.reading.origins import INSTALLED, LIBRARY, is_own, origin_of
-from mslsq.tracing.reading.reads import WHOLE, Chains, reads_of
+from mslsq.tracing.reading.reads import WHOLE, Chains, Reads, reads_of
 from mslsq.tracing.reading.values import Identity, joined
 
 if TYPE_CHECKING:
@@ -37,30 +37,42 @@ def function(walk: "Walk", value: types.FunctionType, name: str, address: int) -
         walk.used |= reads.attributes
     inside = f"{name}, " if name else ""
     if value.__closure__:
-        for free, cell in zip(code.co_freevars, value.__closure__, strict=True):
-            try:
-                content = cell.cell_contents
-            except ValueError:  # still unbound
-                continue
-            place = f"{inside}closure cell '{free}'"
-            if isinstance(content, (type, types.ModuleType)):
-                walk.holder(content, place, () if free == "__class__" else reads.free.get(free, WHOLE))
-            else:
-                walk.visit(content, place, address)
-    if value.__defaults__:
-        arguments = code.co_varnames[: code.co_argcount][-len(value.__defaults__) :]
-        for argument, default in zip(arguments, value.__defaults__, strict=True):
-            walk.visit(default, f"{inside}default of '{argument}'", address)
-    if value.__kwdefaults__:
-        for argument, default in value.__kwdefaults__.items():
-            walk.visit(default, f"{inside}default of '{argument}'", address)
-    if value.__dict__:
-        for attribute, entry in value.__dict__.items():
-            if attribute != "__wrapped__":  # functools.wraps: what is called stands in a cell
-                walk.visit(entry, f"{inside}attribute '{attribute}'", address)
-    if origin == LIBRARY:
-        return
-    foreign = origin == INSTALLED and module.partition(".")[0] != walk.home.partition(".")[0]
+        _cells(walk, value, reads, inside, address)
+    if value.__defaults__ or value.__kwdefaults__:
+        _defaults(walk, value, inside, address)
+    for attribute, entry in value.__dict__.items():
+        if attribute != "__wrapped__":  # functools.wraps: what is called stands in a cell
+            walk.visit(entry, f"{inside}attribute '{attribute}'", address)
+    if origin != LIBRARY:
+        foreign = origin == INSTALLED and module.partition(".")[0] != walk.home.partition(".")[0]
+        _outside(walk, value, reads, foreign)
+
+
+def _cells(walk: "Walk", value: types.FunctionType, reads: Reads, inside: str, address: int) -> None:
+    """The closure."""
+    for free, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+        try:
+            content = cell.cell_contents
+        except ValueError:  # still unbound
+            continue
+        place = f"{inside}closure cell '{free}'"
+        if isinstance(content, (type, types.ModuleType)):
+            walk.holder(content, place, () if free == "__class__" else reads.free.get(free, WHOLE))
+        else:
+            walk.visit(content, place, address)
+
+
+def _defaults(walk: "Walk", value: types.FunctionType, inside: str, address: int) -> None:
+    """Of arguments, by place and by name."""
+    code, defaults = value.__code__, value.__defaults__ or ()
+    arguments = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    for argument, default in (*zip(arguments, defaults, strict=True), *(value.__kwdefaults__ or {}).items()):
+        walk.visit(default, f"{inside}default of '{argument}'", address)
+
+
+def _outside(walk: "Walk", value: types.FunctionType, reads: Reads, foreign: bool) -> None:
+    """What its code reads beside what it holds: globals, names in strings, the environment, imports. Of a `foreign`
+    package only globals, and in those no classes and modules."""
     if reads.globals:
         read_globals(walk, value.__globals__, reads.globals, foreign)
     if foreign:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mslsq import pytree
-from mslsq.private import MODULE_TABLES, is_wrapped, version_of
+from mslsq.private import MODULE_INTERNALS, MODULE_TABLES, is_wrapped, script_constants, version_of
 from mslsq.tracing.reading.exchange import UncollectedTensorError, refusal
 from mslsq.tracing.reading.functions import (
     REDUCIBLE,
@@ -43,8 +43,6 @@ from mslsq.tracing.reading.values import (
 if TYPE_CHECKING:
     from mslsq.tracing.reading.reachable import Walk
 
-# What nn.Module keeps beside the user's attributes, in torch 2.9 to 2.13.
-MODULE_INTERNALS = {*MODULE_TABLES, "training", "_non_persistent_buffers_set", "_is_full_backward_hook"}
 ENUM_INTERNALS = {"_value_", "_name_", "__objclass__", "_sort_order_"}
 FLAT_FROM = 8
 """Entries from which a list of plain numbers is compared as a whole."""
@@ -214,8 +212,7 @@ def script(walk: "Walk", value: torch.jit.ScriptModule, name: str, address: int)
     for key, tensor in (*value.named_parameters(), *value.named_buffers()):
         walk.apart(tensor, joined(name, key))
     for part, module in value.named_modules():
-        kept: Any = getattr(module, "_concrete_type", None)
-        for key in () if kept is None else kept.get_attributes():
+        for key in script_constants(module):
             entry = getattr(module, key, None)
             if not isinstance(entry, (Tensor, nn.Module)):
                 walk.apart(entry, joined(joined(name, part), key))

@@ -117,22 +117,6 @@ def test_one_big_residual_is_compressed_first(matrix_free):
     torch.testing.assert_close(iterated.value, direct.value, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("options", [{}, {"matrix_free": True}])
-def test_a_nan_problem_does_not_disturb_its_batch_mates(options):
-    problem, start, measured = ring()
-    data = torch.stack([measured, measured * torch.nan, measured])
-    solution = mslsq.solve(
-        problem,
-        {"pose": start},
-        {"between": {"measured": data}},
-        in_dims=(None, {"between": {"measured": 0}}),
-        solver=mslsq.LevenbergMarquardt(linear_solver=ConjugateGradient(**options)),
-    )
-    assert mslsq.Status(int(solution.status[1])) is mslsq.Status.NON_FINITE
-    assert bool(solution.converged[0])
-    assert torch.equal(solution.value["pose"].storage[0], solution.value["pose"].storage[2])
-
-
 @pytest.mark.parametrize("options", [{"preconditioner": "schur_jacobi"}, {"matrix_free": True}])
 def test_a_recorded_step_takes_the_same_steps(options):
     problem, values = sightings()

@@ -140,10 +140,10 @@ def test_devices_other_than_the_cpu_have_it_where_it_is_installed(monkeypatch, b
     for installed in (False, True):
         monkeypatch.setattr("mslsq.linear.sparse.solver.is_installed", lambda found=installed: found)
         expected = there and (installed or backend == "cudss")
-        assert solver.is_sparse_anywhere(structure, {}) == expected
+        assert solver.linear.is_sparse_anywhere(structure, {}) == expected
         if expected:
-            assert solver.chosen_linear_solver(11, True, on_cpu=False).summary() == "SparseCholesky (cudss)"
-        assert isinstance(solver.chosen_linear_solver(11, False, on_cpu=False), mslsq.linear.Cholesky)
+            assert solver.linear.chosen(11, True, on_cpu=False).summary() == "SparseCholesky (cudss)"
+        assert isinstance(solver.linear.chosen(11, False, on_cpu=False), mslsq.linear.Cholesky)
 
 
 @mslsq.cost

@@ -7,6 +7,7 @@ from torch.func import jacfwd, jacrev, vmap
 import mslsq
 
 DENSE, SPARSE = mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky()
+ITERATIVE, MATRIX_FREE = mslsq.linear.ConjugateGradient(), mslsq.linear.ConjugateGradient(matrix_free=True)
 
 
 def ring(count: int = 12, seed: int = 0) -> tuple[mslsq.Problem, mslsq.SE2, torch.Tensor]:
@@ -74,7 +75,8 @@ def test_a_batch_of_one_structure_equals_solving_one_by_one():
         torch.testing.assert_close(batch.value["pose"].storage[k], single.value["pose"].storage, rtol=0, atol=1e-9)
 
 
-def test_a_nan_problem_does_not_disturb_its_batch_mates():
+@pytest.mark.parametrize("linear", [SPARSE, ITERATIVE, MATRIX_FREE])
+def test_a_nan_problem_does_not_disturb_its_batch_mates(linear):
     problem, start, measured = ring()
     data = torch.stack([measured, measured * torch.nan, measured])
     solution = mslsq.solve(
@@ -82,7 +84,7 @@ def test_a_nan_problem_does_not_disturb_its_batch_mates():
         {"pose": start},
         {"between": {"measured": data}},
         in_dims=(None, {"between": {"measured": 0}}),
-        solver=mslsq.LevenbergMarquardt(linear_solver=SPARSE),
+        solver=mslsq.LevenbergMarquardt(linear_solver=linear),
     )
     assert mslsq.Status(int(solution.status[1])) is mslsq.Status.NON_FINITE
     assert torch.equal(solution.value["pose"].storage[0], solution.value["pose"].storage[2])

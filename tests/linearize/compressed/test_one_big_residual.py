@@ -303,7 +303,7 @@ def test_another_index_tensor_is_another_pattern():
         assert torch.allclose(solution.value, expected, rtol=0, atol=1e-8)  # gtol is 1e-10, JᵀJ at least 0.01
 
 
-def test_another_index_tensor_is_not_an_answer_where_nobody_may_look():
+def test_another_index_tensor_is_not_an_answer_where_it_cannot_be_read():
     """Without early_stop nothing is asked of the device: the answer is NaN, not wrong."""
     solver = mslsq.LevenbergMarquardt(early_stop=False, max_steps=5)
     i, j = torch.randint(0, 40, (2, 60), generator=torch.Generator().manual_seed(0))

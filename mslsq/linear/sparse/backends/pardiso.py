@@ -10,7 +10,7 @@ from numpy import ndarray
 
 from mslsq.linear.sparse.backends.analysis import Lower, NotPositiveDefiniteError
 
-ANALYSE, FACTOR, SOLVE, RELEASE = 11, 22, 33, -1
+ANALYSE, FACTOR, SOLVE = 11, 22, 33
 """Phases of PARDISO."""
 
 
