@@ -23,7 +23,7 @@ from timing import print_table
 from truth_scenes import SCENES, WITHOUT_MATCH, Pair, Random, Raster
 
 from mslsq.alignment import MapStatus, align
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 from mslsq.alignment.synthetic import random_transform, warp_from_base
 
 RIGHT = 1.0

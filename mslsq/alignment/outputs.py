@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mslsq.alignment import report
 from mslsq.alignment.canvas import Canvas, blend, canvas_around, resample, shifted_georeference
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 from mslsq.alignment.output_names import FOLDER, MapFiles, mosaic_names, output_names
 from mslsq.alignment.rasters import Kind, writable, write_raster
 from mslsq.alignment.result import CONVENTION, Alignment, MapStatus

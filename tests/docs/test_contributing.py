@@ -284,7 +284,7 @@ assert (result.transforms[1] - pair.transform).abs().max() < 0.1
 """
 
 METRIC: Edits = {
-    "mslsq/alignment/metrics.py": [
+    "mslsq/alignment/measures.py": [
         (
             "def corners(",
             '''def turn_degrees(transform: Float[Tensor, "3 3"]) -> float:

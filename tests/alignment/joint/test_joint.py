@@ -6,7 +6,7 @@ import scipy.ndimage
 import torch
 
 from mslsq.alignment import AlignmentOptionError, MapStatus, align, synthetic
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.mosaics import cut, ring
 

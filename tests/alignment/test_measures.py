@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mslsq.alignment import metrics, synthetic
+from mslsq.alignment import measures, synthetic
 
 
 def test_masked_ncc_is_numpys_over_the_mask():
@@ -13,20 +13,20 @@ def test_masked_ncc_is_numpys_over_the_mask():
     b = b + a
     mask = torch.rand(400, generator=generator) > 0.5
     expected = np.corrcoef(a[0, mask].numpy(), b[0, mask].numpy())[0, 1]
-    assert abs(float(metrics.masked_ncc(a, b, mask)) - expected) < 1e-12
+    assert abs(float(measures.masked_ncc(a, b, mask)) - expected) < 1e-12
 
 
 def test_masked_ncc_of_a_constant_or_of_nothing_is_zero():
     a = torch.rand(1, 10, dtype=torch.float64)
     mask = torch.ones(10, dtype=torch.bool)
-    assert metrics.masked_ncc(a, torch.ones_like(a), mask) == 0
-    assert metrics.masked_ncc(a, a, ~mask) == 0
+    assert measures.masked_ncc(a, torch.ones_like(a), mask) == 0
+    assert measures.masked_ncc(a, a, ~mask) == 0
 
 
 def test_the_horizon_has_no_corner_error():
     behind = torch.eye(3, dtype=torch.float64)
     behind[2] = torch.tensor([-0.1, 0.0, 1.0])
-    assert metrics.corner_error(behind, torch.eye(3, dtype=torch.float64), 50, 50) == float("inf")
+    assert measures.corner_error(behind, torch.eye(3, dtype=torch.float64), 50, 50) == float("inf")
 
 
 @pytest.mark.parametrize("name", synthetic.NAMES)
@@ -46,7 +46,7 @@ def test_the_true_transform_takes_reference_pixels_to_the_moving_map(model):
     height, width = pair.reference.shape
     y, x = torch.meshgrid(torch.arange(40.0, height - 40), torch.arange(40.0, width - 40), indexing="ij")
     pixels = torch.stack([x.reshape(-1), y.reshape(-1)], -1).double()
-    warped = metrics.project(pair.transform, pixels)
+    warped = measures.project(pair.transform, pixels)
     inside = (warped >= 5).all(-1) & (warped[:, 0] <= width - 6) & (warped[:, 1] <= height - 6)
     found = pair.gain * sample_at(spline_coefficients(pair.moving[None]), warped)[0] + pair.bias
     expected = pair.reference[pixels[:, 1].long(), pixels[:, 0].long()]
