@@ -9,6 +9,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq.alignment.candidates import LATE_SIDE, search_level
+from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.estimate import Estimate, PairLevel, judge
 from mslsq.alignment.evidence import Evidence, strongest
 from mslsq.alignment.models import MODELS, Frame
@@ -33,8 +34,6 @@ SURE = 3.0
 
 RELIEF = 0.4
 """What is then taken off the agreement that the blocks must reach: noise as strong as the signal leaves them at 0.3."""
-
-UNFINISHED = (mslsq.Status.NON_FINITE, mslsq.Status.SINGULAR, mslsq.Status.MAX_STEPS)
 
 
 @dataclass(frozen=True)
@@ -112,9 +111,7 @@ def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage
     if estimate.overlap < pair.options.min_overlap:
         why = f"(The best found overlaps {estimate.overlap:.0%}, {pair.options.min_overlap:.0%} is asked.)"
         return refused(pair, estimate, stages, MapStatus.NO_OVERLAP, why)
-    standing = pair.standing(estimate.matrix) if pair.options.searches and pair.options.min_lead > 0 else None
-    sure = standing is not None and standing.lead >= SURE
-    found, suffices = strongest(pair.levels, estimate.matrix, pair.options.min_detail - (RELIEF if sure else 0.0))
+    found, suffices, standing = _weighed(pair, estimate)
     ahead = NAN if standing is None else standing.lead
     doubt = _doubt(pair.options, estimate, leader, found, suffices) or _rivalry(standing, pair.options.min_lead)
     if doubt is not None:
@@ -122,6 +119,21 @@ def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage
     covariance, sigma, reason = _precision(pair, estimate, leader, found)
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
     return Placed(MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance, *figures, stages, reason)
+
+
+def _weighed(pair: Pair, estimate: Estimate) -> tuple[Evidence, bool, Standing | None]:
+    """The evidence, whether it suffices, and the lead over other placements. That is asked last, and only of what may
+    be believed: it takes longest."""
+    options, least = pair.options, pair.options.min_detail
+    if not options.searches or options.min_lead == 0:
+        return *strongest(pair.levels, estimate.matrix, least), None
+    relieved = strongest(pair.levels, estimate.matrix, least - RELIEF)
+    if not relieved[1] or estimate.ncc < options.min_ncc:
+        return *relieved, None
+    standing = pair.standing(estimate.matrix)
+    if standing.lead >= SURE:
+        return *relieved, standing
+    return *strongest(pair.levels, estimate.matrix, least), standing
 
 
 def _doubt(

@@ -1,4 +1,5 @@
-"""Levenberg and Marquardt's method on the few unknowns of a placement, over `passes.normal_equations`.
+"""Levenberg and Marquardt's method on the few unknowns of a placement, or of all placements of a mosaic, over
+`passes.normal_equations`.
 
 A pair of maps is placed by some ten small solves, most of them on levels of a few thousand samples. There a pass takes
 0.03 ms, and a call of `mslsq.solve`, which knows nothing of that, 20 ms. The minimum is the same: tests compare.
@@ -6,11 +7,11 @@ A pair of maps is placed by some ten small solves, most of them on levels of a f
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 import mslsq
 from mslsq.alignment.models import Affine, Homography, Rigid, Similarity, Translation, Warp
@@ -36,54 +37,74 @@ SUFFICIENT = 1e-4
 """Share of the promised decrease that a step must keep."""
 
 
-class Descent(NamedTuple):
-    """Where a solve ended and why, its costs ½Σρ at the start and after every accepted step, its last linearization."""
+UNFINISHED = (mslsq.Status.NON_FINITE, mslsq.Status.SINGULAR, mslsq.Status.MAX_STEPS)
+"""What a solve says that has not come to its minimum."""
+
+State = TypeVar("State")
+
+
+class Between(NamedTuple):
+    """From one map to another: a warp in the normalised coordinates of the one, log gain and bias in its values."""
 
     matrix: Float[np.ndarray, "3 3"]
     value: Float[np.ndarray, "2"]
+
+    def moved(self, kind: type[Warp], step: Float[np.ndarray, " unknowns"]) -> Self:
+        """W ← W R(ξ), and sums for the values."""
+        matrix = self.matrix @ step_matrix(kind, step[:-2])
+        return type(self)(matrix / matrix[2, 2], self.value + step[-2:])
+
+
+class Descent(NamedTuple, Generic[State]):
+    """Where a solve ended and why, its costs ½Σρ at the start and after every accepted step, its last linearization."""
+
+    state: State
     status: mslsq.Status
     costs: list[float]
     normal: NormalEquations
 
 
 def descend(
-    evaluate: Callable[[np.ndarray, np.ndarray], NormalEquations],
-    kind: type[Warp],
-    matrix: Float[np.ndarray, "3 3"],
-    value: Float[np.ndarray, "2"],
-    freedom: Float[np.ndarray, "2"],
+    evaluate: Callable[[State], NormalEquations],
+    moved: Callable[[State, np.ndarray], State],
+    state: State,
+    free: Bool[np.ndarray, " unknowns"],
     max_steps: int,
     share: float,
-) -> Descent:
+    variance: float | None = None,
+) -> Descent[State]:
     """The least cost from a start, to within `share` of a standard error.
 
     With p the full step, pᵀ(JᵀJ)p / σ² = gᵀ(JᵀJ)⁻¹g / σ² is the squared distance to the minimum in standard errors of
-    independent samples, σ² the mean ρ; the samples' correlation makes the true standard errors larger.
+    independent samples; the samples' correlation makes the true standard errors larger.
+
+    Args:
+        moved: a state after a step.
+        free: the unknowns that move.
+        variance: σ² of the residuals; by default the mean ρ.
     """
-    at = evaluate(matrix, value)
+    at = evaluate(state)
     costs, status = [at.cost], mslsq.Status.MAX_STEPS
-    free = np.concatenate([np.ones(kind.tangent_dim), freedom]) > 0
     if not np.isfinite(at.cost):
-        return Descent(matrix, value, mslsq.Status.NON_FINITE, costs, at)
+        return Descent(state, mslsq.Status.NON_FINITE, costs, at)
     damping = FIRST_DAMPING
     for _ in range(max_steps):
         step, promised = _step(at, free, damping)
         if step is None:
             status = mslsq.Status.SINGULAR
             break
-        variance = 2 * at.cost / max(at.samples - len(step), 1)
-        if damping <= RESOLVED and 2 * promised <= share**2 * variance:
+        spread = 2 * at.cost / max(at.samples - len(step), 1) if variance is None else variance
+        if damping <= RESOLVED and 2 * promised <= share**2 * spread:
             status = mslsq.Status.COST_TOLERANCE
             break
         if np.abs(step).max() > LARGEST_STEP:
             damping *= 10.0
             continue
-        moved = matrix @ step_matrix(kind, step[:-2])
-        moved = moved / moved[2, 2]
-        trial = evaluate(moved, value + step[-2:])
+        there = moved(state, step)
+        trial = evaluate(there)
         if np.isfinite(trial.cost) and at.cost - trial.cost > SUFFICIENT * promised:
             gain = (at.cost - trial.cost) / promised
-            matrix, value, at = moved, value + step[-2:], trial
+            state, at = there, trial
             costs.append(at.cost)
             damping = max(damping * (0.1 if gain > 0.5 else 1.0), 1e-9)
             if np.abs(step).max() <= SMALLEST_STEP:
@@ -97,7 +118,7 @@ def descend(
         if damping > LARGEST_DAMPING:
             status = mslsq.Status.STALLED
             break
-    return Descent(matrix, value, status, costs, at)
+    return Descent(state, status, costs, at)
 
 
 def _step(at: NormalEquations, free: np.ndarray, damping: float) -> tuple[np.ndarray | None, float]:

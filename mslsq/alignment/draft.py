@@ -39,13 +39,13 @@ class Draft:
         entries["gain"][index], entries["bias"][index] = gain, bias
         entries["covariance"][index], entries["corner_sigma"][index] = covariance, sigma
 
-    def believe(self, index: int, parent: int, link: Placed) -> None:
-        """Why a map's place is believed: its link to another map."""
+    def believe(self, index: int, parent: int, link: Placed, remark: str = "") -> None:
+        """Why a map's place is believed: its link to another map. A `remark` ends its reason."""
         entries = self.entries
         entries["ncc"][index], entries["detail"][index], entries["overlap"][index] = link.ncc, link.detail, link.overlap
         entries["lead"][index], entries["parent"][index] = link.lead, parent
         through = "" if parent == self.reference else f" Placed through map {parent}."
-        self.says(index, MapStatus.ALIGNED, link.reason + through)
+        self.says(index, MapStatus.ALIGNED, link.reason + through + remark)
 
     def _without_reference(self) -> None:
         for entry in self.entries.values():

@@ -1,10 +1,10 @@
 """One hypothesis about a pair of maps, and how it is judged on a level."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ HEAVY_TAILS = 1.5
 """The finest level is solved with plain least squares unless the residuals' standard deviation exceeds this many times
 their MAD sigma: then outliers are real (moved objects, unknown areas) and the robust loss stays."""
 
+Answer = TypeVar("Answer")
 
 CORNERS = np.array([[-1.0, -1, 1], [1, -1, 1], [1, 1, 1], [-1, 1, 1], [0, 0, 1]])
 """Of the reference's square in normalised coordinates, and its middle."""
@@ -96,14 +97,8 @@ class PairLevel:
         return torch.tensor([x, y, step, *self.to_level.tolist()], dtype=torch.float64)
 
     def look(self, matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
-        """The map's values at the warped samples, and which samples fall on data of both.
-
-        The last look is kept: an estimate is judged where a solve has ended, and the next begins there.
-        """
-        last = self._last.get("look")
-        if last is None or last[0] is not matrix:
-            last = self._last["look"] = (matrix, self._looked(matrix))
-        return last[1]
+        """The map's values at the warped samples, and which samples fall on data of both."""
+        return self.kept("look", matrix, self._looked)
 
     def _looked(self, matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
         if run_on(self.planes.device):
@@ -114,13 +109,20 @@ class PairLevel:
         return sample_at(self.moving.coefficients, torch.nan_to_num(pixels)).T, valid
 
     def judgement(self, matrix: Float[Tensor, "3 3"]) -> dict[str, float]:
-        """Correlations and overlap of a warp; the last ones are kept."""
-        last = self._last.get("judgement")
+        """Correlations and overlap of a warp."""
+        return self.kept("judgement", matrix, self._judged)
+
+    def _judged(self, matrix: Float[Tensor, "3 3"]) -> dict[str, float]:
+        sampled, valid = self.look(matrix)
+        ncc, detail = correlations(sampled, valid, self)
+        return {"ncc": ncc, "detail": detail, "overlap": self.share(valid)}
+
+    def kept(self, name: str, matrix: Float[Tensor, "3 3"], make: Callable[[Tensor], Answer]) -> Answer:
+        """What `make` says of a warp. The last answer of this name is kept: an estimate is judged where a solve has
+        ended, and the next begins there."""
+        last = self._last.get(name)
         if last is None or last[0] is not matrix:
-            sampled, valid = self.look(matrix)
-            ncc, detail = correlations(sampled, valid, self)
-            found = {"ncc": ncc, "detail": detail, "overlap": self.share(valid)}
-            last = self._last["judgement"] = (matrix, found)
+            last = self._last[name] = (matrix, make(matrix))
         return last[1]
 
     def data(self, valid: Bool[Tensor, "*batch n"], freedom: Float[Tensor, "2"]) -> dict[str, Tensor]:

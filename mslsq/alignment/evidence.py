@@ -9,7 +9,7 @@ placement, and blocks that hold only noise do not count.
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -50,15 +50,20 @@ class Evidence(NamedTuple):
     """Of the level in the pyramid: 0 is the finest."""
 
     def asked(self, least: float) -> float:
-        """The agreement at which a chance match is out of the question: `least` of many blocks, more of a few."""
+        """The agreement at which a chance match is out of the question: `least` of many blocks, more of a few. -1 or
+        less asks nothing."""
         return least + SCATTER / max(self.blocks, 1)
 
     def suffices(self, least: float) -> bool:
-        return least == -1 or self.agreement >= self.asked(least)
+        return least <= -1 or self.agreement >= self.asked(least)
 
 
 def evidence(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
-    """The agreement of the blocks of one level under a warp."""
+    """The agreement of the blocks of one level under a warp; the level keeps the last one."""
+    return level.kept("evidence", matrix, partial(_agreement, level))
+
+
+def _agreement(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
     sampled, valid = level.look(matrix)
     one, other = (values.T.reshape(-1, *level.grid) for values in (sampled, level.target))
     for side in SIDES:

@@ -34,6 +34,11 @@ class Options:
     max_steps: int = 100
 
     @property
+    def freedom(self) -> tuple[bool, bool]:
+        """Are gain and bias looked for?"""
+        return self.value in ("gain", "gain_bias"), self.value in ("bias", "gain_bias")
+
+    @property
     def searches(self) -> bool:
         """Is the place looked for? If not, it was said, and other placements do not matter."""
         return self.init in ("auto", "search", "phase")

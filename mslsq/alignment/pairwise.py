@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.alignment.belief import UNFINISHED, Pair, Placed, believed, refused
+from mslsq.alignment.belief import Pair, Placed, believed, refused
 from mslsq.alignment.candidates import CERTAIN, first_starts, plain_starts, search_level, with_late_starts
+from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.estimate import (
     Estimate,
     PairLevel,
@@ -58,7 +59,7 @@ def place(
     rotations takes (0.3 s for 256²), most pairs need nothing.
     """
     like = reference[0].raster
-    freedom = like.new_tensor([options.value in ("gain", "gain_bias"), options.value in ("bias", "gain_bias")])
+    freedom = like.new_tensor(options.freedom)
     levels = [PairLevel.of(r, m, frame, i) for i, (r, m) in enumerate(zip(reference, moving, strict=True))]
     pair = _Search(reference, moving, levels, frame, options, freedom, map_index, report)
     if initial is None and options.init == "auto":

@@ -7,7 +7,7 @@ import pytest
 import scipy.ndimage
 import torch
 
-from mslsq.alignment import MapStatus, align, synthetic
+from mslsq.alignment import MapStatus, align, belief, synthetic
 from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.evidence import SCATTER, Evidence, evidence
 from mslsq.alignment.models import Frame
@@ -118,6 +118,22 @@ def test_more_is_asked_of_fewer_blocks():
 
 def test_at_minus_one_nothing_is_asked():
     assert Evidence(math.nan, 0).suffices(-1.0) and Evidence(-0.3, 4).suffices(-1.0)
+
+
+@pytest.mark.parametrize("size", [160, 26])
+def test_at_minus_one_a_pair_is_placed_whatever_its_detail(size):
+    """Of 26 pixels there are too few blocks: their agreement is NaN, and a lead takes 0.4 off what is asked."""
+    raster = grains(1)
+    one, other = raster[:size, :size], raster[2 : 2 + size, 1 : 1 + size]
+    result = align([one, other], model="translation", min_detail=-1, min_lead=0.01)
+    assert result.status[1] == MapStatus.ALIGNED, result.reasons[1]
+
+
+def test_other_placements_are_not_searched_for_one_without_detail(monkeypatch):
+    asked = []
+    monkeypatch.setattr(belief.Pair, "standing", lambda pair, matrix: asked.append(matrix))
+    result = align([slope(1), slope(2)], model="translation")
+    assert result.status[1] != MapStatus.ALIGNED and not asked
 
 
 def test_a_solve_that_has_not_converged_is_not_aligned():

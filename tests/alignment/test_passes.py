@@ -13,7 +13,7 @@ import torch
 
 import mslsq
 from mslsq.alignment import align, candidates, estimate, grids, measures, models, passes, pyramid, refine, sampling
-from mslsq.alignment.descent import descend, step_matrix
+from mslsq.alignment.descent import Between, descend, step_matrix
 from mslsq.alignment.estimate import Estimate, PairLevel
 from mslsq.alignment.measures import corner_error, project
 from mslsq.alignment.objective import LOSSES, Photometric
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(not available(), reason="needs the compiled kern
 
 VALUE = np.array([0.2, -0.1])
 FREE = np.ones(2)
+START = Between(np.eye(3), np.zeros(2))
 
 
 def scenery(channels=1, height=37, width=70, seed=0):
@@ -196,9 +197,14 @@ def test_a_descent_ends_where_solve_does(model, loss):
     assert found.costs == sorted(found.costs, reverse=True)
 
 
+def moved(kind):
+    """A step of one pair."""
+    return lambda at, step: at.moved(kind, step)
+
+
 def test_a_cost_that_is_no_number_ends_a_descent():
     nothing = passes.NormalEquations(5, float("nan"), np.zeros(4), np.eye(4))
-    found = descend(lambda *_: nothing, models.Translation, np.eye(3), np.zeros(2), FREE, 9, 0.1)
+    found = descend(lambda _: nothing, moved(models.Translation), START, np.ones(4, bool), 9, 0.1)
     assert found.status == mslsq.Status.NON_FINITE
 
 
@@ -206,12 +212,12 @@ def test_steps_out_of_this_world_are_not_tried():
     """Almost nothing is known of the scale here: the first steps would be e^1000."""
     tried = []
 
-    def evaluate(matrix, value):
-        tried.append(matrix)
+    def evaluate(at):
+        tried.append(at.matrix)
         gradient = np.array([1e-3, 0, 0, -1.0, 0, 0])
         return passes.NormalEquations(100, 1.0 if len(tried) == 1 else 2.0, gradient, np.diag([1, 1, 1, 1e-3, 1, 1.0]))
 
-    found = descend(evaluate, models.Similarity, np.eye(3), np.zeros(2), FREE, 40, 0.1)
+    found = descend(evaluate, moved(models.Similarity), START, np.ones(6, bool), 40, 0.1)
     assert found.status in (mslsq.Status.MAX_STEPS, mslsq.Status.STALLED)
     assert np.abs(tried).max() < np.exp(10)
 

@@ -15,21 +15,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mslsq.alignment.descent import FIRST_DAMPING, LARGEST_DAMPING, RESOLVED, SMALLEST_STEP, SUFFICIENT
+from mslsq.alignment.descent import Descent, descend
 from mslsq.alignment.joint.overlap import Overlap
 from mslsq.alignment.joint.state import Coordinates, State
+from mslsq.alignment.passes import NormalEquations
 
 SHARE = 0.01
 """Standard errors that the solve may end from its minimum, as on the finest level of a pair."""
-
-
-@dataclass(frozen=True)
-class System:
-    """The linearized cost of all maps: ½Σρ, its gradient and JᵀJ over all unknowns, weights included."""
-
-    cost: float
-    gradient: Float[np.ndarray, " unknowns"]
-    matrix: Float[np.ndarray, "unknowns unknowns"]
 
 
 @dataclass(frozen=True)
@@ -42,62 +34,31 @@ class Dense:
     free: Float[np.ndarray, "maps unknowns"]
     """1 or 0: those of the reference are held, and gains or biases that the user holds."""
 
-    def system(self, state: State) -> System:
+    def system(self, state: State) -> NormalEquations:
         """One pass over every overlap."""
         maps, unknowns = self.free.shape
-        cost, gradient = 0.0, np.zeros((maps, unknowns))
+        samples, cost, gradient = 0, 0.0, np.zeros((maps, unknowns))
         matrix = np.zeros((maps, unknowns, maps, unknowns))
         for overlap, weight in zip(self.overlaps, self.weights, strict=True):
             ends = overlap.fixed, overlap.moving
             normal = overlap.normal_equations(self.coordinates.between(state, *ends))
-            cost += weight * normal.cost
+            samples, cost = samples + normal.samples, cost + weight * normal.cost
             chain = self.coordinates.chain(state, *ends)
             for one, by_one in zip(ends, chain, strict=True):
                 gradient[one] += weight * by_one.T @ normal.gradient
                 for other, by_other in zip(ends, chain, strict=True):
                     matrix[one, :, other] += weight * by_one.T @ normal.matrix @ by_other
         size = maps * unknowns
-        return System(cost, gradient.reshape(size), matrix.reshape(size, size))
+        return NormalEquations(samples, cost, gradient.reshape(size), matrix.reshape(size, size))
 
 
-@dataclass(frozen=True)
-class Settled:
-    """Where the solve ended, the costs on the way, and whether it converged."""
+def settle(dense: Dense, state: State, max_steps: int) -> Descent[State]:
+    """The least cost from a start. The residuals are in units of their own standard deviations."""
 
-    state: State
-    costs: list[float]
-    converged: bool
+    def moved(at: State, step: np.ndarray) -> State:
+        return at.moved(dense.coordinates.kind, step.reshape(dense.free.shape))
 
-
-def settle(dense: Dense, state: State, max_steps: int) -> Settled:
-    """The least cost from a start, by Levenberg and Marquardt's method (as `descent.descend` has it for a pair)."""
-    at = dense.system(state)
-    costs, damping, free = [at.cost], FIRST_DAMPING, dense.free.reshape(-1) > 0
-    for _ in range(max_steps):
-        step = np.zeros(free.size)
-        chosen = at.matrix[np.ix_(free, free)]
-        diagonal = chosen.diagonal()
-        try:
-            step[free] = np.linalg.solve(chosen + np.diag(damping * diagonal), -at.gradient[free])
-        except np.linalg.LinAlgError:
-            return Settled(state, costs, False)
-        promised = 0.5 * float(step[free] @ (damping * diagonal * step[free] - at.gradient[free]))
-        if not np.isfinite(promised) or promised < 0:
-            return Settled(state, costs, False)
-        # The residuals are in units of their own standard deviations: this is squared standard errors.
-        if damping <= RESOLVED and (2 * promised <= SHARE**2 or np.abs(step).max() <= SMALLEST_STEP):
-            return Settled(state, costs, True)
-        trial = state.moved(dense.coordinates.kind, step.reshape(dense.free.shape))
-        there = dense.system(trial) if np.abs(step).max() <= 1.0 else None
-        if there is not None and np.isfinite(there.cost) and at.cost - there.cost > SUFFICIENT * promised:
-            state, at = trial, there
-            costs.append(at.cost)
-            damping = max(damping * 0.1, 1e-9)
-            continue
-        damping *= 10.0
-        if damping > LARGEST_DAMPING:
-            return Settled(state, costs, False)
-    return Settled(state, costs, False)
+    return descend(dense.system, moved, state, dense.free.reshape(-1) > 0, max_steps, SHARE, variance=1.0)
 
 
 def weights_of(overlaps: Sequence[Overlap]) -> Float[np.ndarray, " overlaps"]:

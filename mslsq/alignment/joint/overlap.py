@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq.alignment import passes
+from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import Estimate, PairLevel, heavy_tails, spread_at
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.models import MODELS, Warp
@@ -23,13 +24,6 @@ from mslsq.alignment.sampling import sample_with_gradient_at
 
 CHUNK = 1 << 16
 """Samples whose Jacobians are held at a time: 5 MB of them for a homography."""
-
-
-class Between(NamedTuple):
-    """From one map to another: a warp in the normalised coordinates of the one, log gain and bias in its values."""
-
-    matrix: Float[np.ndarray, "3 3"]
-    value: Float[np.ndarray, "2"]
 
 
 class Seen(NamedTuple):
@@ -72,7 +66,7 @@ class Overlap:
         valid = probe.look(estimate.matrix)[1]  # what the probe keeps of the look goes with it
         sigma = spread_at(estimate, probe)[0]
         loss = options.loss if options.loss and heavy_tails(estimate, probe) else None
-        freedom = np.array([options.value in ("gain", "gain_bias"), options.value in ("bias", "gain_bias")], float)
+        freedom = np.array(options.freedom, float)
         return Overlap(fixed, moving, level, one.coefficients, MODELS[options.model], freedom, valid, sigma, loss)
 
     @property

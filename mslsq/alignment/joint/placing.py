@@ -5,6 +5,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.joint.connections import strongest_tree
@@ -51,14 +52,31 @@ def place_jointly(linker: Linker, draft: Draft, starts: Float[Tensor, "maps 3 3"
 
 
 def _fill(linker: Linker, draft: Draft, graph: Graph, consensus: Consensus) -> None:
-    """The dense solve of the maps that the consensus places."""
+    """The dense solve of the maps that the consensus places; where it has no end, what their links say."""
     coordinates = Coordinates(graph.frame, {i: linker.frame(i) for i in consensus.placed}, graph.kind)
-    state = _start(linker, graph, consensus)
+    start = state = _start(linker, graph, consensus)
     for _ in range(FREEZES):
         dense = _dense(linker, graph, consensus, coordinates, state)
         settled = settle(dense, state, linker.options.max_steps)
+        if settled.status in UNFINISHED:
+            why = f" The solve of all maps together failed ({settled.status.sentence}): placed by links alone."
+            _write(linker, draft, graph, consensus, start, None, why)
+            return
         state = settled.state
     spread = covariance(dense, state).reshape(dense.free.shape * 2)
+    _write(linker, draft, graph, consensus, state, spread, "")
+
+
+def _write(
+    linker: Linker,
+    draft: Draft,
+    graph: Graph,
+    consensus: Consensus,
+    state: State,
+    spread: Float[np.ndarray, "maps unknowns maps unknowns"] | None,
+    remark: str,
+) -> None:
+    """The maps' entries. Without their covariances each has that of its own link, as in `tree`."""
     pixels = graph.frame.to_pixels(torch.from_numpy(state.warps)).to(graph.frame.centre)
     tangent, reference = graph.kind.tangent_dim, draft.reference
     of_reference = linker.map(reference)
@@ -69,11 +87,14 @@ def _fill(linker: Linker, draft: Draft, graph: Graph, consensus: Consensus) -> N
         log_gain, bias = state.values[index]
         gain = of_reference.spread * np.exp(log_gain) / spread_of_values
         offset = linker.units(reference, reference)[0][0] + of_reference.spread * bias - gain * mean
-        block = pixels.new_tensor(spread[index, :tangent, index, :tangent])
-        estimate = Estimate(pixels.new_tensor(state.warps[index]), pixels.new_zeros(2), "joint")
-        sigma = corner_sigma(estimate, block, graph.frame, linker.options.model)
+        placed = link.linked.placed
+        block, sigma = placed.covariance, placed.corner_sigma
+        if spread is not None:
+            block = pixels.new_tensor(spread[index, :tangent, index, :tangent])
+            estimate = Estimate(pixels.new_tensor(state.warps[index]), pixels.new_zeros(2), "joint")
+            sigma = corner_sigma(estimate, block, graph.frame, linker.options.model)
         draft.place(index, pixels[index], pixels.new_tensor(gain), pixels.new_tensor(offset), block, sigma)
-        draft.believe(index, link.fixed if index == link.moving else link.moving, link.linked.placed)
+        draft.believe(index, link.fixed if index == link.moving else link.moving, placed, remark)
 
 
 def _dense(linker: Linker, graph: Graph, consensus: Consensus, coordinates: Coordinates, state: State) -> Dense:
@@ -85,7 +106,7 @@ def _dense(linker: Linker, graph: Graph, consensus: Consensus, coordinates: Coor
     for index in consensus.placed:
         if index != graph.reference:
             free[index, :-2] = 1
-            free[index, -2:] = overlaps[0].freedom
+            free[index, -2:] = linker.options.freedom
     return Dense(overlaps, weights_of(overlaps), coordinates, free)
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mslsq.alignment.descent import step_matrix
-from mslsq.alignment.joint.overlap import Between
+from mslsq.alignment.descent import Between, step_matrix
 from mslsq.alignment.joint.pose_graph import change
 from mslsq.alignment.models import Frame, Warp, velocities
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mslsq.alignment import synthetic
-from mslsq.alignment.descent import step_matrix
+from mslsq.alignment.descent import UNFINISHED, step_matrix
 from mslsq.alignment.joint.dense import Dense, settle, weights_of
 from mslsq.alignment.joint.overlap import Overlap
 from mslsq.alignment.joint.sandwich import covariance
@@ -94,7 +94,7 @@ def test_no_gauge_changes_the_cost():
 def test_the_solve_moves_what_is_free_alone(value, held):
     dense, state = dense_of("sim2", value=value)
     settled = settle(dense, state, 50)
-    assert settled.converged
+    assert settled.status not in UNFINISHED
     assert settled.costs[-1] < settled.costs[0] or value == "none"
     np.testing.assert_array_equal(settled.state.warps[0], state.warps[0])
     for k in held:

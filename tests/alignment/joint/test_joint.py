@@ -5,7 +5,11 @@ import pytest
 import scipy.ndimage
 import torch
 
+import mslsq
 from mslsq.alignment import AlignmentOptionError, MapStatus, align, synthetic
+from mslsq.alignment.descent import Descent
+from mslsq.alignment.joint import placing
+from mslsq.alignment.joint.state import State
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.mosaics import cut, ring
@@ -97,6 +101,22 @@ def test_maps_without_colour_or_with_holes_go_together(mosaic):
     result = align(maps)
     assert result.aligned == list(range(6))
     assert max(errors(result, mosaic)) < 0.2
+
+
+@pytest.mark.parametrize("status", [mslsq.Status.MAX_STEPS, mslsq.Status.SINGULAR, mslsq.Status.NON_FINITE])
+def test_where_the_solve_of_all_maps_fails_links_place_them(mosaic, together, status, monkeypatch):
+    def failing(dense, state, max_steps):
+        return Descent(State(np.full_like(state.warps, 7.0), state.values + 3), status, [1.0], dense.system(state))
+
+    monkeypatch.setattr(placing, "settle", failing)
+    result = align(mosaic.maps)
+    assert result.aligned == list(range(6))
+    assert max(errors(result, mosaic)) < 0.3
+    torch.testing.assert_close(result.gain, together.gain, atol=0.05, rtol=0)
+    torch.testing.assert_close(result.bias, together.bias, atol=0.05, rtol=0)
+    assert all(result.covariance[1:].flatten(1).isfinite().all(-1)) and (result.corner_sigma[1:] > 0).all()
+    assert all("The solve of all maps together failed" in result.reasons[i] for i in range(1, 6))
+    assert "failed" not in together.reasons[1]
 
 
 def test_joint_is_true_false_or_auto(mosaic):
