@@ -15,6 +15,7 @@ class Draft:
 
     def __init__(self, states: list[MapStatus], reasons: list[str], reference: int, model: str, like: Tensor):
         self.states, self.reasons, self.reference, self.model = states, reasons, reference, model
+        self.metrics = [""] * len(states)
         self.entries = empty(len(states), reference, model, MODELS[model].tangent_dim, like)
         if states[reference].ok:
             self.says(reference, MapStatus.REFERENCE)
@@ -39,9 +40,9 @@ class Draft:
         entries["gain"][index], entries["bias"][index] = gain, bias
         entries["covariance"][index], entries["corner_sigma"][index] = covariance, sigma
 
-    def believe(self, index: int, parent: int, link: Placed, remark: str = "") -> None:
-        """Why a map's place is believed: its link to another map. A `remark` ends its reason."""
-        entries = self.entries
+    def believe(self, index: int, parent: int, link: Placed, remark: str = "", metric: str = "squared") -> None:
+        """Why a map's place is believed: its link to another map, by a metric. A `remark` ends its reason."""
+        entries, self.metrics[index] = self.entries, metric
         entries["ncc"][index], entries["detail"][index], entries["overlap"][index] = link.ncc, link.detail, link.overlap
         entries["lead"][index], entries["parent"][index] = link.lead, parent
         through = "" if parent == self.reference else f" Placed through map {parent}."
@@ -63,5 +64,6 @@ class Draft:
             reference=self.reference,
             model=self.model,
             reasons=self.reasons,
+            metrics=self.metrics,
             **described,
         )

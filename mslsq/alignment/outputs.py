@@ -50,6 +50,7 @@ def describe(item: Aligned) -> list[dict[str, Any]]:
             "reference": scene.names[result.reference],
             "placed_on": scene.names[int(result.parent[i])] if int(result.parent[i]) >= 0 else None,
             "matrix": result.transforms[i].tolist() if status.ok else None,
+            "metric": result.metrics[i] or None,
             "gain": _number(result.gain[i]),
             "bias": _number(result.bias[i]),
             "ncc": _number(result.ncc[i]),
