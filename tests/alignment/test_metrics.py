@@ -224,7 +224,7 @@ def test_a_metric_that_is_not_valid_is_refused_with_what_is(pair, options, says)
 
 
 def test_values_that_are_doubted_and_contradicted_are_refused(pair, monkeypatch):
-    """Such pairs are rare: here any residuals are doubted, edges are said to lie elsewhere, and are not searched for."""
+    """Such pairs are rare: here residuals are always doubted, and edges said to lie elsewhere and not searched for."""
     maps = pair.reference, pair.moving
     monkeypatch.setattr(choosing, "UNEVEN", 0.0)
     again = choosing.Choice._again
