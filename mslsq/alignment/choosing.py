@@ -9,12 +9,10 @@ the place by a pixel: then edges are asked from there.
 
 from dataclasses import dataclass, replace
 
-import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment.draft import Draft
-from mslsq.alignment.estimate import Estimate, PairLevel, residual_at
+from mslsq.alignment.evenness import unevenness
 from mslsq.alignment.linking import Linked, Linker
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.metrics import Metric, NormalizedGradients, SquaredDifference
@@ -22,9 +20,6 @@ from mslsq.alignment.result import MapStatus
 from mslsq.alignment.tree import grow
 
 EDGES = NormalizedGradients()
-
-SIDE = 16
-"""Samples: of the blocks whose mean residuals tell what varies slowly."""
 
 UNEVEN = 0.2
 """Share of the residuals' energy that the means of the blocks hold, at which values are doubted. It was 0.04 to 0.09
@@ -91,24 +86,9 @@ class Choice:
         return replace(again, placed=placed), apart
 
     def unevenness(self, linked: Linked) -> float:
-        """Which share of the energy of a placement's residuals the means of blocks hold."""
-        linker = self.linker.by(SquaredDifference(linked.metric == "inverted"))
-        units = linker.units(linked.fixed, linked.moving)
-        fixed, moving = (
-            linker.pyramid(index, 1, of)[0] for index, of in zip((linked.fixed, linked.moving), units, strict=True)
-        )
-        level = PairLevel.of(fixed, moving, linker.frame(linked.fixed), 0)
-        residual, valid = residual_at(Estimate(linked.placed.warp, linked.placed.value, "placed"), level)
-        known = valid.to(residual.dtype)
-        seen = (residual * known[:, None]).T.reshape(-1, *level.grid)
-        energy = float(seen.square().sum())
-        return share_of_means(seen, known.reshape(1, *level.grid)) / energy if energy > 0 else 0.0
-
-
-def share_of_means(seen: Float[Tensor, "channels height width"], known: Float[Tensor, "1 height width"]) -> float:
-    """Σ over the blocks of count · mean², of values that are zero where they are not known."""
-    pooled = [torch.nn.functional.avg_pool2d(part, SIDE, ceil_mode=True, divisor_override=1) for part in (seen, known)]
-    return float((pooled[0].square() / pooled[1].clamp(min=1.0)).sum())
+        """Which share of the energy of a placement's residuals in values the means of blocks hold."""
+        by_values = self.linker.by(SquaredDifference(linked.metric == "inverted"))
+        return unevenness(by_values.finest(linked.fixed, linked.moving), linked.placed.estimate)
 
 
 def explained(linked: Linked, why: str) -> Linked:

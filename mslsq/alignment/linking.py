@@ -1,5 +1,6 @@
 """One map placed on another, in the maps' own pixels and values: `pairwise.place` for maps that are prepared."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -7,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment.estimate import PairLevel
+from mslsq.alignment.evenness import correlated_pixels
 from mslsq.alignment.metrics import Metric, SquaredDifference
 from mslsq.alignment.models import Frame
 from mslsq.alignment.options import Options
@@ -96,8 +98,25 @@ class Linker:
             bias = of_fixed[0] + of_fixed[1] * placed.value[1] - gain * of_moving[0]
         else:
             gain, bias = self.values_between(fixed, moving, placed.warp)
+            placed = self.widened(fixed, moving, placed)
         metric = self.options.metric.name
         return Linked(fixed, moving, placed, frame.to_pixels(placed.warp), gain, bias, of_fixed[1], metric)
+
+    def finest(self, fixed: int, moving: int) -> PairLevel:
+        """The finest level of the two, as the metric sees it."""
+        units = self.units(fixed, moving)
+        one, other = (self.pyramid(index, 1, of)[0] for index, of in zip((fixed, moving), units, strict=True))
+        return PairLevel.of(one, other, self.frame(fixed), 0)
+
+    def widened(self, fixed: int, moving: int, placed: Placed) -> Placed:
+        """With standard errors for residuals that are correlated farther than the prefilter makes them: what a metric
+        makes of two modalities differs by more than noise."""
+        if not placed.status.ok:
+            return placed
+        white = max(1.0, 4 * math.pi * self.options.prefilter**2)
+        factor = max(correlated_pixels(self.finest(fixed, moving), placed.estimate) / white, 1.0)
+        sigma = placed.corner_sigma * factor**0.5
+        return replace(placed, covariance=placed.covariance * factor, corner_sigma=sigma)
 
     def values_between(self, fixed: int, moving: int, warp: Float[Tensor, "3 3"]) -> tuple[Tensor, Tensor]:
         """Gain and bias (where they are free) that give both maps the same mean and spread where they overlap; the

@@ -9,7 +9,7 @@ import scipy.ndimage
 import torch
 
 from mslsq.alignment import AlignmentOptionError, MapStatus, align, choosing, metrics, synthetic
-from mslsq.alignment.choosing import share_of_means
+from mslsq.alignment.evenness import share_of_means
 from mslsq.alignment.learned.appearance import other_curve
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.metrics.gradients import gradient_length, inner
