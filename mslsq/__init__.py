@@ -2,7 +2,7 @@
 
 from mslsq import errors, linear, losses, optim
 from mslsq.adjoint import Adjoint, Detached, DirectLossMinimization, Implicit, Truncated, Unrolled
-from mslsq.diagnostics import check_jacobian, covariance, explain
+from mslsq.diagnostics import Evaluation, check_jacobian, covariance, evaluate, explain
 from mslsq.front.curve_fit import CurveFit, curve_fit
 from mslsq.front.layer import LeastSquaresLayer
 from mslsq.front.least_squares import least_squares
@@ -64,6 +64,7 @@ __all__ = [
     "Dogleg",
     "Equality",
     "Euclidean",
+    "Evaluation",
     "GaussNewton",
     "GemanMcClure",
     "GraduatedNonConvexity",
@@ -102,6 +103,7 @@ __all__ = [
     "covariance",
     "curve_fit",
     "errors",
+    "evaluate",
     "explain",
     "least_squares",
     "linear",

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq import pytree
+from mslsq.elsewhere import ATTRIBUTES_OF_SOLUTIONS
 
 
 class Status(IntEnum):
@@ -145,7 +146,8 @@ class Solution:
                 own.update({known: x for known, x in rest().items() if known not in own})
                 own.pop(LATER, None)
             if name not in own:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+                hint = f". Here: {ATTRIBUTES_OF_SOLUTIONS[name]}" if name in ATTRIBUTES_OF_SOLUTIONS else ""
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
             return own[name]
 
     def __getstate__(self) -> dict[str, Any]:

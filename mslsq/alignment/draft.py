@@ -17,6 +17,7 @@ class Draft:
         self.states, self.reasons, self.reference, self.model = states, reasons, reference, model
         self.metrics = [""] * len(states)
         self.entries = empty(len(states), reference, model, MODELS[model].tangent_dim, like)
+        self.known = [reference]
         if states[reference].ok:
             self.says(reference, MapStatus.REFERENCE)
         else:
@@ -24,8 +25,17 @@ class Draft:
 
     @property
     def waiting(self) -> list[int]:
-        """The usable maps beside the reference."""
-        return [i for i, state in enumerate(self.states) if i != self.reference and state.ok]
+        """The usable maps beside those that are known: the reference, and what was placed before."""
+        return [i for i, state in enumerate(self.states) if i not in self.known and state.ok]
+
+    def keep(self, previous: Alignment) -> None:
+        """The maps that were placed before stay where they are."""
+        for index in previous.aligned:
+            for name, entry in self.entries.items():
+                entry[index] = getattr(previous, name)[index]
+            self.metrics[index] = previous.metrics[index]
+            self.says(index, MapStatus(int(previous.status[index])), previous.reasons[index])
+        self.known = previous.aligned
 
     def says(self, index: int, status: MapStatus, reason: str = "") -> None:
         """What became of a map."""

@@ -12,6 +12,7 @@ from torch.func import vmap
 from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
+from mslsq.elsewhere import knows_other_words
 from mslsq.front.batching import is_whole
 from mslsq.front.fits.covariance import covariance_of_one, on_bounds, warn_where_infinite
 from mslsq.front.fits.datasets import Sets, in_one_vector, joined
@@ -31,11 +32,12 @@ from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
 from mslsq.problem.errors import DtypeError, ProblemError
 from mslsq.solution import Solution
-from mslsq.solvers import GraduatedNonConvexity, Solver
+from mslsq.solvers import GraduatedNonConvexity, LevenbergMarquardt, Solver
 from mslsq.validation import one_of
 
 
 @outside_compiled_regions
+@knows_other_words(LevenbergMarquardt.__dataclass_fields__)
 def curve_fit(
     model: Callable[[Any, Any], Tensor],
     t: Any,

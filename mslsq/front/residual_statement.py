@@ -63,7 +63,7 @@ def stated_residual(
     Raises:
         ProblemError: something is wrong with the shapes, dtypes or arguments; the message says what.
     """
-    _check_options(residual, args, loss)
+    _check_options(residual, args, jac, loss)
     arguments = taken_apart(x0, *args)
     leaves, structure = arguments.leaves[0], arguments.structures[0]
     names = numbered("x0", len(leaves))
@@ -122,7 +122,7 @@ def _bounded(
     return bounded(unknowns, list(zip(lower, upper, strict=True)), to_bound)
 
 
-def _check_options(residual: Any, args: Any, loss: Any) -> None:
+def _check_options(residual: Any, args: Any, jac: Any, loss: Any) -> None:
     if not isinstance(args, (tuple, list)):
         raise ProblemError(
             f"args must be a tuple of arguments, not {type(args).__name__}: write args=(t,) for a single one."
@@ -131,6 +131,8 @@ def _check_options(residual: Any, args: Any, loss: Any) -> None:
         instance_of("loss", loss, RobustLoss, "Write loss=mslsq.Huber(1.0), say.", ProblemError)
     if not callable(residual):
         raise ProblemError(f"residual must be callable, not {type(residual).__name__}.")
+    if jac is not None and not callable(jac):
+        raise ProblemError(f"jac must be a function jac(x, *args), not {jac!r}: without one derivatives are exact.")
 
 
 def _space_of_one(leaf: Any, name: str, axis: int | None) -> LeafSpace:

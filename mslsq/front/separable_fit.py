@@ -9,16 +9,18 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.adjoint import Adjoint, Detached
 from mslsq.adjoint.compiling import outside_compiled_regions
+from mslsq.elsewhere import knows_other_words
 from mslsq.front.bounds import SIDES, by_leaf, pair_of
 from mslsq.front.curve_fit import CurveFit, Fit, curve_fit
 from mslsq.front.fits.projection import model_of, projected_residual_of
 from mslsq.front.measurements import check_finite
 from mslsq.front.residual_statement import stated_residual
 from mslsq.problem.errors import ProblemError
-from mslsq.solvers import Solver
+from mslsq.solvers import LevenbergMarquardt, Solver
 
 
 @outside_compiled_regions
+@knows_other_words(LevenbergMarquardt.__dataclass_fields__)
 def separable_fit(
     basis: Callable[[Any, Any], Tensor],
     t: Any,

@@ -5,16 +5,18 @@ from typing import Any
 
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
+from mslsq.elsewhere import knows_other_words
 from mslsq.front.outer import solved
 from mslsq.front.problem_statement import stated
 from mslsq.problem import Problem
 from mslsq.solution import Solution
-from mslsq.solvers import Solver
+from mslsq.solvers import LevenbergMarquardt, Solver
 from mslsq.solvers.outer import OuterSolver
 from mslsq.validation import instance_of
 
 
 @outside_compiled_regions
+@knows_other_words(LevenbergMarquardt.__dataclass_fields__)
 def solve(
     problem: Problem,
     values: Mapping[str, Any],

@@ -50,6 +50,14 @@ class Manifold:
                 raise TypeError(f"{cls.__name__}.{name} must be an int, got {value!r}")
         pytree.register(cls, _flatten, lambda children, _: cls._wrap(children[0]), _leaf_names)
 
+    def __new__(cls, *storage: Any, **named: Any) -> Self:
+        if len(storage) > 1:
+            raise ManifoldError(
+                f"{cls.__name__} takes one tensor, its storage of shape (..., {getattr(cls, 'storage_dim', '?')})"
+                f"{cls._storage_hint()}; {len(storage)} arguments were given"
+            )
+        return super().__new__(cls)
+
     def __init__(self, storage: Float[Tensor, "*batch storage"]) -> None:
         kind = type(self).__name__
         if not hasattr(type(self), "storage_dim") or not hasattr(type(self), "tangent_dim"):

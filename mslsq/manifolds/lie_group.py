@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Never, Self
 
 import torch
 from jaxtyping import Float
@@ -111,6 +111,11 @@ class LieGroup(Manifold):
                 f"@ composes two elements of one group, got {type(self).__name__} @ {type(other).__name__}.{points}"
             )
         return self.compose(other)
+
+    def __mul__(self, other: Any) -> Never:
+        raise ManifoldError("Elements are composed by a @ b, and points moved by a.act(points); there is no *.")
+
+    __rmul__ = __mul__
 
     def between(self, other: Any) -> Self:
         """`self.inverse() @ other`: `other` as seen from `self`."""

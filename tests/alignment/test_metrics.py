@@ -191,6 +191,15 @@ def test_maps_that_are_left_out_by_values_are_placed_beside_those_that_are_not(p
     assert without.aligned == [0, 1] and without.status[2] == MapStatus.LOW_CORRELATION
 
 
+def test_maps_are_added_to_what_values_have_placed_and_to_nothing_else(pair):
+    maps = negative(pair)
+    before = align(maps, model="se2", metric="inverted")
+    with pytest.raises(AlignmentOptionError, match="placed map 1 by 'inverted'"):
+        align([*maps, maps[0]], model="se2", previous=before)
+    with pytest.raises(AlignmentOptionError, match="not by metric='gradients'"):
+        align([*maps, maps[0]], model="se2", previous=before, metric="gradients")
+
+
 @dataclass(frozen=True)
 class Squares(metrics.Metric):
     """Squares of values: a metric of a user."""

@@ -1,6 +1,6 @@
 """Which links are believed, all together: those that close loops, and of the others those that nothing contradicts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -48,19 +48,17 @@ def agreed(gathering: Gathering, graph: Graph) -> Consensus:
        other maps whose pixels do not agree with it (more of them than the link has behind it).
     """
     candidates = in_line([link for link in gathering.links.values() if link.carries])
-    reached = component(graph.reference, candidates)
-    candidates = [link for link in candidates if link.fixed in reached]
+    candidates = joined(graph.known, candidates)
     if not candidates:
-        identity = torch.eye(3).to(graph.frame.centre).expand(len(graph.linker.maps), 3, 3)
-        return Consensus([], graph.kind.from_matrix(identity), [graph.reference])
+        return Consensus([], poses_of_tree(graph.restricted([])), sorted(graph.known))
     whole = graph.restricted(candidates)
     poses, agree = robustly_solved(whole, poses_of_trees(whole))
     kept = [link for link, yes in zip(candidates, agree.tolist(), strict=True) if yes]
     against = [link for link, yes in zip(candidates, agree.tolist(), strict=True) if not yes]
-    kept = joined(graph.reference, kept)
+    kept = joined(graph.known, kept)
     doubts: dict[int, str] = {}
     case, rivals = _Case(gathering, graph, poses, kept, against), []
-    for bridge, part in bridges(graph.reference, kept):
+    for bridge, part in bridges(graph.known, kept):
         rivals += [(bridge, rival) for rival in case.rivals(bridge, part)]
         why = case.doubt(bridge, part)
         if why:
@@ -69,16 +67,16 @@ def agreed(gathering: Gathering, graph: Graph) -> Consensus:
     kept = [link for link in kept if not set(link.pair) & set(doubts)]
     for link in against:
         gathering.links[link.pair] = link.marked(LinkStatus.CONTRADICTED)
-    believed = [replace(link, status=LinkStatus.USED) for link in joined(graph.reference, kept)]
-    placed = sorted(component(graph.reference, believed))
+    believed = [replace(link, status=LinkStatus.USED) for link in joined(graph.known, kept)]
+    placed = sorted(component(graph.known, believed))
     if believed:
         poses = solved(graph.restricted(believed), poses)
     return Consensus(believed, poses, placed, doubts, others)
 
 
-def joined(root: int, links: Sequence[Link]) -> list[Link]:
-    """The links of the part that `root` is in."""
-    part = component(root, links)
+def joined(roots: Iterable[int], links: Sequence[Link]) -> list[Link]:
+    """The links of the part that the roots are in."""
+    part = component(roots, links)
     return [link for link in links if link.fixed in part]
 
 
@@ -109,7 +107,7 @@ class _Case:
 
     def refuted(self, part: set[int]) -> float:
         """How much of other maps a part covers without agreeing with them, as a sum of overlaps."""
-        transforms = transforms_of(self.graph, self.poses, component(self.graph.reference, self.kept))
+        transforms = transforms_of(self.graph, self.poses, component(self.graph.known, self.kept))
         total = 0.0
         for pair in self.gathering.predicted:
             if (pair[0] in part) == (pair[1] in part) or not set(pair) <= set(transforms):
@@ -125,9 +123,9 @@ def alternatives(graph: Graph, kept: Sequence[Link], rivals: Sequence[tuple[Link
     """The transforms that would follow if, of two links that contradict each other, the other were right."""
     found = []
     for bridge, rival in rivals:
-        links = joined(graph.reference, [*(link for link in kept if link is not bridge), rival])
+        links = joined(graph.known, [*(link for link in kept if link is not bridge), rival])
         poses = poses_of_tree(graph.restricted(links))
-        found.append(transforms_of(graph, poses, component(graph.reference, links)))
+        found.append(transforms_of(graph, poses, component(graph.known, links)))
     return found
 
 
@@ -135,19 +133,20 @@ def poses_of_trees(graph: Graph) -> list[Warp]:
     """By the strongest tree, and by the strongest without one of its links: starts, of which some know no wrong
     link."""
     found = [poses_of_tree(graph)]
-    root = graph.reference
-    for link in strongest_tree(root, graph.links).values():
+    for link in strongest_tree(graph.known, graph.links).values():
         others = [other for other in graph.links if other is not link]
-        if link is not None and component(root, others) == component(root, graph.links):
+        if link is not None and component(graph.known, others) == component(graph.known, graph.links):
             found.append(poses_of_tree(graph.restricted(others)))
     return found
 
 
 def poses_of_tree(graph: Graph) -> Warp:
-    """Every map through the strongest chain of links; the identity where there is none."""
+    """Every map through the strongest chain of links from one that is known; the identity where there is none."""
     like = graph.frame.centre
     matrices: list[Tensor] = [torch.eye(3).to(like) for _ in graph.linker.maps]
-    for index, link in strongest_tree(graph.reference, graph.links).items():
+    for index, transform in graph.known.items():
+        matrices[index] = graph.frame.from_pixels(transform)
+    for index, link in strongest_tree(graph.known, graph.links).items():
         if link is None:
             continue
         into = graph.into(link.fixed)

@@ -32,7 +32,7 @@ class Dense:
     weights: Float[np.ndarray, " overlaps"]
     coordinates: Coordinates
     free: Float[np.ndarray, "maps unknowns"]
-    """1 or 0: those of the reference are held, and gains or biases that the user holds."""
+    """1 or 0: those of the reference and of maps placed before are held, and gains or biases that the user holds."""
 
     def system(self, state: State) -> NormalEquations:
         """One pass over every overlap."""

@@ -1,6 +1,6 @@
 """The links of an alignment: few pairs are searched in full, as coarse levels and other links say where to look."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -32,13 +32,16 @@ class Gathering:
 
     linker: Linker
     usable: Sequence[int]
+    known: Collection[int] = ()
+    """The maps whose places are known: pairs of them are not asked."""
     links: dict[tuple[int, int], Link] = field(default_factory=dict)
     predicted: dict[tuple[int, int], list[tuple[Tensor, Link]]] = field(default_factory=dict)
     """What came of pairs that were tried where other links put them: the place, and the link found from there."""
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        return [(i, j) for n, i in enumerate(self.usable) for j in self.usable[n + 1 :]]
+        pairs = [(i, j) for n, i in enumerate(self.usable) for j in self.usable[n + 1 :]]
+        return [pair for pair in pairs if not all(index in self.known for index in pair)]
 
     @property
     def used(self) -> list[Link]:
@@ -84,7 +87,7 @@ class Gathering:
 
     def _apart(self, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those pairs whose maps do not hang together by links."""
-        parts = components(self.usable, self.used)
+        parts = components(self.usable, self.used, self.known)
         return [(i, j) for i, j in pairs if not any(i in part and j in part for part in parts)]
 
     def _search(self, ranked: Sequence[Candidate]) -> None:

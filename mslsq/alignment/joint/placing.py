@@ -1,5 +1,8 @@
 """The joint alignment from its first link to its standard errors."""
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -29,116 +32,124 @@ FREEZES = 2
 
 
 def place_jointly(linker: Linker, draft: Draft, starts: Float[Tensor, "maps 3 3"] | None) -> list[Link]:
-    """Fill the draft; returns all links that were tried."""
-    usable = sorted([draft.reference, *draft.waiting])
-    gathering = Gathering(linker, usable)
+    """Fill the draft; returns all links that were tried. What the draft knows already is held."""
+    known = {index: draft.entries["transforms"][index] for index in draft.known}
+    usable = sorted([*draft.known, *draft.waiting])
+    gathering = Gathering(linker, usable, known)
+    given = dict(known)
     if starts is not None:
         like = linker.map(draft.reference).values
-        known = {i: starts[i].to(like) for i in usable if bool(starts[i].isfinite().all())}
-        known[draft.reference] = torch.eye(3).to(like)
-        gathering.by_transforms(known)
-    if starts is None or len(known) < len(usable):
+        given |= {i: starts[i].to(like) for i in draft.waiting if bool(starts[i].isfinite().all())}
+    gathering.by_transforms(given)
+    if len(given) < len(usable):
         gathering.by_screening()
-    graph = Graph(linker, [], linker.frame(draft.reference), draft.reference)
+    graph = Graph(linker, [], linker.frame(draft.reference), known)
     consensus = agreed(gathering, graph)
     for _ in range(ROUNDS):
         if not sum(gathering.by_transforms(transforms) for transforms in consensus.transforms(graph)):
             break
         consensus = agreed(gathering, graph)
-    if len(consensus.placed) > 1:
-        _fill(linker, draft, graph, consensus)
+    if len(consensus.placed) > len(known):
+        _Filling(linker, draft, graph, consensus).fill()
     _say_why_not(draft, gathering, consensus)
     return list(gathering.links.values())
 
 
-def _fill(linker: Linker, draft: Draft, graph: Graph, consensus: Consensus) -> None:
-    """The dense solve of the maps that the consensus places; where it has no end, what their links say."""
-    coordinates = Coordinates(graph.frame, {i: linker.frame(i) for i in consensus.placed}, graph.kind)
-    start = state = _start(linker, graph, consensus)
-    for _ in range(FREEZES):
-        dense = _dense(linker, graph, consensus, coordinates, state)
-        settled = settle(dense, state, linker.options.max_steps)
-        if settled.status in UNFINISHED:
-            why = f" The solve of all maps together failed ({settled.status.sentence}): placed by links alone."
-            _write(linker, draft, graph, consensus, start, None, why)
-            return
-        state = settled.state
-    spread = covariance(dense, state).reshape(dense.free.shape * 2)
-    _write(linker, draft, graph, consensus, state, spread, "")
+@dataclass(frozen=True)
+class _Filling:
+    """The dense solve of the maps that the consensus places, and their entries."""
 
+    linker: Linker
+    draft: Draft
+    graph: Graph
+    consensus: Consensus
 
-def _write(
-    linker: Linker,
-    draft: Draft,
-    graph: Graph,
-    consensus: Consensus,
-    state: State,
-    spread: Float[np.ndarray, "maps unknowns maps unknowns"] | None,
-    remark: str,
-) -> None:
-    """The maps' entries. Without their covariances each has that of its own link, as in `tree`."""
-    pixels = graph.frame.to_pixels(torch.from_numpy(state.warps)).to(graph.frame.centre)
-    tangent, reference = graph.kind.tangent_dim, draft.reference
-    of_reference = linker.map(reference)
-    for index, link in strongest_tree(reference, consensus.links).items():
-        if link is None:
-            continue
-        mean, spread_of_values = linker.units(reference, index)[1]
-        log_gain, bias = state.values[index]
-        gain = of_reference.spread * np.exp(log_gain) / spread_of_values
-        offset = linker.units(reference, reference)[0][0] + of_reference.spread * bias - gain * mean
-        placed = link.linked.placed
-        block, sigma = placed.covariance, placed.corner_sigma
-        if spread is not None:
-            block = pixels.new_tensor(spread[index, :tangent, index, :tangent])
-            estimate = Estimate(pixels.new_tensor(state.warps[index]), pixels.new_zeros(2), "joint")
-            sigma = corner_sigma(estimate, block, graph.frame, linker.options.model)
-        draft.place(index, pixels[index], pixels.new_tensor(gain), pixels.new_tensor(offset), block, sigma)
-        draft.believe(index, link.fixed if index == link.moving else link.moving, placed, remark)
+    def fill(self) -> None:
+        """All from the pixels; where that solve has no end, what the links say."""
+        start = state = self.start()
+        for _ in range(FREEZES):
+            dense = self.dense(state)
+            settled = settle(dense, state, self.linker.options.max_steps)
+            if settled.status in UNFINISHED:
+                why = f" The solve of all maps together failed ({settled.status.sentence}): placed by links alone."
+                self.write(start, None, why)
+                return
+            state = settled.state
+        of_known = {index: self.draft.entries["covariance"][index].numpy(force=True) for index in self.graph.known}
+        self.write(state, covariance(dense, state, of_known).reshape(dense.free.shape * 2), "")
 
+    def write(self, state: State, spread: Float[np.ndarray, "maps unknowns maps unknowns"] | None, remark: str) -> None:
+        """The maps' entries. Without their covariances each has that of its own link, as in `tree`."""
+        frame, kind, options = self.graph.frame, self.graph.kind, self.linker.options
+        pixels = frame.to_pixels(torch.from_numpy(state.warps)).to(frame.centre)
+        for index, link in self.tree.items():
+            if link is None:
+                continue
+            placed = link.linked.placed
+            block, sigma = placed.covariance, placed.corner_sigma
+            if spread is not None:
+                block = pixels.new_tensor(spread[index, : kind.tangent_dim, index, : kind.tangent_dim])
+                estimate = Estimate(pixels.new_tensor(state.warps[index]), pixels.new_zeros(2), "joint")
+                sigma = corner_sigma(estimate, block, frame, options.model)
+            gain, bias = (pixels.new_tensor(value) for value in self.in_pixels(index, *state.values[index]))
+            self.draft.place(index, pixels[index], gain, bias, block, sigma)
+            self.draft.believe(index, link.fixed if index == link.moving else link.moving, placed, remark)
 
-def _dense(linker: Linker, graph: Graph, consensus: Consensus, coordinates: Coordinates, state: State) -> Dense:
-    """Every link from both of its maps."""
-    pairs = [(a, b) for link in consensus.links for a, b in (link.pair, (link.moving, link.fixed))]
-    overlaps = [Overlap.of(linker, a, b, coordinates.between(state, a, b), reference=graph.reference) for a, b in pairs]
-    overlaps = [overlap for overlap in overlaps if overlap.count]
-    free = np.zeros((len(linker.maps), graph.kind.tangent_dim + 2))
-    for index in consensus.placed:
-        if index != graph.reference:
+    def dense(self, state: State) -> Dense:
+        """Every link from both of its maps."""
+        graph, linker = self.graph, self.linker
+        coordinates = Coordinates(graph.frame, {i: linker.frame(i) for i in self.consensus.placed}, graph.kind)
+        pairs = [pair for link in self.consensus.links for pair in (link.pair, link.pair[::-1])]
+        found = [Overlap.of(linker, a, b, coordinates.between(state, a, b), self.draft.reference) for a, b in pairs]
+        overlaps = [overlap for overlap in found if overlap.count]
+        free = np.zeros((len(linker.maps), graph.kind.tangent_dim + 2))
+        for index in set(self.consensus.placed) - set(graph.known):
             free[index, :-2] = 1
             free[index, -2:] = linker.options.freedom
-    return Dense(overlaps, weights_of(overlaps), coordinates, free)
+        return Dense(overlaps, weights_of(overlaps), coordinates, free)
 
+    def start(self) -> State:
+        """The pose graph's warps, and the values along the strongest links."""
+        warps = self.consensus.poses.matrix().numpy(force=True)
+        entries, values = self.draft.entries, np.zeros((len(self.linker.maps), 2))
+        in_pixels = {i: (float(entries["gain"][i]), float(entries["bias"][i])) for i in self.graph.known}
+        for index, link in self.tree.items():
+            if link is not None:
+                gain, bias = float(link.linked.gain), float(link.linked.bias)
+                if index == link.moving:
+                    before = in_pixels[link.fixed]
+                    in_pixels[index] = before[0] * gain, before[0] * bias + before[1]
+                else:
+                    before = in_pixels[link.moving]
+                    in_pixels[index] = before[0] / gain, before[1] - before[0] / gain * bias
+            values[index] = self.standardised(index, *in_pixels[index])
+        return State(warps / warps[:, 2:, 2:], values)
 
-def _start(linker: Linker, graph: Graph, consensus: Consensus) -> State:
-    """The pose graph's warps, and the values along the strongest links."""
-    reference = graph.reference
-    warps = consensus.poses.matrix().numpy(force=True)
-    in_pixels = {reference: (1.0, 0.0)}
-    values = np.zeros((len(linker.maps), 2))
-    of_reference = linker.units(reference, reference)[0]
-    for index, link in strongest_tree(reference, consensus.links).items():
-        if link is None:
-            continue
-        gain, bias = float(link.linked.gain), float(link.linked.bias)
-        if index == link.moving:
-            before = in_pixels[link.fixed]
-            in_pixels[index] = before[0] * gain, before[0] * bias + before[1]
-        else:
-            before = in_pixels[link.moving]
-            in_pixels[index] = before[0] / gain, before[1] - before[0] / gain * bias
-        mean, spread = linker.units(reference, index)[1]
-        gain, bias = in_pixels[index]
-        values[index, 0] = np.log(gain * spread / of_reference[1])
-        values[index, 1] = (gain * mean + bias - of_reference[0]) / of_reference[1]
-    return State(warps / warps[:, 2:, 2:], values)
+    @property
+    def tree(self) -> dict[int, Link | None]:
+        """The link by which each map is believed; None for what was known."""
+        return strongest_tree(self.graph.known, self.consensus.links)
+
+    def in_pixels(self, index: int, log_gain: float, bias: float) -> tuple[float, float]:
+        """Gain and bias between the values of the maps, of those between standardised ones."""
+        (own, own_spread), (mean, spread) = self.units(index)
+        gain = own_spread * math.exp(log_gain) / spread
+        return gain, own + own_spread * bias - gain * mean
+
+    def standardised(self, index: int, gain: float, bias: float) -> tuple[float, float]:
+        """The other way."""
+        (own, own_spread), (mean, spread) = self.units(index)
+        return math.log(gain * spread / own_spread), (gain * mean + bias - own) / own_spread
+
+    def units(self, index: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        """(mean, spread) of the reference and of a map."""
+        reference = self.draft.reference
+        return self.linker.units(reference, reference)[0], self.linker.units(reference, index)[1]
 
 
 def _say_why_not(draft: Draft, gathering: Gathering, consensus: Consensus) -> None:
     """The reasons of the maps that were left out."""
-    for index in draft.waiting:
-        if index in consensus.placed:
-            continue
+    for index in set(draft.waiting) - set(consensus.placed):
         if index in consensus.doubts:
             draft.says(index, MapStatus.INCONSISTENT, consensus.doubts[index])
             continue

@@ -6,8 +6,8 @@ that it was measured on, F. With S the matrix from the common frame to F, a link
     S W_b W_a⁻¹ S⁻¹ = measured · R(ξ),   ξ normal with the link's covariance.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import scipy.stats
@@ -63,16 +63,17 @@ def adjugate(matrix: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3 3"]
 
 @dataclass(frozen=True)
 class Graph:
-    """Links between the maps of one alignment, and the frame that their warps are stated in."""
+    """Links between the maps of one alignment, and the frame that their warps are stated in, that of the reference."""
 
     linker: Linker
     links: Sequence[Link]
     frame: Frame
-    reference: int
+    known: Mapping[int, Float[Tensor, "3 3"]]
+    """The transforms (pixels) of the maps that are held: the reference, and what was placed before."""
 
     def restricted(self, links: Sequence[Link]) -> "Graph":
         """The same with some of the links."""
-        return Graph(self.linker, links, self.frame, self.reference)
+        return replace(self, links=links)
 
     @property
     def kind(self) -> type[Warp]:
@@ -87,7 +88,7 @@ class Graph:
         return max(LEAST_TOLERANCE, TOLERANCE * 2 * self.linker.frame(link.fixed).half)
 
     def problem(self, tolerant: bool) -> mslsq.Problem:
-        """All links as one cost named `linkage`, whitened; the reference held. `tolerant`: by covariances that allow
+        """All links as one cost named `linkage`, whitened; what is known is held. `tolerant`: by covariances that allow
         for bent maps, to tell wrong links; else by the links' own."""
         pose = mslsq.Variable("pose", self.kind, count=len(self.linker.maps))
         first, second = self.ends
@@ -95,7 +96,7 @@ class Graph:
         data: dict[str, Any] = self.data
         cost = Linkage(pose[first], pose[second], weight=weight, name="linkage", **data)
         linked = {index for link in self.links for index in link.pair}
-        held = [i for i in range(len(self.linker.maps)) if i not in linked or i == self.reference]
+        held = [i for i in range(len(self.linker.maps)) if i not in linked or i in self.known]
         return mslsq.Problem(cost, pose.fixed(held))
 
     @property

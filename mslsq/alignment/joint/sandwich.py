@@ -9,7 +9,7 @@ The estimate is the root of the scores g = Σ wJᵀr. Its covariance is H⁻¹ C
   with the signs it has.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,8 +38,14 @@ class _Sums:
     scores: Float[np.ndarray, "cells unknowns"]
 
 
-def covariance(dense: Dense, state: State) -> Float[np.ndarray, "unknowns unknowns"]:
-    """Of the steps of all maps, zero for what is held; NaN where the pixels leave a direction open."""
+def covariance(
+    dense: Dense, state: State, of_known: Mapping[int, Float[np.ndarray, "tangent tangent"]]
+) -> Float[np.ndarray, "unknowns unknowns"]:
+    """Of the steps of all maps, zero for what is held; NaN where the pixels leave a direction open.
+
+    Maps that are held, and known by these covariances of their warps (independent of each other), add what their errors
+    do to the others: A Σ Aᵀ with A = -H⁻¹ H_known, the columns of the known in H.
+    """
     maps, unknowns = dense.free.shape
     size = maps * unknowns
     bread = np.zeros((maps, unknowns, maps, unknowns))
@@ -60,9 +66,14 @@ def covariance(dense: Dense, state: State) -> Float[np.ndarray, "unknowns unknow
             scores[rows, index] += score
     free = dense.free.reshape(-1) > 0
     full = np.zeros((size, size))
-    full[np.ix_(free, free)] = _sandwich(
-        bread.reshape(size, size)[np.ix_(free, free)], scores.reshape(len(number), size)[:, free]
-    )
+    flat = bread.reshape(size, size)
+    found = _sandwich(flat[np.ix_(free, free)], scores.reshape(len(number), size)[:, free])
+    if np.isfinite(found).all():
+        for index, block in of_known.items():
+            columns = index * unknowns + np.arange(len(block))
+            moved = np.linalg.solve(flat[np.ix_(free, free)], flat[np.ix_(free, columns)])
+            found += moved @ block @ moved.T
+    full[np.ix_(free, free)] = found
     return full
 
 
@@ -107,12 +118,3 @@ def _cells(dense: Dense, state: State, overlap: Overlap, seen: Seen) -> Int[np.n
     moved = dense.coordinates.kind.from_matrix(points.new_tensor(out_of)).act(points)
     cell = (moved * (frame.half / CELL)).floor().clamp(-(2**20), 2**20).long()
     return (cell[:, 0] + cell[:, 1] * 2**22).numpy(force=True)
-
-
-def blocks_of(
-    covariance: Float[np.ndarray, "unknowns unknowns"], maps: Sequence[int], tangent: int
-) -> dict[int, Float[np.ndarray, "tangent tangent"]]:
-    """Of each map, that of its warp."""
-    unknowns = tangent + 2
-    starts = {index: index * unknowns for index in maps}
-    return {index: covariance[start : start + tangent, start : start + tangent] for index, start in starts.items()}

@@ -52,7 +52,7 @@ def graph_of(model, ends, count, **options):
     linker = linker_of(count, model)
     poses = poses_of(MODELS[model], count)
     links = [link_of(linker, poses, *pair, **options) for pair in ends]
-    return Graph(linker, links, linker.frame(0), 0), poses
+    return Graph(linker, links, linker.frame(0), {0: torch.eye(3).double()}), poses
 
 
 @pytest.mark.parametrize("model", list(MODELS))
@@ -151,8 +151,10 @@ def test_residuals_that_the_noise_of_both_maps_does_not_explain_are_out_of_line(
 def test_components_bridges_and_trees():
     linker, poses = linker_of(6), poses_of(MODELS["sim2"], 6)
     links = [link_of(linker, poses, *pair) for pair in ((0, 1), (1, 2), (0, 2), (2, 3), (4, 5))]
-    assert component(0, links) == {0, 1, 2, 3}
+    assert component([0], links) == {0, 1, 2, 3}
     assert components(range(6), links) == [{0, 1, 2, 3}, {4, 5}]
-    assert [(link.pair, part) for link, part in bridges(0, links)] == [((2, 3), {3})]
+    assert [(link.pair, part) for link, part in bridges([0], links)] == [((2, 3), {3})]
+    assert components(range(6), links, [3, 5]) == [{0, 1, 2, 3, 4, 5}]
+    assert [part for _, part in bridges([2, 4], links)] == [{3}, {5}]
     strong = link_of(linker, poses, 1, 3, ncc=0.999)
-    assert strongest_tree(0, [*links, strong])[3] is strong
+    assert strongest_tree([0], [*links, strong])[3] is strong

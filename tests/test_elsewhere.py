@@ -1,0 +1,113 @@
+"""Who writes another library's word is told ours, and ours exists."""
+
+import copy
+import inspect
+import pickle
+import re
+
+import pytest
+import torch
+
+import mslsq
+import mslsq.interop
+from mslsq.elsewhere import ATTRIBUTES_OF_SOLUTIONS, OPTIONS_OF_CALLS, OPTIONS_OF_SOLVERS
+
+ONES = torch.ones(2, dtype=torch.float64)
+SOLVERS = (mslsq.GaussNewton, mslsq.LevenbergMarquardt, mslsq.Dogleg)
+
+
+def line(p):
+    return 3 * p - 1
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"method": "lm"}, "solver=mslsq.LevenbergMarquardt()"),
+        ({"ftol": 1e-8}, "LevenbergMarquardt(ftol=...)"),
+        ({"max_nfev": 10}, "max_steps=..."),
+        ({"f_scale": 1.0}, "mslsq.Huber"),
+        ({"verbose": 2}, "LevenbergMarquardt(verbose=...)"),
+    ],
+)
+def test_least_squares_says_our_word(option, said):
+    with pytest.raises(TypeError, match=re.escape(said)):
+        mslsq.least_squares(line, ONES, **option)
+
+
+def test_other_calls_do_as_well():
+    t = torch.linspace(0, 1, 5)
+    with pytest.raises(TypeError, match=r"curve_fit has no option 'maxfev'.*max_steps"):
+        mslsq.curve_fit(lambda p, t: p * t, t, t, torch.ones(1), maxfev=3)
+    problem = mslsq.Problem(mslsq.Prior(mslsq.Variable("x", mslsq.Euclidean(2)), target=ONES[None]))
+    with pytest.raises(TypeError, match=r"solve has no option 'optimizer_kwargs'.*solver="):
+        mslsq.solve(problem, {"x": ONES}, optimizer_kwargs={})
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_solvers_say_our_word(solver):
+    with pytest.raises(TypeError, match=rf"{solver.__name__} has no option 'max_iterations'. Here: max_steps"):
+        solver(max_iterations=3)
+
+
+def test_a_word_that_no_library_has_is_python_s_error():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'flavour'"):
+        mslsq.least_squares(line, ONES, flavour=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'flavour'"):
+        mslsq.Dogleg(flavour=1)
+
+
+@pytest.mark.parametrize("attribute", ["x", "success", "nfev", "popt", "optimality"])
+def test_a_solution_says_our_attribute(attribute):
+    solution = mslsq.least_squares(line, ONES)
+    with pytest.raises(AttributeError, match=f"no attribute '{attribute}'. Here: "):
+        getattr(solution, attribute)
+    with pytest.raises(AttributeError, match=r"no attribute 'flavour'$"):
+        getattr(solution, "flavour")  # noqa: B009
+
+
+def test_jac_is_a_function():
+    with pytest.raises(mslsq.ProblemError, match="not '2-point': without one derivatives are exact"):
+        mslsq.least_squares(line, ONES, jac="2-point")
+
+
+def test_elements_of_groups():
+    with pytest.raises(mslsq.errors.ManifoldError, match="from_xyt"):
+        mslsq.SE2(1.0, 2.0, 0.3)
+    pose = mslsq.SE2.identity()
+    for product in (lambda: pose * pose, lambda: 2 * pose):
+        with pytest.raises(mslsq.errors.ManifoldError, match="a @ b"):
+            product()
+
+
+def test_what_is_made_otherwise_is_made_as_before():
+    solver = mslsq.LevenbergMarquardt(max_steps=3)
+    for again in (copy.copy(solver), copy.deepcopy(solver), pickle.loads(pickle.dumps(solver))):
+        assert again == solver
+    pose = mslsq.SE3.random(2)
+    for again in (copy.deepcopy(pose), pickle.loads(pickle.dumps(pose))):
+        torch.testing.assert_close(again.storage, pose.storage)
+    assert list(inspect.signature(mslsq.least_squares).parameters)[:3] == ["residual", "x0", "args"]
+
+
+def test_no_word_of_ours_is_called_another_library_s():
+    for solver in SOLVERS:
+        assert not set(solver.__dataclass_fields__) & set(OPTIONS_OF_SOLVERS)
+    for call in (mslsq.least_squares, mslsq.curve_fit, mslsq.solve, mslsq.separable_fit):
+        words = {**OPTIONS_OF_SOLVERS, **OPTIONS_OF_CALLS}
+
+        assert not set(inspect.signature(call).parameters) & set(words), call
+    assert not {*dir(mslsq.Solution), *mslsq.Solution.__dataclass_fields__} & set(ATTRIBUTES_OF_SOLUTIONS)
+
+
+def test_what_is_recommended_exists():
+    for sentence in {*OPTIONS_OF_SOLVERS.values(), *OPTIONS_OF_CALLS.values(), *ATTRIBUTES_OF_SOLUTIONS.values()}:
+        for path in re.findall(r"mslsq\.([\w.]+\w)", sentence):
+            found = mslsq
+            for name in path.split("."):
+                found = getattr(found, name)
+        for name, option in re.findall(r"(LevenbergMarquardt|Dogleg)\((\w+)=", sentence):
+            assert option in getattr(mslsq, name).__dataclass_fields__
+        if sentence.startswith("."):
+            attribute = re.match(r"\.(\w+)", sentence)[1]
+            assert attribute in {*dir(mslsq.Solution), *mslsq.Solution.__dataclass_fields__}
