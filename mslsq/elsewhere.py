@@ -1,6 +1,6 @@
 """What things are called in SciPy, Ceres, GTSAM, Theseus and PyPose, and what they are called here.
 
-Whoever writes another library's word gets an error that says ours.
+The error for another library's word says ours.
 """
 
 import functools
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
+K = TypeVar("K")
 
 
 OPTIONS_OF_SOLVERS: Mapping[str, str] = {
@@ -99,21 +100,8 @@ ATTRIBUTES_OF_SOLUTIONS: Mapping[str, str] = {
 """What the solutions of other libraries have; what it is of a `Solution`."""
 
 
-def refuse_words(what: str, given: Iterable[str], known: Iterable[str], words: Mapping[str, str]) -> None:
-    """Raises a TypeError for the first option that is not known, where another library has it: with our word."""
-    for name in given:
-        if name not in known and name in words:
-            raise TypeError(f"{what} has no option {name!r}. Here: {words[name]}.")
-
-
-def knows_other_words(of_solvers: Iterable[str]) -> Callable[[F], F]:
-    """A call that says our word for an option of another library, and where an option of a solver (`of_solvers` are
-    their names here) is to be stated."""
-    words = {
-        **{name: f"{words}; options belong to the solver" for name, words in OPTIONS_OF_SOLVERS.items()},
-        **{name: f"it belongs to the solver: solver=mslsq.LevenbergMarquardt({name}=...)" for name in of_solvers},
-        **OPTIONS_OF_CALLS,
-    }
+def knows_words(what: str, words: Mapping[str, str]) -> Callable[[F], F]:
+    """A function that answers an option which it does not have, but another library has, with our word."""
 
     def knowing(function: F) -> F:
         known = frozenset(inspect.signature(function).parameters)
@@ -121,9 +109,28 @@ def knows_other_words(of_solvers: Iterable[str]) -> Callable[[F], F]:
         @functools.wraps(function)
         def called(*args: Any, **options: Any) -> Any:
             if not known.issuperset(options):
-                refuse_words(function.__name__, options, known, words)
+                for name in options:
+                    if name not in known and name in words:
+                        raise TypeError(f"{what} has no option {name!r}. Here: {words[name]}.")
             return function(*args, **options)
 
         return cast(F, called)
 
     return knowing
+
+
+def call_knowing_words(of_solvers: Iterable[str]) -> Callable[[F], F]:
+    """A front door that says our word for an option of another library, and that an option of a solver (`of_solvers`
+    are their names here) belongs there."""
+    words = {
+        **{name: f"{words}; options belong to the solver" for name, words in OPTIONS_OF_SOLVERS.items()},
+        **{name: f"it belongs to the solver: solver=mslsq.LevenbergMarquardt({name}=...)" for name in of_solvers},
+        **OPTIONS_OF_CALLS,
+    }
+    return lambda function: knows_words(function.__name__, words)(function)
+
+
+def solver_knowing_words(kind: type[K]) -> type[K]:
+    """A solver that says our word for an option of another library's solver."""
+    kind.__init__ = knows_words(kind.__name__, OPTIONS_OF_SOLVERS)(kind.__init__)
+    return kind

@@ -35,6 +35,10 @@ SURE = 3.0
 RELIEF = 0.4
 """What is then taken off the agreement that the blocks must reach: noise as strong as the signal leaves them at 0.3."""
 
+OPEN = 0.3
+"""The lead, as a share of `min_lead`, from which a refused placement is still possible: loops of other maps may tell.
+Where a texture repeats it is 0."""
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -74,6 +78,7 @@ class Placed:
     warp: Float[Tensor, "3 3"]
     value: Float[Tensor, "2"]
     covariance: Float[Tensor, "tangent tangent"]
+    """NaN where the placement is refused, but for one that is still possible."""
     ncc: float
     detail: float
     """The agreement of `evidence`; NaN where it was not asked."""
@@ -101,10 +106,12 @@ def refused(
     why: str = "",
     detail: float = NAN,
     lead: float = NAN,
+    covariance: Float[Tensor, "tangent tangent"] | None = None,
 ) -> Placed:
     """A placement that is not believed, with the reason in words."""
     tangent = MODELS[pair.options.model].tangent_dim
-    covariance = estimate.matrix.new_full((tangent, tangent), NAN)
+    if covariance is None:
+        covariance = estimate.matrix.new_full((tangent, tangent), NAN)
     reason = f"{status.sentence} {why}".rstrip()
     found = estimate.ncc, detail, lead, estimate.overlap
     return Placed(status, estimate.matrix, estimate.value, covariance, *found, NAN, stages, reason)
@@ -120,7 +127,10 @@ def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage
     ahead = NAN if standing is None else standing.lead
     doubt = _doubt(pair.options, estimate, leader, found, suffices) or _rivalry(standing, pair.options.min_lead)
     if doubt is not None:
-        return refused(pair, estimate, stages, *doubt, found.agreement, ahead)
+        is_open = standing is not None and standing.lead >= OPEN * pair.options.min_lead
+        possible = is_open and leader.status not in UNFINISHED
+        covariance = _precision(pair, estimate, leader, found)[0] if possible else None
+        return refused(pair, estimate, stages, *doubt, found.agreement, ahead, covariance)
     covariance, sigma, reason = _precision(pair, estimate, leader, found)
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
     return Placed(MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance, *figures, stages, reason)

@@ -12,8 +12,9 @@ from torch.func import vmap
 from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.elsewhere import knows_other_words
+from mslsq.elsewhere import call_knowing_words
 from mslsq.front.batching import is_whole
+from mslsq.front.fits.complex_data import in_pairs
 from mslsq.front.fits.covariance import covariance_of_one, on_bounds, warn_where_infinite
 from mslsq.front.fits.datasets import Sets, in_one_vector, joined
 from mslsq.front.fits.fitted import Fitted
@@ -37,7 +38,7 @@ from mslsq.validation import one_of
 
 
 @outside_compiled_regions
-@knows_other_words(LevenbergMarquardt.__dataclass_fields__)
+@call_knowing_words(LevenbergMarquardt.__dataclass_fields__)
 def curve_fit(
     model: Callable[[Any, Any], Tensor],
     t: Any,
@@ -66,7 +67,8 @@ def curve_fit(
         t: where y was measured; a tensor or any pytree, handed to the model as it is.
         y: the measurements, any shape. NaN means that a point is missing. Several sets of data with common parameters
             are a pytree of tensors; the model returns a pytree like it, sigma and mask are such pytrees too (or sigma
-            a number).
+            a number). Complex measurements are two each, the real and the imaginary part, with the same sigma; the
+            statistics count both, and what is predicted has a last axis (real, imaginary).
         p0: the start; a tensor of any shape or a pytree of tensors, real floating point.
         sigma: the standard deviation of y, in the shape of y or a number; or, for y of shape (points,), the covariance
             matrix (points, points). One for all points by default.
@@ -116,6 +118,12 @@ def curve_fit(
     >>> fit = mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t) + p[2], t, y, torch.ones(3, dtype=torch.float64))
     >>> fit.value, fit.standard_errors
     """
+    is_complex = any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in pytree.leaves(y))
+    if is_complex:
+        for what, given in (("noise='poisson'", noise == "poisson"), ("sigma_t", sigma_t is not None)):
+            if given:
+                raise ProblemError(f"curve_fit: complex y does not go with {what}.")
+        model, y, sigma, mask, in_dims = in_pairs(model, y, sigma, mask, in_dims)
     check_finite(nan_policy, t=t, y=y, sigma=sigma, sigma_t=sigma_t)
     fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise, sigma_t, loss, nan_policy)
     fit.check_solver(solver)
@@ -287,9 +295,7 @@ def _checked(model: Any, y: Any, p0: Any, sigma: Any) -> Tensor | None:
         raise ProblemError(f"model must be callable as model(p, t), not {type(model).__name__}.")
     if not isinstance(y, Tensor) or not y.is_floating_point():
         kind = y.dtype if isinstance(y, Tensor) else type(y).__name__
-        raise DtypeError(
-            f"y must be a real floating-point tensor, not {kind}. For complex data use mslsq.least_squares."
-        )
+        raise DtypeError(f"y must be a tensor of floating-point or complex numbers, not {kind}.")
     for leaf in pytree.leaves(p0, is_leaf=is_whole):
         if isinstance(leaf, Manifold):
             raise ProblemError(

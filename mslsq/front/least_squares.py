@@ -5,7 +5,7 @@ from typing import Any
 
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.elsewhere import knows_other_words
+from mslsq.elsewhere import call_knowing_words
 from mslsq.front.outer import solved
 from mslsq.front.repeated import solved_residual
 from mslsq.front.residual_statement import stated_residual
@@ -15,7 +15,7 @@ from mslsq.solvers.outer import OuterSolver
 
 
 @outside_compiled_regions
-@knows_other_words(LevenbergMarquardt.__dataclass_fields__)
+@call_knowing_words(LevenbergMarquardt.__dataclass_fields__)
 def least_squares(
     residual: Callable[..., Any],
     x0: Any,

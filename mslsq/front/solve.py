@@ -5,7 +5,7 @@ from typing import Any
 
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.elsewhere import knows_other_words
+from mslsq.elsewhere import call_knowing_words
 from mslsq.front.outer import solved
 from mslsq.front.problem_statement import stated
 from mslsq.problem import Problem
@@ -16,7 +16,7 @@ from mslsq.validation import instance_of
 
 
 @outside_compiled_regions
-@knows_other_words(LevenbergMarquardt.__dataclass_fields__)
+@call_knowing_words(LevenbergMarquardt.__dataclass_fields__)
 def solve(
     problem: Problem,
     values: Mapping[str, Any],

@@ -60,7 +60,8 @@ def curve_fit(
     """
     one_of("curve_fit: nan_policy", nan_policy, (None, "raise", "omit"), ProblemError)
     x, y = _floating(xdata, None), _floating(ydata, None)
-    start = torch.ones(_number_of_parameters(f), dtype=y.dtype, device=y.device) if p0 is None else _floating(p0, y)
+    like = y.real if y.is_complex() else y
+    start = like.new_ones(_number_of_parameters(f)) if p0 is None else _floating(p0, like)
     check = nan_policy != "omit" if check_finite is None else check_finite
 
     def model(p: Tensor, t: Tensor) -> Tensor:
@@ -71,7 +72,7 @@ def curve_fit(
         x,
         y,
         torch.atleast_1d(start),
-        sigma=None if sigma is None else _floating(sigma, y),
+        sigma=None if sigma is None else _floating(sigma, like),
         absolute_sigma=absolute_sigma,
         bounds=None if _is_unbounded(bounds) else bounds,
         nan_policy="raise" if check else "omit",
@@ -85,7 +86,7 @@ def _floating(data: Any, like: Tensor | None) -> Tensor:
     tensor = data if isinstance(data, Tensor) else torch.as_tensor(data, dtype=None if like is None else like.dtype)
     if like is not None:
         return tensor.to(like)
-    return tensor if tensor.is_floating_point() else tensor.to(torch.float64)
+    return tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.to(torch.float64)
 
 
 def _number_of_parameters(f: Callable[..., Any]) -> int:

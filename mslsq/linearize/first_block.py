@@ -10,6 +10,7 @@ from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIss
 from mslsq import pytree
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.problem.layout import complex_view_hint
 from mslsq.problem.system import Inputs, System, Term, residual_vector
 
 T = TypeVar("T")
@@ -29,7 +30,13 @@ def block_term(
     probe = BlockTerm(term, system, batch, batched, 0, 0)
 
     def evaluated(storages: tuple[Tensor, ...], first: Inputs) -> tuple[Any, Inputs]:
-        return term.residual(probe.values_of_block(storages), first), first
+        try:
+            return term.residual(probe.values_of_block(storages), first), first
+        except RuntimeError as error:
+            hint = complex_view_hint(error)
+            if not hint:
+                raise
+            raise ProblemError(f"Cost {term.name!r}: {hint} (PyTorch: {error})") from error
 
     output, first = of_a_block(evaluated, term, batched, values, inputs)
     vector, pairs = checked_residual(output, term.name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import torch
 from jaxtyping import Float
@@ -11,6 +12,23 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.manifolds.errors import ManifoldError as ManifoldError
+
+Constructor = TypeVar("Constructor", bound=Callable[..., None])
+
+
+def _of_one_tensor(init: Constructor) -> Constructor:
+    """A constructor that says how an element is made of numbers, where it is given several."""
+
+    @functools.wraps(init)
+    def called(self: Manifold, *storage: Any, **named: Any) -> None:
+        if len(storage) > 1:
+            raise ManifoldError(
+                f"{type(self).__name__} takes one tensor, its storage of shape (..., {self.storage_dim})"
+                f"{self._storage_hint()}; {len(storage)} arguments were given"
+            )
+        init(self, *storage, **named)
+
+    return cast(Constructor, called)
 
 
 class Manifold:
@@ -50,14 +68,7 @@ class Manifold:
                 raise TypeError(f"{cls.__name__}.{name} must be an int, got {value!r}")
         pytree.register(cls, _flatten, lambda children, _: cls._wrap(children[0]), _leaf_names)
 
-    def __new__(cls, *storage: Any, **named: Any) -> Self:
-        if len(storage) > 1:
-            raise ManifoldError(
-                f"{cls.__name__} takes one tensor, its storage of shape (..., {getattr(cls, 'storage_dim', '?')})"
-                f"{cls._storage_hint()}; {len(storage)} arguments were given"
-            )
-        return super().__new__(cls)
-
+    @_of_one_tensor
     def __init__(self, storage: Float[Tensor, "*batch storage"]) -> None:
         kind = type(self).__name__
         if not hasattr(type(self), "storage_dim") or not hasattr(type(self), "tangent_dim"):

@@ -1,4 +1,4 @@
-"""Tensors of a solve are dense: a sparse one is named, with what to do about it."""
+"""Tensors of a solve are dense, and pairs of numbers lie together where PyTorch wants that: what to do about others."""
 
 from collections.abc import Mapping
 
@@ -27,3 +27,18 @@ def check_dense(tensors: Mapping[str, Tensor], where: str = "") -> None:
                 f"expected: pass {dense}. Where that is too large, pass its indices and values and sum with index_add; "
                 "the sparsity of the Jacobian of a large residual is found by itself."
             )
+
+
+APART = ("last dimension with stride 1", "stride divisible by 2", "storage_offset divisible by 2")
+"""In what `torch.view_as_complex` says of a pair (real, imaginary) that is not adjacent in memory."""
+
+
+def complex_view_hint(error: BaseException) -> str:
+    """What to write where a residual fails because of the memory layout of a complex view; empty for other errors."""
+    if not (isinstance(error, RuntimeError) and any(words in str(error) for words in APART)):
+        return ""
+    return (
+        "torch.view_as_complex wants the real and the imaginary part side by side in memory, where einops.rearrange, "
+        "transpose and slices leave them apart (.contiguous() does not help with dimensions of size 1). Write "
+        "torch.complex(x[..., 0], x[..., 1]) instead of torch.view_as_complex(x)."
+    )

@@ -12,6 +12,7 @@ from mslsq.problem.constraints import Constraint
 from mslsq.problem.cost import CostFunction
 from mslsq.problem.data import WEIGHT, own_tensors
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
+from mslsq.problem.layout import complex_view_hint
 from mslsq.problem.system import TermKind, residual_vector
 from mslsq.problem.variable import Fixed, Variable
 
@@ -170,7 +171,8 @@ def _rows_of_first_block(cost: CostFunction) -> int:
         f"Cost {cost.name!r}: its residual fails on block 0 ({type(failure).__name__}: {failure}). "
         f"It is called for ONE block, with variables {', '.join(map(repr, cost.references))}"
         + (f" and data of shapes {shapes}" if shapes else "")
-        + ". Data that all blocks share is given as mslsq.Shared(x)."
+        + ". "
+        + (complex_view_hint(failure) or "Data that all blocks share is given as mslsq.Shared(x).")
     ) from failure
 
 

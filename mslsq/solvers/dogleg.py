@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mslsq.elsewhere import solver_knowing_words
 from mslsq.linear import LinearSolver
 from mslsq.linearize.linearizer import Linearization
 from mslsq.solvers.solver import Proposal, Solver, SolverOptionError, quotient
@@ -27,6 +28,7 @@ FLOOR = 1e-15
 factorisation."""
 
 
+@solver_knowing_words
 @dataclass(frozen=True)
 class Dogleg(Solver):
     """The step of length at most the radius on the path origin → Cauchy point → Gauss–Newton point, in variables

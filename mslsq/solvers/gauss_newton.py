@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mslsq.elsewhere import solver_knowing_words
 from mslsq.linear import LinearSolver
 from mslsq.linearize.linearizer import Linearization
 from mslsq.solvers.solver import Proposal, Solver
@@ -16,6 +17,7 @@ class StepLength(NamedTuple):
     """(batch,) the share of the Gauss–Newton step that is tried."""
 
 
+@solver_knowing_words
 @dataclass(frozen=True)
 class GaussNewton(Solver):
     """Solves JᵀJ p = −Jᵀr and moves by t·p, t = 1 unless that raises the cost.

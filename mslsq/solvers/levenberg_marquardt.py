@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mslsq.elsewhere import solver_knowing_words
 from mslsq.linear import LinearSolver
 from mslsq.linearize.linearizer import Linearization
 from mslsq.solvers.solver import RESOLVED, Proposal, Solver, SolverOptionError
@@ -54,6 +55,7 @@ class Damping(NamedTuple):
     """(batch,) Is no step taken yet, and the first damping the least?"""
 
 
+@solver_knowing_words
 @dataclass(frozen=True)
 class LevenbergMarquardt(Solver):
     """Solves (JᵀJ + μD²) p = −Jᵀr, with D the column norms of J, and steers μ by the ratio of actual to predicted

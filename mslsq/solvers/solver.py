@@ -4,14 +4,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.elsewhere import OPTIONS_OF_SOLVERS, refuse_words
 from mslsq.linear import Cholesky, LinearSolver, SparseCholesky, UnrolledCholesky
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.choice import AutomaticSparse, eliminating, worth_looking_for_blocks
@@ -142,10 +141,6 @@ class Solver:
     time_budget: float | None = None
     on_interrupt: Literal["raise", "return"] = "raise"
     checkpoint: Checkpoint | None = None
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        refuse_words(cls.__name__, options, cls.__dataclass_fields__, OPTIONS_OF_SOLVERS)
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         name = type(self).__name__

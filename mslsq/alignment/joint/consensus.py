@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from mslsq.alignment.joint.connections import bridges, component, strongest_tree
+from mslsq.alignment.joint.connections import bridges, component, cut_off, strongest_tree
 from mslsq.alignment.joint.gathering import Gathering, Transforms
 from mslsq.alignment.joint.links import Link, LinkStatus, in_line
 from mslsq.alignment.joint.pose_graph import Graph, robustly_solved, solved
@@ -29,49 +29,87 @@ class Consensus:
     links: list[Link]
     poses: Warp
     placed: list[int]
+    against: list[Link] = field(default_factory=list)
+    """Links that these contradict."""
     doubts: dict[int, str] = field(default_factory=dict)
     alternatives: list[Transforms] = field(default_factory=list)
     """Where maps would be, if other links were right: pixels can tell."""
 
-    def transforms(self, graph: Graph) -> list[Transforms]:
-        """Of what is believed, and of what else might be."""
-        return [transforms_of(graph, self.poses, self.placed), *self.alternatives]
+    def ask(self, gathering: Gathering, graph: Graph) -> int:
+        """Ask the pairs that overlap where the maps are, and where else they might be; how many are asked."""
+        count = gathering.by_transforms(transforms_of(graph, self.poses, self.placed))
+        return count + sum(gathering.by_transforms(where, trusted=False) for where in self.alternatives)
 
 
 def agreed(gathering: Gathering, graph: Graph) -> Consensus:
     """The believed part of the graph.
 
-    1. Links that the pairs alone leave open, or whose residuals their maps' noise does not explain, take no part.
+    Links that their pairs alone leave open are asked after the others, and only where maps are left: they may not
+    speak against what is believed without them.
+    """
+    found = _agreed_on(gathering, graph, [link for link in gathering.links.values() if link.carries])
+    undecided = [link for link in gathering.links.values() if link.is_open and not link.carries]
+    if undecided and len(found.placed) < len(gathering.usable):
+        firm = [link for link in gathering.links.values() if link.carries and link not in found.against]
+        firm = [link for link in firm if not set(link.pair) & set(found.doubts)]
+        more = _agreed_on(gathering, graph, [*firm, *undecided])
+        kept = {link.pair for link in found.links} <= {link.pair for link in more.links}
+        if kept and len(more.placed) > len(found.placed):
+            against = [*found.against, *(link for link in more.against if not link.is_open)]
+            doubts = {index: why for index, why in found.doubts.items() if index not in more.placed}
+            found = replace(more, against=against, doubts=more.doubts | doubts)
+        elif kept:
+            found.alternatives += more.alternatives
+    for link in found.against:
+        gathering.links[link.pair] = link.marked(LinkStatus.CONTRADICTED)
+    for link in found.links:
+        gathering.links[link.pair] = link
+    return found
+
+
+def _agreed_on(gathering: Gathering, graph: Graph, candidates: Sequence[Link]) -> Consensus:
+    """What some links say together.
+
+    1. Links whose residuals their maps' noise does not explain take no part.
     2. Graduated non-convexity over the links finds the transforms that most of them agree with; the others are
        contradicted.
-    3. A part that one link alone holds is left out where a link of like support contradicts it, or where it would cover
+    3. Open links must be in loops, which close then.
+    4. A part that one link alone holds is left out where a link of like support contradicts it, or where it would cover
        other maps whose pixels do not agree with it (more of them than the link has behind it).
     """
-    candidates = in_line([link for link in gathering.links.values() if link.carries])
-    candidates = joined(graph.known, candidates)
+    candidates = joined(graph.known, in_line(candidates))
     if not candidates:
         return Consensus([], poses_of_tree(graph.restricted([])), sorted(graph.known))
     whole = graph.restricted(candidates)
     poses, agree = robustly_solved(whole, poses_of_trees(whole))
-    kept = [link for link, yes in zip(candidates, agree.tolist(), strict=True) if yes]
+    agreeing = joined(graph.known, [link for link, yes in zip(candidates, agree.tolist(), strict=True) if yes])
     against = [link for link, yes in zip(candidates, agree.tolist(), strict=True) if not yes]
-    kept = joined(graph.known, kept)
+    kept = in_loops(graph.known, agreeing)
     doubts: dict[int, str] = {}
-    case, rivals = _Case(gathering, graph, poses, kept, against), []
+    case, rivals = _Case(gathering, graph, poses, kept, [link for link in against if not link.is_open]), []
     for bridge, part in bridges(graph.known, kept):
         rivals += [(bridge, rival) for rival in case.rivals(bridge, part)]
         why = case.doubt(bridge, part)
         if why:
             doubts |= {index: why for index in part if index not in doubts}
     others = alternatives(graph, kept, rivals)
+    if len(kept) < len(agreeing):
+        others.append(transforms_of(graph, poses, component(graph.known, agreeing)))
     kept = [link for link in kept if not set(link.pair) & set(doubts)]
-    for link in against:
-        gathering.links[link.pair] = link.marked(LinkStatus.CONTRADICTED)
-    believed = [replace(link, status=LinkStatus.USED) for link in joined(graph.known, kept)]
+    believed = [replace(link, status=LinkStatus.USED) for link in in_loops(graph.known, joined(graph.known, kept))]
     placed = sorted(component(graph.known, believed))
     if believed:
         poses = solved(graph.restricted(believed), poses)
-    return Consensus(believed, poses, placed, doubts, others)
+    return Consensus(believed, poses, placed, against, doubts, others)
+
+
+def in_loops(roots: Iterable[int], links: Sequence[Link]) -> list[Link]:
+    """The links that hang together with the roots, without open ones that no loop goes through."""
+    while True:
+        loose = [link for link in links if link.is_open and cut_off(link, roots, links)]
+        if not loose:
+            return list(links)
+        links = joined(roots, [link for link in links if link not in loose])
 
 
 def joined(roots: Iterable[int], links: Sequence[Link]) -> list[Link]:

@@ -107,10 +107,11 @@ class Gathering:
 
     # ---- by transforms
 
-    def by_transforms(self, transforms: Transforms) -> int:
+    def by_transforms(self, transforms: Transforms, trusted: bool = True) -> int:
         """Pairs of maps that overlap where these transforms (from the reference) put them; how many were tried.
 
-        A pair is tried so once per place, and not if it has a link already that others do not contradict.
+        A pair is tried so once per place, and not if it has a link already that others do not contradict. Transforms
+        that only might be right are not `trusted`: there a pair must stand out from other places, too.
         """
         count = 0
         for pair in self.pairs:
@@ -120,18 +121,18 @@ class Gathering:
             between = transforms[pair[1]] @ torch.linalg.inv(transforms[pair[0]])
             if predicted_overlap(self.linker, *pair, between) < self.linker.options.min_overlap:
                 continue
-            if self.tried_at(pair, between) is None:
-                link = self.attempt(*pair, initial=between, predicted=True)
+            if self.tried_at(pair, between, trusted) is None:
+                link = self.attempt(*pair, initial=between, predicted=trusted)
                 self.predicted.setdefault(pair, []).append((between, link))
                 count += 1
         return count
 
-    def tried_at(self, pair: tuple[int, int], between: Float[Tensor, "3 3"]) -> Link | None:
-        """What came of this pair when it was tried at this place or near."""
+    def tried_at(self, pair: tuple[int, int], between: Float[Tensor, "3 3"], trusted: bool = False) -> Link | None:
+        """What came of this pair when it was tried at this place or near; or was tried there on trust."""
         height, width = self.linker.map(pair[0]).mask.shape
         near = NEAR * max(height, width)
         for place, link in self.predicted.get(pair, []):
-            if corner_error(between, place, height, width) <= near:
+            if (link.predicted or not trusted) and corner_error(between, place, height, width) <= near:
                 return link
         return None
 

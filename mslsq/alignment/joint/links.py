@@ -73,6 +73,12 @@ class Link:
         return self.fixed, self.moving
 
     @property
+    def is_open(self) -> bool:
+        """Does the pair alone neither believe this placement nor rule it out?"""
+        placed = self.linked.placed
+        return not placed.status.ok and bool(placed.covariance.isfinite().all())
+
+    @property
     def carries(self) -> bool:
         """May this link be believed, if the others agree? (One that they contradicted is asked again.)"""
         return self.status in (LinkStatus.USED, LinkStatus.CONTRADICTED)

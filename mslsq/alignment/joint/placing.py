@@ -1,7 +1,7 @@
 """The joint alignment from its first link to its standard errors."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from mslsq.alignment.joint.dense import Dense, settle, weights_of
 from mslsq.alignment.joint.gathering import Gathering
 from mslsq.alignment.joint.links import Link, LinkStatus
 from mslsq.alignment.joint.overlap import Overlap
-from mslsq.alignment.joint.pose_graph import Graph
+from mslsq.alignment.joint.pose_graph import Graph, excess
 from mslsq.alignment.joint.sandwich import covariance
 from mslsq.alignment.joint.state import Coordinates, State
 from mslsq.alignment.linking import Linker
@@ -26,6 +26,9 @@ from mslsq.alignment.uncertainty import corner_sigma
 
 ROUNDS = 4
 """Of links and transforms: transforms say which maps overlap, and new links where others are."""
+
+BY_LOOPS = "The pair alone leaves it open; loops through other maps close."
+"""Of a link that was `open`."""
 
 FREEZES = 2
 """Times that the valid samples are chosen, each before a solve."""
@@ -46,7 +49,7 @@ def place_jointly(linker: Linker, draft: Draft, starts: Float[Tensor, "maps 3 3"
     graph = Graph(linker, [], linker.frame(draft.reference), known)
     consensus = agreed(gathering, graph)
     for _ in range(ROUNDS):
-        if not sum(gathering.by_transforms(transforms) for transforms in consensus.transforms(graph)):
+        if not consensus.ask(gathering, graph):
             break
         consensus = agreed(gathering, graph)
     if len(consensus.placed) > len(known):
@@ -76,7 +79,10 @@ class _Filling:
                 return
             state = settled.state
         of_known = {index: self.draft.entries["covariance"][index].numpy(force=True) for index in self.graph.known}
-        self.write(state, covariance(dense, state, of_known).reshape(dense.free.shape * 2), "")
+        spread = covariance(dense, state, of_known).reshape(dense.free.shape * 2)
+        factor = excess(self.graph.restricted(self.consensus.links), self.consensus.poses)
+        why = f" Loops do not close as well as noise would let them: standard errors are {math.sqrt(factor):.1f} times"
+        self.write(state, factor * spread, f"{why} those of noise." if factor > 1 else "")
 
     def write(self, state: State, spread: Float[np.ndarray, "maps unknowns maps unknowns"] | None, remark: str) -> None:
         """The maps' entries. Without their covariances each has that of its own link, as in `tree`."""
@@ -86,6 +92,8 @@ class _Filling:
             if link is None:
                 continue
             placed = link.linked.placed
+            if not placed.status.ok:
+                placed = replace(placed, reason=f"{MapStatus.ALIGNED.sentence} {BY_LOOPS}")
             block, sigma = placed.covariance, placed.corner_sigma
             if spread is not None:
                 block = pixels.new_tensor(spread[index, : kind.tangent_dim, index, : kind.tangent_dim])

@@ -127,8 +127,20 @@ class Graph:
         return torch.einsum("ekt,et->ek", self.roots(tolerant), apart).norm(dim=-1)
 
 
+UNLIKELY = 0.99
+"""Less than this χ² is taken for noise."""
+
 EXACT = 1e-6
 """Of the reference's longer side: covariances alone may be of rank less than full in rounding."""
+
+
+def excess(graph: Graph, poses: Warp) -> float:
+    """χ² of the links over its degrees of freedom, where noise alone (one time in a hundred) would not have it: maps
+    are bent or tilted, and every covariance is too small by this factor (Birge, 1932). Else 1."""
+    moved = {index for link in graph.links for index in link.pair} - set(graph.known)
+    freedom = (len(graph.links) - len(moved)) * graph.kind.tangent_dim
+    squares = float(graph.whitened(poses, tolerant=False).square().sum())
+    return squares / freedom if freedom > 0 and squares > scipy.stats.chi2.ppf(UNLIKELY, freedom) else 1.0
 
 
 def change(of: Frame, to: Frame) -> Float[Tensor, "3 3"]:

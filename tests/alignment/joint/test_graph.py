@@ -8,7 +8,7 @@ from mslsq.alignment.joint.connections import bridges, component, components, st
 from mslsq.alignment.joint.consensus import agreed, poses_of_tree, poses_of_trees
 from mslsq.alignment.joint.gathering import Gathering
 from mslsq.alignment.joint.links import UNDECIDED_ALONE, Link, LinkStatus, in_line
-from mslsq.alignment.joint.pose_graph import Graph, Linkage, adjugate, robustly_solved, solved
+from mslsq.alignment.joint.pose_graph import Graph, Linkage, adjugate, excess, robustly_solved, solved
 from mslsq.alignment.linking import Linked, Linker
 from mslsq.alignment.models import MODELS
 from mslsq.alignment.options import Options
@@ -134,6 +134,70 @@ def test_a_refused_link_carries_nothing():
     graph, _ = graph_of("sim2", [(0, 1)], 2, status=MapStatus.LOW_CORRELATION)
     assert graph.links[0].status is LinkStatus.REFUSED
     assert agreed(gathering_of(graph), graph).placed == [0]
+
+
+OPEN = {"status": MapStatus.AMBIGUOUS}
+
+
+def with_open(graph, poses, ends, error=0.0):
+    """Links that their pairs alone leave open beside those of the graph."""
+    found = [link_of(graph.linker, poses, *pair, error=error, **OPEN) for pair in ends]
+    assert all(link.is_open and not link.carries for link in found)
+    return graph.restricted([*graph.links, *found])
+
+
+def test_a_loop_that_closes_speaks_for_its_open_links():
+    graph, poses = graph_of("sim2", [(0, 1), (2, 3), (3, 4)], 5)
+    graph = with_open(graph, poses, [(1, 2), (0, 4)])
+    gathering = gathering_of(graph)
+    consensus = agreed(gathering, graph)
+    assert consensus.placed == [0, 1, 2, 3, 4]
+    assert gathering.links[1, 2].status is LinkStatus.USED
+    assert float(poses.local(consensus.poses).abs().max()) < 1e-6
+    again = agreed(gathering, graph)  # what was used is asked again, and still needs its loop
+    assert again.placed == [0, 1, 2, 3, 4]
+
+
+def test_an_open_link_without_a_loop_carries_nothing_but_says_where_to_ask():
+    graph, poses = graph_of("sim2", [(0, 1), (2, 3)], 4)
+    graph = with_open(graph, poses, [(1, 2)])
+    consensus = agreed(gathering_of(graph), graph)
+    assert consensus.placed == [0, 1]
+    assert [sorted(where) for where in consensus.alternatives] == [[0, 1, 2, 3]]
+
+
+def test_an_open_link_whose_loop_does_not_close_places_nothing_and_contradicts_nothing():
+    graph, poses = graph_of("sim2", [(0, 1), (1, 2), (0, 2)], 5)
+    graph = with_open(graph, poses, [(2, 3)])
+    graph = with_open(graph, poses, [(0, 3)], error=0.5)
+    graph = with_open(graph, poses, [(0, 4), (1, 4)])
+    gathering = gathering_of(graph)
+    consensus = agreed(gathering, graph)
+    assert consensus.placed == [0, 1, 2, 4] and not consensus.against
+    assert gathering.links[0, 3].status is LinkStatus.UNDECIDED
+
+
+def test_open_links_do_not_outvote_others():
+    """Two of them close a loop that contradicts the only link of two maps that is believed."""
+    graph, poses = graph_of("sim2", [(0, 1)], 4)
+    graph = with_open(graph, poses, [(0, 2)])
+    graph = with_open(graph, poses, [(1, 2)], error=0.5)
+    graph = with_open(graph, poses, [(1, 3), (2, 3)])
+    consensus = agreed(gathering_of(graph), graph)
+    assert {link.pair for link in consensus.links} >= {(0, 1)}
+    assert float(poses.storage[1].sub(consensus.poses.storage[1]).abs().max()) < 1e-6
+
+
+def test_links_that_do_not_close_make_standard_errors_larger():
+    graph, poses = graph_of("sim2", [(0, 1), (1, 2), (0, 2), (2, 3), (1, 3)], 4)
+    assert excess(graph, solved(graph, poses)) == 1.0
+    bent = [link_of(graph.linker, poses, *link.pair, error=1e-3 * (-1) ** k) for k, link in enumerate(graph.links)]
+    graph = graph.restricted(bent)
+    found = solved(graph, poses)
+    squares = float(graph.whitened(found, tolerant=False).square().sum())
+    assert excess(graph, found) == pytest.approx(squares / ((5 - 3) * 4)) and squares > 100
+    tree = graph.restricted(bent[:2])
+    assert excess(tree, solved(tree, poses)) == 1.0, "a tree has nothing to tell by"
 
 
 def test_residuals_that_the_noise_of_both_maps_does_not_explain_are_out_of_line():
