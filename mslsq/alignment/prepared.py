@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment.metrics import Metric
+from mslsq.alignment.metrics import METRICS, Metric
 from mslsq.alignment.pyramid import Level, build
 from mslsq.alignment.result import MapStatus
 
@@ -29,7 +29,9 @@ class Prepared:
         self.mean, self.spread = mean_and_spread
         self._pyramids: dict[Any, list[Level]] = {}
 
-    def pyramid(self, levels: int, mean: float, spread: float, prefilter: float, metric: Metric) -> list[Level]:
+    def pyramid(
+        self, levels: int, mean: float, spread: float, prefilter: float, metric: Metric = METRICS["squared"]
+    ) -> list[Level]:
         """The first levels, as a metric sees them; the deepest pyramid that was asked for is kept, for each
         standardisation."""
         key = (mean, spread, prefilter)
