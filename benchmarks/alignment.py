@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from mslsq.alignment import MapStatus, align
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 from mslsq.alignment.synthetic import MODELS, benchmark_pairs
 
 

@@ -23,7 +23,7 @@ from timing import print_table
 from truth_scenes import SCENES, WITHOUT_MATCH, Pair, Random, Raster
 
 from mslsq.alignment import MapStatus, align
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 from mslsq.alignment.synthetic import random_transform, warp_from_base
 
 RIGHT = 1.0
@@ -45,9 +45,9 @@ def with_match(scene: Callable[[int, Random], Raster], model: str, size: int, ra
     return (reference, moving), transform
 
 
-def outcome(task: tuple[str, str, str, str, int, int]) -> dict[str, Any]:
+def outcome(task: tuple[str, str, str, str, int, int, str]) -> dict[str, Any]:
     """One pair aligned."""
-    half, sort, kind, model, seed, size = task
+    half, sort, kind, model, seed, size, metric = task
     torch.set_num_threads(1)
     random = np.random.default_rng([seed, sum(kind.encode())])
     truth = None
@@ -56,7 +56,7 @@ def outcome(task: tuple[str, str, str, str, int, int]) -> dict[str, Any]:
     else:
         pair, truth = with_match(SCENES[half][kind], model, size, random)
     begin = time.process_time()
-    result = align([torch.from_numpy(np.ascontiguousarray(image)) for image in pair], model=model)
+    result = align([torch.from_numpy(np.ascontiguousarray(image)) for image in pair], model=model, metric=metric)
     seconds = time.process_time() - begin
     error = float("inf")
     if truth is not None and MapStatus(int(result.status[1])).ok:
@@ -64,15 +64,18 @@ def outcome(task: tuple[str, str, str, str, int, int]) -> dict[str, Any]:
     figures = {name: float(getattr(result, name)[1]) for name in ("ncc", "detail", "lead", "overlap", "corner_sigma")}
     status = MapStatus(int(result.status[1]))
     named = {"sort": sort, "kind": kind, "model": model, "seed": seed, "status": status.name, "believed": status.ok}
+    named |= {"metric": result.metrics[1]}
     return named | figures | {"error": error, "seconds": seconds, "reason": result.reasons[1]}
 
 
-def tasks(half: str, sort: str, count: int, size: int, first: int) -> Iterator[tuple[str, str, str, str, int, int]]:
+def tasks(
+    half: str, sort: str, count: int, size: int, first: int, metric: str
+) -> Iterator[tuple[str, str, str, str, int, int, str]]:
     kinds = list((WITHOUT_MATCH if sort == "false" else SCENES)[half])
     models = ("sim2", "se2", "translation", "affine")
     for n in range(count):
         kind = kinds[n % len(kinds)]
-        yield half, sort, kind, models[(n // len(kinds)) % len(models)], first + n, size
+        yield half, sort, kind, models[(n // len(kinds)) % len(models)], first + n, size, metric
 
 
 def bound(false: int, count: int) -> float:
@@ -87,13 +90,14 @@ def main() -> int:
     parser.add_argument("--true", type=int, default=500, help="pairs with one")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--metric", default="squared", help="squared, inverted, local, gradients or auto")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", help="also write every pair's result here")
     arguments = parser.parse_args()
     everything = [
         task
         for sort, count in (("false", arguments.false), ("true", arguments.true))
-        for task in tasks(arguments.half, sort, count, arguments.size, arguments.first)
+        for task in tasks(arguments.half, sort, count, arguments.size, arguments.first, arguments.metric)
     ]
     with ProcessPoolExecutor(arguments.jobs) as pool:
         records = list(pool.map(outcome, everything, chunksize=4))

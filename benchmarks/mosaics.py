@@ -23,7 +23,7 @@ from timing import print_machine, print_table
 from truth_scenes import cells, grains, night, normalised, raster_of, stars
 
 from mslsq.alignment import Alignment, align
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.mosaics import Mosaic, cut, ring
 

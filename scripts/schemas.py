@@ -15,6 +15,7 @@ class AlignmentOptions:
     """What `mslsq.alignment.align` is called with."""
 
     model: str = MISSING
+    metric: str = MISSING
     value: str = MISSING
     levels: int | str = MISSING
     loss: str | None = MISSING

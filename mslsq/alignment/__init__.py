@@ -1,6 +1,6 @@
 """Alignment of overlapping maps: warps, gains and biases by multi-scale least squares."""
 
-from mslsq.alignment import learned, mosaics, synthetic
+from mslsq.alignment import learned, metrics, mosaics, synthetic
 from mslsq.alignment.align import align
 from mslsq.alignment.joint import Link, LinkStatus
 from mslsq.alignment.kinds import RasterError
@@ -28,6 +28,7 @@ __all__ = [
     "depth_views",
     "depths_in_view",
     "learned",
+    "metrics",
     "mosaics",
     "room",
     "scale_fields",

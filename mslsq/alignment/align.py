@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mslsq.alignment.choosing import Choice, place_by_edges
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.joint import place_jointly
 from mslsq.alignment.linking import Linker
-from mslsq.alignment.options import AlignmentOptionError, checked_options
+from mslsq.alignment.metrics import Metric, SquaredDifference
+from mslsq.alignment.options import AUTO, AlignmentOptionError, checked_options
 from mslsq.alignment.prepared import prepare
 from mslsq.alignment.previous import check_previous
 from mslsq.alignment.result import Alignment, Stage
@@ -34,6 +36,7 @@ def align(
     max_steps: int = 100,
     progress: Callable[[Stage], None] | None = None,
     joint: bool | str = "auto",
+    metric: str | Metric = "squared",
     previous: Alignment | None = None,
 ) -> Alignment:
     """Place overlapping rasters on a reference: warp, gain and bias jointly, coarse to fine, with masks.
@@ -68,7 +71,12 @@ def align(
         joint: place all maps together (`mslsq.alignment.joint`): links between all pairs that overlap, of which loops
             must close, then one solve for all warps, gains and biases from the pixels of all overlaps. False: each map
             is placed on the reference or on the first map placed already that accepts it. "auto": together where three
-            maps or more can be used.
+            maps or more can be used, and values are compared.
+        metric: what maps are compared by (`mslsq.alignment.metrics`), a name or an object. "squared": values, with
+            `value` between them; "inverted": values, with a negative gain; "local": values relative to what is around
+            them, where light or gamma differ; "gradients": the strength of edges, for negatives and other modalities.
+            "auto": values, and edges for what they leave out or where their residuals vary slowly; the reason says
+            which and why.
         previous: the result for the first of these maps, with the same model and reference. Maps that it placed stay
             where they are, to the bit; the others, new ones and those that were left out, are placed on them, with
             standard errors that take theirs in. This takes the time of the new maps alone.
@@ -105,6 +113,7 @@ def align(
         min_lead,
         prefilter,
         max_steps,
+        metric,
     )
     prepared, states, reasons = prepare(maps, masks)
     if previous is not None:
@@ -115,10 +124,17 @@ def align(
         draft.keep(previous)
     linker = Linker(prepared, options, levels, progress)
     starts, links = init if isinstance(init, Tensor) else None, []
-    together = len(draft.known) + len(draft.waiting) > 2 if joint == "auto" else bool(joint)
+    squared = options.metric == SquaredDifference()
+    if joint is True and not squared:
+        raise AlignmentOptionError(
+            f"align: joint=True compares values; metric={options.metric.name!r} needs joint=False, or 'auto'."
+        )
+    together = squared and (len(draft.known) + len(draft.waiting) > 2 if joint == "auto" else bool(joint))
     if states[reference].ok and draft.waiting and together:
         links = place_jointly(linker, draft, starts)
     elif states[reference].ok:
-        place_by_tree(linker, draft, starts)
+        place_by_tree(linker.link if metric != AUTO else Choice(linker).first, draft, starts)
+    if states[reference].ok and metric == AUTO:
+        place_by_edges(Choice(linker), draft, starts)
     links = links if previous is None else [*previous.links, *links]
     return draft.finished(stages=linker.stages, links=links)

@@ -89,6 +89,11 @@ class Placed:
     stages: list[Stage]
     reason: str
 
+    @property
+    def estimate(self) -> Estimate:
+        """The warp and the values, as a solve has them."""
+        return Estimate(self.warp, self.value, "placed")
+
 
 NAN = float("nan")
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment.grids import inside, pixel_grid
-from mslsq.alignment.metrics import corners, project
+from mslsq.alignment.measures import corners, project
 from mslsq.alignment.pyramid import fill
 from mslsq.alignment.sampling import sample_at, spline_coefficients
 

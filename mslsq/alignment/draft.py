@@ -15,6 +15,7 @@ class Draft:
 
     def __init__(self, states: list[MapStatus], reasons: list[str], reference: int, model: str, like: Tensor):
         self.states, self.reasons, self.reference, self.model = states, reasons, reference, model
+        self.metrics = [""] * len(states)
         self.entries = empty(len(states), reference, model, MODELS[model].tangent_dim, like)
         self.known = [reference]
         if states[reference].ok:
@@ -32,6 +33,7 @@ class Draft:
         for index in previous.aligned:
             for name, entry in self.entries.items():
                 entry[index] = getattr(previous, name)[index]
+            self.metrics[index] = previous.metrics[index]
             self.says(index, MapStatus(int(previous.status[index])), previous.reasons[index])
         self.known = previous.aligned
 
@@ -48,9 +50,9 @@ class Draft:
         entries["gain"][index], entries["bias"][index] = gain, bias
         entries["covariance"][index], entries["corner_sigma"][index] = covariance, sigma
 
-    def believe(self, index: int, parent: int, link: Placed, remark: str = "") -> None:
-        """Why a map's place is believed: its link to another map. A `remark` ends its reason."""
-        entries = self.entries
+    def believe(self, index: int, parent: int, link: Placed, remark: str = "", metric: str = "squared") -> None:
+        """Why a map's place is believed: its link to another map, by a metric. A `remark` ends its reason."""
+        entries, self.metrics[index] = self.entries, metric
         entries["ncc"][index], entries["detail"][index], entries["overlap"][index] = link.ncc, link.detail, link.overlap
         entries["lead"][index], entries["parent"][index] = link.lead, parent
         through = "" if parent == self.reference else f" Placed through map {parent}."
@@ -72,5 +74,6 @@ class Draft:
             reference=self.reference,
             model=self.model,
             reasons=self.reasons,
+            metrics=self.metrics,
             **described,
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mslsq.alignment import passes, starts
 from mslsq.alignment.grids import inside, pixel_grid
-from mslsq.alignment.metrics import masked_ncc, ncc_and_detail, project
+from mslsq.alignment.measures import masked_ncc, ncc_and_detail, project
 from mslsq.alignment.models import Frame
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.sampling import sample_at

@@ -1,17 +1,23 @@
 """One map placed on another, in the maps' own pixels and values: `pairwise.place` for maps that are prepared."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.alignment.estimate import PairLevel
+from mslsq.alignment.evenness import correlated_pixels
+from mslsq.alignment.metrics import Metric, SquaredDifference
 from mslsq.alignment.models import Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.pairwise import Placed, place
 from mslsq.alignment.prepared import Prepared
 from mslsq.alignment.pyramid import Level, depth
 from mslsq.alignment.result import Stage
+
+SQUARED = SquaredDifference()
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,8 @@ class Linked:
     bias: Float[Tensor, ""]
     spread: float
     """Of the fixed map's values: residuals of solves are in units of it."""
+    metric: str = "squared"
+    """The name of what they were compared by."""
 
 
 @dataclass(frozen=True)
@@ -52,27 +60,79 @@ class Linker:
 
     def units(self, fixed: int, moving: int) -> tuple[tuple[float, float], tuple[float, float]]:
         """(mean, spread) that each is standardised by: both alike where gain or bias is held, each by its own where it
-        is free."""
-        one, other, value = self.map(fixed), self.map(moving), self.options.value
-        spread = other.spread if value in ("gain", "gain_bias") else one.spread
+        is free, with the sign of the metric's gain."""
+        one, other, value = self.map(fixed), self.map(moving), self.comparison.value
+        spread = other.spread * self.options.metric.sign if value in ("gain", "gain_bias") else one.spread
         mean = {"gain_bias": other.mean, "bias": other.mean, "gain": 0.0, "none": one.mean}[value]
         return (0.0 if value == "gain" else one.mean, one.spread), (mean, spread)
 
     def pyramid(self, index: int, count: int, units: tuple[float, float]) -> list[Level]:
         """The levels of one map in these units."""
-        return self.map(index).pyramid(count, *units, self.options.prefilter)
+        return self.map(index).pyramid(count, *units, self.options.prefilter, self.options.metric)
+
+    @property
+    def comparison(self) -> Options:
+        """The options of the solves: gain and bias of what is no value are always free."""
+        return self.options if self.options.metric.values else replace(self.options, value="gain_bias")
+
+    def by(self, metric: Metric) -> "Linker":
+        """The same maps, compared by another metric."""
+        return replace(self, options=replace(self.options, metric=metric))
+
+    def count(self, fixed: int, moving: int) -> int:
+        """How many levels the two have in common."""
+        short = min(*self.map(fixed).mask.shape, *self.map(moving).mask.shape)
+        return depth(short, short) if self.levels == "auto" else int(self.levels)
 
     def link(self, fixed: int, moving: int, initial: Tensor | None = None, trusted: bool = False) -> Linked:
         """Place one map on another; `initial`, from pixels of the one to those of the other, replaces the search. Where
         it is `trusted`, other maps having said so, no other place is compared with it."""
-        short = min(*self.map(fixed).mask.shape, *self.map(moving).mask.shape)
-        count = depth(short, short) if self.levels == "auto" else int(self.levels)
-        frame = self.frame(fixed)
+        count, frame = self.count(fixed, moving), self.frame(fixed)
         of_fixed, of_moving = self.units(fixed, moving)
         pyramids = self.pyramid(fixed, count, of_fixed), self.pyramid(moving, count, of_moving)
-        options = replace(self.options, init="given") if trusted else self.options
+        options = replace(self.comparison, init="given") if trusted else self.comparison
         placed = place(*pyramids, frame, options, moving, initial, self.progress)
         self.stages.extend(placed.stages)
-        gain = of_fixed[1] * placed.value[0].exp() / of_moving[1]
-        bias = of_fixed[0] + of_fixed[1] * placed.value[1] - gain * of_moving[0]
-        return Linked(fixed, moving, placed, frame.to_pixels(placed.warp), gain, bias, of_fixed[1])
+        if self.options.metric.values:
+            gain = of_fixed[1] * placed.value[0].exp() / of_moving[1]
+            bias = of_fixed[0] + of_fixed[1] * placed.value[1] - gain * of_moving[0]
+        else:
+            gain, bias = self.values_between(fixed, moving, placed.warp)
+            placed = self.widened(fixed, moving, placed)
+        metric = self.options.metric.name
+        return Linked(fixed, moving, placed, frame.to_pixels(placed.warp), gain, bias, of_fixed[1], metric)
+
+    def finest(self, fixed: int, moving: int) -> PairLevel:
+        """The finest level of the two, as the metric sees it."""
+        units = self.units(fixed, moving)
+        one, other = (self.pyramid(index, 1, of)[0] for index, of in zip((fixed, moving), units, strict=True))
+        return PairLevel.of(one, other, self.frame(fixed), 0)
+
+    def widened(self, fixed: int, moving: int, placed: Placed) -> Placed:
+        """With standard errors for residuals that are correlated farther than the prefilter makes them: what a metric
+        makes of two modalities differs by more than noise."""
+        if not placed.status.ok:
+            return placed
+        white = max(1.0, 4 * math.pi * self.options.prefilter**2)
+        factor = max(correlated_pixels(self.finest(fixed, moving), placed.estimate) / white, 1.0)
+        sigma = placed.corner_sigma * factor**0.5
+        return replace(placed, covariance=placed.covariance * factor, corner_sigma=sigma)
+
+    def values_between(self, fixed: int, moving: int, warp: Float[Tensor, "3 3"]) -> tuple[Tensor, Tensor]:
+        """Gain and bias (where they are free) that give both maps the same mean and spread where they overlap; the
+        gain has the sign of their correlation there."""
+        one, other = (
+            self.map(index).pyramid(1, 0.0, 1.0, self.options.prefilter, SQUARED)[0] for index in (fixed, moving)
+        )
+        level = PairLevel.of(one, other, self.frame(fixed), 0)
+        sampled, valid = level.look(warp)
+        x, y = sampled[valid].reshape(-1), level.target[valid].reshape(-1)
+        gain, bias = x.new_ones(()), x.new_zeros(())
+        free_gain, free_bias = self.options.freedom
+        if free_gain and len(x) > 1:
+            product = (x - x.mean()) @ (y - y.mean()) if free_bias else x @ y
+            spreads = (y.std() / x.std()) if free_bias else (y.norm() / x.norm())
+            gain = spreads.nan_to_num(1.0, 1.0, 1.0) * (-1.0 if product < 0 else 1.0)
+        if free_bias and len(x):
+            bias = y.mean() - gain * x.mean()
+        return gain, bias

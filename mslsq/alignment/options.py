@@ -6,12 +6,16 @@ from typing import Any
 
 from torch import Tensor
 
+from mslsq.alignment.metrics import METRICS, Metric
 from mslsq.alignment.models import MODELS
 from mslsq.alignment.objective import LOSSES
-from mslsq.validation import integer, number, one_of
+from mslsq.validation import instance_of, integer, number, one_of
 
 VALUES = ("gain_bias", "gain", "bias", "none")
 INITS = ("auto", "search", "phase", "identity")
+
+AUTO = "auto"
+"""Of metrics: `mslsq.alignment.choosing`."""
 
 
 class AlignmentOptionError(ValueError):
@@ -32,6 +36,7 @@ class Options:
     min_lead: float = 1.3
     prefilter: float = 1.0
     max_steps: int = 100
+    metric: Metric = METRICS["squared"]
 
     @property
     def freedom(self) -> tuple[bool, bool]:
@@ -59,6 +64,7 @@ def checked_options(
     min_lead: float,
     prefilter: float,
     max_steps: int,
+    metric: str | Metric,
 ) -> Options:
     """Every option checked, or an error that says what was given and what makes sense."""
 
@@ -89,4 +95,19 @@ def checked_options(
     number("align: min_lead", min_lead, least=0.0, most=10.0, error=AlignmentOptionError)
     number("align: prefilter", prefilter, least=0.0, most=10.0, error=AlignmentOptionError)
     integer("align: max_steps", max_steps, 1, 1000, error=AlignmentOptionError)
-    return Options(model, value, loss, init, min_overlap, min_ncc, min_detail, min_lead, prefilter, max_steps)
+    figures = min_overlap, min_ncc, min_detail, min_lead, prefilter, max_steps
+    return Options(model, value, loss, init, *figures, checked_metric(metric, value))
+
+
+def checked_metric(metric: str | Metric, value: str) -> Metric:
+    """The metric of a name, or the object itself; of "auto" the first that is tried."""
+    if isinstance(metric, str):
+        one_of("align: metric", metric, [AUTO, *METRICS], AlignmentOptionError)
+        metric = METRICS["squared" if metric == AUTO else metric]
+    names = f"There are {', '.join(map(repr, [AUTO, *METRICS]))} by name."
+    instance_of("align: metric", metric, Metric, names, AlignmentOptionError)
+    if metric.sign < 0 and value not in ("gain", "gain_bias"):
+        raise AlignmentOptionError(
+            f"align: metric {metric.name!r} needs a gain, which value={value!r} holds at 1; value='gain_bias' does not."
+        )
+    return metric

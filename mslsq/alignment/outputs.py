@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mslsq.alignment import report
 from mslsq.alignment.canvas import Canvas, blend, canvas_around, resample, shifted_georeference
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 from mslsq.alignment.output_names import FOLDER, MapFiles, mosaic_names, output_names
 from mslsq.alignment.rasters import Kind, writable, write_raster
 from mslsq.alignment.result import CONVENTION, Alignment, MapStatus
@@ -50,6 +50,7 @@ def describe(item: Aligned) -> list[dict[str, Any]]:
             "reference": scene.names[result.reference],
             "placed_on": scene.names[int(result.parent[i])] if int(result.parent[i]) >= 0 else None,
             "matrix": result.transforms[i].tolist() if status.ok else None,
+            "metric": result.metrics[i] or None,
             "gain": _number(result.gain[i]),
             "bias": _number(result.bias[i]),
             "ncc": _number(result.ncc[i]),

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.alignment.metrics import METRICS, Metric
 from mslsq.alignment.pyramid import Level, build
 from mslsq.alignment.result import MapStatus
 
@@ -28,12 +29,17 @@ class Prepared:
         self.mean, self.spread = mean_and_spread
         self._pyramids: dict[Any, list[Level]] = {}
 
-    def pyramid(self, levels: int, mean: float, spread: float, prefilter: float) -> list[Level]:
-        """The first levels; the deepest pyramid that was asked for is kept, for each standardisation."""
+    def pyramid(
+        self, levels: int, mean: float, spread: float, prefilter: float, metric: Metric = METRICS["squared"]
+    ) -> list[Level]:
+        """The first levels, as a metric sees them; the deepest pyramid that was asked for is kept, for each
+        standardisation."""
         key = (mean, spread, prefilter)
         if len(self._pyramids.get(key, ())) < levels:
             self._pyramids[key] = build((self.values - mean) / spread, self.mask, levels, prefilter)
-        return self._pyramids[key][:levels]
+        plain, seen = self._pyramids[key], self._pyramids.setdefault((key, metric), [])
+        seen.extend(metric.level(level) for level in plain[len(seen) : levels])
+        return seen[:levels]
 
 
 def prepare(maps: Sequence[Any], masks: Sequence[Any] | None) -> tuple[list[Any], list[MapStatus], list[str]]:

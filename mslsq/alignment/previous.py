@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from mslsq.alignment.metrics import SquaredDifference
 from mslsq.alignment.options import AlignmentOptionError, Options
 from mslsq.alignment.result import Alignment, MapStatus
 from mslsq.validation import instance_of
@@ -26,7 +27,17 @@ def check_previous(
     ]:
         if before != now:
             raise AlignmentOptionError(f"align: previous has {name}={before!r}, not {now!r}; give the same.")
+    by_values = SquaredDifference()
+    if options.metric != by_values:
+        raise AlignmentOptionError(
+            f"align: maps are added to previous by their values, not by metric={options.metric.name!r}."
+        )
     for index in previous.aligned:
+        if previous.metrics[index] not in ("", by_values.name):
+            raise AlignmentOptionError(
+                f"align: previous placed map {index} by {previous.metrics[index]!r}, and maps are added by values; "
+                "align all of them again."
+            )
         if not states[index].ok:
             raise AlignmentOptionError(
                 f"align: previous placed map {index}, which cannot be used now: {states[index].sentence}"

@@ -48,6 +48,10 @@ class Level:
         """Height and width."""
         return self.raster.shape[-2], self.raster.shape[-1]
 
+    def with_raster(self, raster: Float[Tensor, "channels height width"]) -> "Level":
+        """The same mask and factor with other values."""
+        return Level(raster, self.mask, self.factor)
+
 
 def gaussian_kernel(sigma: float, like: Tensor) -> Float[Tensor, " taps"]:
     """A sampled Gaussian, cut at 4 sigma (6e-5 of its mass), normalised."""

@@ -120,6 +120,8 @@ class Alignment:
     links: list[Any] = field(repr=False, default_factory=list)
     """Of maps that were placed jointly: each pair that was tried (`mslsq.alignment.joint.Link`), and what became of
     it."""
+    metrics: list[str] = field(default_factory=list)
+    """By name, the metric that each map was placed by; empty for the reference and for maps that were left out."""
 
     @property
     def aligned(self) -> list[int]:

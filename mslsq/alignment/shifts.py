@@ -12,7 +12,7 @@ from scipy.fft import next_fast_len
 from torch import Tensor
 
 from mslsq.alignment.grids import inside, pixel_grid, similarity_about, translation
-from mslsq.alignment.metrics import project
+from mslsq.alignment.measures import project
 from mslsq.alignment.pyramid import Level, masked_blur
 
 BAND_SIGMA = 4.0

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment.grids import inside, pixel_grid, translation
-from mslsq.alignment.metrics import masked_ncc, project
+from mslsq.alignment.measures import masked_ncc, project
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.sampling import mirror, sample_at
 from mslsq.alignment.shifts import correlate_turned, whitened

@@ -1,22 +1,37 @@
 """Maps placed one by one: on the reference, or on the first map already placed that accepts them."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
 from mslsq.alignment.draft import Draft
-from mslsq.alignment.linking import Linked, Linker
+from mslsq.alignment.linking import Linked
+from mslsq.alignment.pairwise import Placed
 from mslsq.alignment.result import MapStatus
 
+Link = Callable[[int, int, Tensor | None], Linked]
+"""Places one map (the second) on another, from a start or a search."""
 
-def place_by_tree(linker: Linker, draft: Draft, starts: Tensor | None) -> None:
-    """Fill the draft, best links first. Every map's covariance is that of its own link only."""
+
+def place_by_tree(link_of: Link, draft: Draft, starts: Tensor | None) -> None:
+    """Fill the draft from the reference on. Every map's covariance is that of its own link only."""
+    for i, best in grow(link_of, draft, starts, draft.waiting, [draft.reference]).items():
+        draft.says(i, best.status, best.reason)
+
+
+def grow(
+    link_of: Link, draft: Draft, starts: Tensor | None, waiting: Sequence[int], placed: Sequence[int]
+) -> dict[int, Placed]:
+    """Place the maps that wait on those that are placed, or on each other, best links first. Returns, of the maps that
+    still wait, the best that was tried."""
     tried: dict[int, list[Linked]] = {}
-    waiting, frontier, out = draft.waiting, [draft.reference], draft.entries
+    waiting, frontier, out = list(waiting), list(placed), draft.entries
     while frontier and waiting:
         parent = frontier.pop(0)
         reached = []
         for i in waiting:
-            link = linker.link(parent, i, initial_of(starts, i, out["transforms"][parent]))
+            link = link_of(parent, i, initial_of(starts, i, out["transforms"][parent]))
             tried.setdefault(i, []).append(link)
             if not link.placed.status.ok:
                 continue
@@ -28,13 +43,16 @@ def place_by_tree(linker: Linker, draft: Draft, starts: Tensor | None) -> None:
                 link.placed.covariance,
                 link.placed.corner_sigma,
             )
-            draft.believe(i, parent, link.placed)
+            draft.believe(i, parent, link.placed, metric=link.metric)
             reached.append(i)
         waiting = [i for i in waiting if i not in reached]
         frontier += sorted(reached, key=lambda i: -float(out["ncc"][i] * out["overlap"][i]))
-    for i in waiting:
-        best = max((link.placed for link in tried[i]), key=lambda p: (p.status == MapStatus.LOW_CORRELATION, p.ncc))
-        draft.says(i, best.status, best.reason)
+    return {i: max((link.placed for link in tried[i]), key=_promise) for i in waiting}
+
+
+def _promise(placed: Placed) -> tuple[bool, float]:
+    """Of refused placements, the one that says most has the most."""
+    return placed.status == MapStatus.LOW_CORRELATION, placed.ncc
 
 
 def initial_of(starts: Tensor | None, index: int, parent: Tensor) -> Tensor | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 import mslsq
 from mslsq.alignment import align
 from mslsq.alignment.learned import TEST, TRAIN, LearnedAligner, PairBatch, PairSource, corner_errors, training_loss
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 from mslsq.validation import one_of
 from training import pictures
 from training.loop import Schedule

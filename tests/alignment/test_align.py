@@ -8,7 +8,7 @@ import scipy.ndimage
 import torch
 
 from mslsq.alignment import AlignmentOptionError, MapStatus, align, grids, synthetic
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 
 EYE = torch.eye(3, dtype=torch.float64)
 place = functools.partial(align, model="translation")

@@ -4,7 +4,7 @@ import torch
 
 from mslsq.alignment import canvas as room
 from mslsq.alignment.canvas import Canvas
-from mslsq.alignment.metrics import project
+from mslsq.alignment.measures import project
 
 
 def shift(x, y):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.alignment import align, candidates, estimate, grids, metrics, models, passes, pyramid, refine, sampling
+from mslsq.alignment import align, candidates, estimate, grids, measures, models, passes, pyramid, refine, sampling
 from mslsq.alignment.descent import Between, descend, step_matrix
 from mslsq.alignment.estimate import Estimate, PairLevel
-from mslsq.alignment.metrics import corner_error, project
+from mslsq.alignment.measures import corner_error, project
 from mslsq.alignment.objective import LOSSES, Photometric
 from mslsq.alignment.synthetic import make_pair
 from mslsq.kernels import available
@@ -227,7 +227,7 @@ def in_pytorch(monkeypatch):
     """A switch that takes the kernels away from the alignment."""
 
     def switch():
-        for module in (sampling, pyramid, metrics):
+        for module in (sampling, pyramid, measures):
             monkeypatch.setattr(module, "may_read", lambda *_: False)
         for module in (passes, estimate):
             monkeypatch.setattr(module, "run_on", lambda _: False)
@@ -267,9 +267,9 @@ def test_convolutions_and_spline_filters_are_those_of_pytorch(shape, border, in_
 def test_correlations_of_rasters_and_of_their_detail_are_those_of_pytorch(in_pytorch):
     a, b = 40 + scenery(2), scenery(2) + scenery(2, seed=5)  # a mean far from zero must not cost digits
     mask = torch.rand(37, 70, generator=torch.Generator().manual_seed(6)) > 0.2
-    found = metrics.ncc_and_detail(a, b, mask, 3.0)
+    found = measures.ncc_and_detail(a, b, mask, 3.0)
     in_pytorch()
-    assert found == pytest.approx(metrics.ncc_and_detail(a, b, mask, 3.0), abs=1e-12)
+    assert found == pytest.approx(measures.ncc_and_detail(a, b, mask, 3.0), abs=1e-12)
 
 
 def test_derivatives_of_a_blur_do_not_go_through_the_kernel():
@@ -335,7 +335,7 @@ def test_the_last_solve_uses_all_pixels(monkeypatch):
 PASSES = """
 import numpy as np
 import torch
-from mslsq.alignment import align, metrics, models, passes, pyramid, sampling
+from mslsq.alignment import align, measures, models, passes, pyramid, sampling
 from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.synthetic import make_pair
 
@@ -350,7 +350,7 @@ for dtype in (torch.float64, torch.float32):
     warp = models.Homography.identity(dtype=torch.float64).retract(step).matrix()
     values, valid = passes.seen(level, warp)
     found += [values, valid, *pyramid.masked_blur(reference, masks[0], 3.0, 2)]
-    found += [torch.tensor(metrics.ncc_and_detail(reference, reference.flip(2), masks[0], 3.0)).to(dtype)]
+    found += [torch.tensor(measures.ncc_and_detail(reference, reference.flip(2), masks[0], 3.0)).to(dtype)]
     found += [sampling.sample_at(pair[1].coefficients, (torch.rand(50, 2, generator=generator) * 90 - 20).to(dtype))]
     for loss in passes.KINDS_OF_LOSS:
         normal = passes.normal_equations(level, warp.numpy(), np.array([0.2, 0.1]), np.ones(2), valid, 8, loss, 0.8)

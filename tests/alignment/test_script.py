@@ -106,6 +106,7 @@ def test_strict_turns_a_map_left_out_into_an_exit_code(tmp_path, crops):
         (["maps=[{a},nowhere.png]"], 1, "no such file"),
         (["maps=[{folder}/*.xyz]"], 2, "no file matches"),
         (["maps=[{a},{b}]", "model=afine"], 2, "Did you mean 'affine'?"),
+        (["maps=[{a},{b}]", "metric=gradient"], 2, "Did you mean 'gradients'?"),
         (["maps=[{a},{b}]", "min_overlap=7"], 2, "min_overlap"),
         (["maps=[{a},{b}]", "levels=-3"], 2, "levels"),
         (["maps=[{a},{b}]", "reference=z.png"], 2, "none of the maps"),

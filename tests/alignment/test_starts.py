@@ -8,7 +8,7 @@ import scipy.ndimage
 import torch
 
 from mslsq.alignment import grids, pyramid, shifts, starts, synthetic
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 
 
 def level(image, mask=None, levels=1):

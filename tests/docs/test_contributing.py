@@ -284,7 +284,43 @@ assert (result.transforms[1] - pair.transform).abs().max() < 0.1
 """
 
 METRIC: Edits = {
-    "mslsq/alignment/metrics.py": [
+    "mslsq/alignment/metrics/logarithm.py": '''"""Logarithms of values."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mslsq.alignment.metrics.metric import Metric
+
+
+@dataclass(frozen=True)
+class Logarithm(Metric):
+    """log(3 + I): what a power or a factor changes least."""
+
+    name: ClassVar[str] = "logarithm"
+    words: ClassVar[str] = "the logarithms of the values"
+
+    def level(self, level):
+        return level.with_raster((level.raster + 3.0).clamp(min=0.1).log())
+''',
+    "mslsq/alignment/metrics/__init__.py": [
+        (
+            "from mslsq.alignment.metrics.metric import",
+            "from mslsq.alignment.metrics.logarithm import Logarithm\nfrom mslsq.alignment.metrics.metric import",
+        ),
+        ("NormalizedGradients())\n", "NormalizedGradients(), Logarithm())\n"),
+    ],
+}
+USES_METRIC = """
+from mslsq.alignment import align, synthetic
+
+pair = synthetic.make_pair("camera", "translation", seed=1, size=128)
+result = align([pair.reference, pair.moving], model="translation", metric="logarithm")
+assert result.metrics == ["", "logarithm"], result.message()
+assert (result.transforms[1] - pair.transform).abs().max() < 0.2
+"""
+
+FIGURE: Edits = {
+    "mslsq/alignment/measures.py": [
         (
             "def corners(",
             '''def turn_degrees(transform: Float[Tensor, "3 3"]) -> float:
@@ -305,7 +341,7 @@ def corners(''',
         ('keep = ("scene",', 'keep = ("turn_degrees", "scene",'),
     ],
 }
-USES_METRIC = """
+USES_FIGURE = """
 import json
 from pathlib import Path
 from mslsq.alignment import align
@@ -361,6 +397,7 @@ ADDITIONS = {
     "a cost": (COST, USES_COST),
     "an alignment model": (MODEL, USES_MODEL),
     "an image metric": (METRIC, USES_METRIC),
+    "a figure of an alignment": (FIGURE, USES_FIGURE),
     "a kernel": (KERNEL, USES_KERNEL),
 }
 

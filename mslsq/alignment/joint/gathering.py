@@ -11,7 +11,7 @@ from mslsq.alignment.joint.connections import components
 from mslsq.alignment.joint.links import DECISIVE, Link, LinkStatus
 from mslsq.alignment.joint.screening import Candidate, coarse_levels, predicted_overlap, screened
 from mslsq.alignment.linking import Linker
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 
 PARTNERS = 4
 """Of every map, the best on the coarse level: these pairs are placed from there. Of twelve maps around a ring a true

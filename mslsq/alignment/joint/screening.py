@@ -12,7 +12,7 @@ from mslsq.alignment import starts
 from mslsq.alignment.candidates import SEARCH_SIDE
 from mslsq.alignment.joint.links import DECISIVE
 from mslsq.alignment.linking import Linker
-from mslsq.alignment.metrics import project
+from mslsq.alignment.measures import project
 from mslsq.alignment.pyramid import Level, depth
 
 TURNS = 36

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mslsq.alignment.learned.layer import LearnedAligner
 from mslsq.alignment.learned.pairs import PairBatch
-from mslsq.alignment.metrics import corners
+from mslsq.alignment.measures import corners
 from mslsq.alignment.models import Warp
 
 NEAR = 1.5

@@ -10,7 +10,7 @@ from mslsq.alignment import AlignmentOptionError, MapStatus, align, synthetic
 from mslsq.alignment.descent import Descent
 from mslsq.alignment.joint import placing
 from mslsq.alignment.joint.state import State
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.mosaics import cut, ring
 

@@ -9,7 +9,7 @@ import torch
 
 from mslsq.alignment import AlignmentOptionError, MapStatus, align, synthetic
 from mslsq.alignment.linking import Linker
-from mslsq.alignment.metrics import corner_error
+from mslsq.alignment.measures import corner_error
 from mslsq.alignment.mosaics import cut, ring
 
 ENTRIES = ("transforms", "gain", "bias", "covariance", "ncc", "detail", "lead", "overlap", "corner_sigma", "parent")

@@ -1,0 +1,157 @@
+"""Which pairs of which kind are aligned: `metric="auto"`, values alone, and four peers, on twelve kinds.
+
+    python benchmarks/metrics.py --half claim --pairs 20        # 240 pairs with a match
+    python benchmarks/metrics.py --half claim --false 25        # 300 without: are they refused?
+
+A pair is right within 1 px (mean distance of the reference's corners); a placement farther off, or of maps without a
+match, is false if the method says that it has found one. `--half choose` is what metrics and thresholds were chosen
+on. SimpleITK and pystackreg take part where they are installed (`pip install SimpleITK pystackreg`).
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from alignment_truth import RIGHT, bound
+from metric_pairs import KINDS, MetricPair, pair, without_match
+from peers import opencv_alignment, registration
+from timing import print_table
+
+from mslsq.alignment import align
+from mslsq.alignment.measures import corner_error
+
+Found = tuple[np.ndarray, float, str]
+"""A matrix (NaN for none), its standard error in pixels, and a remark."""
+
+
+def ours(metric: str) -> Callable[[MetricPair], Found]:
+    def contestant(pair: MetricPair) -> Found:
+        maps = [torch.from_numpy(np.ascontiguousarray(raster)) for raster in (pair.reference, pair.moving)]
+        result = align(maps, model="sim2", metric=metric)
+        return result.transforms[1].numpy(), float(result.corner_sigma[1]), f"{result.metrics[1]}: {result.reasons[1]}"
+
+    return contestant
+
+
+def peer(method: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[[MetricPair], Found]:
+    return lambda pair: (method(pair.reference, pair.moving), float("nan"), "")
+
+
+def ecc(reference: np.ndarray, moving: np.ndarray) -> np.ndarray:
+    return opencv_alignment.align(registration.filled(reference), registration.filled(moving), "sim2", levels=3)
+
+
+CONTESTANTS: dict[str, Callable[[MetricPair], Found]] = {
+    "auto": ours("auto"),
+    "squared": ours("squared"),
+    "ECC": peer(ecc),
+    "SIFT + MAGSAC": peer(registration.sift_and_magsac),
+}
+if registration.available("SimpleITK"):
+    CONTESTANTS["mutual information"] = peer(registration.mutual_information)
+if registration.available("pystackreg"):
+    CONTESTANTS["TurboReg"] = peer(registration.turboreg)
+
+
+def outcome(task: tuple[str, str, str, int, int, tuple[str, ...]]) -> list[dict[str, Any]]:
+    """One pair, by all contestants in turn."""
+    sort, half, kind, number, size, names = task
+    torch.set_num_threads(1)
+    drawn = (pair if sort == "true" else without_match)(kind, half, number, size)
+    truth, records = torch.from_numpy(drawn.transform), []
+    for name in names:
+        begin = time.process_time()
+        matrix, sigma, remark = CONTESTANTS[name](drawn)
+        seconds = time.process_time() - begin
+        believed = bool(np.isfinite(matrix).all())
+        with_truth = believed and sort == "true"
+        error = corner_error(torch.from_numpy(matrix), truth, *drawn.reference.shape) if with_truth else float("inf")
+        record = {"pair": drawn.name, "kind": kind, "sort": sort, "method": name, "believed": believed}
+        records.append(record | {"error": error, "sigma": sigma, "seconds": seconds, "remark": remark})
+    return records
+
+
+def standard_error(right: int, count: int) -> float:
+    """Of a share, by Agresti and Coull: not zero where all or none are right."""
+    share = (right + 2) / (count + 4)
+    return (share * (1 - share) / (count + 4)) ** 0.5
+
+
+def print_true(records: list[dict[str, Any]], names: list[str]) -> None:
+    """Per kind and method: right within 1 px, placed elsewhere, the median error of what was right."""
+    rows, behind = [], []
+    for kind in [*KINDS, None]:
+        cells, shares = [], {}
+        for name in names:
+            mine = [r for r in records if r["method"] == name and kind in (r["kind"], None)]
+            errors = np.array([r["error"] for r in mine])
+            right = int((errors < RIGHT).sum())
+            wrong = sum(r["believed"] for r in mine) - right
+            median = np.median(errors[errors < RIGHT]) if right else np.nan
+            shares[name] = right / max(len(mine), 1)
+            cells.append(f"{shares[name]:.0%}, {wrong}, {median:.3f}")
+            if name == "auto":
+                error = standard_error(right, len(mine))
+        best = max((share for name, share in shares.items() if name != "squared"), default=0.0)
+        if kind is not None and "auto" in shares and shares["auto"] < best - error:
+            behind.append(kind)
+        rows.append((kind or "all", len(mine), *cells))
+    print_table(
+        "Right within 1 px, placed elsewhere (pairs), median px of the right ones", ("kind", "pairs", *names), rows
+    )
+    print(f"\nMore than a standard error behind the best peer: {', '.join(behind) or 'none'}.")
+    seconds = {name: np.median([r["seconds"] for r in records if r["method"] == name]) for name in names}
+    print("Processor time, median s per pair: " + ", ".join(f"{name} {value:.2f}" for name, value in seconds.items()))
+
+
+def print_false(records: list[dict[str, Any]], names: list[str]) -> None:
+    """Per kind and method: placements of maps without a match that are believed."""
+    rows = []
+    for kind in [*KINDS, None]:
+        mine = [[r for r in records if r["method"] == name and kind in (r["kind"], None)] for name in names]
+        counts = [sum(r["believed"] for r in group) for group in mine]
+        rows.append((kind or "all", len(mine[0]), *counts, f"{bound(counts[0], len(mine[0])):.2%}"))
+    header = ("kind", "pairs", *names, f"rate of {names[0]} below (95 %)")
+    print_table("Pairs without a match: how many are believed", header, rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--half", choices=("choose", "claim"), default="claim")
+    parser.add_argument("--pairs", type=int, default=0, help="of every kind, with a match")
+    parser.add_argument("--false", type=int, default=0, help="of every kind, without one")
+    parser.add_argument("--first", type=int, default=0, help="the first number")
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--methods", nargs="*", default=None, choices=list(CONTESTANTS))
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--json", help="also write every outcome here")
+    arguments = parser.parse_args()
+    records: list[dict[str, Any]] = []
+    for sort, count in (("true", arguments.pairs), ("false", arguments.false)):
+        names = arguments.methods or (list(CONTESTANTS) if sort == "true" else ["auto"])
+        tasks = [
+            (sort, arguments.half, kind, arguments.first + number, arguments.size, tuple(names))
+            for number in range(count)
+            for kind in arguments.kinds
+        ]
+        with ProcessPoolExecutor(arguments.jobs) as pool:
+            for found in pool.map(outcome, tasks):
+                records += found
+                if arguments.json:
+                    with open(arguments.json, "a", encoding="utf-8") as file:
+                        file.writelines(json.dumps(record) + "\n" for record in found)
+        if count:
+            mine = [record for record in records if record["sort"] == sort]
+            (print_true if sort == "true" else print_false)(mine, names)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

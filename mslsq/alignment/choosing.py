@@ -1,0 +1,109 @@
+"""`metric="auto"`: which metric a pair is placed by, and why.
+
+Values are asked first, and most pairs are done with that. Where they are refused (a negative, another modality, a lamp
+that moved) the pair is searched for by the strength of edges, under the same tests of evidence. Where that is believed,
+values are asked once more from there, as they are and inverted: they are more accurate where they hold. And where
+values were believed but leave residuals that vary slowly over the map, light or a curve is between them, which biases
+the place by a pixel: then edges are asked from there.
+"""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from mslsq.alignment.draft import Draft
+from mslsq.alignment.evenness import unevenness
+from mslsq.alignment.linking import Linked, Linker
+from mslsq.alignment.measures import corner_error
+from mslsq.alignment.metrics import Metric, NormalizedGradients, SquaredDifference
+from mslsq.alignment.result import MapStatus
+from mslsq.alignment.tree import grow
+
+EDGES = NormalizedGradients()
+
+UNEVEN = 0.2
+"""Share of the residuals' energy that the means of the blocks hold, at which values are doubted. It was 0.04 to 0.09
+where a gain and a bias are all that is between two maps, 0.2 to 0.8 under a gamma, 0.6 to 0.9 under a lamp (the half
+"choose" of `benchmarks/metric_pairs.py`)."""
+
+NEAR = 0.04
+"""Of the reference's longer side: how far two metrics may put the corners apart and still mean one place."""
+
+CONTRADICTED = 3.0
+"""Standard errors: values that are doubted and put the corners farther than this from where edges do, which are not
+sure, are not believed. (They were 1.3 and 2.7 px off, 5 and 10 standard errors.)"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The maps, compared by values, and what else is tried."""
+
+    linker: Linker
+
+    def first(self, fixed: int, moving: int, initial: Tensor | None = None) -> Linked:
+        """By values; by edges from there, where values leave residuals that vary slowly."""
+        by_values = self.linker.link(fixed, moving, initial)
+        if not by_values.placed.status.ok:
+            return by_values
+        share = self.unevenness(by_values)
+        if share < UNEVEN:
+            return by_values
+        doubt = f"values leave residuals of which {share:.0%} vary slowly over the map, as light does"
+        by_edges, apart = self._again(by_values, EDGES)
+        if by_edges.placed.status.ok and apart <= NEAR * self._side(fixed):
+            return explained(by_edges, f" By {EDGES.words}: {doubt}.")
+        if apart <= CONTRADICTED * by_values.placed.corner_sigma:
+            return by_values
+        status = MapStatus.LOW_CORRELATION
+        reason = f"{status.sentence} ({doubt[0].upper()}{doubt[1:]}, and {EDGES.words} puts it {apart:.1f} px away.)"
+        return replace(by_values, placed=replace(by_values.placed, status=status, reason=reason))
+
+    def second(self, fixed: int, moving: int, initial: Tensor | None = None) -> Linked:
+        """By edges, for a pair whose values were refused; and by values from there, where they hold."""
+        by_edges = self.linker.by(EDGES).link(fixed, moving, initial)
+        if not by_edges.placed.status.ok:
+            return by_edges
+        found = f" Found by {EDGES.words}, as values were refused"
+        for metric in (SquaredDifference(inverted=True), SquaredDifference()):
+            if metric.sign < 0 and not self.linker.options.freedom[0]:
+                continue
+            by_values, apart = self._again(by_edges, metric)
+            near = by_values.placed.status.ok and apart <= NEAR * self._side(fixed)
+            if near and self.unevenness(by_values) < UNEVEN:
+                return explained(by_values, f"{found}; then by {metric.words}.")
+        return explained(by_edges, f"{found}.")
+
+    def _side(self, fixed: int) -> int:
+        return max(self.linker.map(fixed).mask.shape)
+
+    def _again(self, linked: Linked, metric: Metric) -> tuple[Linked, float]:
+        """Another metric, asked from the place that one has found; and how far it moves the corners."""
+        pair = linked.fixed, linked.moving
+        again = self.linker.by(metric).link(*pair, linked.transform, trusted=True)
+        # How far a place stands out from others was asked of the first metric.
+        placed = replace(again.placed, lead=linked.placed.lead)
+        apart = corner_error(again.transform, linked.transform, *self.linker.map(linked.fixed).mask.shape)
+        return replace(again, placed=placed), apart
+
+    def unevenness(self, linked: Linked) -> float:
+        """Which share of the energy of a placement's residuals in values the means of blocks hold."""
+        by_values = self.linker.by(SquaredDifference(linked.metric == "inverted"))
+        return unevenness(by_values.finest(linked.fixed, linked.moving), linked.placed.estimate)
+
+
+def explained(linked: Linked, why: str) -> Linked:
+    """The same with more to its reason."""
+    return replace(linked, placed=replace(linked.placed, reason=linked.placed.reason + why))
+
+
+OPEN = (MapStatus.LOW_CORRELATION, MapStatus.NO_OVERLAP, MapStatus.NOT_CONVERGED)
+"""What another metric may find a place for. A map that fits in several places, or that the others contradict, stays
+out."""
+
+
+def place_by_edges(choice: Choice, draft: Draft, starts: Tensor | None) -> None:
+    """Ask again about the maps that were left out, on all that are placed."""
+    waiting = [index for index, state in enumerate(draft.states) if state in OPEN]
+    placed = [draft.reference, *(i for i, state in enumerate(draft.states) if state == MapStatus.ALIGNED)]
+    for index, best in grow(choice.second, draft, starts, waiting, placed).items():
+        draft.reasons[index] += f" By {EDGES.words}, no better: {best.reason}"

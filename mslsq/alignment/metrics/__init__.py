@@ -1,0 +1,14 @@
+"""What two maps are compared by: one file each. `align(metric=...)` takes a name or one of these objects."""
+
+from mslsq.alignment.metrics.gradients import NormalizedGradients
+from mslsq.alignment.metrics.local import LocalCorrelation
+from mslsq.alignment.metrics.metric import Metric
+from mslsq.alignment.metrics.squared import SquaredDifference
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (SquaredDifference(), SquaredDifference(inverted=True), LocalCorrelation(), NormalizedGradients())
+}
+"""By name, with their defaults."""
+
+__all__ = ["METRICS", "LocalCorrelation", "Metric", "NormalizedGradients", "SquaredDifference"]
