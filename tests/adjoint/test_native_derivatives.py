@@ -125,7 +125,15 @@ def difference(function: Callable[[Tensor], Tensor], at: Tensor, along: Tensor, 
     return (8 * pairs[0] - pairs[1]) / (12 * h)
 
 
-@pytest.mark.parametrize("manifold", [mslsq.SO2, mslsq.SE2, mslsq.SO3, mslsq.SE3, mslsq.Sim3, mslsq.UnitVector])
+@pytest.mark.parametrize(
+    "manifold",
+    [
+        mslsq.SO2,
+        mslsq.SO3,
+        mslsq.SE3,
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in (mslsq.SE2, mslsq.Sim3, mslsq.UnitVector)),
+    ],
+)
 def test_the_gradient_in_measurements_weights_and_scale_equals_differences(manifold, made):
     if manifold is mslsq.UnitVector:
         problem, start, inputs = unit_vectors()

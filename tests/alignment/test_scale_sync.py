@@ -279,6 +279,7 @@ def test_the_experiment_runs_from_the_command_line(tmp_path):
     assert {"scales.npz", "scales.png", "metrics.json"} <= {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.slow
 def test_views_from_a_file_become_fields(tmp_path):
     scene = room(views=3, size=(24, 32), amplitude=0.02)
     file = tmp_path / "views.npz"

@@ -160,6 +160,7 @@ def test_a_misspelt_option_or_experiment_is_refused_by_name(option, says):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_it_runs_from_any_directory(tmp_path, crops):
     (tmp_path / "elsewhere").mkdir()
     maps = f"maps=[{crops / 'a.png'},{crops / 'b.png'}]"

@@ -162,7 +162,7 @@ def grown(x: mslsq.Euclidean, at: torch.Tensor) -> torch.Tensor:
     return torch.exp(x) - at
 
 
-@pytest.mark.parametrize("with_torch", [False, True])
+@pytest.mark.parametrize("with_torch", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_bounded_layer_exports_its_bounds(with_torch):
     x = mslsq.Variable("x", mslsq.Euclidean(2), count=2, lower=0.1, upper=torch.tensor(0.5, dtype=F64))
     problem = mslsq.Problem(grown(x, at=torch.ones(2, 2, dtype=F64), name="grown"))

@@ -564,7 +564,7 @@ class Hidden:
         return self._generator.initial_seed() / 2**40
 
 
-@pytest.mark.parametrize("trace", ["auto", "always", "never"])
+@pytest.mark.parametrize("trace", ["auto", pytest.param("always", marks=pytest.mark.slow), "never"])
 @pytest.mark.parametrize("native", ["auto", "wait"])
 @pytest.mark.parametrize("differentiated", [False, True])
 def test_what_changes_unseen_from_batch_to_batch_is_noticed(watch, monkeypatch, native, trace, differentiated):
