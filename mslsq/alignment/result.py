@@ -56,7 +56,7 @@ _SENTENCES = {
     ),
     MapStatus.LOW_CORRELATION: (
         "Left out: the best placement found does not correlate well enough to be believed. "
-        "Try another model, a start of your own (init), or a smaller min_ncc or min_detail."
+        'Try another metric ("auto") or model, a start of your own (init), or a smaller min_ncc or min_detail.'
     ),
     MapStatus.NOT_CONVERGED: (
         "Left out: the refinement did not converge. Try more steps, a simpler model or another start."
