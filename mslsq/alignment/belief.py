@@ -35,10 +35,6 @@ SURE = 3.0
 RELIEF = 0.4
 """What is then taken off the agreement that the blocks must reach: noise as strong as the signal leaves them at 0.3."""
 
-OPEN = 0.3
-"""The lead, as a share of `min_lead`, from which a refused placement is still possible: loops of other maps may tell.
-Where a texture repeats it is 0."""
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -106,15 +102,15 @@ def refused(
     why: str = "",
     detail: float = NAN,
     lead: float = NAN,
-    covariance: Float[Tensor, "tangent tangent"] | None = None,
+    precision: tuple[Float[Tensor, "tangent tangent"], float] | None = None,
 ) -> Placed:
-    """A placement that is not believed, with the reason in words."""
+    """A placement that is not believed, with the reason in words; `precision` (covariance, standard error of the
+    corners) of one that is still possible."""
     tangent = MODELS[pair.options.model].tangent_dim
-    if covariance is None:
-        covariance = estimate.matrix.new_full((tangent, tangent), NAN)
+    covariance, sigma = precision or (estimate.matrix.new_full((tangent, tangent), NAN), NAN)
     reason = f"{status.sentence} {why}".rstrip()
     found = estimate.ncc, detail, lead, estimate.overlap
-    return Placed(status, estimate.matrix, estimate.value, covariance, *found, NAN, stages, reason)
+    return Placed(status, estimate.matrix, estimate.value, covariance, *found, sigma, stages, reason)
 
 
 def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage]) -> Placed:
@@ -127,10 +123,11 @@ def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage
     ahead = NAN if standing is None else standing.lead
     doubt = _doubt(pair.options, estimate, leader, found, suffices) or _rivalry(standing, pair.options.min_lead)
     if doubt is not None:
-        is_open = standing is not None and standing.lead >= OPEN * pair.options.min_lead
-        possible = is_open and leader.status not in UNFINISHED
-        covariance = _precision(pair, estimate, leader, found)[0] if possible else None
-        return refused(pair, estimate, stages, *doubt, found.agreement, ahead, covariance)
+        # It stands out, and its detail is a little too weak: loops through other maps may tell. Not of ambiguous ones:
+        # where a texture repeats, loops close on wrong bricks too.
+        possible = standing is not None and standing.lead >= pair.options.min_lead and leader.status not in UNFINISHED
+        precision = _precision(pair, estimate, leader, found)[:2] if possible else None
+        return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision)
     covariance, sigma, reason = _precision(pair, estimate, leader, found)
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
     return Placed(MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance, *figures, stages, reason)

@@ -96,14 +96,14 @@ def explained(linked: Linked, why: str) -> Linked:
     return replace(linked, placed=replace(linked.placed, reason=linked.placed.reason + why))
 
 
-OPEN = (MapStatus.LOW_CORRELATION, MapStatus.NO_OVERLAP, MapStatus.NOT_CONVERGED)
+ASKED_AGAIN = (MapStatus.LOW_CORRELATION, MapStatus.NO_OVERLAP, MapStatus.NOT_CONVERGED)
 """What another metric may find a place for. A map that fits in several places, or that the others contradict, stays
 out."""
 
 
 def place_by_edges(choice: Choice, draft: Draft, starts: Tensor | None) -> None:
     """Ask again about the maps that were left out, on all that are placed."""
-    waiting = [index for index, state in enumerate(draft.states) if state in OPEN]
+    waiting = [index for index, state in enumerate(draft.states) if state in ASKED_AGAIN]
     placed = [draft.reference, *(i for i, state in enumerate(draft.states) if state == MapStatus.ALIGNED)]
     for index, best in grow(choice.second, draft, starts, waiting, placed).items():
         draft.reasons[index] += f" By {EDGES.words}, no better: {best.reason}"

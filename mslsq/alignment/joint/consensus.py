@@ -50,14 +50,15 @@ def agreed(gathering: Gathering, graph: Graph) -> Consensus:
     found = _agreed_on(gathering, graph, [link for link in gathering.links.values() if link.carries])
     undecided = [link for link in gathering.links.values() if link.is_open and not link.carries]
     if undecided and len(found.placed) < len(gathering.usable):
-        firm = [link for link in gathering.links.values() if link.carries and link not in found.against]
-        firm = [link for link in firm if not set(link.pair) & set(found.doubts)]
+        against = {link.pair for link in found.against}
+        carrying = [link for link in gathering.links.values() if link.carries and link.pair not in against]
+        firm = [link for link in carrying if not set(link.pair) & set(found.doubts)]
         more = _agreed_on(gathering, graph, [*firm, *undecided])
         kept = {link.pair for link in found.links} <= {link.pair for link in more.links}
         if kept and len(more.placed) > len(found.placed):
-            against = [*found.against, *(link for link in more.against if not link.is_open)]
+            contradicted = [*found.against, *(link for link in more.against if not link.is_open)]
             doubts = {index: why for index, why in found.doubts.items() if index not in more.placed}
-            found = replace(more, against=against, doubts=more.doubts | doubts)
+            found = replace(more, against=contradicted, doubts=more.doubts | doubts)
         elif kept:
             found.alternatives += more.alternatives
     for link in found.against:
@@ -109,7 +110,8 @@ def in_loops(roots: Iterable[int], links: Sequence[Link]) -> list[Link]:
         loose = [link for link in links if link.is_open and cut_off(link, roots, links)]
         if not loose:
             return list(links)
-        links = joined(roots, [link for link in links if link not in loose])
+        pairs = {link.pair for link in loose}
+        links = joined(roots, [link for link in links if link.pair not in pairs])
 
 
 def joined(roots: Iterable[int], links: Sequence[Link]) -> list[Link]:

@@ -136,7 +136,7 @@ def test_a_refused_link_carries_nothing():
     assert agreed(gathering_of(graph), graph).placed == [0]
 
 
-OPEN = {"status": MapStatus.AMBIGUOUS}
+OPEN = {"status": MapStatus.LOW_CORRELATION}
 
 
 def with_open(graph, poses, ends, error=0.0):
@@ -174,7 +174,7 @@ def test_an_open_link_whose_loop_does_not_close_places_nothing_and_contradicts_n
     gathering = gathering_of(graph)
     consensus = agreed(gathering, graph)
     assert consensus.placed == [0, 1, 2, 4] and not consensus.against
-    assert gathering.links[0, 3].status is LinkStatus.UNDECIDED
+    assert gathering.links[0, 3].status is LinkStatus.REFUSED
 
 
 def test_open_links_do_not_outvote_others():
