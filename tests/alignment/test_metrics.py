@@ -245,6 +245,6 @@ def test_values_that_are_doubted_and_contradicted_are_refused(pair, monkeypatch)
     agreed = align(maps, model="se2", metric="auto")
     assert agreed.metrics[1] == "gradients" and "vary slowly" in agreed.reasons[1]
     monkeypatch.setattr(choosing.Choice, "_again", elsewhere)
-    monkeypatch.setattr(choosing, "OPEN", ())
+    monkeypatch.setattr(choosing, "ASKED_AGAIN", ())
     result = align(maps, model="se2", metric="auto", init="identity")
     assert result.aligned == [0] and "puts it 2.0 px away" in result.reasons[1]
