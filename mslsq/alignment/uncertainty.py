@@ -1,6 +1,5 @@
 """How well a placement is determined: the covariance of the warp's tangent, and the standard error at the corners."""
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -11,6 +10,7 @@ from mslsq.alignment.estimate import Estimate, PairLevel, spread_at
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.objective import photometric_problem
 from mslsq.alignment.options import Options
+from mslsq.diagnostics import covariance_of_normal
 from mslsq.errors import SingularCovarianceError
 
 
@@ -37,27 +37,16 @@ def tangent_covariance(
     if normal is None:
         inverse = _by_covariance(estimate, level, options.model, freedom)
     else:
-        inverse = level.planes.new_tensor(_inverse(normal.matrix, kind.tangent_dim, freedom.numpy()))
+        inverse = _marginal(torch.from_numpy(normal.matrix), kind.tangent_dim, freedom).to(level.planes)
     return spread_at(estimate, level)[0] ** 2 * correlated * inverse
 
 
-SMALLEST_EIGENVALUE = 1e-12
-"""Of JᵀJ scaled to a diagonal of ones: below it a direction is known by rounding alone."""
-
-
-def _inverse(
-    normal: Float[np.ndarray, "unknowns unknowns"], tangent: int, freedom: Float[np.ndarray, "2"]
-) -> Float[np.ndarray, "tangent tangent"]:
+def _marginal(
+    normal: Float[Tensor, "unknowns unknowns"], tangent: int, freedom: Float[Tensor, "2"]
+) -> Float[Tensor, "tangent tangent"]:
     """(JᵀJ)⁻¹ of the warp's tangent, gain and bias marginalised where they are free."""
-    unknown = np.concatenate([np.ones(tangent), freedom]) > 0
-    normal = normal[unknown][:, unknown]
-    lengths = np.sqrt(normal.diagonal())
-    if not (np.isfinite(lengths).all() and (lengths > 0).all()):
-        return np.full((tangent, tangent), np.nan)
-    values, vectors = np.linalg.eigh(normal / np.outer(lengths, lengths))
-    if values[0] < SMALLEST_EIGENVALUE:
-        return np.full((tangent, tangent), np.nan)
-    return ((vectors / values) @ vectors.T / np.outer(lengths, lengths))[:tangent, :tangent]
+    unknown = torch.cat([freedom.new_ones(tangent), freedom]) > 0
+    return covariance_of_normal(normal[unknown][:, unknown])[:tangent, :tangent]
 
 
 def _by_covariance(
