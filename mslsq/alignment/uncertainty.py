@@ -61,11 +61,11 @@ def tangent_covariance(
     return level.planes.new_tensor(sigma**2 * options.correlated * inverse[: kind.tangent_dim, : kind.tangent_dim])
 
 
-PRODUCTS = 1 << 14
-"""About as many samples tell which share of JᵀJ is detail: to two percent."""
+PRODUCTS = 1 << 13
+"""About as many samples tell which share of JᵀJ is detail: to some four percent."""
 
-NOISE_MATTERS = 0.02
-"""Share of noise in the gradients below which standard errors are those of JᵀJ: 2 % too small at most."""
+NOISE_MATTERS = 0.05
+"""Share of noise in the gradients below which standard errors are those of JᵀJ: 5 % too small at most."""
 
 
 def _noise_matters(normal: passes.NormalEquations, sigma: float, level: PairLevel, options: Options) -> bool:
