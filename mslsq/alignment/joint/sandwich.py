@@ -20,13 +20,14 @@ from mslsq.alignment.joint.dense import Dense
 from mslsq.alignment.joint.overlap import Overlap
 from mslsq.alignment.joint.state import State
 
-CELL = 16.0
-"""Pixels of the reference: the side of a cell. The prefilter correlates neighbours up to 3 pixels apart."""
+CELL = 8.0
+"""Pixels of the reference: the side of a cell. The prefilter correlates neighbours up to 3 pixels apart; larger cells
+are so few that their scatter is known too badly."""
 
-LOST = 1.14
+LOST = 1.36
 """By which the variance of a sum over cells is too small for what neighbours across a border have in common: residuals
-after a prefilter of 1 px correlate by exp(-d²/4), whose sum is 2√π = 3.54 per axis, of which cells of 16 keep 3.54 -
-4/16."""
+after a prefilter of 1 px correlate by exp(-d²/4), whose sum is 2√π = 3.54 per axis, of which cells of 8 keep 3.54 -
+4/8."""
 
 
 @dataclass(frozen=True)
