@@ -102,7 +102,8 @@ class BlockTerm(OneBlock):
         if batched and self.batch == 1:
             tensor, batched = tensor.select(0, 0), False
         if per_block:
-            tensor = tensor.movedim(1 if batched else 0, -1).contiguous()
+            axis = 1 if batched else 0
+            tensor = (tensor if tensor.ndim == axis + 1 else tensor.movedim(axis, -1)).contiguous()
         return tensor
 
     def input_dims(self, inputs: Iterable[str]) -> tuple[dict[str, int | None], dict[str, int | None]]:
