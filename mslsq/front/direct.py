@@ -10,18 +10,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mslsq.front.statement import Statement
+from mslsq.adjoint import Adjoint, Implicit
+from mslsq.front.statement import Solved, Statement, heed_interrupt
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
+from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import is_recorded_elsewhere, is_switched_off
 from mslsq.native.one_solve import SolvedOne
 from mslsq.private import forward_level_is_open, transforms_are_active, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Solution, Status
-from mslsq.solvers import Solver
-from mslsq.solvers.planning import is_watched
+from mslsq.solvers import LevenbergMarquardt, Solver
+from mslsq.solvers.planning import is_watched, planned
 from mslsq.solvers.short_loop import ShortLoop
 from mslsq.solvers.whole_solves import program_in_use
+from mslsq.solvers.witness import Witness
 
 
 class Found(NamedTuple):
@@ -36,8 +39,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Direct:
-    """The way to the native program of one problem, or to its recorded steps. Holds no tensor of the user's, but
-    for what a loop does."""
+    """The way to the native program of one problem, or to its recorded steps. Holds no tensor of the user's."""
 
     in_users_form: Callable[[Values], Any]
     solver: Solver
@@ -70,7 +72,7 @@ class Direct:
             starts: of every unknown, (1, count, storage).
             inputs: per term its tensors by name.
         """
-        if torch.is_autocast_enabled("cpu") or _is_differentiated(starts, inputs):
+        if _takes_more(starts, inputs):
             return None
         program = program_in_use(self.plan)
         if program is None or not self.solver.takes_programs or is_switched_off():
@@ -91,6 +93,44 @@ class Direct:
                 return None
             value = self.in_users_form(tuple([x[0] for x in found.values]))
         return Found(_solution(value, found.figures), found.values, found.interrupted)
+
+
+def solved_shortly(statement: Statement, solver: Solver | None, adjoint: Adjoint | None) -> Solved | None:
+    """The solution of a statement by what is recorded of its solves, compared with the user's Python as in every solve;
+    None where that takes more, or where the comparison finds a difference.
+
+    Raises:
+        SolveInterrupted: a KeyboardInterrupt has ended the solve.
+    """
+    solver = LevenbergMarquardt() if solver is None else solver
+    adjoint = Implicit() if adjoint is None else adjoint
+    if not isinstance(solver, Solver) or not isinstance(adjoint, Adjoint) or adjoint.differentiates_start:
+        return None
+    if statement.size is not None or statement.bounds.of or not is_plain() or not statement.plans.has_graphs:
+        return None
+    task, inputs = statement.task(solver), statement.inputs
+    values = tuple([x.contiguous() for x in statement.values])
+    if task.outer is not None or _takes_more(values, inputs):
+        return None
+    with torch.no_grad(), without_saved_tensor_hooks():
+        plan, linearizer, _ = planned(task, values, inputs)
+        direct = Direct.of(statement, solver, plan, ShortLoop.of(task, plan))
+        if direct is None or plan.changes_unseen or plan.execution.why_eager:
+            return None
+        witness = Witness(task, plan, linearizer.blocks, inputs)
+        if plan.holds_whole and plan.whole_witness is not plan.execution.graphs.get(WITNESS):
+            return None
+        found = direct.found(values, inputs)
+        if found is None:
+            return None
+        stale = witness.disagrees(values, found.storages)
+        if stale is not None and bool(stale):
+            if found.interrupted:
+                raise KeyboardInterrupt  # what was found is of a residual that has changed
+            return None
+    if found.interrupted:
+        heed_interrupt(found.solution, solver)
+    return Solved(statement, found.solution, found.storages, plan, solver, inputs)
 
 
 def is_plain() -> bool:
@@ -124,6 +164,11 @@ def _figures(found: SolvedOne) -> dict[str, Any]:
         "differentiable": torch.tensor(Status.COST_TOLERANCE <= status <= Status.STEP_TOLERANCE),
         "history": History(costs, gradient_norms, step_norms, damping, found.accepted),
     }
+
+
+def _takes_more(starts: Values, inputs: tuple[Inputs, ...]) -> bool:
+    """Does a solve of these take more than the numbers?"""
+    return torch.is_autocast_enabled("cpu") or _is_differentiated(starts, inputs)
 
 
 def _is_differentiated(starts: Values, inputs: tuple[Inputs, ...]) -> bool:

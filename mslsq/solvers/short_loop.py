@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mslsq.linearize.blocks import Values
-from mslsq.linearize.linearizer import Linearizer
+from mslsq.linearize.blocks import LaneLayout, Values
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.prospects import note_seconds
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
-from mslsq.solvers.planning import Task, is_watched, linearizer_of
+from mslsq.solvers.planning import Task, is_watched
 from mslsq.solvers.run import history_of
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.step import NUM_EVALUATIONS, NUM_STEPS, STATUS, Record
@@ -58,10 +57,11 @@ class Stepped(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShortLoop:
-    """The way to the recorded start and step of one problem without bounds. Holds the functions of its system."""
+    """The way to the recorded start and step of one problem without bounds. Holds nothing of the user's."""
 
     plan: Plan
-    linearizer: Linearizer
+    layouts: tuple[LaneLayout, ...]
+    """Of the inputs of every term."""
     solver: Solver
 
     @staticmethod
@@ -72,7 +72,7 @@ class ShortLoop:
             return None
         if not solver.early_stop or not solver.keeps_graphs or is_watched(solver):
             return None
-        return ShortLoop(plan, linearizer_of(task, plan), solver)
+        return ShortLoop(plan, tuple([block.layout for block in task.blocks(plan)]), solver)
 
     def solve(self, values: Values, inputs: tuple[Inputs, ...]) -> Stepped | None:
         """The end of a solve; None where it takes what is not recorded, or where there is more to be said or done.
@@ -90,7 +90,8 @@ class ShortLoop:
         start = execution.known("start", wish)
         if start is None:
             return None
-        given = [x for prepared in self.linearizer.prepare(inputs) for x in prepared.values()]
+        prepared = [layout.prepared(given) for layout, given in zip(self.layouts, inputs, strict=True)]
+        given = [x for tensors in prepared for x in tensors.values()]
         outputs = [start.flat([*[x.contiguous() for x in values], *given])]
         if most and not float(outputs[0][_GRADIENT_NORM]):
             return None  # does anything depend on the variables?
