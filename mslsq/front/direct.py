@@ -25,6 +25,7 @@ from mslsq.solvers.planning import is_watched, planned
 from mslsq.solvers.short_loop import ShortLoop
 from mslsq.solvers.whole_solves import program_in_use
 from mslsq.solvers.witness import Witness
+from mslsq.tracing.reading.values import TENSORS
 
 
 class Found(NamedTuple):
@@ -110,7 +111,7 @@ def solved_shortly(statement: Statement, solver: Solver | None, adjoint: Adjoint
         return None
     task, inputs = statement.task(solver), statement.inputs
     values = tuple([x.contiguous() for x in statement.values])
-    if task.outer is not None or _takes_more(values, inputs):
+    if task.outer is not None or _takes_more(values, inputs) or not all(type(x) in TENSORS for x in values):
         return None
     with torch.no_grad(), without_saved_tensor_hooks():
         plan, linearizer, _ = planned(task, values, inputs)

@@ -122,6 +122,8 @@ class Known:
         unchanged, form = Unchanged(call.problem), pytree.Form(call.values)
         if not unchanged.is_known or not form.fits(call.values):
             return None
+        if not all(type(leaf) in TENSORS for leaf in form.leaves(call.values)):
+            return None
         variables = call.problem.variables.items()
         indices = [leaf.tensor for leaves in statement.leaves for leaf in leaves if isinstance(leaf, Index)]
         indices += [fixed.index for fixed in call.problem.fixed]

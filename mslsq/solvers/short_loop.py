@@ -27,29 +27,39 @@ _GRADIENT_NORM = Record._fields.index("gradient_norm") - _OF_RECORD
 
 
 class Stepped(NamedTuple):
-    """The end of the loop."""
+    """The end of the loop. A solution that is not read keeps it: nothing large is in here but the values."""
 
     values: Values
     """(1, count, storage) of every unknown."""
-    outputs: list[list[Tensor]]
-    """Of the start and of every step: a state as `State.flat` has it, and a record."""
+    cost: Tensor
+    status: Tensor
+    num_steps: Tensor
+    num_evaluations: Tensor
+    records: list[Record]
+    """Of the start and of every step."""
     max_steps: int
     interrupted: bool
     """By a KeyboardInterrupt?"""
 
+    @staticmethod
+    def of(values: Values, outputs: list[list[Tensor]], max_steps: int, interrupted: bool) -> "Stepped":
+        """The end of a loop with these outputs of the start and of every step: a state (of the last), and a record."""
+        state = outputs[-1][:-_OF_RECORD]
+        figures = state[len(values)], state[STATUS], state[NUM_STEPS], state[NUM_EVALUATIONS]
+        records = [Record(*output[-_OF_RECORD:]) for output in outputs]
+        return Stepped(values, *figures, records, max_steps, interrupted)
+
     def figures(self) -> dict[str, Any]:
         """The fields of a solution that the solver knows, but its value."""
-        state = self.outputs[-1][:-_OF_RECORD]
-        records = [Record(*output[-_OF_RECORD:]) for output in self.outputs]
         left = int(Status.INTERRUPTED if self.interrupted else Status.MAX_STEPS)
-        status = torch.where(state[STATUS] == Status.RUNNING, left, state[STATUS])[0]
-        history = history_of(records, state[NUM_STEPS], self.max_steps)
+        status = torch.where(self.status == Status.RUNNING, left, self.status)[0]
+        history = history_of(self.records, self.num_steps, self.max_steps)
         return {
-            "cost": state[len(self.values)][0],
+            "cost": self.cost[0],
             "status": status,
-            "num_steps": state[NUM_STEPS][0],
-            "num_evaluations": state[NUM_EVALUATIONS][0],
-            "gradient_norm": records[-1].gradient_norm[0],
+            "num_steps": self.num_steps[0],
+            "num_evaluations": self.num_evaluations[0],
+            "gradient_norm": self.records[-1].gradient_norm[0],
             "differentiable": (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE),
             "history": History(*[column[0] for column in vars(history).values()]),
         }
@@ -104,7 +114,7 @@ class ShortLoop:
         found = outputs[-1][: len(values)]
         if len(outputs) == 1:
             found = [x.clone() for x in found]  # without a step they are the user's own
-        return Stepped(tuple(found), outputs, most, interrupted)
+        return Stepped.of(tuple(found), outputs, most, interrupted)
 
     def _advance(self, outputs: list[list[Tensor]], step: Recorded, given: list[Tensor]) -> bool:
         """Take steps to the end; was it interrupted?"""
@@ -112,6 +122,7 @@ class ShortLoop:
         try:
             for _ in range(self.solver.max_steps):
                 outputs.append(step.flat([*outputs[-1][:-_OF_RECORD], *given]))
+                outputs[-2] = outputs[-2][-_OF_RECORD:]  # of states the last is enough
                 if not _is_running(outputs[-1]):
                     break
                 begin = begin or time.perf_counter()

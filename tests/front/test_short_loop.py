@@ -95,6 +95,16 @@ def test_a_solution_without_steps_is_not_the_start_itself(loops):
     assert int(found.num_steps) == 0 and found.history.cost.shape == (1,)
 
 
+def test_a_solution_that_is_not_read_keeps_no_matrices(loops):
+    problem, start = ring()
+    solve = mslsq.prepared(problem, start, solver=SOLVERS[0])
+    solve(start)
+    solve(start)
+    last = loops[-1]
+    kept = [last.cost, last.status, last.num_steps, *(x for record in last.records for x in record)]
+    assert len(last.records) > 2 and sum(x.untyped_storage().nbytes() for x in kept) < 100 * len(kept)
+
+
 def test_steps_that_run_out_are_said(loops):
     problem, start = ring()
     few = mslsq.LevenbergMarquardt(max_steps=2, **RECORDED)
