@@ -4,6 +4,7 @@ They change without notice. `tests/test_private.py` has a test for each, which s
 What takes long to import is imported where it is called.
 """
 
+import functools
 import inspect
 import os
 import sys
@@ -39,6 +40,7 @@ __all__ = [
     "derivatives_in_inference_mode",
     "disable_proxy_modes_tracing",
     "dynamo_is_imported",
+    "empty_maker",
     "enter_directly",
     "fast_entry",
     "forward_level_is_open",
@@ -164,6 +166,15 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 def version_of(tensor: Tensor) -> int:
     """How often a tensor has been written to. Inference tensors do not count it."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def empty_maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Callable[[], Tensor]:
+    """What makes a tensor on the CPU whose numbers are to be written: by Inductor's own entry, in half of the time."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    fast = getattr(guards, "_empty_strided_cpu", None)
+    if fast is None:
+        return functools.partial(torch.empty_strided, shape, strides, dtype=dtype)
+    return functools.partial(fast, shape, strides, dtype)
 
 
 def is_lazy_zero(tensor: Tensor) -> bool:

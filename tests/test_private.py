@@ -57,6 +57,15 @@ def under_grad(look: Callable[[torch.Tensor], object]) -> object:
     return inside(lambda f: grad(f)(torch.ones(3)), look)
 
 
+@of("empty_maker")
+def check_empty_maker() -> None:
+    made = private.empty_maker((2, 3), (1, 2), torch.float32)()
+    assert type(made) is torch.Tensor and made.dtype == torch.float32 and made.is_cpu
+    assert made.shape == (2, 3) and made.stride() == (1, 2) and not made.requires_grad
+    with mock.patch.object(torch._C._dynamo.guards, "_empty_strided_cpu", None):
+        assert private.empty_maker((2, 3), (1, 2), torch.int64)().stride() == (1, 2)
+
+
 @of("MODULE_TABLES")
 def module_tables() -> None:
     module = nn.BatchNorm1d(2)

@@ -1,4 +1,4 @@
-"""A call that its native program answers alone: no plan, loop or statement stands between them.
+"""A call that its native program or its recorded steps answer alone: no plan or statement stands between them.
 
 Of a fit of 32 points the program takes 10 µs; the way through plan and loop, which serves every other solve, takes 170.
 """
@@ -10,17 +10,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mslsq.front.statement import Statement
+from mslsq.adjoint import Adjoint, Implicit
+from mslsq.front.statement import Solved, Statement, heed_interrupt
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
+from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import is_recorded_elsewhere, is_switched_off
 from mslsq.native.one_solve import SolvedOne
-from mslsq.private import forward_level_is_open, transforms_are_active
+from mslsq.private import forward_level_is_open, transforms_are_active, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Solution, Status
-from mslsq.solvers import Solver
-from mslsq.solvers.planning import is_watched
+from mslsq.solvers import LevenbergMarquardt, Solver
+from mslsq.solvers.planning import is_watched, planned
+from mslsq.solvers.short_loop import ShortLoop
 from mslsq.solvers.whole_solves import program_in_use
+from mslsq.solvers.witness import Witness
+from mslsq.tracing.reading.values import TENSORS
 
 
 class Found(NamedTuple):
@@ -35,7 +40,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Direct:
-    """The way to the native program of one problem. Holds no tensor of the user's."""
+    """The way to the native program of one problem, or to its recorded steps. Holds no tensor of the user's."""
 
     in_users_form: Callable[[Values], Any]
     solver: Solver
@@ -44,42 +49,89 @@ class Direct:
     """In which the program returns each unknown..."""
     is_value: bool
     """... and is the first of these tensors the value in the form of the start?"""
+    loop: ShortLoop | None
+    """Around recorded steps, where there is no such program."""
 
     @staticmethod
-    def of(statement: Statement, solver: Solver, plan: Plan) -> "Direct | None":
-        """The way to the program of this plan; None where there cannot be one."""
-        if statement.size is not None or statement.bounds.of or is_watched(solver):
+    def of(statement: Statement, solver: Solver, plan: Plan, loop: ShortLoop | None = None) -> "Direct | None":
+        """The way for this plan; None where there cannot be one."""
+        if statement.size is not None or statement.bounds.of or is_watched(solver) or not plan.is_on_cpu:
             return None
-        if not solver.takes_programs or not plan.is_on_cpu:
+        if loop is None and not solver.takes_programs:
             return None
         storages, in_users_form = tuple([x[0] for x in statement.values]), statement.in_users_form
         value = in_users_form(storages)
         if len(storages) == 1 and type(value) is Tensor and value.numel() == storages[0].numel():
-            return Direct(in_users_form, solver, plan, (value.shape,), is_value=True)
-        return Direct(in_users_form, solver, plan, tuple([x.shape for x in storages]), is_value=False)
+            return Direct(in_users_form, solver, plan, (value.shape,), True, loop)
+        return Direct(in_users_form, solver, plan, tuple([x.shape for x in storages]), False, loop)
 
     def found(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
-        """The solution; None where it takes more than the program: derivatives, a word of warning, or PyTorch, because
-        there is no program.
+        """The solution; None where it takes more: derivatives, a word of warning, or what is neither a program nor
+        recorded.
 
         Args:
             starts: of every unknown, (1, count, storage).
             inputs: per term its tensors by name.
         """
-        program = program_in_use(self.plan)
-        if (
-            program is None
-            or is_switched_off()
-            or torch.is_autocast_enabled("cpu")
-            or _is_differentiated(starts, inputs)
-        ):
+        if _takes_more(starts, inputs):
             return None
+        program = program_in_use(self.plan)
+        if program is None or not self.solver.takes_programs or is_switched_off():
+            return self._found_by_steps(starts, inputs)
         found = program.solve_one(starts, inputs, self.solver.max_steps, self.shapes)
         if not found.first_gradient_norm and self.solver.max_steps and self.solver.early_stop:
             return None
         value = found.values[0] if self.is_value else self.in_users_form(found.values)
         storages = tuple([x.view(start.shape) for x, start in zip(found.values, starts, strict=True)])
-        return Found(Solution.completed_later(value, lambda: _figures(found)), storages, found.interrupted)
+        return Found(_solution(value, lambda: _figures(found)), storages, found.interrupted)
+
+    def _found_by_steps(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
+        if self.loop is None:
+            return None
+        with torch.no_grad(), without_saved_tensor_hooks():
+            found = self.loop.solve(starts, inputs)
+            if found is None:
+                return None
+            value = self.in_users_form(tuple([x[0] for x in found.values]))
+        return Found(_solution(value, found.figures), found.values, found.interrupted)
+
+
+def solved_shortly(statement: Statement, solver: Solver | None, adjoint: Adjoint | None) -> Solved | None:
+    """The solution of a statement by what is recorded of its solves, compared with the user's Python as in every solve;
+    None where that takes more, or where the comparison finds a difference.
+
+    Raises:
+        SolveInterrupted: a KeyboardInterrupt has ended the solve.
+    """
+    solver = LevenbergMarquardt() if solver is None else solver
+    adjoint = Implicit() if adjoint is None else adjoint
+    if not isinstance(solver, Solver) or not isinstance(adjoint, Adjoint) or adjoint.differentiates_start:
+        return None
+    if statement.size is not None or statement.bounds.of or not is_plain() or not statement.plans.has_graphs:
+        return None
+    task, inputs = statement.task(solver), statement.inputs
+    values = tuple([x.contiguous() for x in statement.values])
+    if task.outer is not None or _takes_more(values, inputs) or not all(type(x) in TENSORS for x in values):
+        return None
+    with torch.no_grad(), without_saved_tensor_hooks():
+        plan, linearizer, _ = planned(task, values, inputs)
+        direct = Direct.of(statement, solver, plan, ShortLoop.of(task, plan))
+        if direct is None or plan.changes_unseen or plan.execution.why_eager:
+            return None
+        witness = Witness(task, plan, linearizer.blocks, inputs)
+        if plan.holds_whole and plan.whole_witness is not plan.execution.graphs.get(WITNESS):
+            return None
+        found = direct.found(values, inputs)
+        if found is None:
+            return None
+        stale = witness.disagrees(values, found.storages)
+        if stale is not None and bool(stale):
+            if found.interrupted:
+                raise KeyboardInterrupt  # what was found is of a residual that has changed
+            return None
+    if found.interrupted:
+        heed_interrupt(found.solution, solver)
+    return Solved(statement, found.solution, found.storages, plan, solver, inputs)
 
 
 def is_plain() -> bool:
@@ -87,8 +139,19 @@ def is_plain() -> bool:
     return not transforms_are_active() and not is_recorded_elsewhere()
 
 
+def _solution(value: Any, figures: Callable[[], dict[str, Any]]) -> Solution:
+    """A solution without bounds, weights, constraints or derivatives."""
+
+    def rest() -> dict[str, Any]:
+        found = figures()
+        none = {"active": (), "weights": {}, "multipliers": {}, "violation": ()}
+        return {**found, "adjoint_residual": torch.full_like(found["cost"], torch.nan), **none}
+
+    return Solution.completed_later(value, rest)
+
+
 def _figures(found: SolvedOne) -> dict[str, Any]:
-    """The fields of a solution but its value, from what a program has returned."""
+    """The fields of a solution that the solver knows, but its value, from what a program has returned."""
     (cost, gradient_norm), (status, num_steps) = found.figures[:2].clone().unbind(), found.counts.tolist()
     costs, gradient_norms, step_norms, damping = found.history.unbind()
     if status == Status.RUNNING:
@@ -101,12 +164,12 @@ def _figures(found: SolvedOne) -> dict[str, Any]:
         "gradient_norm": gradient_norm,
         "differentiable": torch.tensor(Status.COST_TOLERANCE <= status <= Status.STEP_TOLERANCE),
         "history": History(costs, gradient_norms, step_norms, damping, found.accepted),
-        "adjoint_residual": torch.full_like(cost, torch.nan),
-        "active": (),
-        "weights": {},
-        "multipliers": {},
-        "violation": (),
     }
+
+
+def _takes_more(starts: Values, inputs: tuple[Inputs, ...]) -> bool:
+    """Does a solve of these take more than the numbers?"""
+    return torch.is_autocast_enabled("cpu") or _is_differentiated(starts, inputs)
 
 
 def _is_differentiated(starts: Values, inputs: tuple[Inputs, ...]) -> bool:

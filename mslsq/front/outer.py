@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from mslsq.adjoint import Adjoint, AdjointOptionError, Detached, Implicit
 from mslsq.front.constrained import constrained
+from mslsq.front.direct import solved_shortly
 from mslsq.front.graduated import graduated
 from mslsq.front.statement import Solved, Statement
 from mslsq.problem.errors import ProblemError
@@ -31,7 +32,7 @@ def solved(
         has_costs: do its terms have names that the user knows?
     """
     statement, solver = stated_for(statement, solver, adjoint, has_costs)
-    return statement.solved(solver, adjoint)
+    return solved_shortly(statement, solver, adjoint) or statement.solved(solver, adjoint)
 
 
 def stated_for(

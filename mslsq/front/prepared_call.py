@@ -17,6 +17,7 @@ from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeErr
 from mslsq.solvers import LevenbergMarquardt, Solver
 from mslsq.solvers.outer import OuterSolver
 from mslsq.solvers.planning import Pinned, Task, plan_key
+from mslsq.solvers.short_loop import ShortLoop
 from mslsq.tracing.reading.values import value_of
 from mslsq.validation import instance_of
 
@@ -136,7 +137,7 @@ class Prepared(Generic[Kind]):
         if task.outer is None:  # the rounds of a solver around a solver have plans of their own
             task = replace(task, pinned=Pinned(solved.plan))
             if not self._adjoint.differentiates_start:
-                direct = Direct.of(statement, task.solver, solved.plan)
+                direct = Direct.of(statement, task.solver, solved.plan, ShortLoop.of(task, solved.plan))
         places = tuple(tuple(names[id(leaf)]) for leaf in own)
         return Fixed(statement, task, tuple(held), places, direct)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from mslsq.front.plans import kept_for
 from mslsq.front.statement import Statement
 from mslsq.levels import python_numbers
 from mslsq.linearize.blocks import Values
+from mslsq.manifolds.space import Space
 from mslsq.private import disable_proxy_modes_tracing
 from mslsq.problem import Problem
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError, unknown_name
@@ -59,13 +60,13 @@ def stated(
     for name, variable in problem.variables.items():
         _check_numbers(variable, values[name])
 
+    forms = tuple([_Form.of(variable, values[name]) for name, variable in problem.variables.items()])
+
     def in_users_form(storages: Values) -> dict[str, Any]:
-        named = zip(problem.variables.items(), storages, strict=True)
-        return {name: _like(variable, values[name], storage) for (name, variable), storage in named}
+        return {form.name: form.like_start(storage) for form, storage in zip(forms, storages, strict=True)}
 
     def entries_in_users_form(entries: Values) -> dict[str, Any]:
-        named = zip(problem.variables.items(), entries, strict=True)
-        return {name: x[..., 0, :] if variable.count is None else x for (name, variable), x in named}
+        return {form.name: form.without_block(x) for form, x in zip(forms, entries, strict=True)}
 
     system = _system(problem, tuple(terms), starts[0].tensor)
     unknowns, bounds = _bounded(
@@ -201,11 +202,26 @@ def _system(problem: Problem, terms: tuple[Term, ...], like: Tensor) -> System:
     return System(tuple(unknowns), terms, key)
 
 
-def _like(variable: Variable, given: Any, storage: Tensor) -> Any:
-    """A result (*batch, count, storage) in the type of the start."""
-    if variable.count is None:
-        storage = storage[..., 0, :]
-    return storage if isinstance(given, Tensor) else variable.space.wrap(storage)
+class _Form(NamedTuple):
+    """In which form the user has given a variable. Holds nothing of the problem: plans keep it."""
+
+    name: str
+    is_single: bool
+    space: Space | None
+    """Of elements; None of plain storage."""
+
+    @staticmethod
+    def of(variable: Variable, given: Any) -> "_Form":
+        return _Form(variable.name, variable.count is None, None if isinstance(given, Tensor) else variable.space)
+
+    def without_block(self, x: Tensor) -> Tensor:
+        """(*batch, count, ...), without the axis of blocks where there is one block that has none."""
+        return x[..., 0, :] if self.is_single else x
+
+    def like_start(self, storage: Tensor) -> Any:
+        """A result (*batch, count, storage) in the type of the start."""
+        storage = self.without_block(storage)
+        return storage if self.space is None else self.space.wrap(storage)
 
 
 def _check_agreement(problem: Problem, starts: tuple[Start, ...], leaves: list[tuple[Leaf, ...]]) -> None:

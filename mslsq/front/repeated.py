@@ -149,6 +149,8 @@ class Known:
         by_tensor = {id(leaf.tensor): leaf.name for leaf in given}
         spaces = tuple(unknown.space for unknown in solved.statement.system.unknowns)
         assert all(isinstance(space, LeafSpace) for space in spaces)
+        if not all(space.is_euclidean for space in spaces):
+            return None  # a residual is given elements, the leaves of the form are storages
         behind = [*leaves[len(spaces) :], *collected.tensors.values()]
         names = tuple(by_tensor[id(leaf)] if isinstance(leaf, Tensor) else "" for leaf in behind)
         if [name for name in names if name] != [leaf.name for leaf in given]:

@@ -31,6 +31,35 @@ Values = tuple[Float[Tensor, "batch count storage"], ...]
 """The storage of every unknown."""
 
 
+@dataclass(frozen=True)
+class LaneLayout:
+    """How the inputs of a term are laid out for its lanes. Holds nothing of the user's."""
+
+    batch: int
+    lanes_are_batch: bool
+    batched: frozenset[str]
+    """The inputs that have a leading batch axis..."""
+    per_block: frozenset[str]
+    """... and those that have an axis of blocks."""
+
+    def prepared(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Lanes last, the batch axis first where the lanes are blocks."""
+        return {name: self._prepared_one(name, tensor) for name, tensor in inputs.items()}
+
+    def _prepared_one(self, name: str, tensor: Tensor) -> Tensor:
+        batched, per_block = name in self.batched, name in self.per_block
+        if self.lanes_are_batch:
+            if per_block:
+                tensor = tensor.select(1 if batched else 0, 0)
+            return tensor.movedim(0, -1).contiguous() if batched else tensor
+        if batched and self.batch == 1:
+            tensor, batched = tensor.select(0, 0), False
+        if per_block:
+            axis = 1 if batched else 0
+            tensor = (tensor if tensor.ndim == axis + 1 else tensor.movedim(axis, -1)).contiguous()
+        return tensor
+
+
 @dataclass(frozen=True, eq=False)
 class BlockTerm(OneBlock):
     """A term together with how its tensors are mapped over lanes and batch.
@@ -91,19 +120,11 @@ class BlockTerm(OneBlock):
 
     def prepare(self, inputs: Inputs) -> dict[str, Tensor]:
         """Inputs in the layout of the lanes: done once per solve, not once per step."""
-        return {name: self._prepare_one(name, tensor) for name, tensor in inputs.items()}
+        return self.layout.prepared(inputs)
 
-    def _prepare_one(self, name: str, tensor: Tensor) -> Tensor:
-        batched, per_block = name in self.batched, name in self.term.per_block
-        if self.lanes_are_batch:
-            if per_block:
-                tensor = tensor.select(1 if batched else 0, 0)
-            return tensor.movedim(0, -1).contiguous() if batched else tensor
-        if batched and self.batch == 1:
-            tensor, batched = tensor.select(0, 0), False
-        if per_block:
-            tensor = tensor.movedim(1 if batched else 0, -1).contiguous()
-        return tensor
+    @property
+    def layout(self) -> "LaneLayout":
+        return LaneLayout(self.batch, self.lanes_are_batch, self.batched, self.term.per_block)
 
     def input_dims(self, inputs: Iterable[str]) -> tuple[dict[str, int | None], dict[str, int | None]]:
         """`in_dims` of the inputs for the lanes and for the batch."""

@@ -222,6 +222,13 @@ class PlanCache:
                 self._plans.move_to_end(key)
             return self._plans.get(key)
 
+    @property
+    def has_graphs(self) -> bool:
+        """Has anything been recorded for any plan?"""
+        with self._lock:
+            plans = tuple(self._plans.values())
+        return any(form.execution.graphs for plan in plans for form in (plan, plan.native) if form is not None)
+
     def put(self, key: Hashable, plan: Plan) -> None:
         with self._lock:
             self._plans[key] = plan

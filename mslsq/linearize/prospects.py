@@ -47,6 +47,26 @@ def _is_due(prospect: Prospect, wish: Native) -> bool:
     return wish == "wait" or prospect.draft is not None or prospect.seconds > PROGRAM_SECONDS
 
 
+def has_news(plan: Plan, wish: Native) -> bool:
+    """Would `with_programs` begin with something, look whether it is there, or return another plan than this?"""
+    plain = plan.plain
+    if wish == "never" or plain.compressed is not None or not plain.is_on_cpu:
+        return plan is not plain
+    if plan is not (plain.native or plain):
+        return True
+    return not plain.tried.issuperset(
+        [number for number, prospect in plain.prospects.items() if _is_due(prospect, wish)]
+    )
+
+
+def note_seconds(plan: Plan, seconds: float) -> None:
+    """Steps have been taken for so long: programs are begun once that is enough."""
+    for prospect in plan.prospects.values():
+        prospect.seconds += seconds
+    if plan.plain.whole is not None:
+        plan.plain.whole.seconds += seconds
+
+
 def _try(
     plan: Plan, due: list[int], wish: Native, blocks: Sequence[BlockTerm], values: Values, inputs: tuple[Inputs, ...]
 ) -> None:

@@ -133,7 +133,7 @@ def planned(
         _choose_hessians(task, plan, values, inputs)
     if native and differentiated and not plan.execution.why_eager:
         _look_for_second_order(task, plan, values, inputs)
-    linearizer = _linearizer(task, plan, native)
+    linearizer = linearizer_of(task, plan, native)
     return plan, linearizer, linearizer.prepare(inputs)
 
 
@@ -148,11 +148,12 @@ def _pinned(
     if differentiated and linearizer is not None and not linearizer.has_second_order:
         linearizer = linearizer if not plan.has_second_order(*kinds_of_programs(task.solver)) else None
     if linearizer is None:
-        linearizer = pinned.linearizer = _linearizer(task, plan, native=True)
+        linearizer = pinned.linearizer = linearizer_of(task, plan)
     return plan, linearizer, linearizer.prepare(inputs)
 
 
-def _linearizer(task: Task, plan: Plan, native: bool) -> Linearizer:
+def linearizer_of(task: Task, plan: Plan, native: bool = True) -> Linearizer:
+    """The functions of a task's system for a plan, as its solver runs them."""
     linear, fused = linear_solver_of(task, plan), task.solver.execution.compile and not plan.is_for_programs
     compiled, replayed = kinds_of_programs(task.solver) if native else (False, False)
     compiled = compiled or plan.holds_programs  # then it was chosen for them

@@ -13,6 +13,7 @@ from mslsq import pytree
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
+from mslsq.linearize.prospects import note_seconds
 from mslsq.native.whole_solves import WITH_WHOLE_HISTORY
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
@@ -213,10 +214,7 @@ def _stepped(
         del records[done + 1 :], methods[done:]
     if saved is not None:
         saved.finish(state, records, done, bool((state.status == Status.RUNNING).any()))
-    seconds = 0.0 if begin is None else time.perf_counter() - begin
-    whole = plan.plain.whole
-    for prospect in (*plan.prospects.values(), *([] if whole is None else [whole])):
-        prospect.seconds += seconds
+    note_seconds(plan, 0.0 if begin is None else time.perf_counter() - begin)
     ended = Ended(
         state.values,
         state.model.cost,
@@ -224,7 +222,7 @@ def _stepped(
         state.num_steps,
         state.num_evaluations,
         records[-1].gradient_norm,
-        _history(records, state.num_steps, solver.max_steps),
+        history_of(records, state.num_steps, solver.max_steps),
         state.model.matrix,
         is_idle,
     )
@@ -243,7 +241,7 @@ def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Reco
     return solver.callback is not None and bool(solver.callback(info))
 
 
-def _history(records: list[Record], num_steps: Tensor, max_steps: int) -> History:
+def history_of(records: list[Record], num_steps: Tensor, max_steps: int) -> History:
     """Records as (batch, max_steps + 1), NaN after the step at which a problem stopped; of very many problems no
     longer than the longest solve."""
     taken, kinds, batch = len(records), len(Record._fields) - 1, len(num_steps)

@@ -50,6 +50,10 @@ influence, "parameter evaporation", the cost ratio is often near 1; NIST's BoxBO
 this rule.)"""
 
 
+STATUS, NUM_STEPS, NUM_EVALUATIONS = -6, -5, -4
+"""Places in `State.flat`, of a state without bounds."""
+
+
 class State(NamedTuple):
     """Everything that a step reads and writes."""
 

@@ -63,6 +63,11 @@ class SolveProspect:
         """Is it known that there will be no program, so that those of blocks are worth making?"""
         return self.draft is not None and bool(self.draft.why_not)
 
+    @property
+    def is_coming(self) -> bool:
+        """Is it being made, or to be looked at?"""
+        return self.has_begun and not self.is_given_up and not self.is_refused
+
     def give_up(self) -> None:
         self.draft, self.is_given_up = None, True
 

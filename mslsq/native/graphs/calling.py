@@ -2,11 +2,12 @@
 
 import ctypes
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from mslsq.private import empty_maker
 
 ALIGNED = 64
 """Bytes of a cache line."""
@@ -40,9 +41,7 @@ class Opening:
     ):
         self.__name__ = "opening"  # asked for by graphs
         self._given, self._slots, self._scratch = given, slots, scratch
-        self._made = [
-            (slot, partial(torch.empty_strided, shape, strides, dtype=dtype)) for slot, shape, strides, dtype in made
-        ]
+        self._made = [(slot, empty_maker(shape, strides, dtype)) for slot, shape, strides, dtype in made]
         self._spare: list[Memory] = []
 
     def __call__(self, *tensors: Tensor) -> list[Any]:

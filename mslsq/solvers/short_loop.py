@@ -1,0 +1,137 @@
+"""The loop around a recorded start and a recorded step of one problem, with as little around them as there can be.
+
+A pose graph of ten poses takes 50 µs for its start; the loop of `solvers.run`, which serves every other solve, and what
+a solution is made of take 500.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mslsq.linearize.blocks import LaneLayout, Values
+from mslsq.linearize.plan import Plan
+from mslsq.linearize.prospects import note_seconds
+from mslsq.problem.system import Inputs
+from mslsq.solution import History, Status
+from mslsq.solvers.planning import Task, is_watched
+from mslsq.solvers.run import history_of
+from mslsq.solvers.solver import Solver
+from mslsq.solvers.step import NUM_EVALUATIONS, NUM_STEPS, STATUS, Record
+from mslsq.tracing.recording import Recorded
+
+_OF_RECORD = len(Record._fields)
+_GRADIENT_NORM = Record._fields.index("gradient_norm") - _OF_RECORD
+
+
+class Stepped(NamedTuple):
+    """The end of the loop. A solution that is not read keeps it: nothing large is in here but the values."""
+
+    values: Values
+    """(1, count, storage) of every unknown."""
+    cost: Tensor
+    status: Tensor
+    num_steps: Tensor
+    num_evaluations: Tensor
+    records: list[Record]
+    """Of the start and of every step."""
+    max_steps: int
+    interrupted: bool
+    """By a KeyboardInterrupt?"""
+
+    @staticmethod
+    def of(values: Values, outputs: list[list[Tensor]], max_steps: int, interrupted: bool) -> "Stepped":
+        """The end of a loop with these outputs of the start and of every step: a state (of the last), and a record."""
+        state = outputs[-1][:-_OF_RECORD]
+        figures = state[len(values)], state[STATUS], state[NUM_STEPS], state[NUM_EVALUATIONS]
+        records = [Record(*output[-_OF_RECORD:]) for output in outputs]
+        return Stepped(values, *figures, records, max_steps, interrupted)
+
+    def figures(self) -> dict[str, Any]:
+        """The fields of a solution that the solver knows, but its value."""
+        left = int(Status.INTERRUPTED if self.interrupted else Status.MAX_STEPS)
+        status = torch.where(self.status == Status.RUNNING, left, self.status)[0]
+        history = history_of(self.records, self.num_steps, self.max_steps)
+        return {
+            "cost": self.cost[0],
+            "status": status,
+            "num_steps": self.num_steps[0],
+            "num_evaluations": self.num_evaluations[0],
+            "gradient_norm": self.records[-1].gradient_norm[0],
+            "differentiable": (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE),
+            "history": History(*[column[0] for column in vars(history).values()]),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class ShortLoop:
+    """The way to the recorded start and step of one problem without bounds. Holds nothing of the user's."""
+
+    plan: Plan
+    layouts: tuple[LaneLayout, ...]
+    """Of the inputs of every term."""
+    solver: Solver
+
+    @staticmethod
+    def of(task: Task, plan: Plan) -> "ShortLoop | None":
+        """The way to those of this plan; None where there cannot be any, or where they do not say all that is asked."""
+        solver = task.solver
+        if not plan.records_steps or plan.compressed is not None or not plan.is_on_cpu or task.outer is not None:
+            return None
+        if not solver.early_stop or not solver.keeps_graphs or is_watched(solver):
+            return None
+        return ShortLoop(plan, tuple([block.layout for block in task.blocks(plan)]), solver)
+
+    def solve(self, values: Values, inputs: tuple[Inputs, ...]) -> Stepped | None:
+        """The end of a solve; None where it takes what is not recorded, or where there is more to be said or done.
+
+        Gradients must be off, and nothing may be differentiated.
+
+        Args:
+            values: the start of every unknown, (1, count, storage).
+            inputs: per term its tensors by name, as given by the user.
+        """
+        execution, whole, most = self.plan.execution, self.plan.plain.whole, self.solver.max_steps
+        if whole is not None and whole.is_coming:
+            return None  # something faster
+        wish = self.solver.execution
+        start = execution.known("start", wish)
+        if start is None:
+            return None
+        prepared = [layout.prepared(given) for layout, given in zip(self.layouts, inputs, strict=True)]
+        given = [x for tensors in prepared for x in tensors.values()]
+        outputs = [start.flat([*[x.contiguous() for x in values], *given])]
+        if most and not float(outputs[0][_GRADIENT_NORM]):
+            return None  # does anything depend on the variables?
+        interrupted = False
+        if most and _is_running(outputs[0]):
+            step = execution.known("step", wish)
+            if step is None:
+                return None
+            interrupted = self._advance(outputs, step, given)
+        found = outputs[-1][: len(values)]
+        if len(outputs) == 1:
+            found = [x.clone() for x in found]  # without a step they are the user's own
+        return Stepped.of(tuple(found), outputs, most, interrupted)
+
+    def _advance(self, outputs: list[list[Tensor]], step: Recorded, given: list[Tensor]) -> bool:
+        """Take steps to the end; was it interrupted?"""
+        begin = None
+        try:
+            for _ in range(self.solver.max_steps):
+                outputs.append(step.flat([*outputs[-1][:-_OF_RECORD], *given]))
+                outputs[-2] = outputs[-2][-_OF_RECORD:]  # of states the last is enough
+                if not _is_running(outputs[-1]):
+                    break
+                begin = begin or time.perf_counter()
+        except KeyboardInterrupt:
+            return True  # a step that was not finished has changed nothing
+        if begin is not None:
+            note_seconds(self.plan, time.perf_counter() - begin)
+        return False
+
+
+def _is_running(output: list[Tensor]) -> bool:
+    return int(output[STATUS - _OF_RECORD]) == Status.RUNNING

@@ -1,0 +1,136 @@
+"""Is an object of the library as it was? Every attribute must be the very same object, all the way down.
+
+That takes a quarter of the time of the walk that collects what a callable reads (`reachable`). It is for what consists
+of the library's own objects, plain containers and tensors: their code does not change, so what holds the same objects
+reads the same.
+"""
+
+import enum
+import operator
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any
+
+from torch import nn
+
+from mslsq import pytree
+from mslsq.private import MODULE_INTERNALS, MODULE_TABLES
+from mslsq.tracing.reading.origins import is_library
+from mslsq.tracing.reading.values import SCALARS, TENSORS, slots_of
+
+
+class _ForeignError(Exception):
+    """There is something that is not the library's own."""
+
+
+class Unchanged:
+    """The objects that were reached from a root. Tensors are told by their identity, and not kept alive; what they
+    hold, and in which layout, is not looked at.
+
+    Args:
+        root: an object of the library's own.
+    """
+
+    def __init__(self, root: Any):
+        self._empty: list[Any] = []
+        """Dicts and lists that hold nothing."""
+        self._dicts: list[dict[Any, Any]] = []
+        """Those that hold no tensor, how many entries each has, and these one after the other."""
+        self._lengths: list[int] = []
+        self._keys: list[Any] = []
+        self._values: list[Any] = []
+        self._with_tensors: list[tuple[Callable[[], Iterable[Any]], list[Any]]] = []
+        """What reads an entry after the other of the rest, and what those were."""
+        self._seen: dict[int, Any] = {}
+        """What has been looked at, alive so that no identity is given to another."""
+        self.is_known = True
+        """Could all be looked at? Where not, nothing is ever the same."""
+        try:
+            self._visit(root)
+        except _ForeignError:
+            self.is_known = False
+        self._seen.clear()
+
+    @property
+    def holds(self) -> bool:
+        """Is everything still the very same object?"""
+        if not self.is_known or any(self._empty) or list(map(len, self._dicts)) != self._lengths:
+            return False
+        if not all(map(operator.is_, chain.from_iterable(map(dict.values, self._dicts)), self._values)):
+            return False
+        if not all(map(operator.is_, chain.from_iterable(self._dicts), self._keys)):
+            return False
+        return all(_are_same(list(read()), then) for read, then in self._with_tensors)
+
+    def _visit(self, value: Any) -> None:
+        kind = type(value)
+        if kind in SCALARS or kind in TENSORS or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, type):
+            if not _is_own(value) and not is_library(value):
+                raise _ForeignError
+        elif kind in (dict, OrderedDict):
+            self._look_into(value)
+        elif kind is list:
+            self._note(value, value.__iter__)
+            self._visit_all(value)
+        elif kind is tuple:
+            self._visit_all(value)
+        elif isinstance(value, pytree.Structure):
+            self._visit_all([value.type, value.context, *value.children()])
+        elif not _is_own(kind) and kind is not nn.ModuleList:
+            raise _ForeignError
+        elif not isinstance(value, enum.Enum):
+            self._visit_object(value, kind)
+
+    def _visit_all(self, values: Iterable[Any]) -> None:
+        for value in values:
+            self._visit(value)
+
+    def _look_into(self, own: dict[Any, Any], left_out: tuple[str, ...] = ()) -> None:
+        """Note what a dict holds, and visit it but for what stands at some keys."""
+        if any(type(value) in TENSORS for value in own.values()):
+            self._note(own, lambda: chain(own, own.values()))
+        elif own:
+            self._dicts.append(own)
+            self._lengths.append(len(own))
+            self._keys += own
+            self._values += own.values()
+        else:
+            self._empty.append(own)
+        self._visit_all([entry for key, entry in own.items() if key not in left_out])
+
+    def _note(self, own: Any, read: Callable[[], Iterable[Any]]) -> None:
+        if own:
+            self._with_tensors.append((read, [_weakly(value) for value in read()]))
+        else:
+            self._empty.append(own)
+
+    def _visit_object(self, value: Any, kind: type) -> None:
+        own = getattr(value, "__dict__", None)
+        if own is None or slots_of(kind):
+            raise _ForeignError
+        if not isinstance(value, nn.Module):
+            self._look_into(own)
+            return
+        self._look_into(own, MODULE_INTERNALS)
+        for table in MODULE_TABLES:
+            self._look_into(own[table])
+
+
+def _is_own(kind: type) -> bool:
+    """Is it a class of this package?"""
+    return kind.__module__.startswith("mslsq.")
+
+
+def _weakly(value: Any) -> Any:
+    return weakref.ref(value) if type(value) in TENSORS else value
+
+
+def _are_same(now: list[Any], then: list[Any]) -> bool:
+    if len(now) != len(then):
+        return False
+    return all(x is y or (type(y) is weakref.ref and y() is x) for x, y in zip(now, then, strict=True))
