@@ -77,6 +77,15 @@ def kind_of(variable: Any) -> Kind:
     )
 
 
+def moved_element(space: Any, tensor: Tensor, delta: Tensor) -> Any:
+    """What a residual here is given for an element of Theseus, moved by a tangent vector."""
+    if space.is_euclidean:
+        return tensor + delta
+    group = next(group for group in (SO2, SE2, SO3, SE3) if group.__name__ == space.name)
+    element = group.from_matrix(tensor) if group in (SO3, SE3) else group(tensor)
+    return element.retract(delta)
+
+
 def batch_size(tensors: dict[str, Tensor]) -> int:
     """The batch size of all tensors, each of which has it or one.
 

@@ -94,12 +94,12 @@ def differentiable() -> Iterator[None]:
     are off."""
     with _LOCK, library().no_lie_group_check(silent=True), contextlib.ExitStack() as undo:
         for holder, name, instead in _exchanged():
-            undo.callback(setattr, holder, name, getattr(holder, name))
+            undo.callback(setattr, holder, name, vars(holder)[name])
             setattr(holder, name, instead)
         yield
 
 
-def _exchanged() -> list[tuple[Any, str, Callable[..., Any]]]:
+def _exchanged() -> list[tuple[Any, str, Any]]:
     """What is set where: holder, name, and what stands there instead."""
     functional = importlib.import_module("torchlie.functional")
     of_groups = [
@@ -107,7 +107,19 @@ def _exchanged() -> list[tuple[Any, str, Callable[..., Any]]]:
         for fns, operations in ((functional.SO3, OF_SO3), (functional.SE3, OF_SE3))
         for name, ours in operations.items()
     ]
-    return [*of_groups, (library().eb.SignedDistanceField2D, "signed_distance", signed_distance)]
+    own = torch.autograd.Function.apply.__func__
+
+    def apply(cls: Any, *arguments: Any, **options: Any) -> Any:
+        """Forward kinematics in torchkin has a backward that is right once, and wrong when it is differentiated."""
+        if cls.__module__.startswith("torchkin."):
+            return cls.forward(*arguments)
+        return own(cls, *arguments, **options)
+
+    return [
+        *of_groups,
+        (library().eb.SignedDistanceField2D, "signed_distance", signed_distance),
+        (torch.autograd.Function, "apply", classmethod(apply)),
+    ]
 
 
 def emptied(variable: Any) -> Any:

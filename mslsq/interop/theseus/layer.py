@@ -59,7 +59,7 @@ class TheseusLayer(nn.Module):
 
     def __init__(self, layer: Any, solver: Solver | None = None):
         super().__init__()
-        if not isinstance(layer, library().TheseusLayer):
+        if not isinstance(layer, library().theseus_layer.TheseusLayer):
             raise TheseusError(
                 f"from_theseus_layer takes a theseus.TheseusLayer, not {type(layer).__name__}; an objective is for "
                 "from_theseus."
