@@ -121,6 +121,42 @@ def test_functions_of_equal_closures_are_merged_and_others_are_not():
     )
 
 
+@pytest.mark.parametrize("mode", ["dense", "loop_batch"])
+def test_the_in_place_residual_of_issue_650_has_its_linear_solution(mode):
+    """Theseus' `vmap` mode refuses it; all pairs of four maps of five cells, linear in the maps."""
+    maps, cells = 4, 5
+    pairs = [(i, j) for i in range(maps) for j in range(maps) if i != j]
+    generator = torch.Generator().manual_seed(0)
+    ratios = torch.rand(1, len(pairs), cells, generator=generator, dtype=F64) + 0.5
+    prior = torch.rand(1, cells, generator=generator, dtype=F64)
+
+    def error(optim_vars, aux_vars):
+        x, (ratios, prior) = optim_vars[0].tensor, aux_vars
+        error = torch.zeros(len(x), (len(pairs) + 1) * cells, dtype=x.dtype)
+        for number, (i, j) in enumerate(pairs):
+            step = ratios.tensor[:, number] * x[:, i * cells : (i + 1) * cells] - x[:, j * cells : (j + 1) * cells]
+            error[:, number * cells : (number + 1) * cells] = step
+        error[:, len(pairs) * cells :] = x[:, :cells] - prior.tensor
+        return error
+
+    objective = th.Objective(dtype=F64)
+    x = th.Vector(tensor=torch.ones(1, maps * cells, dtype=F64), name="x")
+    data = [th.Variable(ratios, name="ratios"), th.Variable(prior, name="prior")]
+    rows = (len(pairs) + 1) * cells
+    objective.add(th.AutoDiffCostFunction([x], error, rows, scale(), aux_vars=data, autograd_mode=mode))
+    problem = from_theseus(objective)
+    with pytest.warns(UserWarning, match="writes into tensors in place"):
+        solution = mslsq.solve(problem, *problem.inputs())
+
+    def of(value):
+        return error([th.Vector(tensor=value[None])], data)[0]
+
+    zero = torch.zeros(maps * cells, dtype=F64)
+    jacobian = torch.autograd.functional.jacobian(of, zero)
+    expected = torch.linalg.lstsq(jacobian, -of(zero)[:, None]).solution[:, 0]
+    torch.testing.assert_close(problem.tensors(solution.value)["x"][0], expected)
+
+
 def test_a_tensor_in_a_closure_is_an_input_with_a_gradient():
     factor = torch.tensor(3.0, dtype=F64, requires_grad=True)
     objective = th.Objective(dtype=F64)
