@@ -39,7 +39,7 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "simple_example": ("examples/simple_example.py", ()),
     "backward_modes": ("examples/backward_modes.py", ()),
     "state_estimation_2d": ("examples/state_estimation_2d.py", ()),
-    "motion_planning_2d": ("examples/motion_planning_2d.py", (HYDRA, "train_data_size=2", "batch_size=2")),
+    "motion_planning_2d": ("examples/motion_planning_2d.py", (HYDRA, "device=cpu", "train_data_size=2", "batch_size=2", "num_epochs=3")),
     "bundle_adjustment": ("examples/bundle_adjustment.py", (HYDRA,)),
     "pose_graph_synthetic": (
         "examples/pose_graph/pose_graph_synthetic.py",

@@ -174,9 +174,10 @@ def from_theseus_layer(layer: Any, solver: Solver | None = None) -> TheseusLayer
     Args:
         layer: `theseus.TheseusLayer`; neither its optimizer nor its linear solver is used. Its objective is: after a
             call its variables hold the solution.
-        solver: `Dogleg()` for Theseus' `Dogleg` by default, `LevenbergMarquardt()` for its `GaussNewton`,
-            `LevenbergMarquardt` and `LinearOptimizer`. They choose their steps themselves and go on until the solution
-            is reached, so that `max_iterations`, `step_size` and the tolerances of the optimizer have no effect.
+        solver: `Dogleg()` for Theseus' `Dogleg` by default, `LevenbergMarquardt(scaling="identity")` for its
+            `GaussNewton`, `LevenbergMarquardt` (which damps by λI, too) and `LinearOptimizer`. They choose their steps
+            themselves and go on until the solution is reached, so that `max_iterations`, `step_size` and the
+            tolerances of the optimizer have no effect.
 
     Returns:
         A `TheseusLayer`.
@@ -200,7 +201,7 @@ def solver_of(optimizer: Any) -> Solver:
     if isinstance(optimizer, th.Dogleg):
         return mslsq.Dogleg()
     if isinstance(optimizer, (th.GaussNewton, th.LevenbergMarquardt, th.LinearOptimizer)):
-        return mslsq.LevenbergMarquardt()
+        return mslsq.LevenbergMarquardt(scaling="identity")
     raise TheseusError(
         f"{type(optimizer).__name__} has no counterpart here: pass solver=mslsq.LevenbergMarquardt(), which minimises "
         "the same cost."
