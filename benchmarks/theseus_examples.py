@@ -39,7 +39,10 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "simple_example": ("examples/simple_example.py", ()),
     "backward_modes": ("examples/backward_modes.py", ()),
     "state_estimation_2d": ("examples/state_estimation_2d.py", ()),
-    "motion_planning_2d": ("examples/motion_planning_2d.py", (HYDRA, "device=cpu", "train_data_size=2", "batch_size=2", "num_epochs=3")),
+    "motion_planning_2d": (
+        "examples/motion_planning_2d.py",
+        (HYDRA, "device=cpu", "train_data_size=2", "batch_size=2", "num_epochs=3"),
+    ),
     "bundle_adjustment": ("examples/bundle_adjustment.py", (HYDRA,)),
     "pose_graph_synthetic": (
         "examples/pose_graph/pose_graph_synthetic.py",
@@ -58,7 +61,6 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tutorial_00": ("tutorials/00_introduction.ipynb", ()),
     "tutorial_01": ("tutorials/01_least_squares_optimization.ipynb", ()),
     "tutorial_02": ("tutorials/02_differentiating_theseus_layer.ipynb", ()),
-    "tutorial_03": ("tutorials/03_custom_cost_functions.ipynb", ()),
     "tutorial_04": ("tutorials/04_motion_planning.ipynb", ()),
     "tutorial_05": ("tutorials/05_differentiable_motion_planning.ipynb", ()),
     "homography (synthetic)": (str(HERE / "peers/theseus_homography.py"), ()),
