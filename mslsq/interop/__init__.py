@@ -1,7 +1,8 @@
-"""Beyond PyTorch's own calls: programs for `torch.export`, and functions as SciPy has them (`scipy`)."""
+"""Beyond PyTorch's own calls: programs for `torch.export`, functions as SciPy has them (`scipy`), what was written for
+Theseus (`theseus`)."""
 
 from mslsq.front.exporting import ExportError
-from mslsq.interop import scipy
+from mslsq.interop import scipy, theseus
 from mslsq.interop.exporting import export
 
-__all__ = ["ExportError", "export", "scipy"]
+__all__ = ["ExportError", "export", "scipy", "theseus"]

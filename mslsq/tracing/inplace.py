@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from mslsq.private import DISPATCHING_FILES, DispatchMode, writes
+from mslsq.tracing.reading.origins import PACKAGES
 
 LIBRARIES = (f"{Path(str(torch.__file__)).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
 
@@ -54,6 +55,11 @@ def is_users(file: str) -> bool:
     return not file.startswith((*LIBRARIES, "<eval_with_key>", "<frozen", "<@"))
 
 
+def is_installed(file: str) -> bool:
+    """Does code of this file belong to an installed package, which the user will not rewrite?"""
+    return any(folder in file for folder in PACKAGES)
+
+
 class MutationRecorder(DispatchMode):
     """Records the user's lines that write into a tensor, while a residual runs eagerly on one example."""
 
@@ -68,8 +74,8 @@ class MutationRecorder(DispatchMode):
             frame: FrameType | None = sys._getframe(1)
             while frame is not None and frame.f_code.co_filename.endswith(DISPATCHING_FILES):
                 frame = frame.f_back
-            # Writes inside torch's own modules (running statistics) are not the user's to change.
-            if frame is not None and is_users(frame.f_code.co_filename):
+            # Writes inside torch's own modules (running statistics) are not the user's to change, nor a package's.
+            if frame is not None and is_users(file := frame.f_code.co_filename) and not is_installed(file):
                 self.lines[SourceLine(frame.f_code.co_filename, frame.f_lineno)] = None
         return func(*args, **(kwargs or {}))
 

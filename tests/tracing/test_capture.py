@@ -751,6 +751,17 @@ def test_there_is_no_advice_for_out_of_place_code_nor_for_pytorchs_own_writes():
     assert inplace_advice(captured.in_place, "clean") == ""
 
 
+def test_there_is_no_advice_for_what_an_installed_package_writes(tmp_path):
+    # It is rewritten all the same, but the user cannot write it otherwise.
+    file = tmp_path / "site-packages" / "package.py"
+    code = "def residual(v):\n    o = v.new_zeros(4)\n    o[:] = v * v\n    return o\n"
+    names: dict = {}
+    exec(compile(code, str(file), "exec"), names)
+    captured = capture(names["residual"], (batch()[0],), name="packaged")
+    assert inplace_advice(captured.in_place, "packaged") == ""
+    torch.testing.assert_close(vmap(jacfwd(captured))(batch()), torch.diag_embed(2 * batch()))
+
+
 def test_writes_of_kernels_that_are_made_of_others_are_kept():
     # `padding_mode="circular"` fills an empty tensor below `functionalize`; the graph returned it unfilled.
     def padded(v):

@@ -1,0 +1,150 @@
+"""Code that was written for Theseus, called for one block with the batch axis of length one that Theseus gives it
+in its `vmap` and `loop_batch` modes.
+
+Theseus' operations on SO3 and SE3 are `autograd.Function`s with a backward alone: they have no forward mode and no
+second derivatives. While such code runs they are those of `mslsq.manifolds`, plain operations with derivatives of all
+orders, finite at the identity too.
+"""
+
+import contextlib
+import copy
+import importlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mslsq.interop.theseus.fields import signed_distance
+from mslsq.interop.theseus.library import library
+from mslsq.manifolds import SE3, SO3
+
+_LOCK = threading.RLock()
+"""The operations are exchanged in Theseus' own module, which all threads share."""
+
+
+def _rows(transform: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotation matrix and translation (a column) of [R | t]."""
+    return transform[..., :3], transform[..., 3:]
+
+
+def _inverse(transform: Tensor) -> Tensor:
+    rotation, translation = _rows(transform)
+    back = rotation.mT
+    return torch.cat([back, -(back @ translation)], -1)
+
+
+def _compose(first: Tensor, second: Tensor) -> Tensor:
+    rotation, translation = _rows(first)
+    moved, offset = _rows(second)
+    return torch.cat([rotation @ moved, rotation @ offset + translation], -1)
+
+
+def _act(transform: Tensor, points: Tensor) -> Tensor:
+    rotation, translation = _rows(transform)
+    return (rotation @ points[..., None] + translation)[..., 0]
+
+
+def _act_back(transform: Tensor, points: Tensor) -> Tensor:
+    rotation, translation = _rows(transform)
+    return (rotation.mT @ (points[..., None] - translation))[..., 0]
+
+
+def _of_quaternion(wxyz: Tensor) -> Tensor:
+    return SO3(torch.cat([wxyz[..., 1:], wxyz[..., :1]], -1)).matrix()
+
+
+OF_SO3: dict[str, Callable[..., Tensor]] = {
+    "exp": lambda w: SO3.exp(w).matrix(),
+    "log": lambda r: SO3.from_matrix(r).log(),
+    "adj": lambda r: r,
+    "inv": lambda r: r.mT,
+    "compose": lambda a, b: a @ b,
+    "transform": lambda r, p: (r @ p[..., None])[..., 0],
+    "untransform": lambda r, p: (r.mT @ p[..., None])[..., 0],
+    "hat": SO3.hat,
+    "quaternion_to_rotation": _of_quaternion,
+}
+OF_SE3: dict[str, Callable[..., Tensor]] = {
+    "exp": lambda xi: SE3.exp(xi).matrix()[..., :3, :],
+    "log": lambda t: SE3.from_matrix(t).log(),
+    "adj": lambda t: SE3.from_matrix(t).adjoint(),
+    "inv": _inverse,
+    "compose": _compose,
+    "transform": _act,
+    "untransform": _act_back,
+}
+
+
+def _instead(own: Callable[..., Any], ours: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Ours, except where Jacobians are asked for along with the value."""
+
+    def called(*arguments: Any, jacobians: Any = None, **more: Any) -> Any:
+        if jacobians is not None or more:
+            return own(*arguments, jacobians=jacobians, **more)
+        return ours(*arguments)
+
+    return called
+
+
+@contextlib.contextmanager
+def differentiable() -> Iterator[None]:
+    """Theseus' operations on SO3, SE3 and fields are those of this library; its checks of elements, which read values,
+    are off."""
+    with _LOCK, library().no_lie_group_check(silent=True), contextlib.ExitStack() as undo:
+        for holder, name, instead in _exchanged():
+            undo.callback(setattr, holder, name, vars(holder)[name])
+            setattr(holder, name, instead)
+        yield
+
+
+def _exchanged() -> list[tuple[Any, str, Any]]:
+    """What is set where: holder, name, and what stands there instead."""
+    functional = importlib.import_module("torchlie.functional")
+    of_groups = [
+        (fns, name, _instead(getattr(fns, name), ours))
+        for fns, operations in ((functional.SO3, OF_SO3), (functional.SE3, OF_SE3))
+        for name, ours in operations.items()
+    ]
+    own = torch.autograd.Function.apply.__func__
+
+    def apply(cls: Any, *arguments: Any, **options: Any) -> Any:
+        """Forward kinematics in torchkin has a backward that is right once, and wrong when it is differentiated."""
+        if cls.__module__.startswith("torchkin."):
+            return cls.forward(*arguments)
+        return own(cls, *arguments, **options)
+
+    return [
+        *of_groups,
+        (library().eb.SignedDistanceField2D, "signed_distance", signed_distance),
+        (torch.autograd.Function, "apply", classmethod(apply)),
+    ]
+
+
+def emptied(variable: Any) -> Any:
+    """A copy of a variable of Theseus to be filled in for a call. It holds no tensor between calls, which would be
+    taken for one that the residual depends on."""
+    container = copy.copy(variable)
+    container.tensor = None
+    return container
+
+
+def filled(containers: Sequence[Any], tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Copies of containers around tensors of one element each, given the batch axis."""
+    made = tuple(copy.copy(container) for container in containers)
+    for container, tensor in zip(made, tensors, strict=True):
+        container.tensor = tensor[None]
+    return made
+
+
+@contextlib.contextmanager
+def filling(containers: Sequence[Any], tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Containers that a cost function of Theseus holds, around these tensors for as long as it is called."""
+    try:
+        for container, tensor in zip(containers, tensors, strict=True):
+            container.tensor = tensor[None]
+        yield
+    finally:
+        for container in containers:
+            container.tensor = None
