@@ -11,6 +11,7 @@ standard errors hold.
 """
 
 import argparse
+import itertools
 import resource
 import sys
 import time
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import scipy.ndimage
 import torch
+from jaxtyping import Float
 from timing import print_machine, print_table
 from truth_scenes import cells, grains, night, normalised, raster_of, stars
 
@@ -58,13 +60,21 @@ def ring_of(name: str, count: int, seed: int, largest: int, **options: Any) -> M
     return cut(base, ring(count, NEIGHBOURS[count] * size, (middle[0], middle[1])), size, seed, **options)
 
 
-def errors(result: Alignment, mosaic: Mosaic) -> np.ndarray:
+def errors(transforms: Float[torch.Tensor, "maps 3 3"], mosaic: Mosaic) -> np.ndarray:
     """Of every map but the first at its own corners; NaN for those left out."""
     eye, found = torch.eye(3, dtype=torch.float64), []
-    for transform, true, raster in zip(result.transforms[1:], mosaic.transforms[1:], mosaic.maps[1:], strict=True):
+    for transform, true, raster in zip(transforms[1:], mosaic.transforms[1:], mosaic.maps[1:], strict=True):
         apart = transform @ torch.linalg.inv(true)
         found.append(corner_error(apart, eye, *raster.shape) if bool(apart.isfinite().all()) else np.nan)
     return np.array(found)
+
+
+def chain(mosaic: Mosaic, model: str) -> Float[torch.Tensor, "maps 3 3"]:
+    """Every map on the one before it; NaN from the first that is left out."""
+    transforms = [torch.eye(3, dtype=torch.float64)]
+    for pair in itertools.pairwise(mosaic.maps):
+        transforms.append(align(list(pair), model=model).transforms[1] @ transforms[-1])
+    return torch.stack(transforms)
 
 
 def nees(result: Alignment, mosaic: Mosaic, model: str) -> list[float]:
@@ -86,25 +96,28 @@ def timed(mosaic: Mosaic, model: str, joint: bool) -> tuple[Alignment, float]:
 
 
 def rings(arguments: argparse.Namespace) -> None:
-    rows, ratios = [], []
+    """The ratios are over the maps that both ways place within `WRONG`."""
+    rows, ratios = [], {"tree": [], "chain": []}
     for name in arguments.scenes or SCENES[arguments.half]:
         for count in NEIGHBOURS:
             mosaic = ring_of(name, count, arguments.first, arguments.size, noise=arguments.noise)
-            row, by_way = [name, count, len(mosaic.maps[0])], []
-            for joint in (False, True):
-                result, seconds = timed(mosaic, arguments.model, joint)
-                by_way.append(errors(result, mosaic))
-                wrong = int((by_way[-1] > WRONG).sum())
-                row += [f"{len(result.aligned)} / {count}", wrong, f"{seconds:.1f}"]
-            both = np.isfinite(by_way).all(0) & (np.array(by_way) <= WRONG).all(0)
-            rms = [np.sqrt(np.mean(way[both] ** 2)) if both.any() else np.nan for way in by_way]
-            ratios.append(rms[1] / rms[0])
-            rows.append((*row, f"{rms[0]:.4f}", f"{rms[1]:.4f}", f"{ratios[-1]:.2f}"))
-            print(*rows[-1], flush=True)
-    heads = ("scene", "maps", "side", "tree: placed", "wrong", "s", "joint: placed", "wrong", "s")
-    print_table("Rings", (*heads, "tree px", "joint px", "ratio"), rows)
-    known = [ratio for ratio in ratios if np.isfinite(ratio)]
-    print(f"\nratio of errors: median {np.median(known):.2f}, largest {max(known):.2f}, over {len(known)} rings")
+            row, off = [name, count, len(mosaic.maps[0])], {"chain": errors(chain(mosaic, arguments.model), mosaic)}
+            for way in ("tree", "joint"):
+                result, seconds = timed(mosaic, arguments.model, way == "joint")
+                off[way] = errors(result.transforms, mosaic)
+                row += [f"{len(result.aligned)} / {count}", int((off[way] > WRONG).sum()), f"{seconds:.1f}"]
+            for other, known in ratios.items():
+                both = (off[other] <= WRONG) & (off["joint"] <= WRONG)
+                rms = [np.sqrt(np.mean(off[way][both] ** 2)) if both.any() else np.nan for way in (other, "joint")]
+                known.append(rms[1] / rms[0])
+                row += [f"{rms[0]:.4f}", f"{rms[1]:.4f}", f"{known[-1]:.2f}"]
+            rows.append(row)
+            print(*row, flush=True)
+    heads = ["scene", "maps", "side", "tree: placed", "wrong", "s", "joint: placed", "wrong", "s"]
+    print_table("Rings", (*heads, "tree px", "joint px", "ratio", "chain px", "joint px", "ratio"), rows)
+    for other, known in ratios.items():
+        finite = np.array(known)[np.isfinite(known)]
+        print(f"\nto the {other}: median {np.median(finite):.2f}, largest {max(finite):.2f}, over {len(finite)} rings")
 
 
 def standard_errors(arguments: argparse.Namespace) -> None:
@@ -120,7 +133,7 @@ def standard_errors(arguments: argparse.Namespace) -> None:
             mosaic = ring_of(name, 6, arguments.first + run, arguments.size, model=arguments.model, **options)
             result, _ = timed(mosaic, arguments.model, joint=True)
             placed += len(result.aligned) - 1
-            off = errors(result, mosaic)
+            off = errors(result.transforms, mosaic)
             if np.isfinite(off).any():
                 rms.append(np.sqrt(np.nanmean(off**2)))
                 found.append(np.mean(nees(result, mosaic, arguments.model)))
@@ -143,7 +156,7 @@ def grid(arguments: argparse.Namespace) -> None:
     middles = [(size / 2 + 8 + step * x, size / 2 + 8 + step * y) for y in range(4) for x in range(5)]
     mosaic = cut(tiles, middles, size, 0, noise=arguments.noise)
     result, seconds = timed(mosaic, arguments.model, joint=True)
-    off = errors(result, mosaic)
+    off = errors(result.transforms, mosaic)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     figures = (size, f"{len(result.aligned)} / 20", int((off > WRONG).sum()), f"{np.sqrt(np.nanmean(off**2)):.4f}")
     heads = ("side", "placed", "wrong", "px", "processor s", "GB at most")

@@ -184,7 +184,8 @@ def _precision(
     """Covariance, standard error of the corners, and what is to be said of them."""
     # A solve that ended no better than it began was taken back: its normal equations are of another place.
     normal = leader.normal if leader.estimate.matrix is estimate.matrix else None
-    covariance = tangent_covariance(estimate, pair.levels[0], pair.options, pair.freedom, normal)
+    own = pair.reference[0].coefficients
+    covariance = tangent_covariance(estimate, pair.levels[0], pair.options, pair.freedom, normal, own)
     sigma, reason = corner_sigma(estimate, covariance, pair.frame, pair.options.model), MapStatus.ALIGNED.sentence
     if found.position < COARSE:
         return covariance, sigma, reason

@@ -37,6 +37,12 @@ SUFFICIENT = 1e-4
 """Share of the promised decrease that a step must keep."""
 
 
+QUICK = 3
+"""Steps that are taken before the secant correction begins: most solves end within them."""
+
+SMALL_STEP = 0.01
+"""Half-sides of the reference: the correction is learned from such steps alone, near the end."""
+
 UNFINISHED = (mslsq.Status.NON_FINITE, mslsq.Status.SINGULAR, mslsq.Status.MAX_STEPS)
 """What a solve says that has not come to its minimum."""
 
@@ -75,6 +81,9 @@ def descend(
 ) -> Descent[State]:
     """The least cost from a start, to within `share` of a standard error.
 
+    Noise makes JᵀJ larger than the Hessian, in smooth scenes many times, and its steps as much too short: hundreds of
+    them. After a few, a secant correction learns the difference.
+
     With p the full step, pᵀ(JᵀJ)p / σ² = gᵀ(JᵀJ)⁻¹g / σ² is the squared distance to the minimum in standard errors of
     independent samples; the samples' correlation makes the true standard errors larger.
 
@@ -87,9 +96,12 @@ def descend(
     costs, status = [at.cost], mslsq.Status.MAX_STEPS
     if not np.isfinite(at.cost):
         return Descent(state, mslsq.Status.NON_FINITE, costs, at)
-    damping = FIRST_DAMPING
+    damping, lacking = FIRST_DAMPING, np.zeros_like(at.matrix)
     for _ in range(max_steps):
-        step, promised = _step(at, free, damping)
+        step, promised = _step(at, free, damping, lacking)
+        if step is None and lacking.any():
+            lacking = np.zeros_like(lacking)
+            step, promised = _step(at, free, damping, lacking)
         if step is None:
             status = mslsq.Status.SINGULAR
             break
@@ -104,6 +116,8 @@ def descend(
         trial = evaluate(there)
         if np.isfinite(trial.cost) and at.cost - trial.cost > SUFFICIENT * promised:
             gain = (at.cost - trial.cost) / promised
+            if len(costs) > QUICK and np.abs(step).max() <= SMALL_STEP:
+                lacking = _secant(lacking, at, trial, step, free)
             state, at = there, trial
             costs.append(at.cost)
             damping = max(damping * (0.1 if gain > 0.5 else 1.0), 1e-9)
@@ -121,21 +135,45 @@ def descend(
     return Descent(state, status, costs, at)
 
 
-def _step(at: NormalEquations, free: np.ndarray, damping: float) -> tuple[np.ndarray | None, float]:
-    """The damped step, zero in what is held, and the decrease that the linear model promises of it."""
-    diagonal = at.matrix.diagonal()
-    system = at.matrix + np.diag(np.where(free, damping * diagonal, 0.0))
+def _step(
+    at: NormalEquations, free: np.ndarray, damping: float, lacking: np.ndarray
+) -> tuple[np.ndarray | None, float]:
+    """The damped step, zero in what is held, and the decrease that the quadratic model promises of it."""
+    added = damping * np.where(free, at.matrix.diagonal(), 0.0)
+    system = at.matrix + lacking + np.diag(added)
     held = ~free
     system[held], system[:, held] = 0.0, 0.0
     system[held, held] = 1.0
     try:
+        if lacking.any():
+            np.linalg.cholesky(system)
         step = np.linalg.solve(system, np.where(free, -at.gradient, 0.0))
     except np.linalg.LinAlgError:
         return None, 0.0
     if not np.isfinite(step).all():
         return None, 0.0
-    promised = 0.5 * float(step @ (damping * np.where(free, diagonal, 0.0) * step - at.gradient))
+    promised = 0.5 * float(step @ (added * step - at.gradient))
     return (step, promised) if promised >= 0 else (None, 0.0)
+
+
+def _secant(
+    lacking: np.ndarray, before: NormalEquations, after: NormalEquations, step: np.ndarray, free: np.ndarray
+) -> Float[np.ndarray, "unknowns unknowns"]:
+    """What JᵀJ lacks of the Hessian, after one more step: the update of Dennis, Gay and Welsch (1981), sized as theirs.
+
+    Of all symmetric matrices with the curvature that the gradients show along the step, the one that differs least.
+    """
+    change = np.where(free, after.gradient - before.gradient, 0.0)
+    along = float(change @ step)
+    if along <= 0:
+        return lacking
+    seen = change - np.where(free, after.matrix @ step, 0.0)
+    said = abs(float(step @ lacking @ step))
+    if said > 0:
+        lacking = lacking * min(1.0, abs(float(step @ seen)) / said)
+    off = seen - lacking @ step
+    both = np.outer(off, change) / along
+    return lacking + both + both.T - float(step @ off) / along**2 * np.outer(change, change)
 
 
 def step_matrix(kind: type[Warp], step: Float[np.ndarray, " tangent"]) -> Float[np.ndarray, "3 3"]:

@@ -1,5 +1,6 @@
 """The options of `align`, each checked: what was given, what makes sense, and the nearest name."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,11 @@ class Options:
     def freedom(self) -> tuple[bool, bool]:
         """Are gain and bias looked for?"""
         return self.value in ("gain", "gain_bias"), self.value in ("bias", "gain_bias")
+
+    @property
+    def correlated(self) -> float:
+        """Residuals that hold as much as one independent one: a prefilter of σ px correlates 4πσ² of them."""
+        return max(1.0, 4 * math.pi * self.prefilter**2)
 
     @property
     def searches(self) -> bool:

@@ -7,10 +7,13 @@ from torch import Tensor
 
 import mslsq
 from mslsq.alignment import passes
+from mslsq.alignment.curvature import curvature, samples
+from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import Estimate, PairLevel, spread_at
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.objective import photometric_problem
 from mslsq.alignment.options import Options
+from mslsq.diagnostics import covariance_of_normal
 from mslsq.errors import SingularCovarianceError
 
 
@@ -20,44 +23,60 @@ def tangent_covariance(
     options: Options,
     freedom: Float[Tensor, "2"],
     normal: passes.NormalEquations | None = None,
+    coefficients: Float[Tensor, "channels height width"] | None = None,
 ) -> Float[Tensor, "tangent tangent"]:
     """σ̂² (JᵀJ)⁻¹ of the warp's tangent, gain and bias marginalised, times 4πσ² for a prefilter of σ px.
 
+    Where noise is a part of JᵀJ that matters, σ̂² H⁻¹ JᵀJ H⁻¹ instead, H the curvature without it.
+
     The prefilter correlates neighbouring residuals, so that n samples hold only n / 4πσ² independent ones (12.6 at 1
     px). The noise is that of the MAD. NaN where the samples leave a direction undetermined. `normal` are the plain
-    normal equations there, where they are known already: of all pixels, where `level` has some of them.
+    normal equations there, where they are known already: of all pixels, where `level` has some of them. `coefficients`
+    are those of the reference's spline: without them noise is taken to be small.
     """
     kind = MODELS[options.model]
-    correlated = max(1.0, 4 * torch.pi * options.prefilter**2)
-    if normal is None and passes.knows(kind, None, level.planes.device):
-        valid = level.look(estimate.matrix)[1]
-        matrix = kind.from_matrix(estimate.matrix).matrix().numpy()
-        at = matrix / matrix[2, 2], estimate.value.numpy(), freedom.numpy()
-        normal = passes.normal_equations(level, *at, valid, kind.tangent_dim)
+    if not passes.knows(kind, None, level.planes.device):
+        return (
+            spread_at(estimate, level)[0] ** 2
+            * options.correlated
+            * _by_covariance(estimate, level, options.model, freedom)
+        )
+    sigma, valid = spread_at(estimate, level)[0], level.look(estimate.matrix)[1]
+    matrix = kind.from_matrix(estimate.matrix).matrix().numpy()
+    at = Between(matrix / matrix[2, 2], estimate.value.numpy())
     if normal is None:
-        inverse = _by_covariance(estimate, level, options.model, freedom)
-    else:
-        inverse = level.planes.new_tensor(_inverse(normal.matrix, kind.tangent_dim, freedom.numpy()))
-    return spread_at(estimate, level)[0] ** 2 * correlated * inverse
+        normal = passes.normal_equations(level, *at, freedom.numpy(), valid, kind.tangent_dim)
+    unknown = np.concatenate([np.ones(kind.tangent_dim), freedom.numpy()]) > 0
+    inner = np.ix_(unknown, unknown)
+    inverse = covariance_of_normal(torch.from_numpy(normal.matrix[inner])).numpy()
+    if coefficients is not None and _noise_matters(normal, sigma, level, options):
+        chosen = valid.nonzero()[:, 0]
+        chosen = chosen[:: max(1, len(chosen) // PRODUCTS)]
+        own, both = np.zeros_like(normal.matrix), np.zeros_like(normal.matrix)
+        for seen in samples(level, coefficients, kind, freedom.numpy(), at, chosen):
+            own += torch.einsum("ncu,ncv->uv", seen.jacobian, seen.jacobian).numpy()
+            both += torch.einsum("ncu,ncv->uv", seen.jacobian, seen.of_target).numpy()
+        found = curvature(own[inner], both[inner], len(chosen) / options.correlated)
+        inverse = inverse * np.nan if found is None else found.spread * (len(chosen) / max(normal.samples, 1))
+    return level.planes.new_tensor(sigma**2 * options.correlated * inverse[: kind.tangent_dim, : kind.tangent_dim])
 
 
-SMALLEST_EIGENVALUE = 1e-12
-"""Of JᵀJ scaled to a diagonal of ones: below it a direction is known by rounding alone."""
+PRODUCTS = 1 << 13
+"""About as many samples tell which share of JᵀJ is detail: to some four percent."""
+
+NOISE_MATTERS = 0.05
+"""Share of noise in the gradients below which standard errors are those of JᵀJ: 5 % too small at most."""
 
 
-def _inverse(
-    normal: Float[np.ndarray, "unknowns unknowns"], tangent: int, freedom: Float[np.ndarray, "2"]
-) -> Float[np.ndarray, "tangent tangent"]:
-    """(JᵀJ)⁻¹ of the warp's tangent, gain and bias marginalised where they are free."""
-    unknown = np.concatenate([np.ones(tangent), freedom]) > 0
-    normal = normal[unknown][:, unknown]
-    lengths = np.sqrt(normal.diagonal())
-    if not (np.isfinite(lengths).all() and (lengths > 0).all()):
-        return np.full((tangent, tangent), np.nan)
-    values, vectors = np.linalg.eigh(normal / np.outer(lengths, lengths))
-    if values[0] < SMALLEST_EIGENVALUE:
-        return np.full((tangent, tangent), np.nan)
-    return ((vectors / values) @ vectors.T / np.outer(lengths, lengths))[:tangent, :tangent]
+def _noise_matters(normal: passes.NormalEquations, sigma: float, level: PairLevel, options: Options) -> bool:
+    """Is what noise adds to JᵀJ more than a small share of its shifts?
+
+    White noise behind a prefilter of s px has slopes of σ / √2 s, and that of one map is at most all that is seen in
+    the residuals.
+    """
+    slope = sigma / max(options.prefilter, 0.5) * level.frame.half
+    of_shifts = float(np.linalg.eigvalsh(normal.matrix[:2, :2])[0])
+    return 0.5 * slope**2 * normal.samples > NOISE_MATTERS * of_shifts
 
 
 def _by_covariance(

@@ -2,7 +2,7 @@
 
 from mslsq.diagnostics.checked_block import JacobianCheck
 from mslsq.diagnostics.covariance import covariance
-from mslsq.diagnostics.dense_factor import SingularCovarianceError
+from mslsq.diagnostics.dense_factor import SingularCovarianceError, covariance_of_normal
 from mslsq.diagnostics.evaluation import Evaluation, evaluate
 from mslsq.diagnostics.explain import Explanation, explain
 from mslsq.diagnostics.jacobian_check import check_jacobian
@@ -14,6 +14,7 @@ __all__ = [
     "SingularCovarianceError",
     "check_jacobian",
     "covariance",
+    "covariance_of_normal",
     "evaluate",
     "explain",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.diagnostics.constrained import active_jacobian, check_size, penalized, projected_inverse
-from mslsq.diagnostics.dense_factor import SingularCovarianceError, factorised, singular
+from mslsq.diagnostics.dense_factor import SingularCovarianceError, factorised, half_inverse, singular
 from mslsq.diagnostics.located import Located, located
 from mslsq.diagnostics.marginals import joint, marginals
 from mslsq.manifolds import Manifold
@@ -138,13 +138,10 @@ def _inverse_blocks(
     if not point.structure.num_columns:  # all is held fixed
         return matrix.new_zeros(batch, *columns.shape, columns.shape[1])
     columns = torch.where(free[:, None], columns, 0)
-    # Σ_bb = (L⁻¹ E)ᵀ (L⁻¹ E), E the columns of the identity that belong to the block.
+    # Σ_bb = (H E)ᵀ (H E), E the columns of the identity that belong to the block.
     component, place = (columns // max(size, 1))[:, 0], columns % max(size, 1)
-    inverse = torch.linalg.solve_triangular(factor, torch.eye(size).to(factor).expand_as(factor), upper=False)
-    half = inverse.mT[:, component[:, None], place].mT
-    deviation = scale.reshape(batch, -1)[:, columns]
-    result = (half.mT @ half) / (deviation[..., :, None] * deviation[..., None, :])
-    result = torch.where(free[:, None, None], result, 0)
+    half = half_inverse(factor, scale).mT[:, component[:, None], place]
+    result = torch.where(free[:, None, None], half @ half.mT, 0)
     return torch.where(regular[:, None, None, None], result, torch.nan)
 
 
@@ -229,15 +226,13 @@ def _columns_of(point: Located, names: list[str], index: Any) -> Tensor:
 
 
 def _dense_joint(point: Located, matrix: Tensor, columns: Tensor) -> Float[Tensor, "batch k k"]:
-    """Σ = (L⁻¹ E)ᵀ (L⁻¹ E), zero between parts of the problem that nothing connects."""
+    """Σ = (H E)ᵀ (H E), zero between parts of the problem that nothing connects."""
     size = matrix.shape[-1]
     factor, scale, regular = factorised(point, matrix)
     component, place = columns // size, columns % size
-    inverse = torch.linalg.solve_triangular(factor, torch.eye(size).to(factor).expand_as(factor), upper=False)
-    half = inverse.mT[:, component, place]
-    deviation = scale.reshape(len(matrix), -1)[:, columns]
+    half = half_inverse(factor, scale).mT[:, component, place]
     together = component[:, None] == component
-    result = torch.where(together, half @ half.mT, 0) / (deviation[..., :, None] * deviation[..., None, :])
+    result = torch.where(together, half @ half.mT, 0)
     return torch.where(regular[:, None, None], result, torch.nan)
 
 

@@ -1,6 +1,9 @@
 """The dense factor of normal equations, and the words for those that have none."""
 
+from typing import NamedTuple
+
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.diagnostics.located import Located, machine_epsilon
@@ -15,8 +18,22 @@ class SingularCovarianceError(ValueError):
     """The problem does not determine all its variables, so that their covariance is infinite."""
 
 
-def factorised(point: Located, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cholesky factor of JᵀJ scaled to a unit diagonal, the scale, and which entries of the batch are regular."""
+class _Scaled(NamedTuple):
+    """Cholesky factor of normal equations scaled to a unit diagonal; the identity where they are singular."""
+
+    factor: Tensor
+    scale: Tensor
+    usable: Tensor
+    info: Tensor
+    sound: Tensor
+    """By column: whether the columns before it leave something of it."""
+
+    @property
+    def regular(self) -> Tensor:
+        return self.usable & (self.info == 0) & self.sound.all(-1)
+
+
+def _scaled(matrix: Tensor) -> _Scaled:
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     usable = torch.isfinite(matrix).all(-1).all(-1)
     scale = torch.where(diagonal > 0, diagonal, 1).sqrt()
@@ -27,11 +44,39 @@ def factorised(point: Located, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     pivots = factor.diagonal(dim1=-2, dim2=-1)
     lowest = machine_epsilon(matrix) * max(matrix.shape[-1], 10) * 10
     sound = (pivots > lowest**0.5) & (diagonal > 0)
-    by_component = usable & (info == 0) & sound.all(-1)
-    regular = by_component.all(-1)
+    found = _Scaled(factor, scale, usable, info, sound)
+    return found._replace(factor=torch.where(found.regular[..., None, None], factor, eye))
+
+
+def half_inverse(factor: Tensor, scale: Tensor) -> Tensor:
+    """H with (JᵀJ)⁻¹ = HᵀH, of a factor of JᵀJ scaled to a unit diagonal."""
+    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    inverse = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
+    return inverse / scale[..., None, :]
+
+
+def covariance_of_normal(normal: Float[Tensor, "... n n"]) -> Float[Tensor, "... n n"]:
+    """(JᵀJ)⁻¹ of dense normal equations JᵀJ that are at hand, as `mslsq.covariance` takes it of those of a problem.
+
+    Args:
+        normal: JᵀJ, symmetric; any axes in front are a batch.
+
+    Returns:
+        The inverse; NaN for an entry of the batch that is not finite, or singular: where the columns before a column
+        explain all of it but rounding.
+    """
+    found = _scaled(normal)
+    half = half_inverse(found.factor, found.scale)
+    return torch.where(found.regular[..., None, None], half.mT @ half, torch.nan)
+
+
+def factorised(point: Located, matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cholesky factor of JᵀJ scaled to a unit diagonal, the scale, and which entries of the batch are regular."""
+    found = _scaled(matrix)
+    regular = found.regular.all(-1)
     if not bool(regular.any()):
-        raise SingularCovarianceError(_words(point, usable[0], info[0], sound[0]))
-    return torch.where(by_component[..., None, None], factor, eye), scale, regular
+        raise SingularCovarianceError(_words(point, found.usable[0], found.info[0], found.sound[0]))
+    return found.factor, found.scale, regular
 
 
 def _words(point: Located, usable: Tensor, info: Tensor, sound: Tensor) -> str:

@@ -9,7 +9,7 @@ import torch
 
 import mslsq
 from mslsq.alignment import align, candidates, estimate, grids, measures, models, passes, pyramid, refine, sampling
-from mslsq.alignment.descent import Between, descend, step_matrix
+from mslsq.alignment.descent import UNFINISHED, Between, descend, step_matrix
 from mslsq.alignment.estimate import Estimate, PairLevel
 from mslsq.alignment.measures import corner_error, project
 from mslsq.alignment.objective import LOSSES, Photometric
@@ -217,6 +217,20 @@ def test_steps_out_of_this_world_are_not_tried():
     found = descend(evaluate, moved(models.Similarity), START, np.ones(6, bool), 40, 0.1)
     assert found.status in (mslsq.Status.MAX_STEPS, mslsq.Status.STALLED)
     assert np.abs(tried).max() < np.exp(10)
+
+
+def test_noise_in_the_normal_equations_does_not_slow_a_descent():
+    """JᵀJ is up to fifty times the Hessian here, as noise makes it: without the correction this takes hundreds of steps."""
+    hessian = np.diag([1.0, 0.1, 0.02, 0.5, 1, 1])
+    hessian[0, 1] = hessian[1, 0] = 0.2
+
+    def evaluate(at):
+        off = np.concatenate([at[:4] - [0.01, -0.02, 0.03, 0.005], at[4:]])
+        return passes.NormalEquations(1000, 50 + 0.5 * off @ hessian @ off, hessian @ off, np.eye(6))
+
+    taken = descend(evaluate, lambda at, step: at + step, np.zeros(6), np.ones(6, bool), 40, 1e-6, variance=1.0)
+    assert taken.status not in UNFINISHED
+    np.testing.assert_allclose(taken.state[:4], [0.01, -0.02, 0.03, 0.005], atol=1e-5)
 
 
 # ---- what pyramids and judgements are made of

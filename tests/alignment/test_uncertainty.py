@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.alignment import models
+from mslsq.alignment import align, models, synthetic
 from mslsq.alignment.estimate import Estimate, PairLevel, mad_sigma, residual_at
+from mslsq.alignment.mosaics import cut
 from mslsq.alignment.objective import Photometric
 from mslsq.alignment.options import Options
 from mslsq.alignment.pyramid import build
@@ -63,3 +64,18 @@ def test_samples_that_say_nothing_leave_no_covariance():
     level.moving.coefficients.zero_()
     options = Options(model="translation", value="none", prefilter=0.0)
     assert tangent_covariance(estimate, level, options, torch.zeros(2, dtype=torch.float64)).isnan().all()
+
+
+def test_noise_is_not_taken_for_detail():
+    """A smooth scene in noise of a tenth of its range: standard errors of JᵀJ alone are four times too small."""
+    base = synthetic.base_raster("moon")
+    base = (base - base.min()) / (base.max() - base.min())
+    kind, squares = models.MODELS["sim2"], []
+    for seed in range(6):
+        mosaic = cut(base, [(200, 200), (225, 210)], 80, seed, noise=0.08)
+        result = align(mosaic.maps, init=mosaic.transforms, min_detail=-1, min_ncc=-1, min_lead=0)
+        frame = models.Frame(80, 80, mosaic.transforms)
+        found, true = (kind.from_matrix(frame.from_pixels(one[1])) for one in (result.transforms, mosaic.transforms))
+        off = found.local(true)
+        squares.append(float(off @ torch.linalg.solve(result.covariance[1], off)) / 4)
+    assert 0.05 < sum(squares) / len(squares) < 2  # 19 by JᵀJ

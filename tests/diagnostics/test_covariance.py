@@ -6,7 +6,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq.datasets.synthetic_graphs import ring_graph
-from mslsq.diagnostics import SingularCovarianceError
+from mslsq.diagnostics import SingularCovarianceError, covariance_of_normal
 from mslsq.diagnostics.located import located
 
 D = torch.float64
@@ -203,3 +203,15 @@ def test_what_a_bound_holds_is_known(count: int) -> None:
     expected = torch.stack([whole[2 * k : 2 * k + 2, 2 * k : 2 * k + 2] for k in range(count)])
     torch.testing.assert_close(mslsq.covariance(problem, solution, "x"), expected, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(mslsq.covariance(problem, solution, ["x"]), whole, rtol=1e-9, atol=1e-12)
+
+
+def test_covariance_of_normal_equations_at_hand():
+    jacobian = torch.randn(2, 3, 9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    jacobian[..., 1] *= 1e7  # columns of very different length
+    normal = jacobian.mT @ jacobian
+    torch.testing.assert_close(covariance_of_normal(normal), torch.linalg.inv(normal), rtol=1e-9, atol=0)
+    jacobian[0, 1, :, 3] = jacobian[0, 1, :, 0] + jacobian[0, 1, :, 2]  # depends on the others
+    jacobian[1, 2, 0, 0] = torch.inf
+    found = covariance_of_normal(jacobian.mT @ jacobian)
+    assert found[0, 1].isnan().all() and found[1, 2].isnan().all()
+    assert found.isnan().flatten(2).any(-1).sum() == 2

@@ -33,6 +33,8 @@ class Dense:
     coordinates: Coordinates
     free: Float[np.ndarray, "maps unknowns"]
     """1 or 0: those of the reference and of maps placed before are held, and gains or biases that the user holds."""
+    correlated: float
+    """Residuals that hold as much as one independent one."""
 
     def system(self, state: State) -> NormalEquations:
         """One pass over every overlap."""

@@ -7,34 +7,19 @@ it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment import passes
+from mslsq.alignment.curvature import Seen, samples
 from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import Estimate, PairLevel, heavy_tails, spread_at
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.models import MODELS, Warp
 from mslsq.alignment.objective import LOSSES
-from mslsq.alignment.sampling import sample_with_gradient_at
-
-CHUNK = 1 << 16
-"""Samples whose Jacobians are held at a time: 5 MB of them for a homography."""
-
-
-class Seen(NamedTuple):
-    """Some of the samples: where they are, and the channels' residuals and Jacobians over (tangent, log gain, bias)."""
-
-    points: Float[Tensor, "n 2"]
-    residual: Float[Tensor, "n channels"]
-    jacobian: Float[Tensor, "n channels unknowns"]
-    of_target: Float[Tensor, "n channels unknowns"]
-    """The same Jacobian, as the map that is compared with has it: its gradients, its values. Noise in the two is
-    independent, so that their product has none of it."""
 
 
 @dataclass(frozen=True)
@@ -106,43 +91,6 @@ class Overlap:
         return rho, weight
 
     def samples(self, at: Between) -> Iterator[Seen]:
-        """The valid samples, `CHUNK` at a time."""
+        """The valid samples, some at a time."""
         chosen = self.valid.nonzero()[:, 0]
-        for part in chosen.split(CHUNK):
-            yield self._seen(at, part)
-
-    def _seen(self, at: Between, chosen: Int[Tensor, " n"]) -> Seen:
-        level = self.level
-        columns = level.grid[1]
-        pixels = torch.stack([chosen % columns, chosen // columns], -1).to(level.planes)
-        points, target = level.frame.normalise(pixels), level.planes[:, chosen]
-        warp = self.kind.from_matrix(torch.from_numpy(at.matrix).to(points))
-        moved, depth = warp.act_and_depth(points)
-        log_gain, bias = (at.value * self.freedom).tolist()
-        gain = float(np.exp(log_gain))
-        factor, offset = level.to_level[0], level.to_level[1:]
-        value, slope = sample_with_gradient_at(level.moving.coefficients, moved * factor + offset)
-        identity = self.kind.identity().to(points)
-        _, own_slope = sample_with_gradient_at(self.coefficients, pixels)
-        by_warp = self._pulled(warp, slope.movedim(0, 1) * (gain * factor), points, moved, depth)
-        own = self._pulled(identity, own_slope.movedim(0, 1) * level.frame.half, points, points, torch.ones_like(depth))
-        corrected = gain * value.T
-        residual = corrected + bias - target.T
-        return Seen(
-            points,
-            residual,
-            self._with_values(by_warp, corrected),
-            self._with_values(own, target.T - bias),
-        )
-
-    @staticmethod
-    def _pulled(
-        warp: Warp, slope: Tensor, points: Tensor, moved: Tensor, depth: Tensor
-    ) -> Float[Tensor, "n channels tangent"]:
-        return torch.func.vmap(lambda g, p, m, d: warp.pull_back(g, p, (m, d)))(slope, points, moved, depth)
-
-    def _with_values(self, by_warp: Tensor, corrected: Tensor) -> Float[Tensor, "n channels unknowns"]:
-        """The columns of log gain and bias beside those of the warp."""
-        free = torch.from_numpy(self.freedom).to(corrected)
-        by_value = torch.stack([corrected * free[0], torch.ones_like(corrected) * free[1]], -1)
-        return torch.cat([by_warp, by_value], -1)
+        return samples(self.level, self.coefficients, self.kind, self.freedom, at, chosen)

@@ -17,7 +17,7 @@ from mslsq.alignment.joint.dense import Dense, settle, weights_of
 from mslsq.alignment.joint.gathering import Gathering
 from mslsq.alignment.joint.links import Link, LinkStatus
 from mslsq.alignment.joint.overlap import Overlap
-from mslsq.alignment.joint.pose_graph import Graph, excess
+from mslsq.alignment.joint.pose_graph import Graph, excess, spread_of_links
 from mslsq.alignment.joint.sandwich import covariance
 from mslsq.alignment.joint.state import Coordinates, State
 from mslsq.alignment.linking import Linker
@@ -70,23 +70,27 @@ class _Filling:
     def fill(self) -> None:
         """All from the pixels; where that solve has no end, what the links say."""
         start = state = self.start()
+        links = self.graph.restricted(self.consensus.links)
+        factor = excess(links, self.consensus.poses)
+        why = f" Loops do not close as well as noise would let them: standard errors are {math.sqrt(factor):.1f} times"
+        remark = f"{why} those of noise." if factor > 1 else ""
         for _ in range(FREEZES):
             dense = self.dense(state)
             settled = settle(dense, state, self.linker.options.max_steps)
             if settled.status in UNFINISHED:
                 why = f" The solve of all maps together failed ({settled.status.sentence}): placed by links alone."
-                self.write(start, None, why)
+                self.write(start, factor * spread_of_links(links, self.consensus.poses), why + remark)
                 return
             state = settled.state
         of_known = {index: self.draft.entries["covariance"][index].numpy(force=True) for index in self.graph.known}
+        maps, tangent = len(dense.free), self.graph.kind.tangent_dim
         spread = covariance(dense, state, of_known).reshape(dense.free.shape * 2)
-        factor = excess(self.graph.restricted(self.consensus.links), self.consensus.poses)
-        why = f" Loops do not close as well as noise would let them: standard errors are {math.sqrt(factor):.1f} times"
-        self.write(state, factor * spread, f"{why} those of noise." if factor > 1 else "")
+        own = spread[np.arange(maps), :tangent, np.arange(maps), :tangent]
+        self.write(state, factor * own, remark)
 
-    def write(self, state: State, spread: Float[np.ndarray, "maps unknowns maps unknowns"] | None, remark: str) -> None:
-        """The maps' entries. Without their covariances each has that of its own link, as in `tree`."""
-        frame, kind, options = self.graph.frame, self.graph.kind, self.linker.options
+    def write(self, state: State, spread: Float[np.ndarray, "maps tangent tangent"], remark: str) -> None:
+        """The maps' entries, with the covariances of their warps."""
+        frame, options = self.graph.frame, self.linker.options
         pixels = frame.to_pixels(torch.from_numpy(state.warps)).to(frame.centre)
         for index, link in self.tree.items():
             if link is None:
@@ -94,11 +98,9 @@ class _Filling:
             placed = link.linked.placed
             if not placed.status.ok:
                 placed = replace(placed, reason=f"{MapStatus.ALIGNED.sentence} {BY_LOOPS}")
-            block, sigma = placed.covariance, placed.corner_sigma
-            if spread is not None:
-                block = pixels.new_tensor(spread[index, : kind.tangent_dim, index, : kind.tangent_dim])
-                estimate = Estimate(pixels.new_tensor(state.warps[index]), pixels.new_zeros(2), "joint")
-                sigma = corner_sigma(estimate, block, frame, options.model)
+            estimate = Estimate(pixels.new_tensor(state.warps[index]), pixels.new_zeros(2), "joint")
+            block = pixels.new_tensor(spread[index])
+            sigma = corner_sigma(estimate, block, frame, options.model)
             gain, bias = (pixels.new_tensor(value) for value in self.in_pixels(index, *state.values[index]))
             self.draft.place(index, pixels[index], gain, bias, block, sigma)
             self.draft.believe(index, link.fixed if index == link.moving else link.moving, placed, remark)
@@ -114,7 +116,7 @@ class _Filling:
         for index in set(self.consensus.placed) - set(graph.known):
             free[index, :-2] = 1
             free[index, -2:] = linker.options.freedom
-        return Dense(overlaps, weights_of(overlaps), coordinates, free)
+        return Dense(overlaps, weights_of(overlaps), coordinates, free, linker.options.correlated)
 
     def start(self) -> State:
         """The pose graph's warps, and the values along the strongest links."""

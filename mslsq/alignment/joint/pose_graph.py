@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import scipy.stats
 import torch
 from jaxtyping import Float, Int
@@ -141,6 +142,12 @@ def excess(graph: Graph, poses: Warp) -> float:
     freedom = (len(graph.links) - len(moved)) * graph.kind.tangent_dim
     squares = float(graph.whitened(poses, tolerant=False).square().sum())
     return squares / freedom if freedom > 0 and squares > scipy.stats.chi2.ppf(UNLIKELY, freedom) else 1.0
+
+
+def spread_of_links(graph: Graph, poses: Warp) -> Float[np.ndarray, "maps tangent tangent"]:
+    """The covariances of the warps as the links have them; zero for what is known, and for maps without a link."""
+    problem = graph.problem(tolerant=False)
+    return mslsq.covariance(problem, {"pose": poses}, "pose").numpy(force=True)
 
 
 def change(of: Frame, to: Frame) -> Float[Tensor, "3 3"]:

@@ -2,8 +2,7 @@
 
 The estimate is the root of the scores g = Σ wJᵀr. Its covariance is H⁻¹ Cov(g) H⁻¹ (Huber, 1967), with
 
-- H the expected derivative of g. JᵀJ is too large for that where there is noise, whose gradients it counts as detail;
-  the product of the two maps' own Jacobians, whose noise is independent, is not.
+- H the expected derivative of g (`curvature`).
 - Cov(g) = Σ s_c s_cᵀ over cells c of the scene, s_c the sum of the scores of all overlaps there. A pixel's noise is in
   the scores of all its pairs, with its neighbours' through the prefilter: within a cell all of that is counted once,
   with the signs it has.
@@ -16,8 +15,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mslsq.alignment.curvature import Curvature, Seen, curvature
 from mslsq.alignment.joint.dense import Dense
-from mslsq.alignment.joint.overlap import Overlap, Seen
+from mslsq.alignment.joint.overlap import Overlap
 from mslsq.alignment.joint.state import State
 
 CELL = 16.0
@@ -65,29 +65,25 @@ def covariance(
         for index, score in zip(ends, by_end, strict=True):
             scores[rows, index] += score
     free = dense.free.reshape(-1) > 0
-    full = np.zeros((size, size))
-    flat = bread.reshape(size, size)
-    found = _sandwich(flat[np.ix_(free, free)], scores.reshape(len(number), size)[:, free])
-    if np.isfinite(found).all():
-        for index, block in of_known.items():
-            columns = index * unknowns + np.arange(len(block))
-            moved = np.linalg.solve(flat[np.ix_(free, free)], flat[np.ix_(free, columns)])
-            found += moved @ block @ moved.T
-    full[np.ix_(free, free)] = found
+    full = np.full((size, size), np.nan)
+    full[~free], full[:, ~free] = 0.0, 0.0
+    flat, normal = bread.reshape(size, size), dense.system(state)
+    both = np.ix_(free, free)
+    found = curvature(normal.matrix[both], flat[both], normal.samples / dense.correlated)
+    if found is None:
+        return full
+    full[both] = _sandwich(found, scores.reshape(len(number), size)[:, free])
+    for index, block in of_known.items():
+        columns = index * unknowns + np.arange(len(block))
+        moved = found.inverse @ flat[np.ix_(free, columns)]
+        full[both] += moved @ block @ moved.T
     return full
 
 
-def _sandwich(bread: Float[np.ndarray, "n n"], scores: Float[np.ndarray, "cells n"]) -> Float[np.ndarray, "n n"]:
+def _sandwich(found: Curvature, scores: Float[np.ndarray, "cells n"]) -> Float[np.ndarray, "n n"]:
     """H⁻¹ Σ s sᵀ H⁻¹, with the usual factor for the unknowns that the residuals were fitted by."""
     cells, unknowns = scores.shape
-    lengths = np.sqrt(np.abs(bread.diagonal()))
-    if not np.isfinite(bread).all() or (lengths <= 0).any():
-        return np.full_like(bread, np.nan)
-    values, vectors = np.linalg.eigh(bread / np.outer(lengths, lengths))
-    if values[0] < 1e-12:
-        return np.full_like(bread, np.nan)
-    inverse = (vectors / values) @ vectors.T / np.outer(lengths, lengths)
-    through = scores @ inverse
+    through = scores @ found.inverse
     return LOST * cells / max(cells - unknowns, 1) * through.T @ through
 
 

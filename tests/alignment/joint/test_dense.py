@@ -36,7 +36,7 @@ def dense_of(model, value="gain_bias", loss=None, seed=0):
     free = np.ones((3, MODELS[model].tangent_dim + 2))
     free[0], free[:, -2:] = 0, free[:, -2:] * overlaps[0].freedom
     free[0] = 0
-    return Dense(overlaps, weights_of(overlaps), coordinates, free), state
+    return Dense(overlaps, weights_of(overlaps), coordinates, free, linker.options.correlated), state
 
 
 @pytest.mark.parametrize("model", list(MODELS))

@@ -1,0 +1,111 @@
+"""The curvature of a placement's cost without what noise adds to it.
+
+JᵀJ counts the gradients of a map's noise as if they were detail: at a tenth of the range of a smooth scene it is fifty
+times too large, and a covariance of its inverse too small. The product of the two maps' own Jacobians is not: their
+noise is independent, and drops out of it in the mean.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mslsq.alignment.descent import Between
+from mslsq.alignment.estimate import PairLevel
+from mslsq.alignment.models import Warp
+from mslsq.alignment.sampling import sample_with_gradient_at
+
+CHUNK = 1 << 16
+"""Samples whose Jacobians are held at a time: 5 MB of them for a homography."""
+
+SMALLEST_EIGENVALUE = 1e-12
+"""Of JᵀJ scaled to a diagonal of ones: below it a direction is known by rounding alone."""
+
+
+class Seen(NamedTuple):
+    """Some of the samples: where they are, and the channels' residuals and Jacobians over (tangent, log gain, bias)."""
+
+    points: Float[Tensor, "n 2"]
+    residual: Float[Tensor, "n channels"]
+    jacobian: Float[Tensor, "n channels unknowns"]
+    of_target: Float[Tensor, "n channels unknowns"]
+    """The same Jacobian, as the map that is compared with has it: its gradients, its values."""
+
+
+def samples(
+    level: PairLevel,
+    coefficients: Float[Tensor, "channels height width"],
+    kind: type[Warp],
+    freedom: Float[np.ndarray, "2"],
+    at: Between,
+    chosen: Int[Tensor, " n"],
+) -> Iterator[Seen]:
+    """The chosen samples of a finest level, `CHUNK` at a time. `coefficients` are those of the map seen from."""
+    warp = kind.from_matrix(torch.from_numpy(at.matrix).to(level.planes))
+    identity = kind.identity().to(level.planes)
+    free = torch.from_numpy(freedom).to(level.planes)
+    log_gain, bias = (at.value * freedom).tolist()
+    gain, (factor, *offset) = float(np.exp(log_gain)), level.to_level
+    for part in chosen.split(CHUNK):
+        columns = level.grid[1]
+        pixels = torch.stack([part % columns, part // columns], -1).to(level.planes) * level.stride
+        points, target = level.frame.normalise(pixels), level.planes[:, part].T
+        moved, depth = warp.act_and_depth(points)
+        value, slope = sample_with_gradient_at(level.moving.coefficients, moved * factor + torch.stack(offset))
+        _, own_slope = sample_with_gradient_at(coefficients, pixels)
+        by_warp = _pulled(warp, slope.movedim(0, 1) * (gain * factor), points, moved, depth)
+        own = _pulled(identity, own_slope.movedim(0, 1) * level.frame.half, points, points, torch.ones_like(depth))
+        corrected = gain * value.T
+        residual = corrected + bias - target
+        yield Seen(points, residual, _with_values(by_warp, corrected, free), _with_values(own, target - bias, free))
+
+
+def _pulled(
+    warp: Warp, slope: Tensor, points: Tensor, moved: Tensor, depth: Tensor
+) -> Float[Tensor, "n channels tangent"]:
+    return torch.func.vmap(lambda g, p, m, d: warp.pull_back(g, p, (m, d)))(slope, points, moved, depth)
+
+
+def _with_values(by_warp: Tensor, corrected: Tensor, free: Tensor) -> Float[Tensor, "n channels unknowns"]:
+    """The columns of log gain and bias beside those of the warp."""
+    by_value = torch.stack([corrected * free[0], torch.ones_like(corrected) * free[1]], -1)
+    return torch.cat([by_warp, by_value], -1)
+
+
+class Curvature(NamedTuple):
+    """H in the metric of JᵀJ: H⁻¹ = R diag(1/s) Rᵀ, and R Rᵀ = (JᵀJ)⁻¹."""
+
+    root: Float[np.ndarray, "n n"]
+    share: Float[np.ndarray, " n"]
+    """What is detail in JᵀJ, by direction: 1 without noise."""
+
+    @property
+    def inverse(self) -> Float[np.ndarray, "n n"]:
+        """H⁻¹"""
+        return self.root / self.share @ self.root.T
+
+    @property
+    def spread(self) -> Float[np.ndarray, "n n"]:
+        """H⁻¹ JᵀJ H⁻¹"""
+        return self.root / self.share**2 @ self.root.T
+
+
+def curvature(
+    normal: Float[np.ndarray, "n n"], products: Float[np.ndarray, "n n"], independent: float
+) -> Curvature | None:
+    """Of the product of both Jacobians, beside JᵀJ. None where JᵀJ has no inverse.
+
+    A share has a standard error of about 1 / √(independent samples): less than that none is said to be.
+    """
+    lengths = np.sqrt(np.abs(normal.diagonal()))
+    if not (np.isfinite(normal).all() and np.isfinite(products).all() and (lengths > 0).all()):
+        return None
+    values, vectors = np.linalg.eigh(normal / np.outer(lengths, lengths))
+    if values[0] < SMALLEST_EIGENVALUE:
+        return None
+    whitening = vectors / np.sqrt(values) / lengths[:, None]
+    share, turned = np.linalg.eigh(whitening.T @ (0.5 * (products + products.T)) @ whitening)
+    return Curvature(whitening @ turned, share.clip(min(independent**-0.5, 1.0)))
