@@ -109,8 +109,11 @@ class Kind:
     scale: float = 1.1
     overlap: tuple[float, float] = (0.6, 1.0)
     noise: float = 0.01
+    """Of the range; below 0, of the standard deviation of each map."""
     moved: float = 0.0
     """Share of the scene that is elsewhere in the moving map."""
+    scene: Callable[[str, Random], tuple[str, Raster, Raster]] | None = None
+    """Given a half: the name of a scene, and what each map sees of it; None for `scene`."""
 
 
 def similarity(kind: Kind, size: int, random: Random) -> Raster:
@@ -201,21 +204,21 @@ def scene(kind: str, half: str, random: Random) -> tuple[str, Raster, Raster]:
     return name, image, normalised(other_curve(image, random)) if kind == "multi-modal" else image
 
 
-def pair(kind: str, half: str, number: int, size: int = 128) -> MetricPair:
-    """Pair `number` of a kind and half."""
+def pair(kind: str, half: str, number: int, size: int = 128, how: Kind | None = None) -> MetricPair:
+    """Pair `number` of a kind and half; of a kind that is not in `KINDS`, say `how` it is."""
+    how = how or KINDS[kind]
     random = np.random.default_rng([zlib.crc32(kind.encode()), half == "claim", number])
     for _ in range(1000):
-        found = candidate(kind, half, random, size)
+        found = candidate(kind, how, half, random, size)
         if found is not None:
             name, reference, moving, transform = found
             return MetricPair(f"{kind}, {name}, {number}", kind, reference, moving, transform)
     raise RuntimeError(f"no pair of kind {kind!r} holds anything to align")
 
 
-def candidate(kind: str, half: str, random: Random, size: int) -> tuple[str, Raster, Raster, Raster] | None:
+def candidate(kind: str, how: Kind, half: str, random: Random, size: int) -> tuple[str, Raster, Raster, Raster] | None:
     """A pair, or None where one of its maps shows next to nothing."""
-    how = KINDS[kind]
-    name, one, other = scene(kind, half, random)
+    name, one, other = how.scene(half, random) if how.scene else scene(kind, half, random)
     transform = similarity(how, size, random)
     x, y = (int(random.integers(0, extent - size + 1)) for extent in one.shape[::-1])
     reference = one[y : y + size, x : x + size]
@@ -230,7 +233,7 @@ def candidate(kind: str, half: str, random: Random, size: int) -> tuple[str, Ras
     if how.change is not None:
         reference, moving = how.change(reference, moving, random)
     moving = random.uniform(0.7, 1.3) * moving + random.uniform(-0.15, 0.15)
-    sigmas = [how.noise if how.noise > 0 else float(np.nanstd(image)) for image in (reference, moving)]
+    sigmas = [how.noise if how.noise > 0 else -how.noise * float(np.nanstd(image)) for image in (reference, moving)]
     reference, moving = (
         image + sigma * random.standard_normal(image.shape)
         for image, sigma in zip((reference, moving), sigmas, strict=True)
@@ -238,10 +241,10 @@ def candidate(kind: str, half: str, random: Random, size: int) -> tuple[str, Ras
     return name, reference, moving, transform
 
 
-def without_match(kind: str, half: str, number: int, size: int = 128) -> MetricPair:
+def without_match(kind: str, half: str, number: int, size: int = 128, how: Kind | None = None) -> MetricPair:
     """The reference of one pair of this kind, and the moving map of another, of another scene."""
-    one = pair(kind, half, 2 * number, size)
+    one = pair(kind, half, 2 * number, size, how)
     later = 2 * number + 1
-    while (other := pair(kind, half, later, size)).name.split(", ")[1] == one.name.split(", ")[1]:
+    while (other := pair(kind, half, later, size, how)).name.split(", ")[1] == one.name.split(", ")[1]:
         later += 2
     return MetricPair(f"{one.name} / {other.name}", kind, one.reference, other.moving, np.full((3, 3), np.nan))

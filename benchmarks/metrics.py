@@ -22,6 +22,7 @@ from alignment_truth import RIGHT, bound
 from metric_pairs import KINDS, MetricPair, pair, without_match
 from peers import opencv_alignment, registration
 from timing import print_table
+from unseen_kinds import UNSEEN
 
 from mslsq.alignment import align
 from mslsq.alignment.measures import corner_error
@@ -47,9 +48,13 @@ def ecc(reference: np.ndarray, moving: np.ndarray) -> np.ndarray:
     return opencv_alignment.align(registration.filled(reference), registration.filled(moving), "sim2", levels=3)
 
 
+EVERY = KINDS | UNSEEN
+
 CONTESTANTS: dict[str, Callable[[MetricPair], Found]] = {
     "auto": ours("auto"),
     "squared": ours("squared"),
+    "gradients": ours("gradients"),
+    "learned": ours("learned"),
     "ECC": peer(ecc),
     "SIFT + MAGSAC": peer(registration.sift_and_magsac),
 }
@@ -63,7 +68,7 @@ def outcome(task: tuple[str, str, str, int, int, tuple[str, ...]]) -> list[dict[
     """One pair, by all contestants in turn."""
     sort, half, kind, number, size, names = task
     torch.set_num_threads(1)
-    drawn = (pair if sort == "true" else without_match)(kind, half, number, size)
+    drawn = (pair if sort == "true" else without_match)(kind, half, number, size, EVERY[kind])
     truth, records = torch.from_numpy(drawn.transform), []
     for name in names:
         begin = time.process_time()
@@ -77,6 +82,11 @@ def outcome(task: tuple[str, str, str, int, int, tuple[str, ...]]) -> list[dict[
     return records
 
 
+def kinds_of(records: list[dict[str, Any]]) -> list[str | None]:
+    """The kinds that took part; None is all of them."""
+    return [*(kind for kind in EVERY if any(r["kind"] == kind for r in records)), None]
+
+
 def standard_error(right: int, count: int) -> float:
     """Of a share, by Agresti and Coull: not zero where all or none are right."""
     share = (right + 2) / (count + 4)
@@ -86,7 +96,7 @@ def standard_error(right: int, count: int) -> float:
 def print_true(records: list[dict[str, Any]], names: list[str]) -> None:
     """Per kind and method: right within 1 px, placed elsewhere, the median error of what was right."""
     rows, behind = [], []
-    for kind in [*KINDS, None]:
+    for kind in kinds_of(records):
         cells, shares = [], {}
         for name in names:
             mine = [r for r in records if r["method"] == name and kind in (r["kind"], None)]
@@ -113,7 +123,7 @@ def print_true(records: list[dict[str, Any]], names: list[str]) -> None:
 def print_false(records: list[dict[str, Any]], names: list[str]) -> None:
     """Per kind and method: placements of maps without a match that are believed."""
     rows = []
-    for kind in [*KINDS, None]:
+    for kind in kinds_of(records):
         mine = [[r for r in records if r["method"] == name and kind in (r["kind"], None)] for name in names]
         counts = [sum(r["believed"] for r in group) for group in mine]
         rows.append((kind or "all", len(mine[0]), *counts, f"{bound(counts[0], len(mine[0])):.2%}"))
@@ -128,7 +138,7 @@ def main() -> int:
     parser.add_argument("--false", type=int, default=0, help="of every kind, without one")
     parser.add_argument("--first", type=int, default=0, help="the first number")
     parser.add_argument("--size", type=int, default=128)
-    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(EVERY))
     parser.add_argument("--methods", nargs="*", default=None, choices=list(CONTESTANTS))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", help="also write every outcome here")

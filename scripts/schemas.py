@@ -121,6 +121,12 @@ class LearnedAlignment:
 
 
 @dataclass
+class LearnedFeatures:
+    width: int = MISSING
+    test_batches: int = MISSING
+
+
+@dataclass
 class PoseGraphWeights:
     poses: int = MISSING
     closures: int = MISSING
@@ -144,6 +150,7 @@ class Train:
     resume: str | None = MISSING
     quiet: bool = MISSING
     learned_alignment: LearnedAlignment = field(default_factory=LearnedAlignment)
+    learned_features: LearnedFeatures = field(default_factory=LearnedFeatures)
     pose_graph_weights: PoseGraphWeights = field(default_factory=PoseGraphWeights)
 
 

@@ -1,6 +1,7 @@
 """Train networks end to end through a solve.
 
     python scripts/train.py +experiment=learned_alignment               # features for alignment; ten minutes
+    python scripts/train.py +experiment=learned_features                # features for metric=learned; 15 minutes
     python scripts/train.py +experiment=pose_graph_weights              # weights of a pose graph; under a minute
     python scripts/train.py +experiment=learned_alignment resume=DIR    # go on after a kill
 
@@ -21,14 +22,19 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from training import pictures
 from training.learned_alignment import LearnedAlignment
+from training.learned_features import LearnedFeaturesTask
 from training.loop import Schedule, train
 from training.pose_graph_weights import PoseGraphWeights
 
 from mslsq.replacing import write_text
 from mslsq.validation import integer, number, one_of
 
-TASKS = {"learned_alignment": LearnedAlignment, "pose_graph_weights": PoseGraphWeights}
-SHOWN = {"learned_alignment": "median_px_", "pose_graph_weights": "error"}
+TASKS = {
+    "learned_alignment": LearnedAlignment,
+    "learned_features": LearnedFeaturesTask,
+    "pose_graph_weights": PoseGraphWeights,
+}
+SHOWN = {"learned_alignment": "median_px_", "learned_features": "step_error", "pose_graph_weights": "error"}
 """Columns of the curve that are drawn beside the loss, by how they begin."""
 WHOLE = {"seed": 0, "threads": 1, "steps": 1, "batch": 1, "checkpoint_every": 1}
 """Integers, and the least that each may be."""
@@ -54,7 +60,7 @@ def run(config: dict[str, Any], folder: Path) -> int:
         config["steps"], config["batch"], config["learning_rate"], config["minutes"], config["checkpoint_every"]
     )
     options = {key: config[key] for key in ("task", "seed", "steps", "batch", "learning_rate")}
-    tested = ("test_pairs", "intensity", "test_graphs")
+    tested = ("test_pairs", "intensity", "test_batches", "test_graphs")
     options |= {f"{name}.{key}": value for key, value in config[name].items() if key not in tested}
     task = TASKS[name](config[name], schedule, config["seed"])
     count = sum(parameter.numel() for parameter in task.module.parameters())

@@ -96,6 +96,7 @@ def test_without_a_compiler_the_package_is_built_all_the_same(checkout: Path) ->
     (wheel,) = (checkout / "dist").iterdir()
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
+    assert "mslsq/alignment/metrics/learned.npz" in names
     assert "mslsq/kernels/source/schur.cpp" in names and f"mslsq/kernels/{NAME}" not in names
 
 

@@ -32,9 +32,6 @@ than 5 px) were placed 16 and 19 px off where detail of 8 px agreed: half of the
 SURE = 3.0
 """A lead of this, over all shifts, is not of chance: of 624 placements of maps without a match it was at most 2.3."""
 
-RELIEF = 0.4
-"""What is then taken off the agreement that the blocks must reach: noise as strong as the signal leaves them at 0.3."""
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -121,7 +118,8 @@ def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage
         return refused(pair, estimate, stages, MapStatus.NO_OVERLAP, why)
     found, suffices, standing = _weighed(pair, estimate)
     ahead = NAN if standing is None else standing.lead
-    doubt = _doubt(pair.options, estimate, leader, found, suffices) or _rivalry(standing, pair.options.min_lead)
+    least = pair.options.min_ncc - (pair.options.metric.relief[0] if ahead >= SURE else 0.0)
+    doubt = _doubt(pair.options, estimate, leader, found, suffices, least) or _rivalry(standing, pair.options.min_lead)
     if doubt is not None:
         # It stands out, and its detail is a little too weak: loops through other maps may tell. Not of ambiguous ones:
         # where a texture repeats, loops close on wrong bricks too.
@@ -137,25 +135,27 @@ def _weighed(pair: Pair, estimate: Estimate) -> tuple[Evidence, bool, Standing |
     """The evidence, whether it suffices, and the lead over other placements. That is asked last, and only of what may
     be believed: it takes longest."""
     options, least = pair.options, pair.options.min_detail
+    levels = pair.levels if options.metric.coarse else pair.levels[:1]
     if not options.searches or options.min_lead == 0:
-        return *strongest(pair.levels, estimate.matrix, least), None
-    relieved = strongest(pair.levels, estimate.matrix, least - RELIEF)
-    if not relieved[1] or estimate.ncc < options.min_ncc:
+        return *strongest(levels, estimate.matrix, least), None
+    of_ncc, of_detail = options.metric.relief
+    relieved = strongest(pair.levels, estimate.matrix, least - of_detail)
+    if not relieved[1] or estimate.ncc < options.min_ncc - of_ncc:
         return *relieved, None
     standing = pair.standing(estimate.matrix)
     if standing.lead >= SURE:
         return *relieved, standing
-    return *strongest(pair.levels, estimate.matrix, least), standing
+    return *strongest(levels, estimate.matrix, least), standing
 
 
 def _doubt(
-    options: Options, estimate: Estimate, leader: Refined, found: Evidence, suffices: bool
+    options: Options, estimate: Estimate, leader: Refined, found: Evidence, suffices: bool, min_ncc: float
 ) -> tuple[MapStatus, str] | None:
     """What speaks against a placement by itself: its detail, or a solve without an end."""
-    if estimate.ncc < options.min_ncc or not suffices:
+    if estimate.ncc < min_ncc or not suffices:
         why = (
             f"(The best found, over an overlap of {estimate.overlap:.0%}, has {estimate.ncc:.2f}, and "
-            f"{found.agreement:.2f} in the detail of its {found.blocks} strongest blocks; {options.min_ncc:.2f} and "
+            f"{found.agreement:.2f} in the detail of its {found.blocks} strongest blocks; {min_ncc:.2f} and "
             f"{found.asked(options.min_detail):.2f} are asked.)"
         )
         return MapStatus.LOW_CORRELATION, why

@@ -1,6 +1,7 @@
 """The training script: it learns, it survives a kill, and it says what is not valid."""
 
 import csv
+import importlib
 import json
 import os
 import signal
@@ -10,6 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+
+from mslsq.alignment.metrics import LearnedFeatures
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = (
@@ -33,6 +37,8 @@ SMALL = (
     "pose_graph_weights.closures=8",
     "pose_graph_weights.test_graphs=30",
 )
+FEATURES = ("+experiment=learned_features", "batch=2", "quiet=true", "learned_features.width=3",
+            "learned_features.test_batches=1")  # fmt: skip
 
 
 def curve_of(folder):
@@ -63,7 +69,43 @@ def test_weights_learned_through_the_solve_beat_equal_ones_on_new_graphs(command
     assert figures["median_error_learned"] < 0.8 * figures["median_error_equal"]
 
 
-@pytest.mark.parametrize("options", [TINY, SMALL], ids=["alignment", "pose graph"])
+def test_the_network_of_a_metric_is_trained_and_its_file_can_be_used(command, tmp_path):
+    assert command(tmp_path, *FEATURES, "steps=3") == 0
+    metric = LearnedFeatures.load(tmp_path / "learned.npz")
+    assert metric.network.width == 3
+    figures = json.loads((tmp_path / "metrics.json").read_text())
+    for way in ("learned", "gradients"):
+        assert -1 <= figures[f"agreement_{way}"] <= 1 and 0 <= figures[f"found_{way}"] <= 1
+    assert figures["skipped_steps"] == 0 and len(curve_of(tmp_path)) == 3
+
+
+def test_its_pairs_are_what_they_are_said_to_be(train_script, monkeypatch):
+    """Where both maps are the same, they lie on each other at the truth, and a step of Gauss-Newton leads there."""
+    from training import modalities
+    from training.feature_loss import at_the_truth, step_errors
+
+    x, y = modalities.middle_grid(modalities.SCENE).unbind(-1)
+    smooth = torch.sin(0.12 * x) + torch.cos(0.1 * y + 0.05 * x)
+    monkeypatch.setattr(modalities, "scene", lambda random: (smooth, smooth))
+    monkeypatch.setattr(modalities, "taken", lambda images, random: images)
+    pairs = modalities.modality_batch(4, 0, 1)
+    reference, moving = pairs.reference[:, None], pairs.moving[:, None]
+    sampled, known = at_the_truth(moving, pairs, torch.zeros(4, 2))
+    assert known.float().mean() > 0.3
+    assert (sampled - reference)[known[:, None]].abs().max() < 0.02
+    away = torch.tensor([[0.5, -0.3], [-0.4, 0.1], [0.0, 0.6], [0.3, 0.3]])
+    assert step_errors(reference, moving, pairs, away).max() < 0.1
+
+
+def test_no_picture_of_the_other_half_is_trained_on(train_script, monkeypatch):
+    from training.modalities import PICTURES
+
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    half_of = importlib.import_module("metric_pairs").half_of
+    assert {half_of(name) for name in PICTURES} == {"choose"}
+
+
+@pytest.mark.parametrize("options", [TINY, SMALL, FEATURES], ids=["alignment", "pose graph", "features"])
 def test_a_run_stopped_between_checkpoints_and_resumed_has_the_same_curve(command, tmp_path, options):
     options = [*options, "steps=6", "checkpoint_every=2", "learned_alignment.intensity=false"]
     assert command(tmp_path / "whole", *options) == 0

@@ -1,14 +1,29 @@
 """What two maps are compared by: one file each. `align(metric=...)` takes a name or one of these objects."""
 
 from mslsq.alignment.metrics.gradients import NormalizedGradients
+from mslsq.alignment.metrics.learned import LearnedFeatures, WeightsError
 from mslsq.alignment.metrics.local import LocalCorrelation
 from mslsq.alignment.metrics.metric import Metric
 from mslsq.alignment.metrics.squared import SquaredDifference
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
-    for metric in (SquaredDifference(), SquaredDifference(inverted=True), LocalCorrelation(), NormalizedGradients())
+    for metric in (
+        SquaredDifference(),
+        SquaredDifference(inverted=True),
+        LocalCorrelation(),
+        NormalizedGradients(),
+        LearnedFeatures(),
+    )
 }
-"""By name, with their defaults."""
+"""By name, with their defaults. The weights of learned features are read when they are first needed."""
 
-__all__ = ["METRICS", "LocalCorrelation", "Metric", "NormalizedGradients", "SquaredDifference"]
+__all__ = [
+    "METRICS",
+    "LearnedFeatures",
+    "LocalCorrelation",
+    "Metric",
+    "NormalizedGradients",
+    "SquaredDifference",
+    "WeightsError",
+]

@@ -35,6 +35,14 @@ class Metric(ABC):
     """Are gain and bias of the comparison those of the maps' values? If not, they are found at the end
     (`mslsq.alignment.linking.values_between`)."""
 
+    relief: ClassVar[tuple[float, float]] = (0.0, 0.4)
+    """What is taken off `min_ncc` and `min_detail` where a placement leads every other shift by
+    `mslsq.alignment.belief.SURE`: noise as strong as the signal leaves the blocks of values at 0.3."""
+
+    coarse: ClassVar[bool] = True
+    """May the detail of a coarser level alone speak for a placement (`mslsq.alignment.evidence.strongest`)? If not, it
+    counts where that lead speaks for it, too."""
+
     @property
     def sign(self) -> int:
         """Of the gain, 1 or -1; of a metric that compares values."""
