@@ -3,12 +3,19 @@
 from mslsq.alignment.metrics.gradients import NormalizedGradients
 from mslsq.alignment.metrics.local import LocalCorrelation
 from mslsq.alignment.metrics.metric import Metric
+from mslsq.alignment.metrics.occupancy import Occupancy
 from mslsq.alignment.metrics.squared import SquaredDifference
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
-    for metric in (SquaredDifference(), SquaredDifference(inverted=True), LocalCorrelation(), NormalizedGradients())
+    for metric in (
+        SquaredDifference(),
+        SquaredDifference(inverted=True),
+        LocalCorrelation(),
+        NormalizedGradients(),
+        Occupancy(),
+    )
 }
 """By name, with their defaults."""
 
-__all__ = ["METRICS", "LocalCorrelation", "Metric", "NormalizedGradients", "SquaredDifference"]
+__all__ = ["METRICS", "LocalCorrelation", "Metric", "NormalizedGradients", "Occupancy", "SquaredDifference"]
