@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy.ndimage
+import scipy.stats
 import torch
 from timing import print_table
 
@@ -84,19 +85,46 @@ def by_fft(one: Array, other: Array) -> Array:
     return scale @ found @ np.linalg.inv(scale)
 
 
+def maps_of(folder: Path, building: str, count: int) -> dict[str, Array]:
+    """The first maps of a building, by name."""
+    files = sorted((folder / "maps" / building / "pseudo_occupancy").glob(f"{building}_*.png"))
+    return {file.stem: read_raster(file).luminance()[0].numpy() for file in files[:count]}
+
+
+def without_match(arguments: argparse.Namespace) -> int:
+    """Maps of different buildings: whatever is placed is false."""
+    ones, others = (maps_of(arguments.folder, name, arguments.maps) for name in arguments.without_match)
+    false = 0
+    for one, other in itertools.product(ones, others):
+        pair = [torch.from_numpy(ones[one]), torch.from_numpy(others[other])]
+        result = align(pair, model=arguments.model, metric=arguments.metric)
+        false += MapStatus(int(result.status[1])).ok
+        if arguments.each:
+            print(f"{one} on {other}: {result.reasons[1]}", flush=True)
+    count = len(ones) * len(others)
+    least = scipy.stats.beta.ppf(0.95, false + 1, count - false) if false < count else 1.0
+    print(f"{false} of {count} pairs without a match are placed: the rate is below {least:.2%} (95 %)")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--half", choices=tuple(HALVES), default="claim")
     parser.add_argument("--maps", type=int, default=5, help="how many of each building")
     parser.add_argument("--model", default="se2")
+    parser.add_argument("--metric", default="occupancy", help="what mslsq compares: occupancy, squared, ...")
+    parser.add_argument(
+        "--without-match", metavar="BUILDING", nargs=2, help="all pairs of maps of two buildings instead"
+    )
     parser.add_argument("--each", action="store_true", help="a line for every pair")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.without_match:
+        return without_match(arguments)
     rows, totals = [], {}
     for building in HALVES[arguments.half]:
-        files = sorted((arguments.folder / "maps" / building / "pseudo_occupancy").glob(f"{building}_*.png"))
-        maps = {file.stem: read_raster(file).luminance()[0].numpy() for file in files[: arguments.maps]}
+        maps = maps_of(arguments.folder, building, arguments.maps)
         for one, other in itertools.combinations(maps, 2):
             annotated = correspondences(arguments.folder, maps, (one, other))
             if annotated is None:
@@ -107,7 +135,8 @@ def main() -> int:
             begin = time.process_time()
             plain = rms(by_fft(maps[one], maps[other]), a, b)
             between = time.process_time()
-            result = align([torch.from_numpy(maps[name]) for name in (one, other)], model=arguments.model)
+            pair = [torch.from_numpy(maps[name]) for name in (one, other)]
+            result = align(pair, model=arguments.model, metric=arguments.metric)
             seconds = between - begin, time.process_time() - between
             status = MapStatus(int(result.status[1]))
             ours = rms(result.transforms[1].numpy(), a, b) if status.ok else float("inf")

@@ -2,6 +2,7 @@
 
 from mslsq.alignment import learned, metrics, mosaics, synthetic
 from mslsq.alignment.align import align
+from mslsq.alignment.bends import Bend
 from mslsq.alignment.joint import Link, LinkStatus
 from mslsq.alignment.kinds import RasterError
 from mslsq.alignment.options import AlignmentOptionError
@@ -15,6 +16,7 @@ __all__ = [
     "CONVENTION",
     "Alignment",
     "AlignmentOptionError",
+    "Bend",
     "DepthViews",
     "Link",
     "LinkStatus",

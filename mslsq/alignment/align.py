@@ -12,6 +12,7 @@ from mslsq.alignment.joint import place_jointly
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.metrics import Metric, SquaredDifference
 from mslsq.alignment.options import AUTO, AlignmentOptionError, checked_options
+from mslsq.alignment.piecewise import bend_all, check_bends
 from mslsq.alignment.prepared import prepare
 from mslsq.alignment.previous import check_previous
 from mslsq.alignment.result import Alignment, Stage
@@ -44,7 +45,12 @@ def align(
     Args:
         maps: rasters (H, W) or (C, H, W), tensors or arrays of any real dtype; sizes may differ, NaN is no data. Where
             the numbers of channels differ, all are reduced to the mean of their channels. Computation is in float64.
-        model: "translation", "se2", "sim2", "affine" or "homography".
+        model: "translation", "se2", "sim2", "affine", "homography", or "piecewise": "sim2", and then a smooth grid of
+            shifts on top of it (`mslsq.alignment.bends`), for maps that bend; `result.to_map` is the whole warp. The
+            grid is the most probable one under the residuals' noise and a prior: second differences of neighbouring
+            shifts have a standard deviation of 0.05 of the grid's step, an eighth of the reference's longer side. A
+            map is believed, or not, before it is bent. Maps are placed one by one, and bent where the reference
+            overlaps them.
         reference: index of the map on which all others are placed.
         masks: per map None or (H, W), true where the map holds data.
         value: what relates values, reference ≈ gain · map + bias: "gain_bias", "gain", "bias" or "none". One gain
@@ -63,7 +69,7 @@ def align(
         min_lead: how far a placement must stand out from every other shift of the map (`mslsq.alignment.rivals`): 1 is
             twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. From 3 on, `min_detail` is
             lowered by 0.4: noise hides the detail of a true placement. Not asked where `init` says where to look
-            ("identity" or a tensor). 0 asks nothing.
+            ("identity" or a tensor). 0 asks nothing. Of "occupancy" the ratio of the scores: 1 is a tie.
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
         max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out, unless coarse
             detail alone says that it is right, as of maps that have drifted.
@@ -74,7 +80,8 @@ def align(
             maps or more can be used, and values are compared.
         metric: what maps are compared by (`mslsq.alignment.metrics`), a name or an object. "squared": values, with
             `value` between them; "inverted": values, with a negative gain; "local": values relative to what is around
-            them, where light or gamma differ; "gradients": the strength of edges, for negatives and other modalities.
+            them, where light or gamma differ; "gradients": the strength of edges, for negatives and other modalities;
+            "occupancy": walls and free space of plans that robots draw, which drift (`min_detail` is not asked).
             "auto": values, and edges for what they leave out or where their residuals vary slowly; the reason says
             which and why.
         previous: the result for the first of these maps, with the same model and reference. Maps that it placed stay
@@ -87,7 +94,8 @@ def align(
         that were tried together.
 
     Raises:
-        AlignmentOptionError: an option that is not valid (never for the content of a map).
+        AlignmentOptionError: an option that is not valid (never for the content of a map), or model="piecewise" with
+            joint=True, `previous` or metric="occupancy".
 
     >>> from mslsq.alignment import align, synthetic
     >>> pair = synthetic.make_pair("camera", "translation", seed=1, size=128)
@@ -115,11 +123,13 @@ def align(
         max_steps,
         metric,
     )
+    if options.bends:
+        check_bends(joint, options.metric, previous)
     prepared, states, reasons = prepare(maps, masks)
     if previous is not None:
         check_previous(previous, options, reference, states, joint)
     like = next((r.values for r in prepared if r is not None), torch.zeros((), dtype=torch.float64))
-    draft = Draft(states, reasons, reference, model, like)
+    draft = Draft(states, reasons, reference, options.model, like)
     if previous is not None:
         draft.keep(previous)
     linker = Linker(prepared, options, levels, progress)
@@ -129,12 +139,19 @@ def align(
         raise AlignmentOptionError(
             f"align: joint=True compares values; metric={options.metric.name!r} needs joint=False, or 'auto'."
         )
-    together = squared and (len(draft.known) + len(draft.waiting) > 2 if joint == "auto" else bool(joint))
+    together = (
+        squared
+        and not options.bends
+        and (len(draft.known) + len(draft.waiting) > 2 if joint == "auto" else bool(joint))
+    )
     if states[reference].ok and draft.waiting and together:
         links = place_jointly(linker, draft, starts)
     elif states[reference].ok:
         place_by_tree(linker.link if metric != AUTO else Choice(linker).first, draft, starts)
     if states[reference].ok and metric == AUTO:
         place_by_edges(Choice(linker), draft, starts)
+    if options.bends and states[reference].ok:
+        bend_all(linker, draft)
     links = links if previous is None else [*previous.links, *links]
+    draft.model = model
     return draft.finished(stages=linker.stages, links=links)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.alignment.bends import Bend, warped
 from mslsq.alignment.grids import inside, pixel_grid
 from mslsq.alignment.measures import corners, project
 from mslsq.alignment.pyramid import fill
@@ -58,11 +59,12 @@ def resample(
     mask: Bool[Tensor, "height width"],
     transform: Float[Tensor, "3 3"],
     canvas: Canvas,
+    bend: Bend | None = None,
 ) -> tuple[Float[Tensor, "channels rows columns"], Bool[Tensor, "rows columns"]]:
     """A map seen on the canvas, by cubic B-spline, clipped to its own range (a spline overshoots at edges), and where
     it is known."""
     safe = torch.where(mask, values, torch.zeros_like(values))
-    sampled, known = seen_on(canvas, spline_coefficients(fill(safe, mask)), mask, transform)
+    sampled, known = seen_on(canvas, spline_coefficients(fill(safe, mask)), mask, transform, bend)
     data = values[:, mask]
     low, high = data.amin(-1)[:, None, None], data.amax(-1)[:, None, None]
     return torch.minimum(torch.maximum(sampled, low), high), known
@@ -73,9 +75,10 @@ def seen_on(
     coefficients: Float[Tensor, "channels height width"],
     mask: Bool[Tensor, "height width"],
     transform: Float[Tensor, "3 3"],
+    bend: Bend | None = None,
 ) -> tuple[Float[Tensor, "channels rows columns"], Bool[Tensor, "rows columns"]]:
     """The spline through a map at the pixels of the canvas, and which of them see data."""
-    pixels = project(transform, canvas.pixels(coefficients))
+    pixels = warped(canvas.pixels(coefficients), transform, bend)
     known = inside(pixels, mask).reshape(canvas.height, canvas.width)
     return sample_at(coefficients, torch.nan_to_num(pixels)).reshape(-1, *known.shape), known
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mslsq.alignment.bends import Bend
 from mslsq.alignment.models import MODELS
 from mslsq.alignment.pairwise import Placed
 from mslsq.alignment.result import Alignment, MapStatus, empty
@@ -16,6 +17,7 @@ class Draft:
     def __init__(self, states: list[MapStatus], reasons: list[str], reference: int, model: str, like: Tensor):
         self.states, self.reasons, self.reference, self.model = states, reasons, reference, model
         self.metrics = [""] * len(states)
+        self.bends: list[Bend | None] = [None] * len(states)
         self.entries = empty(len(states), reference, model, MODELS[model].tangent_dim, like)
         self.known = [reference]
         if states[reference].ok:
@@ -75,5 +77,6 @@ class Draft:
             model=self.model,
             reasons=self.reasons,
             metrics=self.metrics,
+            bends=self.bends,
             **described,
         )

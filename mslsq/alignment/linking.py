@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.alignment import occupancy
 from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.evenness import correlated_pixels
-from mslsq.alignment.metrics import Metric, SquaredDifference
+from mslsq.alignment.measures import corner_error
+from mslsq.alignment.metrics import Metric, Occupancy, SquaredDifference
 from mslsq.alignment.models import Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.pairwise import Placed, place
@@ -18,6 +20,13 @@ from mslsq.alignment.pyramid import Level, depth
 from mslsq.alignment.result import Stage
 
 SQUARED = SquaredDifference()
+
+SHARP = 0.8
+"""Correlation of the finest detail from which values are believed to say a place better than walls: maps that have
+drifted by a few pixels have less, and their residuals tell nothing of the error."""
+
+NEAR_WALLS = 3.0
+"""Standard errors of a place found by walls, within which values must say the same."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,8 @@ class Linker:
     def link(self, fixed: int, moving: int, initial: Tensor | None = None, trusted: bool = False) -> Linked:
         """Place one map on another; `initial`, from pixels of the one to those of the other, replaces the search. Where
         it is `trusted`, other maps having said so, no other place is compared with it."""
+        if isinstance(self.options.metric, Occupancy):
+            return self.by_walls(fixed, moving, initial)
         count, frame = self.count(fixed, moving), self.frame(fixed)
         of_fixed, of_moving = self.units(fixed, moving)
         pyramids = self.pyramid(fixed, count, of_fixed), self.pyramid(moving, count, of_moving)
@@ -101,6 +112,26 @@ class Linker:
             placed = self.widened(fixed, moving, placed)
         metric = self.options.metric.name
         return Linked(fixed, moving, placed, frame.to_pixels(placed.warp), gain, bias, of_fixed[1], metric)
+
+    def by_walls(self, fixed: int, moving: int, initial: Tensor | None) -> Linked:
+        """`occupancy.place`, and where the values of the finest level say the same place, those from there on."""
+        frame = self.frame(fixed)
+        placed, exact = occupancy.place(
+            self.map(fixed), self.map(moving), frame, self.options, moving, initial, self.progress
+        )
+        self.stages.extend(placed.stages)
+        found = frame.to_pixels(placed.warp)
+        if placed.status.ok and exact:
+            fine = self.by(SQUARED).link(fixed, moving, found, trusted=True)
+            apart = corner_error(fine.transform, found, *self.map(fixed).mask.shape)
+            detail = self.by(SQUARED).finest(fixed, moving).judgement(fine.placed.warp)["detail"]
+            if fine.placed.status.ok and detail >= SHARP and apart < NEAR_WALLS * placed.corner_sigma:
+                reason = f"{placed.reason} Then by {SQUARED.words}."
+                by_values = replace(fine.placed, reason=reason, lead=placed.lead)
+                return replace(fine, placed=by_values, metric=self.options.metric.name)
+        gain, bias = self.values_between(fixed, moving, placed.warp)
+        spread = self.map(fixed).spread
+        return Linked(fixed, moving, placed, found, gain, bias, spread, self.options.metric.name)
 
     def finest(self, fixed: int, moving: int) -> PairLevel:
         """The finest level of the two, as the metric sees it."""

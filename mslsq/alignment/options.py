@@ -15,6 +15,9 @@ from mslsq.validation import instance_of, integer, number, one_of
 VALUES = ("gain_bias", "gain", "bias", "none")
 INITS = ("auto", "search", "phase", "identity")
 
+PIECEWISE, BASE = "piecewise", "sim2"
+"""The model that bends maps, and the one that they are placed by before, which says whether they are believed."""
+
 AUTO = "auto"
 """Of metrics: `mslsq.alignment.choosing`."""
 
@@ -38,6 +41,8 @@ class Options:
     prefilter: float = 1.0
     max_steps: int = 100
     metric: Metric = METRICS["squared"]
+    bends: bool = False
+    """Are maps bent after they are placed by `model`?"""
 
     @property
     def freedom(self) -> tuple[bool, bool]:
@@ -82,7 +87,7 @@ def checked_options(
             f"align: {len(masks)} masks for {len(maps)} maps; give one per map (None for all valid)."
         )
     loss = None if loss in (None, "l2", "none") else loss
-    one_of("align: model", model, list(MODELS), AlignmentOptionError)
+    one_of("align: model", model, [*MODELS, PIECEWISE], AlignmentOptionError)
     one_of("align: value", value, VALUES, AlignmentOptionError)
     one_of("align: loss", loss, [None, "l2", *LOSSES], AlignmentOptionError)
     if isinstance(init, Tensor):
@@ -102,7 +107,8 @@ def checked_options(
     number("align: prefilter", prefilter, least=0.0, most=10.0, error=AlignmentOptionError)
     integer("align: max_steps", max_steps, 1, 1000, error=AlignmentOptionError)
     figures = min_overlap, min_ncc, min_detail, min_lead, prefilter, max_steps
-    return Options(model, value, loss, init, *figures, checked_metric(metric, value))
+    base = BASE if model == PIECEWISE else model
+    return Options(base, value, loss, init, *figures, checked_metric(metric, value), model == PIECEWISE)
 
 
 def checked_metric(metric: str | Metric, value: str) -> Metric:

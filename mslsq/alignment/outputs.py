@@ -50,6 +50,7 @@ def describe(item: Aligned) -> list[dict[str, Any]]:
             "reference": scene.names[result.reference],
             "placed_on": scene.names[int(result.parent[i])] if int(result.parent[i]) >= 0 else None,
             "matrix": result.transforms[i].tolist() if status.ok else None,
+            "bend": _bend_record(result, i),
             "metric": result.metrics[i] or None,
             "gain": _number(result.gain[i]),
             "bias": _number(result.bias[i]),
@@ -71,6 +72,12 @@ def describe(item: Aligned) -> list[dict[str, Any]]:
             record["corner_error_px"] = error if math.isfinite(error) else None
         records.append(record)
     return records
+
+
+def _bend_record(result: Alignment, index: int) -> dict[str, Any] | None:
+    """The grid of shifts of a map that is bent, with its convention in words."""
+    bend = result.bend(index)
+    return None if bend is None else bend.record()
 
 
 def _number(value: Tensor) -> float | None:
@@ -135,7 +142,9 @@ def write_maps(item: Aligned, folder: Path, names: Sequence[MapFiles | None]) ->
     for i in result.aligned:
         raster = scene.rasters[i]
         assert raster is not None
-        values, known = resample(raster.values, raster.mask, result.transforms[i], Canvas(0, 0, height, width))
+        values, known = resample(
+            raster.values, raster.mask, result.transforms[i], Canvas(0, 0, height, width), result.bend(i)
+        )
         files, kind = names[i], writable(raster.kind, height, width)
         assert files is not None
         target, mask_target = folder / FOLDER / files.raster, folder / FOLDER / files.mask
@@ -167,7 +176,7 @@ def mosaic_of(item: Aligned, canvas: Canvas) -> tuple[Float[Tensor, "c h w"], Bo
     layers = []
     for i, raster in placed:
         source = raster.values if len(bands) == 1 else raster.luminance()
-        values, known = resample(source, raster.mask, result.transforms[i], canvas)
+        values, known = resample(source, raster.mask, result.transforms[i], canvas, result.bend(i))
         layers.append((result.gain[i] * values + result.bias[i], known))
     return blend(layers)
 
@@ -185,8 +194,11 @@ def comparisons_of(item: Aligned) -> list[report.Comparison]:
         if i == result.reference or raster is None:
             continue
         panels = []
-        for transform in (torch.eye(3, dtype=raster.values.dtype), result.transforms[i]):
-            values, known = resample(raster.luminance(), raster.mask, transform, canvas)
+        for transform, bend in (
+            (torch.eye(3, dtype=raster.values.dtype), None),
+            (result.transforms[i], result.bend(i)),
+        ):
+            values, known = resample(raster.luminance(), raster.mask, transform, canvas, bend)
             panels.append((result.gain[i] * values[0] + result.bias[i], known))
         caption = f"correlation {float(result.ncc[i]):.3f}"
         if truth[i].get("corner_error_px") is not None:

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mslsq.alignment.bends import Bend, warped
+
 CONVENTION = (
     "transforms[i] is a 3 x 3 matrix T that takes a pixel of the reference to the pixel of map i that shows the same "
     "thing: (x', y', w') = T (x, y, 1), pixel of the map = (x'/w', y'/w'). x runs along columns, y along rows, the "
@@ -105,8 +107,8 @@ class Alignment:
     detail: Float[Tensor, " maps"]
     """The median correlation of the blocks with the strongest detail (`mslsq.alignment.evidence`)."""
     lead: Float[Tensor, " maps"]
-    """How far the placement stands out from every other shift (`mslsq.alignment.rivals`); NaN where none was looked
-    for."""
+    """How far the placement stands out from every other shift (`mslsq.alignment.rivals`); of "occupancy" the ratio of
+    its score to the best other one. NaN where none was looked for."""
     overlap: Float[Tensor, " maps"]
     """Share of the smaller map's valid pixels that the two have in common."""
     corner_sigma: Float[Tensor, " maps"]
@@ -123,10 +125,21 @@ class Alignment:
     metrics: list[str] = field(default_factory=list)
     """By name, the metric that each map was placed by; empty for the reference and for maps that were left out."""
 
+    bends: list[Bend | None] = field(repr=False, default_factory=list)
+    """Of model="piecewise": per map its grid of shifts, or None (the reference; maps left out or not bent)."""
+
     @property
     def aligned(self) -> list[int]:
         """Indices of the maps that have a transform, the reference among them."""
         return [i for i, status in enumerate(self.status.tolist()) if MapStatus(status).ok]
+
+    def bend(self, index: int) -> Bend | None:
+        """How a map is bent, or None."""
+        return self.bends[index] if self.bends else None
+
+    def to_map(self, index: int, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
+        """Where pixels (x, y) of the reference are in a map: by its matrix, after its bend if it has one."""
+        return warped(points, self.transforms[index], self.bend(index))
 
     def message(self) -> str:
         """One line per map: its status in words."""

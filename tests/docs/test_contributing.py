@@ -307,7 +307,7 @@ class Logarithm(Metric):
             "from mslsq.alignment.metrics.metric import",
             "from mslsq.alignment.metrics.logarithm import Logarithm\nfrom mslsq.alignment.metrics.metric import",
         ),
-        ("        LearnedFeatures(),\n", "        LearnedFeatures(),\n        Logarithm(),\n"),
+        ("        Occupancy(),\n", "        Occupancy(),\n        Logarithm(),\n"),
     ],
 }
 USES_METRIC = """

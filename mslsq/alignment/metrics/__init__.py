@@ -4,6 +4,7 @@ from mslsq.alignment.metrics.gradients import NormalizedGradients
 from mslsq.alignment.metrics.learned import LearnedFeatures, WeightsError
 from mslsq.alignment.metrics.local import LocalCorrelation
 from mslsq.alignment.metrics.metric import Metric
+from mslsq.alignment.metrics.occupancy import Occupancy
 from mslsq.alignment.metrics.squared import SquaredDifference
 
 METRICS: dict[str, Metric] = {
@@ -14,6 +15,7 @@ METRICS: dict[str, Metric] = {
         LocalCorrelation(),
         NormalizedGradients(),
         LearnedFeatures(),
+        Occupancy(),
     )
 }
 """By name, with their defaults. The weights of learned features are read when they are first needed."""
@@ -24,6 +26,7 @@ __all__ = [
     "LocalCorrelation",
     "Metric",
     "NormalizedGradients",
+    "Occupancy",
     "SquaredDifference",
     "WeightsError",
 ]
