@@ -24,6 +24,7 @@ INTERNAL = {
     "NotScalarError": "a residual then has no native program, and `verbose` says why",
     "NoLoopError": "a recorded graph then has no native program, and PyTorch runs it",
     "UnfitError": "the recorded graph runs instead of its native program",
+    "ForeignError": "a solve is then stated as the first one was",
     "TooDenseError": "one big residual then has a dense Jacobian",
 }
 """Exceptions that the library catches itself."""

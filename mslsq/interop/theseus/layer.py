@@ -67,7 +67,7 @@ class TheseusLayer(nn.Module):
         self.theseus = layer
         self.problem = TheseusProblem(layer.objective)
         self.solver = solver_of(layer.optimizer) if solver is None else solver
-        self._version = layer.objective.current_version
+        self._of_version = layer.objective.current_version
 
     @property
     def objective(self) -> Any:
@@ -109,7 +109,7 @@ class TheseusLayer(nn.Module):
         Raises:
             TheseusError: an option that is not known, or one of the errors of `TheseusProblem.inputs`.
         """
-        if self.objective.current_version != self._version:
+        if self.objective.current_version != self._of_version:
             raise TheseusError("The objective was modified after the layer was made: call from_theseus_layer again.")
         options = dict(optimizer_kwargs or {})
         adjoint = adjoint_of(options)

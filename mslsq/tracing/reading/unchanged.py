@@ -21,7 +21,7 @@ from mslsq.tracing.reading.origins import is_library
 from mslsq.tracing.reading.values import SCALARS, TENSORS, slots_of
 
 
-class _ForeignError(Exception):
+class ForeignError(Exception):
     """There is something that is not the library's own."""
 
 
@@ -49,7 +49,7 @@ class Unchanged:
         """Could all be looked at? Where not, nothing is ever the same."""
         try:
             self._visit(root)
-        except _ForeignError:
+        except ForeignError:
             self.is_known = False
         self._seen.clear()
 
@@ -71,7 +71,7 @@ class Unchanged:
         self._seen[id(value)] = value
         if isinstance(value, type):
             if not _is_own(value) and not is_library(value):
-                raise _ForeignError
+                raise ForeignError
         elif kind in (dict, OrderedDict):
             self._look_into(value)
         elif kind is list:
@@ -82,7 +82,7 @@ class Unchanged:
         elif isinstance(value, pytree.Structure):
             self._visit_all([value.type, value.context, *value.children()])
         elif not _is_own(kind) and kind is not nn.ModuleList:
-            raise _ForeignError
+            raise ForeignError
         elif not isinstance(value, enum.Enum):
             self._visit_object(value, kind)
 
@@ -112,7 +112,7 @@ class Unchanged:
     def _visit_object(self, value: Any, kind: type) -> None:
         own = getattr(value, "__dict__", None)
         if own is None or slots_of(kind):
-            raise _ForeignError
+            raise ForeignError
         if not isinstance(value, nn.Module):
             self._look_into(own)
             return
