@@ -11,7 +11,7 @@ import mslsq
 from mslsq.alignment.candidates import LATE_SIDE, search_level
 from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.estimate import Estimate, PairLevel, judge
-from mslsq.alignment.evidence import Evidence, strongest
+from mslsq.alignment.evidence import Evidence, clear, strongest
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.pyramid import Level
@@ -135,17 +135,18 @@ def _weighed(pair: Pair, estimate: Estimate) -> tuple[Evidence, bool, Standing |
     """The evidence, whether it suffices, and the lead over other placements. That is asked last, and only of what may
     be believed: it takes longest."""
     options, least = pair.options, pair.options.min_detail
-    levels = pair.levels if options.metric.coarse else pair.levels[:1]
+    first = clear(pair.levels, options.prefilter)
+    levels = pair.levels if options.metric.coarse else pair.levels[: first + 1]
     if not options.searches or options.min_lead == 0:
-        return *strongest(levels, estimate.matrix, least), None
+        return *strongest(levels, estimate.matrix, least, first), None
     of_ncc, of_detail = options.metric.relief
-    relieved = strongest(pair.levels, estimate.matrix, least - of_detail)
+    relieved = strongest(pair.levels, estimate.matrix, least - of_detail, first)
     if not relieved[1] or estimate.ncc < options.min_ncc - of_ncc:
         return *relieved, None
     standing = pair.standing(estimate.matrix)
     if standing.lead >= SURE:
         return *relieved, standing
-    return *strongest(levels, estimate.matrix, least), standing
+    return *strongest(levels, estimate.matrix, least, first), standing
 
 
 def _doubt(
