@@ -6,6 +6,8 @@ A picture is moved by one shift; every point is a block. The residual with its J
 of a problem that was solved before, in float32, with the library's defaults.
 """
 
+# pyright: reportInvalidTypeForm=false
+# Warp's annotations are calls.
 import sys
 from functools import partial
 from pathlib import Path

@@ -60,8 +60,9 @@ def align(
             residuals' MAD, and on the finest level where the residuals have outliers; the finest level is plain least
             squares otherwise. None or "l2": plain least squares on all levels.
         init: "auto": identity and phase correlation, and where their detail does not agree clearly, "search" (every
-            rotation, log-polar; the best eight are refined); "phase", "identity", or a tensor (N, 3, 3) of starts in
-            the convention of the result.
+            rotation, log-polar; the best eight are refined); "phase" (the shift alone, to a fraction of a pixel of the
+            coarsest level, as complex least squares on the phase of the cross-power spectrum), "identity", or a tensor
+            (N, 3, 3) of starts in the convention of the result.
         min_overlap: share of the smaller map's valid pixels that must be common.
         min_ncc: correlation over the overlap below which a placement is not believed.
         min_detail: the median correlation of the blocks with the strongest detail below which a placement is not

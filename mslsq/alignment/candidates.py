@@ -69,7 +69,7 @@ def first_starts(
     coarse = reference[at]
     turns = options.model != "translation"
     if options.init == "phase":
-        candidates = [("phase correlation", starts.phase_correlation(coarse, moving[at]))]
+        candidates = [("phase correlation", starts.phase_shift(coarse, moving[at]))]
     else:
         candidates = starts.search(
             coarse, moving[at], turns, options.model not in ("translation", "se2"), options.min_overlap

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mslsq.alignment.grids import inside, pixel_grid, translation
 from mslsq.alignment.measures import masked_ncc, project
+from mslsq.alignment.phase import refined_shift
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.sampling import mirror, sample_at
 from mslsq.alignment.shifts import correlate_turned, whitened
@@ -75,14 +76,24 @@ def _cross_power_peak(
 
 def phase_correlation(reference: Level, moving: Level, low_pass: float = LOW_PASS) -> Float[Tensor, "3 3"]:
     """The translation by windowed, low-passed phase correlation (Kuglin and Hines, 1975), to the pixel of the level."""
-    height = max(reference.size[0], moving.size[0])
-    width = max(reference.size[1], moving.size[1])
-    padded = []
-    for level in (reference, moving):
-        image = whitened(level) * _hann(*level.size, like=level.raster)
-        padded.append(torch.nn.functional.pad(image, (0, width - image.shape[1], 0, height - image.shape[0])))
-    x, y = _cross_power_peak(padded[0], padded[1], low_pass)
+    images = [whitened(level) for level in (reference, moving)]
+    a, b = _of_one_size([image * _hann(*image.shape, like=image) for image in images])
+    x, y = _cross_power_peak(a, b, low_pass)
     return translation(x, y, reference.raster)
+
+
+def phase_shift(reference: Level, moving: Level) -> Float[Tensor, "3 3"]:
+    """The translation by phase correlation, to a hundredth of a pixel of the level (`phase.refined_shift`)."""
+    whole = phase_correlation(reference, moving)
+    a, b = _of_one_size([whitened(level) for level in (reference, moving)])
+    x, y = refined_shift(a, b, (round(float(whole[0, 2])), round(float(whole[1, 2]))))
+    return translation(float(x), float(y), reference.raster)
+
+
+def _of_one_size(images: list[Tensor]) -> list[Tensor]:
+    """Zeros below and to the right of the smaller one."""
+    height, width = (max(image.shape[axis] for image in images) for axis in (0, 1))
+    return [torch.nn.functional.pad(one, (0, width - one.shape[1], 0, height - one.shape[0])) for one in images]
 
 
 def log_polar(reference: Level, moving: Level, bins: int = 128) -> list[tuple[float, float]]:
