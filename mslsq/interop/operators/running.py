@@ -85,7 +85,7 @@ class Running:
         contract = self.contract
         second = contract.second
         if second == "differences":
-            lanes = [lanes_of([*inputs, *cotangents])] * len(wanted)
+            lanes = [lanes_of([*inputs, *cotangents, *tangents])] * len(wanted)
             results = _differences(lambda at: self.backward(at, cotangents, wanted, lanes), inputs, tangents, moved)
             return [summed_to(one, count) for one, count in zip(results, groups, strict=True)]
 

@@ -69,6 +69,8 @@ TRANSFORMS = {
     "jacrev of vmap in s": lambda f, d, s: jacrev(lambda s: vmap(f, d)(X, s))(s),
     "jacfwd of vmap in s": lambda f, d, s: jacfwd(lambda s: vmap(f, d)(X, s))(s),
     "hessian of one lane": lambda f, d, s: hessian(f)(X[0], SAME),
+    "hessian of a sum in one lane": lambda f, d, s: hessian(lambda x: (f(x, SAME) ** 2).sum())(X[0]),
+    "jacfwd of one lane": lambda f, d, s: jacfwd(f)(X[0], SAME),
     "hessian": lambda f, d, s: vmap(hessian(f), d)(X, s),
     "mixed": lambda f, d, s: vmap(jacfwd(jacrev(f), 1), d)(X, s),
     "reverse of reverse": lambda f, d, s: vmap(jacrev(jacrev(f), 1), d)(X, s),
