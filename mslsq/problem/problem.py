@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mslsq import pytree
 from mslsq.private import outside_of_transforms
+from mslsq.problem.components import check_can_be_held
 from mslsq.problem.constraints import Constraint
 from mslsq.problem.cost import CostFunction
 from mslsq.problem.data import WEIGHT, own_tensors
@@ -23,7 +24,8 @@ class Problem(nn.Module):
 
     Args:
         costs: `CostFunction`s; `Equality(cost)` and `Inequality(cost)` for residuals that are to be zero, or not above
-            zero; and `variable.fixed(index)` for blocks that stay at their start.
+            zero; and `variable.fixed(index)` for blocks that stay at their start, or
+            `variable.fixed(index, components=...)` for parts of them.
 
     A problem is a module: `.to()` moves the data of all costs, `state_dict` holds them, parameters of the costs are
     its parameters. What is wrong with it is said at once: two costs or two variables of one name, dtypes or devices
@@ -46,6 +48,7 @@ class Problem(nn.Module):
             raise ProblemError("A Problem needs at least one cost function.")
         self.fixed = tuple(part for part in costs if isinstance(part, Fixed))
         self.variables = self._variables()
+        self._check_fixed()
         self._check_names()
         self._check_tensors()
         kinds = [part.kind if isinstance(part, Constraint) else TermKind.COST for part in parts]
@@ -69,16 +72,17 @@ class Problem(nn.Module):
         lines = [
             f"  {kind.value.title()}({cost!r})" if kind.is_constraint else f"  {cost!r}" for cost, kind in costs.items()
         ]
-        lines += [f"  {len(f.index)} blocks of {f.variable.name} fixed" for f in self.fixed]
+        lines += [f"  {fixed!r}" for fixed in self.fixed]
         return "Problem(\n" + "\n".join(lines) + "\n)"
 
-    def free_blocks(self, variable: Variable) -> Tensor | None:
-        """(count,) bool, which blocks may move; None where all may."""
-        indices = [fixed.index for fixed in self.fixed if fixed.variable.name == variable.name]
-        if not indices:
+    def free_entries(self, variable: Variable) -> Tensor | None:
+        """(count, tangent) bool, which components of which blocks may move; None where all may."""
+        held = [fixed for fixed in self.fixed if fixed.variable.name == variable.name]
+        if not held:
             return None
-        free = torch.ones(variable.num_blocks, dtype=torch.bool)
-        free[torch.cat(indices)] = False
+        free = torch.ones(variable.num_blocks, variable.space.tangent_dim, dtype=torch.bool)
+        for fixed in held:
+            free[fixed.index[:, None], torch.tensor(fixed.components, dtype=torch.int64)] = False
         return free
 
     def _variables(self) -> dict[str, Variable]:
@@ -100,6 +104,12 @@ class Problem(nn.Module):
                     f"Variable {fixed.variable.name!r} is held fixed, but no cost function refers to it."
                 )
         return variables
+
+    def _check_fixed(self) -> None:
+        for name, variable in self.variables.items():
+            free = self.free_entries(variable)
+            if free is not None:
+                check_can_be_held(name, variable.space, free)
 
     def _check_names(self) -> None:
         names = [cost.name for cost in self]
