@@ -1,9 +1,10 @@
 """A problem: cost functions over variables, checked when it is put together."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mslsq import pytree
@@ -74,6 +75,39 @@ class Problem(nn.Module):
         ]
         lines += [f"  {fixed!r}" for fixed in self.fixed]
         return "Problem(\n" + "\n".join(lines) + "\n)"
+
+    def cost(self, values: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]] | None = None) -> Float[Tensor, ""]:
+        """½ Σ ρ(‖w · r‖²) over all costs at these values, weights and losses included; constraints add nothing.
+
+        Differentiable. By cost and by block it is `mslsq.evaluate(problem, values)`, which also takes batches.
+
+        Args:
+            values: of all variables, as `mslsq.solve` takes its start.
+            data: as for `mslsq.solve`, in place of the data of the costs.
+
+        Raises:
+            ProblemError: a name that is not known, a wrong shape, dtype or device; the message says which.
+        """
+        from mslsq.diagnostics.evaluation import evaluate  # stands above this floor, needed when it is called
+
+        return evaluate(self, values, data).cost
+
+    def residuals(
+        self, values: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> dict[str, Float[Tensor, "blocks rows"]]:
+        """What the cost functions and constraints return at these values, by name: before weights and losses.
+
+        Differentiable. Complex residuals are pairs (real, imaginary). Those of `mslsq.evaluate` are weighted.
+
+        Args:
+            values, data: as for `cost`.
+
+        Raises:
+            ProblemError: as for `cost`.
+        """
+        from mslsq.diagnostics.evaluation import raw_residuals  # as above
+
+        return raw_residuals(self, values, data)
 
     def free_entries(self, variable: Variable) -> Tensor | None:
         """(count, tangent) bool, which components of which blocks may move; None where all may."""
