@@ -90,7 +90,7 @@ ATTRIBUTES_OF_SOLUTIONS: Mapping[str, str] = {
     **dict.fromkeys(("pcov", "cov", "covar"), "mslsq.covariance(problem, solution, name); a CurveFit has .covariance"),
     **dict.fromkeys(
         ("fun", "residual", "residuals", "fvec"),
-        "the residual at .value; of a Problem mslsq.evaluate(problem, solution.value).residuals",
+        "the residual at .value; of a Problem problem.residuals(solution.value), weighted mslsq.evaluate(...)",
     ),
     **dict.fromkeys(("jac", "jacobian", "J"), "torch.func.jacfwd(residual)(solution.value)"),
     "active_mask": ".active",

@@ -37,6 +37,12 @@ def test_a_robust_loss_survives_wrong_loop_closures(run):
     assert errors["Geman-McClure"] < 0.2 * errors["start"] < 0.2 * errors["least squares"]
 
 
+def test_a_map_that_grows_is_as_sure_as_it_says(run):
+    found = run("bearing_range_slam")
+    assert found["SLAM"] < 0.05 * found["dead reckoning"]
+    assert found["share of landmarks within 95 %"] > 0.85  # 30 landmarks with common errors
+
+
 def test_learned_weights_are_better_than_equal_ones(run):
     # 25 of the 150 steps: most of the way to the true weights
     errors = run("learned_weight", "--steps", "25")

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.adjoint.function import Call, with_batch_axis
@@ -15,7 +15,7 @@ from mslsq.levels import belongs_to, constant
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.private import transforms_are_active
-from mslsq.problem.system import Inputs
+from mslsq.problem.system import Inputs, Unknown
 from mslsq.solvers.box import Landing, box_of, on_bounds
 from mslsq.solvers.planning import linear_solver_of
 from mslsq.solvers.second_order import written_system
@@ -51,7 +51,7 @@ class Attachment:
                 lower, upper = (bounds[name] for name in unknown.bounds)
                 at_lower, at_upper = (self.linearizer.structure.to_blocks(side, False)[number] for side in sides)
                 after = torch.where(at_lower, lower, torch.where(at_upper, upper, after))
-            result.append(after if unknown.free is None else torch.where(unknown.free[None, :, None], after, before))
+            result.append(after if unknown.free is None else _held(unknown, before, after))
         return tuple(result)
 
     @cached_property
@@ -228,3 +228,23 @@ def marked(x: Tensor, mask: Tensor, forward_fill: float, backward_fill: float) -
 def per_entry(mask: Bool[Tensor, "batch"], like: Tensor) -> Tensor:
     """The mask of a batch, shaped to broadcast with a tensor whose first axis is the batch."""
     return mask.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def _held(unknown: Unknown, start: Tensor, end: Tensor) -> Float[Tensor, "batch count storage"]:
+    """What a solution is by where it began: what is held is the start's, what moves has the distance that it has moved.
+
+    Of a block on a manifold that is held in part the start decides among which elements it moves: it is start ⊞ δ with
+    a constant δ, zero in what is held. Written as a small move from the end, whose storage it keeps (a quaternion has
+    two signs).
+    """
+    assert unknown.free is not None  # the caller has looked
+    free, space = unknown.free[None], unknown.space
+    if space.is_euclidean:
+        return torch.where(free, end, start)
+    result = torch.where(free.any(-1, keepdim=True), end, start)
+    if not unknown.is_held_in_part:
+        return result
+    step = torch.where(free, space.local(constant(start), end), 0)
+    moved = space.retract(end, space.local(end, space.retract(start, step)))
+    is_in_part = free.any(-1, keepdim=True) & ~free.all(-1, keepdim=True)
+    return torch.where(is_in_part, moved, result)

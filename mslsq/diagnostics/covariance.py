@@ -134,14 +134,16 @@ def _inverse_blocks(
     batch, size = len(matrix), matrix.shape[-1]
     factor, scale, regular = factorised(point, matrix)
     columns = point.columns(name)[blocks.to(matrix.device)]
-    free = columns[:, 0] < point.structure.num_columns
+    free = columns < point.structure.num_columns
     if not point.structure.num_columns:  # all is held fixed
         return matrix.new_zeros(batch, *columns.shape, columns.shape[1])
-    columns = torch.where(free[:, None], columns, 0)
+    # Of a block that is held in part the columns that move say to which component it belongs.
+    columns = torch.where(free, columns, columns.amin(1, keepdim=True))
+    columns = torch.where(free.any(1, keepdim=True), columns, 0)
     # Σ_bb = (H E)ᵀ (H E), E the columns of the identity that belong to the block.
     component, place = (columns // max(size, 1))[:, 0], columns % max(size, 1)
     half = half_inverse(factor, scale).mT[:, component[:, None], place]
-    result = torch.where(free[:, None, None], half @ half.mT, 0)
+    result = torch.where(free[:, :, None] & free[:, None], half @ half.mT, 0)
     return torch.where(regular[:, None, None, None], result, torch.nan)
 
 

@@ -1,7 +1,7 @@
 """What a problem costs at given values, term by term: GTSAM's `graph.error(values)`, Ceres' `Problem::Evaluate`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -62,9 +62,22 @@ def evaluate(
     >>> found.cost, found.costs["between"], found.residuals["between"].shape      # (blocks, rows)
     >>> worst = found.block_costs["between"].topk(5).indices
     """
+    return _evaluated(problem, values, data, in_dims, is_weighted=True)
+
+
+@outside_compiled_regions
+def raw_residuals(
+    problem: Problem, values: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Float[Tensor, "blocks rows"]]:
+    """What the cost functions return, for all their blocks: `Problem.residuals`."""
+    return _evaluated(problem, values, data, None, is_weighted=False).residuals
+
+
+def _evaluated(problem: Problem, values: Any, data: Any, in_dims: Any, is_weighted: bool) -> Evaluation:
+    """An evaluation, whose residuals have been multiplied by their weights or not."""
     point = located(problem, values, data, in_dims, takes_constraints=True)
     with TRANSFORM_LOCK:
-        residuals, block_costs = _of_costs(point)
+        residuals, block_costs = _of_costs(point, is_weighted)
         if point.constraints is not None:
             terms, linearizer, plain = point.constraints
             of_constraints = terms.residuals(linearizer, point.stated.values, plain)
@@ -77,11 +90,14 @@ def evaluate(
     return Evaluation(cost, {cost.name: residuals[cost.name] for cost in problem}, block_costs)
 
 
-def _of_costs(point: Located) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _of_costs(point: Located, is_weighted: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Residuals and costs of all blocks, by the names of the costs; the batch axis first."""
     residuals, block_costs = {}, {}
     for block, given in zip(point.linearizer.blocks, point.inputs, strict=True):
         residual = block.residuals(point.stated.values, given)
         residuals[block.term.name] = by_problem(block, residual)
         block_costs[block.term.name] = 0.5 * by_problem(block, losses(block, residual, given)).sum(-1)
+        if not is_weighted and block.term.whiten is not None:
+            plain = replace(block, term=replace(block.term, whiten=None, whiten_jacobian=None))
+            residuals[block.term.name] = by_problem(block, plain.residuals(point.stated.values, given))
     return residuals, block_costs

@@ -12,6 +12,7 @@ from mslsq.diagnostics.gauge import motions_without_effect
 from mslsq.diagnostics.located import Located, located, machine_epsilon
 from mslsq.diagnostics.parts import SHOWN, Part, blocks_in_words, part_in_words, parts_of
 from mslsq.problem import Problem
+from mslsq.problem.system import Unknown
 
 LARGEST = 5000
 """Columns of a connected part up to which its rank is worked out: a dense eigendecomposition, a minute at that size."""
@@ -92,12 +93,18 @@ def explain(
 def _size_in_words(point: Located) -> str:
     rows = sum(block.rows * block.term.num_blocks for block in point.linearizer.blocks)
     unknowns = ", ".join(
-        f"{u.name} ({u.count} x {u.space.name}"
-        + ("" if u.free is None else f", {u.count - int(u.free.sum())} fixed")
-        + ")"
-        for u in point.stated.system.unknowns
+        f"{u.name} ({u.count} x {u.space.name}" + _fixed_in_words(u) + ")" for u in point.stated.system.unknowns
     )
     return f"{rows} residuals; variables {unknowns}."
+
+
+def _fixed_in_words(unknown: Unknown) -> str:
+    free = unknown.free_entries
+    whole = int((~free.any(1)).sum())
+    part = int((~free.all(1)).sum()) - whole
+    return (f", {whole} fixed" if unknown.free is not None and (whole or not part) else "") + (
+        f", {part} fixed in part" if part else ""
+    )
 
 
 def _parts_in_words(point: Located, parts: list[Part]) -> list[str]:
@@ -193,12 +200,15 @@ def _unconstrained(point: Located, part: Part, scaled: Tensor, threshold: float)
     """Blocks that have, by themselves, directions without any effect."""
     found, start = [], 0
     for name, blocks in part.blocks.items():
-        d = point.problem.variables[name].space.tangent_dim
-        index = start + torch.arange(len(blocks) * d).reshape(-1, d)
-        own = scaled[index[:, :, None], index[:, None, :]]
+        free = part.free[name]
+        index = torch.full(free.shape, -1)
+        index[free] = start + torch.arange(int(free.sum()))
+        both = free[:, :, None] & free[:, None, :]
+        # What is held stands there with a one on the diagonal.
+        own = torch.where(both, scaled[index[:, :, None], index[:, None, :]], torch.eye(free.shape[1]).to(scaled))
         missing = (torch.linalg.eigvalsh(own) <= threshold).sum(-1)
         found += [(name, int(blocks[k]), int(missing[k])) for k in missing.nonzero()[:, 0].tolist()]
-        start += index.numel()
+        start += int(free.sum())
     return found
 
 
@@ -257,10 +267,11 @@ def _participants(point: Located, part: Part, null: Tensor) -> str:
     weights, start = [], 0
     share = (null * null).sum(1)
     for name, blocks in part.blocks.items():
-        d = point.problem.variables[name].space.tangent_dim
-        per_block = share[start : start + len(blocks) * d].reshape(-1, d).sum(1)
+        free = part.free[name]
+        owner, stop = free.nonzero()[:, 0], start + int(free.sum())
+        per_block = share.new_zeros(len(blocks)).index_add(0, owner, share[start:stop])
         weights += [(float(w), f"{name}[{int(b)}]") for w, b in zip(per_block, blocks, strict=True)]
-        start += len(blocks) * d
+        start = stop
     weights.sort(key=lambda pair: -pair[0])
     return ", ".join(label for _, label in weights[:SHOWN])
 
@@ -271,15 +282,14 @@ def _scale_in_words(point: Located, matrix: Tensor) -> list[str]:
     entries = []
     for name in point.problem.variables:
         columns = point.columns(name).cpu()
-        free = columns[:, 0] < point.structure.num_columns
-        of_variable = lengths[columns[free]]
+        free = columns < point.structure.num_columns
+        places, of_variable = free.nonzero(), lengths[columns[free]]
         positive = of_variable > 0
         if not bool(positive.any()):
             continue
         for pick in (of_variable.argmax(), torch.where(positive, of_variable, torch.inf).argmin()):
-            row, entry = divmod(int(pick), columns.shape[1])
-            block = int(free.nonzero()[row, 0])
-            entries.append((float(of_variable[row, entry]), f"{name}[{block}], entry {entry}"))
+            block, entry = places[int(pick)].tolist()
+            entries.append((float(of_variable[pick]), f"{name}[{block}], entry {entry}"))
     if not entries:
         return []
     longest, shortest = max(entries), min(entries)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.diagnostics.located import Located
@@ -36,12 +36,22 @@ def motions_without_effect(
         return counts
     moved = [motions(unknowns[name].space, values[name][0].cpu()[blocks], dim) for name, blocks in part.blocks.items()]
     shift, turn, scale = (torch.cat([m[k].flatten(0, 1) for m in moved]) for k in range(3))
-    before, basis = 0, scaled.new_zeros(len(scaled), 0)
+    free = torch.cat([own.reshape(-1) for own in part.free.values()])
+    before, basis = 0, scaled.new_zeros(len(free), 0)
     for kind, directions in zip(counts, (shift, turn, scale), strict=True):
-        basis = torch.cat([basis, lengths[:, None] * directions], 1)
-        without = _nullity(scaled, basis, threshold)
+        basis = torch.cat([basis, directions], 1)
+        without = _nullity(scaled, lengths[:, None] * _of_free(basis, free), threshold)
         counts[kind], before = without - before, without
     return counts
+
+
+def _of_free(basis: Float[Tensor, "all n"], free: Bool[Tensor, "all"]) -> Float[Tensor, "free m"]:
+    """The combinations of motions that leave alone what is held, in the components that move."""
+    if bool(free.all()):
+        return basis
+    _, s, directions = torch.linalg.svd(basis[~free])
+    moving = int((s > 1e-9 * s.max().clamp(min=1e-300)).sum()) if len(s) else 0
+    return basis[free] @ directions[moving:].mT
 
 
 def _nullity(scaled: Tensor, basis: Tensor, threshold: float) -> int:

@@ -25,10 +25,10 @@ def marginals(
     """The blocks, which entries of the batch are regular (the others are NaN), and for the first that is not the
     number of directions that are free and a column that moves in them."""
     assert point.pattern is not None  # only large problems come here
-    own = point.pattern.blocks[list(point.problem.variables).index(name)][blocks.cpu().numpy()]
+    number, chosen = list(point.problem.variables).index(name), blocks.cpu().numpy()
+    own, moves = point.pattern.blocks[number][chosen], point.stated.system.unknowns[number].free_entries[chosen]
     found = _factorised(point, matrix)
-    size = int(point.columns(name).shape[1])
-    result = _blocks(found.structure, found.factors, found.regular, own, found.scale, size)
+    result = _blocks(found.structure, found.factors, found.regular, own, found.scale, moves)
     return _as_tensors(result, found, matrix)
 
 
@@ -99,17 +99,19 @@ def _blocks(
     regular: np.ndarray,
     own: np.ndarray,
     scale: np.ndarray,
-    size: int,
+    moves: np.ndarray,
 ) -> np.ndarray:
-    """Marginal covariances; zero for the blocks that are held fixed."""
+    """Marginal covariances; zero for what is held fixed, all but what `moves` (blocks, tangent)."""
     from mslsq.linear.sparse.selected_inverse import diagonal_blocks
 
-    result = np.zeros((len(scale), len(own), size, size))
+    result = np.zeros((len(scale), *moves.shape, moves.shape[1]))
     free = np.flatnonzero(own >= 0)
     if len(free):
         for number, block in diagonal_blocks(structure, factors, regular, own[free]):
-            deviation = scale[:, structure.starts[own[free[number]]] + np.arange(size)[None]].reshape(-1, size)
-            result[:, free[number]] = block / (deviation[:, :, None] * deviation[:, None, :])
+            places = np.flatnonzero(moves[free[number]])
+            deviation = scale[:, structure.starts[own[free[number]]] + np.arange(len(places))]
+            block = block / (deviation[:, :, None] * deviation[:, None, :])
+            result[:, free[number], places[:, None], places] = block
     result[~regular] = np.nan
     return result
 

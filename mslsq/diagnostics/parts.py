@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mslsq.diagnostics.located import Located
@@ -14,17 +15,20 @@ SHOWN = 5
 
 
 class Part(NamedTuple):
-    """One connected part: its free blocks by variable, and their columns."""
+    """One connected part: its blocks by variable, of which something moves, and their columns."""
 
     blocks: dict[str, Tensor]
-    columns: Tensor
+    free: dict[str, Bool[Tensor, "blocks tangent"]]
+    """Which of their components move."""
+    columns: Int[Tensor, "columns"]
+    """Of those, block by block."""
 
 
 def parts_of(point: Located) -> list[Part]:
     """The connected parts, largest first."""
     system = point.stated.system
-    free = [np.ones(u.count, bool) if u.free is None else u.free.cpu().numpy() for u in system.unknowns]
-    labels = components_of(system, free)
+    unknowns = {unknown.name: unknown for unknown in system.unknowns}
+    labels = components_of(system)
     count = max((int(label.max(initial=-1)) for label in labels), default=-1) + 1
     sizes = np.zeros(count, np.int64)
     members: list[dict[str, Tensor]] = [{} for _ in range(count)]
@@ -34,11 +38,13 @@ def parts_of(point: Located) -> list[Part]:
         found, starts = np.unique(label[order], return_index=True)
         for number, blocks in zip(found, np.split(order, starts[1:]), strict=True):
             members[number][unknown.name] = torch.as_tensor(blocks)
-            sizes[number] += len(blocks) * unknown.space.tangent_dim
+            sizes[number] += int(unknown.free_entries[blocks].sum())
     parts = []
     for number in np.argsort(-sizes, kind="stable"):
-        columns = [point.columns(name).cpu()[blocks].reshape(-1) for name, blocks in members[number].items()]
-        parts.append(Part(members[number], torch.cat(columns)))
+        blocks = members[number]
+        free = {name: torch.from_numpy(unknowns[name].free_entries)[own] for name, own in blocks.items()}
+        columns = [point.columns(name).cpu()[own][free[name]] for name, own in blocks.items()]
+        parts.append(Part(blocks, free, torch.cat(columns)))
     return parts
 
 

@@ -192,12 +192,13 @@ def _system(problem: Problem, terms: tuple[Term, ...], like: Tensor) -> System:
     unknowns = []
     with disable_proxy_modes_tracing():
         for name, variable in problem.variables.items():
-            free = problem.free_blocks(variable)
+            free = problem.free_entries(variable)
             unknowns.append(
                 Unknown(name, variable.space, variable.num_blocks, None if free is None else free.to(like.device))
             )
         key = tuple(
-            (u.name, u.space, u.count, None if u.free is None else tuple(python_numbers(u.free))) for u in unknowns
+            (u.name, u.space, u.count, None if u.free is None else tuple(python_numbers(u.free.reshape(-1))))
+            for u in unknowns
         )
     return System(tuple(unknowns), terms, key)
 

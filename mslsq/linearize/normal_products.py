@@ -18,6 +18,7 @@ from mslsq.kernels import Kernel
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.operator_plan import OperatorPlan, on_device
 from mslsq.linear.torch_operators import registered
+from mslsq.linearize.free_parts import Lanes, Run
 
 _matrix = Kernel("normal_matrix", "nSnnnnTnnllnnnnn")
 _gradient = Kernel("normal_gradient", "nSnnnnSnnnTnnllnnn")
@@ -25,7 +26,7 @@ _gradient = Kernel("normal_gradient", "nSnnnnSnnnTnnllnnn")
 
 @dataclass(frozen=True, eq=False)
 class PairPlan(OperatorPlan):
-    """The products of two variables of a term, of those blocks that are stored."""
+    """The products of two variables of a term, or of parts of them, of those blocks that are stored."""
 
     first: int
     second: int
@@ -34,18 +35,18 @@ class PairPlan(OperatorPlan):
     width: int
     lanes: Int[Tensor, "products"]
     offsets: Int[Tensor, "products"]
-    """Where the matrix holds the block of every such lane."""
+    """Where the matrix holds the product of every such lane."""
 
 
 @dataclass(frozen=True, eq=False)
 class VariablePlan(OperatorPlan):
-    """One variable of a term, where it is free."""
+    """One variable of a term, or consecutive components of it, where they are free."""
 
     first: int
     height: int
     lanes: Int[Tensor, "free"]
     columns: Int[Tensor, "free"]
-    """The first column of the block in every such lane."""
+    """The first column in every such lane."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,24 +70,40 @@ class NormalPlan(OperatorPlan):
         return NormalPlan(self.num_values, self.num_columns, tuple(pairs), tuple(variables))
 
 
-def normal_plan(tangents: list[int], joint: list[Int[np.ndarray, "lanes"]], structure: BlockStructure) -> NormalPlan:
-    """The plan of a term, on the device of the structure.
+def normal_plan(joint: list[Lanes], structure: BlockStructure) -> NormalPlan:
+    """The plan of a term, on the device of the structure, from the blocks of each of its variables.
 
-    Args:
-        tangents: the dimension of each of its variables.
-        joint: for each the number of the block in every lane, -1 where it is held fixed.
+    Consecutive components that move are one product; what is held in between divides it.
     """
-    first = np.cumsum([0, *tangents]).tolist()
+    first = np.cumsum([0, *(one.tangent for one in joint)]).tolist()
     kept = partial(on_device, device=structure.device)
-    pairs, variables = [], []
-    for p, i in enumerate(joint):
-        for q, j in enumerate(joint):
-            lanes = np.flatnonzero((i >= 0) & (j >= 0) & (i >= j))
-            if len(lanes):
-                offsets, _ = structure.offset_of(i[lanes], j[lanes])
-                pairs.append(PairPlan(first[p], first[q], tangents[p], tangents[q], kept(lanes), kept(offsets)))
-        lanes = np.flatnonzero(i >= 0)
-        variables.append(VariablePlan(first[p], tangents[p], kept(lanes), kept(structure.starts[i[lanes]])))
+    pairs: list[PairPlan] = []
+    variables: list[VariablePlan] = []
+
+    def add_pairs(p: int, q: int, lanes: np.ndarray, rows: list[Run], columns: list[Run]) -> None:
+        i, j = joint[p].numbers, joint[q].numbers
+        lanes = lanes[i[lanes] >= j[lanes]]
+        if not len(lanes):
+            return
+        offsets, _ = structure.offset_of(i[lanes], j[lanes])
+        stored, width = kept(lanes), sum(run.width for run in columns)
+        # A product fills consecutive numbers: whole rows of the block, or a part of one row.
+        rows = rows if len(columns) == 1 else [part for run in rows for part in run.single]
+        for row in rows:
+            for column in columns:
+                target = kept(offsets + row.place * width + column.place)
+                own = first[p] + row.first, first[q] + column.first
+                pairs.append(PairPlan(*own, row.width, column.width, stored, target))
+
+    for p, one in enumerate(joint):
+        for q, other in enumerate(joint):
+            for of_one, rows in one.kinds:
+                for of_other, columns in other.kinds:
+                    add_pairs(p, q, np.intersect1d(of_one, of_other, assume_unique=True), rows, columns)
+        for lanes, runs in one.kinds:
+            starts = structure.starts[one.numbers[lanes]]
+            for run in runs:
+                variables.append(VariablePlan(first[p] + run.first, run.width, kept(lanes), kept(starts + run.place)))
     return NormalPlan(structure.num_values, structure.num_unknowns, tuple(pairs), tuple(variables))
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from mslsq.linear.block_structure import BlockStructure, analyze
 from mslsq.linear.iterative.block_rows import BlockRows, TermBlocks, block_rows
 from mslsq.linearize.blocks import BlockTerm
+from mslsq.linearize.free_parts import Lanes, lanes_of, runs_by_kind
 from mslsq.linearize.normal_products import NormalPlan, normal_plan
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System, Term
@@ -26,7 +27,7 @@ class Pattern:
 
     structure: BlockStructure
     blocks: tuple[np.ndarray, ...]
-    """Per unknown (count,): the number of its block, -1 where it is held fixed."""
+    """Per unknown (count,): the number of its block, -1 where all of it is held fixed."""
 
     def kinds(self, system: System) -> dict[str, np.ndarray]:
         """The same by the unknowns' names."""
@@ -83,14 +84,15 @@ def block_rows_of(system: System, structure: Structure, heights: tuple[int, ...]
     Args:
         heights: rows of a block of each term.
     """
-    sizes, blocks = _free_blocks(system)
+    sizes, runs = _free_runs(system)
     terms = []
     for term, rows in zip(system.terms, heights, strict=True):
         lanes, slots, columns, start = term.num_blocks, [], [], 0
-        for position, slot in enumerate(term.slots):
+        for slot in term.slots:
             own = structure.columns[slot.unknown].cpu().numpy()
             columns.append(np.broadcast_to(own[slot.blocks].reshape(-1, own.shape[1]).T, (own.shape[1], lanes)))
-            slots.append((start, own.shape[1], _numbers(term, position, blocks)))
+            for first, width, numbers in runs[slot.unknown]:
+                slots.append((start + first, width, np.broadcast_to(numbers[slot.blocks], (lanes,))))
             start += own.shape[1]
         shared = lanes > 1 and all(slot.is_shared for slot in term.slots)
         terms.append(TermBlocks(rows, np.concatenate(columns), tuple(slots), shared))
@@ -103,11 +105,40 @@ def _free_blocks(system: System) -> tuple[np.ndarray, list[np.ndarray]]:
     blocks: list[np.ndarray] = []
     start = 0
     for unknown in system.unknowns:
-        free = np.ones(unknown.count, bool) if unknown.free is None else unknown.free.cpu().numpy().astype(bool)
+        widths = unknown.free_entries.sum(1)
+        free = widths > 0
         blocks.append(np.where(free, start + np.cumsum(free) - 1, -1))
-        sizes.append(np.full(int(free.sum()), unknown.space.tangent_dim))
+        sizes.append(widths[free])
         start += int(free.sum())
     return np.concatenate(sizes), blocks
+
+
+def _free_runs(system: System) -> tuple[np.ndarray, list[list[tuple[int, int, np.ndarray]]]]:
+    """Consecutive components that move, as blocks of their own: their sizes, and per unknown (where they begin in its
+    tangent, how many, (count,) their numbers, -1 in other blocks).
+
+    Only a preconditioner knows blocks where normal equations are not formed: it takes each run for itself.
+    """
+    sizes: list[np.ndarray] = []
+    found: list[list[tuple[int, int, np.ndarray]]] = []
+    start = 0
+    for unknown in system.unknowns:
+        kinds = runs_by_kind(unknown.free_entries)
+        per_block = np.zeros(unknown.count, np.int64)
+        for blocks, runs in kinds:
+            per_block[blocks] = len(runs)
+        first = start + np.cumsum(per_block) - per_block
+        of_unknown, widths = [], np.zeros(int(per_block.sum()), np.int64)
+        for blocks, runs in kinds:
+            for k, run in enumerate(runs):
+                numbers = np.full(unknown.count, -1)
+                numbers[blocks] = first[blocks] + k
+                widths[first[blocks] + k - start] = run.width
+                of_unknown.append((run.first, run.width, numbers))
+        start += len(widths)
+        sizes.append(widths)
+        found.append(of_unknown)
+    return np.concatenate(sizes), found
 
 
 def placement_of(
@@ -140,10 +171,12 @@ def placement_of(
         return place(lambda: _stored_places(row, column, pattern.structure))
     if pattern is None:
         return place(lambda: None if whole else _dense_places(columns[:, None], columns[None, :], structure))
-    tangents = [structure.columns[slot.unknown].shape[1] for slot in term.slots]
-    joint = [_numbers(term, position, pattern.blocks, lanes) for position in range(len(term.slots))]
-    normal = None if block.lanes_are_batch or shared else normal_plan(tangents, joint, pattern.structure)
-    return place(lambda: _sparse_places(tangents, joint, pattern.structure), normal)
+    joint = []
+    for position, slot in enumerate(term.slots):
+        free = block.system.unknowns[slot.unknown].free_entries[slot.blocks]
+        joint.append(lanes_of(_numbers(term, position, pattern.blocks, lanes), free))
+    normal = None if block.lanes_are_batch or shared else normal_plan(joint, pattern.structure)
+    return place(lambda: _sparse_places(joint, pattern.structure), normal)
 
 
 def _dense_places(row: Columns, column: Columns, structure: Structure) -> Columns:
@@ -165,19 +198,19 @@ def _stored_places(row: np.ndarray, column: np.ndarray, structure: BlockStructur
     return None if (offsets == np.arange(structure.num_values)).all() else torch.from_numpy(offsets)
 
 
-def _sparse_places(
-    tangents: list[int], joint: list[Int[np.ndarray, "lanes"]], structure: BlockStructure
-) -> Int[Tensor, "a b lanes"]:
-    """Entry (a, b) of a block pair (i, j) goes to the stored lower triangle; that of the mirrored pair is dropped."""
+def _sparse_places(joint: list[Lanes], structure: BlockStructure) -> Int[Tensor, "a b lanes"]:
+    """Entry (a, b) of a block pair (i, j) goes to the stored lower triangle; that of the mirrored pair is dropped, and
+    what is held."""
     dropped = structure.num_values
     rows = []
-    for i, height in zip(joint, tangents, strict=True):
+    for one in joint:
         row = []
-        for j, width in zip(joint, tangents, strict=True):
+        for other in joint:
+            i, j = one.numbers, other.numbers
             kept = (i >= 0) & (j >= 0) & (i >= j)
             offset, _ = structure.offset_of(np.where(kept, i, 0), np.where(kept, j, 0))
-            within = np.arange(height)[:, None] * width + np.arange(width)
-            row.append(np.where(kept, offset + within[:, :, None], dropped))
+            a, b = one.places[:, None], other.places[None]
+            row.append(np.where(kept & (a >= 0) & (b >= 0), offset + a * other.widths + b, dropped))
         rows.append(np.concatenate(row, 1))
     return torch.from_numpy(np.concatenate(rows, 0))
 

@@ -40,6 +40,12 @@ class SE2(RigidGroup):
         angle = xyt[..., 2:]
         return cls._wrap(torch.cat([xyt[..., :2], angle.cos(), angle.sin()], -1))
 
+    @classmethod
+    def from_parts(cls, rotation: SO2, translation: Float[Tensor, "*batch 2"]) -> Self:
+        """The motion p -> rotation p + translation."""
+        batch = torch.broadcast_shapes(rotation.shape, translation.shape[:-1])
+        return cls._wrap(torch.cat([translation.expand(*batch, 2), rotation.storage.expand(*batch, 2)], -1))
+
     def xyt(self) -> Float[Tensor, "*batch 3"]:
         """(x, y, angle), the inverse of `from_xyt` for angles in (-pi, pi]."""
         return torch.cat([self.storage[..., :2], planar.angle(self.storage[..., 2:])], -1)

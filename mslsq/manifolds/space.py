@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -46,6 +47,11 @@ class Space:
     def retracts_by_exponential(self) -> bool:
         """Is a step addition, or multiplication by the exponential of a group?"""
         return self.is_euclidean
+
+    @property
+    def tangent_parts(self) -> dict[str, slice]:
+        """The parts of the tangent that have a name."""
+        return {}
 
     def wrap(self, storage: Storage) -> Any:
         """What a residual receives: a tensor, a manifold element, a dict of them. Nothing is checked."""
@@ -151,6 +157,16 @@ class ManifoldSpace(Space):
     def retracts_by_exponential(self) -> bool:
         return issubclass(self.manifold, LieGroup) and self.manifold.retract is LieGroup.retract
 
+    @property
+    def tangent_parts(self) -> dict[str, slice]:
+        unit = self.manifold._unit if issubclass(self.manifold, LieGroup) else None
+        if unit is None:
+            return {}
+        turned = unit.start + (1 if unit.stop - unit.start == 2 else 3)
+        parts = {"translation": slice(0, unit.start), "rotation": slice(unit.start, turned)}
+        parts["scale"] = slice(turned, self.tangent_dim)
+        return {name: part for name, part in parts.items() if part.start < part.stop}
+
     def wrap(self, storage: Storage) -> Manifold:
         return self.manifold._wrap(storage)
 
@@ -200,6 +216,13 @@ class ProductSpace(Space):
     @property
     def retracts_by_exponential(self) -> bool:
         return all(space.retracts_by_exponential for _, space in self.parts)
+
+    @property
+    def tangent_parts(self) -> dict[str, slice]:
+        stops = accumulate(space.tangent_dim for _, space in self.parts)
+        return {
+            name: slice(stop - space.tangent_dim, stop) for (name, space), stop in zip(self.parts, stops, strict=True)
+        }
 
     def wrap(self, storage: Storage) -> dict[str, Any]:
         pieces = storage.split([space.storage_dim for _, space in self.parts], -1)

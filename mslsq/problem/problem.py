@@ -1,13 +1,15 @@
 """A problem: cost functions over variables, checked when it is put together."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mslsq import pytree
 from mslsq.private import outside_of_transforms
+from mslsq.problem.components import check_can_be_held
 from mslsq.problem.constraints import Constraint
 from mslsq.problem.cost import CostFunction
 from mslsq.problem.data import WEIGHT, own_tensors
@@ -23,7 +25,8 @@ class Problem(nn.Module):
 
     Args:
         costs: `CostFunction`s; `Equality(cost)` and `Inequality(cost)` for residuals that are to be zero, or not above
-            zero; and `variable.fixed(index)` for blocks that stay at their start.
+            zero; and `variable.fixed(index)` for blocks that stay at their start, or
+            `variable.fixed(index, components=...)` for parts of them.
 
     A problem is a module: `.to()` moves the data of all costs, `state_dict` holds them, parameters of the costs are
     its parameters. What is wrong with it is said at once: two costs or two variables of one name, dtypes or devices
@@ -46,6 +49,7 @@ class Problem(nn.Module):
             raise ProblemError("A Problem needs at least one cost function.")
         self.fixed = tuple(part for part in costs if isinstance(part, Fixed))
         self.variables = self._variables()
+        self._check_fixed()
         self._check_names()
         self._check_tensors()
         kinds = [part.kind if isinstance(part, Constraint) else TermKind.COST for part in parts]
@@ -69,16 +73,50 @@ class Problem(nn.Module):
         lines = [
             f"  {kind.value.title()}({cost!r})" if kind.is_constraint else f"  {cost!r}" for cost, kind in costs.items()
         ]
-        lines += [f"  {len(f.index)} blocks of {f.variable.name} fixed" for f in self.fixed]
+        lines += [f"  {fixed!r}" for fixed in self.fixed]
         return "Problem(\n" + "\n".join(lines) + "\n)"
 
-    def free_blocks(self, variable: Variable) -> Tensor | None:
-        """(count,) bool, which blocks may move; None where all may."""
-        indices = [fixed.index for fixed in self.fixed if fixed.variable.name == variable.name]
-        if not indices:
+    def cost(self, values: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]] | None = None) -> Float[Tensor, ""]:
+        """½ Σ ρ(‖w · r‖²) over all costs at these values, weights and losses included; constraints add nothing.
+
+        Differentiable. By cost and by block it is `mslsq.evaluate(problem, values)`, which also takes batches.
+
+        Args:
+            values: of all variables, as `mslsq.solve` takes its start.
+            data: as for `mslsq.solve`, in place of the data of the costs.
+
+        Raises:
+            ProblemError: a name that is not known, a wrong shape, dtype or device; the message says which.
+        """
+        from mslsq.diagnostics.evaluation import evaluate  # stands above this floor, needed when it is called
+
+        return evaluate(self, values, data).cost
+
+    def residuals(
+        self, values: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> dict[str, Float[Tensor, "blocks rows"]]:
+        """What the cost functions and constraints return at these values, by name: before weights and losses.
+
+        Differentiable. Complex residuals are pairs (real, imaginary). Those of `mslsq.evaluate` are weighted.
+
+        Args:
+            values, data: as for `cost`.
+
+        Raises:
+            ProblemError: as for `cost`.
+        """
+        from mslsq.diagnostics.evaluation import raw_residuals  # as above
+
+        return raw_residuals(self, values, data)
+
+    def free_entries(self, variable: Variable) -> Tensor | None:
+        """(count, tangent) bool, which components of which blocks may move; None where all may."""
+        held = [fixed for fixed in self.fixed if fixed.variable.name == variable.name]
+        if not held:
             return None
-        free = torch.ones(variable.num_blocks, dtype=torch.bool)
-        free[torch.cat(indices)] = False
+        free = torch.ones(variable.num_blocks, variable.space.tangent_dim, dtype=torch.bool)
+        for fixed in held:
+            free[fixed.index[:, None], torch.tensor(fixed.components, dtype=torch.int64)] = False
         return free
 
     def _variables(self) -> dict[str, Variable]:
@@ -100,6 +138,12 @@ class Problem(nn.Module):
                     f"Variable {fixed.variable.name!r} is held fixed, but no cost function refers to it."
                 )
         return variables
+
+    def _check_fixed(self) -> None:
+        for name, variable in self.variables.items():
+            free = self.free_entries(variable)
+            if free is not None:
+                check_can_be_held(name, variable.space, free)
 
     def _check_names(self) -> None:
         names = [cost.name for cost in self]

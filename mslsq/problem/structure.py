@@ -1,8 +1,8 @@
 """The block structure of a system: the column of every tangent entry of every block.
 
-Columns are numbered `component * size + place`. Blocks held fixed have no column; their entries get the number
-`num_columns`, a bin that assembly throws away. Where the blocks fall into several connected components (nothing
-couples them), the normal equations are a batch of small dense systems, padded to one size.
+Columns are numbered `component * size + place`. What is held fixed, a block or some of its entries, has no column; it
+gets the number `num_columns`, a bin that assembly throws away. Where the blocks fall into several connected components
+(nothing couples them), the normal equations are a batch of small dense systems, padded to one size.
 """
 
 from collections.abc import Sequence
@@ -62,36 +62,35 @@ class Structure:
 
 def structure_of(system: System, device: torch.device | None = None, split: bool = True) -> Structure:
     """Number the columns of a system; by connected components, where that saves work and `split` allows it."""
-    tangents = [unknown.space.tangent_dim for unknown in system.unknowns]
-    free = [np.ones(u.count, bool) if u.free is None else u.free.cpu().numpy().astype(bool) for u in system.unknowns]
-    total = sum(int(mask.sum()) * d for mask, d in zip(free, tangents, strict=True))
+    free = [unknown.free_entries for unknown in system.unknowns]
+    total = sum(int(mask.sum()) for mask in free)
     if total <= SMALL:
-        return _single(tangents, free, device)
-    labels = components_of(system, free)
+        return _single(free, device)
+    labels = components_of(system)
     sizes = np.zeros(max((int(label.max(initial=-1)) for label in labels), default=-1) + 1, np.int64)
-    for label, mask, d in zip(labels, free, tangents, strict=True):
-        np.add.at(sizes, label[mask], d)
+    for label, mask in zip(labels, free, strict=True):
+        moves = mask.any(1)
+        np.add.at(sizes, label[moves], mask.sum(1)[moves])
     largest = int(sizes.max())
     if not split or len(sizes) < 2 or len(sizes) * largest**2 >= total**2:
-        return _single(tangents, free, device)
-    return numbered_by_component(tangents, free, labels, sizes, device)
+        return _single(free, device)
+    return numbered_by_component(free, labels, sizes, device)
 
 
-def _single(tangents: list[int], free: list[np.ndarray], device: torch.device | None) -> Structure:
+def _single(free: list[np.ndarray], device: torch.device | None) -> Structure:
     """One system, entries in order."""
-    total = sum(int(mask.sum()) * d for mask, d in zip(free, tangents, strict=True))
+    total = sum(int(mask.sum()) for mask in free)
     columns, start = [], 0
-    for mask, d in zip(free, tangents, strict=True):
-        place = start + np.arange(int(mask.sum()) * d).reshape(-1, d)
-        column = np.full((len(mask), d), total)
-        column[mask] = place
-        start += place.size
+    for mask in free:
+        stop = start + int(mask.sum())
+        column = np.full(mask.shape, total)
+        column[mask] = np.arange(start, stop)
+        start = stop
         columns.append(torch.as_tensor(column, device=device))
     return Structure(1, total, tuple(columns), all(mask.all() for mask in free), None)
 
 
 def numbered_by_component(
-    tangents: list[int],
     free: list[np.ndarray],
     labels: list[np.ndarray],
     sizes: np.ndarray,
@@ -101,15 +100,16 @@ def numbered_by_component(
     size, total = int(sizes.max()), len(sizes) * int(sizes.max())
     used = np.zeros(len(sizes), np.int64)
     columns = []
-    for mask, d, label in zip(free, tangents, labels, strict=True):
-        blocks = np.flatnonzero(mask)
-        order = blocks[np.argsort(label[blocks], kind="stable")]
-        component = label[order]
-        first = np.searchsorted(component, np.arange(len(sizes)))
-        rank = np.arange(len(order)) - first[component]
-        column = np.full((len(mask), d), total)
-        column[order] = (component * size + used[component] + rank * d)[:, None] + np.arange(d)
-        np.add.at(used, component, d)
+    for mask, label in zip(free, labels, strict=True):
+        # entries (row of the mask, place in it) that move, those of a component together
+        row, place = np.nonzero(mask)
+        order = np.argsort(label[row], kind="stable")
+        row, place = row[order], place[order]
+        component = label[row]
+        rank = np.arange(len(row)) - np.searchsorted(component, np.arange(len(sizes)))[component]
+        column = np.full(mask.shape, total)
+        column[row, place] = component * size + used[component] + rank
+        np.add.at(used, component, 1)
         columns.append(torch.as_tensor(column, device=device))
     padding = np.arange(size)[None, :] >= used[:, None]
     return Structure(
@@ -121,8 +121,9 @@ def numbered_by_component(
     )
 
 
-def components_of(system: System, free: list[np.ndarray]) -> list[np.ndarray]:
-    """For each unknown the component of each of its blocks (-1 where it is fixed)."""
+def components_of(system: System) -> list[np.ndarray]:
+    """For each unknown the component of each of its blocks (-1 where all of it is fixed)."""
+    free = [np.asarray(unknown.free_entries.any(1)) for unknown in system.unknowns]
     starts = np.cumsum([0, *(len(mask) for mask in free)])
     is_free = np.concatenate(free)
     rows, cols = [], []

@@ -8,6 +8,7 @@ everything below them reads them.
 import enum
 from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mslsq import pytree
+from mslsq.levels import python_numbers
 from mslsq.losses import RobustLoss
 from mslsq.manifolds.space import Space
 
@@ -24,15 +26,28 @@ Inputs = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Unknown:
-    """One kind of variable: `count` blocks on `space`, some of them held at their start."""
+    """One kind of variable: `count` blocks on `space`, some of them held at their start, whole or in part."""
 
     name: str
     space: Space
     count: int
     free: Tensor | None = None
-    """(count,) bool, or None where all blocks are free."""
+    """(count, tangent) bool, or None where all is free."""
     is_bounded: bool = False
     """Has a solve bounds for its entries? Of Euclidean ones alone."""
+
+    @cached_property
+    def free_entries(self) -> np.ndarray:
+        """(count, tangent) bool on the host, which components of which blocks may move."""
+        if self.free is None:
+            return np.ones((self.count, self.space.tangent_dim), bool)
+        return np.array(python_numbers(self.free), bool)  # also under a transform
+
+    @cached_property
+    def is_held_in_part(self) -> bool:
+        """Has a block both components that move and components that are held?"""
+        entries = self.free_entries
+        return bool((entries.any(1) & ~entries.all(1)).any())
 
     @property
     def bounds(self) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mslsq.manifolds import space_of
+from mslsq.problem.components import Components, checked_components
 from mslsq.problem.errors import IndexRangeError, ProblemError
 from mslsq.validation import integer
 
@@ -25,7 +26,8 @@ class Variable:
             solve, which `data={"bounds": {name: (lower, upper)}}` replaces for one call.
 
     `variable[index]` refers to blocks, one per block of a cost function; an integer refers to the same block for all
-    of them. `variable.fixed(index)`, given to `Problem`, holds blocks at their start.
+    of them. `variable.fixed(index)`, given to `Problem`, holds blocks at their start, and
+    `variable.fixed(index, components=...)` a part of their tangent.
 
     >>> pose = Variable("pose", mslsq.SE3, count=4)
     >>> pose[torch.tensor([0, 1, 2])]
@@ -59,11 +61,30 @@ class Variable:
             )
         return Blocks(self, checked_index(self, index))
 
-    def fixed(self, index: Index = None) -> "Fixed":
-        """A marker for `Problem`: these blocks (all of them without an index) stay at their start."""
-        if index is None:
-            return Fixed(self, torch.arange(self.num_blocks))
-        return Fixed(self, torch.as_tensor(self[index].index).reshape(-1))
+    def fixed(self, index: Index = None, components: Components = None) -> "Fixed":
+        """A marker for `Problem`: these blocks (all of them without an index) stay at their start, whole or in part.
+
+        Args:
+            index: blocks, as in `variable[index]`.
+            components: the components of the tangent that are held; None holds all of them. Numbers from 0 to
+                tangent_dim − 1 in the order of the tangent, a slice, a mask (tangent_dim,), or names: "translation",
+                "rotation" and "scale" of a group, the keys of a product by dict. Of a Euclidean variable they are its
+                entries.
+
+        What is held: `start.local(value)` is zero in these components. On a group that is motion in the frame of the
+        block itself: of SE3, `components="rotation"` keeps the orientation, `"translation"` the position, `[2, 3, 4]`
+        (z, roll, pitch) leaves motions in the x-y plane of the start. A set that does not keep its promise over two
+        steps is refused: z alone of an SE3 could still change, by turning, moving and turning back. The height of a
+        pose that turns freely is a component of `{"translation": Euclidean(3), "rotation": SO3}`.
+
+        Raises:
+            ProblemError: a component that the tangent does not have, here; components that cannot be held, in
+                `Problem`.
+
+        >>> mslsq.Problem(reprojection, camera.fixed(components=[7, 8]), pose.fixed([0]))    # distortion held
+        """
+        blocks = torch.arange(self.num_blocks) if index is None else torch.as_tensor(self[index].index).reshape(-1)
+        return Fixed(self, blocks, checked_components(self.name, self.space, components))
 
     def __repr__(self) -> str:
         return f"Variable({self.name!r}, {self.space.name}, count={self.count})"
@@ -91,6 +112,13 @@ class Fixed:
 
     variable: Variable
     index: Tensor
+    components: tuple[int, ...]
+    """Of their tangent, those that are held."""
+
+    def __repr__(self) -> str:
+        whole = len(self.components) == self.variable.space.tangent_dim
+        part = "" if whole else f"components {list(self.components)} of "
+        return f"{part}{len(self.index)} blocks of {self.variable.name} fixed"
 
 
 def blocks_of(reference: Variable | Blocks) -> Blocks:

@@ -34,7 +34,7 @@ class Saved:
 
     checkpoint: Checkpoint
     fingerprint: str
-    """Of the solver's options, the start, bounds and data."""
+    """Of the solver's options, what is held, the start, bounds and data."""
     _last: float = field(default_factory=time.monotonic)
 
     @staticmethod
@@ -74,8 +74,8 @@ class Saved:
             ) from error
         if not known or fingerprint != self.fingerprint:
             raise CheckpointError(
-                f"Checkpoint {self.file} belongs to another solve: options of the solver, start, bounds or data are "
-                "not the same. Delete it to start from the beginning, or give another file."
+                f"Checkpoint {self.file} belongs to another solve: options of the solver, what is held, start, bounds "
+                "or data are not the same. Delete it to start from the beginning, or give another file."
             )
         state = start.like(found["state"])
         return state, [Record(*record) for record in found["records"]], found["steps"]
@@ -130,6 +130,8 @@ class Saved:
 def _fingerprint(task: Task, values: Values, inputs: tuple[Inputs, ...], box: Box | tuple[()]) -> str:
     digest = hashlib.sha256()
     digest.update(repr((task.solver.key, task.batch, task.batched)).encode())
+    for unknown in task.system.unknowns:
+        digest.update(repr((unknown.name, unknown.space)).encode() + unknown.free_entries.tobytes())
     for term, given in zip(task.system.terms, inputs, strict=True):
         digest.update(repr((term.name, term.num_blocks, term.kind, sorted(given))).encode())
         _add(digest, (given[name] for name in sorted(given)))

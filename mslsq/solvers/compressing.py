@@ -231,7 +231,7 @@ def _placed(solver: Solver, block: BlockTerm, compressed: CompressedPlan) -> Pla
 
 def _numbered(labels: np.ndarray, tangents: list[int], device: torch.device) -> Structure:
     """The structure whose parts are these, entry by entry of the joint tangent."""
-    structure = numbered_by_component([1], [np.ones(len(labels), bool)], [labels], np.bincount(labels), device)
+    structure = numbered_by_component([np.ones((len(labels), 1), bool)], [labels], np.bincount(labels), device)
     pieces = structure.columns[0].reshape(-1).split(tangents)
     natural = structure.num_components == 1
     return dataclasses.replace(structure, columns=tuple(piece[None] for piece in pieces), natural=natural)

@@ -118,3 +118,27 @@ def test_numbers_that_are_not_finite_are_given_back():
     problem = mslsq.Problem(line()[1])
     found = mslsq.evaluate(problem, {"p": torch.tensor([float("nan"), 0.0], dtype=F64)})
     assert bool(found.cost.isnan())
+
+
+def test_a_problem_answers_its_cost_and_its_raw_residuals():
+    """As the costs return them; weighted ones are those of `evaluate`."""
+    x = mslsq.Variable("x", mslsq.Euclidean(2), 3)
+    target = torch.arange(6.0, dtype=torch.float64).reshape(3, 2)
+    weight = torch.tensor([[1.0, 2.0], [3.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    prior = mslsq.Prior(x, target=target, weight=mslsq.Diagonal(weight), loss=mslsq.Huber(1.0))
+    step = mslsq.Difference(x[[0, 1]], x[[1, 2]], measured=target[:2], name="step")
+    ring = mslsq.cost(lambda x: (x @ x - 1).reshape(1))(x[0], name="ring")
+    problem = mslsq.Problem(prior, step, mslsq.Equality(ring))
+    values = {"x": torch.full((3, 2), 0.5, dtype=torch.float64)}
+    found, known = problem.residuals(values), mslsq.evaluate(problem, values)
+    assert list(found) == ["prior", "step", "ring"]
+    torch.testing.assert_close(found["prior"], values["x"] - target)
+    torch.testing.assert_close(known.residuals["prior"], weight * (values["x"] - target))
+    torch.testing.assert_close(found["step"], -target[:2])
+    torch.testing.assert_close(found["ring"], torch.tensor([[-0.5]], dtype=torch.float64))
+    torch.testing.assert_close(problem.cost(values), known.cost)
+    other = {"prior": {"target": values["x"]}}
+    assert not problem.residuals(values, other)["prior"].any()
+    assert float(problem.cost(values, other)) == pytest.approx(0.5 * float(target[:2].square().sum()))
+    gradient = torch.func.grad(lambda v: problem.cost({"x": v}))(values["x"])
+    torch.testing.assert_close(gradient, torch.func.grad(lambda v: mslsq.evaluate(problem, {"x": v}).cost)(values["x"]))

@@ -220,6 +220,29 @@ solution = mslsq.solve(problem, {"size": mslsq.Positive.identity(2, dtype=torch.
 assert torch.allclose(solution.value["size"].storage, seen)
 """
 
+FACTOR: Edits = {
+    "mslsq/factors/height.py": '''"""The height of a pose is measured."""
+
+from mslsq.factors.places import place_of
+from mslsq.problem import CostFunction
+
+
+class Height(CostFunction):
+    """The residual (1,) is the height of a pose or a point, minus measured."""
+
+    def residual(self, pose, measured):
+        return place_of(pose)[2:] - measured
+''',
+    "mslsq/factors/__init__.py": listed("from mslsq.factors.height import Height", "Height"),
+}
+USES_FACTOR = """
+from mslsq import factors
+pose = mslsq.Variable("pose", mslsq.SE3)
+cost = factors.Height(pose, measured=torch.tensor([[3.0]], dtype=torch.float64))
+assert mslsq.check_jacobian(cost).ok
+assert mslsq.solve(mslsq.Problem(cost), {"pose": mslsq.SE3.identity(dtype=torch.float64)}).cost < 1e-20
+"""
+
 COST: Edits = {
     "mslsq/problem/distance.py": '''"""A distance between two points is measured."""
 
@@ -394,6 +417,7 @@ ADDITIONS = {
     "a solver": (SOLVER, USES_SOLVER),
     "a linear solver": (LINEAR_SOLVER, USES_LINEAR_SOLVER),
     "a manifold": (MANIFOLD, USES_MANIFOLD),
+    "a factor of a sensor": (FACTOR, USES_FACTOR),
     "a cost": (COST, USES_COST),
     "an alignment model": (MODEL, USES_MODEL),
     "an image metric": (METRIC, USES_METRIC),

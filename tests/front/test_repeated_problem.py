@@ -134,6 +134,11 @@ def hold_more(problem):
     problem.fixed = (*problem.fixed, pose.fixed([3]))
 
 
+def hold_part(problem):
+    pose = problem["between"].references[0].variable
+    problem.fixed = (*problem.fixed, pose.fixed([3], components="rotation"))
+
+
 def hold_other(problem):
     problem.fixed[0].index[0] = 4
 
@@ -158,7 +163,7 @@ def make_double(problem):
 
 CHANGES = [
     *(replace_data, replace_loss, drop_loss, replace_weight, replace_tensor_of_weight, write_residual, write_index),
-    *(replace_index, replace_variable, hold_more, hold_other, another_cost, exchange_cost, make_double),
+    *(replace_index, replace_variable, hold_more, hold_part, hold_other, another_cost, exchange_cost, make_double),
 ]
 
 

@@ -26,19 +26,29 @@ def system_of(sizes: tuple[int, int], slots: list[tuple[int, torch.Tensor]], fre
     return System(unknowns, (term,))
 
 
+def free_entries(count: int, tangent: int, fixed: str) -> torch.Tensor | None:
+    if fixed == "nothing":
+        return None
+    free = torch.ones(count, tangent, dtype=torch.bool)
+    free[1] = False
+    if fixed == "parts":
+        free[0, 1], free[2, :1] = False, False
+        free[3:4, -1] = False
+    return free
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("lanes_last", [True, False])
-@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("fixed", ["nothing", "blocks", "parts"])
 @pytest.mark.parametrize("sizes", [(3, 2), (9, 3), (6, 7)])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0), (1, 0, 1)])
 def test_kernels_and_tensors_give_the_same_matrix(order, sizes, fixed, lanes_last, dtype):
     """Sizes that the kernels know and others, both orders of the variables, one kind twice, the same block twice in a
-    lane, blocks held fixed."""
+    lane, blocks held fixed, and parts of blocks: the first, the last, or one in between."""
     lanes, counts = 17, (3, 5)
     generator = torch.Generator().manual_seed(0)
     slots = [(k, torch.randint(counts[k], (lanes,), generator=generator)) for k in order]
-    held = [torch.tensor([True, False, True]), torch.tensor([False, True, True, True, True])]
-    system = system_of(sizes, slots, [*held] if fixed else [None, None])
+    system = system_of(sizes, slots, [free_entries(count, n, fixed) for count, n in zip(counts, sizes, strict=True)])
     structure = structure_of(system, split=False)
     pattern = pattern_of(system, structure)
     block = BlockTerm(system.terms[0], system, 2, frozenset(), 4, 0)

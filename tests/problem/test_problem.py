@@ -44,10 +44,10 @@ def test_equal_variables_are_one():
     assert list(mslsq.Problem(Pull(X, towards=Y), Pull(again, towards=Y, name="b")).variables) == ["x"]
 
 
-def test_free_blocks():
+def test_free_entries():
     built = mslsq.Problem(Pull(X, towards=Y), X.fixed([0]), X.fixed([3, 0]))
-    assert built.free_blocks(X).tolist() == [False, True, True, False]
-    assert problem().free_blocks(X) is None
+    assert built.free_entries(X).tolist() == [[False] * 2, [True] * 2, [True] * 2, [False] * 2]
+    assert problem().free_entries(X) is None
 
 
 def test_state_dict_and_to():

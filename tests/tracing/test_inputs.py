@@ -416,9 +416,7 @@ class Trainer:
     [
         (lambda x: x + GLOBAL_PARAMETER, "GLOBAL_PARAMETER"),
         (lambda x: sum(x + GLOBAL_PARAMETER for _ in range(2)), "GLOBAL_PARAMETER"),
-        (lambda x: GLOBAL_NET(x), "GLOBAL_NET'.weight"),
         (lambda x: uses_parameter(x), "GLOBAL_PARAMETER"),
-        (Trainer().direct, "GLOBAL_NET'.weight"),
         (functools.partial(uses_parameter), "GLOBAL_PARAMETER"),
     ],
 )
@@ -426,6 +424,16 @@ def test_a_global_that_requires_grad_is_refused_by_name(residual, name):
     with pytest.raises(UncollectedTensorError, match="pass it in args") as info:
         collect(residual)
     assert name in str(info.value)
+
+
+@pytest.mark.parametrize("residual", [lambda x: GLOBAL_NET(x), Trainer().direct])
+def test_parameters_of_a_global_network_are_collected(residual):
+    collected = collect(residual)
+    assert [name.rpartition(".")[2] for name in collected.tensors] == ["weight", "bias"]
+    substitutes = {name: torch.zeros_like(tensor) for name, tensor in collected.tensors.items()}
+    x = torch.ones(2, GLOBAL_NET.in_features)
+    assert not collected.applied(substitutes, lambda function: function(x)).any()
+    assert torch.equal(residual(x), GLOBAL_NET(x))
 
 
 class UsesGlobals(nn.Module):

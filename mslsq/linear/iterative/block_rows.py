@@ -27,7 +27,7 @@ _by_hessian = Kernel("hessian_product", "nnnTnnnnlTT")
 
 @dataclass(frozen=True, eq=False)
 class SlotPlan(OperatorPlan):
-    """One variable of a term."""
+    """One variable of a term, or consecutive components of one."""
 
     start: int
     """Where its tangent begins."""
@@ -100,8 +100,8 @@ class TermBlocks(NamedTuple):
     columns: Int[np.ndarray, "tangent lanes"]
     """As in `TermPlan`."""
     slots: tuple[tuple[int, int, Int[np.ndarray, "lanes"]], ...]
-    """Per variable of the term: where its tangent begins, its dimension, and the number of the block in each lane,
-    -1 where that is held fixed."""
+    """Per variable of the term, or consecutive components of one: where they begin in the joint tangent, how many they
+    are, and the number of the block in each lane, -1 where they are held fixed."""
     shared: bool
     """Do all lanes stand on the same columns?"""
 

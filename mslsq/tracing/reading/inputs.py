@@ -110,9 +110,9 @@ def collect(function: Callable[..., Any]) -> Collected:
 
     Raises:
         UncollectedTensorError: a global variable (of the function or of one it calls) is a tensor, or holds one, that
-            requires grad or is being transformed by `torch.func`; so is one that a class or an imported module holds
-            and that is being transformed. One that only requires grad is collected from there. Other such tensors
-            count by identity, version and, up to 4096 entries on the CPU, content.
+            requires grad or is being transformed by `torch.func`; so is one that a class, an imported module or a
+            global network holds and that is being transformed. One that only requires grad is collected from there.
+            Other such tensors count by identity, version and, up to 4096 entries on the CPU, content.
 
     Example:
         >>> target = torch.ones(3)

@@ -70,6 +70,16 @@ def tensor(walk: "Walk", value: Tensor, name: str, address: int) -> None:
 
 
 def module(walk: "Walk", value: nn.Module, name: str, address: int) -> None:
+    """Its tensors are exchanged where they are used if it is a global, as those of a class are: a network at module
+    level is called as it is, or by `torch.func.functional_call` with other parameters."""
+    above, walk.inside_holder = walk.inside_holder, walk.inside_holder or walk.inside_global
+    try:
+        _module(walk, value, name, address)
+    finally:
+        walk.inside_holder = above
+
+
+def _module(walk: "Walk", value: nn.Module, name: str, address: int) -> None:
     walk.scalars.append((type(value), value.training))
     attributes = value.__dict__
     for table in MODULE_TABLES:
