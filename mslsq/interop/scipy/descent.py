@@ -1,5 +1,6 @@
 """The loop: steps of one problem until it has stopped, by the library's rules and SciPy's tolerances."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -162,7 +163,7 @@ class Descent:
         predicted = -float(point.gradient @ step) - 0.5 * float(along @ along)
         residual = self._function.at(x)
         cost = self._loss.cost(residual.astype(float, copy=False))
-        decrease, length = point.cost - cost, float(np.linalg.norm(step))
+        decrease, length = point.cost - cost, math.sqrt(float(step @ step))
         finite = bool(np.isfinite(cost)) and bool(np.isfinite(predicted))
         rounding = LEVEL * eps * point.cost
         level = finite and abs(decrease) <= rounding and abs(predicted) <= rounding
@@ -191,12 +192,13 @@ class Descent:
         """Why the solve ends with this trial; None if it goes on. A short step, or a small decrease, means convergence
         only where the gradient is small as well."""
         rules, eps = self._rules, np.finfo(point.residual.dtype).eps
-        is_short = trial.finite and trial.length < rules.xtol * (rules.xtol + float(np.linalg.norm(before.x)))
+        size = math.sqrt(float(before.x @ before.x))
+        is_short = trial.finite and trial.length < rules.xtol * (rules.xtol + size)
         promises_little = trial.predicted <= 4 * max(rules.ftol, 0) * before.cost
         is_small = rules.ftol > 0 and promises_little and trial.decrease <= rules.ftol * before.cost
         unmoved = rules.ftol > 0 and promises_little and trial.level and trial.resolved and not trial.accepted
         nothing = trial.level and trial.predicted <= NOTHING * eps * before.cost
-        stuck = not trial.accepted and trial.finite and (nothing or trial.length <= eps * np.linalg.norm(before.x))
+        stuck = not trial.accepted and trial.finite and (nothing or trial.length <= eps * size)
         stuck = stuck or (not trial.accepted and stationarity.is_noise(point))
         given_up = method.is_exhausted and not trial.accepted
         if not (is_short or is_small or unmoved or stuck or given_up):

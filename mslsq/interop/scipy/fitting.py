@@ -123,23 +123,31 @@ def _by_arrays(
             f"The number of func parameters={count} must not exceed the number of data points={data.y.size}"
         )
     model = Model(f, data)
-    scheme = model.jacobian_of(jac, bool(kwargs.pop("col_deriv", False))) if callable(jac) else jac or "2-point"
+    transposed = bool(kwargs.pop("col_deriv", False))
+    scheme = model.jacobian_of(jac, transposed) if callable(jac) else jac or "2-point"
     options = _of_leastsq(kwargs, count) if method == "lm" else _of_least_squares(kwargs)
-    if "workers" in options or method not in ("lm", "trf", "dogbox"):
-        model.remembers = False
     result = least_squares(model, start, jac=scheme, bounds=(lower, upper), method=method, **options)
-    if not result.success:
-        too_many = method == "lm" and result.status == MOST_CALLS
-        why = f"Number of calls to function has reached maxfev = {options['max_nfev']}." if too_many else result.message
-        raise RuntimeError("Optimal parameters not found: " + why)
+    _check_success(result, method, options)
     pcov = _scaled(by_factor(result.jac) if method == "lm" else by_pseudo_inverse(result.jac), result, absolute_sigma)
-    if not full_output:
-        return result.x, pcov
+    return (result.x, pcov, *_information(result, method)) if full_output else (result.x, pcov)
+
+
+def _check_success(result: Any, method: str, options: dict[str, Any]) -> None:
+    """Raises RuntimeError: the fit has not converged."""
+    if result.success:
+        return
+    too_many = method == "lm" and result.status == MOST_CALLS
+    why = f"Number of calls to function has reached maxfev = {options['max_nfev']}." if too_many else result.message
+    raise RuntimeError("Optimal parameters not found: " + why)
+
+
+def _information(result: Any, method: str) -> tuple[dict[str, Any], str, int]:
+    """infodict, mesg and ier."""
     information = {"nfev": result.nfev, "fvec": result.fun}
     if method != "lm":
-        return result.x, pcov, information, result.message, result.status
+        return information, result.message, result.status
     information.update(figures_of_factor(result.jac, result.fun))
-    return result.x, pcov, information, result.message, TO_LEASTSQ[result.status]
+    return information, result.message, TO_LEASTSQ[result.status]
 
 
 def _feasible(lower: Array, upper: Array) -> Array:

@@ -63,11 +63,13 @@ class Opaque:
         Args:
             residual: at x.
         """
+        self.njev += 1
+        found = self._differences(x, residual) if isinstance(self.jac, str) else self.jac(x.copy())
+        if isinstance(found, np.ndarray):
+            return np.array(found, dtype=float, ndmin=2)  # a copy, as in `at`
         from scipy.sparse import csr_array, issparse
         from scipy.sparse.linalg import LinearOperator
 
-        self.njev += 1
-        found = self._differences(x, residual) if isinstance(self.jac, str) else self.jac(x.copy())
         if issparse(found):
             return csr_array(found, dtype=float)
         return found if isinstance(found, LinearOperator) else np.array(found, dtype=float, ndmin=2)

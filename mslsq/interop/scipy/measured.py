@@ -40,16 +40,11 @@ class Measured:
 
 
 class Model:
-    """f(x, *p) − y, whitened.
-
-    Attributes:
-        remembers: keep the last values: a model may be dear, and is asked twice at the start.
-    """
+    """f(x, *p) − y, whitened. The first call tells whether f computes with tensors."""
 
     def __init__(self, f: Callable[..., Any], data: Measured):
         self._f, self._data = f, data
         self._called = False
-        self.remembers = True
 
     def __call__(self, p: Array) -> Array:
         return self._data.whitened(self._values(p) - self._data.y)

@@ -4,6 +4,7 @@ A system holds J and r of one linearization. `step` solves min â€–r + J(m + p)â€
 around a given move m of the others.
 """
 
+import functools
 from typing import Any, cast
 
 import numpy as np
@@ -45,8 +46,6 @@ class Dense:
 
     def step(self, damping: Array, free: Array | None = None, move: Array | None = None) -> Array | None:
         """p, zero where it is not free; None where the system is singular."""
-        from scipy.linalg import lapack
-
         triangle, rhs = self._triangle, self._rhs
         if move is not None:
             rhs = rhs + triangle @ move
@@ -57,9 +56,7 @@ class Dense:
         joint[:rows, :count], joint[:rows, count] = triangle, rhs
         joint[rows:, :count].flat[:: count + 1] = np.sqrt(damping)
         factor = _factored(joint)
-        solution, info = (
-            cast(Any, lapack).dtrtrs(factor[:count, :count], -factor[:count, count]) if count else (np.zeros(0), 0)
-        )
+        solution, info = _lapack().dtrtrs(factor[:count, :count], -factor[:count, count]) if count else (np.zeros(0), 0)
         if info:
             return None
         if free is None:
@@ -72,9 +69,14 @@ class Dense:
 def _factored(matrix: Array) -> Array:
     """R of a QR factorisation, above and on the diagonal. LAPACK's own: NumPy's and SciPy's functions around it take
     longer than it does for three columns."""
+    return _lapack().dgeqrf(matrix, lwork=64 * matrix.shape[1], overwrite_a=1)[0]
+
+
+@functools.cache
+def _lapack() -> Any:
     from scipy.linalg import lapack
 
-    return cast(Any, lapack).dgeqrf(matrix, lwork=64 * matrix.shape[1], overwrite_a=1)[0]
+    return lapack
 
 
 class Iterative:
