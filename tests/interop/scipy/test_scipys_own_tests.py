@@ -1,6 +1,7 @@
 """SciPy's own tests of `least_squares` and `curve_fit`, from the installed wheel, run against ours.
 
-Those that fail are listed on the page, with the reason. One that is not listed must pass, and one that is must fail.
+Those that fail are listed on the page, with the reason. One that is not listed must pass, and one that is must fail
+(with the SciPy of the page: other versions have other tests).
 """
 
 import importlib
@@ -10,10 +11,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import scipy
 
 from mslsq.interop.scipy import curve_fit, least_squares
 
 PAGE = Path(__file__).parents[3] / "docs" / "how_to" / "from_scipy.md"
+VERSION = re.findall(r"With SciPy (\d+\.\d+)", PAGE.read_text())[0]
+IS_OF_PAGE = scipy.__version__.startswith(f"{VERSION}.")
 EXPECTED = dict(re.findall(r"^\| `(test_\w+|Test\w+::\S+)` \| (.+) \|$", PAGE.read_text(), re.MULTILINE))
 
 
@@ -45,7 +49,7 @@ def ours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(importlib.import_module("scipy.optimize"), "curve_fit", curve_fit)
     reason = EXPECTED.get(name_of(request.node))
     if reason is not None:
-        request.applymarker(pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason))
+        request.applymarker(pytest.mark.xfail(strict=IS_OF_PAGE, raises=AssertionError, reason=reason))
 
 
 def name_of(item: pytest.Item) -> str:
@@ -55,6 +59,6 @@ def name_of(item: pytest.Item) -> str:
 
 def test_what_the_page_lists_is_among_these(request: pytest.FixtureRequest) -> None:
     here = {name_of(item) for item in request.session.items if item.path == Path(__file__)}
-    if len(here) < 100:
-        pytest.skip("not all were collected")
+    if len(here) < 100 or not IS_OF_PAGE:
+        pytest.skip("not all were collected, or another version of SciPy")
     assert set(EXPECTED) <= here
