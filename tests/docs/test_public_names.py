@@ -25,6 +25,7 @@ INTERNAL = {
     "NoLoopError": "a recorded graph then has no native program, and PyTorch runs it",
     "UnfitError": "the recorded graph runs instead of its native program",
     "ForeignError": "a solve is then stated as the first one was",
+    "TensorsWantedError": "the model of a fit is then one of tensors",
     "TooDenseError": "one big residual then has a dense Jacobian",
 }
 """Exceptions that the library catches itself."""

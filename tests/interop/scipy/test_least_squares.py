@@ -1,0 +1,194 @@
+"""`least_squares` on NumPy functions: SciPy's results, and the library's own steps."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+from scipy.sparse.linalg import aslinearoperator
+
+import mslsq
+from mslsq.interop.scipy import least_squares
+
+T = np.linspace(0, 4, 40)
+CLEAN = 2.5 * np.exp(-1.3 * T) + 0.5
+Y = CLEAN + 0.05 * np.random.default_rng(0).normal(size=40)
+Y[[5, 17, 30]] += [2.0, -1.0, 1.5]
+TIGHT = {"ftol": 1e-14, "xtol": 1e-14, "gtol": 1e-12}
+
+
+def decay(p):
+    return p[0] * np.exp(-p[1] * T) + p[2] - Y
+
+
+def slopes(p):
+    e = np.exp(-p[1] * T)
+    return np.stack([e, -p[0] * T * e, np.ones_like(T)], 1)
+
+
+def rosenbrock(x):
+    return np.array([10 * (x[1] - x[0] ** 2), 1 - x[0]])
+
+
+def slopes_of_rosenbrock(x):
+    return np.array([[-20 * x[0], 10.0], [-1.0, 0.0]])
+
+
+@pytest.mark.parametrize("method", ["trf", "dogbox"])
+@pytest.mark.parametrize("loss", ["linear", "soft_l1", "huber", "cauchy", "arctan"])
+@pytest.mark.parametrize("bounds", [(-np.inf, np.inf), ([0, 0, 0], [2.4, 3, np.inf])])
+def test_the_numbers_are_scipys(method, loss, bounds):
+    options = {"bounds": bounds, "method": method, "loss": loss, "f_scale": 0.1, **TIGHT}
+    theirs = scipy.optimize.least_squares(decay, [2.0, 1.0, 0.3], slopes, x_scale="jac", **options)
+    ours = least_squares(decay, [2.0, 1.0, 0.3], slopes, **options)
+    assert ours.success and set(ours) == set(theirs)
+    np.testing.assert_allclose(ours.x, theirs.x, rtol=2e-6)
+    for name in ("cost", "fun", "jac"):
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(ours.active_mask, [int(ours.x[0] == 2.4), 0, 0])
+    gradient = scipy.optimize.approx_fprime(
+        ours.x, lambda x: least_squares(decay, x, loss=loss, f_scale=0.1, max_nfev=1).cost, 1e-7
+    )
+    np.testing.assert_allclose(ours.grad, gradient, atol=1e-4)
+
+
+def test_the_function_is_called_at_one_point_at_a_time_and_never_recorded():
+    points = []
+
+    def fun(x):
+        assert type(x) is np.ndarray and x.shape == (2,) and x.dtype == np.float64
+        points.append(x)
+        x_before = x.copy()
+        result = [float(r) for r in rosenbrock(x)]  # nothing that could be traced
+        x[:] = np.nan  # the array is the function's own
+        return result if x_before[0] < 1e9 else None
+
+    result = least_squares(fun, [-2.0, 1.0], slopes_of_rosenbrock)
+    assert len(points) == result.nfev and result.success
+    np.testing.assert_allclose(result.x, [1, 1], atol=1e-7)
+
+
+@pytest.mark.parametrize("residual", [rosenbrock, decay])
+def test_levenberg_marquardt_takes_the_steps_of_the_library(residual):
+    """The same costs, step by step, as by tensors and exact derivatives."""
+    x0 = np.array([-1.2, 1.0] if residual is rosenbrock else [1.0, 1.0, 1.0])
+    t, y = torch.tensor(T), torch.tensor(Y)
+
+    def of_tensors(x):
+        if residual is rosenbrock:
+            return torch.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]])
+        return x[0] * torch.exp(-x[1] * t) + x[2] - y
+
+    costs = []
+    least_squares(
+        residual,
+        x0,
+        slopes_of_rosenbrock if residual is rosenbrock else slopes,
+        method="lm",
+        callback=lambda intermediate_result: costs.append(intermediate_result.cost),
+    )
+    history = mslsq.least_squares(of_tensors, torch.tensor(x0), solver=mslsq.LevenbergMarquardt()).history
+    expected = history.cost[history.accepted][: len(costs)]
+    np.testing.assert_allclose(costs, expected, rtol=1e-5, atol=1e-12)
+
+
+def test_the_dogleg_takes_the_steps_of_the_library():
+    x0 = np.array([-1.2, 1.0])
+    costs = []
+    least_squares(
+        rosenbrock,
+        x0,
+        slopes_of_rosenbrock,
+        method="dogbox",
+        x_scale="jac",
+        callback=lambda intermediate_result: costs.append(intermediate_result.cost),
+    )
+    radius = float(np.linalg.norm(np.linalg.norm(slopes_of_rosenbrock(x0), axis=0) * x0))
+    history = mslsq.least_squares(
+        lambda x: torch.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]]),
+        torch.tensor(x0),
+        solver=mslsq.Dogleg(initial_radius=radius),
+    ).history
+    expected = history.cost[history.accepted][: len(costs)]
+    np.testing.assert_allclose(costs, expected, rtol=1e-5, atol=1e-12)
+
+
+def test_a_jacobian_that_is_wrong_does_not_converge():
+    """SciPy: "`xtol` termination condition is satisfied"."""
+    result = least_squares(rosenbrock, [-2.0, 1.0], lambda x: -slopes_of_rosenbrock(x))
+    assert result.status == -3 and not result.success and "check_grad" in result.message
+    assert scipy.optimize.least_squares(rosenbrock, [-2.0, 1.0], lambda x: -slopes_of_rosenbrock(x)).success
+
+
+def test_what_rounding_leaves_of_finite_differences_is_no_failure():
+    """x² + 5 near 0: differences are multiples of 6e-8, and no step changes the cost."""
+    for method in ("trf", "lm", "dogbox"):
+        result = least_squares(lambda x: x**2 + 5, 5.0, method=method)
+        assert result.success and abs(result.x[0]) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["sparse", "operator", "sparsity"])
+def test_a_jacobian_need_not_be_dense(kind):
+    n = 60
+    pattern = sum(np.eye(n, k=k, dtype=int) for k in (-1, 0, 1))
+
+    def broyden(x):
+        f = (3 - x) * x + 1
+        f[1:] -= x[:-1]
+        f[:-1] -= 2 * x[1:]
+        return f
+
+    def dense(x):
+        return np.diag(3 - 2 * x) - np.eye(n, k=-1) - 2 * np.eye(n, k=1)
+
+    wrap = {"sparse": scipy.sparse.csr_array, "operator": aslinearoperator}.get(kind)
+    jac = "2-point" if wrap is None else lambda x: wrap(dense(x))
+    result = least_squares(broyden, -np.ones(n), jac, jac_sparsity=pattern if wrap is None else None)
+    expected = least_squares(broyden, -np.ones(n), dense)
+    np.testing.assert_allclose(result.x, expected.x, atol=1e-8)
+    assert result.cost < 1e-16 and not isinstance(result.jac, np.ndarray)
+
+
+@pytest.mark.parametrize("by_columns", [True, False])
+def test_steps_do_not_depend_on_units(by_columns):
+    units, x0 = np.array([1e-6, 1.0, 1e5]), np.array([2.0, 1.0, 0.3])
+    plain = least_squares(decay, x0, slopes, x_scale="jac" if by_columns else 1.0, gtol=None)
+    other = least_squares(
+        lambda p: 1e9 * decay(p * units),
+        x0 / units,
+        lambda p: 1e9 * slopes(p * units) * units,
+        x_scale="jac" if by_columns else 1 / units,
+        gtol=None,
+    )
+    assert other.nfev == plain.nfev
+    np.testing.assert_allclose(other.x * units, plain.x, rtol=1e-8)
+
+
+def test_points_where_the_function_is_not_finite_are_not_taken():
+    with np.errstate(invalid="ignore"):
+        result = least_squares(lambda x: np.log(x) - 1, 50.0, lambda x: np.diag(1 / x), x_scale="jac")
+    assert result.njev < result.nfev
+    np.testing.assert_allclose(result.x, np.e)
+
+
+def test_a_callback_stops_a_solve_and_verbose_prints_it(capsys):
+    result = least_squares(rosenbrock, [-2.0, 1.0], callback=lambda x: x[0] > -1.5, verbose=2)
+    assert result.status == -2 and not result.success
+    printed = capsys.readouterr().out.splitlines()
+    assert "Optimality" in printed[0] and printed[-1].startswith("Function evaluations")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"x0": torch.ones(2)}, TypeError, "mslsq.least_squares"),
+        ({"jac": "2point"}, ValueError, "not '2point'"),
+        ({"jac": lambda x: np.full((2, 2), np.nan)}, ValueError, "Jacobian is not finite"),
+        ({"fun": lambda x: x + 1j}, ValueError, "complex"),
+        ({"loss": lambda z: z}, ValueError, "wrong shape"),
+        ({"method": "lm", "bounds": (0, 5)}, ValueError, "doesn't support bounds"),
+        ({"jac_sparsity": np.eye(3)}, ValueError, "wrong shape"),
+    ],
+)
+def test_errors_say_what_is_wrong(options, error, words):
+    with pytest.raises(error, match=words):
+        least_squares(**{"fun": rosenbrock, "x0": [1.0, 2.0], **options})
