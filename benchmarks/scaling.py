@@ -8,7 +8,8 @@ on; the start is the truth moved by noise. Each size runs in a process of its ow
 is its own: that of the process at the end, less what it took with the graph in memory and 1,000 poses solved.
 "Analysis" is what the first solve of a Problem takes more than the later ones: structure, ordering, plans, nothing
 recorded. Milliseconds per step are those of the later solves (the median of five; of one from 300,000 edges on) of
-three steps each.
+three steps each. Between the solves two arrays of the size of all Jacobians are added: what the memory of the machine
+allows just then.
 """
 
 import argparse
@@ -61,6 +62,23 @@ def steps(linear: Any = "auto", trace: Any = "never") -> mslsq.LevenbergMarquard
     return mslsq.LevenbergMarquardt(max_steps=STEPS, ftol=0, gtol=0, xtol=0, linear_solver=linear, trace=trace)
 
 
+class Streaming:
+    """Adding two arrays of the size of a graph's Jacobians: as long as memory takes, whatever the code of a step."""
+
+    def __init__(self, edges: int):
+        self._terms = torch.rand(2, edges, 2 * 6 * 6, dtype=torch.float64)
+        self._sum = torch.zeros_like(self._terms[0])
+        self._turns = max(1, 1_000_000 // edges)
+        """Enough to be measured."""
+
+    def milliseconds(self) -> float:
+        """Processor time of one addition."""
+        watch = Stopwatch()
+        for _ in range(self._turns):
+            torch.add(*self._terms, out=self._sum)
+        return watch.cpu / self._turns
+
+
 def peak() -> float:
     """Of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -77,15 +95,17 @@ def measure(edges: int, linear: str) -> dict[str, float]:
         mslsq.kernels.keep_freed_memory()
     small, graph = spiral(1479), spiral(edges)
     mslsq.solve(small.problem(), {"pose": small.poses}, solver=solver_of(linear))  # what is imported late
+    streaming = Streaming(len(graph.measured))
     before = peak()
     watch = Stopwatch()
     problem = graph.problem()
     build = watch.cpu
-    solves, result = [], None
+    solves, streamed, result = [], [], None
     for _ in range(2 if edges >= 300_000 else 6):
         watch = Stopwatch()
         result = mslsq.solve(problem, {"pose": graph.poses}, solver=solver_of(linear))
         solves.append(watch.cpu)
+        streamed.append(streaming.milliseconds())
     assert result is not None
     again = statistics.median(solves[1:])
     taken = int(result.num_steps)
@@ -95,6 +115,7 @@ def measure(edges: int, linear: str) -> dict[str, float]:
         "build": build,
         "analysis": max(solves[0] - again, 0.0),
         "step": again / taken,
+        "streaming": statistics.median(streamed[1:]),
         "steps": taken,
         "memory": peak() - before,
         "cost": float(result.cost),

@@ -7,6 +7,7 @@ Every contestant has been called before the first figure until what it records i
 program is one: for some seconds. "No step" is a solve with `max_steps=0`: the way to the first step and back, with
 every check. A turn is ten calls of one contestant, of which the mean counts: these are calls like the one before.
 Peers are SciPy, and GTSAM through its Python interface where it is installed; each is given its problem ready-made.
+"New problem" is the making of the problem and its solve; "GTSAM, LM, built" the same of GTSAM's factors and values.
 One thread, processor time, medians of turns taken alternately; beside them the ratio to the peer of the case.
 """
 
@@ -23,6 +24,7 @@ from scipy import optimize
 from timing import interleaved, print_machine, print_table
 
 import mslsq
+from mslsq.datasets.pose_graph import PoseGraph
 from mslsq.native.processor import target
 
 NO_STEP = mslsq.LevenbergMarquardt(max_steps=0)
@@ -79,23 +81,43 @@ def fits() -> Contestants:
 
 
 def pose_graph(name: str) -> Contestants:
-    """A pose graph of 10 to 60 poses, one Problem solved again and again, and a new Problem each time.
+    """A pose graph of 10 to 60 poses, one Problem solved again and again, and a new Problem each time; of the library's
+    own factor, and of one that is written as a residual alone.
 
     The ring of 10 begins at its solution: all that it takes is the way to the first step and back.
     """
     poses = graph(name)
-    problem, start = poses.problem(), {"pose": poses.poses}
+    problem, own, start = poses.problem(), with_own_residual(poses), {"pose": poses.poses}
     prepared = mslsq.prepared(problem, start)
     contestants: Contestants = {
         "mslsq": lambda: mslsq.solve(problem, start),
         "mslsq, no step": lambda: mslsq.solve(problem, start, solver=NO_STEP),
         "mslsq, prepared": lambda: prepared(start),
         "mslsq, new problem": lambda: mslsq.solve(poses.problem(), start),
+        "mslsq, own residual": lambda: mslsq.solve(own, start),
+        "mslsq, own residual, new problem": lambda: mslsq.solve(with_own_residual(poses), start),
     }
     if gtsam_graphs.INSTALLED:
         built = gtsam_graphs.pose_graph(poses)
         contestants["GTSAM, LM"] = lambda: gtsam_graphs.optimize(built, "LM")
+        contestants["GTSAM, LM, built"] = lambda: gtsam_graphs.optimize(gtsam_graphs.pose_graph(poses), "LM")
     return contestants
+
+
+class RelativePose(mslsq.CostFunction):
+    """A relative pose as a user writes it."""
+
+    def residual(self, a: Any, b: Any, measured: Any) -> torch.Tensor:
+        return (measured.inverse() @ (a.inverse() @ b)).log()
+
+
+def with_own_residual(poses: PoseGraph) -> mslsq.Problem:
+    """The problem of a graph that fixes nothing, its edges by `RelativePose`."""
+    pose = mslsq.Variable("pose", type(poses.poses), count=len(poses.ids))
+    weight = mslsq.SqrtInformation.from_information(poses.information)
+    edges = RelativePose(pose[poses.first], pose[poses.second], measured=poses.measured, weight=weight)
+    anchor = mslsq.Scale(torch.full((), 1e6, dtype=torch.float64))
+    return mslsq.Problem(edges, mslsq.Prior(pose[[0]], target=poses.poses[:1].normalized(), weight=anchor))
 
 
 class Reading(mslsq.CostFunction):

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from mslsq.datasets import nist
+from mslsq.front.alike_problems import ALIKE
 from mslsq.kernels import KernelsMissingError, available
 from mslsq.kernels.build import CompilerError, compiler
-from mslsq.linearize import prospects
+from mslsq.linearize import plan_cache, prospects
 from mslsq.solvers import planning, whole_solves
 
 os.environ["MPLBACKEND"] = "Agg"  # no windows; by a variable, so that matplotlib is not needed where nothing is drawn
@@ -51,6 +52,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         if item.config.stash[HAVE_KERNELS]:
             raise
         pytest.skip(WITHOUT_KERNELS)
+
+
+@pytest.fixture(autouse=True)
+def no_plans_of_other_tests() -> None:
+    """What one test has recorded of a problem serves none of the next test's."""
+    plan_cache.SHARED.clear()
+    ALIKE.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from mslsq.front.replacements import replaced_leaves
 from mslsq.front.stated_loss import StatedLoss, stated_loss
 from mslsq.private import disable_proxy_modes_tracing, version_of
 from mslsq.problem import CostFunction, Problem
+from mslsq.problem.cost import is_of_library
 from mslsq.problem.data import WEIGHT
 from mslsq.problem.layout import check_dense
 from mslsq.problem.system import Family, Slot, Term
@@ -18,7 +19,7 @@ from mslsq.problem.variable import Blocks
 from mslsq.tracing.reading.changes import Changes, named
 from mslsq.tracing.reading.inputs import Collected, collect_module
 from mslsq.tracing.reading.reads import reads_of
-from mslsq.tracing.reading.values import value_of
+from mslsq.tracing.reading.values import Identity, is_compared, tensor_value, value_of
 
 BOOKKEEPING = ("references", "arguments", "num_blocks")
 """The attributes of a cost function that tell its blocks."""
@@ -40,7 +41,7 @@ def stated_cost(
     leaves = replaced_leaves(cost, module.leaves, data, axes)
     (own_key, reason), (loss_key, loss_reason) = module.keyed(changes), loss.keyed(changes)
     like = leaves[0].tensor if leaves else None
-    indices = tuple((id(r.index), version_of(r.index)) for r in cost.references if isinstance(r.index, Tensor))
+    indices = tuple([_told_apart(reference.index) for reference in cost.references])
     term = Term(
         name=cost.name,
         slots=tuple(_slot(problem, reference, like) for reference in cost.references),
@@ -52,7 +53,7 @@ def stated_cost(
         per_block=frozenset(leaf.name for leaf in leaves if leaf.is_per_block),
         key=(own_key, loss_key, indices),
         chunk=cost.chunk,
-        is_of_library=type(cost).__module__.startswith("mslsq.problem.") and "residual" not in vars(cost),
+        is_of_library=is_of_library(cost),
         eager="; ".join(filter(None, (reason, loss_reason))),
         family=Family(
             lambda: (_family(cost, collected), loss_key),
@@ -130,9 +131,20 @@ def _slot(problem: Problem, reference: Blocks, like: Tensor | None) -> Slot:
 
 
 def _index(reference: Blocks, like: Tensor | None) -> int | Tensor:
+    """An index as a plan may keep it: nothing is written into it later on where its key is what it holds."""
     index = reference.index
     if isinstance(index, Tensor) and len(index) == 1:
-        index = int(index)  # a number is read here, once: inside a recorded step it cannot be read
-    if isinstance(index, Tensor) and like is not None:
-        index = index.to(like.device)
-    return index
+        return int(index)  # a number is read here, once: inside a recorded step it cannot be read
+    if isinstance(index, Tensor) and is_compared(index):
+        index = index.clone()
+    return index.to(like.device) if isinstance(index, Tensor) and like is not None else index
+
+
+def _told_apart(index: int | Tensor) -> Hashable:
+    """What a plan depends on of an index: what it holds, where that can be compared in every call, so that it serves
+    all problems of the same structure; else the very tensor, and how often it was written to."""
+    if isinstance(index, int):
+        return index
+    if is_compared(index):
+        return tuple(index.shape), index.dtype, tensor_value(index)
+    return Identity(index), version_of(index)

@@ -5,7 +5,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-from mslsq.linearize.plan import PlanCache
+from mslsq.linearize.plan_cache import SHARED, PlanCache
+from mslsq.problem import Problem
 from mslsq.tracing.reading.changes import Changes
 
 
@@ -42,9 +43,14 @@ def kept_for(owner: Any) -> Kept:
     """What is kept for this object; nothing where it is neither hashable nor weakly referable."""
     try:
         known = _KEPT.get(owner)
-        return _KEPT.setdefault(owner, Kept(PlanCache(), Changes(), Known(), [])) if known is None else known
+        return _KEPT.setdefault(owner, _nothing(owner)) if known is None else known
     except TypeError:
-        return Kept(PlanCache(), Changes(), Known(), [])
+        return _nothing(owner)
+
+
+def _nothing(owner: Any) -> Kept:
+    shared = SHARED if isinstance(owner, Problem) else None
+    return Kept(PlanCache(shared=shared), Changes(), Known(), [])
 
 
 def kept_for_callable(function: Callable[..., Any]) -> Kept:

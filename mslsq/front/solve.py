@@ -7,9 +7,9 @@ from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.elsewhere import call_knowing_words
 from mslsq.front import repeated_problem
+from mslsq.front.answering import Call
 from mslsq.front.outer import solved
 from mslsq.front.problem_statement import stated
-from mslsq.front.repeated_problem import Call
 from mslsq.problem import Problem
 from mslsq.solution import Solution
 from mslsq.solvers import LevenbergMarquardt, Solver

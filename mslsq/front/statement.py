@@ -16,7 +16,8 @@ from mslsq.front.leaves import Leaf, Start
 from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Mode
-from mslsq.linearize.plan import Plan, PlanCache
+from mslsq.linearize.plan import Plan
+from mslsq.linearize.plan_cache import PlanCache
 from mslsq.private import transforms_are_active
 from mslsq.problem.system import System
 from mslsq.solution import Solution

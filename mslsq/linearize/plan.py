@@ -1,10 +1,8 @@
 """What is kept between the solves of one problem at one set of shapes: structure, ways to differentiate, graphs."""
 
-import threading
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, MutableMapping
+from collections.abc import Hashable, MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +23,6 @@ from mslsq.native.replaying import ReplayedProgram
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System
 from mslsq.tracing.recording import Recorded
-
-T = TypeVar("T")
 
 LARGEST_STEP = 1000
 """Columns of block-sparse normal equations whose steps are recorded as a whole: of a sphere of 60 poses (354 columns)
@@ -118,6 +114,13 @@ class Plan:
         return is_small and self.compressed is None
 
     @property
+    def may_be_shared(self) -> bool:
+        """May it serve other problems that are alike, longer than the one it was made for lives? It is small then, and
+        all that it depends on is in its key."""
+        is_known = not self.changes_unseen and not self.execution.why_eager
+        return self.records_steps and self.compressed is None and is_known
+
+    @property
     def is_for_programs(self) -> bool:
         """Does `compile=True` mean native programs here, not PyTorch's compiler? Where single functions are compiled
         and not steps, on a CPU: a program takes a second to compile instead of a minute, and runs as fast or faster."""
@@ -200,67 +203,6 @@ class Plan:
             for block, placement in zip(blocks, self.placements, strict=True)
         )
         return Linearizer(system, self.structure, assemblies, linear_solver)
-
-
-STALE_OFTEN = 3
-"""A plan that has been dropped so often is not recorded any more."""
-
-
-class PlanCache:
-    """Plans by key, the least recently used dropped first. Copies and pickles are empty: plans belong to a process."""
-
-    def __init__(self, size: int = 32):
-        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
-        self._size = size
-        self._dropped: Counter[Hashable] = Counter()
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable) -> Plan | None:
-        with self._lock:
-            if key in self._plans:
-                self._plans.move_to_end(key)
-            return self._plans.get(key)
-
-    @property
-    def has_graphs(self) -> bool:
-        """Has anything been recorded for any plan?"""
-        with self._lock:
-            plans = tuple(self._plans.values())
-        return any(form.execution.graphs for plan in plans for form in (plan, plan.native) if form is not None)
-
-    def put(self, key: Hashable, plan: Plan) -> None:
-        with self._lock:
-            self._plans[key] = plan
-            while len(self._plans) > self._size:
-                self._plans.popitem(last=False)
-
-    def kept(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What several plans have in common, made once."""
-        with self._lock:
-            found = self._kept[key] = self._kept.pop(key, None) or make()
-            while len(self._kept) > self._size:
-                self._kept.popitem(last=False)
-            return found
-
-    def drop(self, key: Hashable) -> None:
-        """Forget a plan that has gone stale; a solve that runs on it keeps it to the end."""
-        with self._lock:
-            self._plans.pop(key, None)
-            self._dropped[key] += 1
-            while len(self._dropped) > self._size:
-                del self._dropped[next(iter(self._dropped))]
-
-    def goes_stale(self, key: Hashable) -> bool:
-        """Has this plan gone stale so often that it is not worth recording again?"""
-        with self._lock:
-            return self._dropped[key] >= STALE_OFTEN
-
-    def __deepcopy__(self, memo: Any) -> "PlanCache":
-        return PlanCache(self._size)
-
-    def __reduce__(self) -> Any:
-        return PlanCache, (self._size,)
 
 
 def tensor_key(tensor: Tensor) -> Hashable:

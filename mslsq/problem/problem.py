@@ -7,15 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mslsq import pytree
-from mslsq.private import outside_of_transforms
 from mslsq.problem.components import check_can_be_held
 from mslsq.problem.constraints import Constraint
 from mslsq.problem.cost import CostFunction
 from mslsq.problem.data import WEIGHT, own_tensors
-from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
-from mslsq.problem.layout import complex_view_hint
-from mslsq.problem.system import TermKind, residual_vector
+from mslsq.problem.errors import DeviceError, DtypeError, ProblemError
+from mslsq.problem.rows import rows_of_first_block
+from mslsq.problem.system import TermKind
 from mslsq.problem.variable import Fixed, Variable
 
 
@@ -54,7 +52,7 @@ class Problem(nn.Module):
         self._check_tensors()
         kinds = [part.kind if isinstance(part, Constraint) else TermKind.COST for part in parts]
         self.kinds = {cost.name: kind for cost, kind in zip(self, kinds, strict=True)}
-        self.num_rows = {cost.name: _rows_of_first_block(cost) for cost in self}
+        self.num_rows = {cost.name: rows_of_first_block(cost) for cost in self}
 
     def __iter__(self) -> Iterator[CostFunction]:
         for cost in self.costs:
@@ -180,65 +178,3 @@ class Problem(nn.Module):
                         "rounded silently."
                     )
                 dtype = (tensor.dtype, where)
-
-
-def _rows_of_first_block(cost: CostFunction) -> int:
-    """The entries of the residual of a block; looks whether it runs on the first one, and whether the weight fits."""
-    tensors = {name: tensor.detach() for name, tensor in own_tensors(cost).items()}
-    first: dict[str, Tensor] = {}
-    for leaf in cost.data_leaves:
-        first[leaf.name] = tensors[leaf.name][0] if leaf.per_block else tensors[leaf.name]
-    kept = first
-    dtypes = [t.dtype for t in first.values() if t.is_floating_point()] or [torch.get_default_dtype()]
-    device = next(iter(tensors.values())).device if tensors else None
-    failure: Exception | None = None
-    # A cost without data does not say its dtype: whichever works will do.
-    for dtype in dict.fromkeys((dtypes[0], torch.float64, torch.float32)):
-        generator = torch.Generator().manual_seed(0)
-        values = [_random_value(reference.variable, generator, dtype, device) for reference in cost.references]
-        first = {name: tensor.clone() for name, tensor in kept.items()}  # a residual may write into what it is given
-        try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                output = cost.residual(*values, **cost.data_arguments(first))
-                _check_leaves(output)
-                vector, _ = residual_vector(output)
-        except NotImplementedError:
-            raise
-        except Exception as error:
-            failure = failure or error
-            continue
-        _check_weight(cost, len(vector))
-        return len(vector)
-    assert failure is not None  # at least one dtype was tried
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in first.items())
-    raise ProblemError(
-        f"Cost {cost.name!r}: its residual fails on block 0 ({type(failure).__name__}: {failure}). "
-        f"It is called for ONE block, with variables {', '.join(map(repr, cost.references))}"
-        + (f" and data of shapes {shapes}" if shapes else "")
-        + ". "
-        + (complex_view_hint(failure) or "Data that all blocks share is given as mslsq.Shared(x).")
-    ) from failure
-
-
-def _check_leaves(output: Any) -> None:
-    for leaf in pytree.leaves(output):
-        if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
-            what = leaf.dtype if isinstance(leaf, Tensor) else type(leaf).__name__
-            raise TypeError(
-                f"a residual is a tensor or a pytree of tensors, real or complex floating point, not {what}"
-            )
-
-
-def _random_value(variable: Variable, generator: torch.Generator, dtype: torch.dtype, device: Any) -> Any:
-    with outside_of_transforms():  # `vmap` refuses random numbers
-        storage = variable.space.random(generator=generator, dtype=dtype)
-    return variable.space.wrap(storage.to(device=device))
-
-
-def _check_weight(cost: CostFunction, rows: int) -> None:
-    if rows == 0:
-        raise ShapeError(f"Cost {cost.name!r}: the residual of a block is empty.")
-    if cost.weight is not None:
-        value = cost.weight.value
-        block = value.shape[1:] if value.ndim > cost.weight.block_rank else value.shape
-        cost.weight.check_block(tuple(block), rows, cost.name)

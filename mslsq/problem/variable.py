@@ -156,6 +156,10 @@ def checked_index(variable: Variable, index: Index) -> Tensor | int:
             f"not of shape {tuple(index.shape)}."
         )
     index = index.to(torch.int64)
+    if index.ndim and len(index):
+        least, most = index.aminmax()  # three times as fast as looking for what is wrong
+        if int(least) >= 0 and int(most) < variable.num_blocks:
+            return index.clone(memory_format=torch.contiguous_format)
     wrong = (index < -variable.num_blocks) | (index >= variable.num_blocks)
     if bool(wrong.any()):
         where = 0 if index.ndim == 0 else int(wrong.nonzero()[0])

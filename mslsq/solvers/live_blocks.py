@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from mslsq.linearize.plan import PlanCache
+from mslsq.linearize.plan_cache import PlanCache
 from mslsq.problem.system import Inputs, Slot, Term
 from mslsq.solvers.planning import Task
 from mslsq.solvers.solver import Solver

@@ -14,7 +14,8 @@ from mslsq.linearize.family import family_key
 from mslsq.linearize.first_block import block_term
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
-from mslsq.linearize.plan import Plan, PlanCache, global_key, tensor_key
+from mslsq.linearize.plan import Plan, global_key, tensor_key
+from mslsq.linearize.plan_cache import PlanCache
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.prospects import PROGRAM_SECONDS, prospect_of, with_programs
 from mslsq.linearize.ways import hessian_way_of, way_of

@@ -151,7 +151,7 @@ PROBLEMS = {
 def hessian_of(problem, values, monkeypatch=None, form="normal"):
     """The exact Hessian at a point that is no minimum, as the adjoint would factor it."""
     from mslsq.front.problem_statement import stated
-    from mslsq.linearize.plan import PlanCache
+    from mslsq.linearize.plan_cache import PlanCache
     from mslsq.solvers.planning import Task, planned
 
     linear = mslsq.linear.Cholesky() if form == "normal" else mslsq.linear.SparseCholesky()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import mslsq
 from mslsq.errors import CaptureError
 from mslsq.linearize.agreement import NonDeterministicResidualError
-from mslsq.linearize.plan import PlanCache
+from mslsq.linearize.plan_cache import PlanCache
 from mslsq.solvers import witness
 
 F64 = torch.float64
@@ -145,7 +145,7 @@ def test_compiled_problems_keep_their_graphs(dtype, monkeypatch):
 
 
 def count_drops(monkeypatch):
-    from mslsq.linearize.plan import PlanCache
+    from mslsq.linearize.plan_cache import PlanCache
 
     dropped, drop = [], PlanCache.drop
     monkeypatch.setattr(PlanCache, "drop", lambda self, key: dropped.append(key) or drop(self, key))

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import mslsq
-from mslsq.linearize.plan import PlanCache
+from mslsq.linearize.plan_cache import PlanCache
 from mslsq.tracing.capture import CaptureError
 from mslsq.tracing.inplace import InPlaceResidualWarning
 from mslsq.tracing.recording import NoCompilerWarning

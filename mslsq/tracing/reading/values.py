@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from mslsq import pytree
+from mslsq.private import is_wrapped
+
 # Types compared by value; exact types, since bool, IntEnum and numpy scalars equal plain ints.
 SCALARS = {
     *(int, float, bool, str, bytes, complex, type(None), slice, range, type(...)),
@@ -76,6 +79,8 @@ def value_of(value: Any, kind: type) -> Any:
         return (kind, digest(value))
     if isinstance(value, (set, frozenset)) and all(type(entry) in SCALARS for entry in value):
         return (kind, frozenset(value_of(entry, type(entry)) for entry in value))
+    if isinstance(value, pytree.Structure):
+        return structure_value(value)
     return Identity(value)
 
 
@@ -109,11 +114,24 @@ def tensor_value(value: torch.Tensor) -> Any:
     None for others: reading a large one takes longer than a step, and one on another device would be waited for. There
     the version counter must do, and the comparisons that the engine makes with the user's function.
     """
-    if type(value) not in TENSORS or not value.is_cpu or value.layout is not torch.strided:
-        return None
-    if not 0 < value.nbytes <= SMALL_TENSOR * value.itemsize or not value.is_contiguous():
-        return None
-    return digest(ctypes.string_at(value.data_ptr(), value.nbytes))
+    return digest(ctypes.string_at(value.data_ptr(), value.nbytes)) if is_compared(value) else None
+
+
+def is_compared(value: torch.Tensor) -> bool:
+    """Has `tensor_value` the content of this tensor?"""
+    if type(value) not in TENSORS or not value.is_cpu or value.layout is not torch.strided or is_wrapped(value):
+        return False
+    return 0 < value.nbytes <= SMALL_TENSOR * value.itemsize and value.is_contiguous()
+
+
+def structure_value(structure: pytree.Structure) -> Any:
+    """A stand-in for a structure of a pytree: equal where the types of its nodes are, and what they hold besides."""
+    context = structure.context
+    if type(context) in SCALARS or isinstance(context, type):
+        own = value_of(context, type(context)) if type(context) in SCALARS else context
+    else:
+        own = (flat_value(context) if type(context) in (list, tuple) else None) or Identity(context)
+    return structure.type, own, tuple([structure_value(child) for child in structure.children()])
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,0 +1,153 @@
+"""What an object of the library's own holds, as one key: equal keys of two objects, and they differ in nothing but the
+numbers of their tensors.
+
+Where `unchanged` asks whether an object is as it was, this asks whether another one is like it: a problem that is made
+again for every call, of other measurements.
+"""
+
+import enum
+import functools
+from collections import OrderedDict
+from collections.abc import Collection, Hashable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mslsq import pytree
+from mslsq.private import MODULE_INTERNALS, MODULE_TABLES
+from mslsq.tracing.reading.origins import is_library, is_own
+from mslsq.tracing.reading.unchanged import ForeignError
+from mslsq.tracing.reading.values import (
+    SCALARS,
+    TENSORS,
+    is_compared,
+    slots_of,
+    tensor_value,
+    value_of,
+)
+
+CONTAINERS = (dict, OrderedDict, list, tuple)
+INTERNALS = frozenset(MODULE_INTERNALS) - {"training"}
+
+
+class Content(NamedTuple):
+    """What an object of the library's own holds."""
+
+    key: Hashable
+    """All but the numbers of `tensors`: every attribute, and the layout of every tensor, all the way down."""
+    tensors: list[Tensor]
+    """Every tensor once, in the order in which they were met; the key tells which stand in several places..."""
+    compared: list[Tensor]
+    """... and those that count by what they hold."""
+
+    @staticmethod
+    def of(root: Any, by_content: Collection[type] = ()) -> "Content | None":
+        """What `root` holds; None where something is not the library's own, or cannot be compared.
+
+        Args:
+            root: an object of the library's own.
+            by_content: the types of objects whose tensors count by what they hold.
+        """
+        reader = _Reader(by_content)
+        try:
+            reader.visit(root)
+        except ForeignError:
+            return None
+        return Content(tuple(reader.key), reader.tensors, reader.compared)
+
+
+class _Reader:
+    """One walk. Every object says first of which type it is, so that no two sequences of entries read alike."""
+
+    def __init__(self, by_content: Collection[type]) -> None:
+        self.key: list[Any] = []
+        self.tensors: list[Tensor] = []
+        self.compared: list[Tensor] = []
+        self._by_content = by_content
+        self._seen: dict[int, int] = {}
+        self._alive: list[Any] = []
+
+    def visit(self, value: Any) -> None:
+        kind = type(value)
+        if kind is str or value is None:
+            self.key.append(value)
+        elif kind in SCALARS:
+            self.key.append((kind, value_of(value, kind)))
+        elif id(value) in self._seen:
+            self.key.append(("again", self._seen[id(value)]))
+        else:
+            self._seen[id(value)] = len(self._seen)
+            self._alive.append(value)  # so that no identity is given out twice
+            if kind in TENSORS:
+                self._visit_tensor(value)
+            elif kind in CONTAINERS:
+                self._visit_container(value, kind)
+            else:
+                self._visit_object(value, kind)
+
+    def _visit_tensor(self, value: Tensor) -> None:
+        if value.layout is not torch.strided:
+            raise ForeignError
+        self.tensors.append(value)
+        self.key.append((value.shape, value.stride(), value.dtype, value.device, value.is_conj()))
+
+    def _visit_container(self, value: Any, kind: type) -> None:
+        self.key.append((kind, len(value)))
+        if kind is list or kind is tuple:
+            for entry in value:
+                self.visit(entry)
+            return
+        for name, entry in value.items():
+            self.visit(name)
+            self.visit(entry)
+
+    def _visit_object(self, value: Any, kind: type) -> None:
+        if isinstance(value, type):
+            if not is_own(value.__module__) and not is_library(value):
+                raise ForeignError
+            self.key.append(value)
+        elif isinstance(value, pytree.Structure):
+            for entry in (value.type, value.context, value.children()):
+                self.visit(entry)
+        elif not _is_known(kind):
+            raise ForeignError
+        elif isinstance(value, enum.Enum):
+            self.key.append(value)
+        elif isinstance(value, nn.Module):
+            self._visit_module(value, kind)
+        else:
+            own = value.__dict__
+            self.key.append((kind, len(own)))
+            for name, entry in own.items():
+                self.key.append(name)
+                if kind in self._by_content and type(entry) in TENSORS:
+                    self._compare(entry)
+                else:
+                    self.visit(entry)
+
+    def _visit_module(self, value: nn.Module, kind: type) -> None:
+        own, key = value.__dict__, self.key
+        key.append((kind, len(own)))
+        for name, entry in own.items():
+            if name in INTERNALS or (type(entry) is OrderedDict and not entry):
+                continue  # no hooks
+            key.append(name)
+            self.visit(entry)
+        for table in MODULE_TABLES:
+            self._visit_container(own[table], dict)
+
+    def _compare(self, value: Tensor) -> None:
+        if not is_compared(value):
+            raise ForeignError
+        self.key.append(tensor_value(value))
+        self.compared.append(value)
+        self.visit(value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_known(kind: type) -> bool:
+    """Is it a class of the library's own that keeps its attributes where they can be seen?"""
+    if not is_own(kind.__module__) and kind is not nn.ModuleList:
+        return False
+    return issubclass(kind, enum.Enum) or (not slots_of(kind) and kind.__dictoffset__ != 0)
