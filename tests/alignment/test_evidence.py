@@ -133,7 +133,7 @@ def test_at_minus_one_a_pair_is_placed_whatever_its_detail(size):
 
 def test_other_placements_are_not_searched_for_one_without_detail(monkeypatch):
     asked = []
-    monkeypatch.setattr(belief.Pair, "standing", lambda pair, matrix: asked.append(matrix))
+    monkeypatch.setattr(belief.Pair, "standing", lambda pair, matrix, least: asked.append(matrix))
     result = align([slope(1), slope(2)], model="translation")
     assert result.status[1] != MapStatus.ALIGNED and not asked
 
