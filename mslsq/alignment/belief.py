@@ -11,6 +11,7 @@ from torch import Tensor
 import mslsq
 from mslsq.alignment.candidates import LATE_SIDE, search_level
 from mslsq.alignment.descent import UNFINISHED
+from mslsq.alignment.drift import drift
 from mslsq.alignment.estimate import Estimate, PairLevel, judge
 from mslsq.alignment.evidence import Evidence, clear, strongest
 from mslsq.alignment.models import MODELS, Frame
@@ -93,6 +94,8 @@ class Placed:
     corner_sigma: float
     stages: list[Stage]
     reason: str
+    drift: float = 0.0
+    """Pixels that the corners are off by, as parts of the maps have it that fit better elsewhere; 0 without drift."""
 
     @property
     def estimate(self) -> Estimate:
@@ -111,15 +114,15 @@ def refused(
     why: str = "",
     detail: float = NAN,
     lead: float = NAN,
-    precision: tuple[Float[Tensor, "tangent tangent"], float] | None = None,
+    precision: tuple[Float[Tensor, "tangent tangent"], float, float] | None = None,
 ) -> Placed:
     """A placement that is not believed, with the reason in words; `precision` (covariance, standard error of the
-    corners) of one that is still possible."""
+    corners, drift) of one that is still possible."""
     tangent = MODELS[pair.options.model].tangent_dim
-    covariance, sigma = precision or (estimate.matrix.new_full((tangent, tangent), NAN), NAN)
+    covariance, sigma, off = precision or (estimate.matrix.new_full((tangent, tangent), NAN), NAN, 0.0)
     reason = f"{status.sentence} {why}".rstrip()
     found = estimate.ncc, detail, lead, estimate.overlap
-    return Placed(status, estimate.matrix, estimate.value, covariance, *found, sigma, stages, reason)
+    return Placed(status, estimate.matrix, estimate.value, covariance, *found, sigma, stages, reason, off)
 
 
 def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage]) -> Placed:
@@ -131,24 +134,25 @@ def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage
     weighed = _weighed(pair, estimate)
     found, standing = weighed.found, weighed.standing
     ahead = NAN if standing is None else standing.lead
-    asked = _asked_lead(pair.options, estimate.overlap)
+    asked = asked_lead(pair.options, estimate.overlap)
     doubt = _doubt(estimate, leader, weighed) or _rivalry(standing, asked)
     if doubt is not None:
         # It stands out, and its detail is a little too weak: loops through other maps may tell. Not of ambiguous ones:
         # where a texture repeats, loops close on wrong bricks too.
         possible = standing is not None and standing.lead >= asked and leader.status not in UNFINISHED
-        precision = _precision(pair, estimate, leader, found)[:2] if possible else None
+        precision = _precision(pair, estimate, leader, found)[:3] if possible else None
         return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision)
-    covariance, sigma, reason = _precision(pair, estimate, leader, found)
+    covariance, sigma, off, reason = _precision(pair, estimate, leader, found)
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
-    return Placed(MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance, *figures, stages, reason)
+    return Placed(MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance, *figures, stages, reason, off)
 
 
-def _asked_lead(options: Options, overlap: float) -> float:
+def asked_lead(options: Options, overlap: float) -> float:
+    """The least lead of a placement with this overlap."""
     return options.min_lead * max(1.0, (WIDE / max(overlap, 1e-3)) ** 0.5)
 
 
-def _relieved(options: Options, lead: float) -> tuple[float, float]:
+def relieved(options: Options, lead: float) -> tuple[float, float]:
     """The least correlation and the least detail of a placement with this lead."""
     of_ncc, of_detail = options.metric.relief
     least, most = RELIEVING
@@ -175,15 +179,20 @@ def _weighed(pair: Pair, estimate: Estimate) -> _Weighed:
     levels = pair.levels if options.metric.coarse else pair.levels[: first + 1]
     if not options.searches or options.min_lead == 0:
         return _Weighed(*strongest(levels, estimate.matrix, plain[1], first), None, *plain)
-    best = _relieved(options, SURE)
-    relieved = strongest(pair.levels, estimate.matrix, best[1], first)
-    if not relieved[1] or estimate.ncc < best[0]:
-        return _Weighed(*relieved, None, *plain)
-    standing = pair.standing(estimate.matrix, _asked_lead(options, estimate.overlap))
-    if standing.lead >= SURE:
-        return _Weighed(*relieved, standing, *best)
-    asked = _relieved(options, standing.lead)
-    return _Weighed(*strongest(levels, estimate.matrix, asked[1], first), standing, *asked)
+    best = relieved(options, SURE)
+    hopeful = strongest(pair.levels, estimate.matrix, best[1], first)
+    if not hopeful[1] or estimate.ncc < best[0]:
+        return _Weighed(*hopeful, None, *plain)
+    # Finer levels may show that it stands out more, if what there is of detail needs that.
+    for least in (asked_lead(options, estimate.overlap), RELIEVING[1]):
+        standing = pair.standing(estimate.matrix, least)
+        if standing.lead >= SURE:
+            return _Weighed(*hopeful, standing, *best)
+        asked = relieved(options, standing.lead)
+        found, suffices = strongest(levels, estimate.matrix, asked[1], first)
+        if suffices or not options.metric.values:
+            break
+    return _Weighed(found, suffices, standing, *asked)
 
 
 def _doubt(estimate: Estimate, leader: Refined, weighed: _Weighed) -> tuple[MapStatus, str] | None:
@@ -217,19 +226,22 @@ def _rivalry(standing: Standing | None, least: float) -> tuple[MapStatus, str] |
 
 def _precision(
     pair: Pair, estimate: Estimate, leader: Refined, found: Evidence
-) -> tuple[Float[Tensor, "tangent tangent"], float, str]:
-    """Covariance, standard error of the corners, and what is to be said of them."""
+) -> tuple[Float[Tensor, "tangent tangent"], float, float, str]:
+    """Covariance, standard error of the corners, how far they have drifted, and what is to be said of all that."""
     # A solve that ended no better than it began was taken back: its normal equations are of another place.
     normal = leader.normal if leader.estimate.matrix is estimate.matrix else None
     own = pair.reference[0].coefficients
-    covariance = tangent_covariance(estimate, pair.levels[0], pair.options, pair.freedom, normal, own)
-    sigma, reason = corner_sigma(estimate, covariance, pair.frame, pair.options.model), MapStatus.ALIGNED.sentence
-    if found.position < COARSE:
-        return covariance, sigma, reason
+    options = pair.options
+    covariance = tangent_covariance(estimate, pair.levels[0], options, pair.freedom, normal, own)
+    sigma, reason = corner_sigma(estimate, covariance, pair.frame, options.model), MapStatus.ALIGNED.sentence
     size = pair.levels[found.position].factor
-    least = max(DRIFT * size / sigma, 1.0)
-    reason += (
-        f" Only detail of {size} px and more agrees, as in maps that have drifted: the place is known to some "
-        f"{DRIFT * size:.0f} px."
-    )
-    return covariance * least**2, sigma * least, reason
+    off = 0.0 if options.bends else drift(pair.levels, estimate.matrix, clear(pair.levels, options.prefilter))
+    least = max(off, DRIFT * size if found.position >= COARSE else 0.0)
+    if found.position >= COARSE:
+        reason += f" Only detail of {size} px and more agrees, as in maps that have drifted."
+    elif off > sigma:
+        reason += " Parts of it fit better elsewhere, as in maps that have drifted."
+    if least > sigma:
+        reason += f" The place is known to some {least:.2g} px."
+        covariance, sigma = covariance * (least / sigma) ** 2, least
+    return covariance, sigma, least, reason

@@ -73,18 +73,42 @@ def evidence(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
 
 
 def _agreement(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
+    asked = compared(level, matrix).asked
+    count = len(asked.correlation)
+    return Evidence(float(asked.correlation.quantile(0.5)), count) if count else Evidence(math.nan, 0)
+
+
+class Compared(NamedTuple):
+    """The blocks that both maps know, and of those that show something in either map how well they agree."""
+
+    count: int
+    """Of all that are known, the flat ones too."""
+    correlation: Float[Tensor, " shown"]
+    """Channels added up; 0 where one of the two maps shows nothing."""
+    energy: Float[Tensor, " shown"]
+    """Of the detail over its median, in either map, whichever is more."""
+    at: Float[Tensor, "shown 2"]
+    """Row and column of the block."""
+
+    @property
+    def asked(self) -> "Compared":
+        """The loudest of them; none if they are too few."""
+        shown = len(self.correlation)
+        asked = min(max(FEWEST, math.ceil(self.count / LOUDEST)), shown) if shown >= FEWEST else 0
+        loudest = self.energy.argsort(descending=True, stable=True)[:asked]
+        return Compared(self.count, self.correlation[loudest], self.energy[loudest], self.at[loudest])
+
+
+def compared(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:
+    """The blocks of one level under a warp, of the first side of which there are enough; the level keeps the last."""
+    return level.kept("blocks", matrix, partial(_all_compared, level))
+
+
+def _all_compared(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:
     sampled, valid = level.look(matrix)
     one, other = (values.T.reshape(-1, *level.grid) for values in (sampled, level.target))
-    for side in SIDES:
-        seen = _compared(one, other, valid.reshape(level.grid), side)
-        if seen.count >= ENOUGH:
-            break
-    shown = len(seen.correlation)
-    if shown < FEWEST:
-        return Evidence(math.nan, 0)
-    asked = min(max(FEWEST, math.ceil(seen.count / LOUDEST)), shown)
-    loudest = seen.energy.argsort(descending=True, stable=True)[:asked]
-    return Evidence(float(seen.correlation[loudest].quantile(0.5)), asked)
+    seen = _compared(one, other, valid.reshape(level.grid), SIDES[0])
+    return seen if seen.count >= ENOUGH else _compared(one, other, valid.reshape(level.grid), SIDES[1])
 
 
 BLUR = 2.0
@@ -114,28 +138,17 @@ def strongest(
     return finest, False
 
 
-class _Compared(NamedTuple):
-    """The blocks that both maps know, and of those that show something in either map how well they agree."""
-
-    count: int
-    """Of all that are known, the flat ones too."""
-    correlation: Float[Tensor, " shown"]
-    """Channels added up; 0 where one of the two maps shows nothing."""
-    energy: Float[Tensor, " shown"]
-    """Of the detail over its median, in either map, whichever is more."""
-
-
 def _compared(
     one: Float[Tensor, "channels height width"],
     other: Float[Tensor, "channels height width"],
     valid: Bool[Tensor, "height width"],
     side: int,
-) -> _Compared:
+) -> Compared:
     known = _blocks(valid.to(one.dtype)[None], side)[0]
     filled = known.sum(-1) >= FILLED * side**2
     known = known[filled]
     if not len(known):
-        return _Compared(0, one.new_empty(0), one.new_empty(0))
+        return Compared(0, one.new_empty(0), one.new_empty(0), one.new_empty(0, 2))
     detail = _detail(torch.stack([_blocks(values, side)[:, filled] for values in (one, other)]), known)
     energy = (detail * detail).sum((1, -1)) / known.sum(-1)
     amplitude = energy.sqrt()
@@ -145,7 +158,10 @@ def _compared(
     both = torch.where(shows.all(0), amplitude[0] * amplitude[1], torch.inf)
     typical = torch.where(shows, energy, torch.nan).nanmedian(-1, keepdim=True).values
     relative = torch.where(shows, energy / typical, 0.0).amax(0)
-    return _Compared(len(known), (product / both)[either], relative[either])
+    number = filled.nonzero()[:, 0][either]
+    across = -(-valid.shape[-1] // side)
+    at = torch.stack([number // across, number % across], -1).to(one.dtype)
+    return Compared(len(known), (product / both)[either], relative[either], at)
 
 
 def _detail(
