@@ -39,6 +39,8 @@ def align(
     joint: bool | str = "auto",
     metric: str | Metric = "squared",
     previous: Alignment | None = None,
+    pixel_sizes: Sequence[float] | None = None,
+    scale_range: tuple[float, float] | None = None,
 ) -> Alignment:
     """Place overlapping rasters on a reference: warp, gain and bias jointly, coarse to fine, with masks.
 
@@ -87,6 +89,10 @@ def align(
         previous: the result for the first of these maps, with the same model and reference. Maps that it placed stay
             where they are, to the bit; the others, new ones and those that were left out, are placed on them, with
             standard errors that take theirs in. This takes the time of the new maps alone.
+        pixel_sizes: the side of a pixel of every map in one unit (metres, degrees), as metadata have it. Placements
+            whose scale contradicts them are refused.
+        scale_range: (least, most) of the factor between the scale of a placement, in every direction, and the one that
+            `pixel_sizes` say (1 without them); (0.8, 1.25) where only those are given, and without both any.
 
     Returns:
         `Alignment`; `.transforms[i]` takes a reference pixel (x, y, 1), centres at integers, to a pixel of map i. A
@@ -94,8 +100,8 @@ def align(
         that were tried together.
 
     Raises:
-        AlignmentOptionError: an option that is not valid (never for the content of a map), or model="piecewise" with
-            joint=True, `previous` or metric="occupancy".
+        AlignmentOptionError: an option that is not valid (never for the content of a map), model="piecewise" with
+            joint=True, `previous` or metric="occupancy", or pixel sizes that a model without a scale contradicts.
 
     >>> from mslsq.alignment import align, synthetic
     >>> pair = synthetic.make_pair("camera", "translation", seed=1, size=128)
@@ -122,6 +128,8 @@ def align(
         prefilter,
         max_steps,
         metric,
+        pixel_sizes,
+        scale_range,
     )
     if options.bends:
         check_bends(joint, options.metric, previous)

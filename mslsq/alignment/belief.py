@@ -56,6 +56,19 @@ class Pair:
     options: Options
     freedom: Float[Tensor, "2"]
 
+    def stretch(self, matrix: Float[Tensor, "3 3"]) -> tuple[float, float]:
+        """The least and the largest scale of a warp (normalised) at the middle of the reference: pixels of the map per
+        pixel of the reference."""
+        along = torch.linalg.svdvals(matrix[:2, :2] - matrix[:2, 2:] @ matrix[2:, :2] / matrix[2, 2]) / matrix[2, 2]
+        return float(along[1]), float(along[0])
+
+    def allows(self, matrix: Float[Tensor, "3 3"]) -> bool:
+        """Does the scale of a warp lie in `scale_range`?"""
+        if self.options.scale_range is None:
+            return True
+        (least, most), (low, high) = self.options.scale_range, self.stretch(matrix)
+        return least <= low and high <= most
+
     def standing(self, matrix: Float[Tensor, "3 3"], least: float) -> Standing:
         """How far a placement (normalised) stands out from every other shift: on the level that starts are searched on,
         and where its lead is not the `least`, on finer ones, which hold four times the detail and take four times as
@@ -131,6 +144,12 @@ def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage
     if estimate.overlap < pair.options.min_overlap:
         why = f"(The best found overlaps {estimate.overlap:.0%}, {pair.options.min_overlap:.0%} is asked.)"
         return refused(pair, estimate, stages, MapStatus.NO_OVERLAP, why)
+    if not pair.allows(estimate.matrix):
+        low, high = pair.stretch(estimate.matrix)
+        why = "(It is {:.3g} to {:.3g}; {:.3g} to {:.3g} is allowed.)".format(
+            low, high, *pair.options.scale_range or ()
+        )
+        return refused(pair, estimate, stages, MapStatus.WRONG_SCALE, why)
     weighed = _weighed(pair, estimate)
     found, standing = weighed.found, weighed.standing
     ahead = NAN if standing is None else standing.lead
