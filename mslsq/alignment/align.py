@@ -40,7 +40,7 @@ def align(
     metric: str | Metric = "squared",
     previous: Alignment | None = None,
     pixel_sizes: Sequence[float] | None = None,
-    scale_range: tuple[float, float] | None = None,
+    scale_range: Sequence[float] | None = None,
 ) -> Alignment:
     """Place overlapping rasters on a reference: warp, gain and bias jointly, coarse to fine, with masks.
 

@@ -94,7 +94,7 @@ def checked_options(
     max_steps: int,
     metric: str | Metric,
     pixel_sizes: Sequence[float] | None,
-    scale_range: tuple[float, float] | None,
+    scale_range: Sequence[float] | None,
 ) -> Options:
     """Every option checked, or an error that says what was given and what makes sense."""
 
@@ -138,7 +138,7 @@ def checked_scales(
     model: str,
     metric: Metric,
     sizes: Sequence[float] | None,
-    scale_range: tuple[float, float] | None,
+    scale_range: Sequence[float] | None,
 ) -> tuple[tuple[float, ...] | None, tuple[float, float] | None]:
     """The pixel sizes and the range, where they are given, and whether the model can have such scales."""
     if sizes is None and scale_range is None:
@@ -149,7 +149,8 @@ def checked_scales(
             f"align: pixel_sizes={list(sizes)!r} for {count} maps; give the side of a pixel of every map, above 0, in "
             "one unit."
         )
-    least, most = (float(bound) for bound in (SCALE_RANGE if scale_range is None else scale_range))
+    bounds = [float(bound) for bound in (SCALE_RANGE if scale_range is None else scale_range)]
+    least, most = bounds if len(bounds) == 2 else (math.nan, math.nan)
     if not 0 < least <= most < math.inf:
         raise AlignmentOptionError(f"align: scale_range={scale_range!r}; it is (least, most), both above 0.")
     if model in ("translation", "se2") or metric.name == "occupancy":
