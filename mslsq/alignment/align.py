@@ -69,8 +69,9 @@ def align(
         min_detail: the median correlation of the blocks with the strongest detail below which a placement is not
             believed, if there are many blocks; of a few, more is asked (`mslsq.alignment.evidence`). -1 asks nothing.
         min_lead: how far a placement must stand out from every other shift of the map (`mslsq.alignment.rivals`): 1 is
-            twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. From 3 on, `min_detail` is
-            lowered by 0.4: noise hides the detail of a true placement. Not asked where `init` says where to look
+            twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. Where less than half overlaps,
+            more is asked. Between 1.3 and 2.2 `min_detail` is lowered by up to 0.4 (of metrics that do not compare
+            values from 3 on): noise hides the detail of a true placement. Not asked where `init` says where to look
             ("identity" or a tensor). 0 asks nothing. Of "occupancy" the ratio of the scores: 1 is a tie.
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
         max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out, unless coarse
