@@ -36,6 +36,7 @@ __all__ = [
     "WeakTensorKeyDictionary",
     "arguments_of",
     "batch_dimension",
+    "below_autograd",
     "compiled_by_inductor",
     "derivatives_in_inference_mode",
     "disable_proxy_modes_tracing",
@@ -51,6 +52,7 @@ __all__ = [
     "is_batched",
     "is_batched_by_autograd",
     "is_differentiated",
+    "is_functionalizing",
     "is_lazy_zero",
     "is_operator",
     "is_tracing_or_dispatching",
@@ -72,6 +74,7 @@ __all__ = [
     "unwrapped",
     "version_of",
     "vjp",
+    "with_autograd",
     "without_dispatch_modes",
     "without_modes",
     "without_saved_tensor_hooks",
@@ -232,6 +235,12 @@ def transforms_are_active() -> bool:
     return bool(_functorch.get_interpreter_stack())
 
 
+def is_functionalizing() -> bool:
+    """Is the innermost `torch.func` transform `functionalize`? It cannot look through a `torch.autograd.Function`."""
+    stack = _functorch.get_interpreter_stack()
+    return bool(stack) and stack[-1].key() == _functorch.TransformType.Functionalize
+
+
 def is_wrapped(tensor: Tensor) -> bool:
     """Is this a tensor inside a `torch.func` transform?"""
     return _functorch.is_functorch_wrapped_tensor(tensor)
@@ -356,6 +365,24 @@ def derivatives_in_inference_mode() -> Iterator[None]:
         with torch.inference_mode(False), torch.no_grad():
             yield
     else:
+        yield
+
+
+def below_autograd() -> Any:
+    """A context in which operators are called without the derivatives that are registered for them."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
+@contextmanager
+def with_autograd() -> Iterator[None]:
+    """A context in which tensors that require grad are followed, also inside of an operator, which PyTorch calls with
+    its autograd switched off, and in inference mode."""
+    keys = torch._C.DispatchKey
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        for key in (keys.AutogradFunctionality, keys.ADInplaceOrView, keys.AutogradCPU, keys.AutogradCUDA):
+            stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(key, False))
+        stack.enter_context(torch.enable_grad())
         yield
 
 

@@ -83,6 +83,30 @@ def module_internals() -> None:
     assert kept - set(private.MODULE_INTERNALS) == {"own"}
 
 
+@of("below_autograd", "with_autograd")
+def autograd_inside_of_operators() -> None:
+    """PyTorch calls an operator with its autograd switched off; `with_autograd` switches it on there."""
+    x = torch.tensor(3.0, requires_grad=True)
+    with private.below_autograd():
+        assert not (x * x).requires_grad
+        with private.with_autograd():
+            leaf = torch.tensor(3.0, requires_grad=True)
+            assert float(torch.autograd.grad(leaf * leaf, leaf)[0]) == 6
+    with torch.inference_mode(), private.with_autograd():
+        leaf = torch.tensor(3.0, requires_grad=True)
+        assert float(torch.autograd.grad(leaf * leaf, leaf)[0]) == 6
+
+
+@of("is_functionalizing")
+def functionalizing() -> None:
+    def look(x: torch.Tensor) -> bool:
+        return private.is_functionalizing()
+
+    assert inside(lambda f: torch.func.functionalize(f)(torch.ones(3)), look) is True
+    assert under_vmap(look) is False
+    assert not private.is_functionalizing()
+
+
 @of("script_constants")
 def scripts() -> None:
     class Scaled(nn.Module):

@@ -7,6 +7,7 @@ default dtype).
 
 import math
 import operator
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -37,7 +38,7 @@ def as_real(x: Tensor) -> Tensor:
 
 
 # A view's own shape arithmetic holds for the example's strides only: in_dims=-1 puts the batch axis last in memory.
-REPLACED: dict[Any, Any] = {
+OWN: dict[Any, Any] = {
     aten.view_copy.default: aten.reshape.default,
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
@@ -50,8 +51,8 @@ REPLACED: dict[Any, Any] = {
     aten._conj.default: conj,
     aten._neg_view_copy.default: aten.neg.default,
     aten._neg_view.default: aten.neg.default,
-    **operators.REPLACEMENTS,
 }
+REPLACED = ChainMap(OWN, operators.REPLACEMENTS)  # which grows with foreign operators
 # Each further write lists all stretches again while the graph is built: quadratic, so the list starts again at a limit.
 MOST_STRETCHES = 512
 
