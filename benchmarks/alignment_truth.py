@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -20,7 +20,8 @@ import numpy as np
 import scipy.stats
 import torch
 from timing import print_table
-from truth_scenes import SCENES, WITHOUT_MATCH, Pair, Random, Raster
+from truth_kinds import FINISHED, SCENES, WITHOUT_MATCH
+from truth_scenes import Pair, Random, Raster
 
 from mslsq.alignment import MapStatus, align
 from mslsq.alignment.measures import corner_error
@@ -33,14 +34,17 @@ NOISES = (0.01, 0.05, 0.2)
 """Of the noise of pairs with a match, as a share of the standard deviation of the scene."""
 
 
-def with_match(scene: Callable[[int, Random], Raster], model: str, size: int, random: Random) -> tuple[Pair, Raster]:
-    """A pair cut from one scene, both with noise, and the truth between them."""
+def with_match(half: str, kind: str, model: str, size: int, random: Random, shift: float = 0.15) -> tuple[Pair, Raster]:
+    """A pair cut from one scene, both with noise or with areas that are exactly flat, and the truth between them."""
+    scene, finish = SCENES[half][kind], FINISHED.get(kind)
     base = scene(min(size + 80, 340), random)
     noise = float(random.choice(NOISES)) * base.std()
     corner = tuple(int(n) for n in random.integers(0, base.shape[0] - size + 1, 2))
-    transform = random_transform(model, size, random, shift=0.15 * size)
+    transform = random_transform(model, size, random, shift=shift * size)
     reference = base[corner[1] : corner[1] + size, corner[0] : corner[0] + size]
     moving = random.uniform(0.7, 1.3) * warp_from_base(base, (corner[0], corner[1]), transform, (size, size))
+    if finish is not None:
+        return (finish(reference), finish(moving)), transform
     reference, moving = (image + noise * random.standard_normal(image.shape) for image in (reference, moving))
     return (reference, moving), transform
 
@@ -54,7 +58,7 @@ def outcome(task: tuple[str, str, str, str, int, int, str]) -> dict[str, Any]:
     if sort == "false":
         pair = WITHOUT_MATCH[half][kind](size, random)
     else:
-        pair, truth = with_match(SCENES[half][kind], model, size, random)
+        pair, truth = with_match(half, kind, model, size, random)
     begin = time.process_time()
     result = align([torch.from_numpy(np.ascontiguousarray(image)) for image in pair], model=model, metric=metric)
     seconds = time.process_time() - begin

@@ -1,7 +1,4 @@
-"""Scenes and pairs of scenes for `alignment_truth.py`: what thresholds are chosen on, and what is only claimed on.
-
-A kind that has been looked at belongs to "choose" for ever: the claim of a later change needs kinds of its own.
-"""
+"""Scenes and pairs of scenes for `alignment_truth.py` that thresholds were chosen on (`truth_kinds.py` lists them)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -132,7 +129,7 @@ def one_camera(size: int, random: Random) -> Pair:
     return one * dark + rows, other * dark + rows
 
 
-# ---- kinds of the claim
+# ---- kinds of an earlier claim, which have been looked at
 
 
 def photograph(name: str) -> Raster:
@@ -156,6 +153,7 @@ PHOTOGRAPHS = {
     "clock": "clock_motion.png",
 }
 OTHERS = (*PHOTOGRAPHS, "portrait")
+LARGE = tuple(name for name in OTHERS if name not in ("cat", "clock", "coins"))
 
 
 def photographs(size: int, random: Random) -> Pair:
@@ -284,62 +282,3 @@ def plan(size: int, random: Random) -> Raster:
 
     divide(*(int(n) for n in (top, left, bottom, right)))
     return scipy.ndimage.gaussian_filter(free, 0.7)
-
-
-WITHOUT_MATCH: dict[str, dict[str, Callable[[int, Random], Pair]]] = {
-    "choose": {
-        "other rasters": other_rasters,
-        "stars": two_of(stars),
-        "ramps": two_of(lambda size, random: slope(size, random) + 0.01 * random.standard_normal((size, size))),
-        "coarse grains": two_of(lambda size, random: grains(size, 4.0, random)),
-        "one sky": one_sky,
-        "inverted rasters": inverted_rasters,
-        "no overlap": no_overlap,
-        "noise": two_of(lambda size, random: random.standard_normal((size, size))),
-        "fine grains": two_of(lambda size, random: grains(size, 1.5, random)),
-        "clouds": two_of(lambda size, random: grains(size, 3.0, random) + 3 * grains(size, 12.0, random)),
-        "facades": two_of(tiles),
-        "cells": two_of(cells),
-        "night": two_of(night),
-        "one camera": one_camera,
-    },
-    "claim": {
-        "photographs": photographs,
-        "negatives": negatives,
-        "parts apart": apart,
-        "terraces": two_of(terraces),
-        "speckle": two_of(speckle),
-        "terrain": two_of(fractal),
-        "print": two_of(print_),
-        "windows at night": towers,
-        "galaxies": two_of(galaxies),
-        "filaments": two_of(filaments),
-        "floor plans": two_of(plan),
-    },
-}
-
-SCENES: dict[str, dict[str, Callable[[int, Random], Raster]]] = {
-    "choose": {
-        "rasters": lambda size, random: crop(raster_of(str(random.choice(NAMES))), size, random),
-        "stars": stars,
-        "coarse grains": lambda size, random: grains(size, 4.0, random),
-        "cells": cells,
-        "night": night,
-        "fine grains": lambda size, random: grains(size, 1.5, random),
-        "clouds": lambda size, random: grains(size, 3.0, random) + 3 * grains(size, 12.0, random),
-        "facades": tiles,
-        "bricks": lambda size, random: crop(raster_of("brick"), size, random),
-    },
-    "claim": {
-        "photographs": lambda size, random: crop(photograph(str(random.choice(LARGE))), size, random),
-        "terrain": fractal,
-        "print": print_,
-        "windows at night": tower,
-        "galaxies": galaxies,
-        "filaments": filaments,
-        "floor plans": plan,
-    },
-}
-"""Scenes of pairs with a match; the rasters are of 300 pixels and more."""
-
-LARGE = tuple(name for name in OTHERS if name not in ("cat", "clock", "coins"))

@@ -81,6 +81,23 @@ def reference_of(config: dict[str, Any], scene: Scene) -> int:
     )
 
 
+def pixel_sizes_of(config: dict[str, Any], scene: Scene) -> list[float] | None:
+    """As they are given, or as the files have them. Of a file that cannot be read it does not matter."""
+    given = config["pixel_sizes"]
+    if given != "files":
+        return None if given is None else [float(size) for size in given]
+    kinds = [None if raster is None else raster.kind for raster in scene.rasters]
+    for name, kind in zip(scene.names, kinds, strict=True):
+        if kind is not None and kind.pixel_size is None:
+            raise CommandError(
+                f"pixel_sizes=files: {name} has none (it is no GeoTIFF with a pixel scale); give numbers."
+            )
+    projections = {str(kind.map_projection) for kind in kinds if kind is not None}
+    if len(projections) > 1:
+        raise CommandError("pixel_sizes=files: the maps are of several projections, so that their units may differ.")
+    return [1.0 if kind is None or kind.pixel_size is None else kind.pixel_size for kind in kinds]
+
+
 def solve(scene: Scene, config: dict[str, Any]) -> Alignment:
     """Align one scene, a line per level and map. Unreadable maps go in as empty ones and come out with their reason."""
 
@@ -106,7 +123,8 @@ def solve(scene: Scene, config: dict[str, Any]) -> Alignment:
         for raster in scene.rasters
     ]
     masks = [None if raster is None else raster.mask for raster in scene.rasters]
-    options = {name: config[name] for name in OPTIONS}
+    options: dict[str, Any] = {name: config[name] for name in OPTIONS}
+    options["pixel_sizes"] = pixel_sizes_of(config, scene)
     result = align(maps, masks=masks, reference=reference_of(config, scene), progress=progress, **options)
     for i, problem in scene.problems.items():
         result.reasons[i] = f"Left out: {problem}"

@@ -27,6 +27,8 @@ class AlignmentOptions:
     prefilter: float = MISSING
     max_steps: int = MISSING
     joint: bool | str = MISSING
+    pixel_sizes: Any = MISSING  # a number per map, "files", or nothing
+    scale_range: list[float] | None = MISSING
 
 
 @dataclass

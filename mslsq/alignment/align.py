@@ -39,6 +39,8 @@ def align(
     joint: bool | str = "auto",
     metric: str | Metric = "squared",
     previous: Alignment | None = None,
+    pixel_sizes: Sequence[float] | None = None,
+    scale_range: Sequence[float] | None = None,
 ) -> Alignment:
     """Place overlapping rasters on a reference: warp, gain and bias jointly, coarse to fine, with masks.
 
@@ -68,8 +70,9 @@ def align(
         min_detail: the median correlation of the blocks with the strongest detail below which a placement is not
             believed, if there are many blocks; of a few, more is asked (`mslsq.alignment.evidence`). -1 asks nothing.
         min_lead: how far a placement must stand out from every other shift of the map (`mslsq.alignment.rivals`): 1 is
-            twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. From 3 on, `min_detail` is
-            lowered by 0.4: noise hides the detail of a true placement. Not asked where `init` says where to look
+            twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. Where less than half overlaps,
+            more is asked. Between 1.3 and 2.2 `min_detail` is lowered by up to 0.4 (of metrics that do not compare
+            values from 3 on): noise hides the detail of a true placement. Not asked where `init` says where to look
             ("identity" or a tensor). 0 asks nothing. Of "occupancy" the ratio of the scores: 1 is a tie.
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
         max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out, unless coarse
@@ -88,6 +91,10 @@ def align(
         previous: the result for the first of these maps, with the same model and reference. Maps that it placed stay
             where they are, to the bit; the others, new ones and those that were left out, are placed on them, with
             standard errors that take theirs in. This takes the time of the new maps alone.
+        pixel_sizes: the side of a pixel of every map in one unit (metres, degrees), as metadata have it. Placements
+            whose scale contradicts them are refused.
+        scale_range: (least, most) of the factor between the scale of a placement, in every direction, and the one that
+            `pixel_sizes` say (1 without them); (0.8, 1.25) where only those are given, and without both any.
 
     Returns:
         `Alignment`; `.transforms[i]` takes a reference pixel (x, y, 1), centres at integers, to a pixel of map i. A
@@ -95,8 +102,8 @@ def align(
         that were tried together.
 
     Raises:
-        AlignmentOptionError: an option that is not valid (never for the content of a map), or model="piecewise" with
-            joint=True, `previous` or metric="occupancy".
+        AlignmentOptionError: an option that is not valid (never for the content of a map), model="piecewise" with
+            joint=True, `previous` or metric="occupancy", or pixel sizes that a model without a scale contradicts.
 
     >>> from mslsq.alignment import align, synthetic
     >>> pair = synthetic.make_pair("camera", "translation", seed=1, size=128)
@@ -123,6 +130,8 @@ def align(
         prefilter,
         max_steps,
         metric,
+        pixel_sizes,
+        scale_range,
     )
     if options.bends:
         check_bends(joint, options.metric, previous)

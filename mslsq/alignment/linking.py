@@ -101,7 +101,8 @@ class Linker:
         count, frame = self.count(fixed, moving), self.frame(fixed)
         of_fixed, of_moving = self.units(fixed, moving)
         pyramids = self.pyramid(fixed, count, of_fixed), self.pyramid(moving, count, of_moving)
-        options = replace(self.comparison, init="given") if trusted else self.comparison
+        options = self.comparison.between(fixed, moving)
+        options = replace(options, init="given") if trusted else options
         placed = place(*pyramids, frame, options, moving, initial, self.progress)
         self.stages.extend(placed.stages)
         if self.options.metric.values:

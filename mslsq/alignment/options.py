@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +20,11 @@ PIECEWISE, BASE = "piecewise", "sim2"
 
 AUTO = "auto"
 """Of metrics: `mslsq.alignment.choosing`."""
+
+
+SCALE_RANGE = 0.8, 1.25
+"""What is allowed where pixel sizes are given and no range: they are known to a few percent, and a placement by chance
+has any scale."""
 
 
 class AlignmentOptionError(ValueError):
@@ -43,6 +48,18 @@ class Options:
     metric: Metric = METRICS["squared"]
     bends: bool = False
     """Are maps bent after they are placed by `model`?"""
+    pixel_sizes: tuple[float, ...] | None = None
+    """Of every map, in one unit."""
+    scale_range: tuple[float, float] | None = None
+    """The least and the largest factor between the scale that is found and that of the pixel sizes."""
+
+    def between(self, fixed: int, moving: int) -> "Options":
+        """The options of one pair: `scale_range` is that of the warp itself, pixels of the map per pixel of the map it
+        is placed on."""
+        if self.scale_range is None or self.pixel_sizes is None:
+            return self
+        expected = self.pixel_sizes[fixed] / self.pixel_sizes[moving]
+        return replace(self, scale_range=(self.scale_range[0] * expected, self.scale_range[1] * expected))
 
     @property
     def freedom(self) -> tuple[bool, bool]:
@@ -76,6 +93,8 @@ def checked_options(
     prefilter: float,
     max_steps: int,
     metric: str | Metric,
+    pixel_sizes: Sequence[float] | None,
+    scale_range: Sequence[float] | None,
 ) -> Options:
     """Every option checked, or an error that says what was given and what makes sense."""
 
@@ -108,7 +127,41 @@ def checked_options(
     integer("align: max_steps", max_steps, 1, 1000, error=AlignmentOptionError)
     figures = min_overlap, min_ncc, min_detail, min_lead, prefilter, max_steps
     base = BASE if model == PIECEWISE else model
-    return Options(base, value, loss, init, *figures, checked_metric(metric, value), model == PIECEWISE)
+    metric = checked_metric(metric, value)
+    scales = checked_scales(len(maps), reference, base, metric, pixel_sizes, scale_range)
+    return Options(base, value, loss, init, *figures, metric, model == PIECEWISE, *scales)
+
+
+def checked_scales(
+    count: int,
+    reference: int,
+    model: str,
+    metric: Metric,
+    sizes: Sequence[float] | None,
+    scale_range: Sequence[float] | None,
+) -> tuple[tuple[float, ...] | None, tuple[float, float] | None]:
+    """The pixel sizes and the range, where they are given, and whether the model can have such scales."""
+    if sizes is None and scale_range is None:
+        return None, None
+    sizes = tuple(float(size) for size in ([1.0] * count if sizes is None else sizes))
+    if len(sizes) != count or not all(0 < size < math.inf for size in sizes):
+        raise AlignmentOptionError(
+            f"align: pixel_sizes={list(sizes)!r} for {count} maps; give the side of a pixel of every map, above 0, in "
+            "one unit."
+        )
+    bounds = [float(bound) for bound in (SCALE_RANGE if scale_range is None else scale_range)]
+    least, most = bounds if len(bounds) == 2 else (math.nan, math.nan)
+    if not 0 < least <= most < math.inf:
+        raise AlignmentOptionError(f"align: scale_range={scale_range!r}; it is (least, most), both above 0.")
+    if model in ("translation", "se2") or metric.name == "occupancy":
+        name = f"model={model!r}" if model in ("translation", "se2") else "metric='occupancy'"
+        for index, size in enumerate(sizes):
+            if not least <= size / sizes[reference] <= most:
+                raise AlignmentOptionError(
+                    f"align: {name} has no scale, and pixel_sizes say one of {sizes[reference] / size:g} for map "
+                    f"{index}; resample that map, or use model='sim2'."
+                )
+    return sizes, (least, most)
 
 
 def checked_metric(metric: str | Metric, value: str) -> Metric:

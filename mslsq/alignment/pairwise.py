@@ -142,10 +142,16 @@ class _Search(Pair):
             for model in self.growth if position == coarsest and grow else [self.options.model]:
                 hypotheses, loss, leader = self.settled(hypotheses, position, model)
                 self.tell([self.stage(level, model, loss, max(hypotheses, key=lambda h: h.score), leader)])
-            ranked = sorted(hypotheses, key=lambda h: (h.overlap < self.least(position), -h.score))
+            ranked = sorted(
+                hypotheses, key=lambda h: (not self.allows(h.matrix), h.overlap < self.least(position), -h.score)
+            )
             keep = (3 if position == coarsest else 2) if position > 1 else 1
             worth = BEATEN * ranked[0].score
-            hypotheses = [h for h in apart(ranked, self.frame)[:keep] if h.score >= worth or h is ranked[0]]
+            hypotheses = [
+                h
+                for h in apart(ranked, self.frame)[:keep]
+                if (h.score >= worth and self.allows(h.matrix)) or h is ranked[0]
+            ]
         assert leader is not None  # there is one level at least
         return self.polished(hypotheses[0], leader)
 

@@ -32,6 +32,7 @@ class MapStatus(IntEnum):
     NO_REFERENCE = 9
     AMBIGUOUS = 10
     INCONSISTENT = 11
+    WRONG_SCALE = 12
 
     @property
     def ok(self) -> bool:
@@ -64,6 +65,7 @@ _SENTENCES = {
         "Left out: the refinement did not converge. Try more steps, a simpler model or another start."
     ),
     MapStatus.INCONSISTENT: "Left out: the other maps contradict its place, or nothing but one doubtful link holds it.",
+    MapStatus.WRONG_SCALE: "Left out: the best placement found has a scale that pixel_sizes or scale_range rule out.",
     MapStatus.NO_REFERENCE: "Left out: the reference itself cannot be used, so there is nothing to align to.",
     MapStatus.AMBIGUOUS: (
         "Left out: another placement fits about as well. Say which is meant by a start of your own (init), or try a "

@@ -9,9 +9,11 @@ import torch
 
 from mslsq.alignment import MapStatus, align, belief, synthetic
 from mslsq.alignment.estimate import PairLevel
-from mslsq.alignment.evidence import SCATTER, Evidence, clear, evidence
+from mslsq.alignment.evidence import SCATTER, Evidence, clear, compared, evidence
+from mslsq.alignment.metrics import METRICS
 from mslsq.alignment.models import Frame
 from mslsq.alignment.mosaics import cut, ring
+from mslsq.alignment.options import Options
 from mslsq.alignment.prepared import prepare
 from mslsq.alignment.pyramid import build
 
@@ -101,6 +103,67 @@ def test_what_one_map_alone_shows_counts_against_the_placement():
     assert evidence(level, frame.from_pixels(EYE)).agreement > 0.99
 
 
+def frames(seed: int, count: int) -> np.ndarray:
+    """A drawing: the outlines of some boxes, on paper that is flat to the bit."""
+    random, page = np.random.default_rng(seed), np.ones((SIZE, SIZE))
+    for _ in range(count):
+        top, left = random.integers(4, SIZE - 40, 2)
+        height, width = random.integers(16, 36, 2)
+        page[top : top + height, left : left + width] = 0.0
+        page[top + 2 : top + height - 2, left + 2 : left + width - 2] = 1.0
+    return page
+
+
+def test_blocks_that_are_flat_in_both_maps_say_nothing():
+    """Most of two drawings is: what rounding leaves there correlates by 1.00, and was the median."""
+    level, frame = level_of(frames(1, 1), frames(2, 1))
+    found = evidence(level, frame.from_pixels(EYE))
+    assert found.agreement < 0.3 and found.blocks < 22
+    level, frame = level_of(frames(1, 1), frames(1, 1))
+    found = evidence(level, frame.from_pixels(EYE))
+    assert found.agreement > 0.99 and found.blocks < 22
+
+
+def test_a_block_that_is_flat_in_one_map_alone_speaks_against_the_placement():
+    one, other = frames(1, 8), frames(1, 8)
+    other[:, SIZE // 2 :] = 1.0
+    other[: SIZE // 2] = 1.0
+    level, frame = level_of(one, other)
+    seen = compared(level, frame.from_pixels(EYE))
+    flat = seen.at[:, 0] < 0.5 * SIZE / 16 - 1
+    assert int(flat.count_nonzero()) > 5 and bool((seen.correlation[flat] == 0).all())
+    assert not evidence(level, frame.from_pixels(EYE)).suffices(0.2)
+
+
+def test_two_flat_maps_hold_no_evidence():
+    page = np.ones((SIZE, SIZE))
+    page[-1, -1] = 0.0
+    level, frame = level_of(page, page)
+    found = evidence(level, frame.from_pixels(EYE))
+    assert math.isnan(found.agreement) and found.blocks == 0 and not found.suffices(-0.9)
+
+
+def test_two_drawings_are_not_placed_on_each_other_and_two_parts_of_one_are():
+    assert not placed(frames(3, 9), frames(4, 9), model="se2").ok
+    page = np.pad(frames(5, 9), 8, constant_values=1.0)
+    result = align([page[:SIZE, :SIZE].copy(), page[9 : SIZE + 9, 4 : SIZE + 4].copy()], model="se2")
+    assert result.status[1] == MapStatus.ALIGNED
+    torch.testing.assert_close(result.transforms[1][:2, 2], torch.tensor([-4.0, -9.0]).double(), atol=0.05, rtol=0)
+
+
+def test_of_a_small_overlap_more_lead_is_asked():
+    asked = [belief.asked_lead(Options(min_lead=1.3), overlap) for overlap in (1.0, 0.5, 0.125)]
+    assert asked == [1.3, 1.3, pytest.approx(2.6)]
+
+
+def test_the_more_a_placement_stands_out_the_less_detail_is_asked():
+    asked = [belief.relieved(Options(min_detail=0.6), lead)[1] for lead in (1.3, 1.75, 2.2, 5.0)]
+    assert asked == pytest.approx([0.6, 0.4, 0.2, 0.2])
+    learned = Options(metric=METRICS["learned"])
+    asked = [belief.relieved(learned, lead) for lead in (1.3, 2.9, 3.0)]
+    assert asked[0] == asked[1] == (0.5, 0.6) and asked[2] == pytest.approx((0.1, 0.0))
+
+
 def test_masked_samples_and_channels():
     pair = synthetic.make_pair("astronaut", "translation", seed=2, size=SIZE)
     one = torch.stack((pair.reference, torch.zeros_like(pair.reference))).numpy()
@@ -133,7 +196,7 @@ def test_at_minus_one_a_pair_is_placed_whatever_its_detail(size):
 
 def test_other_placements_are_not_searched_for_one_without_detail(monkeypatch):
     asked = []
-    monkeypatch.setattr(belief.Pair, "standing", lambda pair, matrix: asked.append(matrix))
+    monkeypatch.setattr(belief.Pair, "standing", lambda pair, matrix, least: asked.append(matrix))
     result = align([slope(1), slope(2)], model="translation")
     assert result.status[1] != MapStatus.ALIGNED and not asked
 

@@ -210,3 +210,26 @@ def test_maps_of_one_stem_have_masks_of_their_own(tmp_path, crops):
     done = run("maps=[a.png,a.tif]", "reference=a", f"hydra.run.dir={out}", cwd=tmp_path)
     assert done.returncode == 2
     assert "several maps" in done.stderr
+
+
+def georeferenced(path: Path, raster: np.ndarray, side: float, projection: int) -> Path:
+    keys = (1, 1, 0, 1, 3072, 0, 1, projection)
+    tags = [(33550, 12, 3, (side, side, 0.0), True), (34735, 3, len(keys), keys, True)]
+    tifffile.imwrite(path, raster.astype(np.float32), extratags=tags)
+    return path
+
+
+def test_scales_that_the_georeference_of_files_contradicts_are_refused(tmp_path, crops):
+    raster = tifffile.imread(crops / "c.tif")[64:]
+    one = georeferenced(tmp_path / "one.tif", raster, 2.0, 32632)
+    for side, says in ((2.0, "Aligned."), (3.0, "scale_range rule out")):
+        other = georeferenced(tmp_path / f"other{side:g}.tif", raster, side, 32632)
+        out = tmp_path / f"out{side:g}"
+        done = run(f"maps=[{one},{other}]", "pixel_sizes=files", f"hydra.run.dir={out}", "quiet=true")
+        assert done.returncode in (0, 1), done.stdout + done.stderr
+        assert says in (out / "transforms.json").read_text()
+    other = georeferenced(tmp_path / "other.tif", raster, 2.0, 32633)
+    done = run(f"maps=[{one},{other}]", "pixel_sizes=files", f"hydra.run.dir={tmp_path / 'out'}")
+    assert done.returncode == 2 and "several projections" in done.stdout + done.stderr
+    done = run(f"maps=[{one},{crops / 'b.png'}]", "pixel_sizes=files", f"hydra.run.dir={tmp_path / 'out'}")
+    assert done.returncode == 2 and "give numbers" in done.stdout + done.stderr

@@ -101,6 +101,8 @@ class _Filling:
             estimate = Estimate(pixels.new_tensor(state.warps[index]), pixels.new_zeros(2), "joint")
             block = pixels.new_tensor(spread[index])
             sigma = corner_sigma(estimate, block, frame, options.model)
+            if placed.drift > sigma:  # what the link's reason says
+                block, sigma = block * (placed.drift / sigma) ** 2, placed.drift
             gain, bias = (pixels.new_tensor(value) for value in self.in_pixels(index, *state.values[index]))
             self.draft.place(index, pixels[index], gain, bias, block, sigma)
             self.draft.believe(index, link.fixed if index == link.moving else link.moving, placed, remark)

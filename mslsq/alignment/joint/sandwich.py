@@ -84,8 +84,28 @@ def covariance(
 def _sandwich(found: Curvature, scores: Float[np.ndarray, "cells n"]) -> Float[np.ndarray, "n n"]:
     """H⁻¹ Σ s sᵀ H⁻¹, with the usual factor for the unknowns that the residuals were fitted by."""
     cells, unknowns = scores.shape
-    through = scores @ found.inverse
-    return LOST * cells / max(cells - unknowns, 1) * through.T @ through
+    turned = found.root / found.share
+    meat = shrunk(scores @ found.root)
+    return LOST * cells / max(cells - unknowns, 1) * turned @ meat @ turned.T
+
+
+def shrunk(scores: Float[np.ndarray, "cells n"]) -> Float[np.ndarray, "n n"]:
+    """Σ s sᵀ, drawn towards a multiple of the unit matrix as far as the scatter of its terms says (Ledoit and Wolf,
+    2004).
+
+    Few cells hold most of the detail of a scene, so that the sum is known badly, and its inverse is too large in the
+    mean: of a covariance with ν degrees of freedom by ν / (ν - n - 1) (Hotelling, 1931). In the metric of JᵀJ the
+    scores of white noise have a multiple of the unit matrix.
+    """
+    cells, unknowns = scores.shape
+    mean = scores.T @ scores / cells
+    level = float(np.trace(mean)) / unknowns
+    towards = level * np.eye(unknowns)
+    apart = float(np.square(mean - towards).sum())
+    lengths = np.square(scores).sum(1)
+    scatter = (float(np.square(lengths).sum()) / cells - float(np.square(mean).sum())) / cells
+    share = 1.0 if apart <= 0 else min(max(scatter / apart, 0.0), 1.0)
+    return cells * ((1 - share) * mean + share * towards)
 
 
 def _sums(dense: Dense, state: State, overlap: Overlap) -> _Sums:
