@@ -23,7 +23,7 @@ from timing import for_each_thread_setting, interleaved, print_machine, print_ta
 import mslsq
 from mslsq.datasets import read_bal, read_g2o
 from mslsq.front.problem_statement import stated
-from mslsq.linearize.plan import PlanCache
+from mslsq.linearize.plan_cache import PlanCache
 from mslsq.problem.leaf import leaf_space
 from mslsq.problem.system import Slot, System, Term, Unknown
 from mslsq.solvers.planning import Task, planned

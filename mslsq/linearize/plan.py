@@ -71,6 +71,8 @@ class Plan:
     """Where the blocks of every term stand, if normal equations are never formed."""
     changes_unseen: bool = False
     """Does a residual read what no key can hold? Then its ways are chosen again in every solve."""
+    has_users_manifold: bool = False
+    """Is a variable on a manifold whose code may change under its name?"""
     hessians_checked: bool = False
     """Have second derivatives been compared with plain reverse mode?"""
     calls: int = 0
@@ -117,7 +119,7 @@ class Plan:
     def may_be_shared(self) -> bool:
         """May it serve other problems that are alike, longer than the one it was made for lives? It is small then, and
         all that it depends on is in its key."""
-        is_known = not self.changes_unseen and not self.execution.why_eager
+        is_known = not self.changes_unseen and not self.execution.why_eager and not self.has_users_manifold
         return self.records_steps and self.compressed is None and is_known
 
     @property

@@ -201,7 +201,7 @@ def moves_of(space: Space, dtype: torch.dtype) -> Moves:
 
 def is_of_library(space: Space) -> bool:
     """Is it a manifold of the library's own, whose code does not change?"""
-    return isinstance(space, ManifoldSpace) and space.manifold.__module__.startswith("mslsq.manifolds.")
+    return isinstance(space, ManifoldSpace) and space.is_of_library
 
 
 def _recorded_moves(space: Space, dtype: torch.dtype) -> Moves:

@@ -49,6 +49,11 @@ class Space:
         return self.is_euclidean
 
     @property
+    def is_of_library(self) -> bool:
+        """Is its code the library's own? That of a user's manifold may change under its name."""
+        return False
+
+    @property
     def tangent_parts(self) -> dict[str, slice]:
         """The parts of the tangent that have a name."""
         return {}
@@ -116,6 +121,10 @@ class EuclideanSpace(Space):
         return True
 
     @property
+    def is_of_library(self) -> bool:
+        return True
+
+    @property
     def has_closed_form(self) -> bool:
         return True
 
@@ -148,6 +157,10 @@ class ManifoldSpace(Space):
     """The elements of a Manifold subclass."""
 
     manifold: type[Manifold]
+
+    @property
+    def is_of_library(self) -> bool:
+        return self.manifold.__module__.startswith(f"{__package__}.")
 
     @property
     def has_closed_form(self) -> bool:
@@ -212,6 +225,10 @@ class ProductSpace(Space):
     @property
     def is_euclidean(self) -> bool:
         return all(space.is_euclidean for _, space in self.parts)
+
+    @property
+    def is_of_library(self) -> bool:
+        return all(space.is_of_library for _, space in self.parts)
 
     @property
     def retracts_by_exponential(self) -> bool:

@@ -116,6 +116,7 @@ def planned(
         if plan is None:
             plan = _made(task, blocks, values[0].device)
             _choose_ways(plan, blocks, values, inputs)
+        plan.has_users_manifold = not all(unknown.space.is_of_library for unknown in task.system.unknowns)
         plan.execution.needs_witness = not all(term.is_of_library for term in task.system.terms)
         plan.notes.say(note)
         for why in [term.eager for term in task.system.terms] + [STALE] * task.cache.goes_stale(key):

@@ -123,6 +123,8 @@ STRUCTURE = {
     "fewer blocks": lambda kind: graph(kind, first=FIRST[:-1], second=SECOND[:-1], weight=None),
     "another pose held": lambda kind: graph(kind, fixed=(4,)),
     "more poses held": lambda kind: graph(kind, fixed=(0, 5)),
+    "a rotation held": lambda kind: graph(kind, held=lambda pose: [pose.fixed([3], components="rotation")]),
+    "another rotation held": lambda kind: graph(kind, held=lambda pose: [pose.fixed([4], components="rotation")]),
     "another loss": lambda kind: graph(kind, loss=mslsq.Cauchy(0.1)),
     "no loss": lambda kind: graph(kind, loss=None),
     "loss per block": lambda kind: graph(kind, loss=mslsq.Huber(torch.linspace(0.01, 0.1, COUNT, dtype=F64))),
@@ -152,8 +154,16 @@ def solved(problem, values=None, solver=SOLVER):
     return mslsq.solve(problem, start() if values is None else values, solver=solver)
 
 
-@pytest.mark.parametrize("kind", [mslsq.Between, Own], ids=["library", "own"])
-@pytest.mark.parametrize("case", [*NUMBERS, *STRUCTURE])
+OFTEN = {*NUMBERS, "index permuted", "a rotation held", "another loss", "a subclass", "another class of the name"}
+"""Of a user's own costs, which are recorded for seconds, the cases that every run of the suite tries."""
+CASES = [
+    pytest.param(kind, case, id=f"{case}-{name}", marks=pytest.mark.slow if is_slow else ())
+    for case in (*NUMBERS, *STRUCTURE)
+    for kind, name, is_slow in ((mslsq.Between, "library", False), (Own, "own", case not in OFTEN))
+]
+
+
+@pytest.mark.parametrize(("kind", "case"), CASES)
 def test_problems_that_are_made_again_are_answered_as_they_are(answers, kind, case):  # noqa: F811
     make = {**NUMBERS, **STRUCTURE}[case]
     expected = right(make(kind))

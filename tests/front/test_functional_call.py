@@ -62,7 +62,7 @@ def test_derivatives_and_batches():
 
 
 def test_what_is_not_replaced_gets_its_gradient():
-    """The last layer is fitted; the layer before it belongs to somebody who trains it."""
+    """The last layer is fitted; the layer before it is trained elsewhere."""
 
     def fitted():
         last = {name: tensor for name, tensor in start().items() if name.startswith("2")}

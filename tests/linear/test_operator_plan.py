@@ -18,6 +18,7 @@ from mslsq.linear.iterative.block_rows import TermBlocks, block_rows
 from mslsq.linear.iterative.implicit_schur import ImplicitSchurPlan
 from mslsq.linear.iterative.linear_operators import FormedPlan
 from mslsq.linear.operator_plan import OperatorPlan
+from mslsq.linearize.free_parts import lanes_of
 from mslsq.linearize.normal_products import normal_plan
 
 META = torch.device("meta")
@@ -30,6 +31,9 @@ def structure_on(device: torch.device) -> BlockStructure:
 
 
 def plans_on(device: torch.device) -> dict[str, OperatorPlan]:
+    def free(tangent: int) -> np.ndarray:
+        return np.ones(tangent, dtype=bool)
+
     structure, lanes = structure_on(device), np.array([0, 1, 1])
     seen = np.array([2, 3, 4])
     term = TermBlocks(2, np.arange(15).reshape(5, 3), ((0, 3, lanes), (3, 2, seen)), False)
@@ -42,7 +46,7 @@ def plans_on(device: torch.device) -> dict[str, OperatorPlan]:
         "jacobian": rows.jacobian,
         "hessian": rows.hessian,
         "schur": Schur().bound(structure, KINDS).elimination.tables,
-        "normal": normal_plan([3, 2], [lanes, seen], structure),
+        "normal": normal_plan([lanes_of(lanes, free(3)), lanes_of(seen, free(2))], structure),
     }
 
 

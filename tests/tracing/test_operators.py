@@ -309,7 +309,8 @@ def test_no_operator_that_must_be_rewritten_is_left_in_a_captured_graph():
         operator = OPERATORS[name]
         g = captured(vector(operator)).graph
         assert not {node.target for node in g.graph.nodes} & REWRITTEN, name
-    assert set(REPLACEMENTS) - REWRITTEN == set(overloads(RARELY_WRONG))
+    of_pytorch = {operator for operator in REPLACEMENTS if operator.namespace == "aten"}  # others: foreign operators
+    assert of_pytorch - REWRITTEN == set(overloads(RARELY_WRONG))
 
 
 SCALED = {
