@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mslsq.diagnostics.ridders import central_differences
 from mslsq.interop.operators.errors import OperatorError
-from mslsq.interop.operators.lanes import lanes_of
+from mslsq.interop.operators.lanes import kind_of, lanes_of
 from mslsq.interop.operators.running import Running
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-2}
@@ -131,7 +131,7 @@ class DerivativeChecks:
                 return
         if differing:
             contract = self._running.contract
-            self._done.discard((what, _key(inputs)))
+            self._done.discard((what, kind_of(inputs)))
             analytic, measured = differing[0]
             raise OperatorError(
                 f"{contract.name}: {what} is wrong for {contract.inputs[k]!r}: along a random direction it gives "
@@ -140,7 +140,7 @@ class DerivativeChecks:
             )
 
     def _is_new(self, what: str, inputs: Sequence[Tensor]) -> bool:
-        key = what, _key(inputs)
+        key = what, kind_of(inputs)
         if not self._running.contract.check or key in self._done:
             return False
         self._done.add(key)
@@ -199,7 +199,3 @@ def _taken(tensors: Sequence[Tensor], lanes: list[int]) -> list[Tensor]:
 
 def _tolerance(x: Tensor) -> float:
     return TOLERANCE.get(x.dtype, 0.1)
-
-
-def _key(inputs: Sequence[Tensor]) -> Any:
-    return tuple((tuple(x.shape[1:]), x.dtype, x.device) for x in inputs)

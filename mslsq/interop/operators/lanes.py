@@ -3,7 +3,7 @@
 Every tensor has a leading axis of as many entries as there are lanes, or of one, for what is the same in all lanes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,11 @@ from mslsq.private import with_autograd
 def lanes_of(tensors: Sequence[Tensor]) -> int:
     """The number of lanes."""
     return max(len(tensor) for tensor in tensors)
+
+
+def kind_of(tensors: Sequence[Tensor]) -> Hashable:
+    """The shapes of one lane, dtypes and devices."""
+    return tuple((tuple(x.shape[1:]), x.dtype, x.device) for x in tensors)
 
 
 def folded(tensors: Sequence[Tensor], mapped: Sequence[int | None], count: int) -> list[Tensor]:

@@ -38,6 +38,11 @@ class Operator:
         values = tuple(one[0] for one in results)
         return values[0] if self._registered.running.returns_one else values
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the tensors that it takes."""
+        return self._contract.inputs
+
     def __repr__(self) -> str:
         return f"<operator {self._contract.name}({', '.join(self._contract.inputs)})>"
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mslsq.interop.operators.contract import Contract
 from mslsq.interop.operators.derivative_checks import DerivativeChecks
-from mslsq.interop.operators.lanes import lanes_of
+from mslsq.interop.operators.lanes import kind_of, lanes_of
 from mslsq.interop.operators.running import Running
 from mslsq.private import below_autograd, without_modes
 
@@ -63,7 +63,7 @@ class Registered:
 
     def _forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         results = self.running.forward(inputs)
-        self._shapes[_key(inputs)] = [(tuple(one.shape[1:]), one.dtype) for one in results]
+        self._shapes[kind_of(inputs)] = [(tuple(one.shape[1:]), one.dtype) for one in results]
         self.checks.lanes(inputs, results)
         return results
 
@@ -101,16 +101,12 @@ class Registered:
 
     def _shapes_for(self, inputs: Sequence[Tensor]) -> Shapes:
         """The shape of a result does not depend on values: where it was not seen yet, one lane of ones shows it."""
-        key = _key(inputs)
+        key = kind_of(inputs)
         if key not in self._shapes:
             with without_modes():
                 ones = [torch.ones((1, *x.shape[1:]), dtype=x.dtype, device=x.device) for x in inputs]
                 self._shapes[key] = [(tuple(one.shape[1:]), one.dtype) for one in self.running.forward(ones)]
         return self._shapes[key]
-
-
-def _key(inputs: Sequence[Tensor]) -> Any:
-    return tuple((tuple(x.shape[1:]), x.dtype, x.device) for x in inputs)
 
 
 def _free(name: str) -> str:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from torch import Tensor
 
 from mslsq.interop.warp.kernel_operator import operator
-from mslsq.interop.warp.signature import read
 from mslsq.problem import CostFunction
 from mslsq.problem import cost as cost_of_function
 
@@ -56,7 +55,7 @@ def cost(
         second=second,
         check=check,
     )
-    names = read(kernel, outputs, constants or {}).inputs
+    names = launched.inputs
 
     def residual(*given: Any, **data: Any) -> Any:
         by_name = dict(zip(names, given, strict=False)) | data
