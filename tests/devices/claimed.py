@@ -9,6 +9,7 @@ The slot belongs to the process once it is taken, and the threads of the backwar
 them, so the device has a process of its own (`tests.devices.elsewhere`).
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,10 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 
 from mslsq.tracing.recording import NotRecordableError, Recorded
 
-NAME = "claimed"
+REAL = os.environ.get("MSLSQ_TEST_DEVICE")
+"""A device that is there ("cuda"): the same tests on it. What is sent to the host is then not counted."""
+
+NAME = "claimed" if REAL is None else REAL
 
 TO_THE_HOST = {
     "aten::_local_scalar_dense",  # item, float, bool, int
@@ -183,15 +187,18 @@ def claimed_device() -> Iterator[Device]:
 
 def there(tree: Any) -> Any:
     """All tensors of a pytree, on the device."""
-    return pytree.tree_map(lambda x: Claimed(x) if isinstance(x, Tensor) else x, tree)
+    move = Claimed if REAL is None else lambda x: x.to(REAL)
+    return pytree.tree_map(lambda x: move(x) if isinstance(x, Tensor) else x, tree)
 
 
 def here(tree: Any) -> Any:
     """All tensors of a pytree, which must be on the device, on the CPU."""
 
     def bare(x: Any) -> Any:
-        assert not isinstance(x, Tensor) or isinstance(x, Claimed), f"a tensor of the CPU: {tuple(x.shape)}"
-        return _bare(x)
+        if not isinstance(x, Tensor):
+            return x
+        assert x.device.type != "cpu", f"a tensor of the CPU: {tuple(x.shape)}"
+        return x.inner if isinstance(x, Claimed) else x.cpu()
 
     return pytree.tree_map(bare, tree)
 
