@@ -1,7 +1,6 @@
 """`result.plot`, `result.report` and the table of a notebook: what the command line writes, of maps in memory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,18 +84,7 @@ def aligned_of(
         None if maps is None else _raster(result, i, maps[i], None if masks is None else masks[i], named[i])
         for i in range(count)
     ]
-    return Aligned(Scene("maps", named, rasters), _on_cpu(result))
-
-
-def _on_cpu(result: Alignment) -> Alignment:
-    """A result of a GPU where pictures are made."""
-    tensors = {field.name: getattr(result, field.name) for field in fields(result)}
-    moved = {name: value.detach().cpu() for name, value in tensors.items() if isinstance(value, Tensor)}
-    bends = [
-        bend and replace(bend, shifts=bend.shifts.detach().cpu(), covariance=bend.covariance.detach().cpu())
-        for bend in result.bends
-    ]
-    return replace(result, **moved, bends=bends)
+    return Aligned(Scene("maps", named, rasters), result)
 
 
 def _raster(result: Alignment, index: int, values: Any, mask: Any, name: str) -> Raster | None:
