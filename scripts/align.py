@@ -161,14 +161,14 @@ def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
     integer("threads", config["threads"], 1)
     one_of("task", config["task"], list(TASKS))
+    if config["resume"] is not None and config["task"] != "align":
+        raise CommandError(f"resume is for task=align; run task={config['task']} again.")
     torch.set_num_threads(config["threads"])
     return TASKS[config["task"]](config, folder)
 
 
 def run_scale_sync(config: dict[str, Any], folder: Path) -> int:
     """Scale maps from ratio maps or from views with poses: synthetic ones with known truth, or the user's file."""
-    if config["resume"] is not None:
-        raise CommandError("resume is for task=align; scale_sync takes seconds: run it again.")
     begin = time.perf_counter()
     options = dict(config["scale_sync"])
     file, grid = options.pop("file"), tuple(options.pop("grid"))

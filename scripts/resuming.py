@@ -11,27 +11,28 @@ import json
 import pickle
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import is_dataclass
+from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from sweeping import SWEEP
-from torch.serialization import safe_globals
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 import mslsq
-from mslsq.alignment import Alignment, Bend, Link, LinkStatus, MapStatus, Stage
-from mslsq.alignment.belief import Placed
-from mslsq.alignment.estimate import Estimate
-from mslsq.alignment.linking import Linked
+from mslsq.alignment import Alignment
 from mslsq.replacing import replacing, write_text
 
 MANIFEST, PROGRESS = "manifest.json", ".progress"
 NO_MATTER = ("resume", "quiet")
 """Options that may differ from the first run's."""
 
-CLASSES = (Alignment, Bend, Estimate, Link, Linked, LinkStatus, MapStatus, Placed, Stage)
-"""What a result is made of: nothing else in a file of `.progress/` is ever made, and nothing is run."""
+ROOM = "mslsq.alignment."
+"""A result is made of the dataclasses and enumerations of this package: nothing else that a file of `.progress/` names
+is ever made, and nothing is run."""
 
 
 class ResumeError(ValueError):
@@ -140,9 +141,9 @@ class Resumable:
         if not path.exists():
             return None
         try:
-            with safe_globals(list(CLASSES)):
+            with safe_globals(list(_data_classes(get_unsafe_globals_in_checkpoint(path)))):
                 result = torch.load(path, weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError):
+        except (ImportError, OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError):
             return None  # solved again
         return result if isinstance(result, Alignment) else None
 
@@ -159,6 +160,15 @@ class Resumable:
 
     def _write(self) -> None:
         write_text(self.folder / MANIFEST, json.dumps(self.content, indent=2) + "\n")
+
+
+def _data_classes(names: Sequence[str]) -> Iterator[type]:
+    """Those of the named things that a result may be made of."""
+    for name in names:
+        module, _, what = name.rpartition(".")
+        found = getattr(import_module(module), what, None) if module.startswith(ROOM) else None
+        if isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum)):
+            yield found
 
 
 def _flat(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
