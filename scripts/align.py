@@ -3,9 +3,14 @@
     python scripts/align.py +experiment=multiscale                      # bundled real rasters with known truth
     python scripts/align.py maps='[a.png,b.tif]' model=affine           # your own
     python scripts/align.py +experiment=scale_sync                      # scale maps from their ratios
+    python scripts/align.py -m maps='[a.png,b.tif]' model=se2,sim2      # a sweep: every model, one table
+    python scripts/align.py resume=outputs/align/DAY/TIME               # go on after a kill
+
+Of a run, report.html is what to open first: before and after, what became of every map and why, the options.
 
 Exit codes: 0 done; 1 nothing could be aligned; 2 the command is not valid; 3 some map was left out (with
-strict=true); 4 a file could not be written (a full disk): what was written before it is whole.
+strict=true); 4 a file could not be written (a full disk): what was written before it is whole; 5 a job of a sweep
+did not end with 0: the table says which; 130 interrupted (Ctrl-C).
 """
 
 import json
@@ -17,7 +22,9 @@ from typing import Any
 import hydra
 import torch
 from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors, exit_with, start
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
+from resuming import Resumable, with_recorded
 from rich.markup import escape
 from rich.table import Table
 from schemas import AlignmentOptions
@@ -25,6 +32,7 @@ from schemas import AlignmentOptions
 from mslsq.alignment import Alignment, MapStatus, Stage, align
 from mslsq.alignment.output_names import refuse_to_overwrite_inputs
 from mslsq.alignment.outputs import Aligned, describe, write_all
+from mslsq.alignment.report.text import printable
 from mslsq.alignment.scale_scene import ViewScene, read_scene, synthetic_ratios
 from mslsq.alignment.scale_sync import scale_sync
 from mslsq.alignment.scales.fields import scale_fields
@@ -107,14 +115,15 @@ def solve(scene: Scene, config: dict[str, Any]) -> Alignment:
         rows, columns = stage.size
         rms = f"rms {stage.rms[0]:.4f} → {stage.rms[-1]:.4f}" if stage.rms else ""
         console.print(
-            f"  {scene.names[stage.map]:<24.24} level {stage.level} ({columns:>4} × {rows:<4}) {stage.model:<11} "
-            f"{stage.loss:<7} "
+            f"  {shown(f'{scene.names[stage.map]:<24.24}')} level {stage.level} ({columns:>4} × {rows:<4}) "
+            f"{stage.model:<11} {stage.loss:<7} "
             f"{len(stage.rms):>3} steps  {rms}  correlation {stage.ncc:.4f}  overlap {stage.overlap:.0%}"
         )
 
     if not config["quiet"]:
         console.print(
-            f"[bold]{scene.name}[/]: {len(scene.names)} maps, reference {scene.names[reference_of(config, scene)]}"
+            f"[bold]{shown(scene.name)}[/]: {len(scene.names)} maps, "
+            f"reference {shown(scene.names[reference_of(config, scene)])}"
         )
     colours = {raster.values.shape[0] for raster in scene.rasters if raster is not None}
     single = colours <= {1, 3, 4}  # pictures are aligned by luminance; other numbers of bands all together
@@ -135,15 +144,15 @@ def table_of(items: list[Aligned]) -> Table:
     table = Table(box=None, header_style="bold")
     for name in ("map", "status", "correlation", "overlap", "± px", "error px"):
         table.add_column(name, justify="left" if name in ("map", "status") else "right")
-    shown = lambda value, form: "" if value is None else format(value, form)  # noqa: E731
+    number = lambda value, form: "" if value is None else format(value, form)  # noqa: E731
     for record in [record for item in items for record in describe(item)]:
         table.add_row(
-            record["name"],
+            shown(record["name"]),
             record["status"],
-            shown(record["ncc"], ".4f"),
-            shown(record["overlap"], ".0%"),
-            shown(record["corner_sigma_px"], ".4f"),
-            shown(record.get("corner_error_px"), ".4f"),
+            number(record["ncc"], ".4f"),
+            number(record["overlap"], ".0%"),
+            number(record["corner_sigma_px"], ".4f"),
+            number(record.get("corner_error_px"), ".4f"),
         )
     return table
 
@@ -152,6 +161,8 @@ def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
     integer("threads", config["threads"], 1)
     one_of("task", config["task"], list(TASKS))
+    if config["resume"] is not None and config["task"] != "align":
+        raise CommandError(f"resume is for task=align; run task={config['task']} again.")
     torch.set_num_threads(config["threads"])
     return TASKS[config["task"]](config, folder)
 
@@ -163,16 +174,16 @@ def run_scale_sync(config: dict[str, Any], folder: Path) -> int:
     file, grid = options.pop("file"), tuple(options.pop("grid"))
     scene = read_scene(file) if file else synthetic_ratios(**{**options, "size": tuple(options["size"])})
     if isinstance(scene, ViewScene):
-        console.print(f"[bold]{escape(scene.name)}[/]: {len(scene.depths)} views, a grid of {grid[0]} x {grid[-1]}")
+        console.print(f"[bold]{shown(scene.name)}[/]: {len(scene.depths)} views, a grid of {grid[0]} x {grid[-1]}")
         fields_found = scale_fields(scene.depths, scene.intrinsics, scene.poses, grid=grid)
-        console.print(escape(fields_found.message()))
+        console.print(shown(fields_found.message()))
         written = write_fields(scene, fields_found, folder)
         write_figures({**figures_of_fields(scene, fields_found), "seconds": time.perf_counter() - begin}, written)
         return LEFT_OUT if config["strict"] and fields_found.alone else 0
     pairs, cells = len(scene.pairs), scene.ratios[0].numel()
-    console.print(f"[bold]{escape(scene.name)}[/]: {pairs} ratio maps of {cells} cells")
+    console.print(f"[bold]{shown(scene.name)}[/]: {pairs} ratio maps of {cells} cells")
     result = scale_sync(scene.ratios, scene.pairs)
-    console.print(escape(result.message()))
+    console.print(shown(result.message()))
     written = write_scales(scene, result, folder)
     figures = {**figures_of(scene, result), "seconds": time.perf_counter() - begin}
     write_figures(figures, written)
@@ -194,23 +205,34 @@ def write_figures(figures: dict[str, Any], written: list[Path]) -> None:
         console.print(f"  {path.name}")
 
 
-def run_align(config: dict[str, Any], folder: Path) -> int:
-    """Maps into one frame."""
-    begin = time.perf_counter()
-    scenes = scenes_of(config)
-    for scene in scenes:
-        for problem in scene.problems.values():
-            errors.print("[yellow]left out:[/]", escape(problem))
-        readable = sum(raster is not None for raster in scene.rasters)
-        if readable < 2:
-            what = (
-                "one map was given" if len(scene.names) == 1 else f"{readable} of {len(scene.names)} maps can be read"
-            )
-            errors.print(f"[red]nothing to align:[/] {what}, and at least two are needed.")
-            return NOTHING_DONE
-    refuse_to_overwrite_inputs(scenes, [reference_of(config, scene) for scene in scenes], folder)
-    items = [Aligned(scene, solve(scene, config)) for scene in scenes]
-    written = write_all(items, folder, time.perf_counter() - begin, {name: config[name] for name in OPTIONS})
+def say_what_is_left_out(scene: Scene) -> bool:
+    """Unreadable files with their reasons; False where fewer than two maps are left to align."""
+    for problem in scene.problems.values():
+        errors.print("[yellow]left out:[/]", shown(problem))
+    readable = sum(raster is not None for raster in scene.rasters)
+    if readable < 2:
+        what = "one map was given" if len(scene.names) == 1 else f"{readable} of {len(scene.names)} maps can be read"
+        errors.print(f"[red]nothing to align:[/] {what}, and at least two are needed.")
+    return readable >= 2
+
+
+def solved(scenes: list[Scene], config: dict[str, Any], run: Resumable) -> list[Aligned]:
+    """All scenes; those that a killed run had solved are taken from it."""
+    items = []
+    for number, scene in enumerate(scenes):
+        begin, result, seconds = time.perf_counter(), run.kept(number), None
+        if result is not None:
+            console.print(f"[bold]{shown(scene.name)}[/]: solved already, taken from {shown(str(run.folder))}")
+        else:
+            result = solve(scene, config)
+            run.keep(number, result)
+            seconds = time.perf_counter() - begin
+        items.append(Aligned(scene, result, seconds))
+    return items
+
+
+def say_what_became(items: list[Aligned], config: dict[str, Any]) -> int:
+    """The table, and why maps are left out; returns the exit code."""
     states = [
         (item.scene.names[i], MapStatus(status), item.result.reasons[i])
         for item in items
@@ -219,23 +241,48 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
     console.print(table_of(items))
     for name, status, reason in states:
         if not status.ok or "but" in reason:
-            errors.print(f"[yellow]{escape(name)}:[/]", escape(reason))
-    console.print(f"{len(written)} files written to {folder}")
-    for path in sorted(path for path in written if path.parent == folder):
-        console.print(f"  {path.name}")
+            errors.print(f"[yellow]{shown(name)}:[/]", shown(reason))
     if not any(status is MapStatus.ALIGNED for _, status, _ in states):
         errors.print("[red]no map could be aligned.[/]")
         return NOTHING_DONE
     return LEFT_OUT if config["strict"] and not all(status.ok for _, status, _ in states) else 0
 
 
+def run_align(config: dict[str, Any], folder: Path) -> int:
+    """Maps into one frame."""
+    begin = time.perf_counter()
+    scenes = scenes_of(config)
+    enough = [say_what_is_left_out(scene) for scene in scenes]
+    references = [reference_of(config, scene) for scene in scenes]
+    refuse_to_overwrite_inputs(scenes, references, folder)
+    files = [file for scene in scenes for file in scene.files]
+    arguments = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+    run = Resumable(folder, config, files, arguments)
+    if run.is_whole:
+        console.print(f"{shown(str(folder))}: this run is whole already, and nothing is done again.")
+        return run.code
+    items = solved(scenes, config, run)
+    written = write_all(items, folder, time.perf_counter() - begin, {name: config[name] for name in OPTIONS})
+    code = say_what_became(items, config)
+    run.finish(written, code if all(enough) else NOTHING_DONE)
+    console.print(f"{len(written)} files written to {shown(str(folder))}")
+    for path in sorted(path for path in written if path.parent == folder):
+        console.print(f"  {path.name}")
+    return run.code
+
+
+def shown(text: str) -> str:
+    """A name or a reason on the console: nothing in it is mark-up or a command to the terminal."""
+    return escape(printable(text))
+
+
 TASKS = {"align": run_align, "scale_sync": run_scale_sync}
 
 
 @hydra.main(version_base="1.3", config_path="../configs", config_name="align")
-def main(settings: DictConfig) -> None:
-    exit_with(run, settings)
+def main(settings: DictConfig) -> int:
+    return exit_with(run, settings)
 
 
 if __name__ == "__main__":
-    start(main)
+    start(main, __doc__ or "", "align", list(TASKS), with_recorded)

@@ -1,34 +1,39 @@
-"""What the scripts share: options checked by their schema, and errors as a message and an exit code."""
+"""What the scripts share: `--help`, options checked by their schema, and errors as a message and an exit code."""
 
+import io
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import schemas
+from help_page import help_page
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 from rich.markup import escape
+from sweeping import INTERRUPTED, conclude, errors, recorded
+from sweeping import console as console
 
 from mslsq.replacing import NotWrittenError
 from mslsq.validation import suggestion
 
-NOTHING_DONE, NOT_VALID, LEFT_OUT, NOT_WRITTEN, INTERRUPTED = 1, 2, 3, 4, 130
+NOTHING_DONE, NOT_VALID, LEFT_OUT, NOT_WRITTEN = 1, 2, 3, 4
 """Exit codes beside 0, done: nothing was; the command is not valid; something was left out (with strict=true); a file
-could not be written; Ctrl-C."""
+could not be written. (A sweep's own are in `sweeping`.)"""
 
 CONFIGURATION_ERRORS = (HydraException, OmegaConfBaseException)
 """What Hydra raises for an override that the schema does not allow."""
 
 schemas.register()
-
-console = Console(soft_wrap=True, highlight=False)
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
+OmegaConf.register_new_resolver("resumed_or", lambda resume, folder: folder if resume is None else resume, replace=True)
 
 
 class CommandError(ValueError):
@@ -105,18 +110,77 @@ def attempt(run: Callable[[dict[str, Any], Path], int], settings: DictConfig, fo
         return INTERRUPTED
 
 
-def exit_with(run: Callable[[dict[str, Any], Path], int], settings: DictConfig) -> None:
-    """The same in Hydra's run directory; ends the process with the code where it is not 0."""
-    code = attempt(run, settings, Path(HydraConfig.get().runtime.output_dir))
-    if code:
-        sys.exit(code)
+def exit_with(run: Callable[[dict[str, Any], Path], int], settings: DictConfig) -> int:
+    """The same in Hydra's run directory; ends the process with the code where it is not 0.
+
+    A job of a sweep returns it instead, so that the others run; Ctrl-C ends all of them, with the table.
+    """
+    about = HydraConfig.get()
+    folder = Path(about.runtime.output_dir)
+    if about.mode != RunMode.MULTIRUN:
+        code = attempt(run, settings, folder)
+        if code == INTERRUPTED:
+            say_how_to_go_on(settings, folder)
+        if code:
+            sys.exit(code)
+        return code
+    overrides, begin = list(about.overrides.task), time.time()
+    try:
+        recorded(folder, overrides, begin, None)
+        code = attempt(run, settings, folder)
+    except NotWrittenError as error:
+        errors.print(f"[red]error:[/] {escape(str(error.filename))} {escape(str(error.strerror))}.")
+        return NOT_WRITTEN
+    except Exception:  # a fault of one job: the others run
+        errors.print(escape(traceback.format_exc()))
+        code = NOTHING_DONE
+    recorded(folder, overrides, begin, code, settings.get("resume") is not None)
+    if code == INTERRUPTED:
+        conclude(Path(about.sweep.dir))
+        say_how_to_go_on(settings, Path(about.sweep.dir))
+        sys.exit(INTERRUPTED)
+    return code
 
 
-def start(main: Callable[[], None]) -> None:
-    """Run a command that Hydra has decorated; ends the process with `NOT_VALID` where its options are refused."""
+def say_how_to_go_on(settings: DictConfig, folder: Path) -> None:
+    """After Ctrl-C, where the script can."""
+    if OmegaConf.get_type(settings) is schemas.Align:
+        errors.print(f"resume={escape(str(folder))} goes on from here.")
+
+
+def start(
+    main: Callable[[], None],
+    docstring: str,
+    name: str,
+    tasks: Sequence[str],
+    complete: Callable[[list[str]], list[str]] = list,
+) -> None:
+    """Run a command that Hydra has decorated; ends the process with `NOT_VALID` where its options are refused.
+
+    Args:
+        main: the decorated function.
+        docstring: of the script: purpose, examples, exit codes.
+        name: of the script's file in `configs/`, without its suffix.
+        tasks: the values of its option `task`.
+        complete: makes the whole command line of the one that was given.
+    """
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(help_page(docstring, name, tasks, min(shutil.get_terminal_size((120, 24)).columns, 120)), end="")
+        return
     # Hydra prints such errors itself otherwise, without the nearest name, and ends the process with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    for stream in (sys.stdout, sys.stderr):  # a file's name need not be Unicode
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
+        sys.argv[1:] = complete(sys.argv[1:])
         main()
-    except CONFIGURATION_ERRORS as error:
+    except (*CONFIGURATION_ERRORS, ValueError) as error:  # ValueError: flags that contradict each other, resume
         sys.exit(refuse(error))
+    except OSError as error:  # Hydra makes the folder of a run before anything else
+        said = f"{error.filename or 'a file'}: {error.strerror or error}"
+        errors.print(f"[red]error:[/] {escape(said)}. Choose another hydra.run.dir, or hydra.sweep.dir.")
+        sys.exit(NOT_WRITTEN)
+    except KeyboardInterrupt:
+        errors.print("[red]interrupted:[/] nothing more is written.")
+        sys.exit(INTERRUPTED)

@@ -70,6 +70,7 @@ class Align(AlignmentOptions, Maps):  # in the order of the file: fields of the 
     threads: int = MISSING
     strict: bool = MISSING
     quiet: bool = MISSING
+    resume: str | None = MISSING
     bundled: Bundled = field(default_factory=Bundled)
     scale_sync: ScaleSync = field(default_factory=ScaleSync)
 

@@ -5,7 +5,8 @@
     python scripts/solve.py +experiment=bundle_adjustment file=problem.txt.bz2
 
 Exit codes: 0 done; 1 nothing was solved (the cost did not fall, or is not finite); 2 the command is not valid;
-3 no tolerance was met (with strict=true); 130 interrupted (Ctrl-C); the best found by then is written.
+3 no tolerance was met (with strict=true); 4 a file could not be written; 5 a job of a sweep (-m) did not end with 0:
+the table says which; 130 interrupted (Ctrl-C): the best found by then is written.
 """
 
 import json
@@ -318,9 +319,9 @@ def run(config: dict[str, Any], folder: Path) -> int:
 
 
 @hydra.main(version_base="1.3", config_path="../configs", config_name="solve")
-def main(settings: DictConfig) -> None:
-    exit_with(run, settings)
+def main(settings: DictConfig) -> int:
+    return exit_with(run, settings)
 
 
 if __name__ == "__main__":
-    start(main)
+    start(main, __doc__ or "", "solve", list(TASKS))

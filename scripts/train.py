@@ -5,7 +5,9 @@
     python scripts/train.py +experiment=pose_graph_weights              # weights of a pose graph; under a minute
     python scripts/train.py +experiment=learned_alignment resume=DIR    # go on after a kill
 
-Exit codes: 0 done; 1 training led nowhere (the loss is not finite); 2 the command is not valid.
+Exit codes: 0 done; 1 training led nowhere (the loss is not finite); 2 the command is not valid; 4 a file could not
+be written; 5 a job of a sweep (-m) did not end with 0: the table says which; 130 interrupted (Ctrl-C): the last
+checkpoint is whole.
 """
 
 import json
@@ -108,9 +110,9 @@ def run(config: dict[str, Any], folder: Path) -> int:
 
 
 @hydra.main(version_base="1.3", config_path="../configs", config_name="train")
-def main(settings: DictConfig) -> None:
-    exit_with(run, settings)
+def main(settings: DictConfig) -> int:
+    return exit_with(run, settings)
 
 
 if __name__ == "__main__":
-    start(main)
+    start(main, __doc__ or "", "train", list(TASKS))

@@ -165,4 +165,5 @@ def align(
         bend_all(linker, draft)
     links = links if previous is None else [*previous.links, *links]
     draft.model = model
-    return draft.finished(stages=linker.stages, links=links)
+    sizes = [None if one is None else (one.mask.shape[0], one.mask.shape[1]) for one in prepared]
+    return draft.finished(stages=linker.stages, links=links, sizes=sizes)

@@ -1,6 +1,8 @@
 """What a raster is once its file is decoded: its bands, where it holds data, and the kind of file it was."""
 
+import html
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +38,12 @@ class Kind:
     """Are the first three bands red, green and blue?"""
     metadata: str | None = None
     """What GDAL needs to read the values in their units: scale, offset, unit."""
+
+    @property
+    def unit(self) -> str:
+        """Of the values, as GDAL's metadata have it; empty where nothing is said."""
+        found = re.search(r'role="unittype"[^>]*>([^<]+)<', self.metadata or "")
+        return html.unescape(found[1]).strip() if found else ""
 
     @property
     def pixel_size(self) -> float | None:

@@ -12,10 +12,20 @@ from mslsq.alignment.rasters import RasterError, writable
 from mslsq.alignment.scenes import Scene
 
 FOLDER = "aligned"
-REPORTS = ("transforms.json", "metrics.json", "mosaic.png", "overlay.png", "convergence.png")
+REPORTS = (
+    "transforms.json",
+    "metrics.json",
+    "metrics.csv",
+    "manifest.json",
+    "report.html",
+    "mosaic.png",
+    "overlay.png",
+    "placements.png",
+    "convergence.png",
+)
 LONGEST = 150
 """Bytes of a stem: file systems take 255 for a name, to which suffixes add."""
-FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
+FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f-\x9f\ud800-\udfff]')
 
 
 class MapFiles(NamedTuple):

@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from mslsq.alignment.output_names import FOLDER, MapFiles, mosaic_names, output_
 from mslsq.alignment.rasters import Kind, writable, write_raster
 from mslsq.alignment.result import CONVENTION, Alignment, MapStatus
 from mslsq.alignment.scenes import Scene
+from mslsq.alignment.tables import storable, write_csv
 from mslsq.replacing import write_text
 
 MOSAIC_CONVENTION = {"convention": "the mosaic's first pixel is (left, top) in pixels of the reference; one pixel each"}
@@ -34,6 +35,8 @@ class Aligned:
 
     scene: Scene
     result: Alignment
+    seconds: float | None = None
+    """That aligning took."""
 
 
 def describe(item: Aligned) -> list[dict[str, Any]]:
@@ -105,7 +108,7 @@ def write_transforms(
         "mosaics": {name: MOSAIC_CONVENTION | asdict(canvas) for name, canvas in canvases.items()},
         "maps": maps,
     }
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, storable(json.dumps(content, indent=2, ensure_ascii=False) + "\n"))
     return path
 
 
@@ -120,6 +123,9 @@ def write_metrics(items: Sequence[Aligned], folder: Path, seconds: float) -> Pat
         "aligned": sum(record["status"] == "aligned" for record in moved),
         "seconds": round(seconds, 3),
     }
+    sigmas = [record["corner_sigma_px"] for record in moved if record["corner_sigma_px"] is not None]
+    if sigmas:
+        summary["median_corner_sigma_px"] = float(np.median(sigmas))
     if errors:
         summary |= {
             "median_corner_error_px": float(np.median(errors)),
@@ -181,14 +187,13 @@ def mosaic_of(item: Aligned, canvas: Canvas) -> tuple[Float[Tensor, "c h w"], Bo
     return blend(layers)
 
 
-def comparisons_of(item: Aligned) -> list[report.Comparison]:
-    """What `report.overlay` shows: each placed map on the reference's grid, before and after."""
+def comparisons_of(item: Aligned) -> Iterator[report.Comparison]:
+    """What reports show: each placed map on the reference's grid, before and after, one at a time."""
     scene, result = item.scene, item.result
     reference = scene.rasters[result.reference]
     assert reference is not None
     canvas = Canvas(0, 0, *reference.mask.shape)
-    truth = describe(item)
-    out = []
+    truth, unit = describe(item), reference.kind.unit
     for i in result.aligned:
         raster = scene.rasters[i]
         if i == result.reference or raster is None:
@@ -203,10 +208,18 @@ def comparisons_of(item: Aligned) -> list[report.Comparison]:
         caption = f"correlation {float(result.ncc[i]):.3f}"
         if truth[i].get("corner_error_px") is not None:
             caption += f", corner error {truth[i]['corner_error_px']:.3f} px"
-        out.append(
-            report.Comparison(scene.names[i], reference.luminance()[0], reference.mask, panels[0], panels[1], caption)
-        )
-    return out
+        grey, mask = reference.luminance()[0], reference.mask
+        yield report.Comparison(scene.names[i], grey, mask, panels[0], panels[1], caption, unit)
+
+
+def chapter_of(item: Aligned, mosaic: tuple[Tensor, Tensor] | None) -> report.Chapter:
+    """What the report shows of one scene; pictures where its reference can be used."""
+    usable = MapStatus(int(item.result.status[item.result.reference])).ok and mosaic is not None
+    records, result = describe(item), item.result
+    sheets = [report.sheet_of(one) for one in comparisons_of(item)] if usable else []
+    certainty = {record["name"]: record["detail_ncc"] or 0.0 for record in records}
+    picture = report.picture_of(*mosaic) if mosaic is not None else None
+    return report.Chapter(item.scene.name, records, result, sheets, picture, item.seconds, certainty)
 
 
 def write_all(items: Sequence[Aligned], folder: Path, seconds: float, options: dict[str, Any]) -> list[Path]:
@@ -224,32 +237,30 @@ def write_all(items: Sequence[Aligned], folder: Path, seconds: float, options: d
     named = {items[k].scene.name: canvas for k, canvas in canvases.items()}
     written = [
         write_metrics(items, folder, seconds),
+        write_csv([record for item in items for record in describe(item)], folder / "metrics.csv"),
         write_transforms(items, folder, options, named, names),
     ]
-    pictures, shown, series = [], [], []
-    for k in usable:
-        item, canvas = items[k], canvases[k]
+    chapters = []
+    for k, item in enumerate(items):
+        if k not in usable:
+            chapters.append(chapter_of(item, None))
+            continue
+        canvas = canvases[k]
         written += write_maps(item, folder, names[k])
         values, known = mosaic_of(item, canvas)
+        chapters.append(chapter_of(item, (values, known)))
         reference = item.scene.rasters[item.result.reference]
         assert reference is not None
-        pictures.append((f"{item.scene.name}: mosaic of {len(item.result.aligned)} maps", values, known))
         kind = writable(reference.kind, canvas.height, canvas.width)
         if values.shape[0] == reference.values.shape[0] and kind.suffix != ".png":
             path, georeference = folder / mosaics[k], shifted_georeference(reference.kind.geotags, canvas)
             written.append(write_raster(path, values, known, kind, georeference))
             _say_what_was_clipped(path, values, known, kind)
-        shown += comparisons_of(item)
-        for i in item.result.aligned:
-            stages = [stage for stage in item.result.stages if stage.map == i]
-            if stages:
-                series.append((item.scene.names[i], stages))
-    if pictures:
-        written.append(report.mosaics(pictures, folder / "mosaic.png"))
-    if shown:
-        written.append(report.overlay(shown[:12], folder / "overlay.png"))
-        written.append(report.convergence(series, folder / "convergence.png"))
-    return written
+    return [
+        *written,
+        *report.write_pictures(chapters, folder),
+        report.write_page(chapters, folder / "report.html", options, seconds),
+    ]
 
 
 def _say_what_was_clipped(path: Path, values: Tensor, known: Tensor, kind: Kind) -> None:

@@ -1,7 +1,9 @@
 """What `align` returns: one entry per map, with a status and a reason in words for each."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -130,6 +132,9 @@ class Alignment:
     bends: list[Bend | None] = field(repr=False, default_factory=list)
     """Of model="piecewise": per map its grid of shifts, or None (the reference; maps left out or not bent)."""
 
+    sizes: list[tuple[int, int] | None] = field(repr=False, default_factory=list)
+    """Per map its rows and columns; None of those that could not be used."""
+
     @property
     def aligned(self) -> list[int]:
         """Indices of the maps that have a transform, the reference among them."""
@@ -142,6 +147,73 @@ class Alignment:
     def to_map(self, index: int, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
         """Where pixels (x, y) of the reference are in a map: by its matrix, after its bend if it has one."""
         return warped(points, self.transforms[index], self.bend(index))
+
+    def plot(
+        self,
+        maps: Sequence[Any] | None = None,
+        *,
+        masks: Sequence[Any] | None = None,
+        names: Sequence[str] | None = None,
+        path: Path | str | None = None,
+    ) -> Any:
+        """Without the maps: the outlines of all placed maps with 95 % ellipses at their corners, and the graph of
+        links. With them: a row per map of before, after, a checkerboard, and the difference.
+
+        Args:
+            maps: those that were given to `align`, in their order; the result does not hold them.
+            masks: as given to `align`.
+            names: of the maps, for titles.
+            path: of a PNG to write.
+
+        Returns:
+            The matplotlib figure.
+
+        Raises:
+            AlignmentOptionError: these are not the maps of this result (their number or sizes).
+            ImportError: matplotlib is not installed.
+        """
+        from mslsq.alignment.showing import plot
+
+        return plot(self, maps, masks, names, path)
+
+    def report(
+        self,
+        path: Path | str,
+        maps: Sequence[Any] | None = None,
+        *,
+        masks: Sequence[Any] | None = None,
+        names: Sequence[str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        title: str = "Alignment report",
+    ) -> Path:
+        """Write the page that `scripts/align.py` writes as `report.html`: one file that needs no network.
+
+        Args:
+            path: of the page.
+            maps: those that were given to `align`, in their order; the result does not hold them. Without them the
+                page has tables and graphs, and no pictures.
+            masks: as given to `align`.
+            names: of the maps; "map 0", "map 1", ... without.
+            options: to be listed, as those that `align` was called with.
+            title: of the page.
+
+        Returns:
+            The path.
+
+        Raises:
+            AlignmentOptionError: these are not the maps of this result (their number or sizes).
+            NotWrittenError: the page cannot be written.
+            ImportError: matplotlib or Pillow is not installed.
+        """
+        from mslsq.alignment.showing import report
+
+        return report(self, path, maps, masks, names, options, title)
+
+    def _repr_html_(self) -> str:
+        """The table of maps, for notebooks."""
+        from mslsq.alignment.showing import table
+
+        return table(self)
 
     def message(self) -> str:
         """One line per map: its status in words."""

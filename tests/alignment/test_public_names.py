@@ -59,7 +59,8 @@ def _of_attribute(node: ast.Attribute) -> Iterator[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(ROOT).as_posix())
 def test_it_takes_public_names_alone(file):
-    allowed = {"decoded._replace"}  # a named tuple's method is public, whatever its name
+    # a named tuple's method is public, whatever its name, and so is a package's version
+    allowed = {"decoded._replace", "mslsq.__version__"}
     assert [said for said in complaints(file.read_text()) if said not in allowed] == []
 
 

@@ -55,7 +55,8 @@ def test_bundled_rasters_are_aligned_and_everything_is_written(tmp_path):
     ]
     done = run("+experiment=multiscale", *options)
     assert done.returncode == 0, done.stderr
-    for name in ("transforms.json", "metrics.json", "mosaic.png", "overlay.png", "convergence.png"):
+    written = ("transforms.json", "metrics.json", "metrics.csv", "mosaic.png", "overlay.png", "convergence.png")
+    for name in (*written, "placements.png", "report.html"):
         assert (out / name).stat().st_size > 0
         assert name in done.stdout
     assert str(out) in done.stdout
@@ -137,6 +138,21 @@ def test_a_command_that_is_not_valid_ends_in_a_message_and_an_exit_code(tmp_path
             found = refuse(error)
     assert found == code
     assert says in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"), [(["flat", "a"], "the map is constant"), (["empty", "a"], "the file is empty"), (["a"], "")]
+)
+def test_where_nothing_can_be_aligned_the_report_says_why(tmp_path, crops, names, reason):
+    from command_line import attempt
+
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        maps = f"maps=[{','.join(str(crops / f'{name}.png') for name in names)}]"
+        settings = hydra.compose("align", ["quiet=true", maps])
+    assert attempt(script().run, settings, tmp_path) == 1
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert reason in page and "0 of" in page
+    assert (tmp_path / "metrics.csv").read_text().count("\n") == 1 + len(names)
 
 
 def script():
