@@ -65,7 +65,7 @@ def align(
             rotation, log-polar; the best eight are refined); "phase" (the shift alone, to a fraction of a pixel of the
             coarsest level, as complex least squares on the phase of the cross-power spectrum), "identity", or a tensor
             (N, 3, 3) of starts in the convention of the result.
-        min_overlap: share of the smaller map's valid pixels that must be common.
+        min_overlap: share of the smaller map's area of data that must be common, whatever the scale between the two.
         min_ncc: correlation over the overlap below which a placement is not believed.
         min_detail: the median correlation of the blocks with the strongest detail below which a placement is not
             believed, if there are many blocks; of a few, more is asked (`mslsq.alignment.evidence`). -1 asks nothing.

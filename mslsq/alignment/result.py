@@ -112,7 +112,7 @@ class Alignment:
     """How far the placement stands out from every other shift (`mslsq.alignment.rivals`); of "occupancy" the ratio of
     its score to the best other one. NaN where none was looked for."""
     overlap: Float[Tensor, " maps"]
-    """Share of the smaller map's valid pixels that the two have in common."""
+    """Share of the smaller map's area of data that the two have in common."""
     corner_sigma: Float[Tensor, " maps"]
     """Root mean square standard error of the reference's four corners, in pixels."""
     parent: Int[Tensor, " maps"]
