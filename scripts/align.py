@@ -22,7 +22,10 @@ from rich.markup import escape
 from rich.table import Table
 from schemas import AlignmentOptions
 
-from mslsq.alignment import Alignment, MapStatus, Stage, align
+from mslsq.alignment import Alignment, Georeference, MapStatus, Stage, align
+from mslsq.alignment.coordinates.outputs import GEOTRANSFORM, OUTPUTS
+from mslsq.alignment.coordinates.writing import can_hold
+from mslsq.alignment.options import SCALE_RANGE
 from mslsq.alignment.output_names import refuse_to_overwrite_inputs
 from mslsq.alignment.outputs import Aligned, describe, write_all
 from mslsq.alignment.scale_scene import ViewScene, read_scene, synthetic_ratios
@@ -33,6 +36,7 @@ from mslsq.alignment.scenes import Scene, scene_from_bundled, scene_from_files
 from mslsq.replacing import write_text
 from mslsq.validation import integer, one_of
 
+USED, IGNORED = GEOREFERENCES = "auto", "ignore"
 OPTIONS = tuple(option.name for option in fields(AlignmentOptions))
 
 
@@ -86,16 +90,40 @@ def pixel_sizes_of(config: dict[str, Any], scene: Scene) -> list[float] | None:
     given = config["pixel_sizes"]
     if given != "files":
         return None if given is None else [float(size) for size in given]
-    kinds = [None if raster is None else raster.kind for raster in scene.rasters]
-    for name, kind in zip(scene.names, kinds, strict=True):
-        if kind is not None and kind.pixel_size is None:
-            raise CommandError(
-                f"pixel_sizes=files: {name} has none (it is no GeoTIFF with a pixel scale); give numbers."
-            )
-    projections = {str(kind.map_projection) for kind in kinds if kind is not None}
-    if len(projections) > 1:
+    headers = headers_of(scene)
+    for name, raster, header in zip(scene.names, scene.rasters, headers, strict=True):
+        if raster is not None and header is None:
+            raise CommandError(f"pixel_sizes=files: {name} has none (no georeference is in it or beside it).")
+    if len({header.crs for header in headers if header is not None}) > 1:
         raise CommandError("pixel_sizes=files: the maps are of several projections, so that their units may differ.")
-    return [1.0 if kind is None or kind.pixel_size is None else kind.pixel_size for kind in kinds]
+    return [1.0 if header is None else header.mean_pixel_size for header in headers]
+
+
+def headers_of(scene: Scene) -> list[Georeference | None]:
+    """Where the files say that the maps lie."""
+    return [None if raster is None else raster.georeference for raster in scene.rasters]
+
+
+def refuse_headers_that_cannot_be_written(config: dict[str, Any], scene: Scene) -> None:
+    """output=geotransform, asked before the work begins."""
+    one_of("output", config["output"], OUTPUTS)
+    one_of("georeference", config["georeference"], GEOREFERENCES)
+    if config["output"] != GEOTRANSFORM:
+        return
+    reference = reference_of(config, scene)
+    if config["model"] in ("homography", "piecewise"):
+        raise CommandError(
+            f"output=geotransform: a header holds an affine map, and model={config['model']} is none; write "
+            "output=resampled, or use model=affine."
+        )
+    if config["georeference"] == IGNORED or headers_of(scene)[reference] is None:
+        raise CommandError(
+            f"output=geotransform: the reference {scene.names[reference]} has no georeference that is used: there is "
+            "nothing to put the others into."
+        )
+    for name, raster in zip(scene.names, scene.rasters, strict=True):
+        if raster is not None and raster.path is not None and raster.kind.ros is None and not can_hold(raster.path):
+            raise CommandError(f"output=geotransform: {name} cannot hold a georeference; save it as GeoTIFF.")
 
 
 def solve(scene: Scene, config: dict[str, Any]) -> Alignment:
@@ -124,7 +152,13 @@ def solve(scene: Scene, config: dict[str, Any]) -> Alignment:
     ]
     masks = [None if raster is None else raster.mask for raster in scene.rasters]
     options: dict[str, Any] = {name: config[name] for name in OPTIONS}
-    options["pixel_sizes"] = pixel_sizes_of(config, scene)
+    headers = headers_of(scene) if config["georeference"] == USED else []
+    if any(headers) and config["pixel_sizes"] == "files":  # headers say them, whatever their units are
+        options["georeferences"], options["pixel_sizes"] = headers, None
+        options["scale_range"] = config["scale_range"] or SCALE_RANGE
+    else:
+        options["georeferences"] = headers if any(headers) else None
+        options["pixel_sizes"] = pixel_sizes_of(config, scene)
     result = align(maps, masks=masks, reference=reference_of(config, scene), progress=progress, **options)
     for i, problem in scene.problems.items():
         result.reasons[i] = f"Left out: {problem}"
@@ -201,6 +235,9 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
     for scene in scenes:
         for problem in scene.problems.values():
             errors.print("[yellow]left out:[/]", escape(problem))
+        for raster in scene.rasters:
+            if raster is not None and raster.note:
+                errors.print(f"[yellow]{escape(raster.name)}:[/]", escape(raster.note))
         readable = sum(raster is not None for raster in scene.rasters)
         if readable < 2:
             what = (
@@ -208,9 +245,12 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
             )
             errors.print(f"[red]nothing to align:[/] {what}, and at least two are needed.")
             return NOTHING_DONE
+    for scene in scenes:
+        refuse_headers_that_cannot_be_written(config, scene)
     refuse_to_overwrite_inputs(scenes, [reference_of(config, scene) for scene in scenes], folder)
     items = [Aligned(scene, solve(scene, config)) for scene in scenes]
-    written = write_all(items, folder, time.perf_counter() - begin, {name: config[name] for name in OPTIONS})
+    options = {name: config[name] for name in OPTIONS}
+    written = write_all(items, folder, time.perf_counter() - begin, options, config["output"])
     states = [
         (item.scene.names[i], MapStatus(status), item.result.reasons[i])
         for item in items
