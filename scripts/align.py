@@ -93,7 +93,9 @@ def pixel_sizes_of(config: dict[str, Any], scene: Scene) -> list[float] | None:
     headers = headers_of(scene)
     for name, raster, header in zip(scene.names, scene.rasters, headers, strict=True):
         if raster is not None and header is None:
-            raise CommandError(f"pixel_sizes=files: {name} has none (no georeference is in it or beside it).")
+            raise CommandError(f"pixel_sizes=files: {name} has no georeference in it or beside it; give numbers.")
+    if config["georeference"] == USED:
+        return None  # they come with the georeferences, whatever their units are
     if len({header.crs for header in headers if header is not None}) > 1:
         raise CommandError("pixel_sizes=files: the maps are of several projections, so that their units may differ.")
     return [1.0 if header is None else header.mean_pixel_size for header in headers]
@@ -153,12 +155,10 @@ def solve(scene: Scene, config: dict[str, Any]) -> Alignment:
     masks = [None if raster is None else raster.mask for raster in scene.rasters]
     options: dict[str, Any] = {name: config[name] for name in OPTIONS}
     headers = headers_of(scene) if config["georeference"] == USED else []
-    if any(headers) and config["pixel_sizes"] == "files":  # headers say them, whatever their units are
-        options["georeferences"], options["pixel_sizes"] = headers, None
-        options["scale_range"] = config["scale_range"] or SCALE_RANGE
-    else:
-        options["georeferences"] = headers if any(headers) else None
-        options["pixel_sizes"] = pixel_sizes_of(config, scene)
+    options["pixel_sizes"] = pixel_sizes_of(config, scene)
+    options["georeferences"] = headers if any(headers) else None
+    if config["pixel_sizes"] == "files" and config["scale_range"] is None:
+        options["scale_range"] = SCALE_RANGE
     result = align(maps, masks=masks, reference=reference_of(config, scene), progress=progress, **options)
     for i, problem in scene.problems.items():
         result.reasons[i] = f"Left out: {problem}"

@@ -146,7 +146,7 @@ def align(
         check_bends(joint, options.metric, previous)
     known_places = checked_georeferences(georeferences, len(maps))
     prepared, states, reasons = prepare(maps, masks)
-    lattice, options = lattice_of(prepared, known_places, reference, options)
+    lattice, options = lattice_of(prepared, known_places, reference, options, pixel_sizes is not None)
     if previous is not None:
         check_previous(previous, options, reference, states, joint)
     like = next((r.values for r in prepared if r is not None), torch.zeros((), dtype=torch.float64))

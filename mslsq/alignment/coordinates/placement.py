@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from mslsq.alignment.coordinates.georeference import Georeference
 from mslsq.alignment.coordinates.relating import Size, expected_overlap, relation
+from mslsq.alignment.coordinates.ros import SOURCE as ROS
 from mslsq.alignment.coordinates.systems import unit_of
 
 CONVENTION = (
@@ -20,6 +21,7 @@ CONVENTION = (
     "and no geotransform."
 )
 
+METRES = "metre"
 STRAIGHT = 1e-12
 """Entries of a matrix's last row below this, over the size of the map, are rounding."""
 
@@ -100,7 +102,8 @@ def world_placement(
     spread = np.abs(reference.matrix[:2, :2]) @ np.full(2, corner_sigma / np.sqrt(2))
     sigma = float(spread[0]), float(spread[1])
     crs = reference.crs
-    return WorldPlacement(crs, unit_of(crs), numbers, matrix, shift, sigma, off, expected)
+    unit = METRES if reference.source == ROS else unit_of(crs)
+    return WorldPlacement(crs, unit, numbers, matrix, shift, sigma, off, expected)
 
 
 def _flat(points: Float[np.ndarray, "3 n"]) -> Float[np.ndarray, "2 n"]:

@@ -35,9 +35,13 @@ def checked_georeferences(given: Any, count: int) -> list[Georeference | None] |
 
 
 def lattice_of(
-    maps: Sequence[Prepared | None], georeferences: list[Georeference | None] | None, reference: int, options: Options
+    maps: Sequence[Prepared | None],
+    georeferences: list[Georeference | None] | None,
+    reference: int,
+    options: Options,
+    sized: bool,
 ) -> tuple[Lattice, Options]:
-    """The maps on one lattice, and the options there.
+    """The maps on one lattice, and the options there; `sized` says whether pixel sizes were given.
 
     Raises:
         AlignmentOptionError: a coordinate reference system cannot be used.
@@ -46,9 +50,9 @@ def lattice_of(
         lattice = Lattice.of(maps, georeferences, reference, options.model)
     except GeoreferenceError as error:
         raise AlignmentOptionError(f"align: {error}") from error
-    if options.pixel_sizes is not None:
+    if options.pixel_sizes is not None and (sized or not lattice.starts):
         options = replace(options, pixel_sizes=lattice.sizes(options.pixel_sizes))
-    elif lattice.starts and options.scale_range is not None:
+    elif options.scale_range is not None:
         options = replace(options, pixel_sizes=lattice.header_sizes)
     return lattice, options
 

@@ -17,6 +17,8 @@ from jaxtyping import Bool, Float
 from mslsq.alignment.coordinates.georeference import Georeference, GeoreferenceError
 from mslsq.validation import suggestion
 
+SOURCE = "map.yaml"
+"""Of georeferences: their units are metres."""
 MODES = ("trinary", "scale", "raw")
 NEEDED = ("image", "resolution", "origin", "occupied_thresh", "free_thresh")
 KNOWN = (*NEEDED, "negate", "mode")
@@ -84,7 +86,7 @@ class RosFile:
         up = self.resolution * np.array([-math.sin(yaw), math.cos(yaw)])
         first = np.array([x, y]) + 0.5 * along + (height - 0.5) * up
         matrix = np.array([[along[0], -up[0], first[0]], [along[1], -up[1], first[1]], [0, 0, 1]])
-        return Georeference(matrix, None, "map.yaml")
+        return Georeference(matrix, None, SOURCE)
 
 
 def read_yaml(path: Path) -> RosFile:

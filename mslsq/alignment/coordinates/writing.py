@@ -1,6 +1,7 @@
 """Georeferences into files: GeoTIFF's tags, world files, GDAL's .aux.xml, a ROS map's yaml."""
 
 import shutil
+import warnings
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -38,7 +39,7 @@ def _into_tiff(file: Path, named: Path, georeference: Georeference) -> bool:
     try:
         import rasterio
         from rasterio.crs import CRS
-        from rasterio.errors import CRSError, RasterioError
+        from rasterio.errors import CRSError, NotGeoreferencedWarning, RasterioError
     except ImportError:
         from mslsq.alignment.rasters import read_raster
 
@@ -46,7 +47,10 @@ def _into_tiff(file: Path, named: Path, georeference: Georeference) -> bool:
             raise GeoreferenceError(f"{named}: to change a GeoTIFF's header, rasterio is needed: {INSTALL}.") from None
         return False
     try:
-        with rasterio.open(file, "r+") as dataset:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotGeoreferencedWarning)  # that is why it is opened
+            dataset = rasterio.open(file, "r+")
+        with dataset:
             dataset.transform = rasterio.Affine.from_gdal(*georeference.geotransform)
             if georeference.crs is not None:
                 dataset.crs = CRS.from_user_input(georeference.crs)

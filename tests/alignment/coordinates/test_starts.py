@@ -142,3 +142,14 @@ def test_what_is_no_georeference_is_refused(reference):
     pytest.importorskip("pyproj")
     with pytest.raises(AlignmentOptionError, match="names no coordinate reference system"):
         align(maps, georeferences=[reference, Georeference(np.eye(3), "EPSG:0")])
+
+
+def test_a_scale_that_the_header_contradicts_is_refused(world, reference):
+    """A header that says pixels of 0.7 m where they are of 1 m."""
+    true = header_of(world, 1.0)
+    lie = Georeference(true.matrix @ np.diag([0.7, 0.7, 1]), UTM32)
+    maps = [world.seen(reference, SIZE), world.seen(true, (120, 120), seed=1)]
+    result = align(maps, georeferences=[reference, lie], scale_range=(0.9, 1.1))
+    assert result.status[1] == MapStatus.WRONG_SCALE, result.reasons[1]
+    result = align(maps, georeferences=[reference, lie], pixel_sizes=[1.0, 1.0], scale_range=(0.9, 1.1))
+    assert result.status[1] == MapStatus.ALIGNED, result.reasons[1]
