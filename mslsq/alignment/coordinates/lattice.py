@@ -43,6 +43,8 @@ class OnLattice:
     back: Float[Tensor, "3 3"] | None = None
     """Pixels of this map to those of the map that was given; None where they are the same."""
     note: str = ""
+    error: float = 0.0
+    """Pixels of the lattice, root mean square: how far the CRS are from an affine map."""
 
     @property
     def repeats(self) -> float:
@@ -177,7 +179,7 @@ def _carried(
     safe = torch.where(known, values, torch.zeros_like(values))
     carried = Prepared(safe, known, (float(mean), float(spread)))
     shift = start.new_tensor([[1, 0, -canvas.left], [0, 1, -canvas.top], [0, 0, 1]])
-    return OnLattice(carried, shift, back, as_it_is.note)
+    return OnLattice(carried, shift, back, as_it_is.note, as_it_is.error)
 
 
 def _as_it_is(
@@ -191,12 +193,13 @@ def _as_it_is(
     if found is None:
         return OnLattice(one, note=" Its coordinates have no place in the reference's coordinate reference system.")
     note = ""
-    if found.error > INEXACT:
+    if found.largest > INEXACT:
         note = (
-            f" The two coordinate reference systems differ from an affine map by up to {found.error:.2g} px here: "
+            f" The two coordinate reference systems differ from an affine map by up to {found.largest:.2g} px here: "
             "reproject one of the maps (gdalwarp) for more."
         )
-    return OnLattice(one, torch.from_numpy(found.matrix).to(base.values), note=note)
+    start = torch.from_numpy(found.matrix).to(base.values)
+    return OnLattice(one, start, note=note, error=found.rms / math.sqrt(area_of(start)))
 
 
 def _is_near(start: Float[Tensor, "3 3"], base: Prepared, model: str) -> bool:

@@ -17,10 +17,11 @@ Size = tuple[int, int]
 
 class Relation(NamedTuple):
     """Pixel (x, y, 1) of one raster to pixel of another, and how far an affine map is from the truth: 0 within one
-    CRS, else the largest distance in pixels over what both show."""
+    CRS, else distances in pixels of the other over what both show."""
 
     matrix: Float[np.ndarray, "3 3"]
-    error: float = 0.0
+    largest: float = 0.0
+    rms: float = 0.0
 
 
 def relation(fixed: Georeference, size: Size, moving: Georeference, other: Size) -> Relation | None:
@@ -52,7 +53,7 @@ def relation(fixed: Georeference, size: Size, moving: Georeference, other: Size)
     matrix[:2, :2] = found[:, :2] / spread
     matrix[:2, 2] = found[:, 2] - matrix[:2, :2] @ centre
     off = np.linalg.norm(here @ matrix[:2, :2].T + matrix[:2, 2] - there, axis=1)
-    return Relation(matrix, float(off.max()))
+    return Relation(matrix, float(off.max()), float(np.sqrt((off**2).mean())))
 
 
 def _nodes(size: Size, low: object = None, high: object = None) -> Float[np.ndarray, "n 2"]:
@@ -71,7 +72,8 @@ def expected_overlap(matrix: Float[np.ndarray, "3 3"], size: Size, other: Size) 
     whole = abs(_area(polygon))
     for axis, sign, limit in ((0, 1, -0.5), (0, -1, -(width - 0.5)), (1, 1, -0.5), (1, -1, -(height - 0.5))):
         polygon = _cut(polygon, sign * polygon[:, axis] - limit) if len(polygon) else polygon
-    return abs(_area(polygon)) / max(min(whole, float(height * width)), 1e-300) if len(polygon) else 0.0
+    smaller = max(min(whole, float(height * width)), 1e-300)
+    return min(abs(_area(polygon)) / smaller, 1.0) if len(polygon) else 0.0
 
 
 def _outline(size: Size) -> Float[np.ndarray, "4 2"]:

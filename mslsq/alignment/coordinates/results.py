@@ -76,8 +76,11 @@ def in_world(
         if index in result.aligned:
             transforms[index] = lattice.given(index, transforms[index])
             transforms[index] = transforms[index] / transforms[index][2, 2]
-            covariance[index] *= entry.repeats
-            sigma[index] *= entry.repeats**0.5
+            # Repeated pixels are no measurements, and what an affine map cannot say of a CRS is an error beside noise.
+            noise = entry.repeats * float(sigma[index]) ** 2
+            wider = entry.repeats * (1 + entry.error**2 / max(noise, 1e-300))
+            covariance[index] *= wider
+            sigma[index] *= wider**0.5
     sizes = [None if one is None else (one.mask.shape[0], one.mask.shape[1]) for one in given]
     places = [transforms[i].numpy(force=True) if i in result.aligned else None for i in range(len(sizes))]
     world = world_placements(places, georeferences, sizes, result.reference, sigma.tolist())

@@ -153,3 +153,29 @@ def test_a_scale_that_the_header_contradicts_is_refused(world, reference):
     assert result.status[1] == MapStatus.WRONG_SCALE, result.reasons[1]
     result = align(maps, georeferences=[reference, lie], pixel_sizes=[1.0, 1.0], scale_range=(0.9, 1.1))
     assert result.status[1] == MapStatus.ALIGNED, result.reasons[1]
+
+
+def test_what_no_affine_map_says_of_two_crs_is_in_the_standard_errors(world):
+    """40 km in degrees and in UTM: nothing is seen of the pixels, the headers alone differ by a curve."""
+    pytest.importorskip("pyproj")
+    from mslsq.alignment.coordinates.relating import relation
+
+    wide = Georeference.from_geotransform((9.0, 0.002, 0, 48.0, 0, -0.002), DEGREES)
+    metres = Georeference.from_geotransform((500_000, 200, 0, 5_316_000, 0, -200), UTM32)
+    found = relation(wide, (200, 200), metres, (200, 150))
+    x, y = np.meshgrid(np.linspace(20, 120, 5), np.linspace(20, 150, 5))
+    points = np.stack([x.ravel(), y.ravel()], -1)
+    off = points @ found.matrix[:2, :2].T + found.matrix[:2, 2] - truth_between(wide, metres, points)
+    assert 0.1 < np.linalg.norm(off, axis=1).max() < 1.2 * found.largest
+    rng = np.random.default_rng(0)
+    import scipy.ndimage
+
+    base = scipy.ndimage.gaussian_filter(rng.standard_normal((260, 260)), 2.5)
+    y, x = np.mgrid[0:200, 0:150].astype(float)
+    there = np.stack([x.ravel(), y.ravel()], -1)
+    here = truth_between(metres, wide, there)
+    moved = scipy.ndimage.map_coordinates(base, [here[:, 1] + 20, here[:, 0] + 20], order=3).reshape(200, 150)
+    result = align([base[20:220, 20:220], moved], model="translation", georeferences=[wide, metres], min_detail=0.3)
+    assert result.status[1] == MapStatus.ALIGNED, result.reasons[1]
+    assert "differ from an affine map" in result.reasons[1]
+    assert float(result.corner_sigma[1]) > 0.3 * found.rms
