@@ -107,8 +107,9 @@ class Linker:
 
     def at_header(self, fixed: int, moving: int) -> Linked | None:
         """Place one map where their headers put it, under the same evidence as any other place. None without
-        headers."""
-        start = None if self.lattice is None or self.options.init != "auto" else self.lattice.start(fixed, moving)
+        headers, and by walls: that a place stands out is asked of the search, which looks at every place."""
+        asked = self.options.init == "auto" and not isinstance(self.options.metric, Occupancy)
+        start = None if self.lattice is None or not asked else self.lattice.start(fixed, moving)
         key = fixed, moving, self.options.metric.name
         if start is None or self.lattice is None or key in self.lattice.tried:
             return None

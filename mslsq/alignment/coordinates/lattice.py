@@ -163,9 +163,10 @@ def _carried(
     assert one is not None and base is not None
     if start is None or _is_near(start, base, model):
         return as_it_is
-    canvas = _canvas_of(one, start, base)
+    canvas, whole = _canvas_of(one, start, base)
     if canvas is None:
         return as_it_is
+    cut = "" if whole else " At the reference's pixel size it is too large: what lies around that was compared."
     back = start @ start.new_tensor([[1, 0, canvas.left], [0, 1, canvas.top], [0, 0, 1]])
     values, known = resample(one.values, one.mask, start, canvas)
     if int(known.count_nonzero()) < FEWEST_PIXELS or min(known.shape) < SMALLEST_SIDE:
@@ -179,7 +180,7 @@ def _carried(
     safe = torch.where(known, values, torch.zeros_like(values))
     carried = Prepared(safe, known, (float(mean), float(spread)))
     shift = start.new_tensor([[1, 0, -canvas.left], [0, 1, -canvas.top], [0, 0, 1]])
-    return OnLattice(carried, shift, back, as_it_is.note, as_it_is.error)
+    return OnLattice(carried, shift, back, as_it_is.note + cut, as_it_is.error)
 
 
 def _as_it_is(
@@ -214,22 +215,24 @@ def _is_near(start: Float[Tensor, "3 3"], base: Prepared, model: str) -> bool:
     return upright and float(scales[0]) <= NEAR_SCALE and float(scales[1]) >= 1 / NEAR_SCALE
 
 
-def _canvas_of(one: Prepared, start: Float[Tensor, "3 3"], base: Prepared) -> Canvas | None:
-    """The part of the lattice that holds a map: all of it, or what is around the reference where that is too much."""
+def _canvas_of(one: Prepared, start: Float[Tensor, "3 3"], base: Prepared) -> tuple[Canvas | None, bool]:
+    """The part of the lattice that holds a map, and whether it is all of it: where that is too much, what lies around
+    the reference."""
     inverse = torch.linalg.inv(start)
     height, width = _size(one)
     outline = inverse.new_tensor([[0, 0, 1], [width - 1, 0, 1], [width - 1, height - 1, 1], [0, height - 1, 1]])
     where = (outline @ inverse.T)[:, :2]
     low, high = where.amin(0).ceil(), where.amax(0).floor()
-    if float((high - low + 1).clamp(min=0).prod()) > LARGEST:
+    whole = float((high - low + 1).clamp(min=0).prod()) <= LARGEST
+    if not whole:
         rows, columns = _size(base)
         margin = max(rows, columns)
         low = torch.maximum(low, low.new_tensor([-margin, -margin]))
         high = torch.minimum(high, high.new_tensor([columns + margin, rows + margin]))
     (left, top), (right, bottom) = low.tolist(), high.tolist()
     if right <= left or bottom <= top or (right - left) * (bottom - top) > LARGEST:
-        return None
-    return Canvas(int(left), int(top), int(bottom - top) + 1, int(right - left) + 1)
+        return None, whole
+    return Canvas(int(left), int(top), int(bottom - top) + 1, int(right - left) + 1), whole
 
 
 def _size(one: Prepared) -> tuple[int, int]:

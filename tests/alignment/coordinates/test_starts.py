@@ -133,6 +133,29 @@ def test_pixels_that_were_repeated_are_not_counted_as_measurements(world, refere
     assert np.median(scores) < 3
 
 
+def test_a_start_of_the_user_comes_before_the_headers(world, reference):
+    """In the map's own pixels; the header is 3 km off and still says the pixel size."""
+    true = header_of(world, 0.5)
+    maps = [world.seen(reference, SIZE), world.seen(true, (240, 240), seed=1)]
+    start = torch.eye(3, dtype=torch.float64).repeat(2, 1, 1)
+    start[1] = torch.from_numpy(np.linalg.inv(true.matrix) @ reference.matrix)
+    start[1, :2, 2] += 6.0
+    headers = [reference, shifted(true, 3000.0, 0.0)]
+    result = align(maps, model="translation", georeferences=headers, init=start)
+    assert error_of(result, reference, true) * 0.5 < 0.03
+    assert "georeference" not in result.reasons[1]
+
+
+def test_maps_are_added_to_a_result_with_georeferences(world, reference):
+    fine, plain = header_of(world, 0.5), header_of(world, 1.0, east=140, north=150)
+    maps = [world.seen(reference, SIZE), world.seen(fine, (240, 240), seed=1), world.seen(plain, (130, 130), seed=2)]
+    headers = [reference, fine, plain]
+    first = align(maps[:2], model="translation", georeferences=headers[:2])
+    both = align(maps, model="translation", georeferences=headers, previous=first)
+    assert torch.equal(both.transforms[:2], first.transforms) and both.aligned == [0, 1, 2]
+    assert both.world[2].off < 0.05 and both.world[1].off < 0.05
+
+
 def test_what_is_no_georeference_is_refused(reference):
     maps = [torch.rand(32, 32), torch.rand(32, 32)]
     with pytest.raises(AlignmentOptionError, match="1 georeferences for 2 maps"):
