@@ -11,6 +11,9 @@ from mslsq.alignment.options import AlignmentOptionError, Options
 from mslsq.alignment.prepared import Prepared
 from mslsq.alignment.result import Alignment, MapStatus
 
+ELSEWHERE = 2.0
+"""Pixels of the reference: what is nearer than this to where the header says is the place that it says."""
+
 
 def checked_georeferences(given: Any, count: int) -> list[Georeference | None] | None:
     """One or None for every map.
@@ -93,7 +96,7 @@ def in_world(
             continue
         if not MapStatus(int(result.status[index])).ok:
             reasons[index] += f" Where its georeference puts it, it was tried first: {_bare(doubt)}"
-        elif place is not None and place.off is not None:
+        elif place is not None and place.off is not None and place.off > ELSEWHERE:
             reasons[index] += (
                 f" But its georeference says another place, {place.off:.1f} px from here, where the maps do not agree: "
                 f"{_bare(doubt)}"

@@ -60,8 +60,12 @@ class Gathering:
     def by_headers(self) -> None:
         """Pairs that overlap where their georeferences put them."""
         for pair in self.pairs:
-            start = None if self.linker.lattice is None else self.linker.lattice.start(*pair)
-            if start is None or predicted_overlap(self.linker, *pair, start) < self.linker.options.min_overlap:
+            lattice = self.linker.lattice
+            start = None if lattice is None else lattice.start(*pair)
+            if lattice is None or start is None:
+                continue
+            if predicted_overlap(self.linker, *pair, start) < self.linker.options.min_overlap:
+                lattice.heard(*pair, False, "(They hardly overlap there, or not at all.)")
                 continue
             linked = self.linker.at_header(*pair)
             if linked is not None:

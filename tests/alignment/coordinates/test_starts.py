@@ -119,6 +119,15 @@ def test_georeferences_of_some_maps_help_those(world, reference):
     assert result.world[2].shift is None and result.world[2].geotransform is not None
 
 
+def test_of_maps_that_are_placed_together_the_one_with_a_wrong_header_is_named(world, reference):
+    right, wrong = header_of(world, 1.0, east=140, north=150), header_of(world, 1.0)
+    maps = [world.seen(reference, SIZE), world.seen(right, (130, 130), seed=2), world.seen(wrong, (120, 120), seed=1)]
+    result = align(maps, model="translation", georeferences=[reference, right, shifted(wrong, 0.0, 5000.0)])
+    assert result.aligned == [0, 1, 2], result.message()
+    assert "But its georeference says another place, 5000.0 px from here" in result.reasons[2]
+    assert "georeference" not in result.reasons[1]
+
+
 def test_pixels_that_were_repeated_are_not_counted_as_measurements(world, reference):
     """Twice the pixel size: a quarter of the measurements. The error over its standard error stays near one."""
     true = header_of(world, 2.0)
