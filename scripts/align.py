@@ -228,6 +228,13 @@ def write_figures(figures: dict[str, Any], written: list[Path]) -> None:
         console.print(f"  {path.name}")
 
 
+def say_what_suits(config: dict[str, Any], scene: Scene) -> None:
+    """Unknown cells of ROS's maps are masked, and with them goes the border of most walls: values have little left."""
+    ros = [raster.kind.ros is not None for raster in scene.rasters if raster is not None]
+    if ros and all(ros) and config["metric"] != "occupancy":
+        errors.print("[yellow]maps of ROS:[/] metric=occupancy compares walls and free space, and is made for them.")
+
+
 def run_align(config: dict[str, Any], folder: Path) -> int:
     """Maps into one frame."""
     begin = time.perf_counter()
@@ -247,6 +254,7 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
             return NOTHING_DONE
     for scene in scenes:
         refuse_headers_that_cannot_be_written(config, scene)
+        say_what_suits(config, scene)
     refuse_to_overwrite_inputs(scenes, [reference_of(config, scene) for scene in scenes], folder)
     items = [Aligned(scene, solve(scene, config)) for scene in scenes]
     options = {name: config[name] for name in OPTIONS}

@@ -142,9 +142,9 @@ class Linker:
     def by_walls(self, fixed: int, moving: int, initial: Tensor | None) -> Linked:
         """`occupancy.place`, and where the values of the finest level say the same place, those from there on."""
         frame = self.frame(fixed)
-        placed, exact = occupancy.place(
-            self.map(fixed), self.map(moving), frame, self.options, moving, initial, self.progress
-        )
+        header = self.lattice.start(fixed, moving) if self.lattice and self.options.init == "auto" else None
+        maps = self.map(fixed), self.map(moving)
+        placed, exact = occupancy.place(*maps, frame, self.options, moving, initial, self.progress, header)
         self.stages.extend(placed.stages)
         found = frame.to_pixels(placed.warp)
         if placed.status.ok and exact:

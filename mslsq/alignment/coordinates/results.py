@@ -108,5 +108,11 @@ def in_world(
 
 def _bare(reason: str) -> str:
     """A reason without what it says of leaving the map out and of what to try."""
-    start = reason.find("(")
-    return reason[start:] if start >= 0 else reason.removeprefix("Left out: ")
+    if not reason.endswith(")"):
+        return reason.removeprefix("Left out: ")
+    depth = 0
+    for start in range(len(reason) - 1, -1, -1):
+        depth += (reason[start] == ")") - (reason[start] == "(")
+        if depth == 0:
+            return reason[start:]
+    return reason
