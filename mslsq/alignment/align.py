@@ -49,7 +49,8 @@ def align(
 
     Args:
         maps: rasters (H, W) or (C, H, W), tensors or arrays of any real dtype; sizes may differ, NaN is no data. Where
-            the numbers of channels differ, all are reduced to the mean of their channels. Computation is in float64.
+            the numbers of channels differ, all are reduced to the mean of their channels. Computation is in float64 on
+            the CPU, wherever the maps are, and the result is there.
         model: "translation", "se2", "sim2", "affine", "homography", or "piecewise": "sim2", and then a smooth grid of
             shifts on top of it (`mslsq.alignment.bends`), for maps that bend; `result.to_map` is the whole warp. The
             grid is the most probable one under the residuals' noise and a prior: second differences of neighbouring
@@ -156,7 +157,7 @@ def align(
         for index in previous.aligned:
             draft.entries["transforms"][index] = lattice.own(index, previous.transforms[index])
     linker = Linker(lattice.maps, options, levels, progress, lattice=lattice)
-    starts, links = lattice.all_own(init) if isinstance(init, Tensor) else None, []
+    starts, links = lattice.all_own(init.cpu()) if isinstance(init, Tensor) else None, []
     squared = options.metric == SquaredDifference()
     if joint is True and not squared:
         raise AlignmentOptionError(
