@@ -13,6 +13,7 @@ from mslsq.alignment.bends import Bend
 from mslsq.alignment.canvas import Canvas, resample
 from mslsq.alignment.coordinates.georeference import Georeference
 from mslsq.alignment.coordinates.merging import merged, nearest_on
+from mslsq.alignment.coordinates.reading import TAGS
 from mslsq.alignment.coordinates.relating import relation
 from mslsq.alignment.coordinates.tags import moved
 from mslsq.alignment.coordinates.writing import can_hold, georeferenced_copy, write_beside, write_yaml
@@ -53,7 +54,8 @@ def write_georeferenced(
 ) -> list[Path]:
     """A raster on the canvas, with the georeference that the reference has there."""
     header = reference.georeference
-    tagged = moved(reference.kind.geotags, canvas.left, canvas.top)
+    by_tags = header is None or header.source == TAGS  # tags that something beside the file overrules are not copied
+    tagged = moved(reference.kind.geotags, canvas.left, canvas.top) if by_tags else ()
     path = write_raster(path, values, known, kind, tagged)
     if header is None:
         return [path]

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from mslsq.alignment.coordinates.georeference import Georeference
 from mslsq.alignment.coordinates.relating import Size, expected_overlap, relation
@@ -36,7 +38,7 @@ class WorldPlacement:
     """Of `shift`: "metre", "degree"; "units" where the CRS is not known."""
     geotransform: tuple[float, float, float, float, float, float] | None
     """GDAL's six numbers for the map's own pixels, in the CRS of the reference. None of a homography."""
-    matrix: Float[np.ndarray, "3 3"] | None
+    matrix: Float[Tensor, "3 3"] | None
     """World (X, Y, 1) by the map's own header to where it was found; None without a header."""
     shift: tuple[float, float] | None
     """What is to be added to X and Y of the map's own header, at the middle of the map."""
@@ -103,7 +105,8 @@ def world_placement(
     sigma = float(spread[0]), float(spread[1])
     crs = reference.crs
     unit = METRES if reference.source == ROS else unit_of(crs)
-    return WorldPlacement(crs, unit, numbers, matrix, shift, sigma, off, expected)
+    world = None if matrix is None else torch.from_numpy(matrix)
+    return WorldPlacement(crs, unit, numbers, world, shift, sigma, off, expected)
 
 
 def _flat(points: Float[np.ndarray, "3 n"]) -> Float[np.ndarray, "2 n"]:

@@ -11,6 +11,8 @@ from mslsq.alignment.coordinates.georeference import CORNER_TO_CENTRE, Georefere
 from mslsq.alignment.coordinates.tags import Geotags, crs_code, matrix_of
 
 INSTALL = "pip install 'mslsq[geo]'"
+TAGS = "the GeoTIFF's tags"
+"""What a georeference of those is from."""
 ORIENTATION = 274
 """EXIF's tag."""
 
@@ -66,7 +68,7 @@ def _from_tags(file: Path, geotags: Geotags) -> _Part:
         return _Part()
     code = crs_code(geotags)
     crs = f"EPSG:{code}" if code else _described_crs(file) if code == 0 else None
-    return _Part(matrix_of(geotags), crs, "the GeoTIFF's tags")
+    return _Part(matrix_of(geotags), crs, TAGS)
 
 
 def _described_crs(file: Path) -> str | None:

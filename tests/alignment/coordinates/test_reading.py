@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from mslsq.alignment import Georeference, GeoreferenceError
+from mslsq.alignment.canvas import Canvas
+from mslsq.alignment.coordinates.outputs import write_georeferenced
 from mslsq.alignment.coordinates.writing import georeferenced_copy
 from mslsq.alignment.rasters import RasterError, read_raster, write_raster
 
@@ -129,6 +131,23 @@ def test_a_picture_has_its_georeference_beside_it(tmp_path):
         assert dataset.transform.to_gdal() == pytest.approx(wanted.geotransform, abs=1e-12)
     again = read_raster(tmp_path / "b.png").georeference
     assert again.crs == "EPSG:32632" and again.geotransform == pytest.approx(wanted.geotransform, abs=1e-12)
+
+
+def test_what_lies_beside_a_geotiff_overrules_its_tags_in_what_is_written_too(tmp_path):
+    """As GDAL has it."""
+    write(tmp_path / "a.tif")
+    text = "<PAMDataset><SRS>EPSG:3035</SRS><GeoTransform>5, 2, 0, 9, 0, -2</GeoTransform></PAMDataset>"
+    (tmp_path / "a.tif.aux.xml").write_text(text)
+    raster = read_raster(tmp_path / "a.tif")
+    assert raster.georeference.crs == "EPSG:3035" and raster.georeference.source == "a.tif.aux.xml"
+    with rasterio.open(tmp_path / "a.tif") as dataset:
+        assert dataset.transform.to_gdal() == raster.georeference.geotransform == (5, 2, 0, 9, 0, -2)
+    canvas = Canvas(3, 4, 10, 12)
+    values, known = raster.values[:, 4:14, 3:15], raster.mask[4:14, 3:15]
+    (path,) = write_georeferenced(tmp_path / "out" / "b.tif", values, known, raster.kind, raster, canvas)
+    with rasterio.open(path) as dataset:
+        assert dataset.crs == rasterio.crs.CRS.from_epsg(3035)
+        assert dataset.transform.to_gdal() == (11, 2, 0, 1, 0, -2)
 
 
 def test_an_array_holds_no_georeference(tmp_path):

@@ -72,7 +72,7 @@ def test_a_header_that_is_a_little_wrong_is_corrected(world, reference, case, mo
         assert place.shift == pytest.approx((-3.0, 2.0), abs=0.05), "what is to be added to the header"
         corrected = place.georeference
         assert np.abs(corrected.to_world([[0, 0], [50, 60]]) - true.to_world([[0, 0], [50, 60]])).max() < 0.1
-        moved = np.append(wrong.to_world([[50, 60]])[0], 1) @ place.matrix.T
+        moved = np.append(wrong.to_world([[50, 60]])[0], 1) @ place.matrix.numpy().T
         assert np.abs(moved[:2] - true.to_world([[50, 60]])[0]).max() < 0.1
 
 
