@@ -1,4 +1,4 @@
-"""Maps of ROS, placed and merged: cells stay what they are, and what several maps have seen is decided by most."""
+"""Maps of ROS, placed and merged: cells stay what they are, and a wall in one map is a wall."""
 
 from collections.abc import Sequence
 
@@ -32,19 +32,15 @@ def nearest_on(
 def merged(
     layers: Sequence[tuple[Float[Tensor, "1 rows columns"], Bool[Tensor, "rows columns"], RosMap]], ros: RosMap
 ) -> tuple[Float[Tensor, "1 rows columns"], Bool[Tensor, "rows columns"]]:
-    """The greys of `ros` that hold the mean occupancy of all maps that have seen a cell, and which cells any has seen.
+    """The greys of `ros` that hold the largest occupancy of all maps that have seen a cell; and which cells any has.
 
-    Of `trinary` a cell is a wall where half of them or more say so: a robot had better not drive there.
+    The largest, as map_merge of m-explore has it: walls are a cell or two wide, and maps lie a cell beside each other,
+    so that the mean, or most of the maps, would put gaps into them that a robot drives through.
     """
-    total, count = 0.0, 0
-    for grey, known, own in layers:
-        occupancy = own.occupancy(grey[0].numpy(force=True))
-        seen = known.numpy(force=True) & ~np.isnan(occupancy)
-        total = total + np.where(seen, occupancy, 0.0)
-        count = count + seen.astype(np.int64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(np.asarray(count) > 0, total / np.asarray(count), np.nan)
-    if ros.mode == "trinary":
-        mean = np.where(np.isnan(mean), np.nan, (mean >= 0.5).astype(float))
-    greys = torch.from_numpy(ros.grey(mean).astype(np.float64))
-    return greys[None], torch.from_numpy(~np.isnan(mean))
+    seen = [
+        np.where(known.numpy(force=True), own.occupancy(grey[0].numpy(force=True)), np.nan)
+        for grey, known, own in layers
+    ]
+    most = np.fmax.reduce(seen)  # NaN where no map has seen the cell
+    greys = torch.from_numpy(ros.grey(most).astype(np.float64))
+    return greys[None], torch.from_numpy(~np.isnan(most))

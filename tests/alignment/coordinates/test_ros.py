@@ -122,7 +122,7 @@ def test_keys_of_other_programs_are_let_be(tmp_path):
     assert read_raster(written(tmp_path, cost_table="none")).kind.ros.mode == "trinary"
 
 
-def test_merged_cells_are_decided_by_most_and_walls_win_a_tie():
+def test_a_wall_in_one_map_is_a_wall_of_the_merged_one():
     ros = RosMap(0.65, 0.196)
     wall, free, unknown = 0.0, 254.0, 205.0
     rows = [[wall, wall, wall, unknown], [wall, free, unknown, unknown], [free, free, unknown, unknown]]
@@ -130,7 +130,9 @@ def test_merged_cells_are_decided_by_most_and_walls_win_a_tie():
     greys, known = merged(layers[:2], ros)
     assert greys[0, 0].tolist() == [0, 0, 0, 205] and known[0].tolist() == [True, True, True, False]
     greys, _ = merged(layers, ros)
-    assert greys[0, 0].tolist() == [0, 255, 0, 205]
+    assert greys[0, 0].tolist() == [0, 0, 0, 205]
+    greys, known = merged(layers[2:], ros)
+    assert greys[0, 0].tolist() == [255, 255, 205, 205] and known[0].tolist() == [True, True, False, False]
 
 
 def test_cells_stay_what_they_are_when_a_map_is_turned():
