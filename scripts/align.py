@@ -29,7 +29,10 @@ from rich.markup import escape
 from rich.table import Table
 from schemas import AlignmentOptions
 
-from mslsq.alignment import Alignment, MapStatus, Stage, align
+from mslsq.alignment import Alignment, Georeference, MapStatus, Stage, align
+from mslsq.alignment.coordinates.outputs import GEOTRANSFORM, OUTPUTS
+from mslsq.alignment.coordinates.writing import can_hold
+from mslsq.alignment.options import SCALE_RANGE
 from mslsq.alignment.output_names import refuse_to_overwrite_inputs
 from mslsq.alignment.outputs import Aligned, describe, write_all
 from mslsq.alignment.report.text import printable
@@ -41,6 +44,7 @@ from mslsq.alignment.scenes import Scene, scene_from_bundled, scene_from_files
 from mslsq.replacing import write_text
 from mslsq.validation import integer, one_of
 
+USED, IGNORED = GEOREFERENCES = "auto", "ignore"
 OPTIONS = tuple(option.name for option in fields(AlignmentOptions))
 
 
@@ -94,16 +98,42 @@ def pixel_sizes_of(config: dict[str, Any], scene: Scene) -> list[float] | None:
     given = config["pixel_sizes"]
     if given != "files":
         return None if given is None else [float(size) for size in given]
-    kinds = [None if raster is None else raster.kind for raster in scene.rasters]
-    for name, kind in zip(scene.names, kinds, strict=True):
-        if kind is not None and kind.pixel_size is None:
-            raise CommandError(
-                f"pixel_sizes=files: {name} has none (it is no GeoTIFF with a pixel scale); give numbers."
-            )
-    projections = {str(kind.map_projection) for kind in kinds if kind is not None}
-    if len(projections) > 1:
+    headers = headers_of(scene)
+    for name, raster, header in zip(scene.names, scene.rasters, headers, strict=True):
+        if raster is not None and header is None:
+            raise CommandError(f"pixel_sizes=files: {name} has no georeference in it or beside it; give numbers.")
+    if config["georeference"] == USED:
+        return None  # they come with the georeferences, whatever their units are
+    if len({header.crs for header in headers if header is not None}) > 1:
         raise CommandError("pixel_sizes=files: the maps are of several projections, so that their units may differ.")
-    return [1.0 if kind is None or kind.pixel_size is None else kind.pixel_size for kind in kinds]
+    return [1.0 if header is None else header.mean_pixel_size for header in headers]
+
+
+def headers_of(scene: Scene) -> list[Georeference | None]:
+    """Where the files say that the maps lie."""
+    return [None if raster is None else raster.georeference for raster in scene.rasters]
+
+
+def refuse_headers_that_cannot_be_written(config: dict[str, Any], scene: Scene) -> None:
+    """output=geotransform, asked before the work begins."""
+    one_of("output", config["output"], OUTPUTS)
+    one_of("georeference", config["georeference"], GEOREFERENCES)
+    if config["output"] != GEOTRANSFORM:
+        return
+    reference = reference_of(config, scene)
+    if config["model"] in ("homography", "piecewise"):
+        raise CommandError(
+            f"output=geotransform: a header holds an affine map, and model={config['model']} is none; write "
+            "output=resampled, or use model=affine."
+        )
+    if config["georeference"] == IGNORED or headers_of(scene)[reference] is None:
+        raise CommandError(
+            f"output=geotransform: the reference {scene.names[reference]} has no georeference that is used: there is "
+            "nothing to put the others into."
+        )
+    for name, raster in zip(scene.names, scene.rasters, strict=True):
+        if raster is not None and raster.path is not None and raster.kind.ros is None and not can_hold(raster.path):
+            raise CommandError(f"output=geotransform: {name} cannot hold a georeference; save it as GeoTIFF.")
 
 
 def solve(scene: Scene, config: dict[str, Any]) -> Alignment:
@@ -133,7 +163,11 @@ def solve(scene: Scene, config: dict[str, Any]) -> Alignment:
     ]
     masks = [None if raster is None else raster.mask for raster in scene.rasters]
     options: dict[str, Any] = {name: config[name] for name in OPTIONS}
+    headers = headers_of(scene) if config["georeference"] == USED else []
     options["pixel_sizes"] = pixel_sizes_of(config, scene)
+    options["georeferences"] = headers if any(headers) else None
+    if config["pixel_sizes"] == "files" and config["scale_range"] is None:
+        options["scale_range"] = SCALE_RANGE
     result = align(maps, masks=masks, reference=reference_of(config, scene), progress=progress, **options)
     for i, problem in scene.problems.items():
         result.reasons[i] = f"Left out: {problem}"
@@ -205,10 +239,20 @@ def write_figures(figures: dict[str, Any], written: list[Path]) -> None:
         console.print(f"  {path.name}")
 
 
+def say_what_suits(config: dict[str, Any], scene: Scene) -> None:
+    """Unknown cells of ROS's maps are masked, and with them goes the border of most walls: values have little left."""
+    ros = [raster.kind.ros is not None for raster in scene.rasters if raster is not None]
+    if ros and all(ros) and config["metric"] != "occupancy":
+        errors.print("[yellow]maps of ROS:[/] metric=occupancy compares walls and free space, and is made for them.")
+
+
 def say_what_is_left_out(scene: Scene) -> bool:
     """Unreadable files with their reasons; False where fewer than two maps are left to align."""
     for problem in scene.problems.values():
         errors.print("[yellow]left out:[/]", shown(problem))
+    for raster in scene.rasters:
+        if raster is not None and raster.note:
+            errors.print(f"[yellow]{shown(raster.name)}:[/]", shown(raster.note))
     readable = sum(raster is not None for raster in scene.rasters)
     if readable < 2:
         what = "one map was given" if len(scene.names) == 1 else f"{readable} of {len(scene.names)} maps can be read"
@@ -253,6 +297,9 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
     begin = time.perf_counter()
     scenes = scenes_of(config)
     enough = [say_what_is_left_out(scene) for scene in scenes]
+    for scene in scenes:
+        refuse_headers_that_cannot_be_written(config, scene)
+        say_what_suits(config, scene)
     references = [reference_of(config, scene) for scene in scenes]
     refuse_to_overwrite_inputs(scenes, references, folder)
     files = [file for scene in scenes for file in scene.files]
@@ -262,7 +309,8 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
         console.print(f"{shown(str(folder))}: this run is whole already, and nothing is done again.")
         return run.code
     items = solved(scenes, config, run)
-    written = write_all(items, folder, time.perf_counter() - begin, {name: config[name] for name in OPTIONS})
+    options = {name: config[name] for name in OPTIONS}
+    written = write_all(items, folder, time.perf_counter() - begin, options, config["output"])
     code = say_what_became(items, config)
     run.finish(written, code if all(enough) else NOTHING_DONE)
     console.print(f"{len(written)} files written to {shown(str(folder))}")

@@ -61,12 +61,14 @@ class Maps:
     maps: Any = MISSING  # a file or several
     masks: Any = MISSING
     reference: int | str = MISSING
+    georeference: str = MISSING
 
 
 @dataclass
 class Align(AlignmentOptions, Maps):  # in the order of the file: fields of the last base come first
     """`scripts/align.py`."""
 
+    output: str = MISSING
     threads: int = MISSING
     strict: bool = MISSING
     quiet: bool = MISSING

@@ -3,6 +3,9 @@
 from mslsq.alignment import learned, metrics, mosaics, synthetic
 from mslsq.alignment.align import align
 from mslsq.alignment.bends import Bend
+from mslsq.alignment.coordinates import Georeference, GeoreferenceError
+from mslsq.alignment.coordinates.applying import FoundTransform, LeftOutError, TransformsError, read_transform
+from mslsq.alignment.coordinates.placement import WorldPlacement
 from mslsq.alignment.joint import Link, LinkStatus
 from mslsq.alignment.kinds import RasterError
 from mslsq.alignment.options import AlignmentOptionError
@@ -18,6 +21,10 @@ __all__ = [
     "AlignmentOptionError",
     "Bend",
     "DepthViews",
+    "FoundTransform",
+    "Georeference",
+    "GeoreferenceError",
+    "LeftOutError",
     "Link",
     "LinkStatus",
     "MapStatus",
@@ -26,12 +33,15 @@ __all__ = [
     "ScaleFields",
     "ScaleSync",
     "Stage",
+    "TransformsError",
+    "WorldPlacement",
     "align",
     "depth_views",
     "depths_in_view",
     "learned",
     "metrics",
     "mosaics",
+    "read_transform",
     "room",
     "scale_fields",
     "scale_sync",

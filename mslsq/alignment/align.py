@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from mslsq.alignment.choosing import Choice, place_by_edges
+from mslsq.alignment.coordinates import Georeference
+from mslsq.alignment.coordinates.results import checked_georeferences, in_world, lattice_of
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.joint import place_jointly
 from mslsq.alignment.linking import Linker
@@ -41,6 +43,7 @@ def align(
     previous: Alignment | None = None,
     pixel_sizes: Sequence[float] | None = None,
     scale_range: Sequence[float] | None = None,
+    georeferences: Sequence[Georeference | None] | None = None,
 ) -> Alignment:
     """Place overlapping rasters on a reference: warp, gain and bias jointly, coarse to fine, with masks.
 
@@ -66,7 +69,7 @@ def align(
             rotation, log-polar; the best eight are refined); "phase" (the shift alone, to a fraction of a pixel of the
             coarsest level, as complex least squares on the phase of the cross-power spectrum), "identity", or a tensor
             (N, 3, 3) of starts in the convention of the result.
-        min_overlap: share of the smaller map's valid pixels that must be common.
+        min_overlap: share of the smaller map's area of data that must be common, whatever the scale between the two.
         min_ncc: correlation over the overlap below which a placement is not believed.
         min_detail: the median correlation of the blocks with the strongest detail below which a placement is not
             believed, if there are many blocks; of a few, more is asked (`mslsq.alignment.evidence`). -1 asks nothing.
@@ -95,7 +98,13 @@ def align(
         pixel_sizes: the side of a pixel of every map in one unit (metres, degrees), as metadata have it. Placements
             whose scale contradicts them are refused.
         scale_range: (least, most) of the factor between the scale of a placement, in every direction, and the one that
-            `pixel_sizes` say (1 without them); (0.8, 1.25) where only those are given, and without both any.
+            `pixel_sizes` or `georeferences` say (1 without them); (0.8, 1.25) where only sizes are given, and without
+            both any.
+        georeferences: per map None or where it lies in the world (`Georeference`); pixel sizes, directions and
+            coordinate reference systems may differ (the latter need pyproj). With init="auto" every pair is first
+            tried where they put it, under the same evidence as any other place, and searched for elsewhere where the
+            maps do not agree there; the reason then says so. Models are corrections of them: "translation" places maps
+            of other pixel sizes, too. `result.world` has shifts in units of the CRS and corrected geotransforms.
 
     Returns:
         `Alignment`; `.transforms[i]` takes a reference pixel (x, y, 1), centres at integers, to a pixel of map i. A
@@ -136,15 +145,19 @@ def align(
     )
     if options.bends:
         check_bends(joint, options.metric, previous)
+    known_places = checked_georeferences(georeferences, len(maps))
     prepared, states, reasons = prepare(maps, masks)
+    lattice, options = lattice_of(prepared, known_places, reference, options, pixel_sizes is not None)
     if previous is not None:
         check_previous(previous, options, reference, states, joint)
     like = next((r.values for r in prepared if r is not None), torch.zeros((), dtype=torch.float64))
     draft = Draft(states, reasons, reference, options.model, like)
     if previous is not None:
         draft.keep(previous)
-    linker = Linker(prepared, options, levels, progress)
-    starts, links = init.cpu() if isinstance(init, Tensor) else None, []
+        for index in previous.aligned:
+            draft.entries["transforms"][index] = lattice.own(index, previous.transforms[index])
+    linker = Linker(lattice.maps, options, levels, progress, lattice=lattice)
+    starts, links = lattice.all_own(init.cpu()) if isinstance(init, Tensor) else None, []
     squared = options.metric == SquaredDifference()
     if joint is True and not squared:
         raise AlignmentOptionError(
@@ -166,4 +179,5 @@ def align(
     links = links if previous is None else [*previous.links, *links]
     draft.model = model
     sizes = [None if one is None else (one.mask.shape[0], one.mask.shape[1]) for one in prepared]
-    return draft.finished(stages=linker.stages, links=links, sizes=sizes)
+    placed = draft.finished(stages=linker.stages, links=links, sizes=sizes)
+    return in_world(placed, lattice, known_places, prepared, previous)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,14 +10,15 @@ from torch import Tensor
 from mslsq.alignment.bends import Bend, warped
 from mslsq.alignment.grids import inside, pixel_grid
 from mslsq.alignment.measures import corners, project
-from mslsq.alignment.pyramid import fill
+from mslsq.alignment.pyramid import fill, masked_blur
 from mslsq.alignment.sampling import sample_at, spline_coefficients
 
 LARGEST_CANVAS = 4096
 """Pixels along a side; a mosaic that would be larger is cut to the reference and as much around it."""
 
 
-TIE_POINTS_TAG, MATRIX_TAG = 33922, 34264
+COARSER = 1.25
+"""Pixels of a map from one pixel to the next, from which it is blurred before."""
 
 
 @dataclass(frozen=True)
@@ -35,25 +35,6 @@ class Canvas:
         return pixel_grid(self.height, self.width, like) + like.new_tensor([self.left, self.top])
 
 
-def shifted_georeference(geotags: Sequence[tuple[Any, ...]], canvas: Canvas) -> tuple[tuple[Any, ...], ...]:
-    """The reference's GeoTIFF tags for a raster on the canvas: tie points (column, row, 0, x, y, z) move with its
-    origin.
-
-    A raster placed by a matrix instead of tie points (tag 34264) gets none: better no position than a wrong one.
-    """
-    if (canvas.left, canvas.top) == (0, 0):
-        return tuple(geotags)
-    if any(code == MATRIX_TAG for code, *_ in geotags):
-        return ()
-    out = []
-    for code, kind, count, value in geotags:
-        if code == TIE_POINTS_TAG:
-            points = torch.tensor(value, dtype=torch.float64).reshape(-1, 6)
-            value = tuple((points - points.new_tensor([canvas.left, canvas.top, 0, 0, 0, 0])).reshape(-1).tolist())
-        out.append((code, kind, count, value))
-    return tuple(out)
-
-
 def resample(
     values: Float[Tensor, "channels height width"],
     mask: Bool[Tensor, "height width"],
@@ -64,10 +45,25 @@ def resample(
     """A map seen on the canvas, by cubic B-spline, clipped to its own range (a spline overshoots at edges), and where
     it is known."""
     safe = torch.where(mask, values, torch.zeros_like(values))
+    if coarser := _coarser(transform, canvas):
+        safe = masked_blur(safe, mask, coarser)[0]
     sampled, known = seen_on(canvas, spline_coefficients(fill(safe, mask)), mask, transform, bend)
     data = values[:, mask]
     low, high = data.amin(-1)[:, None, None], data.amax(-1)[:, None, None]
     return torch.minimum(torch.maximum(sampled, low), high), known
+
+
+def _coarser(transform: Float[Tensor, "3 3"], canvas: Canvas) -> float:
+    """Sigma in pixels of the map of the blur that sampling in steps of s pixels needs, (s - 1) / 2 as scikit-image has
+    it; 0 where steps are hardly longer than a pixel."""
+    middle = transform.new_tensor([canvas.left + canvas.width / 2, canvas.top + canvas.height / 2, 1])
+    x, y, depth = (transform @ middle).tolist()
+    if depth <= 1e-9:
+        return 0.0
+    moved = transform.new_tensor([[x / depth], [y / depth]])
+    scales = torch.linalg.svdvals((transform[:2, :2] - moved @ transform[2:, :2]) / depth)
+    step = float(scales.log().mean().exp())
+    return (step - 1) / 2 if step > COARSER else 0.0
 
 
 def seen_on(

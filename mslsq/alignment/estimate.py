@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mslsq.alignment import passes, starts
 from mslsq.alignment.grids import inside, pixel_grid
-from mslsq.alignment.measures import masked_ncc, ncc_and_detail, project
+from mslsq.alignment.measures import common_share, masked_ncc, ncc_and_detail, project
 from mslsq.alignment.models import Frame
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.sampling import sample_at
@@ -115,7 +115,7 @@ class PairLevel:
     def _judged(self, matrix: Float[Tensor, "3 3"]) -> dict[str, float]:
         sampled, valid = self.look(matrix)
         ncc, detail = correlations(sampled, valid, self)
-        return {"ncc": ncc, "detail": detail, "overlap": self.share(valid)}
+        return {"ncc": ncc, "detail": detail, "overlap": self.share(valid, matrix)}
 
     def kept(self, name: str, matrix: Float[Tensor, "3 3"], make: Callable[[Tensor], Answer]) -> Answer:
         """What `make` says of a warp. The last answer of this name is kept: an estimate is judged where a solve has
@@ -136,10 +136,11 @@ class PairLevel:
             "freedom": freedom,
         }
 
-    def share(self, valid: Bool[Tensor, " n"]) -> float:
-        """Overlap as a share of the smaller map's valid pixels."""
+    def share(self, valid: Bool[Tensor, " n"], matrix: Float[Tensor, "3 3"]) -> float:
+        """Overlap under a warp, as a share of the smaller map's area of data."""
         per_sample = self.size[0] * self.size[1] / self.known.numel()
-        return float(valid.count_nonzero()) / max(min(self._data[0], self._data[1] / per_sample), 1.0)
+        factors = (self.moving.factor / self.factor) ** 2
+        return common_share(matrix, self.points, valid, self._data[0], factors * self._data[1] / per_sample)
 
     @cached_property
     def _data(self) -> tuple[int, int]:
@@ -187,7 +188,8 @@ def judge(estimate: Estimate, level: PairLevel) -> Estimate:
 def with_overlap(estimate: Estimate, level: PairLevel) -> Estimate:
     """The estimate with correlation and overlap alone: at a third of the time, where nothing is decided by them."""
     sampled, valid = level.look(estimate.matrix)
-    return replace(estimate, ncc=float(masked_ncc(sampled.T, level.planes, valid)), overlap=level.share(valid))
+    ncc, overlap = float(masked_ncc(sampled.T, level.planes, valid)), level.share(valid, estimate.matrix)
+    return replace(estimate, ncc=ncc, overlap=overlap)
 
 
 def residual_at(
@@ -257,7 +259,7 @@ def no_worse(new: Estimate, old: Estimate, level: PairLevel, frozen: Bool[Tensor
     sampled, valid = level.look(new.matrix)
     before, _ = level.look(old.matrix)
     both = valid & frozen
-    if level.share(valid) < min_overlap <= level.share(frozen) or int(both.sum()) < 16:
+    if level.share(valid, new.matrix) < min_overlap <= level.share(frozen, old.matrix) or int(both.sum()) < 16:
         return False
     return sum(correlations(sampled, both, level)) >= sum(correlations(before, both, level)) - 2e-3
 

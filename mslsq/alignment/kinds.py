@@ -1,7 +1,6 @@
 """What a raster is once its file is decoded: its bands, where it holds data, and the kind of file it was."""
 
 import html
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,18 +8,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mslsq.alignment.coordinates.ros import RosMap
+
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".webp")
 TIFF_SUFFIXES = (".tif", ".tiff")
 ARRAY_SUFFIXES = (".npy", ".npz")
-SUFFIXES = IMAGE_SUFFIXES + TIFF_SUFFIXES + ARRAY_SUFFIXES
+YAML_SUFFIXES = (".yaml", ".yml")
+SUFFIXES = IMAGE_SUFFIXES + TIFF_SUFFIXES + ARRAY_SUFFIXES + YAML_SUFFIXES
 
 
 class RasterError(ValueError):
     """A file that cannot be read as a raster, with the reason and what to try."""
 
 
-PIXEL_SCALE, GEOKEYS = 33550, 34735
-"""Tags of a GeoTIFF."""
+@dataclass(frozen=True)
+class Storage:
+    """How the pixels of a TIFF lie in it."""
+
+    compression: str = "adobe_deflate"
+    """As tifffile names it; of those without loss."""
+    predictor: bool = False
+    tile: tuple[int, int] | None = None
+    """Rows and columns; None for strips."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +48,16 @@ class Kind:
     metadata: str | None = None
     """What GDAL needs to read the values in their units: scale, offset, unit."""
 
+    storage: Storage = Storage()
+    """Of a TIFF."""
+    ros: RosMap | None = None
+    """Of a map of ROS: `nodata` is the grey of cells that are unknown."""
+
     @property
     def unit(self) -> str:
         """Of the values, as GDAL's metadata have it; empty where nothing is said."""
         found = re.search(r'role="unittype"[^>]*>([^<]+)<', self.metadata or "")
         return html.unescape(found[1]).strip() if found else ""
-
-    @property
-    def pixel_size(self) -> float | None:
-        """The side of a pixel of a GeoTIFF (the geometric mean of both) in the unit of its map; None without one."""
-        sizes = next((value for code, _, _, value in self.geotags if code == PIXEL_SCALE), (0.0, 0.0))
-        return math.sqrt(sizes[0] * sizes[1]) if sizes[0] > 0 and sizes[1] > 0 else None
-
-    @property
-    def map_projection(self) -> Any:
-        """What the unit belongs to: the GeoKey directory."""
-        return next((value for code, _, _, value in self.geotags if code == GEOKEYS), None)
 
 
 class Decoded(NamedTuple):

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment import occupancy
+from mslsq.alignment.coordinates.lattice import Lattice
 from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.evenness import correlated_pixels
 from mslsq.alignment.measures import corner_error
@@ -54,6 +55,8 @@ class Linker:
     levels: int | str
     progress: Callable[[Stage], None] | None = None
     stages: list[Stage] = field(default_factory=list)
+    lattice: Lattice | None = None
+    """Where headers put the maps."""
 
     def map(self, index: int) -> Prepared:
         """A map that can be used."""
@@ -96,6 +99,28 @@ class Linker:
     def link(self, fixed: int, moving: int, initial: Tensor | None = None, trusted: bool = False) -> Linked:
         """Place one map on another; `initial`, from pixels of the one to those of the other, replaces the search. Where
         it is `trusted`, other maps having said so, no other place is compared with it."""
+        if initial is None:
+            headed = self.at_header(fixed, moving)
+            if headed is not None and headed.placed.status.ok:
+                return headed
+        return self._placed(fixed, moving, initial, trusted)
+
+    def at_header(self, fixed: int, moving: int) -> Linked | None:
+        """Place one map where their headers put it, under the same evidence as any other place. None without
+        headers, and by walls: that a place stands out is asked of the search, which looks at every place."""
+        asked = self.options.init == "auto" and not isinstance(self.options.metric, Occupancy)
+        start = None if self.lattice is None or not asked else self.lattice.start(fixed, moving)
+        key = fixed, moving, self.options.metric.name
+        if start is None or self.lattice is None or key in self.lattice.tried:
+            return None
+        self.lattice.tried.add(key)
+        headed = self._placed(fixed, moving, start, grow=True)
+        self.lattice.heard(fixed, moving, headed.placed.status.ok, headed.placed.reason)
+        return headed
+
+    def _placed(
+        self, fixed: int, moving: int, initial: Tensor | None, trusted: bool = False, grow: bool = False
+    ) -> Linked:
         if isinstance(self.options.metric, Occupancy):
             return self.by_walls(fixed, moving, initial)
         count, frame = self.count(fixed, moving), self.frame(fixed)
@@ -103,7 +128,7 @@ class Linker:
         pyramids = self.pyramid(fixed, count, of_fixed), self.pyramid(moving, count, of_moving)
         options = self.comparison.between(fixed, moving)
         options = replace(options, init="given") if trusted else options
-        placed = place(*pyramids, frame, options, moving, initial, self.progress)
+        placed = place(*pyramids, frame, options, moving, initial, self.progress, grow)
         self.stages.extend(placed.stages)
         if self.options.metric.values:
             gain = of_fixed[1] * placed.value[0].exp() / of_moving[1]
@@ -117,9 +142,9 @@ class Linker:
     def by_walls(self, fixed: int, moving: int, initial: Tensor | None) -> Linked:
         """`occupancy.place`, and where the values of the finest level say the same place, those from there on."""
         frame = self.frame(fixed)
-        placed, exact = occupancy.place(
-            self.map(fixed), self.map(moving), frame, self.options, moving, initial, self.progress
-        )
+        header = self.lattice.start(fixed, moving) if self.lattice and self.options.init == "auto" else None
+        maps = self.map(fixed), self.map(moving)
+        placed, exact = occupancy.place(*maps, frame, self.options, moving, initial, self.progress, header)
         self.stages.extend(placed.stages)
         found = frame.to_pixels(placed.warp)
         if placed.status.ok and exact:

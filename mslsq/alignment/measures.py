@@ -78,6 +78,34 @@ def project(transform: Float[Tensor, "3 3"], points: Float[Tensor, "n 2"]) -> Fl
     return torch.where(ahead, warped, torch.full_like(warped, float("nan")))
 
 
+def common_share(
+    transform: Float[Tensor, "3 3"],
+    points: Float[Tensor, "n 2"],
+    valid: Bool[Tensor, " n"],
+    known: float,
+    others: float,
+) -> float:
+    """Of the smaller map's area, the share that both have in common, at most 1, whatever their scales are.
+
+    `valid` says which of the points (x, y) lie on data of both under the transform; `known` of them lie on data of the
+    first, and the other map's data are as many points as `others` under a transform of scale 1.
+
+    >>> import torch
+    >>> twice = torch.diag(torch.tensor([2.0, 2.0, 1.0]))
+    >>> common_share(twice, torch.zeros(30, 2), torch.ones(30, dtype=torch.bool), known=60, others=160)
+    0.75
+    """
+    count = int(valid.count_nonzero())
+    if count == 0:
+        return 0.0
+    middle = torch.cat([points[valid].mean(0), points.new_ones(1)])
+    depth = float(transform[2] @ middle)
+    (a, b, c), (d, e, f), (g, h, i) = transform.tolist()
+    volume = a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)
+    area = max(abs(volume) / max(abs(depth), 1e-9) ** 3, 1e-12)  # of a point, in the other map
+    return min(count / max(min(known, others / area), 1.0), 1.0)
+
+
 def corners(height: int, width: int, like: Tensor) -> Float[Tensor, "4 2"]:
     """The centres of the four corner pixels, (x, y)."""
     return like.new_tensor([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])

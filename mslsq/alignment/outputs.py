@@ -14,7 +14,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment import report
-from mslsq.alignment.canvas import Canvas, blend, canvas_around, resample, shifted_georeference
+from mslsq.alignment.canvas import Canvas, blend, canvas_around, resample
+from mslsq.alignment.coordinates.outputs import (
+    GEOTRANSFORM,
+    RESAMPLED,
+    before,
+    coordinates_record,
+    merged_maps,
+    seen_on,
+    write_georeferenced,
+    write_headers,
+)
+from mslsq.alignment.coordinates.placement import CONVENTION as WORLD_CONVENTION
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.output_names import FOLDER, MapFiles, mosaic_names, output_names
 from mslsq.alignment.rasters import Kind, writable, write_raster
@@ -62,6 +73,7 @@ def describe(item: Aligned) -> list[dict[str, Any]]:
             "lead": _number(result.lead[i]),
             "overlap": _number(result.overlap[i]),
             "corner_sigma_px": _number(result.corner_sigma[i]),
+            **coordinates_record(scene, result, i),
             "tangent_covariance": result.covariance[i].tolist()
             if bool(result.covariance[i].isfinite().all())
             else None,
@@ -94,16 +106,20 @@ def write_transforms(
     options: dict[str, Any],
     canvases: dict[str, Canvas],
     names: Sequence[Sequence[MapFiles | None]],
+    output: str = RESAMPLED,
 ) -> Path:
     """`transforms.json`: every map's matrix with its convention in words, gain, bias, status, and its files."""
     path = folder / "transforms.json"
     maps = []
     for item, planned in zip(items, names, strict=True):
         for i, record in enumerate(describe(item)):
-            files = planned[i] if i in item.result.aligned else None
+            files: Sequence[str] | None = planned[i] if i in item.result.aligned else None
+            if output == GEOTRANSFORM and files is not None:
+                files = () if i == item.result.reference else files[:1]
             maps.append(record | {"files": [f"{FOLDER}/{file}" for file in files or ()]})
     content = {
         "convention": CONVENTION,
+        "world_convention": WORLD_CONVENTION,
         "options": options,
         "mosaics": {name: MOSAIC_CONVENTION | asdict(canvas) for name, canvas in canvases.items()},
         "maps": maps,
@@ -148,13 +164,12 @@ def write_maps(item: Aligned, folder: Path, names: Sequence[MapFiles | None]) ->
     for i in result.aligned:
         raster = scene.rasters[i]
         assert raster is not None
-        values, known = resample(
-            raster.values, raster.mask, result.transforms[i], Canvas(0, 0, height, width), result.bend(i)
-        )
+        canvas = Canvas(0, 0, height, width)
+        values, known = seen_on(raster, result.transforms[i], canvas, result.bend(i))
         files, kind = names[i], writable(raster.kind, height, width)
         assert files is not None
         target, mask_target = folder / FOLDER / files.raster, folder / FOLDER / files.mask
-        written.append(write_raster(target, values, known, kind, reference.kind.geotags))
+        written += write_georeferenced(target, values, known, kind, reference, canvas)
         written.append(
             write_raster(mask_target, 255.0 * known[None].to(values.dtype), torch.ones_like(known), MASK_KIND)
         )
@@ -179,7 +194,10 @@ def mosaic_of(item: Aligned, canvas: Canvas) -> tuple[Float[Tensor, "c h w"], Bo
     scene, result = item.scene, item.result
     placed = [(i, raster) for i in result.aligned if (raster := scene.rasters[i]) is not None]
     bands = {raster.values.shape[0] for _, raster in placed}
-    layers = []
+    reference, layers = scene.rasters[result.reference], []
+    together = merged_maps(reference, placed, result, canvas)
+    if together is not None:
+        return together
     for i, raster in placed:
         source = raster.values if len(bands) == 1 else raster.luminance()
         values, known = resample(source, raster.mask, result.transforms[i], canvas, result.bend(i))
@@ -200,7 +218,7 @@ def comparisons_of(item: Aligned) -> Iterator[report.Comparison]:
             continue
         panels = []
         for transform, bend in (
-            (torch.eye(3, dtype=raster.values.dtype), None),
+            (before(reference, raster), None),
             (result.transforms[i], result.bend(i)),
         ):
             values, known = resample(raster.luminance(), raster.mask, transform, canvas, bend)
@@ -222,8 +240,11 @@ def chapter_of(item: Aligned, mosaic: tuple[Tensor, Tensor] | None) -> report.Ch
     return report.Chapter(item.scene.name, records, result, sheets, picture, item.seconds, certainty)
 
 
-def write_all(items: Sequence[Aligned], folder: Path, seconds: float, options: dict[str, Any]) -> list[Path]:
-    """Everything, for scenes that have at least a usable reference. Returns the paths written.
+def write_all(
+    items: Sequence[Aligned], folder: Path, seconds: float, options: dict[str, Any], output: str = RESAMPLED
+) -> list[Path]:
+    """Everything, for scenes that have at least a usable reference. Returns the paths written. `output` says what
+    becomes of the maps: resampled onto the reference's grid, or as they are with a corrected header.
 
     The figures come first: where the disk is full after them, the alignment itself is not lost.
 
@@ -238,7 +259,7 @@ def write_all(items: Sequence[Aligned], folder: Path, seconds: float, options: d
     written = [
         write_metrics(items, folder, seconds),
         write_csv([record for item in items for record in describe(item)], folder / "metrics.csv"),
-        write_transforms(items, folder, options, named, names),
+        write_transforms(items, folder, options, named, names, output),
     ]
     chapters = []
     for k, item in enumerate(items):
@@ -246,15 +267,18 @@ def write_all(items: Sequence[Aligned], folder: Path, seconds: float, options: d
             chapters.append(chapter_of(item, None))
             continue
         canvas = canvases[k]
-        written += write_maps(item, folder, names[k])
+        if output == GEOTRANSFORM:
+            written += write_headers(item.scene, item.result, folder, names[k])
+        else:
+            written += write_maps(item, folder, names[k])
         values, known = mosaic_of(item, canvas)
         chapters.append(chapter_of(item, (values, known)))
         reference = item.scene.rasters[item.result.reference]
         assert reference is not None
         kind = writable(reference.kind, canvas.height, canvas.width)
         if values.shape[0] == reference.values.shape[0] and kind.suffix != ".png":
-            path, georeference = folder / mosaics[k], shifted_georeference(reference.kind.geotags, canvas)
-            written.append(write_raster(path, values, known, kind, georeference))
+            path = folder / mosaics[k]
+            written += write_georeferenced(path, values, known, kind, reference, canvas)
             _say_what_was_clipped(path, values, known, kind)
     return [
         *written,

@@ -51,9 +51,10 @@ def place(
     map_index: int,
     initial: Float[Tensor, "3 3"] | None = None,
     report: Callable[[Stage], None] | None = None,
+    grow: bool = False,
 ) -> Placed:
-    """Align one pyramid to another. `initial` (pixels, level 0) replaces the search for starts. Never raises for bad
-    content.
+    """Align one pyramid to another. `initial` (pixels, level 0) replaces the search for starts; from it, too, smaller
+    models come first where it is to `grow`. Never raises for bad content.
 
     With `init="auto"` the identity and the phase correlation alone are tried first: of the time that a search of all
     rotations takes (0.3 s for 256²), most pairs need nothing.
@@ -73,7 +74,7 @@ def place(
     hypotheses = [with_values(h, levels[-1], freedom) for h in hypotheses]
     if not any(h.overlap >= pair.least(len(levels) - 1) for h in hypotheses):
         return refused(pair, hypotheses[0], pair.stages, MapStatus.NO_OVERLAP)
-    return pair.judged(*pair.thoroughly(hypotheses, grow=initial is None))
+    return pair.judged(*pair.thoroughly(hypotheses, grow=grow or initial is None))
 
 
 @dataclass(frozen=True)

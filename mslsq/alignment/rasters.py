@@ -17,10 +17,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.alignment.coordinates.georeference import Georeference, GeoreferenceError
+from mslsq.alignment.coordinates.reading import read_georeference
+from mslsq.alignment.coordinates.ros import decoded as decoded_ros
+from mslsq.alignment.coordinates.ros import read_yaml
 from mslsq.alignment.kinds import (
     ARRAY_SUFFIXES,
     SUFFIXES,
     TIFF_SUFFIXES,
+    YAML_SUFFIXES,
     Decoded,
     Kind,
     RasterError,
@@ -45,6 +50,13 @@ class Raster:
     values: Float[Tensor, "channels height width"]
     mask: Bool[Tensor, "height width"]
     kind: Kind = field(repr=False)
+    georeference: Georeference | None = None
+    note: str = ""
+    """What is to be said of a georeference that is damaged."""
+    beside: tuple[Path, ...] = field(default=(), repr=False)
+    """Other files that were read: the picture of a ROS map."""
+    path: Path | None = field(default=None, repr=False)
+    """The file itself."""
 
     def luminance(self) -> Float[Tensor, "1 height width"]:
         """One channel to align by: Rec. 709 luminance of three bands, the mean of any other number."""
@@ -54,7 +66,7 @@ class Raster:
 
 
 def read_raster(path: str | Path) -> Raster:
-    """Read one file. `archive.npz:key` chooses an array of an npz.
+    """Read one file. `archive.npz:key` chooses an array of an npz, `map.yaml` is a map of ROS.
 
     Alpha (below one half), nodata, GDAL's masks and numbers that are not finite become false in the mask. Pictures
     are read upright and in colours: the orientation of EXIF, palettes, inks and inverted grey are applied.
@@ -76,6 +88,8 @@ def read_raster(path: str | Path) -> Raster:
         raise RasterError(f"{file}: files of type {suffix or '(none)'} are not read; {', '.join(SUFFIXES)} are.")
     if file.stat().st_size == 0:
         raise RasterError(f"{file}: the file is empty (0 bytes).")
+    if suffix in YAML_SUFFIXES:
+        return _read_ros(file)
     try:
         if suffix in TIFF_SUFFIXES:
             decoded = read_tiff(file)
@@ -105,7 +119,26 @@ def _raster(file: Path, decoded: Decoded) -> Raster:
             )
     values = torch.from_numpy(np.ascontiguousarray(bands).astype(np.float64))
     mask = torch.from_numpy(np.ascontiguousarray(known)) & values.isfinite().all(0)
-    return Raster(file.name, values, mask, kind)
+    return Raster(file.name, values, mask, kind, *read_georeference(file, kind.geotags), path=file)
+
+
+def _read_ros(file: Path) -> Raster:
+    """The picture of a `map.yaml` as greys, unknown cells masked."""
+    try:
+        said = read_yaml(file)
+    except GeoreferenceError as error:
+        raise RasterError(str(error)) from None
+    picture = read_raster(said.image)
+    shown = picture.mask.numpy() if picture.kind.alpha else None
+    bands, known = decoded_ros(picture.values.numpy().astype(picture.kind.dtype), shown, said.ros)
+    suffix = ".png" if said.ros.mode == "scale" else ".pgm"
+    alpha = said.ros.mode == "scale"
+    kind = Kind(
+        suffix, np.dtype(np.uint8), alpha, None if alpha else said.ros.unknown, channels_last=alpha, ros=said.ros
+    )
+    values, height = torch.from_numpy(bands), known.shape[0]
+    georeference = said.georeference(height)
+    return Raster(file.name, values, torch.from_numpy(known), kind, georeference, beside=(said.image,), path=file)
 
 
 def _read_array(file: Path, key: str | None) -> Decoded:

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mslsq.alignment.bends import Bend, warped
+from mslsq.alignment.coordinates.placement import WorldPlacement
 
 CONVENTION = (
     "transforms[i] is a 3 x 3 matrix T that takes a pixel of the reference to the pixel of map i that shows the same "
@@ -114,7 +115,7 @@ class Alignment:
     """How far the placement stands out from every other shift (`mslsq.alignment.rivals`); of "occupancy" the ratio of
     its score to the best other one. NaN where none was looked for."""
     overlap: Float[Tensor, " maps"]
-    """Share of the smaller map's valid pixels that the two have in common."""
+    """Share of the smaller map's area of data that the two have in common."""
     corner_sigma: Float[Tensor, " maps"]
     """Root mean square standard error of the reference's four corners, in pixels."""
     parent: Int[Tensor, " maps"]
@@ -129,6 +130,9 @@ class Alignment:
     metrics: list[str] = field(default_factory=list)
     """By name, the metric that each map was placed by; empty for the reference and for maps that were left out."""
 
+    world: list[WorldPlacement | None] = field(repr=False, default_factory=list)
+    """Where `georeferences` were given: what every map's place is in coordinates of the world; None for maps that were
+    left out. Empty without."""
     bends: list[Bend | None] = field(repr=False, default_factory=list)
     """Of model="piecewise": per map its grid of shifts, or None (the reference; maps left out or not bent)."""
 

@@ -2,7 +2,7 @@
 
 import glob
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -75,9 +75,10 @@ def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
                 )
             _refuse_blurred(masks[i], known)
             known_pixels = raster.mask & known.mask & (known.values != 0).all(0)
-            raster = Raster(raster.name, raster.values, known_pixels, raster.kind)
+            raster = replace(raster, mask=known_pixels)
         rasters.append(raster)
     read = [Path(str(path).rsplit(".npz:")[0] + ".npz" if ".npz:" in str(path) else path) for path in (*files, *masks)]
+    read += [path for raster in rasters if raster is not None for path in raster.beside]
     names = _distinct([Path(file).name for file in files])
     return Scene("maps", names, rasters, problems, files=[path.expanduser() for path in read])
 

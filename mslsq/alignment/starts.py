@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment.grids import inside, pixel_grid, translation
-from mslsq.alignment.measures import masked_ncc, project
+from mslsq.alignment.measures import common_share, masked_ncc, project
 from mslsq.alignment.phase import refined_shift
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.sampling import mirror, sample_at
@@ -150,13 +150,13 @@ def rank(
     last."""
     grid = pixel_grid(*reference.size, like=reference.raster)
     target = reference.raster.reshape(reference.raster.shape[0], -1)
-    smaller = max(1, min(int(reference.mask.sum()), int(moving.mask.sum())))
+    own, others = int(reference.mask.sum()), int(moving.mask.sum())
     starts = []
     for origin, matrix in candidates:
         points = project(matrix, grid)
         valid = reference.mask.reshape(-1) & inside(points, moving.mask)
         value = sample_at(moving.coefficients, torch.nan_to_num(points))
-        overlap = float(valid.sum()) / smaller
+        overlap = common_share(matrix, grid, valid, own, others)
         starts.append(Start(origin, matrix, float(masked_ncc(value, target, valid)), overlap))
     return sorted(starts, key=lambda start: (start.overlap < min_overlap, -start.score))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mslsq.alignment.kinds import Decoded, Kind, RasterError, rgb_of_inks, upright
+from mslsq.alignment.kinds import Decoded, Kind, RasterError, Storage, rgb_of_inks, upright
 from mslsq.alignment.nodata import is_nodata, parse_nodata, text_of
 
 NODATA_TAG = 42113  # GDAL_NODATA, an ASCII number
@@ -14,6 +14,12 @@ METADATA_TAG = 42112  # GDAL_METADATA, XML
 ORIENTATION_TAG = 274
 GEOTAGS = (33550, 33922, 34264, 34735, 34736, 34737)  # pixel scale, tie points, matrix, the GeoKey directory's three
 UNITS = re.compile(r'<Item [^>]*role="(?:scale|offset|unittype)"[^>]*>[^<]*</Item>')
+
+LOSSLESS = ("none", "packbits", "lzw", "adobe_deflate", "deflate", "lzma", "zstd")
+"""What is written as it was read; all else (JPEG, WebP, LERC may lose digits) as deflate."""
+PREDICTED = ("lzw", "adobe_deflate", "deflate", "zstd", "lzma")
+SIDE = 16
+"""Tiles have multiples of this."""
 
 MIN_IS_WHITE, MIN_IS_BLACK, RGB, PALETTE, MASK, INKS, YCBCR = 0, 1, 2, 3, 4, 5, 6
 """Tag 262, what the numbers of a pixel mean."""
@@ -105,8 +111,18 @@ def _decode(file: Path, page: Any, array: np.ndarray, last: bool) -> Decoded:
         geotags,
         colours,
         f"<GDALMetadata>{''.join(units)}</GDALMetadata>" if units else None,
+        _storage(page),
     )
     return Decoded(upright(array, orientation), upright(known, orientation), kind)
+
+
+def _storage(page: Any) -> Storage:
+    """How another raster like this one is stored."""
+    name = page.compression.name.lower()
+    tile = (int(page.tilelength), int(page.tilewidth)) if page.is_tiled else None
+    if tile is not None and (tile[0] % SIDE or tile[1] % SIDE):
+        tile = None
+    return Storage(name, int(page.predictor) > 1, tile) if name in LOSSLESS else Storage(tile=tile)
 
 
 def _orientation(page: Any) -> int:
@@ -172,7 +188,10 @@ def write_tiff(file: Path, array: np.ndarray, kind: Kind, geotags: tuple[tuple[A
     ):
         if text is not None:
             extra.append((tag, 2, len(text) + 1, text, True))
-    options: dict[str, Any] = {"extratags": extra, "metadata": None, "compression": "zlib"}
+    options: dict[str, Any] = {"extratags": extra, "metadata": None, "tile": kind.storage.tile}
+    options["compression"] = None if kind.storage.compression == "none" else kind.storage.compression
+    if kind.storage.predictor and kind.storage.compression in PREDICTED:
+        options["predictor"] = True
     bands = 1 if array.ndim == 2 else array.shape[-1 if kind.channels_last else 0]
     colours = 3 if kind.colours and bands >= 3 else 1
     options["photometric"] = "rgb" if colours == 3 else "minisblack"

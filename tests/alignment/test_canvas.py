@@ -55,12 +55,3 @@ def test_a_blend_is_the_mean_where_known():
     values, known = room.blend([(one, here), (two, there)])
     assert values[0].tolist() == [[2, 1], [3, 0]]
     assert known.tolist() == [[True, True], [True, False]]
-
-
-def test_the_georeference_moves_with_the_canvas():
-    tags = ((33550, 12, 3, (30.0, 30.0, 0.0)), (33922, 12, 6, (0.0, 0.0, 0.0, 5e5, 4e6, 0.0)))
-    moved = room.shifted_georeference(tags, Canvas(-40, 7, 100, 100))
-    # Canvas pixel (40, -7) is the reference's first pixel, whose outer corner is the tie point.
-    assert moved[1][3] == (40.0, -7.0, 0.0, 5e5, 4e6, 0.0)
-    assert moved[0] == tags[0]
-    assert room.shifted_georeference(((34264, 12, 16, (0.0,) * 16),), Canvas(1, 0, 5, 5)) == ()

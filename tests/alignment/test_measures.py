@@ -60,3 +60,23 @@ def test_the_true_transform_takes_reference_pixels_to_the_moving_map(model):
 def test_an_unknown_raster_is_an_error_that_lists_the_known():
     with pytest.raises(ValueError, match="camera"):
         synthetic.base_raster("lena")
+
+
+def test_the_common_area_is_a_share_of_the_smaller_map_at_any_scale():
+    """Two maps of one square, in pixels of 1 and of 2: all is common, but for a border of half a pixel."""
+    from mslsq.alignment.estimate import PairLevel
+    from mslsq.alignment.models import Frame
+    from mslsq.alignment.pyramid import Level
+
+    fine, coarse = (
+        Level(torch.rand(1, side, side, dtype=torch.float64), torch.ones(side, side, dtype=torch.bool), 1)
+        for side in (80, 40)
+    )
+    for one, other, scale in ((fine, coarse, 0.5), (coarse, fine, 2.0)):
+        frame = Frame(*one.size, one.raster)
+        centres = torch.tensor([[scale, 0, (scale - 1) / 2], [0, scale, (scale - 1) / 2], [0, 0, 1]]).double()
+        level = PairLevel.of(one, other, frame, 0)
+        matrix = frame.from_pixels(centres)
+        assert level.share(level.look(matrix)[1], matrix) == pytest.approx(1.0, abs=0.06)
+        half = frame.from_pixels(torch.tensor([[1.0, 0, 0.5 * other.size[1]], [0, 1, 0], [0, 0, 1]]).double() @ centres)
+        assert level.share(level.look(half)[1], half) == pytest.approx(0.5, abs=0.06)

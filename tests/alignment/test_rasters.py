@@ -82,7 +82,7 @@ def test_nodata_and_georeference_survive(tmp_path):
     raster = rasters.read_raster(tmp_path / "a.tif")
     assert not raster.mask[3:6].any()
     assert raster.mask[6:].all()
-    assert raster.kind.nodata == -32768 and raster.kind.pixel_size == pytest.approx(30.0)
+    assert raster.kind.nodata == -32768 and raster.georeference.pixel_size == pytest.approx((30.0, 30.0))
     out = rasters.write_raster(tmp_path / "b.tif", raster.values, raster.mask, raster.kind, raster.kind.geotags)
     again = rasters.read_raster(out)
     assert torch.equal(again.mask, raster.mask)

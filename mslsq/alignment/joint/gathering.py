@@ -55,6 +55,24 @@ class Gathering:
             self.links[link.pair] = link
         return link
 
+    # ---- by headers
+
+    def by_headers(self) -> None:
+        """Pairs that overlap where their georeferences put them."""
+        for pair in self.pairs:
+            lattice = self.linker.lattice
+            start = None if lattice is None else lattice.start(*pair)
+            if lattice is None or start is None:
+                continue
+            if predicted_overlap(self.linker, *pair, start) < self.linker.options.min_overlap:
+                lattice.heard(*pair, False, "(They hardly overlap there, or not at all.)")
+                continue
+            linked = self.linker.at_header(*pair)
+            if linked is not None:
+                link = Link.of(linked)
+                self.links[pair] = link
+                self.predicted.setdefault(pair, []).append((start, link))
+
     # ---- by the coarse level
 
     def by_screening(self) -> None:
@@ -66,7 +84,8 @@ class Gathering:
         levels = coarse_levels(self.linker, self.usable)
         upright = screened(self.linker, levels, self.pairs, turned=False)
         for candidate in leading(upright, PARTNERS):
-            self._at_peaks(candidate)
+            if self.linker.lattice is None or (candidate.fixed, candidate.moving) not in self.linker.lattice.agreed:
+                self._at_peaks(candidate)
         apart = self._apart(self.pairs)
         if apart:
             turns = self.linker.options.model != "translation"
@@ -84,6 +103,11 @@ class Gathering:
             if other.status is LinkStatus.USED and distance > NEAR * side and other.support > DECISIVE * best.support:
                 best = best.marked(LinkStatus.UNDECIDED)
         self.links[pair] = best
+
+    @property
+    def whole(self) -> bool:
+        """Do all maps hang together by links?"""
+        return not self._apart(self.pairs)
 
     def _apart(self, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those pairs whose maps do not hang together by links."""

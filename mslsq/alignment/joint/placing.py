@@ -45,6 +45,8 @@ def place_jointly(linker: Linker, draft: Draft, starts: Float[Tensor, "maps 3 3"
         given |= {i: starts[i].to(like) for i in draft.waiting if bool(starts[i].isfinite().all())}
     gathering.by_transforms(given)
     if len(given) < len(usable):
+        gathering.by_headers()
+    if len(given) < len(usable) and not gathering.whole:
         gathering.by_screening()
     graph = Graph(linker, [], linker.frame(draft.reference), known)
     consensus = agreed(gathering, graph)

@@ -12,7 +12,7 @@ from mslsq.alignment import starts
 from mslsq.alignment.candidates import SEARCH_SIDE
 from mslsq.alignment.joint.links import DECISIVE
 from mslsq.alignment.linking import Linker
-from mslsq.alignment.measures import project
+from mslsq.alignment.measures import common_share, project
 from mslsq.alignment.pyramid import Level, depth
 
 TURNS = 36
@@ -65,11 +65,11 @@ def screened(
 
 
 def predicted_overlap(linker: Linker, fixed: int, moving: int, transform: Float[Tensor, "3 3"]) -> float:
-    """The share of the smaller map's valid pixels that the two have in common under a transform, from some pixels."""
+    """The share of the smaller map's area of data that both have in common under a transform, from some pixels."""
     one, other = linker.map(fixed).mask, linker.map(moving).mask
     stride = max(1, max(one.shape) // SAMPLES)
     known = one[::stride, ::stride]
     pixels = starts.pixel_grid(*known.shape, like=transform) * stride
     common = known.reshape(-1) & starts.inside(project(transform, pixels), other)
-    share = float(common.count_nonzero()) * stride**2
-    return share / max(min(int(one.count_nonzero()), int(other.count_nonzero())), 1)
+    own, others = (int(mask.count_nonzero()) / stride**2 for mask in (one, other))
+    return common_share(transform, pixels, common, own, others)

@@ -51,8 +51,8 @@ def matched(reference: Cells, moving: Cells, matrix: Float[Tensor, "3 3"], near:
         distance, seen_walls = walls
         shares.append(float((distance[seen_walls] <= near).double().mean()) if bool(seen_walls.any()) else 0.0)
         seen.append((int(known.count_nonzero()), int(one.known.count_nonzero())))
-    common, whole = min(seen, key=lambda entry: entry[1])
-    return min(shares), common / max(whole, 1)
+    # Seen from either plan the common area is the same: the larger share of the two is that of the smaller plan.
+    return min(shares), max(common / max(whole, 1) for common, whole in seen)
 
 
 def _seen_by(

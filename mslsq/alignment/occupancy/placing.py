@@ -15,7 +15,7 @@ from mslsq.alignment.metrics import Occupancy
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.occupancy.belief import ASKED, Trust, matched
 from mslsq.alignment.occupancy.cells import ACROSS, Cells, plan_of
-from mslsq.alignment.occupancy.search import own_score, ranked
+from mslsq.alignment.occupancy.search import apart, own_score, ranked
 from mslsq.alignment.options import Options
 from mslsq.alignment.prepared import Prepared
 from mslsq.alignment.refine import Refined, refine
@@ -28,6 +28,15 @@ WIDTHS = 3.0, 1.5
 DRIFTED = 2.0
 """Cells: the standard error at the corners of what is known, at least. Against hand-annotated points of six pairs of
 offices the corners were 1.9 cells off, root mean square: residuals of maps that have drifted are no noise."""
+
+HALF = 0.5
+"""Of the walls that both have seen, the share that must agree where the place was said."""
+
+WITNESS = 0.1
+"""Of the diagonal of what is known. By chance the search's first place lies so near to where a header says once in some
+seventy times (π 0.1² of twice the diagonal's square) without rotations, and with them in some thousand."""
+
+WITNESSED = " Its georeference says this place, too."
 
 EXACT = 0.9
 """Of the walls within one cell: then the maps have hardly drifted, and values may say the place more accurately."""
@@ -64,9 +73,10 @@ def place(
     map_index: int,
     initial: Float[Tensor, "3 3"] | None = None,
     report: Callable[[Stage], None] | None = None,
+    header: Float[Tensor, "3 3"] | None = None,
 ) -> ByWalls:
     """Place an occupancy map on another. `initial` (pixels) replaces the search, and what the search says of other
-    places; never raises for bad content.
+    places; `header` is a second witness of the place that the search finds first. Never raises for bad content.
 
     Of `options`, `model`, `min_overlap`, `min_lead`, `init` and `max_steps` matter.
     """
@@ -80,7 +90,7 @@ def place(
     factor = max(1, -(-max(plan.side for plan in plans) // ACROSS))
     one, other = (Cells.of(plan, factor, fixed.values) for plan in plans)
     pair = _Plans(one, other, frame, options)
-    lead, support = NAN, NAN
+    lead, support, witnessed = NAN, NAN, False
     if initial is None and options.init == "identity":
         initial = torch.eye(3).to(fixed.values)
     if initial is None:
@@ -90,12 +100,13 @@ def place(
             return ByWalls(_refused(options, fixed.values, MapStatus.NO_OVERLAP), False)
         lead, support = best / max(second, 1e-3 * best), best / min(own_score(one), own_score(other))
         initial = candidates[0].matrix
+        witnessed = header is not None and apart(header, initial, one) <= WITNESS
     estimate, stages, leader = _solved(pair, Estimate(frame.from_pixels(initial), fixed.values.new_zeros(2), "walls"))
     if report is not None:
         for stage in stages:
             report(replace(stage, map=map_index))
     stages = [replace(stage, map=map_index) for stage in stages]
-    placed = _believed(pair, estimate, leader, lead, support, stages)
+    placed = _believed(pair, estimate, leader, lead, support, stages, witnessed)
     exact = placed.status.ok and matched(one, other, frame.to_pixels(estimate.matrix), near=1.0)[0] >= EXACT
     return ByWalls(placed, exact)
 
@@ -120,7 +131,13 @@ def _solved(pair: _Plans, estimate: Estimate) -> tuple[Estimate, list[Stage], Re
 
 
 def _believed(
-    pair: _Plans, estimate: Estimate, leader: Refined, lead: float, support: float, stages: list[Stage]
+    pair: _Plans,
+    estimate: Estimate,
+    leader: Refined,
+    lead: float,
+    support: float,
+    stages: list[Stage],
+    witnessed: bool,
 ) -> Placed:
     """The placement with its figures, or why it is not believed."""
     options, frame = pair.options, pair.frame
@@ -130,7 +147,8 @@ def _believed(
     searched = lead == lead
     trust = Trust(lead, support, agreement, overlap) if searched else Trust(1.0, 1.0, agreement, overlap)
     words = trust.words if searched else f"{agreement:.0%} of the walls seen by both agree."
-    refused = _doubt(options, trust, words, searched, leader)
+    words += WITNESSED if witnessed else ""
+    refused = _doubt(options, trust, words, searched, witnessed, leader)
     if refused is not None:
         return _refused(options, estimate.matrix, *refused, estimate, agreement, lead, overlap, stages)
     covariance = _drifted(pair, estimate)
@@ -151,15 +169,17 @@ def _drifted(pair: _Plans, estimate: Estimate) -> Float[Tensor, "tangent tangent
     return covariance * max(DRIFTED * cells.factor / sigma, 1.0) ** 2
 
 
-def _doubt(options: Options, trust: Trust, words: str, searched: bool, leader: Refined) -> tuple[MapStatus, str] | None:
+def _doubt(
+    options: Options, trust: Trust, words: str, searched: bool, witnessed: bool, leader: Refined
+) -> tuple[MapStatus, str] | None:
     """What speaks against a placement."""
     if trust.overlap < options.min_overlap:
         why = f"(The best found overlaps {trust.overlap:.0%}, {options.min_overlap:.0%} is asked.)"
         return MapStatus.NO_OVERLAP, why
     if searched and trust.lead < options.min_lead:
         return MapStatus.AMBIGUOUS, f"({words})"
-    least = ASKED if searched else 0.5
-    if trust.product < least:
+    least = ASKED if searched else HALF
+    if trust.product < least and not (witnessed and trust.agreement >= HALF):
         return MapStatus.LOW_CORRELATION, f"({words} Their product is {trust.product:.2f}; {least:.2f} is asked.)"
     if leader.status in UNFINISHED:
         return MapStatus.NOT_CONVERGED, leader.status.sentence

@@ -79,11 +79,22 @@ def ranked(reference: Cells, moving: Cells, turns: bool) -> list[Candidate]:
     return distinct(sorted(out, key=lambda candidate: -candidate.score), reference)
 
 
-def distinct(candidates: Sequence[Candidate], reference: Cells) -> list[Candidate]:
-    """In order, without those that put what is known of the reference near an earlier one's place."""
+def apart(one: Float[Tensor, "3 3"], other: Float[Tensor, "3 3"], reference: Cells) -> float:
+    """How far two placements put the corners of what is known of the reference from each other, of its diagonal."""
+    at, diagonal = _known_corners(reference)
+    return float((project(one, at) - project(other, at)).norm(dim=-1).mean()) / diagonal
+
+
+def _known_corners(reference: Cells) -> tuple[Float[Tensor, "4 2"], float]:
     top, bottom, left, right = (entry * reference.factor for entry in reference.box)
     at = corners(bottom - top + 1, right - left + 1, reference.distance) + reference.distance.new_tensor([left, top])
-    least = APART * math.hypot(bottom - top, right - left)
+    return at, math.hypot(bottom - top, right - left)
+
+
+def distinct(candidates: Sequence[Candidate], reference: Cells) -> list[Candidate]:
+    """In order, without those that put what is known of the reference near an earlier one's place."""
+    at, diagonal = _known_corners(reference)
+    least = APART * diagonal
     kept: list[tuple[Candidate, Tensor]] = []
     for candidate in candidates:
         where = project(candidate.matrix, at)
