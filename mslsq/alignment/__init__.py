@@ -3,6 +3,7 @@
 from mslsq.alignment import learned, metrics, mosaics, synthetic
 from mslsq.alignment.align import align
 from mslsq.alignment.bends import Bend
+from mslsq.alignment.coordinates import Georeference, GeoreferenceError
 from mslsq.alignment.joint import Link, LinkStatus
 from mslsq.alignment.kinds import RasterError
 from mslsq.alignment.options import AlignmentOptionError
@@ -18,6 +19,8 @@ __all__ = [
     "AlignmentOptionError",
     "Bend",
     "DepthViews",
+    "Georeference",
+    "GeoreferenceError",
     "Link",
     "LinkStatus",
     "MapStatus",
