@@ -3,6 +3,7 @@
     python scripts/align.py +experiment=multiscale                      # bundled real rasters with known truth
     python scripts/align.py maps='[a.png,b.tif]' model=affine           # your own
     python scripts/align.py +experiment=scale_sync                      # scale maps from their ratios
+    python scripts/align.py +experiment=dem                             # an elevation model on another, in metres
 
 Exit codes: 0 done; 1 nothing could be aligned; 2 the command is not valid; 3 some map was left out (with
 strict=true); 4 a file could not be written (a full disk): what was written before it is whole.
@@ -17,6 +18,7 @@ from typing import Any
 import hydra
 import torch
 from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors, exit_with, start
+from elevation import run_dem
 from omegaconf import DictConfig
 from rich.markup import escape
 from rich.table import Table
@@ -229,7 +231,7 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
     return LEFT_OUT if config["strict"] and not all(status.ok for _, status, _ in states) else 0
 
 
-TASKS = {"align": run_align, "scale_sync": run_scale_sync}
+TASKS = {"align": run_align, "scale_sync": run_scale_sync, "dem": run_dem}
 
 
 @hydra.main(version_base="1.3", config_path="../configs", config_name="align")

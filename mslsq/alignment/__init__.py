@@ -4,6 +4,16 @@ from mslsq.alignment import learned, metrics, mosaics, synthetic
 from mslsq.alignment.align import align
 from mslsq.alignment.bends import Bend
 from mslsq.alignment.coordinates import Georeference, GeoreferenceError
+from mslsq.alignment.dem import (
+    Coregistration,
+    CoregistrationError,
+    CoregistrationStatus,
+    ElevationStatistics,
+    LocalCoregistration,
+    coregister,
+    coregister_blocks,
+    stable_terrain,
+)
 from mslsq.alignment.joint import Link, LinkStatus
 from mslsq.alignment.kinds import RasterError
 from mslsq.alignment.options import AlignmentOptionError
@@ -18,11 +28,16 @@ __all__ = [
     "Alignment",
     "AlignmentOptionError",
     "Bend",
+    "Coregistration",
+    "CoregistrationError",
+    "CoregistrationStatus",
     "DepthViews",
+    "ElevationStatistics",
     "Georeference",
     "GeoreferenceError",
     "Link",
     "LinkStatus",
+    "LocalCoregistration",
     "MapStatus",
     "RasterError",
     "Room",
@@ -30,6 +45,8 @@ __all__ = [
     "ScaleSync",
     "Stage",
     "align",
+    "coregister",
+    "coregister_blocks",
     "depth_views",
     "depths_in_view",
     "learned",
@@ -38,5 +55,6 @@ __all__ = [
     "room",
     "scale_fields",
     "scale_sync",
+    "stable_terrain",
     "synthetic",
 ]
