@@ -65,7 +65,7 @@ def _far_neighbourhoods(
 
 
 def _patches(where: Bool[Tensor, "height width"], least: float) -> Bool[Tensor, "height width"]:
-    """The connected parts of at least so many pixels."""
+    """The connected parts of `least` pixels or more."""
     labels = np.zeros(where.shape, dtype=np.int32)
     ndimage.label(where.numpy(), output=labels)
     sizes = np.bincount(labels.ravel())
