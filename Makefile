@@ -1,6 +1,7 @@
 # make run    the flagship: installs what it needs into .venv, then aligns real rasters and says where it wrote
 # make docs   builds the documentation into build/docs and checks every link in it
 # make test   installs the test dependencies into .venv, then runs the tests (without the slow ones)
+# make cuda   for a machine with a GPU: the tests on it, then its figures into benchmarks/results; ten minutes
 # make wheel  builds what people install into dist/: the source archive, and of it a wheel with the compiled kernels
 #
 # Options: PYTHON=python3.12 (3.11 or newer), VENV=folder of the environment, WORKERS=processes for the tests,
@@ -19,7 +20,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run docs test test-all lint format types imports check sdist wheel clean
+.PHONY: help run cuda docs test test-all lint format types imports check sdist wheel clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -33,6 +34,11 @@ test: $(VENV)/.with-test
 
 test-all: $(VENV)/.with-test
 	$(PYTEST) $(ARGS)
+
+cuda: $(VENV)/.with-test
+	MSLSQ_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/devices -m fake_cuda $(ARGS)
+	$(BIN)/python -m pytest -m cuda $(ARGS)
+	$(BIN)/python benchmarks/cuda.py --out benchmarks/results
 
 docs: $(VENV)/.with-docs
 	$(BIN)/python -m sphinx -c docs -W --keep-going --quiet . build/docs

@@ -1,0 +1,221 @@
+"""The library on a GPU: fits, graphs and bundle adjustment beside the CPU of the same machine, and the floor.
+
+    make cuda                                          # the tests on the GPU, then this; ten minutes in all
+    python benchmarks/cuda.py --out benchmarks/results # writes cuda_<device>.md
+    python benchmarks/cuda.py --device cpu --small     # what is measured, in small, without a GPU
+
+The floor of a step is what its Jacobian alone costs the device: the bytes that are written and read once, at the speed
+of a copy, and the flops of the products, at the speed of a large matrix product; both are measured first. A case that
+cannot run is a sentence, not the end.
+"""
+
+import argparse
+import contextlib
+import io
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import print_machine, print_table
+from torch import Tensor
+
+import mslsq
+from mslsq.datasets import read_bal, read_g2o, ring_graph
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+REPEATS = 3
+WAYS = {"eager": {"trace": "never"}, "replayed": {"trace": "always"}}
+STEPS = 10
+"""Of every solve: what is compared is the time of a step, not who stops first."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to solve. `make(device, dtype, small)` returns what takes solver options and solves, and the bytes and
+    flops of a step's Jacobian."""
+
+    name: str
+    make: Callable[[torch.device, torch.dtype, bool], tuple[Callable[[dict[str, Any]], Any], float, float]]
+
+
+def sum_of_peaks(p: Tensor, t: Tensor, y: Tensor) -> Tensor:
+    """Two peaks: height, place and width of each."""
+    return p[0] * torch.exp(-(((t - p[1]) / p[2]) ** 2)) + p[3] * torch.exp(-(((t - p[4]) / p[5]) ** 2)) - y
+
+
+def fits(count: int, points: int) -> Callable[..., Any]:
+    """So many fits of six parameters."""
+
+    def make(device: torch.device, dtype: torch.dtype, small: bool) -> Any:
+        batch, n = (min(count, 64), min(points, 256)) if small else (count, points)
+        random = torch.Generator().manual_seed(0)
+        t = torch.linspace(0, 1, n, dtype=dtype)
+        truth = torch.tensor([1.0, 0.3, 0.1, 0.7, 0.7, 0.15], dtype=dtype)
+        y = sum_of_peaks(truth, t, torch.zeros((), dtype=dtype)) + 0.01 * torch.randn(
+            batch, n, dtype=dtype, generator=random
+        )
+        start, t, y = (truth * 1.1).to(device), t.to(device), y.to(device)
+        size = t.element_size()
+
+        def solve(options: dict[str, Any]) -> Any:
+            if batch == 1:
+                return mslsq.least_squares(sum_of_peaks, start, (t, y[0]), solver=solver(options))
+            return mslsq.least_squares(sum_of_peaks, start, (t, y), in_dims=(None, None, 0), solver=solver(options))
+
+        return solve, 2.0 * batch * n * 7 * size, 2.0 * batch * n * 49
+
+    return make
+
+
+def graphs(device: torch.device, dtype: torch.dtype, small: bool) -> Any:
+    """1,024 rings of 100 poses, as one batch."""
+    graph = ring_graph(laps=2, per_lap=5 if small else 50).graph
+    count = 4 if small else 1024
+    problem = graph.problem().to(device=device, dtype=dtype)
+    poses = graph.poses.storage.to(device=device, dtype=dtype)
+    start = mslsq.SE2(poses.expand(count, *poses.shape).contiguous())
+    rows = 3.0 * count * sum(cost.num_blocks for cost in problem)
+
+    def solve(options: dict[str, Any]) -> Any:
+        return mslsq.solve(problem, {"pose": start}, in_dims=({"pose": 0}, None), solver=solver(options))
+
+    return solve, 2 * rows * 7 * poses.element_size(), 2 * rows * 36
+
+
+def sphere(device: torch.device, dtype: torch.dtype, small: bool) -> Any:
+    """sphere2500 by conjugate gradients: block-sparse Cholesky needs cuDSS there."""
+    graph = read_g2o(file_of("g2o/sphere2500.g2o"))
+    problem = graph.problem().to(device=device, dtype=dtype)
+    start = {"pose": type(graph.poses)(graph.poses.storage.to(device=device, dtype=dtype))}
+    rows = 6.0 * sum(cost.num_blocks for cost in problem)
+    linear = mslsq.linear.ConjugateGradient()
+
+    def solve(options: dict[str, Any]) -> Any:
+        return mslsq.solve(problem, start, solver=solver(options, linear_solver=linear))
+
+    return solve, 2 * rows * 13 * start["pose"].storage.element_size(), 2 * rows * 144
+
+
+def ladybug(device: torch.device, dtype: torch.dtype, small: bool) -> Any:
+    """BAL 49, its points eliminated."""
+    scene = read_bal(file_of("bal/problem-49-7776-pre.txt.bz2"))
+    problem = scene.problem().to(device=device, dtype=dtype)
+    start = {
+        "camera": scene.cameras.to(device=device, dtype=dtype),
+        "point": scene.points.to(device=device, dtype=dtype),
+    }
+    rows = 2.0 * sum(cost.num_blocks for cost in problem)
+
+    def solve(options: dict[str, Any]) -> Any:
+        return mslsq.solve(problem, start, solver=solver(options))
+
+    return solve, 2 * rows * 13 * start["point"].element_size(), 2 * rows * 144
+
+
+def file_of(name: str) -> Path:
+    found = [DATA / name, DATA / f"{name}.gz", DATA / f"{name}.bz2"]
+    for path in found:
+        if path.exists():
+            return path
+    raise FileNotFoundError(f"{name} is not beside the repository")
+
+
+def solver(options: dict[str, Any], **more: Any) -> mslsq.LevenbergMarquardt:
+    return mslsq.LevenbergMarquardt(**{"early_stop": False, "max_steps": STEPS} | options | more)
+
+
+CASES = [
+    Case("65,536 fits of 6 parameters, 32 points", fits(65_536, 32)),
+    Case("1,000,000 fits of 6 parameters, 32 points", fits(1_000_000, 32)),
+    Case("one fit of 6 parameters, 10 million points", fits(1, 10_000_000)),
+    Case("1,024 graphs of 100 poses", graphs),
+    Case("sphere2500, conjugate gradients", sphere),
+    Case("Ladybug 49-7776", ladybug),
+]
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds(work: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float:
+    """The median of the wall time, after a call that is not counted."""
+    work()
+    wait(device)
+    taken = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        work()
+        wait(device)
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken)
+
+
+def speeds(device: torch.device, dtype: torch.dtype, small: bool) -> tuple[float, float]:
+    """Bytes per second of a copy (read and written), flops per second of a matrix product."""
+    n = 1 << (20 if small else 28)
+    source = torch.zeros(n // dtype.itemsize, dtype=dtype, device=device)
+    target = torch.empty_like(source)
+    side = 256 if small else 4096
+    matrix = torch.ones(side, side, dtype=dtype, device=device)
+    copying = seconds(lambda: target.copy_(source), device, 5)
+    return 2 * n / copying, 2 * side**3 / seconds(lambda: matrix @ matrix, device, 5)
+
+
+def row(case: Case, way: str, device: torch.device, dtype: torch.dtype, small: bool) -> tuple[Any, ...]:
+    """One line of the table; what cannot run says why."""
+    label = (case.name, way, str(dtype).removeprefix("torch."))
+    try:
+        solve, moved, flops = case.make(device, dtype, small)
+        per_step = seconds(lambda: solve(WAYS[way]), device) / STEPS
+        copy, product = speeds(device, dtype, small)
+        floor = max(moved / copy, flops / product)
+        there = per_step
+        if device.type != "cpu":
+            on_cpu, *_ = case.make(torch.device("cpu"), dtype, small)
+            there = seconds(lambda: on_cpu({}), torch.device("cpu"), 1) / STEPS
+    except Exception as error:  # the next case may run
+        first = (str(error).splitlines() or [""])[0]
+        return (*label, f"{type(error).__name__}: {first[:90]}", "", "", "")
+    return (*label, 1e3 * per_step, 1e3 * there, there / per_step, per_step / floor)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="a few of everything: does it run?")
+    parser.add_argument("--out", type=Path, help="folder of the page cuda_<device>.md")
+    options = parser.parse_args(arguments)
+    device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        print("There is no GPU here (torch.cuda.is_available() is False). --device cpu --small shows what is measured.")
+        return 1
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    page = io.StringIO()
+    with contextlib.redirect_stdout(page):
+        print(f"# mslsq on {name}\n\n`python benchmarks/cuda.py{' --small' if options.small else ''}`\n")
+        print_machine(["torch"])
+        rows = [
+            row(case, way, device, dtype, options.small)
+            for case in CASES
+            for dtype in (torch.float64, torch.float32)
+            for way in WAYS
+        ]
+        header = ("case", "way", "dtype", "ms a step", "ms on the CPU", "CPU / device", "times the floor")
+        print_table(f"{STEPS} steps of Levenberg-Marquardt, wall time; the CPU as it is by default", header, rows)
+        print("\nThe alignment computes on the CPU wherever its maps are, so that its pairs are not measured here.")
+    print(page.getvalue())
+    if options.out is not None:
+        path = options.out / f"cuda_{name.lower().replace(' ', '_')}.md"
+        path.write_text(page.getvalue(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
