@@ -3,6 +3,7 @@
     python scripts/align.py +experiment=multiscale                      # bundled real rasters with known truth
     python scripts/align.py maps='[a.png,b.tif]' model=affine           # your own
     python scripts/align.py +experiment=scale_sync                      # scale maps from their ratios
+    python scripts/align.py +experiment=dem                             # an elevation model on another, in metres
     python scripts/align.py -m maps='[a.png,b.tif]' model=se2,sim2      # a sweep: every model, one table
     python scripts/align.py resume=outputs/align/DAY/TIME               # go on after a kill
 
@@ -22,6 +23,7 @@ from typing import Any
 import hydra
 import torch
 from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors, exit_with, start
+from elevation import run_dem
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from resuming import Resumable, with_recorded
@@ -324,7 +326,7 @@ def shown(text: str) -> str:
     return escape(printable(text))
 
 
-TASKS = {"align": run_align, "scale_sync": run_scale_sync}
+TASKS = {"align": run_align, "scale_sync": run_scale_sync, "dem": run_dem}
 
 
 @hydra.main(version_base="1.3", config_path="../configs", config_name="align")

@@ -56,6 +56,21 @@ class ScaleSync:
 
 
 @dataclass
+class Dem:
+    reference: str | None = MISSING
+    dem: str | None = MISSING
+    mask: str | None = MISSING
+    buffer: float = MISSING
+    pixel_size: Any = MISSING  # a number, or [dx, dy]
+    bias: str = MISSING
+    loss: str | None = MISSING
+    min_overlap: float = MISSING
+    find_changes: bool = MISSING
+    block: int = MISSING
+    seed: int = MISSING
+
+
+@dataclass
 class Maps:
     task: str = MISSING
     maps: Any = MISSING  # a file or several
@@ -75,6 +90,7 @@ class Align(AlignmentOptions, Maps):  # in the order of the file: fields of the 
     resume: str | None = MISSING
     bundled: Bundled = field(default_factory=Bundled)
     scale_sync: ScaleSync = field(default_factory=ScaleSync)
+    dem: Dem = field(default_factory=Dem)
 
 
 @dataclass

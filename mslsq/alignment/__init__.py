@@ -6,6 +6,16 @@ from mslsq.alignment.bends import Bend
 from mslsq.alignment.coordinates import Georeference, GeoreferenceError
 from mslsq.alignment.coordinates.applying import FoundTransform, LeftOutError, TransformsError, read_transform
 from mslsq.alignment.coordinates.placement import WorldPlacement
+from mslsq.alignment.dem import (
+    Coregistration,
+    CoregistrationError,
+    CoregistrationStatus,
+    ElevationStatistics,
+    LocalCoregistration,
+    coregister,
+    coregister_blocks,
+    stable_terrain,
+)
 from mslsq.alignment.joint import Link, LinkStatus
 from mslsq.alignment.kinds import RasterError
 from mslsq.alignment.options import AlignmentOptionError
@@ -20,13 +30,18 @@ __all__ = [
     "Alignment",
     "AlignmentOptionError",
     "Bend",
+    "Coregistration",
+    "CoregistrationError",
+    "CoregistrationStatus",
     "DepthViews",
+    "ElevationStatistics",
     "FoundTransform",
     "Georeference",
     "GeoreferenceError",
     "LeftOutError",
     "Link",
     "LinkStatus",
+    "LocalCoregistration",
     "MapStatus",
     "RasterError",
     "Room",
@@ -36,6 +51,8 @@ __all__ = [
     "TransformsError",
     "WorldPlacement",
     "align",
+    "coregister",
+    "coregister_blocks",
     "depth_views",
     "depths_in_view",
     "learned",
@@ -45,5 +62,6 @@ __all__ = [
     "room",
     "scale_fields",
     "scale_sync",
+    "stable_terrain",
     "synthetic",
 ]

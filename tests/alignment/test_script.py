@@ -251,3 +251,30 @@ def test_scales_that_the_georeference_of_files_contradicts_are_refused(tmp_path,
     assert done.returncode == 2 and "several projections" in done.stdout + done.stderr
     done = run(f"maps=[{one},{crops / 'b.png'}]", "pixel_sizes=files", f"hydra.run.dir={tmp_path / 'out'}")
     assert done.returncode == 2 and "give numbers" in done.stdout + done.stderr
+
+
+def test_an_elevation_model_is_laid_on_another(tmp_path):
+    out = tmp_path / "run"
+    done = run("+experiment=dem", "dem.block=128", f"hydra.run.dir={out}")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((out / "metrics.json").read_text())
+    assert found["status"] == "coregistered"
+    assert np.abs(found["error_m"]).max() < 0.1  # of pixels of 30 m
+    for name in ("coregistered.npy", "changed.npy", "differences.png", "statistics.png", "local_shifts.png"):
+        assert (out / name).stat().st_size > 0
+        assert name in done.stdout
+    corrected = np.load(out / "coregistered.npy")
+    assert corrected.dtype == np.float32 and np.load(out / "changed.npy").shape == corrected.shape
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("dem.reference=a.tif", "both needed"),
+        ("dem.bias=tilt", "bias='tilt'"),
+    ],
+)
+def test_what_an_elevation_model_lacks_is_said(option, words, tmp_path):
+    done = run("+experiment=dem", option, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert words in done.stderr

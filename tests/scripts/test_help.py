@@ -62,7 +62,7 @@ def test_a_script_shows_its_own_experiments():
 
 
 TASKS = {
-    "align": ["align", "scale_sync"],
+    "align": ["align", "scale_sync", "dem"],
     "solve": ["pose_graph", "bundle_adjustment"],
     "train": ["learned_alignment", "learned_features", "pose_graph_weights"],
 }

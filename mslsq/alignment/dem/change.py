@@ -1,0 +1,84 @@
+"""Terrain that changed: where neighbouring residuals agree that the surfaces differ.
+
+A loss judges residuals one by one: a glacier that lost 2 m beside noise of 2 m is within it everywhere, and draws Δz
+with it. The mean of a neighbourhood has little noise left. It is compared with the spread of such means over the rest
+of the overlap, so that what is wrong everywhere (a tilt that the bias model lacks) is no change.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from scipy import ndimage
+from torch import Tensor
+
+from mslsq.alignment.dem.comparison import Comparison, Solved
+from mslsq.alignment.pyramid import masked_blur
+
+SIGMAS = (3.0, 10.0)
+"""Pixels: widths of the neighbourhoods."""
+
+FAR = 4.0
+"""Sigmas of the neighbourhoods' means that say changed; the border of a change reaches down to `NEAR`."""
+NEAR = 2.5
+
+LEAST = 12.0
+"""Times the neighbourhood's sigma squared: pixels of a connected part below which it is one of many hills that chance,
+or a blur, made different."""
+
+MOST = 0.6
+"""Share of the overlap that may have changed: where it is more, nothing is said to have."""
+
+
+def changed(comparison: Comparison, at: Solved) -> Bool[Tensor, "height width"]:
+    """Where the finest level's residuals say so, true; false elsewhere and where nothing is compared."""
+    samples = comparison.valid(at.shift)
+    residual, known = _field(samples, at)
+    out = torch.zeros_like(known)
+    for sigma in SIGMAS:
+        out |= _far_neighbourhoods(residual, known, sigma)
+    return out if int((out & known).sum()) <= MOST * int(known.sum()) else torch.zeros_like(out)
+
+
+def _field(samples: Comparison, at: Solved) -> tuple[Float[Tensor, "height width"], Bool[Tensor, "height width"]]:
+    """The residuals as a raster, and where there are any."""
+    rows, columns = samples.pixels[:, 1].long(), samples.pixels[:, 0].long()
+    residual = samples.target.new_zeros(samples.size)
+    known = torch.zeros(samples.size, dtype=torch.bool)
+    residual[rows, columns], known[rows, columns] = samples.residual(at), True
+    return residual, known
+
+
+def _far_neighbourhoods(
+    residual: Float[Tensor, "height width"], known: Bool[Tensor, "height width"], sigma: float
+) -> Bool[Tensor, "height width"]:
+    """Means beyond `FAR`, and what is beyond `NEAR` beside them."""
+    mean, share = masked_blur(residual[None], known, sigma)
+    mean = mean[0]
+    inner = known & (share > 0.5)
+    if int(inner.sum()) < 64:
+        return torch.zeros_like(known)
+    middle, spread = _mode(mean[inner])
+    far = _patches(known & ((mean - middle).abs() > FAR * spread), LEAST * sigma**2)
+    near = known & ((mean - middle).abs() > NEAR * spread)
+    grown, _ = masked_blur(far.to(mean.dtype)[None], torch.ones_like(known), 2 * sigma)
+    return far | (near & (grown[0] > 0.02))
+
+
+def _patches(where: Bool[Tensor, "height width"], least: float) -> Bool[Tensor, "height width"]:
+    """The connected parts of `least` pixels or more."""
+    labels = np.zeros(where.shape, dtype=np.int32)
+    ndimage.label(where.numpy(), output=labels)
+    sizes = np.bincount(labels.ravel())
+    sizes[0] = 0
+    return torch.from_numpy(sizes[labels] >= least)
+
+
+def _mode(values: Float[Tensor, " n"]) -> tuple[float, float]:
+    """Middle and sigma of the larger part: the shortest half of the values (Rousseeuw, 1984), of which a change of one
+    sign in 40 % of them moves neither far."""
+    ordered = values.sort().values
+    half = len(ordered) // 2
+    widths = ordered[half:] - ordered[: len(ordered) - half]
+    first = int(widths.argmin())
+    middle, width = float(ordered[first + half // 2]), float(widths[first])
+    return middle, max(width / 1.349, 1e-9)

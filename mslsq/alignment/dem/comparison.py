@@ -1,0 +1,182 @@
+"""One level of both pyramids: the samples that are compared, what they see of `dem`, and their normal equations.
+
+r = D(u + o - d) + A β - R(u) at the pixels u of the reference, with D the spline through `dem` (`sampling`), d the
+shift in pixels, o the offset of the grids and A the columns of the bias model. The unknowns are (d, β), d in half-sides
+of the reference and β in spreads of its elevations, so that steps of 1 are large in all of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+import mslsq.losses
+from mslsq.alignment.dem.bias import ELEVATION_SIGMA, Bias, Frame
+from mslsq.alignment.dem.pair import Pair
+from mslsq.alignment.grids import inside
+from mslsq.alignment.objective import LOSSES
+from mslsq.alignment.passes import NormalEquations
+from mslsq.alignment.pyramid import Level, build, fill, masked_blur
+from mslsq.alignment.sampling import sample_at, sample_with_gradient_at
+
+CHUNK = 1 << 17
+"""Samples whose Jacobians are held at a time."""
+
+
+class Solved(NamedTuple):
+    """A shift of `dem` in pixels (columns, rows) of the reference, and the bias's coefficients in metres."""
+
+    shift: Float[np.ndarray, "2"]
+    bias: Float[np.ndarray, " columns"]
+
+
+@dataclass(frozen=True)
+class Pyramids:
+    """Both models at all levels, finest first, the smoothed elevations and what coefficients refer to."""
+
+    pair: Pair
+    reference: list[Level]
+    dem: list[Level]
+    elevation: Float[Tensor, "height width"]
+    frame: Frame
+
+    @classmethod
+    def of(cls, pair: Pair, levels: int) -> "Pyramids":
+        """`levels` levels of a pair."""
+        one = build(pair.reference[None], pair.known, levels)
+        other = build(pair.dem[None], pair.dem_known, levels)
+        smooth, share = masked_blur(pair.reference[None], pair.known, ELEVATION_SIGMA)
+        elevation = fill(smooth, share > 0.02)[0]
+        height, width = pair.known.shape
+        values = pair.reference[pair.known]
+        median = float(values.median())
+        unit = max(float((values - median).abs().median()) * 1.4826, 0.1 * float(values.std()), 1e-3)
+        return cls(pair, one, other, elevation, Frame(((width - 1) / 2, (height - 1) / 2), median, unit))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The samples of one level: `pixels` (n, 2) of the level, their values in the reference and their columns."""
+
+    pair: Pair
+    bias: Bias
+    frame: Frame
+    factor: int
+    dem: Level
+    pixels: Float[Tensor, "n 2"]
+    target: Float[Tensor, " n"]
+    columns: Float[Tensor, "n columns"]
+    size: tuple[int, int]
+
+    @classmethod
+    def of(
+        cls, pyramids: Pyramids, index: int, bias: Bias, allowed: Bool[Tensor, "height width"] | None = None
+    ) -> "Comparison":
+        """All stable pixels of a level; `allowed` (of the finest level) says which of these are used."""
+        pair, level = pyramids.pair, pyramids.reference[index]
+        factor = level.factor
+        stable = pair.stable if allowed is None else pair.stable & allowed
+        rows, columns = torch.nonzero(level.mask & stable[::factor, ::factor], as_tuple=True)
+        pixels = torch.stack([columns, rows], -1).to(level.raster.dtype)
+        height = pyramids.elevation[::factor, ::factor][rows, columns]
+        return cls(
+            pair, bias, pyramids.frame, factor, pyramids.dem[index], pixels, level.raster[0][rows, columns],
+            bias.columns(pixels * factor, height, pyramids.frame), level.size,
+        )  # fmt: skip
+
+    @property
+    def half(self) -> float:
+        """Pixels of the finest level that are a step of 1 in the shift."""
+        return max(*self.frame.half, 1.0)
+
+    def positions(self, shift: Float[np.ndarray, "2"]) -> Float[Tensor, "n 2"]:
+        """Where the samples fall in `dem`, in pixels of the level."""
+        return self.pixels + torch.from_numpy((self.pair.offset - shift) / self.factor)
+
+    def valid(self, shift: Float[np.ndarray, "2"]) -> "Comparison":
+        """The samples alone that fall on data of `dem`."""
+        return self.chosen(inside(self.positions(shift), self.dem.mask))
+
+    def chosen(self, keep: Bool[Tensor, " n"]) -> "Comparison":
+        """Some of the samples."""
+        return Comparison(
+            self.pair, self.bias, self.frame, self.factor, self.dem, self.pixels[keep], self.target[keep],
+            self.columns[keep], self.size,
+        )  # fmt: skip
+
+    def without_bias(self, bias: Float[np.ndarray, " columns"]) -> "Comparison":
+        """The same samples with this bias taken off, and a constant as the only column."""
+        target = self.target - self.columns @ torch.from_numpy(bias)
+        return Comparison(
+            self.pair, Bias(), self.frame, self.factor, self.dem, self.pixels, target, torch.ones_like(target)[:, None],
+            self.size,
+        )  # fmt: skip
+
+    def residual(self, at: Solved) -> Float[Tensor, " n"]:
+        """Of all samples, in metres."""
+        sampled = sample_at(self.dem.coefficients, self.positions(at.shift))[0]
+        return sampled + self.columns @ torch.from_numpy(at.bias) - self.target
+
+    def jacobians(self, at: Solved) -> Iterator[tuple[slice, Float[Tensor, " m"], Float[Tensor, "m unknowns"]]]:
+        """Samples, residuals and Jacobians in pixels and metres, `CHUNK` at a time."""
+        positions = self.positions(at.shift)
+        for first in range(0, len(positions), CHUNK):
+            part = slice(first, first + CHUNK)
+            sampled, slope = sample_with_gradient_at(self.dem.coefficients, positions[part])
+            columns = self.columns[part]
+            residual = sampled[0] + columns @ torch.from_numpy(at.bias) - self.target[part]
+            yield part, residual, torch.cat([-slope[0] / self.factor, columns], -1)
+
+    @cached_property
+    def units(self) -> Float[np.ndarray, " unknowns"]:
+        """Pixels and metres of a step of 1."""
+        return np.array([self.half] * 2 + [self.frame.unit] * self.bias.count)
+
+    def solved(self, state: Float[np.ndarray, " unknowns"]) -> Solved:
+        """Unknowns as pixels and metres."""
+        found = state * self.units
+        return Solved(found[:2], found[2:])
+
+    def state(self, at: Solved) -> Float[np.ndarray, " unknowns"]:
+        """Pixels and metres as unknowns."""
+        return np.concatenate([at.shift, at.bias]) / self.units
+
+    def normal_equations(
+        self, state: Float[np.ndarray, " unknowns"], loss: str | None, scale: float
+    ) -> NormalEquations:
+        """½Σρ, its gradient and JᵀWJ over the unknowns, W = ρ'."""
+        cost, gradient, matrix = 0.0, 0.0, 0.0
+        for _, residual, jacobian in self.jacobians(self.solved(state)):
+            rho, weight = weighted(residual, loss, scale)
+            cost += 0.5 * float(rho.sum())
+            heavy = jacobian * weight[:, None]
+            gradient = gradient + (heavy.T @ residual).numpy()
+            matrix = matrix + (heavy.T @ jacobian).numpy()
+        units = self.units
+        return NormalEquations(len(self.pixels), cost, gradient * units, matrix * np.outer(units, units))
+
+
+def weighted(residual: Tensor, loss: str | None, scale: float) -> tuple[Tensor, Tensor]:
+    """ρ and ρ' of residuals; `scale` is their sigma."""
+    squared = residual.square()
+    if loss is None:
+        return squared, torch.ones_like(squared)
+    rho, weight, _ = robust(loss, scale).derivatives(squared)
+    return rho, weight
+
+
+def robust(loss: str, scale: float) -> mslsq.losses.RobustLoss:
+    """The loss of this name at residuals of this sigma."""
+    return LOSSES[loss](LOSSES[loss].tuning * scale)
+
+
+def nmad(values: Tensor) -> float:
+    """1.4826 times the median absolute deviation from the median; NaN of nothing."""
+    if values.numel() == 0:
+        return float("nan")
+    return 1.4826 * float((values - values.median()).abs().median())

@@ -1,0 +1,184 @@
+"""Shifts that vary over the models: one per block of a grid, with its standard error, and a smooth field of them.
+
+Every block is fitted as the whole is, from the whole's answer, with an offset of its own. A block whose terrain does
+not show a shift has none, and the reason.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mslsq.alignment.dem.bias import Bias
+from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
+from mslsq.alignment.dem.coregister import coregister, not_seen, solve_finest
+from mslsq.alignment.dem.errors import CoregistrationError
+from mslsq.alignment.dem.fitting import FEWEST
+from mslsq.alignment.dem.pair import Pair, pair_of
+from mslsq.alignment.dem.result import Coregistration, corrected, sampled_at
+from mslsq.alignment.grids import pixel_grid
+from mslsq.validation import integer
+
+SMALLEST_BLOCK = 32
+"""Pixels: smaller blocks have too few samples for a standard error."""
+
+FARTHEST = 3.0
+"""Pixels from the whole's shift beyond which a block's is not believed: it began there, on the finest level."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocalCoregistration:
+    """Shifts per block of the reference's grid.
+
+    Attributes:
+        whole: of both models as wholes.
+        centres: (rows, columns, 2), the pixel (column, row) in the middle of every block.
+        shifts: (rows, columns, 3), metres east, north, up, as `whole.shift`; NaN where a block has none.
+        standard_errors: (rows, columns, 3), one sigma, metres.
+        reasons: rows of columns: "" where a block has a shift, else why it has none.
+        variation: χ² per degree of freedom of the horizontal shifts about their weighted mean: about 1 where they
+            differ by their errors only, more where the models are bent against each other.
+        reach: pixels over which the smooth field takes its mean.
+    """
+
+    whole: Coregistration
+    centres: Float[np.ndarray, "rows columns 2"] = field(repr=False)
+    shifts: Float[np.ndarray, "rows columns 3"] = field(repr=False)
+    standard_errors: Float[np.ndarray, "rows columns 3"] = field(repr=False)
+    reasons: list[list[str]] = field(repr=False)
+    variation: float
+    reach: float
+
+    def message(self) -> str:
+        """The answer in a sentence."""
+        known = int(np.isfinite(self.shifts[..., 0]).sum())
+        total = self.shifts[..., 0].size
+        if not known:
+            return f"None of {total} blocks shows a shift of its own. {self.whole.message()}"
+        spread = np.nanstd(self.shifts, (0, 1))
+        return (
+            f"{known} of {total} blocks show a shift of their own; they differ by {spread[0]:.3f} m east, "
+            f"{spread[1]:.3f} m north, {spread[2]:.3f} m up (standard deviation), "
+            f"horizontally {self.variation:.1f} times what their errors explain."
+        )
+
+    def at(self, pixels: Any) -> Float[np.ndarray, "n 3"]:
+        """The smooth field at reference pixels (column, row): means weighted by the blocks' variances and a Gaussian
+        of `reach` (Nadaraya and Watson). The whole's shift where no block has one."""
+        pixels = np.asarray(pixels, dtype=np.float64)
+        base = np.nan_to_num(self.whole.shift)
+        known = np.isfinite(self.shifts).all(-1)
+        if not known.any():
+            return np.broadcast_to(base, (len(pixels), 3)).copy()
+        centres, shifts = self.centres[known], self.shifts[known]
+        precision = 1 / np.maximum(self.standard_errors[known], 1e-6) ** 2
+        precision = np.minimum(precision, 4 * np.median(precision, 0))  # one block must not be the field
+        out = np.empty((len(pixels), 3))
+        for part in np.array_split(np.arange(len(pixels)), len(pixels) // 50_000 + 1):
+            apart = ((pixels[part, None] - centres) ** 2).sum(-1) / (2 * self.reach**2)
+            near = np.exp(apart.min(1, keepdims=True) - apart)
+            for axis in range(3):
+                weight = near * precision[:, axis]
+                out[part, axis] = (weight @ shifts[:, axis]) / weight.sum(1)
+        return out
+
+    def apply(self, dem: Any) -> Float[np.ndarray, "height width"]:
+        """The model on the reference's grid, each pixel moved by the field, with the whole's bias beside Δz.
+
+        Raises:
+            CoregistrationError: the whole was not coregistered.
+        """
+        if not np.isfinite(self.whole.shift).all():
+            raise CoregistrationError(f"LocalCoregistration.apply: there is no shift to apply. {self.whole.reason}")
+        values = torch.as_tensor(dem).detach().to(torch.float64)
+        size = self.whole.shape
+        grid = pixel_grid(*size, values)
+        local = self.at(grid.numpy())
+        pixels = local[:, :2] @ np.linalg.inv(self.whole.metres).T
+        moved = sampled_at(values, grid + torch.from_numpy(self.whole.offset - pixels)).reshape(size)
+        up = torch.from_numpy(local[:, 2] - self.whole.shift[2]).reshape(size)
+        return corrected(self.whole, moved + up).numpy()
+
+
+def coregister_blocks(reference: Any, dem: Any, *, block: int, **options: Any) -> LocalCoregistration:
+    """Find a shift per block of `block` x `block` pixels of the reference.
+
+    Args:
+        reference, dem: as of `coregister`.
+        block: pixels, at least 32. Smaller blocks show more, with larger errors.
+        **options: of `coregister`; the bias model but its offset is that of the whole.
+
+    Returns:
+        Shifts, standard errors and reasons per block, and the smooth field. Where the whole is not coregistered no
+        block is.
+
+    Raises:
+        CoregistrationError: as `coregister`; a block below 32 pixels.
+
+    >>> import torch
+    >>> from mslsq.alignment import coregister_blocks
+    >>> x, y = torch.meshgrid(torch.arange(96.0), torch.arange(96.0), indexing="xy")
+    >>> hills = lambda x, y: 40 * torch.sin(x / 7) * torch.cos(y / 9) + 25 * torch.sin((x + 2 * y) / 23)
+    >>> found = coregister_blocks(hills(x, y), hills(x + 0.5 * x / 96, y), pixel_size=10.0, block=48)
+    >>> bool(found.shifts[0, 1, 0] > found.shifts[0, 0, 0])
+    True
+    """
+    integer("coregister_blocks: block", block, SMALLEST_BLOCK, error=CoregistrationError)
+    whole = coregister(reference, dem, **options)
+    pair = pair_of(reference, dem, *(options.get(name) for name in ("pixel_size", "georeferences", "mask", "dem_mask")))
+    height, width = whole.shape
+    rows, columns = max(height // block, 1), max(width // block, 1)
+    tops, lefts = np.linspace(0, height, rows + 1).astype(int), np.linspace(0, width, columns + 1).astype(int)
+    centres = np.stack(np.meshgrid((lefts[1:] + lefts[:-1] - 1) / 2, (tops[1:] + tops[:-1] - 1) / 2), -1)
+    shifts, errors = np.full((2, rows, columns, 3), np.nan)
+    reasons = [[whole.reason] * columns for _ in range(rows)]
+    if np.isfinite(whole.shift).all():
+        pyramids = Pyramids.of(pair, 1)
+        for i in range(rows):
+            for j in range(columns):
+                inside = torch.zeros(whole.shape, dtype=torch.bool)
+                inside[tops[i] : tops[i + 1], lefts[j] : lefts[j + 1]] = True
+                inside &= ~torch.from_numpy(whole.changed)
+                found = _of_block(pyramids, pair, whole, inside, options.get("loss", "tukey"))
+                shifts[i, j], errors[i, j], reasons[i][j] = found
+    return LocalCoregistration(whole, centres, shifts, errors, reasons, _variation(shifts, errors), 0.75 * block)
+
+
+def _of_block(
+    pyramids: Pyramids, pair: Pair, whole: Coregistration, inside: torch.Tensor, loss: str | None
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Shift, errors and "", or NaN and the reason. The whole's bias is taken off first."""
+    none = np.full(3, np.nan)
+    model = Bias.named(whole.bias)
+    comparison = Comparison.of(pyramids, 0, model, inside)
+    start = pair.to_pixels(whole.shift[:2])
+    if len(comparison.pixels) < 4 * FEWEST:
+        return none, none, f"{len(comparison.pixels)} stable pixels with data, fewer than {4 * FEWEST}."
+    beta = np.array([whole.coefficients[name] for name in model.names])
+    without = comparison.without_bias(beta)
+    answer = solve_finest(pyramids, without, Solved(start, np.zeros(1)), loss)
+    if answer is None:
+        return none, none, "Too few pixels have data in both models."
+    reason = not_seen(answer, pair)
+    if reason:
+        return none, none, reason
+    away = np.abs(answer.at.shift - start).max()
+    if away > FARTHEST or not answer.settled:
+        return none, none, f"The fit did not settle within {FARTHEST:g} pixels of the whole's shift."
+    to_metres = np.eye(3)
+    to_metres[:2, :2] = pair.metres
+    covariance = to_metres @ answer.known.covariance @ to_metres.T
+    shift = np.append(pair.to_metres(answer.at.shift), whole.shift[2] + answer.at.bias[0])
+    return shift, np.sqrt(np.diag(covariance)), ""
+
+
+def _variation(shifts: np.ndarray, errors: np.ndarray) -> float:
+    """χ² per degree of freedom of the horizontal shifts."""
+    known = np.isfinite(shifts).all(-1)
+    if int(known.sum()) < 2:
+        return float("nan")
+    values, weight = shifts[known][:, :2], 1 / np.maximum(errors[known][:, :2], 1e-9) ** 2
+    mean = (weight * values).sum(0) / weight.sum(0)
+    return float((weight * (values - mean) ** 2).sum() / (2 * (len(values) - 1)))

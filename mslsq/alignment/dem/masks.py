@@ -1,0 +1,55 @@
+"""Outlines of terrain that moves (glaciers, lakes, landslides) as a mask on a raster's grid."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from mslsq.alignment.coordinates import Georeference
+from mslsq.alignment.dem.errors import CoregistrationError
+
+
+def stable_terrain(
+    outlines: str | Path | Any, shape: tuple[int, int], georeference: Georeference, buffer: float = 0.0
+) -> Bool[np.ndarray, "height width"]:
+    """True outside of the outlines, for `coregister(mask=...)`. Needs geopandas and rasterio.
+
+    Args:
+        outlines: a vector file that geopandas reads (Shapefile, GeoPackage, GeoJSON), or a GeoDataFrame. They are
+            brought into the raster's CRS where both have one.
+        shape: (height, width) of the reference.
+        georeference: of the reference.
+        buffer: units of the CRS by which outlines are widened.
+
+    Raises:
+        CoregistrationError: a package is missing, the file cannot be read, or no outline touches the raster.
+    """
+    try:
+        import geopandas
+        from rasterio.features import geometry_mask
+        from rasterio.transform import Affine
+    except ImportError as error:
+        raise CoregistrationError(
+            f"stable_terrain: outlines need geopandas and rasterio ({error}): pip install geopandas rasterio."
+        ) from None
+    frame: Any = outlines
+    if isinstance(outlines, str | Path):
+        try:
+            frame = geopandas.read_file(outlines)
+        except Exception as error:  # drivers raise anything at all
+            raise CoregistrationError(f"stable_terrain: {outlines} cannot be read ({error}).") from error
+    if frame.crs is not None and georeference.crs is not None:
+        frame = frame.to_crs(georeference.crs)
+    geometries = frame.geometry.dropna()
+    geometries = geometries.buffer(buffer) if buffer else geometries
+    g0, g1, g2, g3, g4, g5 = georeference.geotransform
+    outside = (
+        geometry_mask(geometries, shape, Affine(g1, g2, g0, g4, g5, g3), all_touched=True) if len(geometries) else None
+    )
+    if outside is None or bool(outside.all()):
+        raise CoregistrationError(
+            "stable_terrain: no outline touches the raster; are both in the same CRS? The outlines have "
+            f"{frame.crs}, the raster {georeference.crs}."
+        )
+    return np.asarray(outside)

@@ -1,0 +1,209 @@
+"""Two elevation models as they are compared: tensors, masks, and the map from pixels to metres; wrong arguments are
+refused here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.alignment.coordinates import Georeference
+from mslsq.alignment.dem.blunders import blunders
+from mslsq.alignment.dem.errors import CoregistrationError
+
+SAME_SIZE = 1e-6
+"""Relative difference of pixel sizes that is rounding of a file's header."""
+
+SMALLEST_SIDE = 8
+"""Pixels: a model with a shorter side has no terrain to compare."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both models in float64 with holes as zeros, and true where they have data that are no blunders.
+
+    `metres` (2, 2) takes a step in pixels (column, row) to one in metres (east, north). `offset` (2,) is the pixel of
+    `dem` at the place of the reference's first pixel, were there no shift. `stable` is true where terrain may be used.
+    """
+
+    reference: Float[Tensor, "height width"]
+    known: Bool[Tensor, "height width"]
+    stable: Bool[Tensor, "height width"]
+    dem: Float[Tensor, "rows columns"]
+    dem_known: Bool[Tensor, "rows columns"]
+    metres: Float[np.ndarray, "2 2"]
+    offset: Float[np.ndarray, "2"]
+
+    @property
+    def pixel(self) -> float:
+        """Metres: the side of a square of a pixel's area."""
+        return float(np.sqrt(abs(np.linalg.det(self.metres))))
+
+    def to_metres(self, pixels: Float[np.ndarray, "2"]) -> Float[np.ndarray, "2"]:
+        """A step (columns, rows) as one east and north."""
+        return self.metres @ pixels
+
+    def to_pixels(self, metres: Float[np.ndarray, "2"]) -> Float[np.ndarray, "2"]:
+        """A step east and north as one in (columns, rows)."""
+        return np.linalg.solve(self.metres, metres)
+
+
+def pair_of(
+    reference: Any,
+    dem: Any,
+    pixel_size: float | Sequence[float] | None,
+    georeferences: Sequence[Georeference] | None,
+    mask: Any,
+    dem_mask: Any,
+) -> Pair:
+    """What `coregister` was given, checked.
+
+    Raises:
+        CoregistrationError: see there.
+    """
+    one, known = _raster("reference", reference)
+    other, dem_known = _raster("dem", dem)
+    metres, offset = _geometry(pixel_size, georeferences)
+    stable = _mask("mask", mask, one.shape)
+    if dem_mask is not None:
+        dem_known = dem_known & _mask("dem_mask", dem_mask, other.shape)
+    zero = one.new_zeros(())
+    known, dem_known = known & ~blunders(one, known), dem_known & ~blunders(other, dem_known)
+    return Pair(
+        torch.where(known, one, zero), known, stable, torch.where(dem_known, other, zero), dem_known, metres, offset
+    )
+
+
+def _raster(name: str, given: Any) -> tuple[Float[Tensor, "height width"], Bool[Tensor, "height width"]]:
+    masked = np.ma.getmaskarray(given) if isinstance(given, np.ma.MaskedArray) else None
+    try:
+        values = torch.as_tensor(np.ma.getdata(given) if masked is not None else given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise CoregistrationError(f"coregister: {name} is no array of numbers ({error}).") from None
+    if values.ndim == 3 and values.shape[0] == 1:
+        values = values[0]
+    if values.ndim != 2 or values.is_complex():
+        raise CoregistrationError(
+            f"coregister: {name} must be a raster of elevations, (height, width), not {tuple(values.shape)} of "
+            f"{values.dtype}; choose one band."
+        )
+    if min(values.shape) < SMALLEST_SIDE:
+        raise CoregistrationError(
+            f"coregister: {name} has {values.shape[0]} x {values.shape[1]} pixels; at least {SMALLEST_SIDE} along each "
+            "side are needed."
+        )
+    values = values.detach().to(torch.float64)
+    known = values.isfinite()
+    if masked is not None:
+        known = known & ~torch.from_numpy(masked.reshape(values.shape))
+    if not bool(known.any()):
+        raise CoregistrationError(
+            f"coregister: {name} has no data: every pixel is NaN, infinite or masked. Read it with its own nodata."
+        )
+    return values, known
+
+
+def _mask(name: str, given: Any, shape: torch.Size) -> Bool[Tensor, "height width"]:
+    if given is None:
+        return torch.ones(shape, dtype=torch.bool)
+    mask = torch.as_tensor(given)
+    if mask.shape != shape:
+        raise CoregistrationError(
+            f"coregister: {name} has the shape {tuple(mask.shape)}, its raster {tuple(shape)}; a mask has a value per "
+            "pixel, true where terrain is stable."
+        )
+    return mask.bool()
+
+
+def _geometry(
+    pixel_size: float | Sequence[float] | None, georeferences: Sequence[Georeference] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Metres per pixel and the offset of the second raster."""
+    if georeferences is not None:
+        if pixel_size is not None and not _in_degrees(georeferences):
+            raise CoregistrationError("coregister: give pixel_size or georeferences, not both; they say the same.")
+        return _of_georeferences(georeferences, pixel_size)
+    if pixel_size is None:
+        raise CoregistrationError(
+            "coregister: give pixel_size=(dx, dy) in metres (rows go south), or georeferences=(of reference, of dem)."
+        )
+    return np.diag([1.0, -1.0]) * _sizes(pixel_size), np.zeros(2)
+
+
+def _sizes(given: float | Sequence[float]) -> Float[np.ndarray, "2"]:
+    try:
+        sizes = np.broadcast_to(np.asarray(given, dtype=np.float64), (2,))
+    except (TypeError, ValueError):
+        raise CoregistrationError(f"coregister: pixel_size must be a number or (dx, dy), not {given!r}.") from None
+    if not (np.isfinite(sizes).all() and (sizes > 0).all()):
+        raise CoregistrationError(
+            f"coregister: pixel_size={given!r} must be positive and finite, in metres; rows are taken to go south."
+        )
+    return sizes
+
+
+def _in_degrees(georeferences: Sequence[Georeference]) -> bool:
+    return any(_is_geographic(one.crs) for one in georeferences)
+
+
+def _is_geographic(crs: str | None) -> bool:
+    """Are the units of this CRS degrees? Asked of pyproj where it is installed, else of the text."""
+    if crs is None:
+        return False
+    try:
+        from pyproj import CRS
+    except ImportError:
+        text = crs.upper().replace(" ", "")
+        return text in ("EPSG:4326", "OGC:CRS84", "EPSG:4269", "EPSG:4258") or text.startswith(("GEOGCS", "GEOGCRS"))
+    return bool(CRS.from_user_input(crs).is_geographic)
+
+
+def _of_georeferences(
+    georeferences: Sequence[Georeference], pixel_size: float | Sequence[float] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    if len(georeferences) != 2 or not all(isinstance(one, Georeference) for one in georeferences):
+        raise CoregistrationError("coregister: georeferences must be two Georeference objects: reference's, dem's.")
+    first, second = georeferences
+    if first.crs is not None and second.crs is not None and not _same_crs(first.crs, second.crs):
+        raise CoregistrationError(
+            f"coregister: the reference is in {_short(first.crs)}, dem in {_short(second.crs)}; reproject one, for "
+            "example with gdalwarp -t_srs ... -tr ... -r cubic."
+        )
+    linear, other = first.matrix[:2, :2], second.matrix[:2, :2]
+    if np.abs(linear - other).max() > SAME_SIZE * np.abs(linear).max():
+        raise CoregistrationError(
+            f"coregister: the reference has pixels of {_sides(first)}, dem of {_sides(second)} (or they are turned "
+            "differently); resample one onto the other's pixel size first, for example with gdalwarp -tr ... -r cubic."
+        )
+    offset = np.linalg.solve(linear, first.matrix[:2, 2] - second.matrix[:2, 2])
+    if not _in_degrees(georeferences):
+        return linear.copy(), offset
+    if pixel_size is None:
+        raise CoregistrationError(
+            f"coregister: {_short(first.crs)} counts in degrees, a shift is in metres. Reproject both (gdalwarp -t_srs "
+            "EPSG:326xx of your UTM zone), or give pixel_size=(dx, dy), the metres of a pixel: about 111320 * "
+            "cos(latitude) per degree of longitude and 111320 per degree of latitude."
+        )
+    return np.sign(linear) * np.diag(_sizes(pixel_size)), offset
+
+
+def _same_crs(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    try:
+        from pyproj import CRS
+    except ImportError:
+        return False
+    return bool(CRS.from_user_input(one).equals(CRS.from_user_input(other), ignore_axis_order=True))
+
+
+def _sides(georeference: Georeference) -> str:
+    along, down = georeference.pixel_size
+    return f"{along:g} x {down:g}"
+
+
+def _short(crs: str | None) -> str:
+    return "no CRS" if crs is None else crs if len(crs) < 40 else f"{crs[:37]}..."

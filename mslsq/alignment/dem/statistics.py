@@ -1,0 +1,106 @@
+"""Statistics of elevation differences: of all, by slope, by aspect, and by the classes of a mask.
+
+The NMAD (1.4826 times the median absolute deviation from the median) is the spread that blunders do not move (Höhle and
+Höhle, 2009, ISPRS J. 64:398).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+SLOPES = (0.0, 5.0, 10.0, 20.0, 30.0, 45.0, 90.0)
+"""Degrees between classes."""
+
+ASPECTS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
+"""Classes of 45°, centred on these directions; the aspect is the direction that a slope faces."""
+
+FLAT = 2.0
+"""Degrees: below this slope there is no aspect."""
+
+
+@dataclass(frozen=True)
+class ElevationStatistics:
+    """Of differences in metres: `whole`, and by class; each has count, mean, median, nmad, rmse (NaN of nothing)."""
+
+    whole: Mapping[str, float]
+    by_slope: Mapping[str, Mapping[str, float]]
+    by_aspect: Mapping[str, Mapping[str, float]]
+    by_mask: Mapping[str, Mapping[str, float]]
+
+    def record(self) -> dict[str, Any]:
+        """As nested dicts."""
+        return {
+            "whole": dict(self.whole),
+            "by_slope": {name: dict(row) for name, row in self.by_slope.items()},
+            "by_aspect": {name: dict(row) for name, row in self.by_aspect.items()},
+            "by_mask": {name: dict(row) for name, row in self.by_mask.items()},
+        }
+
+
+def summary(values: Float[np.ndarray, " n"]) -> dict[str, float]:
+    """Count, mean, median, NMAD and RMSE of numbers.
+
+    >>> summary(np.array([1.0, 2.0, 3.0]))["median"]
+    2.0
+    """
+    if len(values) == 0:
+        return {"count": 0, **dict.fromkeys(("mean", "median", "nmad", "rmse"), float("nan"))}
+    median = float(np.median(values))
+    return {
+        "count": len(values),
+        "mean": float(values.mean()),
+        "median": median,
+        "nmad": 1.4826 * float(np.median(np.abs(values - median))),
+        "rmse": float(np.sqrt(np.mean(values**2))),
+    }
+
+
+def slope_and_aspect(
+    elevation: Float[np.ndarray, "height width"], metres: Float[np.ndarray, "2 2"]
+) -> tuple[Float[np.ndarray, "height width"], Float[np.ndarray, "height width"]]:
+    """Degrees: the slope, and the direction downhill clockwise from north; by central differences, NaN beside holes.
+
+    `metres` (2, 2) takes a step in pixels (column, row) to one east and north.
+    """
+    down, along = np.gradient(elevation)
+    east, north = np.einsum("ij,jhw->ihw", np.linalg.inv(metres).T, np.stack([along, down]))
+    return np.degrees(np.arctan(np.hypot(east, north))), np.degrees(np.arctan2(-east, -north)) % 360.0
+
+
+def statistics(
+    difference: Float[np.ndarray, "height width"],
+    elevation: Float[np.ndarray, "height width"],
+    metres: Float[np.ndarray, "2 2"],
+    stable: Bool[np.ndarray, "height width"],
+    changed: Bool[np.ndarray, "height width"],
+) -> ElevationStatistics:
+    """Of all differences that are numbers; `whole` and the classes of terrain on stable terrain alone.
+
+    Args:
+        difference: metres, NaN where there is none.
+        elevation: the reference, for slope and aspect.
+        metres: pixels to metres.
+        stable: what the mask says.
+        changed: what was taken for changed terrain; a class of its own.
+    """
+    known = np.isfinite(difference)
+    used = known & stable
+    slope, aspect = slope_and_aspect(elevation, metres)
+    by_slope = {
+        f"{low:g}-{high:g} deg": summary(difference[used & (slope >= low) & (slope < high)])
+        for low, high in pairwise(SLOPES)
+    }
+    steep = used & (slope >= FLAT)
+    octant = np.where(np.isfinite(aspect), np.floor(np.nan_to_num(aspect) / 45 + 0.5) % 8, -1)
+    by_aspect = {name: summary(difference[steep & (octant == k)]) for k, name in enumerate(ASPECTS)}
+    by_mask = {
+        "stable": summary(difference[used]),
+        "masked": summary(difference[known & ~stable]),
+        "unchanged": summary(difference[used & ~changed]),
+        "changed": summary(difference[used & changed]),
+    }
+    return ElevationStatistics(summary(difference[used]), by_slope, by_aspect, by_mask)

@@ -1,0 +1,75 @@
+"""`task=dem` of `scripts/align.py`: an elevation model laid on another, its files and its table."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors
+from rich.markup import escape
+from rich.table import Table
+
+from mslsq.alignment import Coregistration, CoregistrationStatus, coregister, coregister_blocks
+from mslsq.alignment.dem.files import DemScene, made_scene, read_scene
+from mslsq.alignment.dem.outputs import write_coregistration
+from mslsq.replacing import write_text
+
+
+def run_dem(config: dict[str, Any], folder: Path) -> int:
+    """Coregister, write, and say what was found; the exit code."""
+    begin = time.perf_counter()
+    options = dict(config["dem"])
+    scene = scene_of(options)
+    block = options["block"]
+    given: dict[str, Any] = {name: options[name] for name in ("bias", "loss", "min_overlap", "find_changes")}
+    given |= scene.geometry() | {"mask": scene.mask}
+    console.print(f"[bold]{escape(scene.name)}[/]: {scene.dem.shape[1]} x {scene.dem.shape[0]} pixels")
+    local = coregister_blocks(scene.reference, scene.dem, block=block, **given) if block else None
+    found = coregister(scene.reference, scene.dem, **given) if local is None else local.whole
+    console.print(escape(found.message()))
+    if local is not None:
+        console.print(escape(local.message()))
+    if found.status.ok:
+        console.print(table_of(found))
+    record = {"name": scene.name, **found.record(), "seconds": time.perf_counter() - begin}
+    if scene.shift is not None:
+        record["error_m"] = (found.shift - scene.shift).tolist()
+        east, north, up = record["error_m"]
+        console.print(f"error against the truth: {east:+.3f} m east, {north:+.3f} m north, {up:+.3f} m up")
+    written = write_coregistration(scene, found, local, folder)
+    written.append(folder / "metrics.json")
+    write_text(written[-1], json.dumps(record, indent=2) + "\n")
+    console.print(f"{len(written)} files written to {folder}")
+    for path in written:
+        console.print(f"  {path.name}")
+    if not np.isfinite(found.shift[2]):
+        errors.print("[red]nothing could be coregistered:[/]", escape(found.reason))
+        return NOTHING_DONE
+    return LEFT_OUT if config["strict"] and found.status is not CoregistrationStatus.COREGISTERED else 0
+
+
+def scene_of(options: dict[str, Any]) -> DemScene:
+    """The user's files, or a pair that is made."""
+    if options["reference"] is None and options["dem"] is None:
+        return made_scene(options["seed"])
+    if options["reference"] is None or options["dem"] is None:
+        raise CommandError("dem.reference and dem.dem are both needed, or neither: then a pair is made.")
+    return read_scene(options["reference"], options["dem"], options["mask"], options["pixel_size"], options["buffer"])
+
+
+def table_of(found: Coregistration) -> Table:
+    """The differences before and after, by class."""
+    table = Table(box=None, header_style="bold")
+    for name in ("terrain", "pixels", "median before", "after, m", "NMAD before", "after, m"):
+        table.add_column(name, justify="left" if name == "terrain" else "right")
+    rows = [("all stable", found.before.whole, found.after.whole)]
+    for kind in ("by_slope", "by_aspect", "by_mask"):
+        before, after = getattr(found.before, kind), getattr(found.after, kind)
+        label = {"by_slope": "slope ", "by_aspect": "facing ", "by_mask": ""}[kind]
+        rows += [(f"{label}{name}", before[name], after[name]) for name in after if name != "stable"]
+    for name, before, after in rows:
+        if after["count"]:
+            numbers = (before["median"], after["median"], before["nmad"], after["nmad"])
+            table.add_row(name, f"{after['count']:,}", *(f"{number:.3f}" for number in numbers))
+    return table
