@@ -61,12 +61,11 @@ class ClosedCosts:
 
     @staticmethod
     def of(problem: Problem) -> "ClosedCosts | None":
-        """Those of a problem; None where the code of one is not closed."""
+        """Those of a problem whose code may be closed; None where that of one is not."""
         known = []
         for place, cost in own_costs(problem):
             collected = collect_module(cost)
-            is_known = type(cost) in _OPEN or _overrides(type(cost))
-            closed = None if is_known else Closed.of(collected, elements())
+            closed = None if _overrides(type(cost)) else Closed.of(collected, elements())
             if closed is None:
                 _OPEN.add(type(cost))
                 return None

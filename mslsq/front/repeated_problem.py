@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mslsq.front.alike_problems import ALIKE, content_of
 from mslsq.front.answering import Answering, Call
-from mslsq.front.closed_costs import ClosedCosts, Held, own_costs
+from mslsq.front.closed_costs import ClosedCosts, Held, may_be_closed, own_costs
 from mslsq.front.leaves import Index
 from mslsq.front.plans import kept_for
 from mslsq.front.statement import Solved
@@ -67,6 +67,8 @@ def known_of(problem: Problem) -> "list[Known]":
 
 def remember(call: Call, solved: Solved) -> None:
     """Keep what a solve has shown of calls like this one."""
+    if not may_be_closed(call.problem):
+        return
     content = content_of(call.problem)
     like = next((one for one in known_of(call.problem) if one.is_like(call)), None)
     like = ALIKE.find(content, call) if like is None and content is not None else like
