@@ -4,6 +4,7 @@ from mslsq.adjoint.adjoint import AdjointOptionError, DerivativeOrderError
 from mslsq.adjoint.compiling import ExportError
 from mslsq.adjoint.warning import NotDifferentiableWarning, UnconvergedAdjointWarning
 from mslsq.diagnostics.dense_factor import SingularCovarianceError
+from mslsq.front.closed_costs import UnseenChangeWarning
 from mslsq.front.fits.covariance import CovarianceWarning
 from mslsq.front.fits.profile import ProfileWarning
 from mslsq.front.prepared_call import HiddenStateError
@@ -76,4 +77,5 @@ __all__ = [
     "UnconvergedAdjointWarning",
     "UndifferentiableResidualError",
     "UnknownNameError",
+    "UnseenChangeWarning",
 ]

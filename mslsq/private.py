@@ -46,6 +46,7 @@ __all__ = [
     "fast_entry",
     "forward_level_is_open",
     "forward_mode_again",
+    "function_modes_are_active",
     "get_proxy_mode",
     "gradients",
     "hidden_from_dynamo",
@@ -214,6 +215,11 @@ def without_dispatch_modes() -> Any:
 def is_tracing_or_dispatching() -> bool:
     """Is a `torch.jit` trace or a dispatch mode (`make_fx`, fake tensors) active?"""
     return torch._C._get_tracing_state() is not None or bool(torch._C._len_torch_dispatch_stack())
+
+
+def function_modes_are_active() -> bool:
+    """Does a mode of PyTorch, such as `torch.set_default_device`, see the functions that are called?"""
+    return bool(torch._C._len_torch_function_stack())
 
 
 def one_fake_mode() -> Any:

@@ -67,6 +67,18 @@ def key_of(structure: Structure) -> Hashable:
     return None if structure is _LEAF else repr(structure)
 
 
+def is_of_library(tree: Any) -> bool:
+    """Are all nodes of a tree plain containers, or kinds of this package?"""
+    pending = [flatten(tree)[1]]
+    while pending:
+        structure = pending.pop()
+        kind: Any = structure.type
+        if kind not in (None, dict, list, tuple) and not kind.__module__.startswith("mslsq."):
+            return False
+        pending += structure.children()
+    return True
+
+
 def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
     """The leaves of `tree` alone."""
     if type(tree) is Tensor:

@@ -9,26 +9,29 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from mslsq.front.answering import Answering, Call
+from mslsq.front.closed_costs import ClosedCosts, may_be_closed, own_costs
 from mslsq.front.leaves import Leaf
 from mslsq.problem import Problem
 from mslsq.problem.variable import Blocks, Fixed
 from mslsq.tracing.reading.content import Content
-from mslsq.tracing.reading.origins import is_own
+from mslsq.tracing.reading.inputs import collect_module
 
 SIZE, KNOWN = 32, 8
 """Kinds of problems that are kept, and kinds of calls of each. Plans of small problems alone: some 100 kB."""
 
 
 def content_of(problem: Problem) -> Content | None:
-    """All that a problem consists of; None where something is not the library's own, or an index is too large to be
-    compared."""
-    if not all(is_own(type(cost).__module__) for cost in problem.costs):
+    """All that a problem consists of; None where something but the code of its costs is not the library's own, or an
+    index is too large to be compared."""
+    if not may_be_closed(problem):
         return None
-    return Content.of(problem, (Blocks, Fixed))
+    others = {id(cost): (type(cost), collect_module(cost).key) for _, cost in own_costs(problem)}
+    return Content.of(problem, (Blocks, Fixed), others)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +39,7 @@ class Alike:
     """What is known of calls of problems that are alike. Holds no tensor of the user's."""
 
     answering: Answering
+    costs: ClosedCosts
     places: tuple[tuple[tuple[str, int], ...], ...]
     """Per term the name of each input, and which of the tensors of the content it is."""
 
@@ -67,10 +71,19 @@ class AlikeProblems:
                 self._known.move_to_end(content.key)
         return next((one for one in known if one.answering.is_like(call)), None)
 
-    def put(self, content: Content, call: Call, answering: Answering, leaves: Sequence[Sequence[Leaf]]) -> bool:
+    def drop(self, content: Content | None, known: Any) -> None:
+        """Forget what is known of calls of problems with this content."""
+        with self._lock:
+            if content is not None and content.key in self._known:
+                self._known[content.key] = tuple([one for one in self._known[content.key] if one is not known])
+
+    def put(
+        self, content: Content, call: Call, answering: Answering, costs: ClosedCosts, leaves: Sequence[Sequence[Leaf]]
+    ) -> bool:
         """Keep what a call has shown, if it may outlive its problem; was it kept?
 
         Args:
+            costs: those of a user's own.
             leaves: per term of the call's statement, the tensors that it depends on.
         """
         by_tensor = {id(tensor): place for place, tensor in enumerate(content.tensors)}
@@ -80,7 +93,7 @@ class AlikeProblems:
         with self._lock:
             known = self._known.pop(content.key, ())
             others = [one for one in known if not one.answering.is_like(call)]
-            self._known[content.key] = (Alike(answering, places), *others)[:KNOWN]
+            self._known[content.key] = (Alike(answering, costs, places), *others)[:KNOWN]
             while len(self._known) > SIZE:
                 self._known.popitem(last=False)
         return True

@@ -67,7 +67,7 @@ class Answering:
     def of(call: Call, solved: Solved) -> "Answering | None":
         """What a solve has shown of calls like this one; None where they cannot be answered at once."""
         statement, plan = solved.statement, solved.plan
-        if not all(term.is_of_library and not term.kind.is_constraint for term in statement.system.terms):
+        if any(term.kind.is_constraint for term in statement.system.terms):
             return None
         if not plan.execution.graphs or plan.execution.why_eager or plan.changes_unseen:
             return None
@@ -103,7 +103,7 @@ class Answering:
             SolveInterrupted: a KeyboardInterrupt has ended the solve.
         """
         direct = self.direct
-        if has_news(direct.plan, direct.solver.native_choice):
+        if direct.plan.plain.has_gone_stale or has_news(direct.plan, direct.solver.native_choice):
             return None
         starts = []
         for name, space, is_single in self.spaces:

@@ -3,7 +3,7 @@
 A statement, a plan and the loop around a program take 0.5 ms of Python to find out what the call before has found out.
 What a call has shown to hold for every call like it is kept here, by the code of its residual: shapes, what the
 residual reads, the way to its program. What no call can show is compared in each, as every solve compares it
-(`solvers.witness`).
+(`solvers.witness`); where the code is closed (`closed_costs`) there is no such thing, and it is compared in turn.
 """
 
 from collections.abc import Callable, Hashable
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint import Adjoint
+from mslsq.front.closed_costs import Turns, closed_callable, distrust_callable
 from mslsq.front.direct import Direct, Found, is_plain
 from mslsq.front.outer import solved
 from mslsq.front.plans import kept_for_callable
@@ -29,8 +30,9 @@ from mslsq.solution import Solution
 from mslsq.solvers.outer import OuterSolver
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.witness_of_one import agrees, has_one_witness
+from mslsq.tracing.reading.closed import Closed
 from mslsq.tracing.reading.inputs import Collected, collect
-from mslsq.tracing.reading.values import SCALARS, value_of
+from mslsq.tracing.reading.values import SCALARS, TENSORS, value_of
 
 KNOWN = 8
 """Kinds of calls that are kept for one code: one front door may serve several models."""
@@ -99,6 +101,8 @@ class Repeated:
             return None
         if not answered.is_right:
             kept[:] = [one for one in kept if one is not known]
+            if known.closed is not None and known.closed.holds:
+                distrust_callable(collected, getattr(self.residual, "__name__", type(self.residual).__name__))
             if answered.found.interrupted:
                 raise KeyboardInterrupt  # what was found is of a residual that has changed
             return None
@@ -136,6 +140,9 @@ class Known:
     among the inputs; empty for what is no tensor."""
     direct: Direct
     wish: Wish
+    closed: Closed | None
+    """Where its code reads nothing but what is compared here."""
+    turns: Turns
 
     @staticmethod
     def of(call: Repeated, collected: Collected, direct: Direct, solved: Solved) -> "Known | None":
@@ -156,7 +163,12 @@ class Known:
         if [name for name in names if name] != [leaf.name for leaf in given]:
             return None  # one tensor in two places
         kinds = [_kind(leaf) for leaf in leaves]
-        return Known(form, kinds, _state(call, collected), spaces, names, direct, solved.solver.execution)  # type: ignore[arg-type]
+        state, wish = _state(call, collected), solved.solver.execution
+        is_plain = pytree.is_of_library(call.arguments) and all(
+            type(x) in SCALARS or type(x) in TENSORS for x in leaves
+        )
+        closed = closed_callable(collected) if is_plain else None
+        return Known(form, kinds, state, spaces, names, direct, wish, closed, Turns())  # type: ignore[arg-type]
 
     def is_like(self, call: Repeated, collected: Collected) -> bool:
         """Does the call differ in nothing but numbers, and in what no key can hold?"""
@@ -173,6 +185,8 @@ class Known:
         found = self.direct.found(starts, (inputs,))
         if found is None:
             return None
+        if self.closed is not None and self.closed.holds and not self.turns.is_due():
+            return Answered(call, self, found, inputs, True)
 
         def residual(storages: tuple[Tensor, ...]) -> Tensor:
             shaped = zip(self.spaces, storages, strict=True)

@@ -3,8 +3,9 @@
 A statement takes half a millisecond of Python to find out what the call before has found out. Of a problem whose costs,
 losses, weights and manifolds are all the library's own nothing can change but what its objects hold: where these are
 the very same objects, with tensors of the same layout and the same indices, and the call is alike, the statement would
-be the same. Of another problem that holds the same (`alike_problems`) it would be, too. Costs of a user's own are
-stated, and compared with their Python, in every call.
+be the same. Of another problem that holds the same (`alike_problems`) it would be, too. So it is with costs of a user's
+own whose code is closed (`closed_costs`), where it reads the same; others are stated, and compared with their Python,
+in every call.
 """
 
 import weakref
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from mslsq.front.alike_problems import ALIKE, content_of
 from mslsq.front.answering import Answering, Call
+from mslsq.front.closed_costs import ClosedCosts, Held, may_be_closed, own_costs
 from mslsq.front.leaves import Index
 from mslsq.front.plans import kept_for
 from mslsq.front.statement import Solved
@@ -44,16 +46,16 @@ def answered(call: Call) -> Solution | None:
     """
     for known in known_of(call.problem):
         if known.is_like(call):
-            return known.answer(call)
+            return None if known.costs.is_due() else known.answer(call)
     content = content_of(call.problem) if ALIKE else None
     alike = None if content is None else ALIKE.find(content, call)
-    if content is None or alike is None:
+    if content is None or alike is None or not alike.costs.library_holds or alike.costs.is_due():
         return None
     inputs = alike.inputs(content)
     found = alike.answering.answer(call, inputs)
     if found is not None:
         if call.problem in _SOLVED:
-            _keep(call, Known.of(alike.answering, call.problem, inputs, content.compared))
+            _keep(call, Known.of(alike.answering, call.problem, alike.costs, inputs, content.compared))
         _SOLVED.add(call.problem)
     return found
 
@@ -65,20 +67,33 @@ def known_of(problem: Problem) -> "list[Known]":
 
 def remember(call: Call, solved: Solved) -> None:
     """Keep what a solve has shown of calls like this one."""
-    if any(one.answering.direct.plan is solved.plan and one.is_like(call) for one in known_of(call.problem)):
-        return
-    answering = Answering.of(call, solved)
-    if answering is None:
+    if not may_be_closed(call.problem):
         return
     content = content_of(call.problem)
-    if content is not None and ALIKE.put(content, call, answering, solved.statement.leaves):
+    like = next((one for one in known_of(call.problem) if one.is_like(call)), None)
+    like = ALIKE.find(content, call) if like is None and content is not None else like
+    if like is not None:
+        if like.answering.direct.plan is solved.plan:
+            return
+        if like.answering.direct.plan.plain.has_gone_stale:
+            like.costs.distrust(call.problem)
+            ALIKE.drop(content, like)
+            _keep(call, None)
+    answering = Answering.of(call, solved)
+    costs = None if answering is None else ClosedCosts.of(call.problem)
+    if answering is None or costs is None:
+        return
+    if content is not None and ALIKE.put(content, call, answering, costs, solved.statement.leaves):
         _keep(call, None)
         return
     leaves = [leaf for own in solved.statement.leaves for leaf in own]
     indices = [leaf.tensor for leaf in leaves if isinstance(leaf, Index)]
     indices += [fixed.index for fixed in call.problem.fixed]
     inputs = tuple([{leaf.name: leaf.tensor for leaf in own} for own in solved.statement.leaves])
-    _keep(call, Known.of(answering, call.problem, inputs, indices))
+    known = Known.of(answering, call.problem, costs, inputs, indices)
+    if known is None:
+        costs.give_up(call.problem)
+    _keep(call, known)
 
 
 def _keep(call: Call, known: "Known | None") -> None:
@@ -93,6 +108,9 @@ class Known:
     """What is known of calls of a problem. Keeps no tensor of the user's alive."""
 
     answering: Answering
+    costs: ClosedCosts
+    held: Held
+    """By the costs of a user's own."""
     unchanged: Unchanged
     inputs: tuple[tuple[tuple[str, Any, Hashable], ...], ...]
     """Per term the name of each input, a weak reference to its tensor, and what a graph bakes in of it."""
@@ -100,17 +118,20 @@ class Known:
     """Of every tensor that says which blocks there are a weak reference, and its state."""
 
     @staticmethod
-    def of(answering: Answering, problem: Problem, inputs: Named, indices: Sequence[Tensor]) -> "Known | None":
+    def of(
+        answering: Answering, problem: Problem, costs: ClosedCosts, inputs: Named, indices: Sequence[Tensor]
+    ) -> "Known | None":
         """What to remember of a problem, or None.
 
         Args:
             indices: the tensors that say which blocks there are.
         """
-        unchanged = Unchanged(problem)
+        unchanged = Unchanged(problem, [cost for _, cost in own_costs(problem)])
         if not unchanged.is_known:
             return None
         held = [tuple([(name, weakref.ref(x), tensor_key(x)) for name, x in own.items()]) for own in inputs]
-        return Known(answering, unchanged, tuple(held), tuple([(weakref.ref(x), _state_of(x)) for x in indices]))
+        states = tuple([(weakref.ref(x), _state_of(x)) for x in indices])
+        return Known(answering, costs, costs.held_by(problem), unchanged, tuple(held), states)
 
     def is_like(self, call: Call) -> bool:
         """Does the call differ in nothing but numbers?"""
@@ -119,7 +140,9 @@ class Known:
         if not all(x() is not None and _state_of(x()) == state for x, state in self.indices):
             return False
         held = [pair for own in self.inputs for pair in own]
-        return all(x() is not None and tensor_key(x()) == key for _, x, key in held)
+        if not all(x() is not None and tensor_key(x()) == key for _, x, key in held):
+            return False
+        return self.costs.hold(call.problem, self.held)
 
     def answer(self, call: Call) -> Solution | None:
         """The solution of such a call; None where it takes more than what is recorded."""

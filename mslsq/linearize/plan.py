@@ -77,6 +77,8 @@ class Plan:
     """Have second derivatives been compared with plain reverse mode?"""
     calls: int = 0
     """Solves so far."""
+    has_gone_stale: bool = False
+    """Was something recorded found to differ from the user's Python?"""
     notes: Notes = field(default_factory=Notes)
     """What was found while planning."""
 

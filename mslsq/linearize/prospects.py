@@ -48,15 +48,17 @@ def _is_due(prospect: Prospect, wish: Native) -> bool:
 
 
 def has_news(plan: Plan, wish: Native) -> bool:
-    """Would `with_programs` begin with something, look whether it is there, or return another plan than this?"""
+    """Would `with_programs` begin with something, or return another plan than this?"""
     plain = plan.plain
     if wish == "never" or plain.compressed is not None or not plain.is_on_cpu:
         return plan is not plain
     if plan is not (plain.native or plain):
         return True
-    return not plain.tried.issuperset(
-        [number for number, prospect in plain.prospects.items() if _is_due(prospect, wish)]
-    )
+    due = [number for number, prospect in plain.prospects.items() if _is_due(prospect, wish)]
+    if plain.tried.issuperset(due):
+        return False
+    drafts = [plain.prospects[number].draft for number in due]
+    return wish == "wait" or all(draft is None or draft.is_settled for draft in drafts)
 
 
 def note_seconds(plan: Plan, seconds: float) -> None:

@@ -123,6 +123,7 @@ def _solved(
             witness.check_deterministic(values, ended.values)
             if last:
                 witness.refuse()
+            plan.plain.has_gone_stale = True
             task.cache.drop(plan_key(task, values, inputs))
             if saved is not None:
                 saved.forget()

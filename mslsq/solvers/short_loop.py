@@ -102,9 +102,12 @@ class ShortLoop:
             return None
         prepared = [layout.prepared(given) for layout, given in zip(self.layouts, inputs, strict=True)]
         given = [x for tensors in prepared for x in tensors.values()]
+        begin = time.perf_counter()
         outputs = [start.flat([*[x.contiguous() for x in values], *given])]
         if most and not float(outputs[0][_GRADIENT_NORM]):
             return None  # does anything depend on the variables?
+        if execution.needs_witness:  # derivatives of a user's own residual are most of its start
+            note_seconds(self.plan, time.perf_counter() - begin)
         interrupted = False
         if most and _is_running(outputs[0]):
             step = execution.known("step", wish)

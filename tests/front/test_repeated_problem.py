@@ -284,7 +284,7 @@ def test_transforms_take_the_long_way(answers):
     assert answers[-2:] == [False, True]
 
 
-def test_costs_of_a_user_are_compared_with_their_python(answers):
+def test_what_costs_of_a_user_read_is_compared(answers):
     class Own(mslsq.CostFunction):
         scale = 1.0
 
@@ -300,8 +300,9 @@ def test_costs_of_a_user_are_compared_with_their_python(answers):
     for scale in (1.0, 1.0, 2.0, 2.0):
         own["own"].scale = scale
         found = mslsq.solve(own, start, solver=SOLVER)
+        assert answers[-1] is (len(answers) in (2, 4))
         torch.testing.assert_close(found.cost, expected(problem, start).cost * scale**2)
-    assert not any(answers)
+        answers.pop()  # that of the copy
 
 
 def test_nothing_of_the_users_is_kept_alive(answers):

@@ -8,7 +8,8 @@ again for every call, of other measurements.
 import enum
 import functools
 from collections import OrderedDict
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -42,14 +43,17 @@ class Content(NamedTuple):
     """... and those that count by what they hold."""
 
     @staticmethod
-    def of(root: Any, by_content: Collection[type] = ()) -> "Content | None":
+    def of(
+        root: Any, by_content: Collection[type] = (), others: Mapping[int, Hashable] = MappingProxyType({})
+    ) -> "Content | None":
         """What `root` holds; None where something is not the library's own, or cannot be compared.
 
         Args:
             root: an object of the library's own.
             by_content: the types of objects whose tensors count by what they hold.
+            others: by the `id` of objects of a user's own what stands for their classes, and for what these read.
         """
-        reader = _Reader(by_content)
+        reader = _Reader(by_content, others)
         try:
             reader.visit(root)
         except ForeignError:
@@ -60,11 +64,11 @@ class Content(NamedTuple):
 class _Reader:
     """One walk. Every object says first of which type it is, so that no two sequences of entries read alike."""
 
-    def __init__(self, by_content: Collection[type]) -> None:
+    def __init__(self, by_content: Collection[type], others: Mapping[int, Hashable]) -> None:
         self.key: list[Any] = []
         self.tensors: list[Tensor] = []
         self.compared: list[Tensor] = []
-        self._by_content = by_content
+        self._by_content, self._others = by_content, others
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []
 
@@ -110,6 +114,9 @@ class _Reader:
         elif isinstance(value, pytree.Structure):
             for entry in (value.type, value.context, value.children()):
                 self.visit(entry)
+        elif id(value) in self._others and isinstance(value, nn.Module):
+            self.key.append(self._others[id(value)])
+            self._visit_module(value, kind)
         elif not _is_known(kind):
             raise ForeignError
         elif isinstance(value, enum.Enum):

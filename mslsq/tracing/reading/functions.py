@@ -41,7 +41,8 @@ def function(walk: "Walk", value: types.FunctionType, name: str, address: int) -
     if value.__defaults__ or value.__kwdefaults__:
         _defaults(walk, value, inside, address)
     for attribute, entry in value.__dict__.items():
-        if attribute != "__wrapped__":  # functools.wraps: what is called stands in a cell
+        is_read = attribute != "__wrapped__"  # functools.wraps: what is called stands in a cell
+        if is_read and not (attribute == "__signature__" and is_own(module)):
             walk.visit(entry, f"{inside}attribute '{attribute}'", address)
     if origin != LIBRARY:
         foreign = origin == INSTALLED and module.partition(".")[0] != walk.home.partition(".")[0]

@@ -31,9 +31,11 @@ class Unchanged:
 
     Args:
         root: an object of the library's own.
+        others: objects of a user's own whose classes are told to be as they were by another.
     """
 
-    def __init__(self, root: Any):
+    def __init__(self, root: Any, others: Iterable[Any] = ()):
+        self._others = {id(other) for other in others}
         self._empty: list[Any] = []
         """Dicts and lists that hold nothing."""
         self._dicts: list[dict[Any, Any]] = []
@@ -52,6 +54,7 @@ class Unchanged:
         except ForeignError:
             self.is_known = False
         self._seen.clear()
+        self._others.clear()
 
     @property
     def holds(self) -> bool:
@@ -81,7 +84,7 @@ class Unchanged:
             self._visit_all(value)
         elif isinstance(value, pytree.Structure):
             self._visit_all([value.type, value.context, *value.children()])
-        elif not _is_own(kind) and kind is not nn.ModuleList:
+        elif not _is_own(kind) and kind is not nn.ModuleList and id(value) not in self._others:
             raise ForeignError
         elif not isinstance(value, enum.Enum):
             self._visit_object(value, kind)

@@ -1,0 +1,167 @@
+"""Costs of a user's own whose code is closed: they change with what is compared in every call alone.
+
+Such a cost need not be compared with its Python in every call: evaluating that on four blocks with a backward pass
+takes ten times as long as the program of a small problem. It still is in every `CHECKED_EVERY`th, in case something was
+written into a library.
+"""
+
+import functools
+import warnings
+import weakref
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from mslsq.manifolds import Manifold
+from mslsq.problem import CostFunction, Problem
+from mslsq.problem.cost import is_of_library
+from mslsq.tracing.reading.closed import Closed
+from mslsq.tracing.reading.inputs import Collected, collect_module
+from mslsq.tracing.reading.origins import is_own, owners_of
+
+CHECKED_EVERY = 32
+"""Calls from one comparison with the user's Python to the next."""
+
+_OPEN: "weakref.WeakSet[object]" = weakref.WeakSet()
+"""Classes of costs, and code of residuals, that read something else, or were found to do so after all."""
+
+
+Held = tuple[tuple["weakref.ref[Tensor]", ...], ...]
+"""Of each cost, the tensors that it holds or reads."""
+
+WRITTEN = frozenset(("residual", "jacobians", "curvature", "residual_and_jacobians", "broadcasts", "chunk", "forward"))
+"""What a subclass writes of a cost function; the rest is looked into by no walk."""
+ACCESS = frozenset(("__getattr__", "__getattribute__", "__setattr__", "__call__"))
+
+
+class UnseenChangeWarning(UserWarning):
+    """What a residual computes has changed without a trace in what it was seen to read."""
+
+
+@dataclass(eq=False)
+class Turns:
+    """Which calls are compared with the user's Python."""
+
+    calls: int = 0
+
+    def is_due(self) -> bool:
+        """Is it the turn of this call?"""
+        self.calls += 1
+        return self.calls % CHECKED_EVERY == 0
+
+
+@dataclass(frozen=True, eq=False)
+class ClosedCosts:
+    """The costs of a user's own in a problem."""
+
+    _known: tuple[tuple[int, Hashable, Closed], ...]
+    """Of each its place, what its code reads, and the names of libraries that are among that."""
+    turns: Turns = field(default_factory=Turns)
+
+    @staticmethod
+    def of(problem: Problem) -> "ClosedCosts | None":
+        """Those of a problem whose code may be closed; None where that of one is not."""
+        known = []
+        for place, cost in own_costs(problem):
+            collected = collect_module(cost)
+            closed = None if _overrides(type(cost)) else Closed.of(collected, elements())
+            if closed is None:
+                _OPEN.add(type(cost))
+                return None
+            known.append((place, collected.key, closed))
+        return ClosedCosts(tuple(known))
+
+    @property
+    def library_holds(self) -> bool:
+        """Do the names of libraries still stand for the same?"""
+        return all(closed.holds for _, _, closed in self._known)
+
+    def hold(self, problem: Problem, held: Held) -> bool:
+        """Does their code read what it has read, and the very tensors that are `held_by` the problem?"""
+        if not self.library_holds:
+            return False
+        for (place, key, _), tensors in zip(self._known, held, strict=True):
+            collected = collect_module(problem.costs[place])
+            if collected.key != key or not all(map(_is, tensors, collected.tensors.values())):
+                return False
+        return True
+
+    def held_by(self, problem: Problem) -> Held:
+        """Weak references to the tensors that they hold or read."""
+        found = [collect_module(problem.costs[place]).tensors.values() for place, _, _ in self._known]
+        return tuple([tuple(map(weakref.ref, tensors)) for tensors in found])
+
+    def is_due(self) -> bool:
+        """Is this call to be compared with the user's Python?"""
+        return bool(self._known) and self.turns.is_due()
+
+    def give_up(self, problem: Problem) -> None:
+        """They hold what cannot be compared by identity: this is not tried again."""
+        _OPEN.update(type(problem.costs[place]) for place, _, _ in self._known)
+
+    def distrust(self, problem: Problem) -> None:
+        """They have changed. Says so, once, if nothing of it was seen."""
+        if self._known and self.library_holds and may_be_closed(problem):
+            costs = [problem.costs[place] for place, _, _ in self._known]
+            _OPEN.update(map(type, costs))
+            warn_of_unseen_change(", ".join(repr(cost.name) for cost in costs))
+
+
+def own_costs(problem: Problem) -> "Iterator[tuple[int, CostFunction]]":
+    """The costs that are not the library's, with their places."""
+    return ((place, cost) for place, cost in enumerate(problem) if not is_of_library(cost))
+
+
+def may_be_closed(problem: Problem) -> bool:
+    """Is the code of no cost known to read more than is compared?"""
+    return not any(type(cost) in _OPEN for _, cost in own_costs(problem))
+
+
+def closed_callable(collected: Collected) -> Closed | None:
+    """Of a residual that is no cost: is its code closed?"""
+    return Closed.of(collected, elements()) if _OPEN.isdisjoint(collected.codes) else None
+
+
+def distrust_callable(collected: Collected, name: str) -> None:
+    """It has changed, and nothing of it was seen."""
+    _OPEN.update(collected.codes)
+    warn_of_unseen_change(repr(name))
+
+
+def warn_of_unseen_change(names: str) -> None:
+    """Say that results may be of either state."""
+    warnings.warn(
+        f"What {names} computes has changed without a trace in what the code reads, which is all that is compared in "
+        "every call: was something in a library replaced? Solves since the last comparison with the Python code "
+        f"(every {CHECKED_EVERY}th) may be those of either state. From now on it is compared in every solve.",
+        UnseenChangeWarning,
+        stacklevel=2,
+    )
+
+
+def _overrides(kind: type) -> bool:
+    """Does a class of costs replace more of the library's than it is asked for?"""
+    own = {name for owner in owners_of(kind) for name in vars(owner)}
+    return any(not name.startswith("__") for name in own & _members() - WRITTEN) or not own.isdisjoint(ACCESS)
+
+
+@functools.cache
+def _members() -> frozenset[str]:
+    return frozenset(dir(CostFunction))
+
+
+def _is(reference: "weakref.ref[Tensor]", tensor: Tensor) -> bool:
+    return reference() is tensor
+
+
+@functools.cache
+def elements() -> tuple[type, ...]:
+    """The classes of the library's manifolds."""
+    found, pending = [], [Manifold]
+    while pending:
+        kind = pending.pop()
+        if is_own(kind.__module__):
+            found.append(kind)
+            pending += kind.__subclasses__()
+    return tuple(dict.fromkeys(found))
