@@ -24,7 +24,6 @@ NAME = "marginal_prior"
 
 
 @outside_compiled_regions
-@torch.no_grad()
 def marginalized(
     problem: Problem, values: Mapping[str, Any], blocks: Mapping[str, Any]
 ) -> tuple[Problem, dict[str, Any]]:
@@ -47,7 +46,8 @@ def marginalized(
 
     Returns:
         The smaller problem and its values. Costs and variables keep their names; those without blocks left are gone.
-        Blocks behind the ones that went take their numbers. The prior carries no derivatives.
+        Blocks behind the ones that went take their numbers. The prior carries no derivatives; the data of the costs
+        that stay do.
 
     Raises:
         UnknownNameError: there is no such variable.
@@ -69,7 +69,9 @@ def marginalized(
     stays = {name: ~mask for name, mask in gone.items()}
     parts = restricted(problem, stays, {name: ~mask for name, mask in touched.items()})
     if any(mask.any() for mask in touched.values()):
-        parts = _with_prior(parts, problem, stays, _eliminated(problem, storages, gone, touched))
+        with torch.no_grad():
+            found = _eliminated(problem, storages, gone, touched)
+        parts = _with_prior(parts, problem, stays, found)
     if not any(not isinstance(part, Fixed) for part in parts):
         raise ProblemError("marginalized: no cost would remain, nothing is left to be solved for. Take fewer blocks.")
     smaller = Problem(*parts)

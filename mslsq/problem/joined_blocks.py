@@ -172,7 +172,7 @@ def _index(a: Blocks, count: int, b: Blocks, more: int) -> Tensor | int:
         torch.full((blocks,), one.index) if isinstance(one.index, int) else one.index
         for one, blocks in ((a, count), (b, more))
     ]
-    return torch.cat(pieces)
+    return torch.cat([piece.to(pieces[0].device) for piece in pieces])
 
 
 def _with(

@@ -145,6 +145,18 @@ def test_a_robust_loss_enters_as_it_does_in_the_solver():
     assert torch.allclose(again.value["x"], values["x"], atol=1e-6)
 
 
+def test_derivatives_reach_what_stays():
+    """The data of costs that stay; the prior is a constant."""
+    x = mslsq.Variable("x", mslsq.Euclidean(1), 3)
+    measured = torch.ones(2, 1, dtype=F64, requires_grad=True)
+    steps = mslsq.Difference(x[[0, 1]], x[[1, 2]], measured=measured)
+    problem = mslsq.Problem(steps, mslsq.Prior(x[[0]], target=torch.zeros(1, 1, dtype=F64)))
+    smaller, values = mslsq.marginalized(problem, {"x": numbers(3, 1)}, {"x": [0]})
+    found = mslsq.solve(smaller, values).value["x"]
+    (slope,) = torch.autograd.grad(found[1].sum(), measured)
+    assert slope.flatten().tolist() == pytest.approx([0, 1])
+
+
 class Tilted(mslsq.CostFunction):
     """Poses, products and single blocks together."""
 
