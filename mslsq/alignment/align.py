@@ -46,7 +46,8 @@ def align(
 
     Args:
         maps: rasters (H, W) or (C, H, W), tensors or arrays of any real dtype; sizes may differ, NaN is no data. Where
-            the numbers of channels differ, all are reduced to the mean of their channels. Computation is in float64.
+            the numbers of channels differ, all are reduced to the mean of their channels. Computation is in float64 on
+            the CPU, wherever the maps are, and the result is there.
         model: "translation", "se2", "sim2", "affine", "homography", or "piecewise": "sim2", and then a smooth grid of
             shifts on top of it (`mslsq.alignment.bends`), for maps that bend; `result.to_map` is the whole warp. The
             grid is the most probable one under the residuals' noise and a prior: second differences of neighbouring
@@ -143,7 +144,7 @@ def align(
     if previous is not None:
         draft.keep(previous)
     linker = Linker(prepared, options, levels, progress)
-    starts, links = init if isinstance(init, Tensor) else None, []
+    starts, links = init.cpu() if isinstance(init, Tensor) else None, []
     squared = options.metric == SquaredDifference()
     if joint is True and not squared:
         raise AlignmentOptionError(

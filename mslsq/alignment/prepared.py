@@ -79,7 +79,7 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
     if values.is_complex() or values.ndim not in (2, 3) or values.numel() == 0:
         given = f"(Given: {values.dtype} of shape {tuple(values.shape)}.)"
         return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} {given}"
-    values = values.detach().to(torch.float64)
+    values = values.detach().cpu().to(torch.float64)  # in this order: not every device has float64
     values = values[None] if values.ndim == 2 else values
     known = values.isfinite().all(0)
     if mask is not None:
@@ -87,7 +87,7 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
         if mask.shape != known.shape:
             given = f"(Its mask has shape {tuple(mask.shape)}, the map {tuple(known.shape)}.)"
             return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} {given}"
-        known = known & (mask.to(known.device) != 0)
+        known = known & (mask.cpu() != 0)
     if not bool(known.any()):
         return None, MapStatus.NO_DATA, ""
     complete = bool(known.all())

@@ -57,6 +57,7 @@ def stated(
         terms.append(term)
         leaves.append(own)
     _check_agreement(problem, starts, leaves)
+    leaves = [tuple([_followed(leaf, starts[0].tensor) for leaf in own]) for own in leaves]
     for name, variable in problem.variables.items():
         _check_numbers(variable, values[name])
 
@@ -243,9 +244,14 @@ def _check_agreement(problem: Problem, starts: tuple[Start, ...], leaves: list[t
             _check_agrees(cost.name, leaf, first)
 
 
+def _followed(leaf: Leaf, like: Tensor) -> Leaf:
+    """Numbers (the weight 2.0, the loss `Huber(1.0)`) go to the device of the start; `_check_agrees` lets them pass."""
+    return leaf if leaf.tensor.device == like.device else leaf.replaced(leaf.tensor.to(like.device), leaf.axis)
+
+
 def _check_agrees(cost: str, leaf: Leaf, start: Start) -> None:
     tensor, like = leaf.tensor, start.tensor
-    if tensor.device != like.device:
+    if tensor.device != like.device and tensor.ndim:
         raise DeviceError(
             f"{cost}.{leaf.name} is on {tensor.device}, the start on {like.device}: use problem.to(device)."
         )

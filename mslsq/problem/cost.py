@@ -3,9 +3,10 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -126,6 +127,20 @@ class CostFunction(nn.Module):
         ...     def jacobians(self, p, beacon, measured): ...
         """
         return curvature_from_jacobians(self, cotangent, variables, data)
+
+    def place_indices(self, device: torch.device) -> None:
+        """Have the indices of its blocks on the device of its data; what they were made of stays where it is."""
+        self.references = tuple(reference.to(device) for reference in self.references)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What `.to()`, `.cuda()` and the like do to every tensor. Of the indices only the device may change: `fn`
+        makes `.to_empty()` forget what tensors hold."""
+        super()._apply(fn, recurse)
+        for reference in self.references:
+            if isinstance(reference.index, Tensor):
+                self.place_indices(fn(reference.index[:0]).device)
+                break
+        return self
 
     def data_arguments(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """The keyword arguments of `residual`, from the tensors by name."""

@@ -11,7 +11,7 @@ from mslsq.private import MODULE_INTERNALS, MODULE_TABLES
 from mslsq.problem.constraints import Constraint
 from mslsq.problem.cost import CostFunction
 from mslsq.problem.data import WEIGHT, own_tensors
-from mslsq.problem.errors import ProblemError
+from mslsq.problem.errors import DeviceError, ProblemError
 from mslsq.problem.variable import Blocks, Fixed, Variable
 
 Part = CostFunction | Constraint | Fixed
@@ -62,9 +62,14 @@ def joined(cost: CostFunction, more: CostFunction, variables: Mapping[str, Varia
         if isinstance(tensor, nn.Parameter):
             raise _differs(cost, f"the parameter {name!r}", "Parameters that blocks have one by one cannot grow")
         pair = (tensor, cost.num_blocks, name in split), (other[name], more.num_blocks, name in split_more)
-        dtype = _dtype_of_blocks(cost, *(x for x, _, _ in pair))
+        like = _like_blocks(cost, *(x for x, _, _ in pair))
+        if any(x.device != like.device for x, _, _ in pair if x.ndim > 0):
+            raise DeviceError(
+                f"Problem.extended: {cost.name}.{name} is on {tensor.device}, that of the new blocks on "
+                f"{other[name].device}. Move one of them first: problem.to({str(like.device)!r}), say."
+            )
         tensors[name] = torch.cat(
-            [x if is_split else x.to(dtype).expand(count, *x.shape) for x, count, is_split in pair]
+            [x if is_split else x.to(like).expand(count, *x.shape) for x, count, is_split in pair]
         )
     references = [
         Blocks(variables[a.variable.name], _index(a, cost.num_blocks, b, more.num_blocks))
@@ -152,12 +157,13 @@ def _may_be_by_block(cost: CostFunction, name: str) -> bool:
     return name == WEIGHT or (name.startswith("loss.") and cost.get_parameter_or_buffer(name).ndim == 0)
 
 
-def _dtype_of_blocks(cost: CostFunction, *pair: Tensor) -> torch.dtype:
-    """That of what becomes one entry per block: plain numbers, which have no dtype of their own, take that of the
-    data."""
+def _like_blocks(cost: CostFunction, *pair: Tensor) -> Tensor:
+    """A tensor of the dtype and on the device of what becomes one entry per block: plain numbers, which have none of
+    their own, take those of the data."""
     data = [cost.get_parameter_or_buffer(leaf.name) for leaf in cost.data_leaves]
-    known = [x.dtype for x in (*pair, *data) if x.ndim > 0 and x.is_floating_point()]
-    return known[0] if known else pair[0].dtype
+    own = [x for x in pair if x.ndim > 0]
+    known = own or [x for x in data if x.ndim > 0 and x.is_floating_point()]
+    return known[0] if known else pair[0]
 
 
 def _are_same(a: Tensor, b: Tensor) -> bool:

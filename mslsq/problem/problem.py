@@ -183,19 +183,22 @@ class Problem(nn.Module):
                 )
 
     def _check_tensors(self) -> None:
-        """One dtype for all floating-point data and weights, one device for everything."""
+        """One dtype for all floating-point data and weights, one device for everything but numbers; indices follow."""
         dtype: tuple[torch.dtype, str] | None = None
         device: tuple[torch.device, str] | None = None
         for cost in self:
             typed = {WEIGHT, *(leaf.name for leaf in cost.data_leaves)}
             for name, tensor in own_tensors(cost).items():
                 where = f"{cost.name}.{name}"
+                if tensor.ndim == 0:  # the weight 2.0 and the loss Huber(1.0) serve on every device
+                    continue
                 if device is not None and tensor.device != device[0]:
                     raise DeviceError(
-                        f"{where} is on {tensor.device}, {device[1]} is on {device[0]}: use problem.to(device)."
+                        f"{where} is on {tensor.device}, {device[1]} is on {device[0]}. Move one of them first: "
+                        f"{cost.name}.to({str(device[0])!r}), say."
                     )
                 device = (tensor.device, where)
-                if name not in typed or not tensor.is_floating_point() or tensor.ndim == 0:
+                if name not in typed or not tensor.is_floating_point():
                     continue
                 if dtype is not None and tensor.dtype != dtype[0]:
                     raise DtypeError(
@@ -203,6 +206,9 @@ class Problem(nn.Module):
                         "rounded silently."
                     )
                 dtype = (tensor.dtype, where)
+        if device is not None:
+            for cost in self:
+                cost.place_indices(device[0])
 
 
 def _check_parts(parts: tuple[Any, ...]) -> None:

@@ -101,6 +101,12 @@ class Blocks:
     def count(self) -> int | None:
         return None if isinstance(self.index, int) else len(self.index)
 
+    def to(self, device: torch.device) -> "Blocks":
+        """The same blocks, their index on another device."""
+        if isinstance(self.index, int) or self.index.device == device:
+            return self
+        return Blocks(self.variable, self.index.to(device))
+
     def __repr__(self) -> str:
         shown = self.index if isinstance(self.index, int) else f"{len(self.index)} blocks of {self.variable.num_blocks}"
         return f"{self.variable.name}[{shown}]"

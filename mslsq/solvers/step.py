@@ -284,9 +284,11 @@ class Step:
         step_norm: Tensor,
         gradient_norm: Tensor,
     ) -> Int[Tensor, "batch"]:
-        """The status of every running problem after the step. Only an accepted step can meet a tolerance; the one
-        exception is a Gauss–Newton step that the cost cannot tell from no step at all: then the current point is the
-        minimum. A step that damping or radius has made short proves nothing by its length: the gradient must agree."""
+        """The status of every running problem after the step. Only an accepted step can meet a tolerance, with two
+        exceptions: a Gauss–Newton step that the cost cannot tell from no step at all, and one that is shorter than
+        `xtol` where the cost is its own rounding (ranges to far landmarks, as many as unknowns). Then the current point
+        is the minimum. A step that damping or radius has made short proves nothing by its length: the gradient must
+        agree."""
         eps = torch.finfo(step_norm.dtype).eps
         solver, accepted = self.solver, verdict.accepted
         size = torch.stack([(x * x).sum((1, 2)) for x in state.values]).sum(0).sqrt()
@@ -302,7 +304,8 @@ class Step:
         unmoved = verdict.level & verdict.resolved & verdict.finite
         believed = accepted & small & (verdict.gain > 0.25) & (stationary | verdict.resolved)
         cost_met = promised & (believed | (unmoved & ~accepted))
-        step_met = accepted & stationary & (step_norm < xtol * (xtol + size))  # strictly: zero is never met
+        arrived = accepted | (verdict.resolved & verdict.finite)
+        step_met = arrived & stationary & (step_norm < xtol * (xtol + size))  # strictly: zero is never met
         flat = accepted & gradient_met(solver, kept.gradient, gradient_norm, verdict.length, kept.cost, floor)
         tiny = step_norm <= eps * (eps + size)
         nothing = verdict.level & (proposal.predicted <= NOTHING * eps * state.model.cost)

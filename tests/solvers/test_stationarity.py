@@ -81,6 +81,27 @@ def test_a_start_at_a_huge_residual_is_no_reference():
 
 
 @PER_SOLVER
+def test_ranges_to_far_landmarks_end_as_converged(solver):
+    """Three ranges, three unknowns: the rounding that is left is that of the landmarks, which no step lowers."""
+    random = torch.Generator().manual_seed(0)
+    landmarks = 10 * torch.randn(512, 3, 3, dtype=F64, generator=random)
+    place = torch.randn(512, 3, dtype=F64, generator=random)
+
+    def residual(p, landmarks, ranges):
+        return (landmarks - p).norm(dim=-1) - ranges
+
+    solution = mslsq.least_squares(
+        residual,
+        torch.zeros(3, dtype=F64),
+        (landmarks, (landmarks - place[:, None]).norm(dim=-1)),
+        in_dims=(None, 0, 0),
+        solver=solver,
+    )
+    assert bool(solution.converged.all())
+    assert float(solution.cost.max()) < 1e-24
+
+
+@PER_SOLVER
 def test_a_start_at_the_solution_zero_is_a_solution_though_rounding_is_left(solver):
     """Nothing there is of a size to which 1e-16 could be compared: it converges when no step helps."""
     y = torch.exp(0.3 * T)

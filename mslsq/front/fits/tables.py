@@ -56,5 +56,7 @@ def frame_of(fit: "CurveFit") -> Any:
         columns[name] = figure.flatten().cpu().numpy()
     columns["converged"] = fit.solution.converged.flatten().cpu().numpy()
     batch = tuple(fit.solution.cost.shape)
-    index = pandas.RangeIndex(batch[0]) if len(batch) == 1 else pandas.MultiIndex.from_product(map(range, batch))
+    index = (
+        pandas.RangeIndex(batch[0]) if len(batch) == 1 else pandas.MultiIndex.from_product([range(n) for n in batch])
+    )
     return pandas.DataFrame(columns, index=index)

@@ -1,0 +1,119 @@
+"""Problems of cost functions on another device: the CPU's numbers, whatever solves the normal equations."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mslsq
+from mslsq import SE3, linear
+from mslsq.alignment import align, synthetic
+from mslsq.datasets import ring_graph
+from tests.devices.claimed import Claimed, Device, assert_same, there
+from tests.devices.elsewhere import elsewhere
+
+pytestmark = pytest.mark.fake_cuda
+F64 = torch.float64
+CAMERAS, POINTS = 3, 8
+LINEAR = {
+    "cholesky": linear.Cholesky(),
+    "sparse": linear.SparseCholesky(),
+    "conjugate_gradient": linear.ConjugateGradient(tolerance=1e-10, forcing="constant"),
+    "matrix_free": linear.ConjugateGradient(matrix_free=True, tolerance=1e-10, forcing="constant"),
+    "schur": linear.Schur(eliminate="point"),
+}
+
+
+@mslsq.cost
+def seen(camera: SE3, point: Tensor, pixel: Tensor) -> Tensor:
+    x = camera.act(point)
+    return x[:2] / x[2] - pixel
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+def adjusted(place: Any, **options: Any) -> tuple[mslsq.Problem, mslsq.Solution, Tensor]:
+    """A small bundle adjustment, all of its tensors moved by `place`, and its solution."""
+    point = normal(0, POINTS, 3) + torch.tensor([0.0, 0.0, 6.0], dtype=F64)
+    camera = SE3.exp(0.1 * normal(1, CAMERAS, 6))
+    of_camera = torch.arange(CAMERAS).repeat_interleave(POINTS)
+    of_point = torch.arange(POINTS).repeat(CAMERAS)
+    x = camera[of_camera].act(point[of_point])
+    pixel = place(x[:, :2] / x[:, 2:] + 0.001 * normal(2, CAMERAS * POINTS, 2)).requires_grad_()
+    near = {"camera": camera @ SE3.exp(0.02 * normal(3, CAMERAS, 6)), "point": point + 0.05 * normal(4, POINTS, 3)}
+    cameras = mslsq.Variable("camera", SE3, count=CAMERAS)
+    points = mslsq.Variable("point", mslsq.Euclidean(3), count=POINTS)
+    problem = mslsq.Problem(
+        seen(cameras[of_camera], points[of_point], pixel=pixel, loss=options.pop("loss", None)),
+        mslsq.Prior(cameras[:2], target=place(camera[:2]), weight=mslsq.Scale(100.0)),
+    )
+    return problem, mslsq.solve(problem, place(near), **options), pixel
+
+
+def unmoved(tree: Any) -> Any:
+    return tree
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@elsewhere
+def test_bundle_adjustment_and_its_gradient(name: str, device: Device):
+    def gradient(place: Any) -> tuple[Any, Tensor | None]:
+        _, solution, pixel = adjusted(place, solver=mslsq.LevenbergMarquardt(linear_solver=LINEAR[name]))
+        solution.value["point"].square().sum().backward()
+        return solution.value, pixel.grad
+
+    assert_same(gradient(there), gradient(unmoved))
+
+
+@elsewhere
+def test_what_is_told_of_a_solution(device: Device):
+    def told(place: Any) -> tuple[Any, ...]:
+        problem, solution, _ = adjusted(place)
+        mslsq.explain(problem, solution.value)
+        return (
+            mslsq.covariance(problem, solution, "camera"),
+            mslsq.covariance(problem, solution, ["camera", "point"]),
+            mslsq.evaluate(problem, solution.value).cost,
+            problem.residuals(solution.value),
+        )
+
+    assert_same(told(there), told(unmoved))
+
+
+@elsewhere
+def test_numbers_and_indices_follow_the_data(device: Device):
+    """`Huber(0.001)`, `Scale(100.0)` and `cameras[:2]` are made on the CPU, whatever the data are on."""
+    options = {"loss": mslsq.Huber(0.001), "solver": mslsq.LevenbergMarquardt(max_steps=4)}
+    assert_same(adjusted(there, **options)[1].value, adjusted(unmoved, **options)[1].value)
+
+
+@elsewhere
+def test_a_problem_is_moved_with_its_indices(device: Device):
+    graph = ring_graph(laps=2, per_lap=6).graph
+    problem = graph.problem(loss=mslsq.Huber(1.0))
+    expected = mslsq.solve(problem, {"pose": graph.poses})
+    problem.to("claimed:0")
+    indices = [block.index for cost in problem for block in cost.references if isinstance(block.index, Tensor)]
+    assert indices and all(isinstance(index, Claimed) for index in indices)
+    found = mslsq.solve(problem, {"pose": there(graph.poses)})
+    assert_same((found.value, found.cost), (expected.value, expected.cost))
+
+
+@elsewhere
+def test_data_on_two_devices_are_refused_by_name(device: Device):
+    pose = mslsq.Variable("pose", mslsq.Euclidean(2), count=3)
+    prior = mslsq.Prior(pose, target=normal(0, 3, 2), name="here")
+    moved = mslsq.Prior(pose, target=there(normal(0, 3, 2)), name="there")
+    with pytest.raises(mslsq.errors.DeviceError, match=r"there.to\('cpu'\)"):
+        mslsq.Problem(prior, moved)
+
+
+@elsewhere
+def test_maps_are_aligned_on_the_cpu_wherever_they_are(device: Device):
+    pair = synthetic.make_pair("camera", "translation", seed=1, size=64)
+    maps, options = [pair.reference, pair.moving], {"model": "translation"}
+    found, known = align(there(maps), **options), align(maps, **options)
+    torch.testing.assert_close(found.transforms, known.transforms, rtol=0, atol=0)

@@ -1,0 +1,99 @@
+"""Recorded graphs, node by node, on fake tensors of CUDA: every operation has a CUDA form, and none leaves the device.
+
+The graphs are recorded on the CPU; what they hold and what they make is moved with their inputs.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+import mslsq
+from mslsq import linear
+from mslsq.datasets import ring_graph
+from mslsq.tracing.recording import Recorded
+
+pytestmark = pytest.mark.fake_cuda
+F64 = torch.float64
+CUDA = torch.device("cuda", 0)
+ALWAYS: dict[str, Any] = {"trace": "always"}
+
+
+class OnCuda(fx.Interpreter):
+    """Runs a graph with every device that it names replaced by CUDA."""
+
+    def __init__(self, graph: fx.GraphModule, mode: FakeTensorMode):
+        super().__init__(graph)
+        self.mode = mode
+
+    def fake(self, x: Tensor) -> Tensor:
+        with self.mode:
+            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=CUDA)
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        held = super().get_attr(target, args, kwargs)
+        return self.fake(held) if isinstance(held, Tensor) else held
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        with self.mode:
+            return super().call_function(
+                target, args, {name: CUDA if isinstance(x, torch.device) else x for name, x in kwargs.items()}
+            )
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[fx.GraphModule, list[Tensor]]]:
+    """Every graph that is recorded in a test, with an example of its inputs."""
+    found: list[tuple[fx.GraphModule, list[Tensor]]] = []
+    record = Recorded.__init__
+
+    def kept(self: Recorded, function: Callable[..., Any], example: tuple[Any, ...]) -> None:
+        record(self, function, example)
+        found.append((self.graph, [leaf for leaf in pytree.tree_leaves(example) if isinstance(leaf, Tensor)]))
+
+    monkeypatch.setattr(Recorded, "__init__", kept)
+    return found
+
+
+def assert_all_run_on_cuda(graphs: list[tuple[fx.GraphModule, list[Tensor]]]) -> None:
+    assert graphs
+    for graph, example in graphs:
+        runner = OnCuda(graph, FakeTensorMode())
+        outputs = runner.run(*map(runner.fake, example))
+        assert all(x.device == CUDA for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor))
+
+
+@pytest.mark.parametrize("solver", [mslsq.LevenbergMarquardt, mslsq.Dogleg, mslsq.GaussNewton])
+@pytest.mark.parametrize("loss", [None, mslsq.Cauchy(0.05)], ids=["plain", "cauchy"])
+def test_fits_and_their_derivatives(solver: Any, loss: Any, graphs: Any):
+    t = torch.linspace(0, 1, 16, dtype=F64)
+    y = (2 * torch.exp(-1.5 * t) + 0.3).repeat(3, 1).requires_grad_()
+    solution = mslsq.least_squares(
+        lambda p, t, y: p[0] * torch.exp(p[1] * t) + p[2] - y,
+        torch.tensor([1.0, -1.0, 0.0], dtype=F64),
+        (t, y),
+        in_dims=(None, None, 0),
+        solver=solver(**ALWAYS),
+        loss=loss,
+    )
+    solution.value.square().sum().backward()
+    assert_all_run_on_cuda(graphs)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [linear.Cholesky(), linear.ConjugateGradient(), linear.ConjugateGradient(matrix_free=True)],
+    ids=["cholesky", "conjugate_gradient", "matrix_free"],
+)
+def test_pose_graphs(solver: Any, graphs: Any):
+    graph = ring_graph(laps=2, per_lap=6).graph
+    mslsq.solve(
+        graph.problem(loss=mslsq.Huber(1.0)),
+        {"pose": graph.poses},
+        solver=mslsq.LevenbergMarquardt(linear_solver=solver, max_steps=4, **ALWAYS),
+    )
+    assert_all_run_on_cuda(graphs)
