@@ -74,6 +74,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(PROGRAMS), choices=list(PROGRAMS))
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--no-gradients", action="store_true")
+    parser.add_argument("--modes", nargs="*", help="of the gradients, those that are compared; all of them by default")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="after which a program is ended")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
@@ -90,6 +92,7 @@ def outside(options: argparse.Namespace, name: str) -> list[dict[str, Any]] | st
         report = Path(folder) / "records.json"
         command = [sys.executable, __file__, str(options.checkout.resolve()), "--inside", str(report), "--only", name]
         command += ["--calls", str(options.calls), *(["--no-gradients"] if options.no_gradients else [])]
+        command += ["--modes", *options.modes] if options.modes else []
         environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
         limit = (GIGABYTES << 30, GIGABYTES << 30)
         try:
@@ -99,11 +102,11 @@ def outside(options: argparse.Namespace, name: str) -> list[dict[str, Any]] | st
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=SECONDS,
+                timeout=options.seconds,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
             )
         except subprocess.TimeoutExpired:
-            return json.loads(report.read_text()) if report.exists() else f"no end within {SECONDS} s"
+            return json.loads(report.read_text()) if report.exists() else f"no end within {options.seconds} s"
         if report.exists():
             return json.loads(report.read_text())
         return (done.stderr.strip().splitlines() or ["no call of a layer"])[-1][:160]
@@ -117,6 +120,8 @@ def inside(options: argparse.Namespace) -> None:
     pairs.LIMITS["calls"] = options.calls
     if options.no_gradients:
         pairs.MODES = {}
+    if options.modes:
+        pairs.MODES = {mode: pairs.MODES[mode] for mode in options.modes}
     pairs.LISTENERS.append(lambda: report.write_text(json.dumps([asdict(record) for record in pairs.RECORDS])))
     pairs.exchange()
     (name,) = options.only

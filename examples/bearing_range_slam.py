@@ -2,8 +2,8 @@
 
     python examples/bearing_range_slam.py --out outputs/bearing_range_slam
 
-The robot goes around a hall twice. The problem grows by ten poses at a time: new ones start where dead reckoning puts
-them, all others where the solve before has left them, so that each solve takes a few steps.
+The robot goes around a hall twice. The problem grows by ten poses at a time, and the landmarks that they see first:
+new poses start where dead reckoning puts them, all else where the solve before has left it.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq import factors
+from mslsq.manifolds import cat
 
 F64 = torch.float64
 STEP, SIGHT = torch.tensor([0.05, 0.02, 0.02], dtype=F64), torch.tensor([0.01, 0.05], dtype=F64)
@@ -36,43 +37,42 @@ class Drive:
         seen = self.truth.inverse()[:, None].act(self.landmarks)
         self.pose, self.landmark = (seen.norm(dim=-1) < REACH).nonzero().unbind(-1)
         seen, noise = seen[self.pose, self.landmark], SIGHT * draw(len(self.pose), 2)
+        order = list(dict.fromkeys(self.landmark.tolist()))  # landmarks are numbered as they are seen
+        self.landmarks, self.landmark = self.landmarks[order], torch.tensor(order).argsort()[self.landmark]
+        self.first = [self.landmark.tolist().index(number) for number in range(LANDMARKS)]
         self.bearing = torch.atan2(seen[:, 1], seen[:, 0]) + noise[:, 0]
         self.range = seen.norm(dim=-1) + noise[:, 1]
 
-    def problem(self, count: int) -> mslsq.Problem:
-        """Of the first `count` poses; landmarks that they have not seen stay where they are."""
-        pose = mslsq.Variable("pose", mslsq.SE2, count)
-        landmark = mslsq.Variable("landmark", mslsq.Euclidean(2), LANDMARKS)
-        own, weight = self.pose < count, mslsq.Diagonal(1 / SIGHT)
-        i, j, bearing, distance = self.pose[own], self.landmark[own], self.bearing[own], self.range[own]
-        sightings = factors.BearingRange(pose[i], landmark[j], bearing=bearing, range=distance, weight=weight)
-        odometry, weight = self.odometry[: count - 1], mslsq.Diagonal(1 / STEP)
-        steps = mslsq.Between(pose[:-1], pose[1:], measured=odometry, weight=weight)
-        unseen = torch.ones(LANDMARKS, dtype=torch.bool).index_fill(0, j, False)
-        return mslsq.Problem(sightings, steps, pose.fixed([0]), landmark.fixed(unseen))
+    def measured(self, before: int, count: int) -> list[mslsq.CostFunction]:
+        """What the poses from `before` to `count` - 1 have measured."""
+        own, pose = (self.pose >= before) & (self.pose < count), mslsq.Variable("pose", mslsq.SE2, count)
+        landmark = mslsq.Variable("landmark", mslsq.Euclidean(2), int((self.pose[self.first] < count).sum()))
+        sight, data = mslsq.Diagonal(1 / SIGHT), {"bearing": self.bearing[own], "range": self.range[own]}
+        i, step = torch.arange(max(before - 1, 0), count - 1), mslsq.Diagonal(1 / STEP)
+        return [
+            factors.BearingRange(pose[self.pose[own]], landmark[self.landmark[own]], **data, weight=sight),
+            mslsq.Between(pose[i], pose[i + 1], measured=self.odometry[i], weight=step),
+        ]
 
     def grown(self, poses: mslsq.SE2, landmarks: Tensor, count: int) -> tuple[mslsq.SE2, Tensor]:
         """A start for `count` poses: what is known, dead reckoning from there, new landmarks as first seen."""
-        before, every = len(poses), [poses[k] for k in range(len(poses))]
-        for k in range(before, count):
-            every.append(every[-1] @ self.odometry[k - 1])
-        known = set(self.landmark[self.pose < before].tolist())
-        for k in ((self.pose >= before) & (self.pose < count)).nonzero()[:, 0].flip(0).tolist():
-            if int(self.landmark[k]) not in known:  # the first sighting comes last, and stays
-                seen = self.range[k] * torch.stack((self.bearing[k].cos(), self.bearing[k].sin()))
-                landmarks = landmarks.index_copy(0, self.landmark[k, None], every[self.pose[k]].act(seen)[None])
-        return mslsq.SE2(torch.stack([pose.storage for pose in every])), landmarks
+        for k in range(len(poses), count):
+            poses = cat([poses, poses[-1:] @ self.odometry[k - 1 : k]])
+        new = [k for k in self.first[len(landmarks) :] if self.pose[k] < count]
+        seen = self.range[new, None] * torch.stack((self.bearing[new].cos(), self.bearing[new].sin()), -1)
+        return poses, torch.cat((landmarks, poses[self.pose[new]].act(seen)))
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description="Bearing-range SLAM that grows.")
     parser.add_argument("--out", type=Path, default=Path("outputs/bearing_range_slam"))
-    options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
+    (options := parser.parse_args(arguments)).out.mkdir(parents=True, exist_ok=True)
     drive = Drive(torch.Generator().manual_seed(0))
-    poses, landmarks = drive.truth[:1], torch.zeros(LANDMARKS, 2, dtype=F64)
+    problem = mslsq.Problem(*drive.measured(0, CHUNK), mslsq.Variable("pose", mslsq.SE2, CHUNK).fixed([0]))
+    poses, landmarks = drive.truth[:1], drive.landmarks[:0]
     for count in range(CHUNK, POSES + 1, CHUNK):
-        problem, (poses, landmarks) = drive.problem(count), drive.grown(poses, landmarks, count)
+        problem = problem.extended(*drive.measured(count - CHUNK, count)) if count > CHUNK else problem
+        poses, landmarks = drive.grown(poses, landmarks, count)
         solution = mslsq.solve(problem, {"pose": poses, "landmark": landmarks})
         poses, landmarks = solution.value["pose"], solution.value["landmark"]
         print(f"{count:4d} poses: cost {float(solution.cost):6.1f} after {int(solution.num_steps)} steps")

@@ -2,7 +2,7 @@
 
 from mslsq import errors, linear, losses, optim
 from mslsq.adjoint import Adjoint, Detached, DirectLossMinimization, Implicit, Truncated, Unrolled
-from mslsq.diagnostics import Evaluation, check_jacobian, covariance, evaluate, explain
+from mslsq.diagnostics import Evaluation, check_jacobian, covariance, evaluate, explain, marginalized
 from mslsq.front.curve_fit import CurveFit, curve_fit
 from mslsq.front.layer import LeastSquaresLayer
 from mslsq.front.least_squares import least_squares
@@ -108,6 +108,7 @@ __all__ = [
     "least_squares",
     "linear",
     "losses",
+    "marginalized",
     "multi_start",
     "optim",
     "prepared",

@@ -6,6 +6,7 @@ from mslsq.diagnostics.dense_factor import SingularCovarianceError, covariance_o
 from mslsq.diagnostics.evaluation import Evaluation, evaluate
 from mslsq.diagnostics.explain import Explanation, explain
 from mslsq.diagnostics.jacobian_check import check_jacobian
+from mslsq.diagnostics.marginalized import marginalized
 
 __all__ = [
     "Evaluation",
@@ -17,4 +18,5 @@ __all__ = [
     "covariance_of_normal",
     "evaluate",
     "explain",
+    "marginalized",
 ]

@@ -12,7 +12,7 @@ from mslsq.adjoint.function import with_batch_axis
 from mslsq.front.constrained import constrained
 from mslsq.front.problem_statement import stated
 from mslsq.front.statement import Statement
-from mslsq.linear import Cholesky
+from mslsq.linear import Cholesky, LinearSolver
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.linearize.pattern import Pattern
 from mslsq.problem import Problem
@@ -76,9 +76,11 @@ def located(
     in_dims: Any = None,
     dense: bool = False,
     takes_constraints: bool = False,
+    linear_solver: LinearSolver | None = None,
 ) -> Located:
     """The problem at these values; arguments as for `mslsq.solve`. `dense` asks for dense normal equations of any
-    size; `takes_constraints` says that constraints are apart from the costs there, and the equations dense."""
+    size; `takes_constraints` says that constraints are apart from the costs there, and the equations dense;
+    `linear_solver` is one whose storage the linearization has."""
     instance_of("problem", problem, Problem)
     statement, terms = stated(problem, values, data, in_dims), None
     if takes_constraints and any(term.kind.is_constraint for term in statement.system.terms):
@@ -86,7 +88,8 @@ def located(
         terms, dense = loop.terms, True
     # Levenberg–Marquardt's default asks the linearizer for normal equations, by connected components where there are
     # many, block-sparse where they are large.
-    solver = LevenbergMarquardt(linear_solver=Cholesky()) if dense else LevenbergMarquardt()
+    linear_solver = linear_solver or (Cholesky() if dense else None)
+    solver = LevenbergMarquardt() if linear_solver is None else LevenbergMarquardt(linear_solver=linear_solver)
     plan, linearizer, inputs = planned(statement.task(solver), statement.values, statement.inputs, native=False)
     if terms is None:
         return Located(problem, statement, plan.structure, plan.pattern, linearizer, inputs)

@@ -11,13 +11,13 @@ from mslsq.factors.cameras import (
     FisheyeProjection,
     PinholeProjection,
     RadialTangentialProjection,
-    Stereo,
 )
 from mslsq.factors.collision import Collision
 from mslsq.factors.inertial import Inertial, Preintegrated, preintegrate
 from mslsq.factors.landmarks import Bearing, BearingRange, Landmark, Position, Range
 from mslsq.factors.motion import ConstantVelocity, white_acceleration
 from mslsq.factors.registration import PointToPlane
+from mslsq.factors.stereo import Stereo
 
 __all__ = [
     "Bearing",

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.factors.places import length, pose_of, seen_from
+from mslsq.factors.places import ClosedForm, length, pose_of, seen_from, seen_jacobians
 from mslsq.problem import CostFunction
 
 Pixel = Float[Tensor, "2"]
@@ -22,8 +22,10 @@ GRAZING = 1e-6
 that maps straight lines to straight lines."""
 
 
-class _Projection(CostFunction):
+class _Projection(ClosedForm):
     """A point is seen at a pixel; a subclass knows the lens."""
+
+    closed = 0
 
     def residual(
         self,
@@ -74,10 +76,37 @@ class PinholeProjection(_Projection):
     >>> factors.PinholeProjection(pose[i], point[j], camera[k], pixel=uv)                  # to calibrate
     """
 
+    closed = 3
+    curvature = CostFunction.curvature_from_jacobians
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if {"project", "between"} & set(vars(cls)) and "jacobians" not in vars(cls):
+            for name in ("jacobians", "curvature"):
+                setattr(cls, name, None)  # those of another lens
+
     @staticmethod
     def project(point: Point, intrinsics: Intrinsics) -> tuple[Pixel, Bool[Tensor, "1"]]:
-        ideal, is_seen = _ideal(point)
-        return _pixel(ideal, intrinsics), is_seen
+        flat, is_seen = ideal(point)
+        return _pixel(flat, intrinsics), is_seen
+
+    def jacobians(
+        self,
+        pose: Any,
+        point: Any,
+        intrinsics: Intrinsics,
+        pixel: Pixel,
+        sensor: Any = None,
+        unseen: float = 1000.0,
+    ) -> tuple[Float[Tensor, "2 tangent"], ...]:
+        seen, *moved = seen_by_camera(pose, point, sensor)
+        flat, flat_moved, is_seen = ideal_jacobian(seen)
+        fx, fy, skew, *_ = intrinsics.unbind(-1)
+        zero = torch.zeros_like(fx)
+        bent = torch.stack((torch.stack((fx, skew)), torch.stack((zero, fy)))) @ flat_moved
+        (x, y), one = flat.unbind(-1), torch.where(is_seen[0], 1.0, zero)
+        by_lens = torch.stack((torch.stack((x, zero, y, one, zero)), torch.stack((zero, y, zero, zero, one))))
+        return (*(bent @ by for by in moved), by_lens)[: len(self.references)]
 
 
 class RadialTangentialProjection(_Projection):
@@ -104,10 +133,10 @@ class RadialTangentialProjection(_Projection):
 
     @staticmethod
     def project(point: Point, intrinsics: Intrinsics) -> tuple[Pixel, Bool[Tensor, "1"]]:
-        ideal, is_seen = _ideal(point)
+        flat, is_seen = ideal(point)
         k1, k2, p1, p2 = intrinsics[5:9].unbind(-1)
         k3 = intrinsics[9] if len(intrinsics) > 9 else 0.0
-        x, y = ideal.unbind(-1)
+        x, y = flat.unbind(-1)
         n = x * x + y * y
         radial = 1 + n * (k1 + n * (k2 + n * k3))
         distorted = torch.stack(
@@ -198,49 +227,31 @@ class EquirectangularProjection(_Projection):
         return torch.stack((u - width * (u / width).round(), v))
 
 
-class Stereo(CostFunction):
-    """A point seen by a rectified pair of cameras: the residual (3,) is the predicted minus the measured
-    (u_left, u_right, v).
-
-    u_left = fx x + cx, u_right = u_left − fx baseline / P_z, v = fy y + cy, with P in the frame of the left camera and
-    (x, y) = P_xy / P_z. What is not seen has the residual `unseen` in all entries, as for
-    `PinholeProjection`.
-
-    Args:
-        pose, point: as for `PinholeProjection`; the pose of the left camera.
-        intrinsics: (fx, fy, cx, cy, baseline), a variable or data; the baseline in the unit of the points.
-        pixel: (u_left, u_right, v), (3,).
-        sensor, unseen: as for `PinholeProjection`.
-
-    GTSAM: `GenericStereoFactor3D`, whose calibration has a skew too, and does not use it.
-
-    >>> factors.Stereo(pose[i], point[j], intrinsics=mslsq.Shared(K), pixel=seen)
-    """
-
-    def residual(
-        self,
-        pose: Any,
-        point: Any,
-        intrinsics: Float[Tensor, "5"],
-        pixel: Float[Tensor, "3"],
-        sensor: Any = None,
-        unseen: float = 1000.0,
-    ) -> Float[Tensor, "3"]:
-        if sensor is not None:
-            pose = pose_of(pose) @ sensor
-        seen = seen_from(pose, point)
-        ideal, is_seen = _ideal(seen)
-        (fx, fy, cx, cy, baseline), (x, y) = intrinsics.unbind(-1), ideal.unbind(-1)
-        left = fx * x + cx
-        right = left - fx * baseline / torch.where(is_seen, seen[2:], 1)[0]
-        return torch.where(is_seen, torch.stack((left, right, fy * y + cy)) - pixel, unseen)
-
-
-def _ideal(point: Point) -> tuple[Float[Tensor, "2"], Bool[Tensor, "1"]]:
+def ideal(point: Point) -> tuple[Float[Tensor, "2"], Bool[Tensor, "1"]]:
     """P_xy / P_z, and whether the camera sees the point; zero where it does not."""
     z = point[2:]
     is_seen = (z > 0) & (z * z > GRAZING**2 * (point * point).sum(-1, keepdim=True))
     return torch.where(is_seen, point[:2], 0) / torch.where(is_seen, z, 1), is_seen
+
+
+def ideal_jacobian(point: Point) -> tuple[Float[Tensor, "2"], Float[Tensor, "2 3"], Bool[Tensor, "1"]]:
+    """`ideal`, and its derivative in the point."""
+    flat, is_seen = ideal(point)
+    inverse = torch.where(is_seen, 1 / torch.where(is_seen, point[2:], 1), 0)[0]
+    (x, y), zero = flat.unbind(-1), torch.zeros_like(inverse)
+    rows = torch.stack((inverse, zero, -x * inverse)), torch.stack((zero, inverse, -y * inverse))
+    return flat, torch.stack(rows), is_seen
+
+
+def seen_by_camera(
+    pose: Any, point: Any, sensor: Any
+) -> tuple[Point, Float[Tensor, "3 tangent"], Float[Tensor, "3 tangent"]]:
+    """A point in the frame of the camera, and its derivatives in the tangents of the pose and of the point."""
+    seen, by_pose, by_point = seen_jacobians(pose, point)
+    if sensor is None:
+        return seen, by_pose, by_point
+    into = sensor.rotation.matrix().mT
+    return into @ (seen - sensor.translation), into @ by_pose, into @ by_point
 
 
 def _pixel(distorted: Float[Tensor, "2"], intrinsics: Intrinsics) -> Pixel:

@@ -12,6 +12,7 @@ from mslsq.problem.errors import (
     UnknownNameError,
 )
 from mslsq.problem.factors import Between, Difference, Prior
+from mslsq.problem.marginal_prior import MarginalPrior
 from mslsq.problem.problem import Problem
 from mslsq.problem.reprojection import Reprojection, SnavelyReprojection
 from mslsq.problem.variable import Variable
@@ -27,6 +28,7 @@ __all__ = [
     "Equality",
     "IndexRangeError",
     "Inequality",
+    "MarginalPrior",
     "Prior",
     "Problem",
     "ProblemError",

@@ -1,5 +1,6 @@
 """Constraints: cost functions whose residual is to be zero, or not above zero, instead of small."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,3 +47,9 @@ class Inequality(Constraint):
     """
 
     kind: ClassVar[TermKind] = TermKind.INEQUALITY
+
+
+def parts_of(costs: Iterable[CostFunction], kinds: Mapping[str, TermKind]) -> list[CostFunction | Constraint]:
+    """Cost functions and constraints, from the cost functions and their kinds by name."""
+    made: dict[TermKind, type[Constraint]] = {kind.kind: kind for kind in (Equality, Inequality)}
+    return [made[kinds[cost.name]](cost) if kinds[cost.name] in made else cost for cost in costs]

@@ -8,10 +8,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mslsq.problem.components import check_can_be_held
-from mslsq.problem.constraints import Constraint
+from mslsq.problem.constraints import Constraint, parts_of
 from mslsq.problem.cost import CostFunction
 from mslsq.problem.data import WEIGHT, own_tensors
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError
+from mslsq.problem.joined_blocks import extended_parts
 from mslsq.problem.rows import rows_of_first_block
 from mslsq.problem.system import TermKind
 from mslsq.problem.variable import Fixed, Variable
@@ -35,12 +36,7 @@ class Problem(nn.Module):
 
     def __init__(self, *costs: CostFunction | Constraint | Fixed):
         super().__init__()
-        strange = [part for part in costs if not isinstance(part, (CostFunction, Constraint, Fixed))]
-        if strange:
-            hint = " Create it first: Between(pose[i], pose[j], ...)." if isinstance(strange[0], type) else ""
-            raise ProblemError(
-                f"A Problem takes cost functions, constraints and variable.fixed(index), not {strange[0]!r}.{hint}"
-            )
+        _check_parts(costs)
         parts = [part for part in costs if not isinstance(part, Fixed)]
         self.costs = nn.ModuleList([part.cost if isinstance(part, Constraint) else part for part in parts])
         if not len(self.costs):
@@ -106,6 +102,35 @@ class Problem(nn.Module):
         from mslsq.diagnostics.evaluation import raw_residuals  # as above
 
         return raw_residuals(self, values, data)
+
+    @property
+    def parts(self) -> list[CostFunction | Constraint | Fixed]:
+        """What it was put together from: `Problem(*problem.parts)` is the same problem."""
+        return [*parts_of(self, self.kinds), *self.fixed]
+
+    def extended(self, *parts: CostFunction | Constraint | Fixed) -> "Problem":
+        """This problem with more blocks: poses that have been reached, places that have been seen, their measurements.
+
+        A cost function of a name that is known adds its blocks behind those of that one; a new name is a new cost. A
+        variable may have grown: give the new parts one of the same name and a larger `count`. The numbers of blocks
+        stay. The problem itself is not changed, both share what has not; whatever does not depend on how many blocks
+        there are (derivatives that were checked, native programs) is kept.
+
+        Args:
+            parts: as for `Problem`. Blocks of one cost share its class, its loss, what is `Shared`, and the class of
+                its weight. A weight or the parameter of a loss that all blocks shared becomes one for each where the
+                new ones have another.
+
+        Raises:
+            ProblemError: a part does not fit; the message says which, and what it differs in.
+
+        >>> pose = mslsq.Variable("pose", mslsq.SE2, count=n + 1)          # one more
+        >>> problem = problem.extended(mslsq.Between(pose[[n - 1]], pose[[n]], measured=step))
+        >>> poses = mslsq.manifolds.cat([solution.value["pose"], guess])
+        >>> solution = mslsq.solve(problem, {"pose": poses})
+        """
+        _check_parts(parts)
+        return Problem(*extended_parts(self.parts, parts))
 
     def free_entries(self, variable: Variable) -> Tensor | None:
         """(count, tangent) bool, which components of which blocks may move; None where all may."""
@@ -184,3 +209,13 @@ class Problem(nn.Module):
         if device is not None:
             for cost in self:
                 cost.place_indices(device[0])
+
+
+def _check_parts(parts: tuple[Any, ...]) -> None:
+    """Is every one of them something that a problem is made of?"""
+    strange = [part for part in parts if not isinstance(part, (CostFunction, Constraint, Fixed))]
+    if strange:
+        hint = " Create it first: Between(pose[i], pose[j], ...)." if isinstance(strange[0], type) else ""
+        raise ProblemError(
+            f"A Problem takes cost functions, constraints and variable.fixed(index), not {strange[0]!r}.{hint}"
+        )

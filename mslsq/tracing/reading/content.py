@@ -108,7 +108,7 @@ class _Reader:
 
     def _visit_object(self, value: Any, kind: type) -> None:
         if isinstance(value, type):
-            if not is_own(value.__module__) and not is_library(value):
+            if value not in CONTAINERS and not is_own(value.__module__) and not is_library(value):
                 raise ForeignError
             self.key.append(value)
         elif isinstance(value, pytree.Structure):
