@@ -49,7 +49,7 @@ def sum_of_peaks(p: Tensor, t: Tensor, y: Tensor) -> Tensor:
 
 
 def fits(count: int, points: int) -> Callable[..., Any]:
-    """So many fits of six parameters."""
+    """Fits of six parameters: their number, and the points of each."""
 
     def make(device: torch.device, dtype: torch.dtype, small: bool) -> Any:
         batch, n = (min(count, 64), min(points, 256)) if small else (count, points)

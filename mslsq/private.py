@@ -92,6 +92,9 @@ MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 MODULE_INTERNALS = (*MODULE_TABLES, "training", "_non_persistent_buffers_set", "_is_full_backward_hook")
 """What an `nn.Module` keeps beside the user's attributes and the hooks, in torch 2.9 to 2.15."""
 
+OPERATORS_IN_C = frozenset(f"torch._C._{name}" for name in ("linalg", "nn", "special", "fft"))
+"""What operators of `torch.linalg`, `torch.nn.functional`, `torch.special` and `torch.fft` name as their module."""
+
 DISPATCHING_FILES = tuple(
     os.path.join(*path)
     for path in (("torch", "_compile.py"), ("torch", "_dynamo", "eval_frame.py"), ("mslsq", "private.py"))

@@ -244,6 +244,13 @@ def modes() -> None:
     assert seen[0]
 
 
+@of("function_modes_are_active")
+def function_modes() -> None:
+    assert not private.function_modes_are_active()
+    with torch.device("meta"):
+        assert private.function_modes_are_active()
+
+
 @of("WeakTensorKeyDictionary")
 def weak_keys() -> None:
     x = torch.ones(2)

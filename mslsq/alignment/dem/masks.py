@@ -31,7 +31,7 @@ def stable_terrain(
         from rasterio.transform import Affine
     except ImportError as error:
         raise CoregistrationError(
-            f"stable_terrain: outlines need geopandas and rasterio ({error}): pip install geopandas rasterio."
+            f"stable_terrain: outlines need geopandas and rasterio ({error}): pip install 'mslsq[geo]'."
         ) from None
     frame: Any = outlines
     if isinstance(outlines, str | Path):

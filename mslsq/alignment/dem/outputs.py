@@ -71,7 +71,7 @@ def _differences(plt: Any, before: np.ndarray, after: np.ndarray, found: Coregis
         reach = max(np.nanquantile(np.abs(values - middle), 0.98), 1e-6)
         image = axis.imshow(values, cmap="RdBu", vmin=middle - reach, vmax=middle + reach, interpolation="nearest")
         axis.set_title(f"dem - reference, {title}: median {of['median']:+.2f} m, NMAD {of['nmad']:.2f} m", fontsize=10)
-        axis.set_xticks([]), axis.set_yticks([])
+        axis.set(xticks=[], yticks=[])
         figure.colorbar(image, ax=axis, label="metres", shrink=0.85)
     if found.changed.any():
         axes[1].contour(found.changed, levels=[0.5], colors="black", linewidths=0.8)
@@ -92,7 +92,8 @@ def _statistics(plt: Any, found: Coregistration) -> Any:
     right.set_xticks(range(len(ASPECTS)), ASPECTS)
     right.set(xlabel="direction that the slope faces", ylabel="median of dem - reference, m")
     right.axhline(0, color="black", linewidth=0.5)
-    left.legend(), right.legend()
+    left.legend()
+    right.legend()
     return figure
 
 
@@ -113,5 +114,5 @@ def _arrows(plt: Any, local: LocalCoregistration, scene: DemScene) -> Any:
         longest = float(np.hypot(apart[known][:, 0], apart[known][:, 1]).max())
         axis.set_title(f"shifts of blocks beside the whole's, up to {longest:.2f} m", fontsize=10)
     axis.plot(at[~known][:, 0], at[~known][:, 1], "x", color="tab:red")
-    axis.set_xticks([]), axis.set_yticks([])
+    axis.set(xticks=[], yticks=[])
     return figure

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mslsq.private import function_modes_are_active
+from mslsq.private import OPERATORS_IN_C, function_modes_are_active
 from mslsq.tracing.reading import functions, instructions, objects
 from mslsq.tracing.reading.exchange import UncollectedTensorError
 from mslsq.tracing.reading.inputs import Collected
@@ -46,7 +46,7 @@ FLAGS = frozenset(
 )
 """What a tensor tells of how it was made and not of its numbers; or its numbers to Python."""
 
-NAMESPACES = frozenset(f"torch._C._{name}" for name in ("linalg", "nn", "special", "fft")) | {"math", "_operator"}
+NAMESPACES = OPERATORS_IN_C | {"math", "_operator"}
 PYTHON = frozenset(("torch.functional", "torch.nn.functional"))
 """Where functions of their arguments alone are defined: in C, and in Python."""
 
