@@ -81,14 +81,17 @@ def _differences(plt: Any, before: np.ndarray, after: np.ndarray, found: Coregis
 
 def _statistics(plt: Any, found: Coregistration) -> Any:
     """The spread by slope, and the medians by aspect: a horizontal shift shows there as a wave."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     for of, name, colour in ((found.before, "before", "tab:gray"), (found.after, "after", "tab:blue")):
         left.plot([row["nmad"] for row in of.by_slope.values()], "o-", color=colour, label=name)
         right.plot([of.by_aspect[aspect]["median"] for aspect in ASPECTS], "o-", color=colour, label=name)
     left.set_xticks(range(len(found.after.by_slope)), [name.removesuffix(" deg") for name in found.after.by_slope])
     left.set(xlabel="slope, degrees", ylabel="NMAD of dem - reference, m", yscale="log")
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     left.yaxis.set_major_formatter("{x:g}")
-    left.yaxis.set_minor_formatter("{x:g}")
+    left.yaxis.set_minor_locator(NullLocator())
     right.set_xticks(range(len(ASPECTS)), ASPECTS)
     right.set(xlabel="direction that the slope faces", ylabel="median of dem - reference, m")
     right.axhline(0, color="black", linewidth=0.5)
