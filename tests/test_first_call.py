@@ -89,6 +89,7 @@ def test_answers_are_those_of_a_process_with_dynamo_to_the_bit():
     assert found == printed_by("import torch._dynamo\n" + everything)
 
 
+@pytest.mark.slow
 def test_answers_are_the_same_where_warnings_are_errors():
     """What PyTorch imports for its first derivative in forward mode warns: the solve went on in reverse mode, and a
     derivative of it failed."""

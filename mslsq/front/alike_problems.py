@@ -19,6 +19,7 @@ from mslsq.front.leaves import Leaf
 from mslsq.problem import Problem
 from mslsq.problem.variable import Blocks, Fixed
 from mslsq.tracing.reading.content import Content
+from mslsq.tracing.reading.exchange import UncollectedTensorError
 from mslsq.tracing.reading.inputs import collect_module
 
 SIZE, KNOWN = 32, 8
@@ -30,7 +31,10 @@ def content_of(problem: Problem) -> Content | None:
     index is too large to be compared."""
     if not may_be_closed(problem):
         return None
-    others = {id(cost): (type(cost), collect_module(cost).key) for _, cost in own_costs(problem)}
+    try:
+        others = {id(cost): (type(cost), collect_module(cost).key) for _, cost in own_costs(problem)}
+    except UncollectedTensorError:  # of a cost that is solved all the same: it keeps what it was called with
+        return None
     return Content.of(problem, (Blocks, Fixed), others)
 
 

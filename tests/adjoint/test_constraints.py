@@ -111,6 +111,7 @@ def test_the_multiplier_is_the_derivative_of_the_cost():
     assert float(slope[7]) == pytest.approx(-float(solution.multipliers["below"]), rel=1e-7)
 
 
+@pytest.mark.slow
 def test_a_sparse_problem_has_the_derivatives_of_the_dense_one():
     class Smooth(mslsq.CostFunction):
         def residual(self, a, b, stiffness):

@@ -228,6 +228,7 @@ def test_maps_that_have_drifted_are_placed_to_some_samples_of_the_detail_that_ag
     assert float(apart) < 1.5 * float(result.corner_sigma[1])  # 1.0 here
 
 
+@pytest.mark.slow
 def test_a_strong_prefilter_leaves_no_chance_to_blurred_blocks():
     """Two parts of a picture of galaxies: behind 4 px all blocks agreed by 0.85 at a place 161 px off."""
     base = synthetic.base_raster("hubble")

@@ -213,6 +213,7 @@ def test_a_file_that_cannot_be_written_is_named_and_the_figures_are_there(tmp_pa
     assert not [path for path in out.rglob("*.png") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_maps_of_one_stem_have_masks_of_their_own(tmp_path, crops):
     iio.imwrite(tmp_path / "a.png", iio.imread(crops / "a.png"))
     tifffile.imwrite(tmp_path / "a.tif", iio.imread(crops / "b.png").astype(np.float32))
@@ -236,6 +237,7 @@ def georeferenced(path: Path, raster: np.ndarray, side: float, projection: int) 
     return path
 
 
+@pytest.mark.slow
 def test_scales_that_the_georeference_of_files_contradicts_are_refused(tmp_path, crops):
     raster = tifffile.imread(crops / "c.tif")[64:]
     one = georeferenced(tmp_path / "one.tif", raster, 2.0, 32632)

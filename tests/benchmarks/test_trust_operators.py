@@ -23,6 +23,7 @@ def silent(found: dict) -> list[str]:
     return [f"{line['check']}: {line['what']}" for line in found["defects"] if line["class"] in ("WRONG", "CRASHED")]
 
 
+@pytest.mark.slow
 def test_a_sample_of_operators_in_residuals_is_right_or_refused(tmp_path):
     found = run(tmp_path, "--seed", "7", "--count", "200")
     assert found["checks"] >= 150

@@ -348,6 +348,7 @@ CELL = [1]
 HIDDEN = Opaque()
 
 
+@pytest.mark.slow
 def test_a_residual_that_reads_what_no_key_holds_is_compared_with_its_python():
     for stiffness in (1, 1, 2, 1, 3, 3):
         CELL[0] = stiffness

@@ -333,10 +333,13 @@ def test_a_rejected_step_is_never_convergence():
         last = solution.history.accepted.gather(1, solution.num_steps[:, None])[:, 0]
         rise = (solution.history.cost.diff(dim=1) / solution.history.cost[:, :-1]).nan_to_num(0)
         assert float(rise.max()) < 1e-10  # the rounding of a sum of squares of differences of 3000s
-        # By step or gradient no problem converges without an accepted step; by cost only below its rounding.
+        # Without an accepted step no problem converges by its gradient; by the step only where an undamped one is below
+        # xtol; by cost only below its rounding.
         before = solution.history.cost.gather(1, (solution.num_steps[:, None] - 1).clamp(min=0))[:, 0]
-        by_step = (solution.status == Status.STEP_TOLERANCE) | (solution.status == Status.GRADIENT_TOLERANCE)
-        assert bool(last[by_step].all())
+        assert bool(last[solution.status == Status.GRADIENT_TOLERANCE].all())
+        refused = (solution.status == Status.STEP_TOLERANCE) & ~last
+        length = solution.history.step_norm.gather(1, solution.num_steps[:, None])[:, 0]
+        assert bool((length < 1e-12 * solution.value.norm(dim=-1))[refused].all())
         assert torch.equal(before[~last], solution.cost[~last])
 
 

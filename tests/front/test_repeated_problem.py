@@ -284,6 +284,7 @@ def test_transforms_take_the_long_way(answers):
     assert answers[-2:] == [False, True]
 
 
+@pytest.mark.slow
 def test_what_costs_of_a_user_read_is_compared(answers):
     class Own(mslsq.CostFunction):
         scale = 1.0

@@ -129,6 +129,7 @@ class Learnt(mslsq.CostFunction):
         return (p[0] * torch.exp(self.rate * p[1] * t) - y)[None]
 
 
+@pytest.mark.slow
 def test_torch_export_takes_autodiff_losses_and_parameters_too():
     t = torch.linspace(0, 1, 6, dtype=F64)
     p = mslsq.Variable("p", mslsq.Euclidean(2))

@@ -284,6 +284,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 def test_deterministic_runs_are_equal_to_the_bit_whatever_is_compiled_already(tmp_path: Path):
     """The first process compiles, the second finds the program; and within each all calls are equal."""
     said = []

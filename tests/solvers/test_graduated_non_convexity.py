@@ -206,6 +206,7 @@ def test_the_cost_has_its_derivative_too():
     assert abs(float(torch.func.grad(cost)(scale)) - rejected * SCALE) < 1e-10
 
 
+@pytest.mark.slow
 def test_geman_mcclure_has_a_derivative_in_the_scale():
     y = spoiled_decays(2, seed=3)[0]
 

@@ -60,6 +60,7 @@ def test_features_are_trained_and_everything_is_written(command, tmp_path, capsy
     assert len(curve_of(tmp_path)) == 3
 
 
+@pytest.mark.slow
 def test_weights_learned_through_the_solve_beat_equal_ones_on_new_graphs(command, tmp_path):
     assert command(tmp_path, *SMALL, "steps=25") == 0
     losses = [float(row["loss"]) for row in curve_of(tmp_path)]
