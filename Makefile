@@ -1,7 +1,7 @@
 # make run    the flagship: installs what it needs into .venv, then aligns real rasters and says where it wrote
 # make docs   builds the documentation into build/docs and checks every link in it
 # make test   installs the test dependencies into .venv, then runs the tests (without the slow ones)
-# make cuda   for a machine with a GPU: the tests on it, then its figures into benchmarks/results; ten minutes
+# make cuda   for a machine with a GPU: the tests on it, then its figures into benchmarks/results
 # make wheel  builds what people install into dist/: the source archive, and of it a wheel with the compiled kernels
 #
 # Options: PYTHON=python3.12 (3.11 or newer), VENV=folder of the environment, WORKERS=processes for the tests,

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from command_line import INTERRUPTED, NOT_VALID, NOT_WRITTEN, NOTHING_DONE, CommandError, console, errors
+from command_line import NOTHING_DONE, CommandError, console, errors, in_words
 from rich.markup import escape
 
 from mslsq.alignment.coordinates.applying import FoundTransform, LeftOutError, applied, moved_points, read_transform
 from mslsq.alignment.coordinates.writing import can_hold, georeferenced_copy, write_beside, write_yaml
 from mslsq.alignment.outputs import MASK_KIND
 from mslsq.alignment.rasters import read_raster, writable, write_raster
-from mslsq.replacing import NotWrittenError, write_text
+from mslsq.replacing import write_text
 
 TIFFS = (".tif", ".tiff")
 
@@ -152,21 +152,16 @@ def run(given: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """The exit code; what is not valid becomes a message instead of a traceback."""
-    try:
-        return run(arguments().parse_args())
-    except LeftOutError as error:
-        errors.print("[red]nothing to apply:[/]", escape(str(error)))
-        return NOTHING_DONE
-    except NotWrittenError as error:
-        errors.print(f"[red]error:[/] {escape(str(error.filename))} {escape(str(error.strerror))}.")
-        return NOT_WRITTEN
-    except (ValueError, OSError) as error:
-        errors.print("[red]error:[/]", escape(str(error)))
-        return NOT_VALID
-    except KeyboardInterrupt:
-        errors.print("[red]interrupted:[/] nothing more is written.")
-        return INTERRUPTED
+    """The exit code."""
+
+    def attempted() -> int:
+        try:
+            return run(arguments().parse_args())
+        except LeftOutError as error:
+            errors.print("[red]nothing to apply:[/]", escape(str(error)))
+            return NOTHING_DONE
+
+    return in_words(attempted)
 
 
 if __name__ == "__main__":

@@ -92,15 +92,18 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def attempt(run: Callable[[dict[str, Any], Path], int], settings: DictConfig, folder: Path) -> int:
-    """The exit code of `run(config, folder)`; what is not valid becomes a message instead of a traceback."""
+def in_words(work: Callable[[], int], advice: str = "") -> int:
+    """The exit code of `work()`; what is not valid becomes a message instead of a traceback.
+
+    Args:
+        advice: what to try where a file cannot be written.
+    """
     try:
-        check_names(settings)
-        config: Any = OmegaConf.to_container(settings, resolve=True)
-        return run(config, folder)
+        return work()
     except NotWrittenError as error:
         errors.print(f"[red]error:[/] {escape(str(error.filename))} {escape(str(error.strerror))}.")
-        errors.print(f"What is in {escape(str(folder))} is whole. Make room, or choose another hydra.run.dir.")
+        if advice:
+            errors.print(advice)
         return NOT_WRITTEN
     except (ValueError, OSError) as error:
         errors.print("[red]error:[/]", escape(str(error)))
@@ -108,6 +111,18 @@ def attempt(run: Callable[[dict[str, Any], Path], int], settings: DictConfig, fo
     except KeyboardInterrupt:
         errors.print("[red]interrupted:[/] nothing more is written.")
         return INTERRUPTED
+
+
+def attempt(run: Callable[[dict[str, Any], Path], int], settings: DictConfig, folder: Path) -> int:
+    """The exit code of `run(config, folder)`, in words where it is not 0."""
+
+    def checked() -> int:
+        check_names(settings)
+        config: Any = OmegaConf.to_container(settings, resolve=True)
+        return run(config, folder)
+
+    whole = f"What is in {escape(str(folder))} is whole. Make room, or choose another hydra.run.dir."
+    return in_words(checked, whole)
 
 
 def exit_with(run: Callable[[dict[str, Any], Path], int], settings: DictConfig) -> int:

@@ -138,7 +138,7 @@ class CostFunction(nn.Module):
         super()._apply(fn, recurse)
         for reference in self.references:
             if isinstance(reference.index, Tensor):
-                self.place_indices(fn(reference.index[:0]).device)
+                self.place_indices(fn(reference.index.new_empty(0)).device)
                 break
         return self
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 from mslsq.tracing.recording import NotRecordableError, Recorded
 
@@ -156,7 +156,11 @@ def refuse_two_devices(name: str, tensors: list[Tensor]) -> None:
 ENTERED: list[Device] = []
 
 
-class _Backend(_DummyBackendModule):
+CAN_CLAIM = hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+"""Newer than torch 2.9, which has no backends written in Python."""
+
+
+class _Backend(getattr(backend_registration, "_DummyBackendModule", object)):
     """What PyTorch asks a backend for."""
 
     def get_rng_state(self, device: Any = None) -> Tensor:
@@ -169,7 +173,7 @@ class _Backend(_DummyBackendModule):
 @contextmanager
 def claimed_device() -> Iterator[Device]:
     """The device, for the rest of the process."""
-    _setup_privateuseone_for_python_backend(NAME, _Backend())
+    backend_registration._setup_privateuseone_for_python_backend(NAME, _Backend())
     torch._C._set_only_lift_cpu_tensors(True)  # so that torch.tensor(numbers, device=...) reaches the mode
     enter = torch.inference_mode.__enter__
 
