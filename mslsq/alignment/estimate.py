@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mslsq.alignment import passes, starts
 from mslsq.alignment.grids import inside, pixel_grid
-from mslsq.alignment.measures import common_share, masked_ncc, ncc_and_detail, project
+from mslsq.alignment.measures import common_share, masked_ncc, ncc_and_detail, nmad, project
 from mslsq.alignment.models import Frame
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.sampling import sample_at
@@ -217,7 +217,7 @@ def mad_sigma(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) 
     chosen = residual[valid].reshape(-1)
     if chosen.numel() < 2:
         return 1.0
-    return max(1.4826 * float((chosen - chosen.median()).abs().median()), 0.2 * float(chosen.std()), 1e-6)
+    return max(nmad(chosen), 0.2 * float(chosen.std()), 1e-6)
 
 
 def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"]) -> Estimate:

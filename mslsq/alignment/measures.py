@@ -123,3 +123,28 @@ def corner_error(found: Float[Tensor, "3 3"], truth: Float[Tensor, "3 3"], heigh
     at = corners(height, width, truth)
     distance = (project(found.to(truth), at) - project(truth, at)).norm(dim=-1)
     return float(torch.where(distance.isnan(), torch.full_like(distance, float("inf")), distance).mean())
+
+
+def nmad(values: Tensor) -> float:
+    """1.4826 times the median absolute deviation from the median; NaN of nothing."""
+    if values.numel() == 0:
+        return float("nan")
+    return 1.4826 * float((values - values.median()).abs().median())
+
+
+def summary(values: Float[np.ndarray, " n"]) -> dict[str, float]:
+    """Count, mean, median, NMAD (of an even number with the middle of two as the median) and RMSE of numbers.
+
+    >>> summary(np.array([1.0, 2.0, 3.0]))["median"]
+    2.0
+    """
+    if len(values) == 0:
+        return {"count": 0, **dict.fromkeys(("mean", "median", "nmad", "rmse"), float("nan"))}
+    median = float(np.median(values))
+    return {
+        "count": len(values),
+        "mean": float(values.mean()),
+        "median": median,
+        "nmad": 1.4826 * float(np.median(np.abs(values - median))),
+        "rmse": float(np.sqrt(np.mean(values**2))),
+    }

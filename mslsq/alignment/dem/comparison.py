@@ -19,6 +19,7 @@ import mslsq.losses
 from mslsq.alignment.dem.bias import ELEVATION_SIGMA, Bias, Frame
 from mslsq.alignment.dem.pair import Pair
 from mslsq.alignment.grids import inside
+from mslsq.alignment.measures import nmad
 from mslsq.alignment.objective import LOSSES
 from mslsq.alignment.passes import NormalEquations
 from mslsq.alignment.pyramid import Level, build, fill, masked_blur
@@ -55,7 +56,7 @@ class Pyramids:
         height, width = pair.known.shape
         values = pair.reference[pair.known]
         median = float(values.median())
-        unit = max(float((values - median).abs().median()) * 1.4826, 0.1 * float(values.std()), 1e-3)
+        unit = max(nmad(values), 0.1 * float(values.std()), 1e-3)
         return cls(pair, one, other, elevation, Frame(((width - 1) / 2, (height - 1) / 2), median, unit))
 
 
@@ -173,10 +174,3 @@ def weighted(residual: Tensor, loss: str | None, scale: float) -> tuple[Tensor, 
 def robust(loss: str, scale: float) -> mslsq.losses.RobustLoss:
     """The loss of this name at residuals of this sigma."""
     return LOSSES[loss](LOSSES[loss].tuning * scale)
-
-
-def nmad(values: Tensor) -> float:
-    """1.4826 times the median absolute deviation from the median; NaN of nothing."""
-    if values.numel() == 0:
-        return float("nan")
-    return 1.4826 * float((values - values.median()).abs().median())

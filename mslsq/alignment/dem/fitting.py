@@ -6,8 +6,9 @@ import numpy as np
 
 import mslsq
 from mslsq.alignment.dem.bias import Bias
-from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved, nmad
+from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
 from mslsq.alignment.descent import UNFINISHED, descend
+from mslsq.alignment.measures import nmad
 
 ROUNDS = 8
 """Scales that are tried on a level: each solve has a better residual to take the next scale from."""

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from mslsq.alignment.measures import summary
+
 SLOPES = (0.0, 5.0, 10.0, 20.0, 30.0, 45.0, 90.0)
 """Degrees between classes."""
 
@@ -39,24 +41,6 @@ class ElevationStatistics:
             "by_aspect": {name: dict(row) for name, row in self.by_aspect.items()},
             "by_mask": {name: dict(row) for name, row in self.by_mask.items()},
         }
-
-
-def summary(values: Float[np.ndarray, " n"]) -> dict[str, float]:
-    """Count, mean, median, NMAD and RMSE of numbers.
-
-    >>> summary(np.array([1.0, 2.0, 3.0]))["median"]
-    2.0
-    """
-    if len(values) == 0:
-        return {"count": 0, **dict.fromkeys(("mean", "median", "nmad", "rmse"), float("nan"))}
-    median = float(np.median(values))
-    return {
-        "count": len(values),
-        "mean": float(values.mean()),
-        "median": median,
-        "nmad": 1.4826 * float(np.median(np.abs(values - median))),
-        "rmse": float(np.sqrt(np.mean(values**2))),
-    }
 
 
 def slope_and_aspect(

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
+from mslsq.alignment.measures import summary
+
 LARGEST_SIDE = 1024
 """Pixels of a picture along its longer side; larger rasters are shown reduced, by means of their known pixels."""
 
@@ -195,9 +197,8 @@ def _residuals(item: Comparison) -> Residuals | None:
     limit = min(max(reach), WIDEST * reach[-1]) or 1.0
     edges = np.linspace(-limit, limit, BINS + 1)
     shares = [np.histogram(data.clip(-limit, limit), edges)[0] / max(data.size, 1) for data in (before, after)]
-    root = lambda data: float(np.sqrt(np.mean(data**2))) if data.size else float("nan")  # noqa: E731
-    spread = 1.4826 * float(np.median(np.abs(after - np.median(after))))
-    return Residuals(limit, shares[0], shares[1], root(before), root(after), spread)
+    was, now = summary(before), summary(after)
+    return Residuals(limit, shares[0], shares[1], was["rmse"], now["rmse"], now["nmad"])
 
 
 def _bytes(picture: np.ndarray) -> UInt8[np.ndarray, "h w 3"]:

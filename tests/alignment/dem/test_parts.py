@@ -11,8 +11,9 @@ from mslsq.alignment.dem.blunders import blunders
 from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
 from mslsq.alignment.dem.fitting import fit
 from mslsq.alignment.dem.pair import pair_of
-from mslsq.alignment.dem.statistics import slope_and_aspect, statistics, summary
+from mslsq.alignment.dem.statistics import slope_and_aspect, statistics
 from mslsq.alignment.dem.uncertainty import correlation_length
+from mslsq.alignment.measures import summary
 from mslsq.alignment.sampling import sample_at, sample_with_gradient_at
 
 
