@@ -22,6 +22,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, make_fx
+from torch.nn.modules import module as _modules
 from torch.overrides import _pop_mode_temporarily
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -29,6 +30,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = [
     "DISPATCHING_FILES",
+    "HOOKS",
     "MODULE_INTERNALS",
     "MODULE_TABLES",
     "DispatchMode",
@@ -50,6 +52,7 @@ __all__ = [
     "get_proxy_mode",
     "gradients",
     "hidden_from_dynamo",
+    "hooks_of_all_modules",
     "is_batched",
     "is_batched_by_autograd",
     "is_differentiated",
@@ -88,6 +91,9 @@ pytree = _pytree
 
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 """The attributes in which an `nn.Module` keeps its tensors and submodules."""
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""The attributes in which an `nn.Module` keeps what is called beside its `forward`."""
 
 MODULE_INTERNALS = (*MODULE_TABLES, "training", "_non_persistent_buffers_set", "_is_full_backward_hook")
 """What an `nn.Module` keeps beside the user's attributes and the hooks, in torch 2.9 to 2.15."""
@@ -223,6 +229,11 @@ def is_tracing_or_dispatching() -> bool:
 def function_modes_are_active() -> bool:
     """Does a mode of PyTorch, such as `torch.set_default_device`, see the functions that are called?"""
     return bool(torch._C._len_torch_function_stack())
+
+
+def hooks_of_all_modules() -> bool:
+    """Has anybody registered a hook for every `nn.Module`, as profilers do?"""
+    return any(getattr(_modules, f"_global{name}") for name in HOOKS)
 
 
 def one_fake_mode() -> Any:

@@ -74,6 +74,19 @@ def module_tables() -> None:
     assert [next(iter(table)) for table in tables] == ["weight", "running_mean", "inner"]
 
 
+@of("HOOKS", "hooks_of_all_modules")
+def hooks() -> None:
+    module = nn.Linear(1, 1)
+    for register in ("forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"):
+        getattr(module, f"register_{register}")(lambda *given: None)
+    assert all(getattr(module, name) for name in private.HOOKS)
+    assert not private.hooks_of_all_modules()
+    handle = nn.modules.module.register_module_forward_pre_hook(lambda *given: None)
+    assert private.hooks_of_all_modules()
+    handle.remove()
+    assert not private.hooks_of_all_modules()
+
+
 @of("MODULE_INTERNALS")
 def module_internals() -> None:
     """Beside these, and tables that are empty, there are the user's attributes alone."""

@@ -65,7 +65,7 @@ class ClosedCosts:
         known = []
         for place, cost in own_costs(problem):
             collected = collect_module(cost)
-            closed = None if _overrides(type(cost)) else Closed.of(collected, elements())
+            closed = None if overrides(type(cost)) else Closed.of(collected, elements())
             if closed is None:
                 _OPEN.add(type(cost))
                 return None
@@ -140,7 +140,7 @@ def warn_of_unseen_change(names: str) -> None:
     )
 
 
-def _overrides(kind: type) -> bool:
+def overrides(kind: type) -> bool:
     """Does a class of costs replace more of the library's than it is asked for?"""
     own = {name for owner in owners_of(kind) for name in vars(owner)}
     return any(not name.startswith("__") for name in own & _members() - WRITTEN) or not own.isdisjoint(ACCESS)

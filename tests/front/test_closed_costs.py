@@ -1,9 +1,13 @@
 """Costs of a user's own are answered at once where their code is closed, and every way of changing what they read is
 noticed in the next call; where the code may read what is not compared, every call is compared with its Python."""
 
+import dataclasses
+import enum
 import functools
 import gc
+import logging
 import os
+import pathlib
 import types
 import weakref
 from typing import Any
@@ -11,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch import nn
 
 import mslsq
@@ -280,6 +285,193 @@ def cell_of_the_decorator():
     return own, {}, rebind
 
 
+def layer(gain):
+    made = nn.Linear(2, 2, bias=False, dtype=F64).requires_grad_(False)
+    made.weight.copy_(gain * torch.eye(2, dtype=F64))
+    return made
+
+
+def through_a_network():
+    return cost(lambda self, p, y: self.net(p) - y)
+
+
+def weight_of_a_layer_written():
+    return through_a_network(), {"net": layer(2.0)}, lambda problem: problem["own"].net.weight.mul_(2)
+
+
+def weight_of_a_layer_written_past_its_version():
+    return through_a_network(), {"net": layer(2.0)}, lambda problem: problem["own"].net.weight.data.mul_(2)
+
+
+def weight_of_a_layer_replaced():
+    def change(problem):
+        problem["own"].net.weight = layer(4.0).weight
+
+    return through_a_network(), {"net": layer(2.0)}, change
+
+
+def layer_replaced():
+    net = nn.Sequential(nn.Identity(), layer(2.0))
+    return through_a_network(), {"net": net}, lambda problem: problem["own"].net.__setitem__(1, layer(4.0))
+
+
+def layer_added():
+    net = nn.Sequential(layer(2.0))
+    return through_a_network(), {"net": net}, lambda problem: problem["own"].net.append(layer(2.0))
+
+
+def hook_of_a_layer():
+    def change(problem):
+        problem["own"].net.register_forward_hook(lambda module, given, output: 2 * output)
+
+    return through_a_network(), {"net": layer(2.0)}, change
+
+
+def hook_of_all_layers():
+    def change(problem):
+        handle = nn.modules.module.register_module_forward_hook(lambda module, given, output: 2 * output)
+        problem["own"].removed = weakref.finalize(problem, handle.remove)
+
+    return through_a_network(), {"net": layer(2.0)}, change
+
+
+def forward_of_a_layer_replaced():
+    def change(problem):
+        problem["own"].net.forward = lambda x: 4.0 * x
+
+    return through_a_network(), {"net": layer(2.0)}, change
+
+
+def mode_of_a_layer():
+    net = nn.Sequential(layer(4.0), nn.BatchNorm1d(2, affine=False, eps=0.0, dtype=F64)).eval()
+    net[1].running_var.fill_(4.0)  # divides by two
+    return (
+        cost(lambda self, p, y: self.net(p[None])[0] - y),
+        {"net": net},
+        lambda problem: problem["own"].net[1].running_var.fill_(1.0),
+    )
+
+
+def network_of_a_module():
+    kind, module = written("def residual(self, p, y): return NET(p) - y", NET=layer(2.0))
+    return kind, {}, lambda problem: module.NET.weight.mul_(2)
+
+
+def array_in_an_attribute():
+    kind = cost(lambda self, p, y: torch.as_tensor(self.gains) * p - y)
+    return kind, {"gains": np.array([2.0, 2.0])}, lambda problem: problem["own"].gains.__imul__(2.0)
+
+
+@dataclasses.dataclass
+class Inner:
+    gain: float = 2.0
+
+
+@dataclasses.dataclass
+class Settings:
+    inner: Inner = dataclasses.field(default_factory=Inner)
+    folder: pathlib.Path = pathlib.Path("outputs")
+
+
+def dataclass_in_an_attribute():
+    kind = cost(lambda self, p, y: self.settings.inner.gain * p - y)
+    return kind, {"settings": Settings()}, lambda problem: setattr(problem["own"].settings.inner, "gain", 4.0)
+
+
+def configuration_in_an_attribute():
+    kind = cost(lambda self, p, y: self.cfg.model.gain * p - y)
+    cfg = OmegaConf.create({"model": {"gain": 2.0}})
+    return kind, {"cfg": cfg}, lambda problem: setattr(problem["own"].cfg.model, "gain", 4.0)
+
+
+def reference_of_a_configuration():
+    kind = cost(lambda self, p, y: self.cfg.gain * p - y)
+    cfg = OmegaConf.create({"gain": "${other}", "other": 2.0})
+    return kind, {"cfg": cfg}, lambda problem: setattr(problem["own"].cfg, "other", 4.0)
+
+
+def environment_in_a_configuration():
+    os.environ["MSLSQ_TEST_GAIN"] = "2.0"
+    kind = cost(lambda self, p, y: float(self.cfg.gain) * p - y)
+    cfg = OmegaConf.create({"gain": "${oc.env:MSLSQ_TEST_GAIN}"})
+    return kind, {"cfg": cfg}, lambda problem: os.environ.update(MSLSQ_TEST_GAIN="4.0")
+
+
+def namespace():
+    kind = cost(lambda self, p, y: self.settings.inner.gain * p - y)
+    settings = types.SimpleNamespace(inner=types.SimpleNamespace(gain=2.0))
+    return kind, {"settings": settings}, lambda problem: setattr(settings.inner, "gain", 4.0)
+
+
+class Mode(enum.Enum):
+    SINGLE = 2.0
+    DOUBLE = 4.0
+
+
+def member_of_an_enum():
+    kind = cost(lambda self, p, y: (2.0 if self.mode is Mode.SINGLE else 4.0) * p - y)
+    return kind, {"mode": Mode.SINGLE}, lambda problem: setattr(problem["own"], "mode", Mode.DOUBLE)
+
+
+def constant_that_is_written_into_a_fresh_tensor():
+    text = """def residual(self, p, y):
+        r = torch.empty(2, dtype=p.dtype)
+        r[0] = GAIN * p[0]
+        r[1:] = GAIN * p[1:]
+        return r - y"""
+    kind, module = written(text, GAIN=2.0)
+    return kind, {}, lambda problem: setattr(module, "GAIN", 4.0)
+
+
+def constant_in_a_context():
+    text = """def residual(self, p, y):
+        with torch.no_grad():
+            gain = GAIN * torch.ones(2, dtype=p.dtype)
+        return gain * p - y"""
+    kind, module = written(text, GAIN=2.0)
+    return kind, {}, lambda problem: setattr(module, "GAIN", 4.0)
+
+
+def function_that_is_mapped():
+    kind, module = written("def residual(self, p, y): return torch.func.vmap(F)(p) - y", F=lambda x: 2.0 * x)
+    return kind, {}, lambda problem: setattr(module, "F", lambda x: 4.0 * x)
+
+
+class Opaque:
+    """Its number is nowhere to be seen."""
+
+    def __init__(self, number=2):
+        self._generator = torch.Generator().manual_seed(number)
+
+    def put(self, number):
+        self._generator.manual_seed(number)
+
+    def __call__(self):
+        return float(self._generator.initial_seed())
+
+
+class Application:
+    """Holds what its method does not read."""
+
+    def __init__(self):
+        self.gain, self.random, self.log = 2.0, np.random.default_rng(0), logging.getLogger("test")
+
+
+def attribute_beside_what_is_not_read():
+    kind = cost(lambda self, p, y: self.application.gain * p - y)
+    return kind, {"application": Application()}, lambda problem: setattr(problem["own"].application, "gain", 4.0)
+
+
+def attribute_that_was_not_read_before():
+    kind = cost(lambda self, p, y: self.application.gain * p - y)
+
+    def change(problem):
+        problem["own"].application.random = Opaque(4)
+        kind.residual = lambda self, p, y: self.application.random() * p - y
+
+    return kind, {"application": Application()}, change
+
+
 SEEN = [
     *(global_rebound, global_tensor_written, global_tensor_written_past_its_version, global_tensor_rebound),
     *(attribute_of_a_module, attribute_of_an_object, list_written, dict_written, array_written, helper_redefined),
@@ -289,21 +481,14 @@ SEEN = [
     *(class_of_the_cost_replaced, method_replaced, method_of_the_object_replaced, code_of_a_method_replaced),
     *(property_replaced, static_method_replaced, default_of_a_method_replaced, cell_rebound, cell_tensor_written),
     *(cell_tensor_rebound, list_of_tensors, cell_of_the_decorator),
+    *(weight_of_a_layer_written, weight_of_a_layer_written_past_its_version, weight_of_a_layer_replaced),
+    *(layer_replaced, layer_added, hook_of_a_layer, hook_of_all_layers, forward_of_a_layer_replaced),
+    *(mode_of_a_layer, network_of_a_module, array_in_an_attribute, dataclass_in_an_attribute),
+    *(configuration_in_an_attribute, reference_of_a_configuration, environment_in_a_configuration, namespace),
+    *(member_of_an_enum, constant_that_is_written_into_a_fresh_tensor, constant_in_a_context),
+    *(function_that_is_mapped, attribute_beside_what_is_not_read, attribute_that_was_not_read_before),
 ]
 """Ways to change what closed code reads, each from a gain of 2 to one of 4."""
-
-
-class Opaque:
-    """Its number is nowhere to be seen."""
-
-    def __init__(self):
-        self._generator = torch.Generator().manual_seed(2)
-
-    def put(self, number):
-        self._generator.manual_seed(number)
-
-    def __call__(self):
-        return float(self._generator.initial_seed())
 
 
 def of_an_object_that_does_not_show_its_state(tmp_path, monkeypatch):
@@ -422,6 +607,7 @@ OPEN = [
 
 FAST = {
     *(global_rebound, global_tensor_written_past_its_version, list_written, helper_redefined, attribute_of_the_cost),
+    *(weight_of_a_layer_written, attribute_that_was_not_read_before),
     *(attribute_of_the_class, method_replaced, cell_rebound, cell_tensor_rebound, of_a_file, of_the_environment),
 }
 """Each is recorded twice, which takes a second: every run of the suite tries these."""
@@ -434,6 +620,7 @@ def cases(ways):
 AGAIN = [pytest.param(False, id="same"), pytest.param(True, id="made again", marks=pytest.mark.slow)]
 
 
+@pytest.mark.filterwarnings("ignore:The residual of cost")
 @pytest.mark.parametrize("way", cases(SEEN))
 @pytest.mark.parametrize("is_new", AGAIN)
 def test_what_closed_code_reads_is_compared_in_every_call(answers, way, is_new):  # noqa: F811

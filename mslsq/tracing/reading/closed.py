@@ -7,58 +7,36 @@ numbers. Random numbers and values of tensors need no look: what reads those is 
 """
 
 import builtins
+import datetime
+import decimal
 import dis
 import functools
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from mslsq.private import OPERATORS_IN_C, function_modes_are_active
-from mslsq.tracing.reading import functions, instructions, objects
+from mslsq.private import function_modes_are_active, hooks_of_all_modules
+from mslsq.tracing.reading import functions, instructions, layers, objects
 from mslsq.tracing.reading.exchange import UncollectedTensorError
+from mslsq.tracing.reading.harmless import HARMLESS, OpenError, check_names, is_harmless, is_of_library
+from mslsq.tracing.reading.holders import Holders
 from mslsq.tracing.reading.inputs import Collected
 from mslsq.tracing.reading.origins import LIBRARY, USERS, is_own, origin_of, origin_of_holder
+from mslsq.tracing.reading.paths import ClosedHolders, Paths
 from mslsq.tracing.reading.reachable import Walk
 from mslsq.tracing.reading.reads import Chains, reads_of
-from mslsq.tracing.reading.values import SCALARS, Identity, is_compared, value_of
+from mslsq.tracing.reading.values import PATHS, SCALARS, Identity, is_compared, value_of
+from mslsq.tracing.reading.writes import stays_inside
 
 ABSENT = object()
-
-HARMLESS = frozenset(
-    (
-        *("abs", "all", "any", "bool", "complex", "dict", "divmod", "enumerate", "filter", "float", "frozenset", "int"),
-        *("isinstance", "len", "list", "map", "max", "min", "pow", "range", "repr", "reversed", "round", "set"),
-        *("slice", "sorted", "str", "sum", "super", "tuple", "zip"),
-    )
-)
-"""Built-in functions of their arguments. Exceptions are harmless, too: a residual that raises is no answer."""
-
-FLAGS = frozenset(
-    (
-        *("backward", "data", "data_ptr", "grad", "grad_fn", "is_inference", "is_leaf", "is_pinned", "item", "names"),
-        *("numpy", "output_nr", "record_stream", "register_hook", "requires_grad", "retain_grad", "retains_grad"),
-        *("storage", "tolist", "untyped_storage"),
-    )
-)
-"""What a tensor tells of how it was made and not of its numbers; or its numbers to Python."""
-
-NAMESPACES = OPERATORS_IN_C | {"math", "_operator"}
-PYTHON = frozenset(("torch.functional", "torch.nn.functional"))
-"""Where functions of their arguments alone are defined: in C, and in Python."""
-
-OF_MEMORY = frozenset(("from_file", "frombuffer"))
-"""Operators that read what is neither an argument nor a constant."""
-
-TYPES = (Tensor, torch.Size, torch.finfo, torch.iinfo, *(int, float, bool, str, tuple, list, dict, type(None)))
-CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-
-
-class OpenError(Exception):
-    """Code may read what no walk compares; says what."""
+BASES = frozenset((object, dict, list, tuple, OrderedDict, types.SimpleNamespace, types.MappingProxyType))
+LOADED = ([("LOAD_FAST", "")], [("LOAD_FAST_BORROW", "")])
+WITH_METHODS_THAT_READ = frozenset((*PATHS, datetime.date, datetime.datetime))
+"""Values whose methods may ask files or the clock."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +54,25 @@ class Closed:
             kinds: the library's own types whose methods it may call.
         """
         try:
+            return Closed._of(collected, kinds)
+        except OpenError:
+            return None
+
+    @staticmethod
+    def _of(collected: Collected, kinds: Iterable[type]) -> "Closed":
+        """The same.
+
+        Raises:
+            OpenError: it may read something else; says what.
+        """
+        try:
             walk = ClosedWalk(collected.root, collected.methods)
-        except (OpenError, UncollectedTensorError):
-            return None
-        if walk.too_large or tuple(walk.scalars) != collected.scalars:
-            return None
+        except UncollectedTensorError as error:
+            raise OpenError("a global tensor that requires grad") from error
+        if walk.too_large:
+            raise OpenError("more objects than are looked into")
+        if tuple(walk.scalars) != collected.scalars:
+            raise OpenError("what it reads changes while it is looked at")
         names = sorted(walk.attributes_of_any)
         methods = [(vars(kind).get, name) for kind in (Tensor, *kinds) for name in names]
         return Closed((*walk.lookups, *[(get, name, get(name, ABSENT)) for get, name in methods]))
@@ -93,25 +85,57 @@ class Closed:
         return all(get(name, ABSENT) is value for get, name, value in self._lookups)
 
 
+def why_open(collected: Collected, kinds: Iterable[type] = ()) -> str:
+    """What keeps the code of a callable or module from being closed, in a few words; empty where it is."""
+    try:
+        Closed._of(collected, kinds)
+    except OpenError as error:
+        return str(error)
+    return ""
+
+
 class ClosedWalk(Walk):
-    """The walk that raises OpenError at the first thing that it cannot compare."""
+    """The walk that raises OpenError where the code may read what it cannot compare.
+
+    What is not known to be harmless is noted, and how it is reached. An attribute of a user's object whose name stands
+    nowhere in the code is not read: an application may hold its logger, its data and a generator of random numbers.
+    """
 
     def __init__(self, root: Any, methods: tuple[str, ...]) -> None:
-        self.lookups: list[tuple[Callable[..., Any], str, Any]] = []
+        self.lookups: list[tuple[Callable[..., Any], str, Any]] = [(_are_hooked, "", False)]
         self.attributes_of_any: set[str] = set()
+        self.paths = Paths()
         super().__init__(root, methods)
+        self.paths.check(self.used)
+
+    def follower(self) -> Holders:
+        return ClosedHolders(self, self.paths)
 
     def visit(self, value: Any, name: str, parent: int) -> None:
         kind = type(value)
-        if kind not in SCALARS and kind is not Identity:
-            self._look(value, kind)
-        super().visit(value, name, parent)
+        if kind in SCALARS or kind is Identity:
+            super().visit(value, name, parent)
+            return
+        with self.paths.into(value):
+            try:
+                self._look(value, kind)
+            except OpenError as error:
+                self.paths.end(value, error)
+            super().visit(value, name, parent)
+
+    def attributes(self, attributes: Iterable[tuple[str, Any]], name: str, address: int) -> None:
+        is_hidden = self.paths.is_of_user
+        for key, entry in attributes:
+            self.paths.attribute = key if is_hidden and not hasattr(nn.Module, key) else None
+            super().attributes([(key, entry)], name, address)
+            self.paths.attribute = None
 
     def holder(self, value: type | types.ModuleType, name: str, chains: Chains) -> None:
         origin = origin_of_holder(value)
-        is_open = isinstance(value, type) and origin == LIBRARY and not _is_harmless(value)
+        is_open = isinstance(value, type) and origin == LIBRARY and not is_harmless(value)
         if is_open or origin not in (LIBRARY, USERS):
-            raise OpenError(name)
+            self.paths.to(value)
+            self.paths.end(value, OpenError(f"{name or 'a class or module'}: {value.__name__}"))
         super().holder(value, name, chains)
 
     def _look(self, value: Any, kind: type) -> None:
@@ -123,41 +147,49 @@ class ClosedWalk(Walk):
             is_open = False
             self._look_into(value)
         elif handler in (functions.builtin, objects.whole):
-            is_open = not _is_harmless(value)
+            is_open = not is_harmless(value)
         elif handler is objects.module:
-            is_open = not is_own(kind.__module__) and not _is_users(kind) and kind not in CONTAINERS
-            is_open = is_open or bool(value._forward_hooks or value._forward_pre_hooks or value._backward_hooks)
+            is_open = not layers.is_known(value)
+            self.lookups += [(vars(owner).get, name, vars(owner)[name]) for owner, name in layers.called(kind)]
         elif handler is objects.array:
             is_open = value.dtype.hasobject
+        elif handler is objects.configuration:
+            is_open = objects.resolved(value) is None
         elif handler is objects.opaque:
-            is_open = isinstance(value_of(value, kind), Identity)
+            is_open = isinstance(value_of(value, kind), Identity) or kind is decimal.Decimal  # it has a context
+            if kind in WITH_METHODS_THAT_READ:
+                self.paths.end(value, OpenError(f"a method of {kind.__name__}"), _methods(kind))
+        elif handler in (objects.instance, objects.mapping, objects.sequence):
+            is_open = not all(map(_shows_itself, kind.__mro__))
         else:
             is_open = handler not in (
-                *(objects.instance, objects.mapping, objects.sequence, objects.node, objects.unordered),
-                *(objects.view, functions.method, functions.partial, functions.wrapper),
+                *(objects.member, objects.node, objects.unordered, objects.view),
+                *(functions.method, functions.partial, functions.wrapper),
             )
             is_open = is_open or isinstance(value, functools._lru_cache_wrapper)
         if is_open:
-            raise OpenError(kind.__name__)
+            raise OpenError(f"an object of {kind.__module__}.{kind.__qualname__}")
 
     def _look_into(self, value: types.FunctionType) -> None:
         """OpenError where the code of a function reads what the walk does not follow."""
         module = value.__globals__.get("__name__", "")
         origin = origin_of(module) if isinstance(module, str) else ""
         if origin == LIBRARY:
-            if not is_own(module) and not _is_harmless(value):
-                raise OpenError(value.__name__)
+            if not is_own(module) and not is_harmless(value):
+                raise OpenError(f"the function {module}.{value.__name__}")
             return
         code, reads = value.__code__, reads_of(value.__code__)
-        if origin != USERS or reads.strings or reads.imports or reads.environ or reads.table:
-            raise OpenError(value.__name__)
-        loose = _loose_attributes(code)
-        if loose is None:
-            raise OpenError(value.__name__)
-        self.attributes_of_any |= loose
+        if origin != USERS:
+            raise OpenError(f"the function {module}.{value.__name__}")
+        if reads.strings or reads.imports or reads.environ or reads.table:
+            raise OpenError(f"an import, the environment or a name in a string in {value.__name__}")
+        self.attributes_of_any |= _loose_attributes(code)
+        self.paths.read_all = self.paths.read_all or _writes_text(code)
         for name, chains in reads.globals.items():
             for chain in chains:
                 self._resolve(value.__globals__, name, chain)
+        if not stays_inside(code, functools.partial(_found, value.__globals__)):
+            raise OpenError(f"a write through an index, a context or a `try` in {value.__name__}")
         cells = dict(zip(code.co_freevars, value.__closure__ or (), strict=True))
         for name, chains in reads.free.items():
             if name in cells and isinstance(cells[name].cell_contents, types.ModuleType):
@@ -173,92 +205,93 @@ class ClosedWalk(Walk):
         value = vars(builtins).get(name, ABSENT)
         is_exception = isinstance(value, type) and issubclass(value, BaseException)
         if name not in HARMLESS and not is_exception:
-            raise OpenError(name)
+            raise OpenError(f"the built-in {name}")
         self.lookups += [(table.get, name, ABSENT), (vars(builtins).get, name, value)]
 
     def _follow(self, value: Any, chain: tuple[str, ...]) -> None:
         """The thing of a library at the end of a chain of attributes, if there is one: it must be harmless."""
-        rest, is_of_library = list(chain), False
+        rest, is_librarys = list(chain), False
         while isinstance(value, types.ModuleType) and rest:
-            is_of_library = is_of_library or origin_of_holder(value) != USERS
+            is_librarys = is_librarys or origin_of_holder(value) != USERS
             attribute, inside = rest.pop(0), vars(value)
             value = inside.get(attribute, ABSENT)
             if value is ABSENT:
-                raise OpenError(attribute)
+                raise OpenError(f"the absent attribute {attribute}")
             self.lookups.append((inside.get, attribute, value))
-        is_of_library = is_of_library or isinstance(value, types.ModuleType) or _is_of_library(value)
-        if is_of_library and type(value) not in SCALARS and not _is_harmless(value):
-            raise OpenError(".".join(chain))
+        is_librarys = is_librarys or isinstance(value, types.ModuleType) or is_of_library(value)
+        if is_librarys and type(value) not in SCALARS and not is_harmless(value):
+            raise OpenError(f"the library's {'.'.join(chain) or getattr(value, '__name__', value)}")
         if rest:
-            _check_names(rest)
+            check_names(rest)
             self.attributes_of_any.update(rest)
 
 
-def _is_of_library(value: Any) -> bool:
-    """Is it a class or a function, and a library's?"""
-    if not isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
-        return False
-    return origin_of(getattr(value, "__module__", None) or "builtins") != USERS
-
-
-def _is_users(kind: type) -> bool:
-    return origin_of(kind.__module__ or "") == USERS
-
-
-def _is_harmless(value: Any) -> bool:
-    """Is this thing of a library a function of its arguments alone, or a type that holds nothing else?"""
-    if isinstance(value, type):
-        return value in TYPES or value.__module__.startswith("mslsq.manifolds.") or _is_users(value)
-    module = getattr(value, "__module__", None) or ""
-    if isinstance(value, types.BuiltinFunctionType):
-        owner = value.__self__
-        if value.__name__ in OF_MEMORY:
-            return False
-        if module == "torch":
-            return owner is None or isinstance(owner, type)  # an operator; the others are the interpreter's state
-        return module in NAMESPACES and (owner is None or isinstance(owner, types.ModuleType))
-    if isinstance(value, types.FunctionType):
-        return module in PYTHON or module.partition(".")[0] == "einops" or module.startswith("mslsq.manifolds.")
-    return False
+def _are_hooked(name: str, absent: Any) -> bool:
+    """Is there a hook for all modules? In the form of a look-up."""
+    return hooks_of_all_modules()
 
 
 @functools.lru_cache(maxsize=1024)
-def _loose_attributes(code: types.CodeType) -> frozenset[str] | None:
-    """The names that code reads of objects that it does not name, such as its arguments; None where it does what may
-    leave something behind, or read what is not compared."""
+def _shows_itself(kind: type) -> bool:
+    """Is all that an object has of this base class in its attributes, or in what it contains?"""
+    name = kind.__module__ or ""
+    return kind in BASES or is_own(name) or origin_of(name) == USERS or name in ("abc", "typing", "typing_extensions")
+
+
+@functools.lru_cache(maxsize=32)
+def _methods(kind: type) -> frozenset[str]:
+    return frozenset(name for name in dir(kind) if name[0] != "_" and callable(getattr(kind, name)))
+
+
+def _found(table: dict[str, Any], name: str, chain: tuple[str, ...]) -> Any:
+    """What stands at the end of a chain of attributes of a global or built-in name, through modules; or None."""
+    value = table.get(name, vars(builtins).get(name))
+    for attribute in chain:
+        value = vars(value).get(attribute) if isinstance(value, types.ModuleType) else None
+    return value
+
+
+@functools.lru_cache(maxsize=1024)
+def _writes_text(code: types.CodeType) -> bool:
+    """May it turn an object into text, which shows attributes that it does not name?"""
+    if not instructions.TEXT.isdisjoint(instruction.opname for instruction in dis.get_instructions(code)):
+        return True
+    nested = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return not {"repr", "str"}.isdisjoint(code.co_names) or any(map(_writes_text, nested))
+
+
+@functools.lru_cache(maxsize=1024)
+def _loose_attributes(code: types.CodeType) -> frozenset[str]:
+    """The names that code reads of objects that it does not name, such as its arguments.
+
+    Raises:
+        OpenError: it may leave something behind, or read what is not compared.
+    """
     found: set[str] = set()
     is_named = False
-    for instruction in dis.get_instructions(code):
+    read = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG", "NOP")]
+    for place, instruction in enumerate(read):
         operation = instruction.opname
-        if operation in ("CACHE", "EXTENDED_ARG", "NOP"):
-            continue
-        if operation not in instructions.HARMLESS:
-            return None
-        if operation == "STORE_DEREF" and instruction.argval in code.co_freevars:
-            return None
+        is_rebound = operation == "STORE_DEREF" and instruction.argval in code.co_freevars
+        if operation not in instructions.HARMLESS | instructions.WATCHED or is_rebound:
+            raise OpenError(f"the instruction {operation} in {code.co_name}")
         if operation in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
-            if not is_named:
+            if not is_named and not _compares_classes(read[place : place + 4]):
                 found.add(instruction.argval)
             continue
         is_free = operation == "LOAD_DEREF" and instruction.argval in code.co_freevars
         is_named = operation == "LOAD_GLOBAL" or is_free
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            nested = _loose_attributes(constant)
-            if nested is None:
-                return None
-            found |= nested
-    try:
-        _check_names(found)
-    except OpenError:
-        return None
+            found |= _loose_attributes(constant)
+    check_names(found)
     return frozenset(found)
 
 
-def _check_names(names: Iterable[str]) -> None:
-    """OpenError where an attribute of a tensor is among them that is more than a function of its numbers."""
-    for name in names:
-        is_inside = name.startswith("_") and hasattr(Tensor, name)
-        writes = name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name)
-        if is_inside or writes or name in FLAGS:
-            raise OpenError(name)
+def _compares_classes(following: list[dis.Instruction]) -> bool:
+    """Is it `a.__class__ is b.__class__`, as in what `dataclasses` writes, or the end of it?"""
+    names = [(i.opname, i.argval if i.opname == "LOAD_ATTR" else "") for i in following]
+    of_class, same = ("LOAD_ATTR", "__class__"), ("IS_OP", "")
+    if names[0] != of_class:
+        return False
+    return names[1:2] == [same] or (names[1:2] in LOADED and names[2:] == [of_class, same])

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from mslsq import pytree
 from mslsq.private import MODULE_INTERNALS, MODULE_TABLES
+from mslsq.tracing.reading import layers
 from mslsq.tracing.reading.origins import is_library, is_own
 from mslsq.tracing.reading.unchanged import ForeignError
 from mslsq.tracing.reading.values import (
@@ -116,7 +117,7 @@ class _Reader:
                 self.visit(entry)
         elif id(value) in self._others and isinstance(value, nn.Module):
             self.key.append(self._others[id(value)])
-            self._visit_module(value, kind)
+            self._visit_module(value, kind, of_user=True)
         elif not _is_known(kind):
             raise ForeignError
         elif isinstance(value, enum.Enum):
@@ -133,16 +134,30 @@ class _Reader:
                 else:
                     self.visit(entry)
 
-    def _visit_module(self, value: nn.Module, kind: type) -> None:
+    def _visit_module(self, value: nn.Module, kind: type, of_user: bool = False) -> None:
+        """A user's holds what `others` tells of; a tensor in there is none of `tensors`."""
         own, key = value.__dict__, self.key
         key.append((kind, len(own)))
         for name, entry in own.items():
             if name in INTERNALS or (type(entry) is OrderedDict and not entry):
                 continue  # no hooks
             key.append(name)
-            self.visit(entry)
+            self._visit_entry(entry, of_user)
         for table in MODULE_TABLES:
-            self._visit_container(own[table], dict)
+            key.append(len(own[table]))
+            for name, entry in own[table].items():
+                key.append(name)
+                self._visit_entry(entry, of_user)
+
+    def _visit_entry(self, entry: Any, of_user: bool) -> None:
+        before = len(self.key), len(self.tensors), len(self.compared)
+        try:
+            self.visit(entry)
+        except ForeignError:
+            if not of_user:
+                raise
+            for found, length in zip((self.key, self.tensors, self.compared), before, strict=True):
+                del found[length:]
 
     def _compare(self, value: Tensor) -> None:
         if not is_compared(value):
@@ -154,7 +169,9 @@ class _Reader:
 
 @functools.lru_cache(maxsize=1024)
 def _is_known(kind: type) -> bool:
-    """Is it a class of the library's own that keeps its attributes where they can be seen?"""
-    if not is_own(kind.__module__) and kind is not nn.ModuleList:
+    """Is it a layer of PyTorch, or a class of the library's own that keeps its attributes where they can be seen?"""
+    if kind in layers.LAYERS | layers.CONTAINERS | layers.ONLY_IN_EVALUATION:
+        return True
+    if not is_own(kind.__module__):
         return False
     return issubclass(kind, enum.Enum) or (not slots_of(kind) and kind.__dictoffset__ != 0)

@@ -23,7 +23,20 @@ if TYPE_CHECKING:
 OPERATORS = {
     f"__{name}__"
     for name in (
-        *("call", "getitem", "iter", "next", "len", "contains", "bool", "getattr", "getattribute", "missing", "get"),
+        *(
+            "call",
+            "getitem",
+            "setitem",
+            "iter",
+            "next",
+            "len",
+            "contains",
+            "bool",
+            "getattr",
+            "getattribute",
+            "missing",
+            "get",
+        ),
         *(
             "neg",
             "pos",
@@ -41,7 +54,7 @@ OPERATORS = {
             "complex",
             "array",
         ),
-        *("enter", "exit", "torch_function", "reversed", "hash"),
+        *("enter", "exit", "torch_function", "reversed", "hash", "array_ufunc", "array_function"),
     )
 } | {
     f"__{prefix}{name}__"

@@ -17,3 +17,9 @@ POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_BACKWARD_IF_NONE P
 LOAD_ASSERTION_ERROR RAISE_VARARGS
 """
 HARMLESS = frozenset(_NAMES.split())
+
+WATCHED = frozenset(("STORE_SUBSCR", "BEFORE_WITH", "WITH_EXCEPT_START", "PUSH_EXC_INFO", "POP_EXCEPT", "RERAISE"))
+"""Instructions that do no harm where `writes.stays_inside`."""
+
+TEXT = frozenset(("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"))
+"""Instructions that turn an object into text."""

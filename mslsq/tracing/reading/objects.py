@@ -3,6 +3,7 @@
 import contextvars
 import enum
 import functools
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 ENUM_INTERNALS = {"_value_", "_name_", "__objclass__", "_sort_order_"}
 FLAT_FROM = 8
 """Entries from which a list of plain numbers is compared as a whole."""
+CONFIGURATIONS = ("omegaconf.dictconfig", "omegaconf.listconfig")
 MOST_BYTES = 1_000_000
 """Size up to which arrays inside a library's object are compared: 1 ms."""
 
@@ -238,6 +240,21 @@ def foreign(walk: "Walk", value: Any, name: str, address: int) -> None:
             walk.visit(entry, joined(name, key), 0)
 
 
+def configuration(walk: "Walk", value: Any, name: str, address: int) -> None:
+    """Of OmegaConf: what reading it gives, references to other entries and to the environment resolved."""
+    content = resolved(value)
+    walk.scalars.append(type(value) if content is not None else Identity(value))
+    walk.apart(content, name)
+
+
+def resolved(value: Any) -> Any:
+    """The entries of a configuration in dicts and lists; None where one refers to what is not there."""
+    try:
+        return sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True)
+    except Exception:
+        return None
+
+
 def opaque(walk: "Walk", value: Any, name: str, address: int) -> None:
     walk.scalars.append(value_of(value, type(value)))
 
@@ -284,6 +301,8 @@ MORE: tuple[tuple[Any, Handler], ...] = (
 
 def _found(value: Any, kind: type) -> Handler:
     """How objects of this type are looked into."""
+    if kind.__module__ in CONFIGURATIONS:
+        return configuration
     for kinds, handler in KINDS:
         if issubclass(kind, kinds):
             return handler

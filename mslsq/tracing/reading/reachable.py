@@ -28,7 +28,7 @@ class Walk:
 
     def __init__(self, root: Any, methods: tuple[str, ...]) -> None:
         self.used = set(methods)  # names of attributes that the code met so far asks for
-        self.holders = Holders(self)
+        self.holders = self.follower()
         self.tensors: dict[str, Tensor] = {}
         self.held: dict[str, Tensor] = {}
         self.names: dict[int, str] = {}
@@ -45,6 +45,10 @@ class Walk:
         if self.holders.classes or self.holders.modules:
             self.inside_global = True
             self.holders.rest()
+
+    def follower(self) -> Holders:
+        """What follows classes and modules."""
+        return Holders(self)
 
     def values(self) -> list[Any]:
         """Where values are noted, in order."""

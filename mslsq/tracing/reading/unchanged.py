@@ -10,6 +10,7 @@ import operator
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
 from itertools import chain
 from typing import Any
 
@@ -31,7 +32,8 @@ class Unchanged:
 
     Args:
         root: an object of the library's own.
-        others: objects of a user's own whose classes are told to be as they were by another.
+        others: objects of a user's own; their classes, and what they hold that is not the library's own, are told to be
+            as they were by another.
     """
 
     def __init__(self, root: Any, others: Iterable[Any] = ()):
@@ -93,8 +95,9 @@ class Unchanged:
         for value in values:
             self._visit(value)
 
-    def _look_into(self, own: dict[Any, Any], left_out: tuple[str, ...] = ()) -> None:
-        """Note what a dict holds, and visit it but for what stands at some keys."""
+    def _look_into(self, own: dict[Any, Any], left_out: tuple[str, ...] = (), of_user: bool = False) -> None:
+        """Note what a dict holds, and visit it but for what stands at some keys; what is not the library's own raises
+        unless it is a user's to hold."""
         if any(type(value) in TENSORS for value in own.values()):
             self._note(own, lambda: chain(own, own.values()))
         elif own:
@@ -104,7 +107,10 @@ class Unchanged:
             self._values += own.values()
         else:
             self._empty.append(own)
-        self._visit_all([entry for key, entry in own.items() if key not in left_out])
+        for key, entry in own.items():
+            if key not in left_out:
+                with suppress(ForeignError) if of_user else nullcontext():
+                    self._visit(entry)
 
     def _note(self, own: Any, read: Callable[[], Iterable[Any]]) -> None:
         if own:
@@ -113,15 +119,15 @@ class Unchanged:
             self._empty.append(own)
 
     def _visit_object(self, value: Any, kind: type) -> None:
-        own = getattr(value, "__dict__", None)
+        own, of_user = getattr(value, "__dict__", None), id(value) in self._others
         if own is None or slots_of(kind):
             raise ForeignError
         if not isinstance(value, nn.Module):
             self._look_into(own)
             return
-        self._look_into(own, MODULE_INTERNALS)
+        self._look_into(own, MODULE_INTERNALS, of_user)
         for table in MODULE_TABLES:
-            self._look_into(own[table])
+            self._look_into(own[table], (), of_user)
 
 
 def _is_own(kind: type) -> bool:

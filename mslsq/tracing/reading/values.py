@@ -10,6 +10,7 @@ import functools
 import hashlib
 import itertools
 import marshal
+import pathlib
 import uuid
 import weakref
 from typing import Any
@@ -26,7 +27,11 @@ SCALARS = {
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
 }
 # Immutable, without an address that means anything.
-EXACT = {decimal.Decimal, fractions.Fraction, datetime.datetime, datetime.date, datetime.timedelta, uuid.UUID}
+PATHS = {pathlib.PurePath, pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, pathlib.WindowsPath}
+EXACT = {
+    *(decimal.Decimal, fractions.Fraction, datetime.datetime, datetime.date, datetime.timedelta, uuid.UUID),
+    *PATHS,
+}
 BYTES = (bytearray, array.array)
 FLAT = {int, float, bool, str, bytes, complex, type(None)}
 TENSORS = {torch.Tensor, torch.nn.Parameter}
