@@ -89,14 +89,18 @@ def _code_of(residual: Any) -> types.CodeType | None:
     for _ in range(8):
         residual = getattr(residual, "func", getattr(residual, "__func__", residual))
         code = getattr(residual, "__code__", None)
+        held = getattr(residual, "__closure__", None) or ()
+        parts = (
+            [cell.cell_contents for cell in held]
+            if code is not None
+            else list(getattr(residual, "__dict__", {}).values())
+        )
         if code is None:
             kind = type(residual)
-            residual = kind.forward if isinstance(residual, torch.nn.Module) else kind.__call__
-            continue
+            code = (kind.forward if isinstance(residual, torch.nn.Module) else kind.__call__).__code__
         if str(ROOT / "mslsq") + os.sep not in code.co_filename:
             return code
-        held = [cell.cell_contents for cell in residual.__closure__ or ()]
-        residual = next((x for x in held if callable(x) and not isinstance(x, type)), None)
+        residual = next((x for x in parts if callable(x) and not isinstance(x, type)), None)
         if residual is None:
             return None
     return None

@@ -174,7 +174,7 @@ class Known:
         """Does the call differ in nothing but numbers, and in what no key can hold?"""
         if not self.form.fits(call.arguments) or _state(call, collected) != self.state:
             return False
-        return all(_kind(leaf) == kind for leaf, kind in zip(self.form.leaves(call.arguments), self.kinds, strict=True))
+        return list(map(_kind, self.form.leaves(call.arguments))) == self.kinds
 
     def answer(self, call: Repeated, collected: Collected) -> "Answered | None":
         """What the program answers to such a call; None where it takes more than the program."""

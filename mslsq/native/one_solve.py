@@ -94,14 +94,14 @@ class OneSolve:
             slots.shared[:] = [x.data_ptr() for x in common]
         slots.outputs[:] = outputs
         slots.job.next, slots.job.max_steps = 0, max_steps
-        solved = SolvedOne(found, figures, counts, history, accepted, 0.0)
         try:
             if not self.program.advance(slots.reference, FIRST_BUDGET):
                 self.program.run([slots.job])
         except KeyboardInterrupt:
+            solved = SolvedOne(found, figures, counts, history, accepted, 0.0)
             return self._interrupted(solved, values, own, shared)
         self._spare.append(slots)
-        return solved._replace(first_gradient_norm=number.from_address(noted + row).value)
+        return SolvedOne(found, figures, counts, history, accepted, number.from_address(noted + row).value)
 
     def _interrupted(
         self, solved: SolvedOne, values: Sequence[Tensor], own: Sequence[Tensor], shared: Sequence[Tensor]

@@ -201,7 +201,7 @@ def application(**attributes):
 
 
 def two_ways():
-    """The generator is an attribute that nobody reads, and a cell that is read."""
+    """The generator is an attribute that is not read, and a cell that is."""
     made, random_numbers = Application(), np.random.default_rng(0)
     made.unread = random_numbers
 
