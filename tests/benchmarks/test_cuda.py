@@ -21,7 +21,10 @@ def test_every_case_runs_or_says_why(cuda, tmp_path, monkeypatch, capsys):
     page = (tmp_path / "cuda_cpu.md").read_text()
     assert page in capsys.readouterr().out
     rows = [line for line in page.splitlines() if line.startswith(("| 65", "| 1,", "| one", "| sph", "| Lady"))]
-    assert len(rows) == 4 * len(cuda.CASES)
+    assert len(rows) == 6 * len(cuda.CASES)
+    native = [line for line in rows if "| native " in line]
+    assert any("not there: " in line for line in native)  # the residual of ten million points is no program
+    assert any("not there: " not in line for line in native)
     wrong = [line for line in rows if "Error" in line and "FileNotFoundError" not in line]
     assert not wrong, wrong
 
