@@ -18,6 +18,7 @@ from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.second_order import MixedProgram
 from mslsq.linearize.trace import Execution, Notes
+from mslsq.native.choice import Native
 from mslsq.native.operator import NativeProgram, SecondOrder
 from mslsq.native.replaying import ReplayedProgram
 from mslsq.problem.structure import Structure
@@ -133,6 +134,12 @@ class Plan:
     @property
     def is_on_cpu(self) -> bool:
         return self.structure.columns[0].device.type == "cpu"
+
+    def may_have_programs(self, wish: Native) -> bool:
+        """May its blocks be linearized by native programs in a solve that wishes so? On a GPU only where it waits for
+        them: none has been timed there, by which it could be said when they pay."""
+        on_gpu = self.structure.columns[0].device.type == "cuda" and wish == "wait"
+        return wish != "never" and self.compressed is None and (self.is_on_cpu or on_gpu)
 
     @property
     def holds_residuals(self) -> bool:
