@@ -1,9 +1,9 @@
 """The ranks of `torch.distributed` that solve together: sums, decisions, time-outs, and what one rank tells the others.
 
 What a rank does on its own between two sums may fail: the user's residual raises, Ctrl-C comes. So a sum is announced:
-a few integers go round first, their largest on all ranks says whether somebody has failed, been interrupted, or is at
-another place of the program. All ranks read the same integers, so all raise or none. A rank that has failed takes part
-in the next announcement and leaves; after that the process group can be used again.
+a few integers go round first, their largest on all ranks says whether one of them has failed, been interrupted, or is
+at another place of the program. All ranks read the same integers, so all raise or none. A rank that has failed takes
+part in the next announcement and leaves; after that the process group can be used again.
 """
 
 import signal
@@ -100,15 +100,11 @@ class Together(Ranks):
         return tuple(bool(flag) for flag in self._announce(-len(flags), [int(flag) for flag in flags]))
 
     def agreed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        kinds = list(dict.fromkeys(tensor.dtype for tensor in tensors))
-        joined = {}
-        for dtype in kinds:
-            own = [tensor.reshape(-1) for tensor in tensors if tensor.dtype == dtype]
-            flat = torch.cat(own)
-            flat = flat.to(torch.uint8) if dtype == torch.bool else flat
-            self._exchange(flat, lambda flat=flat: self._sent_by_the_first(flat))
-            joined[dtype] = iter(flat.to(dtype).split([piece.numel() for piece in own]))
-        return [next(joined[tensor.dtype]).reshape(tensor.shape) for tensor in tensors]
+        flat = torch.cat([tensor.reshape(-1).to(torch.float64) for tensor in tensors])  # holds all of them exactly
+        self._exchange(flat, lambda: self._sent_by_the_first(flat))
+        pieces = flat.split([tensor.numel() for tensor in tensors])
+        pairs = zip(pieces, tensors, strict=True)
+        return [piece.reshape(tensor.shape).to(tensor.dtype) for piece, tensor in pairs]
 
     def union(self, rows: np.ndarray) -> np.ndarray:
         own = np.unique(np.ascontiguousarray(rows, dtype=np.int64), axis=0)

@@ -47,8 +47,8 @@ def environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def run_ranks(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """`run_ranks(program, *scenarios, count=2)`: the scenarios of a program of this folder, one after the other, on so
-    many processes; `world` is what they are told, where that is not so many."""
+    """`run_ranks(program, *scenarios, count=2)`: scenarios of a program of this folder, one after the other, on `count`
+    processes; `world` is the number that they are told, where it is another."""
     if not dist.is_available():
         pytest.skip("this PyTorch has no torch.distributed")
 

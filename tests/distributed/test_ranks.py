@@ -1,5 +1,6 @@
 """One problem and one batch on several processes: the solution of one process, or the same words on all ranks."""
 
+import re
 from typing import Any
 
 import pytest
@@ -182,17 +183,20 @@ def test_a_graph_that_goes_stale_on_one_rank_is_made_again_on_all(both):
 @pytest.mark.slow
 def test_a_rank_that_hangs_ends_the_others_within_the_time_out(run_ranks):
     first, _ = run_ranks("scenarios.py", "a_rank_that_hangs")
-    kind, words, seconds = first.found["a_rank_that_hangs"]
+    kind, words, _ = first.found["a_rank_that_hangs"]
     assert kind == "RankLostError" and "has not answered" in words
-    assert 4 <= seconds < 6
+    (waited,) = re.findall(r"([\d.]+) s, time-out 4 s", words)
+    assert 3.9 <= float(waited) < 8  # it asks once a second, on a busy machine later
 
 
 @pytest.mark.slow
 def test_a_rank_that_dies_ends_the_others_at_once(run_ranks):
     first, second = run_ranks("scenarios.py", "a_rank_that_dies")
     assert second.code < 0  # killed
-    kind, words, seconds = first.found["a_rank_that_dies"]
-    assert kind == "RankLostError" and "is gone" in words and seconds < 6
+    kind, words, _ = first.found["a_rank_that_dies"]
+    assert kind == "RankLostError" and "is gone" in words
+    (waited,) = re.findall(r"([\d.]+) s, time-out 4 s", words)
+    assert float(waited) < 3
 
 
 @pytest.mark.slow
