@@ -92,8 +92,11 @@ def measure(count: int, processes: int, at_once: int, folder: Path) -> None:
         if share % 10 == 0 and share not in peaks:
             peaks[share] = max(of_processes("VmHWM").values())
             cpu.update(of_processes("cpu"))
-            print(f"{share} %, {progress.remaining or 0:.0f} s left, {peaks[share]:.0f} MiB", flush=True)
+            held = max(of_processes("RssAnon").values())
+            left = f"{progress.remaining or 0:.0f} s left"
+            print(f"{share} %, {left}, peak {peaks[share]:.0f} MiB, {held:.0f} of its own", flush=True)
 
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, which is that of making the data
     before, begin = of_processes("cpu")["self"], time.perf_counter()
     fits = mslsq.fit_file(
         *(decay, torch.from_numpy(T), folder / "y.npy", torch.ones(3), folder / "fits"),

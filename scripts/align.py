@@ -31,7 +31,7 @@ from rich.markup import escape
 from rich.table import Table
 from schemas import AlignmentOptions
 
-from mslsq.alignment import Alignment, Georeference, MapStatus, Stage, align
+from mslsq.alignment import Alignment, MapStatus, Stage, align
 from mslsq.alignment.coordinates.outputs import GEOTRANSFORM, OUTPUTS
 from mslsq.alignment.coordinates.writing import can_hold
 from mslsq.alignment.options import SCALE_RANGE
@@ -100,7 +100,7 @@ def pixel_sizes_of(config: dict[str, Any], scene: Scene) -> list[float] | None:
     given = config["pixel_sizes"]
     if given != "files":
         return None if given is None else [float(size) for size in given]
-    headers = headers_of(scene)
+    headers = scene.headers()
     for name, raster, header in zip(scene.names, scene.rasters, headers, strict=True):
         if raster is not None and header is None:
             raise CommandError(f"pixel_sizes=files: {name} has no georeference in it or beside it; give numbers.")
@@ -109,11 +109,6 @@ def pixel_sizes_of(config: dict[str, Any], scene: Scene) -> list[float] | None:
     if len({header.crs for header in headers if header is not None}) > 1:
         raise CommandError("pixel_sizes=files: the maps are of several projections, so that their units may differ.")
     return [1.0 if header is None else header.mean_pixel_size for header in headers]
-
-
-def headers_of(scene: Scene) -> list[Georeference | None]:
-    """Where the files say that the maps lie."""
-    return [None if raster is None else raster.georeference for raster in scene.rasters]
 
 
 def refuse_headers_that_cannot_be_written(config: dict[str, Any], scene: Scene) -> None:
@@ -128,7 +123,7 @@ def refuse_headers_that_cannot_be_written(config: dict[str, Any], scene: Scene) 
             f"output=geotransform: a header holds an affine map, and model={config['model']} is none; write "
             "output=resampled, or use model=affine."
         )
-    if config["georeference"] == IGNORED or headers_of(scene)[reference] is None:
+    if config["georeference"] == IGNORED or scene.headers()[reference] is None:
         raise CommandError(
             f"output=geotransform: the reference {scene.names[reference]} has no georeference that is used: there is "
             "nothing to put the others into."
@@ -157,20 +152,13 @@ def solve(scene: Scene, config: dict[str, Any]) -> Alignment:
             f"[bold]{shown(scene.name)}[/]: {len(scene.names)} maps, "
             f"reference {shown(scene.names[reference_of(config, scene)])}"
         )
-    colours = {raster.values.shape[0] for raster in scene.rasters if raster is not None}
-    single = colours <= {1, 3, 4}  # pictures are aligned by luminance; other numbers of bands all together
-    maps = [
-        None if raster is None else (raster.luminance() if single or len(colours) > 1 else raster.values)
-        for raster in scene.rasters
-    ]
-    masks = [None if raster is None else raster.mask for raster in scene.rasters]
     options: dict[str, Any] = {name: config[name] for name in OPTIONS}
-    headers = headers_of(scene) if config["georeference"] == USED else []
+    headers = scene.headers() if config["georeference"] == USED else []
     options["pixel_sizes"] = pixel_sizes_of(config, scene)
     options["georeferences"] = headers if any(headers) else None
     if config["pixel_sizes"] == "files" and config["scale_range"] is None:
         options["scale_range"] = SCALE_RANGE
-    result = align(maps, masks=masks, reference=reference_of(config, scene), progress=progress, **options)
+    result = align(**scene.to_align(), reference=reference_of(config, scene), progress=progress, **options)
     for i, problem in scene.problems.items():
         result.reasons[i] = f"Left out: {problem}"
     return result
