@@ -4,6 +4,7 @@
     python scripts/align.py maps='[a.png,b.tif]' model=affine           # your own
     python scripts/align.py +experiment=scale_sync                      # scale maps from their ratios
     python scripts/align.py +experiment=dem                             # an elevation model on another, in metres
+    python scripts/align.py pairs=pairs.csv n_jobs=4                    # many pairs, each by itself; pairs=all maps=...
     python scripts/align.py -m maps='[a.png,b.tif]' model=se2,sim2      # a sweep: every model, one table
     python scripts/align.py resume=outputs/align/DAY/TIME               # go on after a kill
 
@@ -26,6 +27,7 @@ from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors, 
 from elevation import run_dem
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
+from pairs import run_pairs
 from resuming import Resumable, with_recorded
 from rich.markup import escape
 from rich.table import Table
@@ -285,6 +287,9 @@ def say_what_became(items: list[Aligned], config: dict[str, Any]) -> int:
 def run_align(config: dict[str, Any], folder: Path) -> int:
     """Maps into one frame."""
     begin = time.perf_counter()
+    arguments = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+    if config["pairs"] is not None:
+        return run_pairs(config, as_list(config, "maps"), folder, arguments)
     scenes = scenes_of(config)
     enough = [say_what_is_left_out(scene) for scene in scenes]
     for scene in scenes:
@@ -293,7 +298,6 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
     references = [reference_of(config, scene) for scene in scenes]
     refuse_to_overwrite_inputs(scenes, references, folder)
     files = [file for scene in scenes for file in scene.files]
-    arguments = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
     run = Resumable(folder, config, files, arguments)
     if run.is_whole:
         console.print(f"{shown(str(folder))}: this run is whole already, and nothing is done again.")
