@@ -18,6 +18,7 @@ import torch
 from timing import print_machine, print_table
 
 import mslsq
+from mslsq.parallel import Progress
 
 POINTS, SAMPLE, NO_DATA = 16, 1000, 10_000
 T = np.linspace(0, 4, POINTS, dtype=np.float32)
@@ -87,7 +88,7 @@ def measure(count: int, processes: int, at_once: int, folder: Path) -> None:
     peaks: dict[int, float] = {}
     cpu: dict[str, float] = {}
 
-    def look(progress: mslsq.parallel.Progress) -> None:
+    def look(progress: Progress) -> None:
         share = 100 * progress.done // progress.total
         if share % 10 == 0 and share not in peaks:
             peaks[share] = max(of_processes("VmHWM").values())

@@ -114,8 +114,9 @@ def read_table(path: Path) -> tuple[list[Pair], list[dict[str, str]]]:
     for number, row in enumerate(rows, 2):
         if not row["reference"] or not row["map"]:
             raise CommandError(f"{path}, line {number}: reference and map are both needed.")
-        both = [str(path.parent / Path(row[name]).expanduser()) for name in NEEDED]
-        pairs.append(Pair(*both, initial_of(row.get("initial"), f"{path}, line {number}"), row.get("model") or None))
+        reference, moving = (str(path.parent / Path(row[name]).expanduser()) for name in NEEDED)
+        initial = initial_of(row.get("initial"), f"{path}, line {number}")
+        pairs.append(Pair(reference, moving, initial, row.get("model") or None))
     return pairs, [{name: row[name] for name in names if name not in (*NEEDED, *POSSIBLE)} for row in rows]
 
 

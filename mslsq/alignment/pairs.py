@@ -85,7 +85,7 @@ class _Work(NamedTuple):
 
     def __call__(self, pair: Pair) -> dict[str, Any]:
         scene = scene_from_files([str(pair.reference), str(pair.map)])
-        options = self.options | ({} if pair.model is None else {"model": pair.model})
+        options: dict[str, Any] = {**self.options, **({} if pair.model is None else {"model": pair.model})}
         headers = scene.headers()
         if self.georeferenced and all(headers):
             options["georeferences"] = headers
@@ -142,7 +142,7 @@ def align_pairs(
             )
     blank = [torch.zeros(2, 2), torch.zeros(2, 2)]
     for model in {pair.model for pair in given}:  # an option that is not valid is said once, before the work
-        align(blank, **options | ({} if model is None else {"model": model}))
+        align(blank, **{**options, **({} if model is None else {"model": model})})
     identity = {
         "options": {name: repr(value) for name, value in sorted(options.items())},
         "georeferenced": georeferenced,
@@ -161,7 +161,8 @@ def pair_of(given: Pair | Sequence[Any]) -> Pair:
     """
     if isinstance(given, str | Path) or not 2 <= len(given) <= 4:
         raise AlignmentOptionError(f"A pair is (reference, map), with initial and model if you like, not {given!r}.")
-    pair = Pair(*given)
+    values: Any = given
+    pair = Pair(*values)
     if not (isinstance(pair.reference, str | Path) and isinstance(pair.map, str | Path)):
         raise AlignmentOptionError("A pair is of two files; maps in memory are aligned by `align`.")
     if pair.initial is None:

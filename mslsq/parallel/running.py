@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def run(
     identity: Mapping[str, Any] | None = None,
     resume: bool = True,
     progress: Callable[[Progress], None] | None = None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """`work(item)` of every item, each outcome as soon as it is there.
 
     An item that raises is an `Outcome` with a sentence, and the others go on. If a process is killed, the items that
@@ -72,7 +72,7 @@ def _run(
     processes: int,
     journal: Journal | None,
     progress: Callable[[Progress], None] | None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     begin = time.perf_counter()
     with journal or nullcontext():
         done = _kept(journal, len(items))
