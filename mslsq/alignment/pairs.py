@@ -113,10 +113,11 @@ def align_pairs(
     Args:
         pairs: `Pair`s, or (reference, map), (reference, map, initial), (reference, map, initial, model). Files are
             what `scripts/align.py` reads, `stack.tif:3` and `archive.npz:key` too.
-        n_jobs, progress: as for `mslsq.parallel.run`.
+        n_jobs: processes, as for `mslsq.parallel.run`.
         journal: a file in which every result is before it is given: a run that was killed goes on from there when the
             same call is made again.
         resume: False: the journal is begun again.
+        progress: as for `mslsq.parallel.run`.
         georeferenced: start where the headers of the two files put them, where both have one.
         options: of `align`, for all pairs: model, metric, value, levels, loss, init, min_overlap, min_ncc, min_detail,
             min_lead, prefilter, max_steps, scale_range.
