@@ -80,8 +80,8 @@ clean:
 # An environment grows with what is asked of it: .with-run for the flagship, .with-test, .with-check for the linters,
 # .with-docs for the documentation.
 EXTRAS_run := align
-EXTRAS_test := align,geo,test
-EXTRAS_check := align,geo,test,lint,docs
+EXTRAS_test := align,geo,parallel,test
+EXTRAS_check := align,geo,parallel,test,lint,docs
 EXTRAS_docs := align,docs
 
 $(VENV)/.created:

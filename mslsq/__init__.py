@@ -4,6 +4,7 @@ from mslsq import errors, linear, losses, optim
 from mslsq.adjoint import Adjoint, Detached, DirectLossMinimization, Implicit, Truncated, Unrolled
 from mslsq.diagnostics import Evaluation, check_jacobian, covariance, evaluate, explain, marginalized
 from mslsq.front.curve_fit import CurveFit, curve_fit
+from mslsq.front.fit_file import FileFits, fit_file
 from mslsq.front.layer import LeastSquaresLayer
 from mslsq.front.least_squares import least_squares
 from mslsq.front.multi_start import Minima, MultiStart, multi_start
@@ -65,6 +66,7 @@ __all__ = [
     "Equality",
     "Euclidean",
     "Evaluation",
+    "FileFits",
     "GaussNewton",
     "GemanMcClure",
     "GraduatedNonConvexity",
@@ -105,6 +107,7 @@ __all__ = [
     "errors",
     "evaluate",
     "explain",
+    "fit_file",
     "least_squares",
     "linear",
     "losses",

@@ -18,6 +18,7 @@ from mslsq.linearize.ways import SlowResidualWarning, UndifferentiableResidualEr
 from mslsq.manifolds.errors import ManifoldError
 from mslsq.native.graphs.prospect import NativeGraphWarning
 from mslsq.optim.errors import OptimizerError, ResidualError
+from mslsq.parallel import JoblibMissingError, JournalError
 from mslsq.problem.errors import (
     DeviceError,
     DtypeError,
@@ -53,6 +54,8 @@ __all__ = [
     "HiddenStateError",
     "InPlaceResidualWarning",
     "IndexRangeError",
+    "JoblibMissingError",
+    "JournalError",
     "KernelsMissingError",
     "KernelsMissingWarning",
     "KernelsNotKeptWarning",

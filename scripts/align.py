@@ -4,6 +4,7 @@
     python scripts/align.py maps='[a.png,b.tif]' model=affine           # your own
     python scripts/align.py +experiment=scale_sync                      # scale maps from their ratios
     python scripts/align.py +experiment=dem                             # an elevation model on another, in metres
+    python scripts/align.py pairs=pairs.csv n_jobs=4                    # many pairs, each by itself; pairs=all maps=...
     python scripts/align.py -m maps='[a.png,b.tif]' model=se2,sim2      # a sweep: every model, one table
     python scripts/align.py resume=outputs/align/DAY/TIME               # go on after a kill
 
@@ -26,12 +27,13 @@ from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors, 
 from elevation import run_dem
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
+from pairs import run_pairs
 from resuming import Resumable, with_recorded
 from rich.markup import escape
 from rich.table import Table
 from schemas import AlignmentOptions
 
-from mslsq.alignment import Alignment, Georeference, MapStatus, Stage, align
+from mslsq.alignment import Alignment, MapStatus, Stage, align
 from mslsq.alignment.coordinates.outputs import GEOTRANSFORM, OUTPUTS
 from mslsq.alignment.coordinates.writing import can_hold
 from mslsq.alignment.options import SCALE_RANGE
@@ -100,7 +102,7 @@ def pixel_sizes_of(config: dict[str, Any], scene: Scene) -> list[float] | None:
     given = config["pixel_sizes"]
     if given != "files":
         return None if given is None else [float(size) for size in given]
-    headers = headers_of(scene)
+    headers = scene.headers()
     for name, raster, header in zip(scene.names, scene.rasters, headers, strict=True):
         if raster is not None and header is None:
             raise CommandError(f"pixel_sizes=files: {name} has no georeference in it or beside it; give numbers.")
@@ -109,11 +111,6 @@ def pixel_sizes_of(config: dict[str, Any], scene: Scene) -> list[float] | None:
     if len({header.crs for header in headers if header is not None}) > 1:
         raise CommandError("pixel_sizes=files: the maps are of several projections, so that their units may differ.")
     return [1.0 if header is None else header.mean_pixel_size for header in headers]
-
-
-def headers_of(scene: Scene) -> list[Georeference | None]:
-    """Where the files say that the maps lie."""
-    return [None if raster is None else raster.georeference for raster in scene.rasters]
 
 
 def refuse_headers_that_cannot_be_written(config: dict[str, Any], scene: Scene) -> None:
@@ -128,7 +125,7 @@ def refuse_headers_that_cannot_be_written(config: dict[str, Any], scene: Scene) 
             f"output=geotransform: a header holds an affine map, and model={config['model']} is none; write "
             "output=resampled, or use model=affine."
         )
-    if config["georeference"] == IGNORED or headers_of(scene)[reference] is None:
+    if config["georeference"] == IGNORED or scene.headers()[reference] is None:
         raise CommandError(
             f"output=geotransform: the reference {scene.names[reference]} has no georeference that is used: there is "
             "nothing to put the others into."
@@ -157,20 +154,13 @@ def solve(scene: Scene, config: dict[str, Any]) -> Alignment:
             f"[bold]{shown(scene.name)}[/]: {len(scene.names)} maps, "
             f"reference {shown(scene.names[reference_of(config, scene)])}"
         )
-    colours = {raster.values.shape[0] for raster in scene.rasters if raster is not None}
-    single = colours <= {1, 3, 4}  # pictures are aligned by luminance; other numbers of bands all together
-    maps = [
-        None if raster is None else (raster.luminance() if single or len(colours) > 1 else raster.values)
-        for raster in scene.rasters
-    ]
-    masks = [None if raster is None else raster.mask for raster in scene.rasters]
     options: dict[str, Any] = {name: config[name] for name in OPTIONS}
-    headers = headers_of(scene) if config["georeference"] == USED else []
+    headers = scene.headers() if config["georeference"] == USED else []
     options["pixel_sizes"] = pixel_sizes_of(config, scene)
     options["georeferences"] = headers if any(headers) else None
     if config["pixel_sizes"] == "files" and config["scale_range"] is None:
         options["scale_range"] = SCALE_RANGE
-    result = align(maps, masks=masks, reference=reference_of(config, scene), progress=progress, **options)
+    result = align(**scene.to_align(), reference=reference_of(config, scene), progress=progress, **options)
     for i, problem in scene.problems.items():
         result.reasons[i] = f"Left out: {problem}"
     return result
@@ -297,6 +287,9 @@ def say_what_became(items: list[Aligned], config: dict[str, Any]) -> int:
 def run_align(config: dict[str, Any], folder: Path) -> int:
     """Maps into one frame."""
     begin = time.perf_counter()
+    arguments = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+    if config["pairs"] is not None:
+        return run_pairs(config, as_list(config, "maps"), folder, arguments)
     scenes = scenes_of(config)
     enough = [say_what_is_left_out(scene) for scene in scenes]
     for scene in scenes:
@@ -305,7 +298,6 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
     references = [reference_of(config, scene) for scene in scenes]
     refuse_to_overwrite_inputs(scenes, references, folder)
     files = [file for scene in scenes for file in scene.files]
-    arguments = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
     run = Resumable(folder, config, files, arguments)
     if run.is_whole:
         console.print(f"{shown(str(folder))}: this run is whole already, and nothing is done again.")

@@ -27,6 +27,7 @@ from mslsq.alignment.coordinates.applying import FoundTransform, LeftOutError, a
 from mslsq.alignment.coordinates.writing import can_hold, georeferenced_copy, write_beside, write_yaml
 from mslsq.alignment.outputs import MASK_KIND
 from mslsq.alignment.rasters import read_raster, writable, write_raster
+from mslsq.alignment.stacks import split
 from mslsq.replacing import write_text
 
 TIFFS = (".tif", ".tiff")
@@ -132,7 +133,7 @@ def run(given: argparse.Namespace) -> int:
     if not given.rasters and not given.points:
         raise CommandError("neither --rasters nor --points are given: there is nothing to apply the transform to.")
     transform = read_transform(given.transforms, given.map, given.scene)
-    named = [Path(Path(file.rsplit(":", 1)[0] if ".npz:" in file else file).name) for file in given.rasters]
+    named = [Path(split(file)[0].name) for file in given.rasters]
     inputs = [given.transforms, *map(Path, given.rasters), *given.points]
     planned = [given.out / name for name in named]
     planned += [given.out / f"{name.stem}.mask.png" for name in named] + [

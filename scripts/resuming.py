@@ -27,7 +27,7 @@ from mslsq.alignment import Alignment
 from mslsq.replacing import replacing, write_text
 
 MANIFEST, PROGRESS = "manifest.json", ".progress"
-NO_MATTER = ("resume", "quiet")
+NO_MATTER = ("resume", "quiet", "n_jobs")
 """Options that may differ from the first run's."""
 
 ROOM = "mslsq.alignment."

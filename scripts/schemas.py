@@ -75,6 +75,8 @@ class Maps:
     task: str = MISSING
     maps: Any = MISSING  # a file or several
     masks: Any = MISSING
+    pairs: str | None = MISSING
+    n_jobs: int = MISSING
     reference: int | str = MISSING
     georeference: str = MISSING
 

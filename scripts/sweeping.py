@@ -31,8 +31,20 @@ SHOWN = (
 )  # fmt: skip
 """The figures of `metrics.json` that the printed table has, where jobs have them; `sweep.csv` has all."""
 
-console = Console(soft_wrap=True, highlight=False)
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+class Named(Console):
+    """A console that is pickled by its name: launchers that run jobs in other processes send what `main` refers to."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(soft_wrap=True, highlight=False, **options)
+        self._own_name = name
+
+    def __reduce__(self) -> str:
+        return self._own_name
+
+
+console = Named("console")
+errors = Named("errors", stderr=True)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from mslsq.alignment.dem import (
 from mslsq.alignment.joint import Link, LinkStatus
 from mslsq.alignment.kinds import RasterError
 from mslsq.alignment.options import AlignmentOptionError
+from mslsq.alignment.pairs import Pair, PairAlignment, align_pairs
 from mslsq.alignment.result import CONVENTION, Alignment, MapStatus, Stage
 from mslsq.alignment.scale_sync import ScaleSync, scale_sync
 from mslsq.alignment.scales.fields import ScaleFields, scale_fields
@@ -43,6 +44,8 @@ __all__ = [
     "LinkStatus",
     "LocalCoregistration",
     "MapStatus",
+    "Pair",
+    "PairAlignment",
     "RasterError",
     "Room",
     "ScaleFields",
@@ -51,6 +54,7 @@ __all__ = [
     "TransformsError",
     "WorldPlacement",
     "align",
+    "align_pairs",
     "coregister",
     "coregister_blocks",
     "depth_views",

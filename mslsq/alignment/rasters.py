@@ -33,6 +33,7 @@ from mslsq.alignment.kinds import (
 )
 from mslsq.alignment.nodata import beside_nodata
 from mslsq.alignment.pictures import LARGEST_SIDE, read_picture, write_picture
+from mslsq.alignment.stacks import split
 from mslsq.alignment.tiff import read_tiff, write_tiff
 from mslsq.replacing import replacing
 
@@ -66,7 +67,8 @@ class Raster:
 
 
 def read_raster(path: str | Path) -> Raster:
-    """Read one file. `archive.npz:key` chooses an array of an npz, `map.yaml` is a map of ROS.
+    """Read one file. `archive.npz:key` chooses an array of an npz, `stack.tif:3` a page of a TIFF (from 0, or by its
+    name), `map.yaml` is a map of ROS.
 
     Alpha (below one half), nodata, GDAL's masks and numbers that are not finite become false in the mask. Pictures
     are read upright and in colours: the orientation of EXIF, palettes, inks and inverted grey are applied.
@@ -75,10 +77,8 @@ def read_raster(path: str | Path) -> Raster:
         RasterError: the file is missing, empty, of an unknown type, damaged, not one raster, or of a kind that cannot
             be read without loss.
     """
-    text, key = str(path), None
-    if ".npz:" in text:
-        text, key = text.rsplit(":", 1)
-    file = Path(text).expanduser()
+    file, key = split(path)
+    file = file.expanduser()
     suffix = file.suffix.lower()
     if not file.exists():
         raise RasterError(f"{file}: there is no such file. Paths are relative to {Path.cwd()}.")
@@ -92,7 +92,7 @@ def read_raster(path: str | Path) -> Raster:
         return _read_ros(file)
     try:
         if suffix in TIFF_SUFFIXES:
-            decoded = read_tiff(file)
+            decoded = read_tiff(file, key)
         elif suffix in ARRAY_SUFFIXES:
             decoded = _read_array(file, key)
         else:
@@ -101,7 +101,10 @@ def read_raster(path: str | Path) -> Raster:
         raise
     except Exception as error:  # decoders raise anything at all on damaged files
         raise RasterError(f"{file}: cannot be read as a {suffix} raster ({type(error).__name__}: {error}).") from error
-    return _raster(file, decoded)
+    raster = _raster(file, decoded)
+    if key is None or suffix not in TIFF_SUFFIXES:
+        return raster
+    return replace(raster, name=f"{file.name}:{key}", path=None)  # a header of the file would be one of all pages
 
 
 def _raster(file: Path, decoded: Decoded) -> Raster:

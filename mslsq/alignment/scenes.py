@@ -4,6 +4,7 @@ import glob
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.ndimage
@@ -11,7 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.alignment.coordinates import Georeference
 from mslsq.alignment.rasters import Kind, Raster, RasterError, read_raster
+from mslsq.alignment.stacks import every_page, split
 from mslsq.alignment.synthetic import BASE_SIGMA, MODELS, base_raster, random_transform, warp_from_base
 from mslsq.validation import integer, number, one_of
 
@@ -37,14 +40,23 @@ class Scene:
     files: list[Path] = field(default_factory=list)
     """What was read, masks included: nothing of it may be written."""
 
+    def to_align(self) -> dict[str, Any]:
+        """`maps` and `masks` of `align`: pictures are aligned by luminance, other numbers of bands all together."""
+        colours = {raster.values.shape[0] for raster in self.rasters if raster is not None}
+        grey = colours <= {1, 3, 4} or len(colours) > 1
+        maps = [raster and (raster.luminance() if grey else raster.values) for raster in self.rasters]
+        return {"maps": maps, "masks": [raster and raster.mask for raster in self.rasters]}
 
-def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
-    """Read files (or patterns with * and ?) as one scene; `masks` are rasters that are non-zero where a map holds data.
+    def headers(self) -> list[Georeference | None]:
+        """Where the files say that the maps lie."""
+        return [None if raster is None else raster.georeference for raster in self.rasters]
 
-    A file that cannot be read is left out with its reason; the others go on.
+
+def files_of(paths: Sequence[str | Path]) -> list[str]:
+    """Paths, what matches those that are patterns, and the pages of those that end in ":all".
 
     Raises:
-        RasterError: a pattern matches nothing, the numbers of masks and maps differ, or a mask cannot be read.
+        RasterError: a pattern matches nothing, or a stack cannot be read.
     """
     files: list[str] = []
     for path in map(str, paths):
@@ -54,7 +66,19 @@ def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
                 raise RasterError(f"{path}: no file matches this pattern in {Path.cwd()}.")
             files += matched
         else:
-            files.append(path)
+            files += every_page(path)
+    return files
+
+
+def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
+    """Read files (or patterns with * and ?) as one scene; `masks` are rasters that are non-zero where a map holds data.
+
+    A file that cannot be read is left out with its reason; the others go on.
+
+    Raises:
+        RasterError: a pattern matches nothing, the numbers of masks and maps differ, or a mask cannot be read.
+    """
+    files = files_of(paths)
     if masks and len(masks) != len(files):
         raise RasterError(f"{len(masks)} masks for {len(files)} maps: give one mask per map, or none.")
     rasters: list[Raster | None] = []
@@ -77,7 +101,7 @@ def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
             known_pixels = raster.mask & known.mask & (known.values != 0).all(0)
             raster = replace(raster, mask=known_pixels)
         rasters.append(raster)
-    read = [Path(str(path).rsplit(".npz:")[0] + ".npz" if ".npz:" in str(path) else path) for path in (*files, *masks)]
+    read = [split(path)[0] for path in (*files, *masks)]
     read += [path for raster in rasters if raster is not None for path in raster.beside]
     names = _distinct([Path(file).name for file in files])
     return Scene("maps", names, rasters, problems, files=[path.expanduser() for path in read])

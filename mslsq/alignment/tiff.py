@@ -8,6 +8,7 @@ import numpy as np
 
 from mslsq.alignment.kinds import Decoded, Kind, RasterError, Storage, rgb_of_inks, upright
 from mslsq.alignment.nodata import is_nodata, parse_nodata, text_of
+from mslsq.alignment.stacks import chosen, images, masks_of
 
 NODATA_TAG = 42113  # GDAL_NODATA, an ASCII number
 METADATA_TAG = 42112  # GDAL_METADATA, XML
@@ -27,30 +28,25 @@ ASSOCIATED, UNASSOCIATED = 1, 2
 """Tag 338: a band beside the colours is alpha, and the colours are multiplied by it or not; all others are data."""
 
 
-def read_tiff(file: Path) -> Decoded:
-    """The one raster of a file; overviews and thumbnails are passed over, masks are taken."""
+def read_tiff(file: Path, key: str | None = None) -> Decoded:
+    """The one raster of a file, or the page that `key` names; overviews and thumbnails are passed over, masks are
+    taken."""
     import tifffile
 
     with tifffile.TiffFile(file) as tiff:
         pages: list[Any] = list(tiff.pages)
-        page = pages[0]
-        images = [other for other in pages[1:] if not (other.is_reduced or other.is_mask)]
-        frames = max(1 + len(images), int((tiff.imagej_metadata or {}).get("images", 1)))
-        if frames > 1:
-            raise RasterError(
-                f"{file}: one raster is expected, this file holds {frames} pictures. Save the one that you mean, or, "
-                "if they are bands of one raster, a single page (tifffile: planarconfig='separate')."
-            )
+        number = chosen(file, tiff, key)
+        page, several = pages[number], len(images(tiff)) > 1
         array, axes = _pixels(file, page), str(page.axes)
         if axes not in ("YX", "YXS", "SYX"):
-            raise RasterError(f"{file}: a raster of bands is expected, the first page has axes {axes}, {array.shape}.")
+            raise RasterError(f"{file}: a raster of bands is expected, page {number} has axes {axes}, {array.shape}.")
         last = axes == "YXS"
         array = array.transpose(2, 0, 1) if last else (array[None] if axes == "YX" else array)
         decoded = _decode(file, page, array, last)
-        masks = [_pixels(file, other) for other in pages[1:] if other.is_mask and not other.is_reduced]
+        masks = [_pixels(file, pages[other]) for other in masks_of(tiff, number)]
         orientation = _orientation(page)
     sidecar = file.with_name(file.name + ".msk")  # where GDAL puts a mask that is not inside
-    if sidecar.exists():
+    if sidecar.exists() and not several:
         masks.append(tifffile.imread(sidecar, key=0))
     known = decoded.known
     for mask in masks:

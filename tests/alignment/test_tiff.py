@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mslsq.alignment import rasters
+from mslsq.alignment import rasters, scenes
 
 tifffile = pytest.importorskip("tifffile")
 
@@ -110,6 +110,34 @@ def test_several_pages_are_refused_and_overviews_are_not(tmp_path):
         tiff.write(pages[0], photometric="minisblack", metadata=None)
         tiff.write(pages[0][::2, ::2], photometric="minisblack", subfiletype=1, metadata=None)
     assert np.array_equal(rasters.read_raster(tmp_path / "b.tif").values[0].numpy(), pages[0])
+
+
+def test_one_page_of_a_stack_is_named_by_number_or_name_and_every_page_is_a_map(tmp_path):
+    pages = noise(3, 20, 30)
+    path = tmp_path / "stack.tif"
+    with tifffile.TiffWriter(path) as tiff:
+        for page, name in zip(pages, ("red", "green", "blue"), strict=True):
+            tags = [(285, 2, 0, name, False)]
+            tiff.write(page, photometric="minisblack", metadata=None, extratags=tags)
+            tiff.write(page[::2, ::2], photometric="minisblack", subfiletype=1, metadata=None)
+            tiff.write(page > 100, photometric="mask", subfiletype=4, metadata=None)
+    for number, name in enumerate(("red", "green", "blue")):
+        for key in (number, name):
+            raster = rasters.read_raster(f"{path}:{key}")
+            assert np.array_equal(raster.values[0].numpy(), pages[number])
+            assert np.array_equal(raster.mask.numpy(), pages[number] > 100)
+            assert raster.name == f"stack.tif:{key}" and raster.path is None
+    with pytest.raises(
+        rasters.RasterError, match=r"3 pictures.*stack\.tif:0', or .*stack\.tif:red', or every one .*:all'"
+    ):
+        rasters.read_raster(path)
+    with pytest.raises(rasters.RasterError, match=r"no page 'gren'; it has the pages 0 to 2, named red.*mean 'green'"):
+        rasters.read_raster(f"{path}:gren")
+    with pytest.raises(rasters.RasterError, match="no page '3'"):
+        rasters.read_raster(f"{path}:3")
+    scene = scenes.scene_from_files([f"{path}:all"])
+    assert scene.names == ["stack.tif:0", "stack.tif:1", "stack.tif:2"]
+    assert set(scene.files) == {path} and len(scene.to_align()["maps"]) == 3
 
 
 def test_the_masks_of_gdal_are_read_inside_and_beside_the_file(tmp_path):

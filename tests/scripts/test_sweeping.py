@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -51,6 +52,11 @@ def test_figures_of_an_earlier_run_are_not_taken_for_those_of_a_failed_one(tmp_p
     assert sweeping.recorded(tmp_path / "0", [], time.time(), 0).figures == {}
     assert sweeping.recorded(tmp_path / "0", [], time.time(), 2, resumed=True).figures == {}
     assert sweeping.recorded(tmp_path / "0", [], time.time(), 0, resumed=True).figures == {"aligned": 2}
+
+
+def test_consoles_are_sent_to_the_processes_of_a_launcher_by_their_names():
+    for name in ("console", "errors"):
+        assert pickle.loads(pickle.dumps(getattr(sweeping, name))) is getattr(sweeping, name)
 
 
 def test_a_sweep_whose_jobs_all_end_with_0_ends_with_0(tmp_path):
