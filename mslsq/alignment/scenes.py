@@ -38,13 +38,11 @@ class Scene:
     """What was read, masks included: nothing of it may be written."""
 
 
-def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
-    """Read files (or patterns with * and ?) as one scene; `masks` are rasters that are non-zero where a map holds data.
-
-    A file that cannot be read is left out with its reason; the others go on.
+def files_of(paths: Sequence[str | Path]) -> list[str]:
+    """Paths, and what matches those that are patterns.
 
     Raises:
-        RasterError: a pattern matches nothing, the numbers of masks and maps differ, or a mask cannot be read.
+        RasterError: a pattern matches nothing.
     """
     files: list[str] = []
     for path in map(str, paths):
@@ -55,6 +53,18 @@ def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
             files += matched
         else:
             files.append(path)
+    return files
+
+
+def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
+    """Read files (or patterns with * and ?) as one scene; `masks` are rasters that are non-zero where a map holds data.
+
+    A file that cannot be read is left out with its reason; the others go on.
+
+    Raises:
+        RasterError: a pattern matches nothing, the numbers of masks and maps differ, or a mask cannot be read.
+    """
+    files = files_of(paths)
     if masks and len(masks) != len(files):
         raise RasterError(f"{len(masks)} masks for {len(files)} maps: give one mask per map, or none.")
     rasters: list[Raster | None] = []
@@ -79,7 +89,7 @@ def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
         rasters.append(raster)
     read = [Path(str(path).rsplit(".npz:")[0] + ".npz" if ".npz:" in str(path) else path) for path in (*files, *masks)]
     read += [path for raster in rasters if raster is not None for path in raster.beside]
-    names = _distinct([Path(file).name for file in files])
+    names = distinct([Path(file).name for file in files])
     return Scene("maps", names, rasters, problems, files=[path.expanduser() for path in read])
 
 
@@ -94,14 +104,14 @@ def _refuse_blurred(path: str, mask: Raster) -> None:
         )
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
+def distinct(names: Sequence[str]) -> list[str]:
     """Names by which maps are told apart: a number in front where two are the same."""
-    distinct: list[str] = []
+    given: list[str] = []
     for i, name in enumerate(names):
-        while names.count(name) > 1 or name in distinct:
+        while names.count(name) > 1 or name in given:
             name = f"{i}-{name}"
-        distinct.append(name)
-    return distinct
+        given.append(name)
+    return given
 
 
 def scene_from_bundled(
