@@ -5,6 +5,7 @@
     python scripts/align.py +experiment=scale_sync                      # scale maps from their ratios
     python scripts/align.py +experiment=dem                             # an elevation model on another, in metres
     python scripts/align.py -m maps='[a.png,b.tif]' model=se2,sim2      # a sweep: every model, one table
+    python scripts/align.py maps='[a.tif,b.tif]' memory=8GB mosaic=feather   # larger than that: read in windows
     python scripts/align.py resume=outputs/align/DAY/TIME               # go on after a kill
 
 Of a run, report.html is what to open first: before and after, what became of every map and why, the options.
@@ -22,6 +23,7 @@ from typing import Any
 
 import hydra
 import torch
+from big import run_big, too_big
 from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors, exit_with, start
 from elevation import run_dem
 from hydra.core.hydra_config import HydraConfig
@@ -296,7 +298,9 @@ def say_what_became(items: list[Aligned], config: dict[str, Any]) -> int:
 
 def run_align(config: dict[str, Any], folder: Path) -> int:
     """Maps into one frame."""
-    begin = time.perf_counter()
+    begin, maps = time.perf_counter(), as_list(config, "maps")
+    if too_big(config, maps):
+        return run_big(config, maps, folder, reference_of)
     scenes = scenes_of(config)
     enough = [say_what_is_left_out(scene) for scene in scenes]
     for scene in scenes:
