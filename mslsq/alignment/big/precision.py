@@ -17,7 +17,7 @@ from mslsq.alignment.joint.sandwich import covariance, lost, sandwich
 from mslsq.alignment.joint.state import State
 
 FEW = 24
-"""Tiles, of which cells of 8 px say the standard errors; from so many on, whole tiles do, which know of errors that
+"""Tiles: of fewer, cells of 8 px say the standard errors; else whole tiles do, which know of errors that
 are common to a tile."""
 
 SUBSET = 1 << 16

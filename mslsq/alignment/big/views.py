@@ -23,7 +23,7 @@ LEVELS = 4
 """Of a tile: from its own pixels to those of eight."""
 
 MARGIN = 48
-"""Pixels around what a tile shows in the other map: the coarse placement may be off by so much."""
+"""Pixels around what a tile shows in the other map: by this the coarse placement may be off."""
 
 LARGEST_WINDOW = 3 * SIDE
 """Pixels along a side of the other map's window: a tile that shows more has a scale that no reduction met."""
