@@ -30,7 +30,8 @@ from mslsq.datasets import read_bal, read_g2o, ring_graph
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 REPEATS = 3
-WAYS = {"eager": {"trace": "never"}, "replayed": {"trace": "always"}}
+NATIVE: dict[str, Any] = {"native": "wait"}
+WAYS = {"eager": {"trace": "never"}, "replayed": {"trace": "always", "native": "never"}, "native": NATIVE}
 STEPS = 10
 """Of every solve: what is compared is the time of a step, not who stops first."""
 
@@ -184,12 +185,27 @@ def rows_of(case: Case, device: torch.device, dtype: torch.dtype, small: bool) -
     rows: list[tuple[Any, ...]] = []
     for way, options in WAYS.items():
         try:
+            missing = why_not_native(solve) if options is NATIVE else ""
+            if missing:
+                rows.append((case.name, way, name, f"not there: {missing}", "", "", ""))
+                continue
             step = seconds(partial(solve, options), device) / STEPS
         except Exception as error:  # the next way may run
             rows.append((case.name, way, name, _words(error), 1e3 * there, "", ""))
             continue
         rows.append((case.name, way, name, 1e3 * step, 1e3 * there, there / step, step / floor))
     return rows
+
+
+def why_not_native(solve: Callable[[dict[str, Any]], Any]) -> str:
+    """What a solve says of its native programs where none of them is there; empty where one is."""
+    page = io.StringIO()
+    with contextlib.redirect_stdout(page):
+        solve(NATIVE | {"verbose": True, "max_steps": 1})
+    said = [line.strip() for line in page.getvalue().splitlines() if "native program" in line]
+    if any("was compiled" in line for line in said):
+        return ""
+    return said[0] if said else "no program was begun"
 
 
 def _words(error: Exception) -> str:

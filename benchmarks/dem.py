@@ -1,14 +1,15 @@
 """`coregister` beside methods of xDEM, in one run: errors of shift and height, synthetic pairs and the demcompare pair.
 
-    OMP_NUM_THREADS=1 python benchmarks/dem.py [pairs per family, terrain and noise: 3] [choose or claim]
+    OMP_NUM_THREADS=1 python benchmarks/dem.py [pairs per family, terrain and noise: 3] [choose or claim] [families]
 
+Families are names joined by commas, as plain,dome; all by default, and the demcompare pair before them.
 Without xDEM (`pip install xdem`) `coregister` runs alone. Thresholds were chosen on the half "choose".
 """
 
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -99,11 +100,11 @@ def errors_of(pair: DemPair, answer: Answer) -> tuple[float, float]:
     return horizontal, float("nan") if moved is None else abs(float(np.nanmean((moved - pair.truth)[pair.stable])))
 
 
-def synthetic(half: str, count: int) -> None:
+def synthetic(half: str, count: int, families: Sequence[str]) -> None:
     """A table of medians over the terrains, noises and seeds of a family."""
     tile = srtm_tile(DATA)
     rows, beaten = [], []
-    for family in FAMILIES:
+    for family in families:
         found: dict[str, list[tuple[float, float, float]]] = {}
         for pair in pairs(half, count, tile, (family,)):
             methods = {
@@ -172,5 +173,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     print_machine(["torch", "numpy", "xdem"])
-    demcompare()
-    synthetic(sys.argv[2] if len(sys.argv) > 2 else "claim", int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    count, half, families = (*sys.argv[1:], *("3", "claim", "")[len(sys.argv) - 1 :])
+    if not families:
+        demcompare()
+    synthetic(half, int(count), families.split(",") if families else FAMILIES)

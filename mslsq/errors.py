@@ -27,6 +27,7 @@ from mslsq.problem.errors import (
     ShapeError,
     UnknownNameError,
 )
+from mslsq.ranks import RankFailedError, RankLostError, RanksDifferError, RanksError
 from mslsq.replacing import NotWrittenError
 from mslsq.solvers.checkpoint import CheckpointError
 from mslsq.solvers.influence import NoInfluenceWarning
@@ -66,6 +67,10 @@ __all__ = [
     "OptimizerError",
     "ProblemError",
     "ProfileWarning",
+    "RankFailedError",
+    "RankLostError",
+    "RanksDifferError",
+    "RanksError",
     "ResidualError",
     "SecondDerivativeError",
     "ShapeError",

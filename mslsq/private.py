@@ -54,6 +54,7 @@ __all__ = [
     "is_batched_by_autograd",
     "is_differentiated",
     "is_functionalizing",
+    "is_inside_of_ddp",
     "is_lazy_zero",
     "is_operator",
     "is_tracing_or_dispatching",
@@ -411,6 +412,16 @@ _run_backward = getattr(getattr(torch.autograd.Variable, "_execution_engine", No
 def _without_compiled_autograd() -> Any:
     compiled_autograd = getattr(sys.modules.get("torch._dynamo"), "compiled_autograd", None)
     return nullcontext() if compiled_autograd is None else compiled_autograd._disable()
+
+
+# Modules around modules
+
+
+def is_inside_of_ddp() -> bool:
+    """Is the forward pass of a `DistributedDataParallel` running? Asked only where `torch.distributed` is in use."""
+    from torch.nn.parallel.distributed import DistributedDataParallel
+
+    return DistributedDataParallel._get_active_ddp_module() is not None
 
 
 # Compilers

@@ -18,6 +18,7 @@ HEAVY = {
     "PIL": "only pictures need it",
     "hydra": "only the scripts need it",
     "jax": "a peer, in benchmarks alone",
+    "mslsq.distributed": "only many processes need it",
     "mslsq.plotting": "stands on the front doors, like a user's code",
     "mslsq.alignment": "stands on the front doors, like a user's code",
     "mslsq.datasets": "stands on the front doors, like a user's code",

@@ -97,6 +97,13 @@ def autograd_inside_of_operators() -> None:
         assert float(torch.autograd.grad(leaf * leaf, leaf)[0]) == 6
 
 
+@of("is_inside_of_ddp")
+def inside_of_ddp() -> None:
+    """`tests/distributed` has the inside."""
+    if torch.distributed.is_available():
+        assert not private.is_inside_of_ddp()
+
+
 @of("is_functionalizing")
 def functionalizing() -> None:
     def look(x: torch.Tensor) -> bool:

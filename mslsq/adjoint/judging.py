@@ -78,7 +78,8 @@ class Judgement:
         recorded = self.factorization.can_be_recorded(self.linear)
         with torch.no_grad(), TRANSFORM_LOCK:
             found = self._factored(recorded)
-            if bool((stopped & found.definite & ~(found.evidence.vanishes & found.evidence.smooth)).any()):
+            fails = stopped & found.definite & ~(found.evidence.vanishes & found.evidence.smooth)
+            if self.linearizer.ranks.any(bool(fails.any()))[0]:
                 found = self._looked_at_again(found)
             weak = self._is_weakly_held(found)
         solved = found.definite & found.evidence.solved & self.factorization.is_trusted(found.residual)

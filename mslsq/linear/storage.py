@@ -53,6 +53,15 @@ class Storage:
     """Is the matrix (batch, components, size, size), independent systems side by side, and not flat (batch, values)?"""
     is_normal: ClassVar[bool]
     """Does it hold JᵀJ itself? Then parts of J add up, so that no more than one need be in memory."""
+    keeps_parts: ClassVar[bool] = False
+    """Of a problem that several processes solve: does each keep what its own blocks make? Then products are added up,
+    and not matrices."""
+
+    @property
+    def num_values(self) -> int:
+        """How many numbers a matrix has that is not dense, of the blocks that are here."""
+        raise NotImplementedError
+
     # ---- putting together
 
     def part(self, term: LinearizedTerm, jacobian: Tensor, residual: Tensor) -> tuple[Tensor, ...]:

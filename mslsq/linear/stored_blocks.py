@@ -25,6 +25,10 @@ class StoredBlocks(Storage):
     structure: BlockStructure | None = None
     """None for a solver that is not bound to one yet."""
 
+    @property
+    def num_values(self) -> int:
+        return already_bound(self.structure).num_values
+
     def restricted(self, hessian: Values, free: Bool[Tensor, "batch columns"]) -> Values:
         structure = already_bound(self.structure)
         row, column = structure.memo.once("places", lambda: [on_device(at, hessian.device) for at in structure.places])

@@ -33,7 +33,7 @@ def pulled_acceleration(
     parts = []
     for assembly, given in zip(linearizer.assemblies, inputs, strict=True):
         parts.append(assembly.placed_vector(_over_lanes(assembly.block, values, given, assembly.taken_vector(step))))
-    return linearizer.reduce(added(parts))
+    return linearizer.ranks.sum_of(added(parts))
 
 
 def _over_lanes(

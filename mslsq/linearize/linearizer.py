@@ -1,6 +1,6 @@
 """The whole system as pure functions: residuals, cost, linearization, exact gradient and Hessian."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.robust import losses, robustified
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import Inputs, System
+from mslsq.ranks import ALONE, Ranks
 
 TermInputs = tuple[dict[str, Tensor], ...]
 """The tensors of every term, prepared for the lanes."""
@@ -32,11 +33,6 @@ class Linearization(NamedTuple):
     """J̃ᵀr̃ (the gradient), or Qᵀr̃."""
 
 
-def _alone(total: Tensor) -> Tensor:
-    """The sum over all blocks, where all blocks are here."""
-    return total
-
-
 @dataclass(frozen=True, eq=False)
 class Linearizer:
     """Pure, out-of-place functions of a system; nothing here is specific to a solver."""
@@ -45,8 +41,8 @@ class Linearizer:
     structure: Structure
     assemblies: tuple[Assembly, ...]
     linear_solver: LinearSolver
-    reduce: Callable[[Tensor], Tensor] = _alone
-    """Adds up what several processes know of one problem, each with its own blocks: cost, gradient and matrix."""
+    ranks: Ranks = ALONE
+    """The processes that have the blocks of the problem: cost, gradient and matrix are sums over all of them."""
 
     @property
     def blocks(self) -> tuple[BlockTerm, ...]:
@@ -75,11 +71,20 @@ class Linearizer:
             0.5 * block.summed(losses(block, block.residuals(values, given), given))
             for block, given in zip(self.blocks, inputs, strict=True)
         ]
-        return self.reduce(torch.stack(costs).sum(0) if len(costs) > 1 else costs[0])
+        if not costs:
+            return self.ranks.sum_of(self._nothing(values))
+        return self.ranks.sum_of(torch.stack(costs).sum(0) if len(costs) > 1 else costs[0])
 
     def linearize(self, values: Values, inputs: TermInputs) -> Linearization:
         """Cost, gradient, and what the linear solver keeps of J, at a point."""
+        return self.together(self.own_linearization(values, inputs))
+
+    def own_linearization(self, values: Values, inputs: TermInputs) -> Linearization:
+        """The linearization of the blocks of this process."""
         storage = self.linear_solver.storage
+        if not self.assemblies:
+            gradient = self._nothing(values, self.structure.num_columns)
+            return Linearization(self._nothing(values), gradient, self._no_matrix(values), gradient)
         costs, gradients, parts = [], [], []
         for assembly, given in zip(self.assemblies, inputs, strict=True):
             if assembly.comes_in_pieces:
@@ -93,8 +98,33 @@ class Linearizer:
                 gradients.append(assembly.gradient(jacobian, residual))
                 parts.append(storage.part(assembly, jacobian, residual))
         matrix, rhs = storage.joined(parts)
-        gradient, matrix = self.reduce(added(gradients)), self._padded(self.reduce(matrix))
-        return Linearization(self.reduce(added(costs)), gradient, matrix, gradient if rhs is None else rhs)
+        gradient = added(gradients)
+        return Linearization(added(costs), gradient, matrix, gradient if rhs is None else rhs)
+
+    def together(self, own: Linearization) -> Linearization:
+        """The linearization of all processes' blocks, from that of the blocks of this one."""
+        if self.ranks.is_alone:
+            return own._replace(matrix=self._padded(own.matrix))
+        if self.linear_solver.storage.keeps_parts:
+            cost, gradient = self.ranks.summed(own.cost, own.gradient)
+            return Linearization(cost, gradient, own.matrix, gradient)
+        cost, gradient, matrix = self.ranks.summed(own.cost, own.gradient, own.matrix)
+        return Linearization(cost, gradient, self._padded(matrix), gradient)
+
+    def _nothing(self, values: Values, *shape: int) -> Tensor:
+        """What a process without blocks adds to a sum: (batch, *shape)."""
+        return values[0].new_zeros(len(values[0]), *shape)
+
+    def _no_matrix(self, values: Values) -> Tensor:
+        """The same of a matrix."""
+        structure, storage = self.structure, self.linear_solver.storage
+        if storage.is_dense:
+            return self._nothing(values, structure.num_components, structure.size, structure.size)
+        return self._nothing(values, storage.num_values)
+
+    def _matrix_of_all(self, own: Tensor) -> Tensor:
+        """A symmetric matrix, from that of the blocks of this process."""
+        return self._padded(own if self.linear_solver.storage.keeps_parts else self.ranks.sum_of(own))
 
     def gradient(self, values: Values, inputs: TermInputs) -> Float[Tensor, "batch columns"]:
         """The exact gradient of the cost in the tangent at `values`, differentiable to any order."""
@@ -102,7 +132,8 @@ class Linearizer:
             assembly.placed_vector(assembly.block.gradients_of(assembly.block.gather(values), given))
             for assembly, given in zip(self.assemblies, inputs, strict=True)
         ]
-        return self.reduce(added(gradients))
+        own = added(gradients) if gradients else self._nothing(values, self.structure.num_columns)
+        return self.ranks.sum_of(own)
 
     def hessian(
         self, values: Values, inputs: TermInputs, exact: bool = True
@@ -118,7 +149,7 @@ class Linearizer:
                 for assembly, given in zip(self.assemblies, inputs, strict=True)
                 for _, _, jacobian in self._rescaled(assembly, values, given)
             ]
-        return self._padded(self.reduce(storage.joined_hessian(parts)))
+        return self._matrix_of_all(storage.joined_hessian(parts) if parts else self._no_matrix(values))
 
     def _hessian(self, assembly: Assembly, values: Values, given: dict[str, Tensor]) -> Tensor:
         """The exact Hessian of one term, as the storage wants it."""
@@ -156,11 +187,16 @@ class Linearizer:
     @property
     def normal_equations_are_exact(self) -> bool:
         """Is the matrix of a linearization JᵀJ itself: no loss in it, and no Jacobian that a user vouches for alone?"""
-        return self.linear_solver.storage.is_normal and all(
-            assembly.knows_curvature
-            and assembly.block.term.loss is None
-            and (assembly.block.term.jacobians is None or assembly.block.term.curvature is not None)
-            for assembly in self.assemblies
+        # (Of several processes one may have a loss, and another none.)
+        return (
+            self.ranks.is_alone
+            and self.linear_solver.storage.is_normal
+            and all(
+                assembly.knows_curvature
+                and assembly.block.term.loss is None
+                and (assembly.block.term.jacobians is None or assembly.block.term.curvature is not None)
+                for assembly in self.assemblies
+            )
         )
 
     def curvature(self, values: Values, inputs: TermInputs, normal: Tensor) -> Tensor:
@@ -169,7 +205,7 @@ class Linearizer:
             assembly.placed(assembly.block.over_lanes(assembly.block.curvature_of_block, values, given))
             for assembly, given in zip(self.assemblies, inputs, strict=True)
         ]
-        return normal + self.reduce(added(parts))
+        return normal + added(parts)
 
     def slope(self, values: Values, inputs: TermInputs, move: Float[Tensor, "batch columns"]) -> Float[Tensor, "batch"]:
         """The derivative of the cost along a tangent vector, differentiable in the inputs."""
@@ -188,7 +224,7 @@ class Linearizer:
                 return losses(block, r, given)
 
             slopes.append(0.5 * block.summed(jvp(rho, (residual,), (tangent,))[1]))
-        return self.reduce(added(slopes))
+        return self.ranks.sum_of(added(slopes))
 
     def _padded(self, matrix: Tensor) -> Tensor:
         """A one on the diagonal for the columns that pad a component to the common size keeps them out of

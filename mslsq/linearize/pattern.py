@@ -19,6 +19,7 @@ from mslsq.linearize.free_parts import Lanes, lanes_of, runs_by_kind
 from mslsq.linearize.normal_products import NormalPlan, normal_plan
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System, Term
+from mslsq.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ class Placement:
         return None if places is None else places.to(self.columns.device).reshape(-1)
 
 
-def pattern_of(system: System, structure: Structure) -> Pattern:
+def pattern_of(system: System, structure: Structure, ranks: Ranks = ALONE) -> Pattern:
     """The block pairs that terms couple; eliminated when first needed. `structure` has one component."""
     sizes, blocks = _free_blocks(system)
     rows: list[np.ndarray] = []
@@ -75,6 +76,8 @@ def pattern_of(system: System, structure: Structure) -> Pattern:
                 rows.append(joint[one][both])
                 cols.append(joint[other][both])
     row, col = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in (rows, cols))
+    if not ranks.is_alone:
+        row, col = ranks.union(np.stack((np.maximum(row, col), np.minimum(row, col)), 1)).T
     return Pattern(analyze(sizes, row, col, eliminate=False, device=structure.columns[0].device), tuple(blocks))
 
 

@@ -18,10 +18,12 @@ from mslsq.linearize.pattern import Pattern, Placement
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.second_order import MixedProgram
 from mslsq.linearize.trace import Execution, Notes
+from mslsq.native.choice import Native
 from mslsq.native.operator import NativeProgram, SecondOrder
 from mslsq.native.replaying import ReplayedProgram
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System
+from mslsq.ranks import ALONE, Ranks
 from mslsq.tracing.recording import Recorded
 
 LARGEST_STEP = 1000
@@ -69,6 +71,8 @@ class Plan:
     """... and which graph is it that was compared with the user's Python when it was?"""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
+    ranks: Ranks = ALONE
+    """The processes that solve the problem together, each with its own terms here."""
     changes_unseen: bool = False
     """Does a residual read what no key can hold? Then its ways are chosen again in every solve."""
     has_users_manifold: bool = False
@@ -112,6 +116,8 @@ class Plan:
     def records_steps(self) -> bool:
         """Is a step recorded as one graph? Of what is large only the linearization is: nearly all of the time goes
         there and to the factorisation, recording takes half as long, and a rejected trial need not be linearized."""
+        if not self.ranks.is_alone:
+            return False  # what processes tell each other is in no graph
         if not self.is_large:
             return True
         is_small = self.pattern is not None and self.structure.size <= LARGEST_STEP and self.is_on_cpu
@@ -133,6 +139,12 @@ class Plan:
     @property
     def is_on_cpu(self) -> bool:
         return self.structure.columns[0].device.type == "cpu"
+
+    def may_have_programs(self, wish: Native) -> bool:
+        """May its blocks be linearized by native programs in a solve that wishes so? On a GPU only where it waits for
+        them: none has been timed there, by which it could be said when they pay."""
+        on_gpu = self.structure.columns[0].device.type == "cuda" and wish == "wait"
+        return wish != "never" and self.compressed is None and (self.is_on_cpu or on_gpu)
 
     @property
     def holds_residuals(self) -> bool:
@@ -206,7 +218,7 @@ class Plan:
             Assembly(block, self.structure, placement, sparse, fused, differentiable)
             for block, placement in zip(blocks, self.placements, strict=True)
         )
-        return Linearizer(system, self.structure, assemblies, linear_solver)
+        return Linearizer(system, self.structure, assemblies, linear_solver, self.ranks)
 
 
 def tensor_key(tensor: Tensor) -> Hashable:

@@ -20,6 +20,7 @@ from mslsq.linearize.ways import sample_at_ends
 from mslsq.manifolds.space import ManifoldSpace, Space
 from mslsq.native.arrays import input_array, kind_of
 from mslsq.native.building import Making, Written, linearized
+from mslsq.native.cuda.programs import CudaMaking, making
 from mslsq.native.curvature import Motion
 from mslsq.native.moves import Moves, moved_at_rest
 from mslsq.native.operator import NativeProgram
@@ -64,9 +65,10 @@ class Pending(Quiet, Generic[P]):
 
     def __init__(self, block: BlockTerm, values: Values, inputs: Inputs, compiled: bool = True):
         self._name = f"{self.what}{block.term.name!r}"
-        self._making: Making[Any] | None = None
+        self._making: Making[Any] | CudaMaking[Any] | None = None
         self._scalars: list[Any] = []
         self._compared: P | None = None
+        self._device = values[0].device
         with self._saying_why(), TRANSFORM_LOCK, torch.no_grad():
             dtype = values[0].dtype
             if dtype not in (torch.float64, torch.float32):
@@ -102,7 +104,7 @@ class Pending(Quiet, Generic[P]):
     def compile(self) -> None:
         """Begin with the compiler, if that has not been done. CompilerError where there is none."""
         if self._making is None and self._scalars:
-            self._making = Making(self._scalars)
+            self._making = making(self._scalars, self._device)
 
     @property
     def is_settled(self) -> bool:

@@ -33,7 +33,7 @@ def with_programs(
         blocks: the terms of the plan; asked for when something is to be done, since most calls do nothing.
         values, inputs: as given by the user.
     """
-    if wish == "never" or plan.compressed is not None or not plan.is_on_cpu:
+    if not plan.may_have_programs(wish):
         return plan
     due = [number for number, prospect in plan.prospects.items() if _is_due(prospect, wish)]
     if not plan.tried.issuperset(due):
@@ -50,7 +50,7 @@ def _is_due(prospect: Prospect, wish: Native) -> bool:
 def has_news(plan: Plan, wish: Native) -> bool:
     """Would `with_programs` begin with something, or return another plan than this?"""
     plain = plan.plain
-    if wish == "never" or plain.compressed is not None or not plain.is_on_cpu:
+    if not plain.may_have_programs(wish):
         return plan is not plain
     if plan is not (plain.native or plain):
         return True

@@ -7,7 +7,15 @@ from typing import Generic, Protocol, TypeVar
 
 from mslsq.kernels.build import CompilerError
 from mslsq.native import derivative
-from mslsq.native.operator import LINEARIZATIONS, RESIDUALS, VALUES, Loaded, NativeProgram, NativeVector
+from mslsq.native.operator import (
+    LINEARIZATIONS,
+    RESIDUALS,
+    VALUES,
+    Loaded,
+    LoadedProgram,
+    NativeProgram,
+    NativeVector,
+)
 from mslsq.native.processor import VECTOR_BYTES, target
 from mslsq.native.replaying import ReplayedVector
 from mslsq.native.scalars import LARGEST, NotScalarError, Program, Scalar
@@ -44,10 +52,10 @@ class Written:
         _check_size(program, [*made.residual, *made.jacobian], LARGEST)
         return made
 
-    def functions(self, prefix: str) -> list[str]:
-        """The source of both functions."""
-        outputs = {RESIDUALS: (self.residual,), LINEARIZATIONS: (self.residual, self.jacobian)}
-        return [written(self.program, self.inputs, Function(prefix + name, out)) for name, out in outputs.items()]
+    @property
+    def outputs(self) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """By function the nodes of its outputs."""
+        return {RESIDUALS: (self.residual,), LINEARIZATIONS: (self.residual, self.jacobian)}
 
     @property
     def used(self) -> frozenset[int]:
@@ -55,7 +63,7 @@ class Written:
         return self.program.inputs_of([*self.residual, *self.jacobian])
 
     @property
-    def form(self) -> Callable[[Loaded], NativeProgram]:
+    def form(self) -> Callable[[LoadedProgram], NativeProgram]:
         """What makes the functions of a library that is loaded; it holds no scalars, which are megabytes."""
         rows = len(self.residual)
         return partial(NativeProgram, rows=rows, columns=len(self.jacobian) // rows)
@@ -76,9 +84,10 @@ class WrittenVector:
         _check_size(program, made.entries, largest)
         return made
 
-    def functions(self, prefix: str) -> list[str]:
-        """The source of the function."""
-        return [written(self.program, self.inputs, Function(prefix + VALUES, (self.entries,)))]
+    @property
+    def outputs(self) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """As `Written.outputs`."""
+        return {VALUES: (self.entries,)}
 
     @property
     def used(self) -> frozenset[int]:
@@ -86,7 +95,7 @@ class WrittenVector:
         return self.program.inputs_of(self.entries)
 
     @property
-    def form(self) -> Callable[[Loaded], NativeVector]:
+    def form(self) -> Callable[[LoadedProgram], NativeVector]:
         """As `Written.form`."""
         return partial(NativeVector, size=len(self.entries))
 
@@ -107,7 +116,11 @@ class Making(Generic[P]):
     def __init__(self, all_written: Sequence["AnyWritten[P]"]):
         self._dtype = all_written[0].program.dtype
         self._width = VECTOR_BYTES[target()]
-        parts = [part for k, one in enumerate(all_written) for part in one.functions(f"program{k}_")]
+        parts = [
+            written(one.program, one.inputs, Function(f"program{k}_{name}", outputs))
+            for k, one in enumerate(all_written)
+            for name, outputs in one.outputs.items()
+        ]
         self._forms = [(one.inputs, one.used, one.form) for one in all_written]
         self._source = source(parts, self._dtype, self._width)
         self.build: Build = request(self._source, wait=False)
@@ -134,7 +147,7 @@ class Making(Generic[P]):
             return None
         lanes = self._width // self._dtype.itemsize
         return [
-            form(Loaded(library, self.build.digest, f"program{k}_", inputs, used, self._dtype, lanes))
+            form(Loaded(self.build.digest, f"program{k}_", inputs, used, self._dtype, library, lanes))
             for k, (inputs, used, form) in enumerate(self._forms)
         ]
 
@@ -152,6 +165,7 @@ class AnyWritten(Protocol[P]):
     def used(self) -> frozenset[int]: ...
 
     @property
-    def form(self) -> Callable[[Loaded], P]: ...
+    def form(self) -> Callable[[LoadedProgram], P]: ...
 
-    def functions(self, prefix: str) -> list[str]: ...
+    @property
+    def outputs(self) -> Mapping[str, tuple[tuple[int, ...], ...]]: ...

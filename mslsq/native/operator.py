@@ -38,10 +38,9 @@ _NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A library that has been loaded, and where the functions of one program are in it."""
+class LoadedProgram:
+    """Something that has been loaded, and where the functions of one program are in it."""
 
-    library: ctypes.CDLL
     digest: str
     """Of the text that it was compiled from, in hexadecimal."""
     prefix: str
@@ -52,30 +51,56 @@ class Loaded:
     """... and which of them are read."""
     dtype: torch.dtype
     """Of real numbers; integers and booleans are read as int64."""
-    vector: int
-    """Lanes of a vector register."""
 
     @property
     def number(self) -> int:
         """An operator takes numbers of 64 bits: 60 bits of a hash tell all texts of a process apart."""
         return int(hashlib.sha256(f"{self.digest} {self.prefix}".encode()).hexdigest()[:15], 16)
 
+    def functions(self, names: Sequence[str]) -> "NativeFunctions":
+        """The functions of these names."""
+        raise NotImplementedError
+
+    def placed(self, tensors: Sequence[Tensor], batched: Sequence[int]) -> "list[Placed]":
+        """The inputs as a program reads them; `Placed()` for those of which it reads nothing."""
+        return [
+            placed(tensor, argument, bool(has_outer), self.dtype) if k in self.used else Placed()
+            for k, (tensor, argument, has_outer) in enumerate(zip(tensors, self.inputs, batched, strict=True))
+        ]
+
 
 class NativeFunctions:
-    """Compiled functions of one block, of the same inputs; base of those that know their outputs."""
-
-    def __init__(self, loaded: Loaded, names: Sequence[str]):
-        self.inputs, self.used, self.dtype, self._vector = loaded.inputs, loaded.used, loaded.dtype, loaded.vector
-        self._functions = {name: getattr(loaded.library, loaded.prefix + name) for name in names}
+    """Compiled functions of one block, of the same inputs."""
 
     def run(self, name: str, tensors: Sequence[Tensor], batched: Sequence[int], outputs: Sequence[Tensor]) -> None:
         """Fill the outputs, (outer, ..., lanes) and contiguous."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Loaded(LoadedProgram):
+    """Of a library of a processor."""
+
+    library: ctypes.CDLL
+    vector: int
+    """Lanes of a vector register."""
+
+    def functions(self, names: Sequence[str]) -> NativeFunctions:
+        return LibraryFunctions(self, names)
+
+
+class LibraryFunctions(NativeFunctions):
+    """Those of a processor's library."""
+
+    def __init__(self, loaded: Loaded, names: Sequence[str]):
+        self._loaded, self._vector = loaded, loaded.vector
+        self._functions = {name: getattr(loaded.library, loaded.prefix + name) for name in names}
+
+    def run(self, name: str, tensors: Sequence[Tensor], batched: Sequence[int], outputs: Sequence[Tensor]) -> None:
+        inputs = self._loaded.inputs
         outer, lanes = outputs[0].shape[0], outputs[0].shape[-1]
-        placed = [
-            _placed(tensor, argument, bool(has_outer), self.dtype) if k in self.used else _NOTHING
-            for k, (tensor, argument, has_outer) in enumerate(zip(tensors, self.inputs, batched, strict=True))
-        ]
-        placed += [_Placed(out, out.stride(0), lanes) for out in outputs]
+        placed = self._loaded.placed(tensors, batched)
+        placed += [Placed(out, out.stride(0), lanes) for out in outputs]
         count = len(placed)
         data = (ctypes.c_void_p * count)(*[p.tensor.data_ptr() if p.tensor is not None else None for p in placed])
         outer_steps = (ctypes.c_long * count)(*[p.outer_step for p in placed])
@@ -87,8 +112,8 @@ class NativeFunctions:
             return
         vectors = -(-lanes // self._vector)
         lane_bytes = [
-            (8 if k < len(self.inputs) and self.inputs[k].kind != "real" else self.dtype.itemsize)
-            if k >= len(self.inputs) or self.inputs[k].has_lanes
+            (8 if k < len(inputs) and inputs[k].kind != "real" else self._loaded.dtype.itemsize)
+            if k >= len(inputs) or inputs[k].has_lanes
             else 0
             for k in range(count)
         ]
@@ -103,11 +128,12 @@ class NativeFunctions:
         in_parts(part, vectors, threads)
 
 
-class NativeProgram(NativeFunctions):
+class NativeProgram:
     """A compiled function of one block and its Jacobian, (rows, columns)."""
 
-    def __init__(self, loaded: Loaded, rows: int, columns: int):
-        super().__init__(loaded, (RESIDUALS, LINEARIZATIONS))
+    def __init__(self, loaded: LoadedProgram, rows: int, columns: int):
+        self.functions = loaded.functions((RESIDUALS, LINEARIZATIONS))
+        self.inputs, self.dtype = loaded.inputs, loaded.dtype
         self.rows, self.columns, self.number = rows, columns, loaded.number
         _PROGRAMS[self.number] = self
 
@@ -146,13 +172,13 @@ class NativeVector(VectorFunction):
 
     is_compiled: ClassVar[bool] = True
 
-    def __init__(self, loaded: Loaded, size: int):
+    def __init__(self, loaded: LoadedProgram, size: int):
         super().__init__(loaded.dtype, size, loaded.number)
-        self._functions = NativeFunctions(loaded, (VALUES,))
+        self._functions = loaded.functions((VALUES,))
         _PROGRAMS[self.number] = self
 
     def filled(self, tensors: Sequence[Tensor], batched: Sequence[int], outer: int, lanes: int) -> Tensor:
-        vector = torch.empty(outer, self.size, lanes, dtype=self.dtype)
+        vector = torch.empty(outer, self.size, lanes, dtype=self.dtype, device=tensors[0].device)
         self._functions.run(VALUES, tensors, batched, (vector,))
         return vector
 
@@ -178,18 +204,15 @@ class SecondOrder(NamedTuple):
         return self.hessian.is_compiled
 
 
-class _Placed(NamedTuple):
-    """A tensor whose entries lie `step` numbers apart, and whose problems `outer_step`."""
+class Placed(NamedTuple):
+    """A tensor whose entries lie `step` numbers apart, and whose problems `outer_step`; of nothing by default."""
 
-    tensor: Tensor | None
-    outer_step: int
-    step: int
-
-
-_NOTHING = _Placed(None, 0, 0)
+    tensor: Tensor | None = None
+    outer_step: int = 0
+    step: int = 0
 
 
-def _placed(tensor: Tensor, argument: Argument, has_outer: bool, dtype: torch.dtype) -> _Placed:
+def placed(tensor: Tensor, argument: Argument, has_outer: bool, dtype: torch.dtype) -> Placed:
     """A tensor as a program reads it: copied where its type or its layout is another."""
     wanted = dtype if argument.kind == "real" else torch.int64
     if tensor.dtype != wanted:
@@ -199,7 +222,7 @@ def _placed(tensor: Tensor, argument: Argument, has_outer: bool, dtype: torch.dt
         tensor = tensor.contiguous()
         step = _step(tensor.shape, tensor.stride(), argument.has_lanes, has_outer)
         assert step is not None  # of a contiguous tensor there is one
-    return _Placed(tensor, tensor.stride(0) if has_outer else 0, step)
+    return Placed(tensor, tensor.stride(0) if has_outer else 0, step)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -226,8 +249,8 @@ def _step(shape: torch.Size, strides: tuple[int, ...], has_lanes: bool, has_oute
 def native_residuals(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
     """`NativeProgram.residuals`; `numbers` are those of the program, of problems and of lanes."""
     program, outer, lanes = _found(numbers, NativeProgram)
-    residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype)
-    program.run(RESIDUALS, tensors, batched, (residual,))
+    residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype, device=tensors[0].device)
+    program.functions.run(RESIDUALS, tensors, batched, (residual,))
     return residual
 
 
@@ -241,9 +264,10 @@ def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
 def native_linearizations(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> tuple[Tensor, Tensor]:
     """`NativeProgram.linearizations`; `numbers` are those of the program, of problems and of lanes."""
     program, outer, lanes = _found(numbers, NativeProgram)
-    residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype)
-    jacobian = torch.empty(outer, program.rows, program.columns, lanes, dtype=program.dtype)
-    program.run(LINEARIZATIONS, tensors, batched, (residual, jacobian))
+    device = tensors[0].device
+    residual = torch.empty(outer, program.rows, lanes, dtype=program.dtype, device=device)
+    jacobian = torch.empty(outer, program.rows, program.columns, lanes, dtype=program.dtype, device=device)
+    program.functions.run(LINEARIZATIONS, tensors, batched, (residual, jacobian))
     return residual, jacobian
 
 

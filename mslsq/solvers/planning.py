@@ -24,6 +24,7 @@ from mslsq.private import load_forward_mode
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import structure_of
 from mslsq.problem.system import ROOT, Inputs, System
+from mslsq.ranks import ALONE, Ranks
 from mslsq.solvers.box import limits_of
 from mslsq.solvers.compressing import compressed_plan
 from mslsq.solvers.second_order import kinds_of_programs, look_for_second_order
@@ -63,6 +64,8 @@ class Task:
     """What solves it by rounds of its solver: to reject outliers, or under constraints."""
     is_trial: bool = False
     """One solve of several, whose start is not the user's: nothing that is odd about it is said."""
+    ranks: Ranks = ALONE
+    """The processes that solve it together; the terms of the system are those of this one."""
 
     @property
     def bounded(self) -> tuple[bool, ...]:
@@ -109,10 +112,11 @@ def planned(
         return _pinned(task, task.pinned, values, inputs, differentiated)
     key = plan_key(task, values, inputs)
     plan = task.cache.get(key)
-    if plan is None:
+    (is_new,) = task.ranks.any(plan is None)
+    if plan is None or is_new:
         load_forward_mode()
         blocks = _measured(task, values, inputs)
-        plan, note = compressed_plan(task.solver, blocks, values, inputs)
+        plan, note = compressed_plan(task.solver, blocks, values, inputs) if task.ranks.is_alone else (None, "")
         if plan is None:
             plan = _made(task, blocks, values[0].device)
             _choose_ways(plan, blocks, values, inputs)
@@ -127,7 +131,7 @@ def planned(
         # A graph that a residual was rewritten into holds for this call alone where no graph may be kept.
         if not (plan.execution.why_eager and plan.holds_residuals):
             task.cache.put(key, plan)
-    elif plan.changes_unseen:
+    elif task.ranks.any(plan.changes_unseen)[0]:
         plan = _checked_again(task, plan, values, inputs)
     if native and not plan.execution.why_eager:
         plan = _with_programs(task, plan, values, inputs)
@@ -191,8 +195,8 @@ def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs,
     That takes as long as one step, of a solve whose steps are not recorded.
     """
     blocks = _measured(task, values, inputs)
-    same = tuple((block.rows, block.pairs) for block in blocks) == plan.sizes
-    fresh = plan if same else _made(task, blocks, values[0].device)
+    differs = tuple((block.rows, block.pairs) for block in blocks) != plan.sizes
+    fresh = plan if not task.ranks.any(differs)[0] else _made(task, blocks, values[0].device)
     fresh = dataclasses.replace(fresh, ways={}, notes=plan.notes, changes_unseen=True, hessians_checked=False)
     fresh.execution.why_eager = plan.execution.why_eager
     fresh.execution.needs_witness = plan.execution.needs_witness
@@ -214,16 +218,17 @@ def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
 def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Plan:
     """Structure, pattern and placements of a system: dense, a batch of small dense parts, or block-sparse."""
     sizes = tuple((block.rows, block.pairs) for block in blocks)
-    structure = structure_of(task.system, device, task.solver.linear.solves_parts)
+    ranks = task.ranks
+    structure = structure_of(task.system, device, task.solver.linear.solves_parts and ranks.is_alone)
     if task.solver.linear.is_matrix_free and structure.size > 0:
         rows = block_rows_of(task.system, structure, tuple(block.rows for block in blocks))
         placements = tuple(placement_of(block, structure, None, forms_matrix=False) for block in blocks)
-        return Plan(structure, None, placements, sizes, rows=rows)
+        return Plan(structure, None, placements, sizes, rows=rows, ranks=ranks)
     pattern = None
     wanted, on_cpu = task.solver.linear.wants_sparse(structure.size), device.type == "cpu"
     if wanted or (on_cpu and task.solver.linear.may_want_sparse(structure.size, structure.num_components, task.batch)):
         whole = structure_of(task.system, device, split=False)
-        pattern = pattern_of(task.system, whole)
+        pattern = pattern_of(task.system, whole, ranks)
         kinds = pattern.kinds(task.system)
         if not wanted:
             sparse = blocks_are_faster(pattern.structure, task.batch)
@@ -231,7 +236,7 @@ def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Pl
             sparse = on_cpu or task.solver.linear.is_sparse_anywhere(pattern.structure, kinds)
         structure, pattern = (whole, pattern) if sparse else (structure, None)
     placements = tuple(placement_of(block, structure, pattern) for block in blocks)
-    return Plan(structure, pattern, placements, sizes)
+    return Plan(structure, pattern, placements, sizes, ranks=ranks)
 
 
 def _measured(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> tuple[BlockTerm, ...]:
@@ -271,6 +276,8 @@ def is_small_and_dense(task: Task, plan: Plan) -> bool:
     """Are these small dense problems that the library's own steps solve on a CPU?"""
     structure = plan.structure
     if plan.is_large or plan.compressed is not None or not plan.is_on_cpu or structure.num_columns == 0:
+        return False
+    if not plan.ranks.is_alone:
         return False
     if task.solver.most_acceleration is not None:
         return False  # the recorded step knows linearizations, not the residuals that it is bent by
@@ -333,6 +340,7 @@ def plan_key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable
     )
     return (
         task.system.key,
+        task.ranks.key,
         task.bounded,
         task.solver.key,
         task.batch,

@@ -109,17 +109,20 @@ def _solved(
         plan, linearizer, prepared = planned(task, values, inputs, differentiated, native, bounds)
         witness = Witness(task, plan, linearizer.blocks, inputs, differentiated)
         box = box_of(linearizer, values, bounds) if bounds else ()
-        ended = solved_natively(task, plan, values, inputs, witness, box) if native and not keep_trajectory else None
+        in_one_go = native and not keep_trajectory and task.ranks.is_alone
+        ended = solved_natively(task, plan, values, inputs, witness, box) if in_one_go else None
         is_whole, trajectory, saved = ended is not None, (), None
         why = None if ended is None or not ended.interrupted else Status.INTERRUPTED
-        table = Table(task.solver, linearizer, _notes(task, plan)) if task.solver.verbose else None
+        is_shown = task.solver.verbose and task.ranks.is_first
+        table = Table(task.solver, linearizer, _notes(task, plan)) if is_shown else None
         if ended is None:
             runner = Runner(plan, linearizer, task.solver, prepared, witness)
             saved = Saved.of(task, values, inputs, box)
             ended, trajectory, why = _stepped(task, plan, runner, values, box, table, keep_trajectory, begun, saved)
         status = torch.where(ended.status == Status.RUNNING, int(why or Status.MAX_STEPS), ended.status)
         stale = None if task.pinned is not None else witness.disagrees(values, ended.values)
-        if asks and stale is not None and bool(stale):
+        is_stale = asks and stale is not None and bool(stale)
+        if task.ranks.any(is_stale)[0]:
             witness.check_deterministic(values, ended.values)
             if last:
                 witness.refuse()
@@ -175,7 +178,7 @@ def _stepped(
 ) -> tuple[Ended, Trajectory | tuple[()], Status | None]:
     """The end of a solve whose steps Python takes, what they can be taken again from, if that is to be kept, and what
     ended them from outside: a clock that has run since `begun`, or an interrupt."""
-    solver = task.solver
+    solver, ranks = task.solver, task.ranks
     state, record = runner.start(values, box)
     records, methods = [record], []
     is_idle, begin, why, done = False, None, None, 0
@@ -189,16 +192,17 @@ def _stepped(
     taken = done
     try:
         while done < solver.max_steps:
-            if _told_to_stop(solver, table, done, records[-1], state):
-                break
-            if solver.early_stop:
+            told, running = _told_to_stop(solver, table, done, records[-1], state), True
+            if solver.early_stop and not told:
                 if done == taken == 0:
                     running, is_idle = first_look(state.status, record.gradient_norm)
                 else:
                     running = bool((state.status == Status.RUNNING).any())
-                if not running:
-                    break
-            if solver.time_budget is not None and time.perf_counter() - begun > solver.time_budget:
+            late = solver.time_budget is not None and time.perf_counter() - begun > solver.time_budget
+            told, late, running = ranks.any(told, late, running and ranks.is_first)
+            if told or not running:
+                break
+            if late:
                 why = Status.TIME_BUDGET
                 break
             methods.append((state.accuracy, state.method))
@@ -210,7 +214,8 @@ def _stepped(
                 saved.write_if_due(state, records, done)
         else:
             _told_to_stop(solver, table, done, records[-1], state)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        ranks.tell_interrupt(interrupt)
         why = Status.INTERRUPTED  # a step that was not finished has changed nothing
         del records[done + 1 :], methods[done:]
     if saved is not None:

@@ -28,8 +28,9 @@ class Runner:
         self._inputs, self._flat_inputs = inputs, pytree.leaves(inputs)
         self._records_steps = plan.records_steps and (solver.keeps_graphs or not plan.is_large)
         linearize = linearizer.linearize if self._records_steps else self._linearized
+        # Several ranks look before no step: what one of them asks the others would have to answer.
         # Reading a number of a CPU waits for nothing; of a device only the loop reads, one number in every step.
-        asks = not self._records_steps and solver.early_stop and plan.is_on_cpu
+        asks = not self._records_steps and solver.early_stop and plan.is_on_cpu and plan.ranks.is_alone
         self._step = Step(solver, linearizer, linearize, asks)
         self._wary = False
         self._running: dict[str, Recorded] = {}
@@ -56,8 +57,9 @@ class Runner:
         return state.like(output[:split]), Record(*output[split:])
 
     def _linearized(self, values: Values, inputs: TermInputs) -> Linearization:
-        graph = self._graph("linearize", self._linearizer.linearize, values)
-        return self._linearizer.linearize(values, inputs) if graph is None else graph(values, inputs)
+        own = self._linearizer.own_linearization
+        graph = self._graph("linearize", own, values)
+        return self._linearizer.together((own if graph is None else graph)(values, inputs))
 
     def _graph(self, name: str, function: Callable[..., Any], at: Values | State, *rest: Any) -> Recorded | None:
         """The recorded graph, recorded now if that pays; None where it does not, or is not wanted."""

@@ -106,8 +106,9 @@ class Solver:
         trace: `"auto"` records the step as a plain graph as soon as that pays, `"always"` at once, `"never"` not at
             all.
         native: `"auto"` compiles residuals beside the solve where that pays, and runs them as native programs from a
-            later solve on; `"wait"` waits for the compiler, `"never"` runs none. The variable `MSLSQ_NATIVE` says the
-            same for a process, the stricter word holds. See `docs/guide/native_programs.md`.
+            later solve on; `"wait"` waits for the compiler, `"never"` runs none. On CUDA only `"wait"` makes any. The
+            variable `MSLSQ_NATIVE` says the same for a process, the stricter word holds. See
+            `docs/guide/native_programs.md`.
         time_budget: seconds after which no further step is begun; the problems that are still running end with
             `Status.TIME_BUDGET`. A step that has begun is not cut short.
         on_interrupt: what a KeyboardInterrupt (Ctrl-C) during the steps does: `"raise"` raises `SolveInterrupted`, a

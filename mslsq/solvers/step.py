@@ -149,6 +149,8 @@ class Step:
         met = gradient_met(self.solver, model.gradient, gradient_norm, length, model.cost, floor)
         status = torch.where(met, int(Status.GRADIENT_TOLERANCE), int(Status.RUNNING))
         status = torch.where(finite, status, int(Status.NON_FINITE))
+        status, *agreed = self.linearizer.ranks.agreed((status, *method))
+        method = type(method)(*agreed)
         zeros = torch.zeros_like(status)
         accuracy = first_accuracy(model.cost)
         state = State(
@@ -171,6 +173,7 @@ class Step:
         proposal, values = self._proposed(state, inputs)
         model = self._trial(state, values, inputs, proposal) if wary else self._linearized(values, inputs, state.box)
         verdict = self._compare(state, model, proposal, running)
+        proposal, values, verdict = self._agreed(proposal, values, verdict)
         keeps = self._selection(verdict.accepted)
         kept = Linearization(*map(keeps, model, state.model))
         method = self.solver.update(state.method, kept, proposal, verdict.gain, verdict.accepted, self.linear)
@@ -178,6 +181,8 @@ class Step:
         step_norm = torch.linalg.vector_norm(proposal.step, dim=-1)
         gradient_norm = _largest(kept.gradient)
         judged = self._judge(state, kept, method, proposal, verdict, step_norm, gradient_norm)
+        judged, *agreed = self.linearizer.ranks.agreed((judged, *method))
+        method = type(method)(*agreed)
         count = running.to(torch.int64)
         after = State(
             tuple(map(keeps, values, state.values)),
@@ -192,6 +197,17 @@ class Step:
             state.box,
         )
         return after, Record(kept.cost, gradient_norm, step_norm, self.solver.damping(method), verdict.accepted)
+
+    def _agreed(self, proposal: Proposal, values: Values, verdict: Verdict) -> tuple[Proposal, Values, Verdict]:
+        """What the first of several ranks found, in the place of what each of them did."""
+        ranks = self.linearizer.ranks
+        if ranks.is_alone:
+            return proposal, values, verdict
+        assert proposal.lands is None  # there are no bounds
+        parts = (list(proposal[:-1]), list(values), list(verdict))
+        found = iter(ranks.agreed([tensor for part in parts for tensor in part]))
+        step, moved, judged = ([next(found) for _ in part] for part in parts)
+        return Proposal(*step), tuple(moved), Verdict(*judged)
 
     def _linearized(self, values: Values, inputs: TermInputs, box: Box | tuple[()]) -> Linearization:
         """The linearization, its gradient without what bounds hold."""

@@ -7,7 +7,7 @@ import pytest
 import scipy.ndimage
 import torch
 
-from mslsq.alignment import MapStatus, align
+from mslsq.alignment import Alignment, Georeference, MapStatus, align
 from mslsq.alignment.metrics import Occupancy
 from mslsq.alignment.occupancy.cells import Cells, plan_of
 from mslsq.alignment.occupancy.search import own_score, ranked
@@ -165,3 +165,26 @@ def test_two_drawings_that_have_not_drifted_are_placed_by_their_values_in_the_en
     assert result.aligned == [0, 1], result.message()
     assert (result.transforms[1][:2, 2] - torch.tensor([-25.0, -8.0]).double()).abs().max() < 0.05
     assert result.reasons[1].endswith("Then by the values.") and float(result.corner_sigma[1]) < 0.5
+
+
+def test_of_two_places_that_score_alike_a_header_chooses_one():
+    """A building whose wings are the same, and a map of one wing: its header says which, or nothing, but never a third
+    place."""
+    wing = building(1)[80:300, 40:320]
+    whole = np.full((300, 640), 0.5)
+    whole[40:260, 20:300], whole[40:260, 340:620] = wing, wing
+    one = np.full((300, 320), 0.5)
+    one[40:260, 20:300] = wing
+    here = Georeference.from_geotransform((0.0, 0.1, 0.0, 30.0, 0.0, -0.1))
+
+    def placed(column: float) -> Alignment:
+        there = Georeference.from_geotransform((0.1 * column, 0.1, 0.0, 30.0, 0.0, -0.1))
+        return align(tensors(whole, one), model="translation", metric="occupancy", georeferences=[here, there])
+
+    assert align(tensors(whole, one), model="translation", metric="occupancy").status[1] == MapStatus.AMBIGUOUS
+    for column, truth in ((12.0, 0.0), (310.0, 320.0)):
+        result = placed(column)
+        assert result.aligned == [0, 1], result.message()
+        assert float(result.transforms[1][0, 2]) == pytest.approx(-truth, abs=0.5)
+    for column in (160.0, 700.0):
+        assert placed(column).status[1] == MapStatus.AMBIGUOUS, "the header says neither"

@@ -21,7 +21,8 @@ def test_every_case_runs_or_says_why(cuda, tmp_path, monkeypatch, capsys):
     page = (tmp_path / "cuda_cpu.md").read_text()
     assert page in capsys.readouterr().out
     rows = [line for line in page.splitlines() if line.startswith(("| 65", "| 1,", "| one", "| sph", "| Lady"))]
-    assert len(rows) == 4 * len(cuda.CASES)
+    assert len(rows) == 6 * len(cuda.CASES)
+    assert not [line for line in rows if "not there: " in line]  # in small, on the CPU, all have programs
     wrong = [line for line in rows if "Error" in line and "FileNotFoundError" not in line]
     assert not wrong, wrong
 
@@ -31,3 +32,12 @@ def test_without_a_gpu_it_says_so(cuda, capsys):
         pytest.skip("there is one")
     assert cuda.main([]) == 1
     assert "no GPU" in capsys.readouterr().out
+
+
+def test_where_there_is_no_native_program_a_sentence_says_why(cuda):
+    start = cuda.torch.tensor([1.0, 2.0], dtype=cuda.torch.float64)
+
+    def solve(options: dict[str, Any]) -> Any:
+        return cuda.mslsq.least_squares(lambda p: p.sort().values - 1, start, solver=cuda.solver(options))
+
+    assert "sort has no form in scalars" in cuda.why_not_native(solve)

@@ -44,7 +44,7 @@ def pristine(tmp_path, monkeypatch):
     torch.set_default_dtype(before)
 
 
-SLOW = {"bilevel_weights", "elevation_models"}  # half a minute
+SLOW = {"bilevel_weights", "depth_maps", "elevation_models", "robot_maps", "tiles_and_stars"}  # ten seconds and more
 WITH_CODE = [
     pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in SLOW else ())
     for page in PAGES

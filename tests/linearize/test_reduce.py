@@ -8,6 +8,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq.linear import Cholesky, ConjugateGradient, SparseCholesky
+from mslsq.ranks import Ranks
 from mslsq.solvers import run
 
 F64 = torch.float64
@@ -56,18 +57,24 @@ def test_two_halves_that_are_added_up_are_the_whole(linear, monkeypatch):
     whole = asked(*linearizer_of(torch.ones(8, dtype=F64), linear, monkeypatch))
     sent: list[Tensor] = []
 
-    def send(total: Tensor) -> Tensor:
-        sent.append(total)
-        return total
+    class Sends(Ranks):
+        is_alone = False
 
-    def receive(total: Tensor) -> Tensor:
-        return total + sent.pop(0)
+        def summed(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+            sent.extend(tensors)
+            return tensors
+
+    class Receives(Ranks):
+        is_alone = False
+
+        def summed(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+            return tuple(total + sent.pop(0) for total in tensors)
 
     one, *rest = linearizer_of(first, linear, monkeypatch)
-    asked(dataclasses.replace(one, reduce=send), *rest)
+    asked(dataclasses.replace(one, ranks=Sends()), *rest)
     assert len(sent) == 7  # cost, gradient and matrix of a linearization; the four others
     other, *rest = linearizer_of(1 - first, linear, monkeypatch)
-    added = asked(dataclasses.replace(other, reduce=receive), *rest)
+    added = asked(dataclasses.replace(other, ranks=Receives()), *rest)
     assert not sent
     for found, expected in zip(added, whole, strict=True):
         assert torch.allclose(found, expected, rtol=1e-12, atol=1e-13)

@@ -1,7 +1,7 @@
 """Functions of one vector as native programs, many in one compilation, beside what PyTorch computes."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -45,13 +45,13 @@ def scalars_of(function: Function, size: int, dtype: torch.dtype) -> Written:
     return Written.of(program, [Argument(size, True)], residual, jacobian)
 
 
-def native(functions: Sequence[Function], points: Sequence[Tensor]) -> list[Both]:
+def native(functions: Sequence[Function], points: Sequence[Tensor], making: Callable[..., Any] = Making) -> list[Both]:
     """All functions at points (size, lanes) of their own, compiled together."""
     written = [scalars_of(f, len(x), x.dtype) for f, x in zip(functions, points, strict=True)]
     found = []
-    making = Making(written)
-    making.wait()
-    programs = making.programs()
+    made = making(written)
+    made.wait()
+    programs = made.programs()
     assert programs is not None  # it was waited for
     for program, x in zip(programs, points, strict=True):
         residual, jacobian = program.linearizations([x], [False], 1, x.shape[1])

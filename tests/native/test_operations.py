@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mslsq.native.building import Making
 from tests.native.functions import NEEDS_COMPILER, Both, by_pytorch, native
 
 pytestmark = NEEDS_COMPILER
@@ -112,8 +113,8 @@ def _difference(name: str, x: Tensor, found: Tensor, any_of: list[Tensor], place
     return f"{name}: at, found, expected: {told}\n" if told else ""
 
 
-def assert_same(functions: dict[str, Any], x: Tensor) -> None:
-    found = native(list(functions.values()), [x] * len(functions))
+def assert_same(functions: dict[str, Any], x: Tensor, making: Callable[..., Any] = Making) -> None:
+    found = native(list(functions.values()), [x] * len(functions), making)
     pairs = zip(functions.items(), found, strict=True)
     told = "".join(differences(name, x, own, by_pytorch(function, x)) for (name, function), own in pairs)
     assert not told, told

@@ -1,6 +1,6 @@
 """One occupancy map placed on another: searched for, solved and believed by walls and free space."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from mslsq.alignment.metrics import Occupancy
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.occupancy.belief import ASKED, Trust, matched
 from mslsq.alignment.occupancy.cells import ACROSS, Cells, plan_of
-from mslsq.alignment.occupancy.search import apart, own_score, ranked
+from mslsq.alignment.occupancy.search import Candidate, apart, own_score, ranked
 from mslsq.alignment.options import Options
 from mslsq.alignment.prepared import Prepared
 from mslsq.alignment.refine import Refined, refine
@@ -33,8 +33,9 @@ HALF = 0.5
 """Of the walls that both have seen, the share that must agree where the place was said."""
 
 WITNESS = 0.1
-"""Of the diagonal of what is known. By chance the search's first place lies so near to where a header says once in some
-seventy times (π 0.1² of twice the diagonal's square) without rotations, and with them in some thousand."""
+"""Of the diagonal of what is known. By chance one place of the search lies so near to where a header says once in some
+seventy times (π 0.1² of twice the diagonal's square) without rotations, and with them in some thousand. No other place
+that scores about as well may lie within twice of it: then the header says neither."""
 
 WITNESSED = " Its georeference says this place, too."
 
@@ -76,7 +77,7 @@ def place(
     header: Float[Tensor, "3 3"] | None = None,
 ) -> ByWalls:
     """Place an occupancy map on another. `initial` (pixels) replaces the search, and what the search says of other
-    places; `header` is a second witness of the place that the search finds first. Never raises for bad content.
+    places; `header` is a second witness: of the places that score alike it chooses. Never raises for bad content.
 
     Of `options`, `model`, `min_overlap`, `min_lead`, `init` and `max_steps` matter.
     """
@@ -95,12 +96,13 @@ def place(
         initial = torch.eye(3).to(fixed.values)
     if initial is None:
         candidates = ranked(one, other, turns=options.model != "translation")
-        best, second = candidates[0].score, candidates[1].score if len(candidates) > 1 else 0.0
-        if best <= 0:
+        if candidates[0].score <= 0:
             return ByWalls(_refused(options, fixed.values, MapStatus.NO_OVERLAP), False)
-        lead, support = best / max(second, 1e-3 * best), best / min(own_score(one), own_score(other))
-        initial = candidates[0].matrix
-        witnessed = header is not None and apart(header, initial, one) <= WITNESS
+        said = None if header is None else _said(candidates, header, one, options.min_lead)
+        chosen, witnessed = (candidates[0], False) if said is None else (said, True)
+        second = max((entry.score for entry in candidates if entry is not chosen), default=0.0)
+        lead = chosen.score / max(second, 1e-3 * chosen.score)
+        initial, support = chosen.matrix, chosen.score / min(own_score(one), own_score(other))
     estimate, stages, leader = _solved(pair, Estimate(frame.from_pixels(initial), fixed.values.new_zeros(2), "walls"))
     if report is not None:
         for stage in stages:
@@ -109,6 +111,17 @@ def place(
     placed = _believed(pair, estimate, leader, lead, support, stages, witnessed)
     exact = placed.status.ok and matched(one, other, frame.to_pixels(estimate.matrix), near=1.0)[0] >= EXACT
     return ByWalls(placed, exact)
+
+
+def _said(
+    candidates: Sequence[Candidate], header: Float[Tensor, "3 3"], reference: Cells, min_lead: float
+) -> Candidate | None:
+    """Of the places that score about as well as the best the one that the header says, if it says one and no other."""
+    tied = [entry for entry in candidates if entry.score * max(min_lead, 1.0) >= candidates[0].score]
+    distances = [apart(header, entry.matrix, reference) for entry in tied]
+    if sum(distance <= 2 * WITNESS for distance in distances) != 1 or min(distances) > WITNESS:
+        return None
+    return tied[distances.index(min(distances))]
 
 
 def _solved(pair: _Plans, estimate: Estimate) -> tuple[Estimate, list[Stage], Refined]:
@@ -176,7 +189,7 @@ def _doubt(
     if trust.overlap < options.min_overlap:
         why = f"(The best found overlaps {trust.overlap:.0%}, {options.min_overlap:.0%} is asked.)"
         return MapStatus.NO_OVERLAP, why
-    if searched and trust.lead < options.min_lead:
+    if searched and trust.lead < options.min_lead and not witnessed:
         return MapStatus.AMBIGUOUS, f"({words})"
     least = ASKED if searched else HALF
     if trust.product < least and not (witnessed and trust.agreement >= HALF):

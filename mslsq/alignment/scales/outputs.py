@@ -86,16 +86,12 @@ def _picture(scene: RatioScene, result: ScaleSync, path: Path) -> Path:
     flat = flat if flat.ndim == 3 else flat[:, None, :]
     finite = flat[torch.isfinite(flat)]
     low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 1.0)
-    rows = []
-    for i in range(len(flat)):
-        row = [(f"map {i}: scale found", flat[i], (low, high), "viridis")]
-        if scene.truth is not None:
-            truth = scene.truth.reshape(flat.shape)
-            error = torch.where(
-                _comparable(result).reshape(flat.shape)[i], 100 * relative_error(truth[i], flat[i]), torch.nan
-            )
-            row += [("true scale", truth[i], (low, high), "viridis"), ("error, %", error, (0.0, 5.0), "magma")]
-        rows.append(row)
+    rows = [[(f"map {i}: scale found", scale, (low, high), "viridis")] for i, scale in enumerate(flat)]
+    if scene.truth is not None:
+        truth = scene.truth.reshape(flat.shape)
+        errors = torch.where(_comparable(result).reshape(flat.shape), 100 * relative_error(truth, flat), torch.nan)
+        for row, true, error in zip(rows, truth, errors, strict=True):
+            row += [("true scale", true, (low, high), "viridis"), ("error, %", error, _reach(errors), "magma")]
     return _drawn(rows, path)
 
 
@@ -117,18 +113,26 @@ def _picture_of_fields(scene: ViewScene, result: ScaleFields, path: Path) -> Pat
     known = torch.where(torch.isfinite(scene.depths) & (scene.depths > 0), scene.depths, torch.nan)
     depth_range = tuple(np.nanquantile(known.numpy(), [0.01, 0.99]).tolist())
     reach = max(float((result.scales - 1).abs().max()), 1e-3)
-    rows = []
-    for i in range(count):
-        row = [
+    percent = [("its deviation, %", 100 * deviation)]
+    if scene.truth is not None:
+        error = relative_error(scene.truth / scene.truth[result.reference], result.scales)
+        percent.append(("error, %", 100 * error))
+    limits = _reach(torch.stack([images for _, images in percent]))
+    rows = [
+        [
             (f"view {i}: depth", known[i], depth_range, "viridis"),
             ("scale found − 1, %", 100 * (result.scales[i] - 1), (-100 * reach, 100 * reach), "RdBu_r"),
-            ("its deviation, %", 100 * deviation[i], (0.0, 5.0), "magma"),
+            *((title, images[i], limits, "magma") for title, images in percent),
         ]
-        if scene.truth is not None:
-            error = 100 * relative_error(scene.truth[i] / scene.truth[result.reference], result.scales[i])
-            row.append(("error, %", error, (0.0, 5.0), "magma"))
-        rows.append(row)
+        for i in range(count)
+    ]
     return _drawn(rows, path)
+
+
+def _reach(images: Tensor) -> tuple[float, float]:
+    """From 0 to what holds 99 % of the numbers, for one colour scale; a tenth of a percent at least."""
+    finite = images[torch.isfinite(images)]
+    return 0.0, max(float(np.quantile(finite.numpy(), 0.99)) if finite.numel() else 0.0, 0.1)
 
 
 def _drawn(rows: list[list[tuple[str, Tensor, tuple[float, ...], str]]], path: Path) -> Path:

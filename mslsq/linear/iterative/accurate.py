@@ -47,7 +47,8 @@ def solve_accurately(operator: Operator, rhs: Vectors, max_iterations: int) -> A
     for _ in range(ROUNDS):
         # A new round aims below the first by as much as is left.
         tolerance = (EXACT[rhs.dtype] / residual.clamp(max=1)).clamp(max=0.1)
-        result = conjugate_gradients(operator.multiply, left, operator.precondition, tolerance, max_iterations)
+        given = operator.multiply, left, operator.precondition, tolerance, max_iterations
+        result = conjugate_gradients(*given, goes_on=operator.is_wanted)
         definite = definite & result.definite
         moved = x + result.solution
         left_after = rhs - operator.multiply(moved)
@@ -55,7 +56,7 @@ def solve_accurately(operator: Operator, rhs: Vectors, max_iterations: int) -> A
         better = after < residual
         x, left = torch.where(better[:, None], moved, x), torch.where(better[:, None], left_after, left)
         residual = torch.where(better, after, residual)
-        if bool(((residual <= EXACT[rhs.dtype]) | ~better).all()):
+        if not operator.goes_on((residual > EXACT[rhs.dtype]) & better):
             break
     return Accurate(x, residual, residual <= ENOUGH[rhs.dtype], definite)
 

@@ -174,7 +174,7 @@ class JacobianBlocks(Operator):
                 if slot.group >= 0:
                     own = self._own(term.matrix, slot.start, slot.width).permute(0, 3, 1, 2)
                     blocks[slot.group] = blocks[slot.group].index_add(1, slot.at, own)
-        blocks = [block[:, :-1] for block in blocks]
+        blocks = self._of_all([block[:, :-1] for block in blocks])
         if damping is not None:
             pairs = zip(blocks, groups, strict=True)
             blocks = [block + torch.diag_embed(damping[:, group]) for block, group in pairs]
@@ -183,6 +183,10 @@ class JacobianBlocks(Operator):
             groups = tuple(group.reshape(-1, 1) for group in groups)
         inverse = BlockInverse(blocks, groups)
         self.precondition, self.definite = inverse, inverse.definite
+
+    def _of_all(self, blocks: list[Tensor]) -> list[Tensor]:
+        """The blocks on the diagonal of the whole matrix, from those that the values make."""
+        return blocks
 
     @staticmethod
     def _own(matrix: Tensor, first: int, width: int) -> Float[Tensor, "batch width width lanes"]:

@@ -29,6 +29,11 @@ class Iterated(NamedTuple):
     """Was every curvature met on the way positive? False proves A (or M) not to be positive definite."""
 
 
+def any_of(active: Bool[Tensor, "batch"]) -> bool:
+    """Is an entry still to be solved?"""
+    return bool(active.any())
+
+
 def conjugate_gradients(
     multiply: Callable[[Vectors], Vectors],
     rhs: Vectors,
@@ -37,6 +42,7 @@ def conjugate_gradients(
     max_iterations: int,
     *,
     model_tolerance: float | None = None,
+    goes_on: Callable[[Bool[Tensor, "batch"]], bool] = any_of,
 ) -> Iterated:
     """Solve A x = b from x = 0, for symmetric positive definite A and M.
 
@@ -52,6 +58,7 @@ def conjugate_gradients(
         precondition: r ↦ M⁻¹ r.
         tolerance: one for all, or (batch,).
         max_iterations: an entry that has not stopped by then is not converged.
+        goes_on: asked which entries are still to be solved; False ends the iteration.
 
     An entry with curvature pᵀAp ≤ 0, a preconditioner that is not positive definite, or numbers that are not finite
     stops with the last good iterate, not converged; it never touches its neighbours. float32 and float64; the dtype
@@ -76,7 +83,7 @@ def conjugate_gradients(
     decrease = torch.zeros_like(squared)
     interval = 1 if rhs.device.type == "cpu" else INTERVAL
     for number in range(1, max_iterations + 1):
-        if (number - 1) % interval == 0 and not bool(active.any()):
+        if (number - 1) % interval == 0 and not goes_on(active):
             break
         product = multiply(direction)
         curvature = _dot(direction, product)

@@ -16,6 +16,7 @@ from torch import Tensor
 from mslsq.linear.block_products import BlockProduct, Matrices, Vectors, product, symmetric_product_of
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.iterative.block_inverse import BlockInverse
+from mslsq.linear.iterative.conjugate_gradients import any_of
 from mslsq.linear.operator_plan import OperatorPlan, on_device
 
 
@@ -35,6 +36,14 @@ class Operator:
 
     def multiply(self, x: Vectors) -> Vectors:
         raise NotImplementedError
+
+    def is_wanted(self, active: Bool[Tensor, "entries"]) -> bool:
+        """Is another product wanted, for the entries that are still to be solved?"""
+        return any_of(active)
+
+    def goes_on(self, entries: Bool[Tensor, "entries"]) -> bool:
+        """Is there an entry for which the iteration is to be begun again?"""
+        return any_of(entries)
 
     def reduced(self, rhs: Vectors) -> Vectors:
         """The right-hand side of the system that is iterated on."""

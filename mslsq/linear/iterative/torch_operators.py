@@ -45,6 +45,7 @@ def iterate(
         operator.precondition,
         accuracy.clamp(max=tolerance) if accuracy.numel() else tolerance,
         max_iterations,
+        goes_on=operator.is_wanted,
     )
     x = operator.expanded(result.solution, rhs)
     solved = torch.isfinite(x).all(-1) & operator.definite & (result.converged | (result.iterations > 0))

@@ -23,6 +23,11 @@ class UnformedBlocks(Storage):
     rows: BlockRows | None = None
     """None for a solver that is not bound to any yet."""
 
+    @property
+    def num_values(self) -> int:
+        plans = already_bound(self.rows).jacobian.terms
+        return sum(plan.rows * plan.columns.numel() for plan in plans)
+
     def part(self, term: LinearizedTerm, jacobian: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
         return (term.flat(jacobian),)
 

@@ -1,0 +1,247 @@
+"""One problem on 1, 2 and 4 processes: weak and strong scaling, what is exchanged, a cost model and its check.
+
+    python benchmarks/distributed.py            # five minutes; the tables of benchmarks/results/distributed.md
+    python benchmarks/distributed.py --quick
+
+Times are processor time of a rank, gloo's threads included: cores may be shared with others, and a rank that waits for
+another uses none. Counts of collectives and bytes are exact. The model is fitted on one process and on empty
+collectives, and compared with runs that it has not seen.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from timing import print_machine, print_table
+from torch import Tensor
+
+import mslsq
+import mslsq.distributed
+from mslsq.datasets.synthetic_graphs import sphere_graph
+
+UNKNOWNS = 12
+STEPS = 8
+LATENCY_CALLS = 300
+DOUBLE = 8
+"""Bytes."""
+
+
+class Series(mslsq.CostFunction):
+    """A sum of six decays: twelve unknowns, one row a block."""
+
+    def residual(self, p: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        return (p[:6] * torch.exp(-p[6:] * t)).sum() - y
+
+
+def series(rows: int) -> tuple[mslsq.Problem, dict[str, Tensor]]:
+    """A fit with that many rows."""
+    generator = torch.Generator().manual_seed(0)
+    t = 3 * torch.rand(rows, generator=generator, dtype=torch.float64)
+    truth = torch.cat((torch.ones(6), 2.0 ** torch.arange(-2, 4))).to(torch.float64)
+    y = (truth[:6] * torch.exp(-truth[6:] * t[:, None])).sum(1)
+    y = y + 0.01 * torch.randn(rows, generator=generator, dtype=torch.float64)
+    p = mslsq.Variable("p", mslsq.Euclidean(UNKNOWNS))
+    return mslsq.Problem(Series(p, t=t, y=y)), {"p": truth * 1.2}
+
+
+def sphere(laps: int) -> tuple[mslsq.Problem, dict[str, Any]]:
+    """A pose graph with 50 poses a lap."""
+    graph = sphere_graph(laps, 50).graph
+    return graph.problem(), {"pose": graph.poses}
+
+
+PROBLEMS: dict[str, Callable[[int], tuple[mslsq.Problem, dict[str, Any]]]] = {"fit": series, "sphere": sphere}
+LINEAR = {"fit": mslsq.linear.Cholesky(), "sphere": mslsq.linear.ConjugateGradient(matrix_free=True)}
+
+
+def spent(kind: str, problem: mslsq.Problem, start: dict[str, Any], steps: int) -> dict[str, float]:
+    """One solve of that many steps over the ranks that there are: what it costs this rank."""
+    options = {"max_steps": steps, "native": "never", "linear_solver": LINEAR[kind]}
+    solver = mslsq.LevenbergMarquardt(ftol=0, gtol=0, xtol=0, **options)
+    before, cpu = mslsq.distributed.traffic(), time.process_time()
+    solution = mslsq.distributed.solve(problem, start, solver=solver, timeout=300)
+    cpu, after = time.process_time() - cpu, mslsq.distributed.traffic()
+    return {
+        "cpu": cpu,
+        "collectives": after.collectives - before.collectives,
+        "bytes": after.bytes - before.bytes,
+        "steps": int(solution.num_steps),
+        "cost": float(solution.cost),
+    }
+
+
+def solved(kind: str, size: int) -> dict[str, float]:
+    """A step more, of a solve whose plan is made: the difference of a long solve and a short one."""
+    problem, start = PROBLEMS[kind](size)
+    spent(kind, problem, start, STEPS)
+    few, many = (spent(kind, problem, start, steps) for steps in (1, STEPS))
+    more = many["steps"] - few["steps"]
+    return many | {figure: (many[figure] - few[figure]) / more for figure in ("cpu", "collectives", "bytes")}
+
+
+def exchanged(numbers: int) -> dict[str, float]:
+    """One collective of that many doubles: processor time and wall time."""
+    tensor = torch.zeros(numbers, dtype=torch.float64)
+    for _ in range(20):
+        dist.all_reduce(tensor)
+    cpu, wall = time.process_time(), time.perf_counter()
+    calls = max(20, min(LATENCY_CALLS, 10_000_000 // max(numbers, 1)))
+    for _ in range(calls):
+        dist.all_reduce(tensor)
+    return {"cpu": (time.process_time() - cpu) / calls, "wall": (time.perf_counter() - wall) / calls}
+
+
+def work(jobs: list[list[Any]]) -> None:
+    """A rank: the jobs one after the other; the first one prints what all found."""
+    torch.set_num_threads(1)
+    rank = mslsq.distributed.initialize("gloo", timeout=300)
+    found = [exchanged(size) if kind == "exchange" else solved(kind, size) for kind, size in jobs]
+    of_all_ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(of_all_ranks, found)
+    if rank == 0:
+        print("FOUND " + json.dumps(of_all_ranks), flush=True)
+    dist.destroy_process_group()
+
+
+def on_ranks(count: int, jobs: list[list[Any]]) -> list[list[dict[str, float]]]:
+    """By job and rank, what they found."""
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={count}", "--standalone", __file__]
+    done = subprocess.run([*command, "--jobs", json.dumps(jobs)], capture_output=True, text=True, check=True)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
+    by_rank = json.loads(line.removeprefix("FOUND "))
+    return [list(ranks) for ranks in zip(*by_rank, strict=True)]
+
+
+def slowest(ranks: list[dict[str, float]], figure: str = "cpu") -> float:
+    return max(rank[figure] for rank in ranks)
+
+
+def scaling(counts: list[int], fit_rows: int, laps: int) -> None:
+    """Strong scaling: the same problem on more ranks. Weak: as much for each."""
+    one = {}
+    for count in counts:
+        jobs = [["fit", fit_rows], ["fit", fit_rows * count], ["sphere", laps], ["sphere", laps * count]]
+        one[count] = on_ranks(count, jobs)
+    rows = []
+    for number, name in enumerate(("fit, strong", "fit, weak", "sphere, strong", "sphere, weak")):
+        alone = slowest(one[1][number])
+        for count in counts:
+            ranks = one[count][number]
+            ideal = alone / count if "strong" in name else alone
+            rows.append(
+                [
+                    name,
+                    count,
+                    1e3 * slowest(ranks),
+                    ideal / slowest(ranks),
+                    ranks[0]["collectives"],
+                    ranks[0]["bytes"] / 1e3,
+                    f"{ranks[0]['cost']:.10g}",
+                ]
+            )
+    head = ["problem", "ranks", "ms of processor a step", "efficiency", "collectives a step", "kB a step", "cost"]
+    print_table("Scaling", head, rows)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Seconds of a step of a dense fit on a rank: as one process takes for its rows alone, and what is exchanged."""
+
+    alone: dict[int, float]
+    """By number of rows, seconds of one process. Not a line: a Jacobian that no cache holds takes longer for a row."""
+    latency: float
+    """Seconds for a collective of six integers."""
+    byte: float
+    """Seconds for a byte of a large collective."""
+
+    def seconds(self, rows: float, unknowns: int = UNKNOWNS) -> float:
+        """Of a rank with that many rows."""
+        known, seconds = (np.log(np.array(list(one))) for one in (self.alone.keys(), self.alone.values()))
+        work = float(np.exp(np.interp(np.log(rows), known, seconds)))
+        return work + COLLECTIVES * self.latency + self.byte * bytes_of_fit(unknowns)
+
+
+COLLECTIVES = 5.0
+"""In a step of a dense fit: the loop's decision; the sum, announced; proposal and verdict; status and damping."""
+
+
+def bytes_of_fit(unknowns: int) -> float:
+    """What a rank gives in a step: two announcements, the sum, and what the first rank says."""
+    announced, normal = 2 * 6, 1 + unknowns + unknowns**2
+    verdict = 4 * unknowns + 11  # step, damping, values, scale; a few figures
+    method = unknowns + 6  # Levenberg-Marquardt's scale; status, damping and the like
+    return DOUBLE * (announced + normal + verdict + method)
+
+
+def fitted(sizes: list[int]) -> Model:
+    """From one process, and from empty collectives of two."""
+    alone = [slowest(ranks) for ranks in on_ranks(1, [["fit", rows] for rows in sizes])]
+    empty, large = (slowest(ranks) for ranks in on_ranks(2, [["exchange", 6], ["exchange", 1_000_000]]))
+    # One process exchanges as well: with itself, which takes next to nothing.
+    return Model(dict(zip(sizes, alone, strict=True)), empty, max(large - empty, 0) / (1_000_000 * DOUBLE))
+
+
+def check(model: Model, sizes: list[int]) -> None:
+    """Fits that the model has not seen, on two ranks."""
+    rows = []
+    for size, ranks in zip(sizes, on_ranks(2, [["fit", size] for size in sizes]), strict=True):
+        predicted, found = model.seconds(size / 2), slowest(ranks)
+        calls, given = ranks[0]["collectives"], ranks[0]["bytes"]
+        counted = f"{calls:.1f} ({COLLECTIVES:.0f})", f"{given:.0f} ({bytes_of_fit(UNKNOWNS):.0f})"
+        rows.append([f"{size:,}", 1e3 * predicted, 1e3 * found, predicted / found, *counted])
+    head = ["rows", "predicted ms", "measured ms", "ratio", "collectives (model)", "bytes (model)"]
+    print_table("The model on two ranks: processor time of a step", head, rows)
+
+
+def sixty_four(unknowns: int = 1000, rows: float = 1e9) -> None:
+    """A dense fit of 1e9 rows on 8 machines of 8 GPUs. The rates are assumed, not measured: no GPU was there."""
+    flops, bandwidth, latency, link = 20e12, 2e12, 40e-6, 25e9
+    found = []
+    for ranks in (1, 8, 64):
+        mine = rows / ranks
+        work = max(mine * unknowns**2 / flops, mine * unknowns * DOUBLE * 2 / bandwidth)
+        cholesky = unknowns**3 / 3 / 1e12
+        exchanged = 0.0 if ranks == 1 else COLLECTIVES * latency + 2 * bytes_of_fit(unknowns) / link
+        found.append([ranks, 1e3 * work, 1e3 * cholesky, 1e3 * exchanged, 1e3 * (work + cholesky + exchanged)])
+    head = ["GPUs", "rows, ms", "Cholesky, ms", "collectives, ms", "a step, ms"]
+    print_table(f"Model only: {rows:.0e} rows, {unknowns} unknowns, assumed rates", head, found)
+    print(
+        f"Assumed: {flops:.0e} flop/s in float64, {bandwidth:.0e} B/s of memory (J is written and read once), "
+        f"{1e6 * latency:.0f} us a collective, {link:.0e} B/s a GPU between machines, Cholesky at 1e12 flop/s."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a fifth of the size")
+    parser.add_argument("--model", action="store_true", help="the cost model and its check alone")
+    parser.add_argument("--jobs", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.jobs:
+        work(json.loads(options.jobs))
+        return
+    print_machine(["torch", "numpy"])
+    print(f"instructions: {torch.backends.cpu.get_cpu_capability()}; one thread a rank, gloo")
+    quick = options.quick
+    if not options.model:
+        scaling([1, 2, 4], 40_000 if quick else 200_000, 5)
+    model = fitted([20_000, 80_000, 320_000] if quick else [100_000, 300_000, 900_000])
+    alone = ", ".join(f"{1e3 * seconds:.1f} ms for {rows:,} rows" for rows, seconds in model.alone.items())
+    print(
+        f"\nA step of one process: {alone}. A collective of six integers {1e6 * model.latency:.0f} us, a byte "
+        f"{1e9 * model.byte:.2f} ns. All in processor time."
+    )
+    check(model, [100_000, 200_000, 400_000] if quick else [300_000, 800_000, 1_500_000])
+    sixty_four()
+
+
+if __name__ == "__main__":
+    main()
