@@ -6,6 +6,7 @@
     python scripts/align.py +experiment=dem                             # an elevation model on another, in metres
     python scripts/align.py pairs=pairs.csv n_jobs=4                    # many pairs, each by itself; pairs=all maps=...
     python scripts/align.py -m maps='[a.png,b.tif]' model=se2,sim2      # a sweep: every model, one table
+    python scripts/align.py maps='[a.tif,b.tif]' memory=8GB mosaic=feather   # larger than that: read in windows
     python scripts/align.py resume=outputs/align/DAY/TIME               # go on after a kill
 
 Of a run, report.html is what to open first: before and after, what became of every map and why, the options.
@@ -23,6 +24,7 @@ from typing import Any
 
 import hydra
 import torch
+from big import run_big, too_big
 from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors, exit_with, start
 from elevation import run_dem
 from hydra.core.hydra_config import HydraConfig
@@ -286,10 +288,12 @@ def say_what_became(items: list[Aligned], config: dict[str, Any]) -> int:
 
 def run_align(config: dict[str, Any], folder: Path) -> int:
     """Maps into one frame."""
-    begin = time.perf_counter()
+    begin, maps = time.perf_counter(), as_list(config, "maps")
     arguments = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
     if config["pairs"] is not None:
-        return run_pairs(config, as_list(config, "maps"), folder, arguments)
+        return run_pairs(config, maps, folder, arguments)
+    if too_big(config, maps):
+        return run_big(config, maps, folder, reference_of)
     scenes = scenes_of(config)
     enough = [say_what_is_left_out(scene) for scene in scenes]
     for scene in scenes:

@@ -86,6 +86,8 @@ class Align(AlignmentOptions, Maps):  # in the order of the file: fields of the 
     """`scripts/align.py`."""
 
     output: str = MISSING
+    memory: str = MISSING
+    mosaic: str = MISSING
     threads: int = MISSING
     strict: bool = MISSING
     quiet: bool = MISSING

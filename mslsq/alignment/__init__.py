@@ -3,6 +3,7 @@
 from mslsq.alignment import learned, metrics, mosaics, synthetic
 from mslsq.alignment.align import align
 from mslsq.alignment.bends import Bend
+from mslsq.alignment.big import FilesAlignment, MosaicFiles, RasterFile, TileLevel, align_files, write_mosaic
 from mslsq.alignment.coordinates import Georeference, GeoreferenceError
 from mslsq.alignment.coordinates.applying import FoundTransform, LeftOutError, TransformsError, read_transform
 from mslsq.alignment.coordinates.placement import WorldPlacement
@@ -36,6 +37,7 @@ __all__ = [
     "CoregistrationStatus",
     "DepthViews",
     "ElevationStatistics",
+    "FilesAlignment",
     "FoundTransform",
     "Georeference",
     "GeoreferenceError",
@@ -44,16 +46,20 @@ __all__ = [
     "LinkStatus",
     "LocalCoregistration",
     "MapStatus",
+    "MosaicFiles",
     "Pair",
     "PairAlignment",
     "RasterError",
+    "RasterFile",
     "Room",
     "ScaleFields",
     "ScaleSync",
     "Stage",
+    "TileLevel",
     "TransformsError",
     "WorldPlacement",
     "align",
+    "align_files",
     "align_pairs",
     "coregister",
     "coregister_blocks",
@@ -68,4 +74,5 @@ __all__ = [
     "scale_sync",
     "stable_terrain",
     "synthetic",
+    "write_mosaic",
 ]

@@ -17,6 +17,9 @@ LARGEST_CANVAS = 4096
 """Pixels along a side; a mosaic that would be larger is cut to the reference and as much around it."""
 
 
+EVERYWHERE = 2**40
+"""No side of a canvas is larger: nothing is cut."""
+
 COARSER = 1.25
 """Pixels of a map from one pixel to the next, from which it is blurred before."""
 

@@ -43,7 +43,7 @@ def samples(
     at: Between,
     chosen: Int[Tensor, " n"],
 ) -> Iterator[Seen]:
-    """The chosen samples of a finest level, `CHUNK` at a time. `coefficients` are those of the map seen from."""
+    """The chosen samples of a level, `CHUNK` at a time. `coefficients` are those of the map seen from, there."""
     warp = kind.from_matrix(torch.from_numpy(at.matrix).to(level.planes))
     identity = kind.identity().to(level.planes)
     free = torch.from_numpy(freedom).to(level.planes)
@@ -52,12 +52,14 @@ def samples(
     for part in chosen.split(CHUNK):
         columns = level.grid[1]
         pixels = torch.stack([part % columns, part // columns], -1).to(level.planes) * level.stride
-        points, target = level.frame.normalise(pixels), level.planes[:, part].T
+        where = pixels * level.factor + pixels.new_tensor(level.corner)
+        points, target = level.frame.normalise(where), level.planes[:, part].T
         moved, depth = warp.act_and_depth(points)
         value, slope = sample_with_gradient_at(level.moving.coefficients, moved * factor + torch.stack(offset))
         _, own_slope = sample_with_gradient_at(coefficients, pixels)
         by_warp = _pulled(warp, slope.movedim(0, 1) * (gain * factor), points, moved, depth)
-        own = _pulled(identity, own_slope.movedim(0, 1) * level.frame.half, points, points, torch.ones_like(depth))
+        own_slope = own_slope.movedim(0, 1) * (level.frame.half / level.factor)
+        own = _pulled(identity, own_slope, points, points, torch.ones_like(depth))
         corrected = gain * value.T
         residual = corrected + bias - target
         yield Seen(points, residual, _with_values(by_warp, corrected, free), _with_values(own, target - bias, free))

@@ -56,10 +56,21 @@ class PairLevel:
     frame: Frame
     factor: int
     index: int
+    corner: tuple[float, float] = (0.0, 0.0)
+    """The pixel (x, y) of the first sample: another than the first of a tile."""
     _last: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
-    def of(reference: Level, moving: Level, frame: Frame, index: int, most: int = MAX_SAMPLES) -> "PairLevel":
+    def of(
+        reference: Level,
+        moving: Level,
+        frame: Frame,
+        index: int,
+        most: int = MAX_SAMPLES,
+        corner: tuple[float, float] = (0.0, 0.0),
+        origin: tuple[float, float] = (0.0, 0.0),
+    ) -> "PairLevel":
+        """Of whole maps, or of parts of them: the first samples of the two are the pixels `corner` and `origin`."""
         height, width = reference.size
         stride = 1
         while -(-height // stride) * -(-width // stride) > most:
@@ -69,20 +80,22 @@ class PairLevel:
             planes=target.reshape(target.shape[0], -1).contiguous(),
             known=reference.mask[::stride, ::stride].reshape(-1),
             moving=moving,
-            to_level=torch.cat([frame.centre.new_tensor([frame.half]), frame.centre]) / moving.factor,
+            to_level=torch.cat([frame.centre.new_tensor([frame.half]), frame.centre - frame.centre.new_tensor(origin)])
+            / moving.factor,
             size=reference.size,
             grid=(target.shape[-2], target.shape[-1]),
             stride=stride,
             frame=frame,
             factor=reference.factor,
             index=index,
+            corner=corner,
         )
 
     @cached_property
     def points(self) -> Float[Tensor, "n 2"]:
         """The samples in normalised coordinates, row by row."""
         pixels = pixel_grid(*self.grid, self.planes) * (self.stride * self.factor)
-        return self.frame.normalise(pixels)
+        return self.frame.normalise(pixels + pixels.new_tensor(self.corner))
 
     @property
     def target(self) -> Float[Tensor, "n channels"]:
@@ -92,7 +105,7 @@ class PairLevel:
     @cached_property
     def geometry(self) -> Float[Tensor, "6"]:
         """Where the samples are, for `passes`: the first one's normalised coordinates, their step, and `to_level`."""
-        x, y = (-self.frame.centre / self.frame.half).tolist()
+        x, y = self.frame.normalise(self.frame.centre.new_tensor(self.corner)).tolist()
         step = self.stride * self.factor / self.frame.half
         return torch.tensor([x, y, step, *self.to_level.tolist()], dtype=torch.float64)
 
@@ -203,7 +216,14 @@ def residual_at(
 
 def spread_at(estimate: Estimate, level: PairLevel) -> tuple[float, float]:
     """`mad_sigma` of the residuals and their standard deviation, from samples enough."""
-    residual, valid = residual_at(estimate, level, -(-len(level.known) // SPREAD_SAMPLES))
+    return spread_over([estimate], [level])
+
+
+def spread_over(estimates: Sequence[Estimate], levels: Sequence[PairLevel]) -> tuple[float, float]:
+    """The same of several levels together, each at its estimate."""
+    every = -(-sum(len(level.known) for level in levels) // SPREAD_SAMPLES)
+    parts = [residual_at(estimate, level, every) for estimate, level in zip(estimates, levels, strict=True)]
+    residual, valid = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     chosen = residual[valid]
     return mad_sigma(residual, valid), float(chosen.std()) if chosen.numel() > 1 else 0.0
 
@@ -279,5 +299,9 @@ def apart(ranked: Sequence[Estimate], frame: Frame) -> list[Estimate]:
 
 def heavy_tails(estimate: Estimate, level: PairLevel) -> bool:
     """Are the residuals those of outliers beside noise?"""
-    sigma, deviation = spread_at(estimate, level)
+    return are_heavy(*spread_at(estimate, level))
+
+
+def are_heavy(sigma: float, deviation: float) -> bool:
+    """The same of a spread that is known: by the median, and the standard deviation."""
     return deviation > HEAVY_TAILS * sigma

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment import report
-from mslsq.alignment.canvas import Canvas, blend, canvas_around, resample
+from mslsq.alignment.canvas import EVERYWHERE, LARGEST_CANVAS, Canvas, blend, canvas_around, resample
 from mslsq.alignment.coordinates.outputs import (
     GEOTRANSFORM,
     RESAMPLED,
@@ -176,8 +176,8 @@ def write_maps(item: Aligned, folder: Path, names: Sequence[MapFiles | None]) ->
     return written
 
 
-def canvas_of(item: Aligned) -> Canvas:
-    """What holds all placed maps."""
+def canvas_of(item: Aligned, whole: bool = False) -> Canvas:
+    """What holds all placed maps, within `LARGEST_CANVAS` along a side unless it is to be the whole."""
     scene, result = item.scene, item.result
     placed = [(i, raster) for i in result.aligned if (raster := scene.rasters[i]) is not None]
     reference = scene.rasters[result.reference]
@@ -186,6 +186,7 @@ def canvas_of(item: Aligned) -> Canvas:
         [(raster.mask.shape[0], raster.mask.shape[1]) for _, raster in placed],
         [result.transforms[i] for i, _ in placed],
         (reference.mask.shape[0], reference.mask.shape[1]),
+        EVERYWHERE if whole else LARGEST_CANVAS,
     )
 
 

@@ -197,16 +197,12 @@ def write_raster(
     """
     path = Path(path)
     path = path.with_name(path.name.removesuffix(path.suffix) + kind.suffix)
+    known, array = mask.cpu().numpy(), as_stored(values, mask, kind)
     integer = np.issubdtype(kind.dtype, np.integer)
-    known = mask.cpu().numpy()
-    limits: Any = np.iinfo(kind.dtype) if integer else np.finfo(kind.dtype)
-    numbers = values.detach().cpu().double().numpy()
-    array = _held(np.rint(np.nan_to_num(numbers, posinf=limits.max, neginf=limits.min)) if integer else numbers, limits)
-    array = beside_nodata(array, known, kind)
-    outside = kind.nodata if kind.nodata is not None else (0 if integer else float("nan"))
-    array = np.where(known, array, np.array(outside, kind.dtype))
     if kind.alpha:
-        array = np.concatenate([array, np.where(known, limits.max if integer else 1, 0).astype(kind.dtype)[None]])
+        array = np.concatenate(
+            [array, np.where(known, np.iinfo(kind.dtype).max if integer else 1, 0).astype(kind.dtype)[None]]
+        )
     array = array.transpose(1, 2, 0) if kind.channels_last else (array[0] if array.shape[0] == 1 else array)
     with replacing(path) as temporary:
         if kind.suffix in TIFF_SUFFIXES:
@@ -217,6 +213,21 @@ def write_raster(
         else:
             write_picture(temporary, array, kind.suffix)
     return path
+
+
+def as_stored(
+    values: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"], kind: Kind
+) -> np.ndarray:
+    """The numbers that a file of this kind holds: rounded, clipped, beside nodata where they are data, nodata where
+    they are not."""
+    integer = np.issubdtype(kind.dtype, np.integer)
+    known = mask.cpu().numpy()
+    limits: Any = np.iinfo(kind.dtype) if integer else np.finfo(kind.dtype)
+    numbers = values.detach().cpu().double().numpy()
+    array = _held(np.rint(np.nan_to_num(numbers, posinf=limits.max, neginf=limits.min)) if integer else numbers, limits)
+    array = beside_nodata(array, known, kind)
+    outside = kind.nodata if kind.nodata is not None else (0 if integer else float("nan"))
+    return np.where(known, array, np.array(outside, kind.dtype))
 
 
 def _held(numbers: np.ndarray, limits: Any) -> np.ndarray:

@@ -103,7 +103,7 @@ def scene_from_files(paths: Sequence[str], masks: Sequence[str] = ()) -> Scene:
         rasters.append(raster)
     read = [split(path)[0] for path in (*files, *masks)]
     read += [path for raster in rasters if raster is not None for path in raster.beside]
-    names = _distinct([Path(file).name for file in files])
+    names = distinct([Path(file).name for file in files])
     return Scene("maps", names, rasters, problems, files=[path.expanduser() for path in read])
 
 
@@ -118,14 +118,14 @@ def _refuse_blurred(path: str, mask: Raster) -> None:
         )
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
+def distinct(names: Sequence[str]) -> list[str]:
     """Names by which maps are told apart: a number in front where two are the same."""
-    distinct: list[str] = []
+    given: list[str] = []
     for i, name in enumerate(names):
-        while names.count(name) > 1 or name in distinct:
+        while names.count(name) > 1 or name in given:
             name = f"{i}-{name}"
-        distinct.append(name)
-    return distinct
+        given.append(name)
+    return given
 
 
 def scene_from_bundled(

@@ -6,7 +6,7 @@ it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -57,6 +57,12 @@ class Overlap:
     @property
     def count(self) -> int:
         return int(self.valid.count_nonzero())
+
+    def every(self, few: int) -> "Overlap":
+        """The same of every few of its valid samples."""
+        valid = torch.zeros_like(self.valid)
+        valid[self.valid.nonzero()[::few, 0]] = True
+        return replace(self, valid=valid)
 
     @property
     def scale(self) -> float:

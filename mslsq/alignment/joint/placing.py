@@ -19,7 +19,7 @@ from mslsq.alignment.joint.links import Link, LinkStatus
 from mslsq.alignment.joint.overlap import Overlap
 from mslsq.alignment.joint.pose_graph import Graph, excess, spread_of_links
 from mslsq.alignment.joint.sandwich import covariance
-from mslsq.alignment.joint.state import Coordinates, State
+from mslsq.alignment.joint.state import Coordinates, State, in_values, standardised
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.result import MapStatus
 from mslsq.alignment.uncertainty import corner_sigma
@@ -146,14 +146,11 @@ class _Filling:
 
     def in_pixels(self, index: int, log_gain: float, bias: float) -> tuple[float, float]:
         """Gain and bias between the values of the maps, of those between standardised ones."""
-        (own, own_spread), (mean, spread) = self.units(index)
-        gain = own_spread * math.exp(log_gain) / spread
-        return gain, own + own_spread * bias - gain * mean
+        return in_values(self.units(index), log_gain, bias)
 
     def standardised(self, index: int, gain: float, bias: float) -> tuple[float, float]:
         """The other way."""
-        (own, own_spread), (mean, spread) = self.units(index)
-        return math.log(gain * spread / own_spread), (gain * mean + bias - own) / own_spread
+        return standardised(self.units(index), gain, bias)
 
     def units(self, index: int) -> tuple[tuple[float, float], tuple[float, float]]:
         """(mean, spread) of the reference and of a map."""

@@ -8,6 +8,7 @@ The estimate is the root of the scores g = Σ wJᵀr. Its covariance is H⁻¹ C
   with the signs it has.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,10 +25,13 @@ CELL = 8.0
 """Pixels of the reference: the side of a cell. The prefilter correlates neighbours up to 3 pixels apart; larger cells
 are so few that their scatter is known too badly."""
 
-LOST = 1.36
-"""By which the variance of a sum over cells is too small for what neighbours across a border have in common: residuals
-after a prefilter of 1 px correlate by exp(-d²/4), whose sum is 2√π = 3.54 per axis, of which cells of 8 keep 3.54 -
-4/8."""
+
+def lost(cell: float) -> float:
+    """By which the variance of a sum over cells is too small for what neighbours across a border have in common:
+    residuals after a prefilter of 1 px correlate by exp(-d²/4), whose sum is 2√π = 3.54 per axis, of which cells of n
+    keep 3.54 - 4/n (1.36 for cells of 8)."""
+    whole = 2 * math.pi**0.5
+    return (whole / (whole - 4 / max(cell, 2.0))) ** 2
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,13 @@ class _Sums:
 
 
 def covariance(
-    dense: Dense, state: State, of_known: Mapping[int, Float[np.ndarray, "tangent tangent"]]
+    dense: Dense, state: State, of_known: Mapping[int, Float[np.ndarray, "tangent tangent"]], pixel: float = 1.0
 ) -> Float[np.ndarray, "unknowns unknowns"]:
     """Of the steps of all maps, zero for what is held; NaN where the pixels leave a direction open.
 
-    Maps that are held, and known by these covariances of their warps (independent of each other), add what their errors
-    do to the others: A Σ Aᵀ with A = -H⁻¹ H_known, the columns of the known in H.
+    `pixel` is the side of a sample in pixels of the reference. Maps that are held, and known by these covariances of
+    their warps (independent of each other), add what their errors do to the others: A Σ Aᵀ with A = -H⁻¹ H_known, the
+    columns of the known in H.
     """
     maps, unknowns = dense.free.shape
     size = maps * unknowns
@@ -53,16 +58,16 @@ def covariance(
     parts = []
     for overlap, weight in zip(dense.overlaps, dense.weights, strict=True):
         ends = overlap.fixed, overlap.moving
-        sums = _sums(dense, state, overlap)
+        sums = _sums(dense, state, overlap, CELL * pixel)
         chain = dense.coordinates.chain(state, *ends)
         for one, by_one in zip(ends, chain, strict=True):
             for other, by_other in zip(ends, chain, strict=True):
                 bread[one, :, other] += weight * by_one.T @ sums.bread @ by_other
         parts.append((ends, sums.cells, [weight * sums.scores @ by_one for by_one in chain]))
-    number = {cell: n for n, cell in enumerate(sorted({cell for _, cells, _ in parts for cell in cells.tolist()}))}
+    number = {where: n for n, where in enumerate(sorted({one for _, cells, _ in parts for one in cells.tolist()}))}
     scores = np.zeros((len(number), maps, unknowns))
     for ends, cells, by_end in parts:
-        rows = np.array([number[cell] for cell in cells.tolist()], dtype=int)
+        rows = np.array([number[where] for where in cells.tolist()], dtype=int)
         for index, score in zip(ends, by_end, strict=True):
             scores[rows, index] += score
     free = dense.free.reshape(-1) > 0
@@ -73,7 +78,7 @@ def covariance(
     found = curvature(normal.matrix[both], flat[both], normal.samples / dense.correlated)
     if found is None:
         return full
-    full[both] = _sandwich(found, scores.reshape(len(number), size)[:, free])
+    full[both] = lost(CELL) * sandwich(found, scores.reshape(len(number), size)[:, free])
     for index, block in of_known.items():
         columns = index * unknowns + np.arange(len(block))
         moved = found.inverse @ flat[np.ix_(free, columns)]
@@ -81,12 +86,12 @@ def covariance(
     return full
 
 
-def _sandwich(found: Curvature, scores: Float[np.ndarray, "cells n"]) -> Float[np.ndarray, "n n"]:
+def sandwich(found: Curvature, scores: Float[np.ndarray, "cells n"]) -> Float[np.ndarray, "n n"]:
     """H⁻¹ Σ s sᵀ H⁻¹, with the usual factor for the unknowns that the residuals were fitted by."""
     cells, unknowns = scores.shape
     turned = found.root / found.share
     meat = shrunk(scores @ found.root)
-    return LOST * cells / max(cells - unknowns, 1) * turned @ meat @ turned.T
+    return cells / max(cells - unknowns, 1) * turned @ meat @ turned.T
 
 
 def shrunk(scores: Float[np.ndarray, "cells n"]) -> Float[np.ndarray, "n n"]:
@@ -108,7 +113,7 @@ def shrunk(scores: Float[np.ndarray, "cells n"]) -> Float[np.ndarray, "n n"]:
     return cells * ((1 - share) * mean + share * towards)
 
 
-def _sums(dense: Dense, state: State, overlap: Overlap) -> _Sums:
+def _sums(dense: Dense, state: State, overlap: Overlap, cell: float) -> _Sums:
     at = dense.coordinates.between(state, overlap.fixed, overlap.moving)
     unknowns = dense.free.shape[1]
     bread, cells, scores = np.zeros((unknowns, unknowns)), [], []
@@ -116,7 +121,7 @@ def _sums(dense: Dense, state: State, overlap: Overlap) -> _Sums:
         weight = overlap.influence(seen.residual)
         jacobian = seen.jacobian * weight[:, None, None]
         bread += np.einsum("ncu,ncv->uv", jacobian.numpy(force=True), seen.of_target.numpy(force=True), optimize=True)
-        where = _cells(dense, state, overlap, seen)
+        where = _cells(dense, state, overlap, seen, cell)
         score = (jacobian * seen.residual[..., None]).sum(1).numpy(force=True)
         found, inverse = np.unique(where, return_inverse=True)
         cells.append(found)
@@ -127,11 +132,11 @@ def _sums(dense: Dense, state: State, overlap: Overlap) -> _Sums:
     return _Sums(0.5 * (bread + bread.T), found, total)
 
 
-def _cells(dense: Dense, state: State, overlap: Overlap, seen: Seen) -> Int[np.ndarray, " n"]:
+def _cells(dense: Dense, state: State, overlap: Overlap, seen: Seen, side: float) -> Int[np.ndarray, " n"]:
     """Which cell of the scene each sample is in, as one number."""
     frame = dense.coordinates.frame
     out_of = dense.coordinates.out_of(state, overlap.fixed)
     points: Tensor = seen.points
     moved = dense.coordinates.kind.from_matrix(points.new_tensor(out_of)).act(points)
-    cell = (moved * (frame.half / CELL)).floor().clamp(-(2**20), 2**20).long()
+    cell = (moved * (frame.half / side)).floor().clamp(-(2**20), 2**20).long()
     return (cell[:, 0] + cell[:, 1] * 2**22).numpy(force=True)

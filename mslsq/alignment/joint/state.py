@@ -1,5 +1,6 @@
 """The unknowns of all maps together: a warp, a log gain and a bias each, and what a pair of maps sees of them."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +69,23 @@ class Coordinates:
 
     def _into(self, index: int) -> Float[np.ndarray, "3 3"]:
         return change(self.frame, self.frames[index]).numpy(force=True)
+
+
+Units = tuple[tuple[float, float], tuple[float, float]]
+"""(mean, spread) of the reference and of a map."""
+
+
+def in_values(units: Units, log_gain: float, bias: float) -> tuple[float, float]:
+    """Gain and bias between the values of a map and the reference's, of those between standardised ones."""
+    (own, own_spread), (mean, spread) = units
+    gain = own_spread * math.exp(log_gain) / spread
+    return gain, own + own_spread * bias - gain * mean
+
+
+def standardised(units: Units, gain: float, bias: float) -> tuple[float, float]:
+    """The other way: log gain and bias."""
+    (own, own_spread), (mean, spread) = units
+    return math.log(gain * spread / own_spread), (gain * mean + bias - own) / own_spread
 
 
 def adjoint(matrix: Float[np.ndarray, "3 3"], tangent: int) -> Float[np.ndarray, "tangent tangent"]:

@@ -1,0 +1,243 @@
+"""A raster that stays in its file: windows of it, at its own pixels or reduced, through rasterio."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.alignment.coordinates.georeference import Georeference, GeoreferenceError
+from mslsq.alignment.coordinates.reading import INSTALL
+from mslsq.alignment.kinds import Kind, RasterError
+from mslsq.alignment.nodata import is_nodata, parse_nodata, text_of
+
+CHUNK = 1 << 22
+"""Pixels that are decoded at a time when a raster is reduced: 32 MB as float64."""
+
+CACHE = 64
+"""Megabytes of decoded blocks that GDAL keeps; its own choice, a twentieth of the machine, would not know the limit."""
+
+KEPT = 0.5
+"""A reduced pixel is known where this share of its block holds data."""
+
+LUMINANCE = 0.2126, 0.7152, 0.0722
+
+
+def rasterio_here() -> Any:
+    """The package, or an error that says how to get it."""
+    try:
+        import rasterio
+    except ImportError:
+        raise RasterError(f"rasters are read in windows by rasterio, which is not installed: {INSTALL}.") from None
+    return rasterio
+
+
+@contextmanager
+def small_cache() -> Iterator[None]:
+    """GDAL with a cache that fits into the limit, and no warnings of files without a georeference."""
+    rasterio = rasterio_here()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+        with rasterio.Env(GDAL_CACHEMAX=CACHE):
+            yield
+
+
+@dataclass(frozen=True)
+class RasterFile:
+    """A raster in a file, of which nothing is in memory. `RasterFile.open(path)` reads its header."""
+
+    path: Path
+    size: tuple[int, int]
+    """Height and width."""
+    kind: Kind
+    """Data type and nodata; the tiles and the compression are in `profile`."""
+    bands: tuple[int, ...]
+    """Numbers of the bands that hold data, from 1; alpha is not among them."""
+    overviews: tuple[int, ...]
+    """Factors of the reduced copies in the file."""
+    georeference: Georeference | None
+    note: str = ""
+    """What is to be said of a georeference that is not used."""
+    profile: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Of rasterio: what another file needs to be stored alike."""
+    alpha: int | None = None
+    masked: bool = False
+    """Does GDAL know a mask beside nodata and alpha?"""
+
+    @staticmethod
+    def open(path: str | Path) -> "RasterFile":
+        """The header of a file.
+
+        Raises:
+            RasterError: rasterio is missing, the file is, or it is no raster of real numbers.
+        """
+        rasterio = rasterio_here()
+        path = Path(path).expanduser()
+        if not path.exists():
+            raise RasterError(f"{path}: there is no such file. Paths are relative to {Path.cwd()}.")
+        try:
+            with small_cache(), rasterio.open(path) as dataset:
+                return _header(path, dataset)
+        except rasterio.errors.RasterioError as error:
+            raise RasterError(
+                f"{path}: it cannot be read in windows ({_plain(error)}); save it as a tiled GeoTIFF "
+                "(gdal_translate -co TILED=YES)."
+            ) from error
+
+    @property
+    def name(self) -> str:
+        """Of the file, without its folder."""
+        return self.path.name
+
+    @property
+    def exact_overviews(self) -> tuple[int, ...]:
+        """Those whose pixels are whole blocks: of sides that are no multiples GDAL makes blocks of 3.9 pixels, say,
+        and the last one would be off by almost one."""
+        return tuple(one for one in self.overviews if not any(side % one for side in self.size))
+
+    def reduced(self, factor: int) -> tuple[int, int]:
+        """Height and width of the raster reduced by a factor; a last block that is not whole counts."""
+        return -(-self.size[0] // factor), -(-self.size[1] // factor)
+
+    def read(
+        self, top: int, left: int, height: int, width: int, factor: int = 1
+    ) -> tuple[Float[Tensor, "channels height width"], Bool[Tensor, "height width"]]:
+        """A window, in pixels of the raster reduced by `factor`: its values in float64, and where they are known.
+
+        A reduced pixel (x, y) is the mean of the data in the block of `factor`² pixels whose first is (factor x,
+        factor y), from the largest of `exact_overviews` that divides `factor`, or from all pixels. What lies outside
+        of the raster is not known.
+
+        Raises:
+            RasterError: the file is damaged there.
+        """
+        rasterio = rasterio_here()
+        values = torch.zeros(len(self.bands), height, width, dtype=torch.float64)
+        known = torch.zeros(height, width, dtype=torch.bool)
+        overview = max((one for one in self.exact_overviews if factor % one == 0), default=1)
+        level = {} if overview == 1 else {"overview_level": self.overviews.index(overview)}
+        try:
+            with small_cache(), rasterio.open(self.path, **level) as dataset:
+                self._fill(dataset, values, known, top, left, factor // overview)
+        except rasterio.errors.RasterioError as error:
+            raise RasterError(
+                f"{self.path}: rows {top * factor} to {(top + height) * factor}, columns {left * factor} to "
+                f"{(left + width) * factor} cannot be read ({_plain(error)}); is the file whole?"
+            ) from error
+        return values, known
+
+    def grey(
+        self, top: int, left: int, height: int, width: int, factor: int = 1
+    ) -> tuple[Float[Tensor, "1 height width"], Bool[Tensor, "height width"]]:
+        """`read` as one channel to align by: luminance of colours, the mean of other bands."""
+        values, known = self.read(top, left, height, width, factor)
+        if self.kind.colours:
+            return torch.einsum("chw,c->hw", values[:3], values.new_tensor(LUMINANCE))[None], known
+        return values.mean(0, keepdim=True), known
+
+    def _fill(self, dataset: Any, values: Tensor, known: Tensor, top: int, left: int, rest: int) -> None:
+        """Some rows at a time, so that the whole width of a large raster fits."""
+        rows, columns = known.shape
+        first, last = max(0, -left), min(columns, -(-dataset.width // rest) - left)
+        step = max(1, CHUNK // max(1, (last - first) * rest * rest))
+        begin, end = max(0, -top), min(rows, -(-dataset.height // rest) - top)
+        if last <= first:
+            return
+        for row in range(begin, end, step):
+            height = min(step, end - row)
+            box = (top + row) * rest, (left + first) * rest, height * rest, (last - first) * rest
+            part, mask = self._window(dataset, *box)
+            if rest > 1:
+                part, mask = _block_means(part, mask, rest, height, last - first)
+            values[:, row : row + height, first:last] = torch.from_numpy(part)
+            known[row : row + height, first:last] = torch.from_numpy(mask)
+
+    def _window(
+        self, dataset: Any, top: int, left: int, height: int, width: int
+    ) -> tuple[Float[np.ndarray, "channels h w"], Bool[np.ndarray, "h w"]]:
+        """What of a window lies inside, where it is data; 0 elsewhere."""
+        from rasterio.windows import Window
+
+        height, width = min(height, dataset.height - top), min(width, dataset.width - left)
+        window = Window(left, top, width, height)  # pyright: ignore[reportCallIssue]
+        bands = dataset.read(list(self.bands), window=window)
+        mask = ~is_nodata(bands, self.kind)
+        if self.alpha is not None:
+            full = np.iinfo(self.kind.dtype).max if np.issubdtype(self.kind.dtype, np.integer) else 1.0
+            mask &= dataset.read(self.alpha, window=window) >= full / 2
+        elif self.masked:
+            mask &= dataset.read_masks(self.bands[0], window=window) > 0
+        part = bands.astype(np.float64)
+        if not np.issubdtype(bands.dtype, np.integer):
+            mask &= np.isfinite(part).all(0)
+        if not mask.all():
+            part[:, ~mask] = 0.0
+        return part, mask
+
+
+def _block_means(
+    part: np.ndarray, mask: np.ndarray, rest: int, rows: int, columns: int
+) -> tuple[Float[np.ndarray, "channels rows columns"], Bool[np.ndarray, "rows columns"]]:
+    """The mean of the data in every block; blocks at the border may lack rows or columns."""
+    lacking = (0, rows * rest - mask.shape[0]), (0, columns * rest - mask.shape[1])
+    if any(after for _, after in lacking):
+        part, mask = np.pad(part, ((0, 0), *lacking)), np.pad(mask, lacking)
+    total = part.reshape(len(part), rows, rest, columns, rest).sum((2, 4))
+    if mask.all():
+        return total / rest**2, np.ones((rows, columns), bool)
+    count = mask.reshape(rows, rest, columns, rest).sum((1, 3))
+    return total / np.maximum(count, 1), count >= KEPT * rest**2
+
+
+def _header(path: Path, dataset: Any) -> RasterFile:
+    from rasterio.enums import ColorInterp, MaskFlags
+
+    meanings = list(dataset.colorinterp)
+    if ColorInterp.palette in meanings:
+        raise RasterError(f"{path}: its numbers are entries of a palette, which have no mean; convert it to RGB.")
+    alpha = next((i for i, meaning in enumerate(meanings, 1) if meaning is ColorInterp.alpha), None)
+    bands = [int(i) for i in dataset.indexes if i != alpha]
+    if not bands:
+        raise RasterError(f"{path}: it has no band of data.")
+    types = {np.dtype(dataset.dtypes[i - 1]) for i in bands}
+    dtype = types.pop() if len(types) == 1 else np.dtype(complex)
+    if not (np.issubdtype(dtype, np.integer) or np.issubdtype(dtype, np.floating)):
+        raise RasterError(f"{path}: bands of one type of real numbers are expected, not {', '.join(dataset.dtypes)}.")
+    colours = len(bands) >= 3 and meanings[0] is ColorInterp.red
+    nodata = None if dataset.nodata is None else parse_nodata(text_of(dataset.nodata), dtype)
+    kind = Kind(".tif", dtype, nodata=nodata, colours=colours)
+    flags = dataset.mask_flag_enums[bands[0] - 1]
+    masked = MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags and nodata is None
+    georeference, note = _georeference(dataset)
+    overviews = tuple(int(one) for one in dataset.overviews(bands[0]))
+    profile = dict(dataset.profile) | {"predictor": dataset.tags(ns="IMAGE_STRUCTURE").get("PREDICTOR")}
+    profile |= {"scales": dataset.scales, "offsets": dataset.offsets, "units": dataset.units}
+    size = dataset.height, dataset.width
+    return RasterFile(path, size, kind, tuple(bands), overviews, georeference, note, profile, alpha, masked)
+
+
+def _georeference(dataset: Any) -> tuple[Georeference | None, str]:
+    if dataset.transform.is_identity:
+        return None, ""
+    epsg = dataset.crs.to_epsg() if dataset.crs else None
+    crs = f"EPSG:{epsg}" if epsg else dataset.crs.to_wkt() if dataset.crs else None
+    try:
+        return Georeference.from_geotransform(dataset.transform.to_gdal(), crs, "the file's header"), ""
+    except GeoreferenceError as error:
+        return None, f"its georeference is not used: {error}"
+
+
+def _plain(error: Exception) -> str:
+    """What GDAL said, which rasterio has as the cause."""
+    return str(error.__cause__ or error).strip()
+
+
+def without_georeference(file: RasterFile) -> RasterFile:
+    """The same, with a header that is not looked at."""
+    return replace(file, georeference=None)
