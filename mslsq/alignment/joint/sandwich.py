@@ -24,10 +24,11 @@ CELL = 8.0
 """Pixels of the reference: the side of a cell. The prefilter correlates neighbours up to 3 pixels apart; larger cells
 are so few that their scatter is known too badly."""
 
-LOST = 1.36
-"""By which the variance of a sum over cells is too small for what neighbours across a border have in common: residuals
-after a prefilter of 1 px correlate by exp(-d²/4), whose sum is 2√π = 3.54 per axis, of which cells of 8 keep 3.54 -
-4/8."""
+ROW = 2**22
+"""The number of a cell is its column plus this times its row."""
+
+NEIGHBOURS = 1, ROW - 1, ROW, ROW + 1
+"""What the numbers of half of a cell's eight neighbours are larger by; it is their neighbour in turn."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,10 @@ def covariance(
             for other, by_other in zip(ends, chain, strict=True):
                 bread[one, :, other] += weight * by_one.T @ sums.bread @ by_other
         parts.append((ends, sums.cells, [weight * sums.scores @ by_one for by_one in chain]))
-    number = {cell: n for n, cell in enumerate(sorted({cell for _, cells, _ in parts for cell in cells.tolist()}))}
+    number = np.unique(np.concatenate([cells for _, cells, _ in parts]))
     scores = np.zeros((len(number), maps, unknowns))
     for ends, cells, by_end in parts:
-        rows = np.array([number[cell] for cell in cells.tolist()], dtype=int)
+        rows = np.searchsorted(number, cells)
         for index, score in zip(ends, by_end, strict=True):
             scores[rows, index] += score
     free = dense.free.reshape(-1) > 0
@@ -73,7 +74,7 @@ def covariance(
     found = curvature(normal.matrix[both], flat[both], normal.samples / dense.correlated)
     if found is None:
         return full
-    full[both] = _sandwich(found, scores.reshape(len(number), size)[:, free])
+    full[both] = _sandwich(found, number, scores.reshape(len(number), size)[:, free])
     for index, block in of_known.items():
         columns = index * unknowns + np.arange(len(block))
         moved = found.inverse @ flat[np.ix_(free, columns)]
@@ -81,12 +82,31 @@ def covariance(
     return full
 
 
-def _sandwich(found: Curvature, scores: Float[np.ndarray, "cells n"]) -> Float[np.ndarray, "n n"]:
-    """H⁻¹ Σ s sᵀ H⁻¹, with the usual factor for the unknowns that the residuals were fitted by."""
+def _sandwich(
+    found: Curvature, number: Int[np.ndarray, " cells"], scores: Float[np.ndarray, "cells n"]
+) -> Float[np.ndarray, "n n"]:
+    """H⁻¹ Σ s sᵀ H⁻¹, with the usual factor for the unknowns that the residuals were fitted by, and one for what
+    neighbours have in common."""
     cells, unknowns = scores.shape
-    turned = found.root / found.share
-    meat = shrunk(scores @ found.root)
-    return LOST * cells / max(cells - unknowns, 1) * turned @ meat @ turned.T
+    turned, white = found.root / found.share, scores @ found.root
+    factor = shared(number, white) * cells / max(cells - unknowns, 1)
+    return factor * turned @ shrunk(white) @ turned.T
+
+
+def shared(number: Int[np.ndarray, " cells"], scores: Float[np.ndarray, "cells n"]) -> float:
+    """Σ s_cᵀ s_d over cells c and d that are the same or neighbours, over that of the same alone; at least 1.
+
+    Residuals after a prefilter of 1 px correlate by exp(-d²/4). Where slopes are even, a sum over cells of 8 px loses a
+    quarter of its variance across the borders (the ratio is 1.36). Slopes of a texture change their sign within the
+    reach of the prefilter, and little is lost.
+    """
+    total = float(np.square(scores).sum())
+    across = 0.0
+    for step in NEIGHBOURS:
+        at = np.searchsorted(number, number + step).clip(max=len(number) - 1)
+        beside = number[at] == number + step
+        across += float((scores[beside] * scores[at[beside]]).sum())
+    return max(1 + 2 * across / total, 1.0) if total > 0 else 1.0
 
 
 def shrunk(scores: Float[np.ndarray, "cells n"]) -> Float[np.ndarray, "n n"]:
@@ -134,4 +154,4 @@ def _cells(dense: Dense, state: State, overlap: Overlap, seen: Seen) -> Int[np.n
     points: Tensor = seen.points
     moved = dense.coordinates.kind.from_matrix(points.new_tensor(out_of)).act(points)
     cell = (moved * (frame.half / CELL)).floor().clamp(-(2**20), 2**20).long()
-    return (cell[:, 0] + cell[:, 1] * 2**22).numpy(force=True)
+    return (cell[:, 0] + cell[:, 1] * ROW).numpy(force=True)
