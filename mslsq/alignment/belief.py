@@ -14,6 +14,7 @@ from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.drift import drift
 from mslsq.alignment.estimate import Estimate, PairLevel, judge
 from mslsq.alignment.evidence import Evidence, clear, strongest
+from mslsq.alignment.misfit import FITS, misfit
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.pyramid import Level
@@ -108,7 +109,10 @@ class Placed:
     stages: list[Stage]
     reason: str
     drift: float = 0.0
-    """Pixels that the corners are off by, as parts of the maps have it that fit better elsewhere; 0 without drift."""
+    """Pixels that the corners are off by, as parts of the maps have it that fit better elsewhere, or larger models; 0
+    without."""
+    fitting: str = ""
+    """The larger model that fits, where the one asked for does not (`misfit.Misfit.model`)."""
 
     @property
     def estimate(self) -> Estimate:
@@ -161,9 +165,10 @@ def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage
         possible = standing is not None and standing.lead >= asked and leader.status not in UNFINISHED
         precision = _precision(pair, estimate, leader, found)[:3] if possible else None
         return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision)
-    covariance, sigma, off, reason = _precision(pair, estimate, leader, found)
+    covariance, sigma, off, reason, fitting = _precision(pair, estimate, leader, found)
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
-    return Placed(MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance, *figures, stages, reason, off)
+    placed = MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance
+    return Placed(*placed, *figures, stages, reason, off, fitting)
 
 
 def asked_lead(options: Options, overlap: float) -> float:
@@ -245,8 +250,9 @@ def _rivalry(standing: Standing | None, least: float) -> tuple[MapStatus, str] |
 
 def _precision(
     pair: Pair, estimate: Estimate, leader: Refined, found: Evidence
-) -> tuple[Float[Tensor, "tangent tangent"], float, float, str]:
-    """Covariance, standard error of the corners, how far they have drifted, and what is to be said of all that."""
+) -> tuple[Float[Tensor, "tangent tangent"], float, float, str, str]:
+    """Covariance, standard error of the corners, how far they have drifted, what is to be said of all that, and the
+    larger model that fits, if this one does not."""
     # A solve that ended no better than it began was taken back: its normal equations are of another place.
     normal = leader.normal if leader.estimate.matrix is estimate.matrix else None
     own = pair.reference[0].coefficients
@@ -254,13 +260,16 @@ def _precision(
     covariance = tangent_covariance(estimate, pair.levels[0], options, pair.freedom, normal, own)
     sigma, reason = corner_sigma(estimate, covariance, pair.frame, options.model), MapStatus.ALIGNED.sentence
     size = pair.levels[found.position].factor
-    off = 0.0 if options.bends else drift(pair.levels, estimate.matrix, clear(pair.levels, options.prefilter))
-    least = max(off, DRIFT * size if found.position >= COARSE else 0.0)
+    first = clear(pair.levels, options.prefilter)
+    better = FITS if options.bends else misfit(pair.levels, pair.reference, estimate, options, pair.freedom, first)
+    off = 0.0 if options.bends else drift(pair.levels, estimate.matrix, first)
+    least = max(off, better.off, DRIFT * size if found.position >= COARSE else 0.0)
     if found.position >= COARSE:
         reason += f" Only detail of {size} px and more agrees, as in maps that have drifted."
     elif off > sigma:
         reason += " Parts of it fit better elsewhere, as in maps that have drifted."
+    reason += better.sentence
     if least > sigma:
         reason += f" The place is known to some {least:.2g} px."
         covariance, sigma = covariance * (least / sigma) ** 2, least
-    return covariance, sigma, least, reason
+    return covariance, sigma, least, reason, better.model

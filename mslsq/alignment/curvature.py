@@ -45,7 +45,7 @@ def samples(
 ) -> Iterator[Seen]:
     """The chosen samples of a level, `CHUNK` at a time. `coefficients` are those of the map seen from, there."""
     warp = kind.from_matrix(torch.from_numpy(at.matrix).to(level.planes))
-    identity = kind.identity().to(level.planes)
+    identity, side = kind.identity().to(level.planes), level.frame.half / level.factor
     free = torch.from_numpy(freedom).to(level.planes)
     log_gain, bias = (at.value * freedom).tolist()
     gain, (factor, *offset) = float(np.exp(log_gain)), level.to_level
@@ -58,8 +58,7 @@ def samples(
         value, slope = sample_with_gradient_at(level.moving.coefficients, moved * factor + torch.stack(offset))
         _, own_slope = sample_with_gradient_at(coefficients, pixels)
         by_warp = _pulled(warp, slope.movedim(0, 1) * (gain * factor), points, moved, depth)
-        own_slope = own_slope.movedim(0, 1) * (level.frame.half / level.factor)
-        own = _pulled(identity, own_slope, points, points, torch.ones_like(depth))
+        own = _pulled(identity, own_slope.movedim(0, 1) * side, points, points, torch.ones_like(depth))
         corrected = gain * value.T
         residual = corrected + bias - target
         yield Seen(points, residual, _with_values(by_warp, corrected, free), _with_values(own, target - bias, free))

@@ -17,6 +17,7 @@ class Draft:
     def __init__(self, states: list[MapStatus], reasons: list[str], reference: int, model: str, like: Tensor):
         self.states, self.reasons, self.reference, self.model = states, reasons, reference, model
         self.metrics = [""] * len(states)
+        self.fitting = [""] * len(states)
         self.bends: list[Bend | None] = [None] * len(states)
         self.entries = empty(len(states), reference, model, MODELS[model].tangent_dim, like)
         self.known = [reference]
@@ -36,6 +37,7 @@ class Draft:
             for name, entry in self.entries.items():
                 entry[index] = getattr(previous, name)[index]
             self.metrics[index] = previous.metrics[index]
+            self.fitting[index] = previous.fitting[index] if previous.fitting else ""
             self.says(index, MapStatus(int(previous.status[index])), previous.reasons[index])
         self.known = previous.aligned
 
@@ -54,7 +56,7 @@ class Draft:
 
     def believe(self, index: int, parent: int, link: Placed, remark: str = "", metric: str = "squared") -> None:
         """Why a map's place is believed: its link to another map, by a metric. A `remark` ends its reason."""
-        entries, self.metrics[index] = self.entries, metric
+        entries, self.metrics[index], self.fitting[index] = self.entries, metric, link.fitting
         entries["ncc"][index], entries["detail"][index], entries["overlap"][index] = link.ncc, link.detail, link.overlap
         entries["lead"][index], entries["parent"][index] = link.lead, parent
         through = "" if parent == self.reference else f" Placed through map {parent}."
@@ -77,6 +79,7 @@ class Draft:
             model=self.model,
             reasons=self.reasons,
             metrics=self.metrics,
+            fitting=self.fitting,
             bends=self.bends,
             **described,
         )

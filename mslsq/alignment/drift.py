@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mslsq.alignment.estimate import DETAIL_SIGMA, PairLevel
 from mslsq.alignment.evidence import compared
+from mslsq.alignment.grids import frame_corners
 from mslsq.alignment.pyramid import masked_blur
 
 THIRDS = 3
@@ -65,8 +66,7 @@ def drift(levels: Sequence[PairLevel], matrix: Float[Tensor, "3 3"], first: int)
     frame = levels[0].frame
     design = _affine((moved.middles - frame.centre) / frame.half)
     fitted = torch.linalg.lstsq(design.mT @ design + 0.1 * torch.eye(3).to(design), design.mT @ moved.shifts).solution
-    side = frame.centre / frame.half
-    corners = _affine(side * side.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])) @ fitted
+    corners = _affine(frame_corners(frame)) @ fitted
     left = moved.shifts - design @ fitted
     return float((corners.square().sum(-1).mean() + left.square().sum(-1).mean()).sqrt())
 

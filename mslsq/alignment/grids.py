@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.alignment.models import Frame
+
 
 def pixel_grid(height: int, width: int, like: Tensor) -> Float[Tensor, "n 2"]:
     """All pixel centres (x, y), row by row."""
@@ -15,6 +17,12 @@ def pixel_grid(height: int, width: int, like: Tensor) -> Float[Tensor, "n 2"]:
         indexing="ij",
     )
     return torch.stack([x.reshape(-1), y.reshape(-1)], -1)
+
+
+def frame_corners(frame: Frame) -> Float[Tensor, "4 2"]:
+    """The centres of the reference's four corner pixels, in its normalised coordinates."""
+    side = frame.centre / frame.half
+    return side * side.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
 
 
 def inside(points: Float[Tensor, "n 2"], mask: Bool[Tensor, "height width"]) -> Bool[Tensor, " n"]:

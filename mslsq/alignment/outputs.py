@@ -66,6 +66,7 @@ def describe(item: Aligned) -> list[dict[str, Any]]:
             "matrix": result.transforms[i].tolist() if status.ok else None,
             "bend": _bend_record(result, i),
             "metric": result.metrics[i] or None,
+            "fitting_model": (result.fitting[i] if result.fitting else "") or None,
             "gain": _number(result.gain[i]),
             "bias": _number(result.bias[i]),
             "ncc": _number(result.ncc[i]),

@@ -129,6 +129,9 @@ class Alignment:
     it."""
     metrics: list[str] = field(default_factory=list)
     """By name, the metric that each map was placed by; empty for the reference and for maps that were left out."""
+    fitting: list[str] = field(default_factory=list)
+    """By name, the larger model that fits each map, where the one that was asked for does not, as its reason says:
+    "piecewise" where no matrix does, "" where the model fits."""
 
     world: list[WorldPlacement | None] = field(repr=False, default_factory=list)
     """Where `georeferences` were given: what every map's place is in coordinates of the world; None for maps that were

@@ -10,6 +10,7 @@ from mslsq.alignment import passes
 from mslsq.alignment.curvature import curvature, samples
 from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import Estimate, PairLevel, spread_at
+from mslsq.alignment.grids import frame_corners
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.objective import photometric_problem
 from mslsq.alignment.options import Options
@@ -99,8 +100,6 @@ def corner_sigma(estimate: Estimate, covariance: Tensor, frame: Frame, model: st
     """Root mean square standard error of the four corners in pixels: √(mean trace(D Σ Dᵀ)) with D the corners'
     derivative."""
     warp = MODELS[model].from_matrix(estimate.matrix)
-    side = frame.centre / frame.half
-    corners = side * side.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
-    derivative = warp.derivative(corners)
+    derivative = warp.derivative(frame_corners(frame))
     variance = ((derivative @ covariance) * derivative).sum() / 4
     return float(variance.clamp(min=0).sqrt()) * frame.half

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.alignment.grids import frame_corners
 from mslsq.alignment.linking import Linked
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.result import MapStatus
@@ -118,9 +119,7 @@ def information(link: Link, frame: Frame, model: str, tolerance: float) -> Float
     corners: one that moves them by some `tolerance` τ in pixels.
     """
     warp = MODELS[model].from_matrix(link.linked.placed.warp)
-    side = frame.centre / frame.half
-    corners = side * side.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
-    derivative = warp.derivative(corners).flatten(0, 1) * frame.half
+    derivative = warp.derivative(frame_corners(frame)).flatten(0, 1) * frame.half
     floor = torch.linalg.inv(derivative.mT @ derivative / 4) * tolerance**2
     whole = torch.linalg.inv(link.linked.placed.covariance + floor)
     return 0.5 * (whole + whole.mT)

@@ -1,0 +1,233 @@
+"""Is the model too small for the maps? A larger one is tried where a score says that it may fit better.
+
+A translation on a turned map lays one part of it on itself, and is off everywhere else: what its pixels' noise says of
+its place says nothing then. The models are nested, so that the Jacobian of a homography at the estimate has the columns
+of every larger model. With g = Jᵀr and H = JᵀJ of a homography, and g_m, H_m of the model alone,
+
+    (gᵀ H⁻¹ g - g_mᵀ H_m⁻¹ g_m) / (σ² c)
+
+has a χ² distribution at the truth, with the degrees of freedom that the model lacks (Rao, 1948), c the samples that
+hold as much as one independent one. That takes one pass per level and no solve. Every level is asked: a coarse one sees
+errors of many pixels, beyond the reach of the finest one's derivatives, and small ones are seen by the finest.
+
+Where a score is not what chance alone explains easily, a homography is solved for, and the costs of both are compared:
+their ratio sees errors beyond the reach of any derivative. Its noise is that of the residuals which the homography
+leaves, sample by sample (White, 1982; Satorra and Bentler, 1994): what rounding leaves of a mask, or of a lamp, is all
+at the edges, where the slopes are.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import gammaincc
+from torch import Tensor
+
+from mslsq.alignment import passes
+from mslsq.alignment.curvature import samples
+from mslsq.alignment.descent import Between
+from mslsq.alignment.estimate import Estimate, PairLevel, judge, no_worse, residual_at
+from mslsq.alignment.evenness import correlated_pixels
+from mslsq.alignment.grids import frame_corners
+from mslsq.alignment.models import MODELS, Homography
+from mslsq.alignment.options import Options
+from mslsq.alignment.pyramid import Level
+from mslsq.alignment.refine import refine
+
+LARGEST = Homography
+
+SUSPECTED = 0.25
+"""Probability of a score as large or larger at the truth, below which larger models are tried. (Most scores of true
+models are smaller than χ² has it; of models that are too small in much noise it was 0.01 to 0.2.)"""
+
+REJECTED = 1e-3
+"""Probability of a cost as much larger than a homography's at the truth, below which a model does not fit."""
+
+PRODUCTS = 1 << 14
+"""About as many samples tell the spread of a score."""
+
+STEPS = 15
+"""Of a larger model on one level."""
+
+SAYS = "The model does not fit"
+
+
+class Misfit(NamedTuple):
+    """How far the corners are off, as a homography has it, in pixels (root mean square), and which model fits."""
+
+    off: float
+    model: str
+    """The smallest that fits as well as a homography; "" where the model itself does."""
+
+    @property
+    def sentence(self) -> str:
+        """What happened, and what to try."""
+        if not self.model:
+            return ""
+        return f' {SAYS}: "{self.model}" fits better, by {self.off:.2g} px at the corners. Try model="{self.model}".'
+
+
+FITS = Misfit(0.0, "")
+
+
+def misfit(
+    levels: Sequence[PairLevel],
+    reference: Sequence[Level],
+    estimate: Estimate,
+    options: Options,
+    freedom: Float[Tensor, "2"],
+    first: int,
+) -> Misfit:
+    """Whether the model fits, by the levels from `first` on, which a prefilter leaves detail on. Of warps that the
+    kernels do not know nothing is asked."""
+    known = passes.knows(MODELS[options.model], None, levels[0].planes.device)
+    if not known or MODELS[options.model].tangent_dim >= LARGEST.tangent_dim:
+        return FITS
+    pair = _Pair(levels, reference, options, freedom, first)
+    if not pair.suspected(estimate):
+        return FITS
+    *between, name = list(MODELS)[list(MODELS).index(options.model) + 1 :]
+    largest = pair.refined(estimate, name)
+    noise = [Noise.of(level, own, largest, freedom, options.prefilter) for level, own in pair.asked]
+    if not pair.rejected(estimate, options.model, largest, noise):
+        return FITS
+    at = frame_corners(levels[0].frame)
+    apart = LARGEST.from_matrix(largest.matrix).act(at) - LARGEST.from_matrix(estimate.matrix).act(at)
+    off = float(apart.square().sum(-1).mean().sqrt()) * levels[0].frame.half
+    for smaller in between:
+        if not pair.rejected(pair.refined(estimate, smaller), smaller, largest, noise):
+            return Misfit(off, smaller)
+    return Misfit(off, name)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Both pyramids of a pair, and the first of the levels that are asked."""
+
+    levels: Sequence[PairLevel]
+    reference: Sequence[Level]
+    options: Options
+    freedom: Float[Tensor, "2"]
+    first: int
+
+    @property
+    def asked(self) -> list[tuple[PairLevel, Level]]:
+        return list(zip(self.levels[self.first :], self.reference[self.first :], strict=True))
+
+    def suspected(self, estimate: Estimate) -> bool:
+        """Is a score of the model one that noise does not explain easily?"""
+        tangent = MODELS[self.options.model].tangent_dim
+        for level, _ in self.asked:
+            statistic = score(level, estimate, tangent, self.freedom)
+            if chance(statistic / correlated(level, estimate, self.options.prefilter), tangent) < SUSPECTED:
+                return True
+        return False
+
+    def rejected(self, estimate: Estimate, model: str, largest: Estimate, noise: Sequence["Noise"]) -> bool:
+        """Does a homography cost less on some level, by more than chance explains?"""
+        tangent = MODELS[model].tangent_dim
+        for (level, _), of_level in zip(self.asked, noise, strict=True):
+            ratio = decrease(level, estimate, largest) / of_level.per_degree(tangent, self.freedom)
+            if chance(ratio, tangent) < REJECTED:
+                return True
+        return False
+
+    def refined(self, estimate: Estimate, model: str) -> Estimate:
+        """A larger model from the estimate on, coarse to fine; the estimate where that agrees no better in the end."""
+        found = estimate
+        for position in range(len(self.levels) - 1, -1, -1):
+            level, loss = self.levels[position], self.options.loss if position else None
+            (there,) = refine([found], level, model, loss, self.freedom, STEPS, "coarse")
+            if no_worse(there.estimate, found, level, there.valid, 0.5 * self.options.min_overlap):
+                found = there.estimate
+        before, after = (judge(one, self.levels[0]) for one in (estimate, found))
+        return after if after.certainty > before.certainty else estimate
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Of a homography on one level: H = JᵀJ, and the covariance Σ c r² JᵀJ of its gradient."""
+
+    matrix: Float[np.ndarray, "unknowns unknowns"]
+    spread: Float[np.ndarray, "unknowns unknowns"]
+
+    @classmethod
+    def of(
+        cls, level: PairLevel, reference: Level, estimate: Estimate, freedom: Float[Tensor, "2"], prefilter: float
+    ) -> Self:
+        """With the residuals that an estimate leaves, of some of the samples."""
+        chosen = level.look(estimate.matrix)[1].nonzero()[:, 0]
+        every = max(1, len(chosen) // PRODUCTS)
+        at = Between(estimate.matrix.numpy(), estimate.value.numpy())
+        matrix, spread = np.zeros((2, LARGEST.tangent_dim + 2, LARGEST.tangent_dim + 2))
+        for seen in samples(level, reference.coefficients, LARGEST, freedom.numpy(), at, chosen[::every]):
+            scores = (seen.residual[..., None] * seen.jacobian).sum(1).numpy(force=True)
+            jacobian = seen.jacobian.flatten(0, 1).numpy(force=True)
+            matrix, spread = matrix + jacobian.T @ jacobian, spread + scores.T @ scores
+        return cls(matrix, correlated(level, estimate, prefilter) * spread)
+
+    def per_degree(self, tangent: int, freedom: Float[Tensor, "2"]) -> float:
+        """What each unknown beyond the first takes off the cost's double by chance, in the mean: of what the first
+        leave of the others. Infinite where they are not independent."""
+        own, extra = _parts(tangent, freedom)
+        try:
+            along = np.linalg.solve(self.matrix[np.ix_(own, own)], self.matrix[np.ix_(own, extra)])
+            left, of_left = (
+                whole[np.ix_(extra, extra)]
+                - whole[np.ix_(own, extra)].T @ along
+                - along.T @ (whole[np.ix_(own, extra)] - whole[np.ix_(own, own)] @ along)
+                for whole in (self.matrix, self.spread)
+            )
+            each = float(np.trace(np.linalg.solve(left, of_left))) / len(left)
+        except np.linalg.LinAlgError:
+            return math.inf
+        return each if each > 0 else math.inf
+
+
+def score(level: PairLevel, estimate: Estimate, tangent: int, freedom: Float[Tensor, "2"]) -> float:
+    """The statistic of one level, c times: from one pass. 0 where unknowns are not independent."""
+    valid = level.look(estimate.matrix)[1]
+    at = estimate.matrix.numpy(), estimate.value.numpy()
+    normal = passes.normal_equations(level, *at, freedom.numpy(), valid, LARGEST.tangent_dim)
+    own, extra = _parts(tangent, freedom)
+    try:
+        both = np.concatenate([own, extra])
+        whole, part = (
+            float(normal.gradient[which] @ np.linalg.solve(normal.matrix[np.ix_(which, which)], normal.gradient[which]))
+            for which in (both, own)
+        )
+    except np.linalg.LinAlgError:
+        return 0.0
+    return (whole - part) * normal.samples / (2 * normal.cost) if normal.cost > 0 else 0.0
+
+
+def decrease(level: PairLevel, one: Estimate, other: Estimate) -> float:
+    """By how much the squares of residuals that both estimates see are more for one than for the other."""
+    (before, seen), (after, valid) = (residual_at(estimate, level) for estimate in (one, other))
+    both = seen & valid
+    return float(before[both].square().sum() - after[both].square().sum())
+
+
+def chance(statistic: float, tangent: int) -> float:
+    """Of χ² with the degrees of freedom that a model lacks, at least this."""
+    lacking = LARGEST.tangent_dim - tangent
+    return float(gammaincc(lacking / 2, max(statistic, 0.0) / 2)) if math.isfinite(statistic) else 1.0
+
+
+def correlated(level: PairLevel, estimate: Estimate, prefilter: float) -> float:
+    """Samples of a level that hold as much as one independent one: 4πs² with s the width of all that has blurred it,
+    the prefilter and 1 px before every halving; or where more of them vary slowly, by light or by what has moved, as
+    many as they show themselves."""
+    square = prefilter**2
+    for _ in range(round(math.log2(level.factor))):
+        square = (square + 1) / 4
+    return max(1.0, 4 * math.pi * square / level.stride**2, correlated_pixels(level, estimate))
+
+
+def _parts(tangent: int, freedom: Float[Tensor, "2"]) -> tuple[Int[np.ndarray, " own"], Int[np.ndarray, " extra"]]:
+    """The unknowns of a model with the values that are looked for, and those that a homography has beside."""
+    count = LARGEST.tangent_dim
+    return np.array([*range(tangent), *(count + np.flatnonzero(freedom.numpy()))]), np.arange(tangent, count)
