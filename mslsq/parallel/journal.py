@@ -16,6 +16,8 @@ from typing import Any
 from mslsq.replacing import NotWrittenError
 
 FORMAT = 1
+BEGINNING = b'{"crc":"'
+"""Of every line: by it a journal whose first line was cut off is told from a file of something else."""
 IN_USE = (errno.EACCES, errno.EAGAIN)
 
 
@@ -64,9 +66,12 @@ class Journal:
     def _read(self, identity: dict[str, Any], resume: bool) -> list[dict[str, Any]]:
         """The records; what is behind the last whole line is cut off, or a line that is not whole would be joined with
         the next."""
-        content = self.path.read_bytes() if resume else b""
+        content = self.path.read_bytes()
         lines = content.split(b"\n")
         whole = [_decoded(line) for line in lines[:-1]]
+        if not any(whole) and not BEGINNING.startswith(content[: len(BEGINNING)]):
+            raise self._not_ours()
+        lines, whole = (lines, whole) if resume else ([b""], [])
         self.dropped = sum(record is None for record in whole) + bool(lines[-1])
         while whole and whole[-1] is None:
             whole.pop()
@@ -83,7 +88,7 @@ class Journal:
     def _refuse_another(self, head: dict[str, Any], identity: dict[str, Any]) -> None:
         found = head.get("run")
         if head.get("format") != FORMAT or not isinstance(found, dict):
-            raise JournalError(f"{self.path}: this is no journal that mslsq has written. Choose another file.")
+            raise self._not_ours()
         for name in {**found, **identity}:
             if found.get(name) != identity.get(name):
                 raise JournalError(
@@ -91,6 +96,9 @@ class Journal:
                     f"{_short(identity.get(name))}; their results would not fit together. Choose another place, or "
                     "start again without what is there."
                 )
+
+    def _not_ours(self) -> JournalError:
+        return JournalError(f"{self.path}: this is no journal that mslsq has written. Choose another file.")
 
     def append(self, record: Mapping[str, Any]) -> None:
         """One record more, on the disk when this returns.

@@ -80,3 +80,20 @@ def test_two_runs_do_not_write_to_one_journal(path):
 def test_a_folder_in_the_place_of_a_journal_is_an_error_of_writing(tmp_path):
     with pytest.raises(OSError, match="cannot be written"):
         Journal(tmp_path, RUN)
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_file_of_something_else_is_refused_and_kept(tmp_path, resume):
+    path = tmp_path / "data.csv"
+    path.write_text("x,y\n1,2\n")
+    with pytest.raises(JournalError, match="no journal that mslsq has written"):
+        Journal(path, RUN, resume=resume)
+    assert path.read_text() == "x,y\n1,2\n"
+
+
+def test_a_journal_whose_first_line_was_cut_off_begins_again(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(b'{"crc":"12')
+    journal = Journal(path, RUN)
+    journal.close()
+    assert journal.records == [] and Journal(path, RUN).records == []
