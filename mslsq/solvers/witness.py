@@ -19,6 +19,7 @@ from mslsq.linearize.agreement import NonDeterministicResidualError, check_deter
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Way
 from mslsq.linearize.plan import Plan
+from mslsq.linearize.rounding import Shaken
 from mslsq.linearize.sample import Sample, sample_of
 from mslsq.linearize.trace import WITNESS
 from mslsq.problem.system import Inputs
@@ -29,6 +30,10 @@ ROUNDING = 1e3
 """Two evaluations may differ by this many units in the last place of |J|·|x| plus the largest residual of the start."""
 DERIVATIVE_ROUNDING = {torch.float64: 1e5, torch.float32: 1e4}
 """The same for uᵀJ, of |u|ᵀ|J|: inside of a derivative larger numbers may cancel."""
+SHAKES, NOISE, MOST = 3, 30.0, 1e4
+"""Where they differ by more, so many evaluations with every number rounded otherwise tell what rounding does: by that
+many times what it does there they may differ, but by no more than so many times what is allowed otherwise (a whole
+number that jumps is no rounding)."""
 
 Expected = tuple[Float[Tensor, "outer numbers lanes"], Float[Tensor, "outer numbers lanes"], Float[Tensor, "rows"]]
 """Residual and uᵀJ (or J, where the user gives it) of every lane, what they may differ by, and u."""
@@ -139,32 +144,60 @@ class Witness:
     def _differs(self, number: int, sample: Sample, expected: Expected) -> Tensor:
         """Of one term: do residuals or derivatives differ?"""
         user, (numbers, allowed, u) = self._by_the_user(number, sample), expected
-        if user.block.term.jacobians is not None:
-            # One block after the other: what writes in place cannot be mapped.
-            one_by_one = dataclasses.replace(user.block, way=Way(lane_by_lane=True))
-            with TRANSFORM_LOCK, independent.plain_python():
-                now = _side_by_side(*user.going(one_by_one).linearizations())
-            return _differ(numbers, now, allowed, self._asks)
-        rewritten, rows = sample.block.way.residual is not None, len(u)
-        lanes = [(place, (storages, inputs)) for place, storages, inputs in user.each()]
-        starts = [(place, at) for place, at in lanes if _is_start(user.block, *place)]
-        ends = [(place, at) for place, at in lanes if not _is_start(user.block, *place)]
-        values = independent.residuals(user.block, [at for _, at in starts])
-        found = {place: (r, None) for (place, _), r in zip(starts, values, strict=True)}
-        pulled = independent.pullbacks(user.block, [at for _, at in ends], u, rewritten)
-        found |= {place: both for (place, _), both in zip(ends, pulled, strict=True)}
-        columns = []
-        for (problem, lane), _ in lanes:
-            residual, derivative = found[problem, lane]
-            column = numbers[problem, :, lane]
-            # Of a matrix that cannot be factored the graph has NaN; and where there is no derivative it has none to
-            # be compared with.
-            residual = column[:rows] if residual is None else residual
-            columns.append(torch.cat((residual, column[rows:] if derivative is None else derivative)))
-        if any(len(column) != numbers.shape[1] for column in columns):
+        rewritten = sample.block.way.residual is not None
+        now = _by_plain_python(user, numbers, u, rewritten)
+        if now is None:
             return torch.ones((), dtype=torch.bool, device=numbers.device)
-        now = torch.stack(columns, -1).unflatten(-1, (numbers.shape[0], numbers.shape[2])).movedim(1, 0)
-        return _differ(numbers, now, allowed, self._asks)
+        differ = _differ(numbers, now, allowed, self._asks)
+        if not self._asks or not bool(differ):
+            return differ
+        return _differ(numbers, now, allowed + _noise(user, now, u, rewritten).minimum(MOST * allowed), True)
+
+
+def _by_plain_python(user: Sample, numbers: Tensor, u: Tensor, rewritten: bool) -> Tensor | None:
+    """What the user's Python gives where a graph has these numbers; None where it has not as many."""
+    if user.block.term.jacobians is not None:
+        # One block after the other: what writes in place cannot be mapped.
+        one_by_one = dataclasses.replace(user.block, way=Way(lane_by_lane=True))
+        with TRANSFORM_LOCK, independent.plain_python():
+            return _side_by_side(*user.going(one_by_one).linearizations())
+    rows = len(u)
+    lanes = [(place, (storages, inputs)) for place, storages, inputs in user.each()]
+    starts = [(place, at) for place, at in lanes if _is_start(user.block, *place)]
+    ends = [(place, at) for place, at in lanes if not _is_start(user.block, *place)]
+    values = independent.residuals(user.block, [at for _, at in starts])
+    found = {place: (r, None) for (place, _), r in zip(starts, values, strict=True)}
+    pulled = independent.pullbacks(user.block, [at for _, at in ends], u, rewritten)
+    found |= {place: both for (place, _), both in zip(ends, pulled, strict=True)}
+    columns = []
+    for (problem, lane), _ in lanes:
+        residual, derivative = found[problem, lane]
+        column = numbers[problem, :, lane]
+        # Of a matrix that cannot be factored the graph has NaN; and where there is no derivative it has none to
+        # be compared with.
+        residual = column[:rows] if residual is None else residual
+        columns.append(torch.cat((residual, column[rows:] if derivative is None else derivative)))
+    if any(len(column) != numbers.shape[1] for column in columns):
+        return None
+    return torch.stack(columns, -1).unflatten(-1, (numbers.shape[0], numbers.shape[2])).movedim(1, 0)
+
+
+def _noise(user: Sample, now: Tensor, u: Tensor, rewritten: bool) -> Tensor:
+    """By how much rounding may change what the user's Python gives, which is more than its derivative tells where a
+    matrix is nearly singular inside.
+
+    Nothing, where the same point does not have the same numbers again: then it is not rounding that changes them.
+    """
+    again = _by_plain_python(user, now, u, rewritten)
+    noise = torch.zeros_like(now)
+    if again is None or not torch.equal(again.nan_to_num(), now.nan_to_num()):
+        return noise
+    for seed in range(SHAKES):
+        with Shaken(seed):
+            there = _by_plain_python(user, now, u, rewritten)
+        if there is not None:
+            noise = noise.maximum((there - now).abs().nan_to_num(0.0, 0.0))
+    return NOISE * noise
 
 
 def _is_start(block: BlockTerm, problem: int, lane: int) -> bool:

@@ -11,6 +11,7 @@ import mslsq
 from mslsq.errors import CaptureError
 from mslsq.linearize.agreement import NonDeterministicResidualError
 from mslsq.linearize.plan_cache import PlanCache
+from mslsq.linearize.rounding import Shaken
 from mslsq.solvers import witness
 
 F64 = torch.float64
@@ -327,3 +328,65 @@ def test_a_start_that_is_not_finite_is_no_sign_of_a_change(monkeypatch):
         solution = mslsq.least_squares(residual, starts, (torch.exp(-t),), in_dims=(0, None), solver=RECORDED)
         assert int(solution.status[2]) == int(mslsq.Status.NON_FINITE)
     assert not dropped
+
+
+def projected(p, t, y):
+    """Variable projection by hand: near p[1] = 0 the columns are parallel, and rounding is a million times larger."""
+    design = torch.stack([torch.exp(p[1] * t), torch.ones_like(t)], dim=1)
+    normal = design.T @ design + 1e-9 * torch.eye(2, dtype=p.dtype)
+    linear = torch.cholesky_solve((design.T @ y)[:, None], torch.linalg.cholesky(normal))[:, 0]
+    return torch.cat([design @ linear - y, 0.1 * p])
+
+
+@pytest.mark.parametrize("unused", [0, 1])
+@pytest.mark.parametrize("steps", [1, 50])
+def test_rounding_that_a_nearly_singular_matrix_enlarges_is_no_change(steps, unused, monkeypatch):
+    dropped = count_drops(monkeypatch)
+    t = torch.linspace(0, 1, 8, dtype=F64)
+    start = torch.tensor([1.0, -1.0, 0.5][: 2 + unused], dtype=F64)
+    for _ in range(3):
+        solver = mslsq.LevenbergMarquardt(max_steps=steps, trace="always")
+        solution = mslsq.least_squares(projected, start, (t, 2 - t), solver=solver)
+        assert bool(solution.value.isfinite().all())
+    assert not dropped
+
+
+def test_a_change_is_seen_where_rounding_is_large():
+    """The same with a hidden factor: a ten-thousandth is far beyond what rounding does."""
+    box, t = Box(1.0), torch.linspace(0, 1, 8, dtype=F64)
+
+    def residual(p):
+        return projected(p, t, box() * (2 - t + t.square()))
+
+    for factor in (1.0, 1.0001, 1.0):
+        box.put(factor)
+        found = mslsq.least_squares(residual, torch.tensor([1.0, -1.0], dtype=F64), solver=RECORDED)
+        assert float(found.cost) == pytest.approx(0.5 * float(residual(found.value).square().sum()), rel=1e-9)
+
+
+def test_every_operator_is_shaken_but_not_what_views_show_or_what_is_written():
+    x = torch.rand(1000, dtype=F64) + 1
+    with Shaken(0):
+        doubled, part = 2 * x, x[:10]
+        buffer = torch.empty(1000, dtype=F64)
+        buffer.copy_(x)
+    eps = torch.finfo(F64).eps
+    assert torch.equal(part, x[:10]) and torch.equal(buffer, x)
+    assert (doubled != 2 * x).double().mean() > 0.9 and float((doubled / x / 2 - 1).abs().max()) < 2.5 * eps
+
+
+def test_what_jumps_is_not_excused_as_rounding(monkeypatch):
+    """The noise of a number next to a step of `floor` is 1: it may excuse 1e4 times what is allowed, and no more."""
+    seen, differ = [], witness._differ
+
+    def spy(old, new, allowed, asks):
+        seen.append(allowed)
+        return differ(old, new + (1e-3 if len(seen) == 1 else 0), allowed, asks)
+
+    monkeypatch.setattr(witness, "_differ", spy)
+
+    def residual(p):
+        return torch.stack((torch.floor(p[0] * 1.0) + p[0] - 3, p[1] - 1))
+
+    mslsq.least_squares(residual, torch.tensor([2.0, 0.5], dtype=F64), solver=RECORDED)
+    assert len(seen) >= 2 and float(seen[1].max()) <= 1.0001e4 * float(seen[0].max()) + seen[0].max() < 1e-6
