@@ -16,6 +16,7 @@ from mslsq.linear.sparse.backends import BackendMissingError
 from mslsq.linearize.agreement import DerivativeMismatchError, NonDeterministicResidualError
 from mslsq.linearize.ways import SlowResidualWarning, UndifferentiableResidualError
 from mslsq.manifolds.errors import ManifoldError
+from mslsq.native.cuda.driver import DriverError
 from mslsq.native.graphs.prospect import NativeGraphWarning
 from mslsq.optim.errors import OptimizerError, ResidualError
 from mslsq.parallel import JoblibMissingError, JournalError
@@ -48,6 +49,7 @@ __all__ = [
     "DerivativeMismatchError",
     "DerivativeOrderError",
     "DeviceError",
+    "DriverError",
     "DtypeError",
     "EliminationError",
     "ExportError",

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +219,7 @@ def _waiting(solver: Solver | None) -> Solver:
     """The solver, such that all fits run the same code."""
     solver = LevenbergMarquardt() if solver is None else solver
     instance_of("fit_file: solver", solver, Solver, error=ProblemError)
-    return replace(solver, native="wait") if solver.native == "auto" else solver
+    return solver.with_programs_at_once()
 
 
 def _digest(arrays: dict[str, np.ndarray]) -> str:

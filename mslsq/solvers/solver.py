@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -187,6 +187,15 @@ class Solver:
     def takes_programs(self) -> bool:
         """Would this solver's solves run native programs, if nothing outside of it forbids them?"""
         return self.keeps_graphs and self.native != "never"
+
+    @property
+    def is_compiled(self) -> bool:
+        """Is PyTorch's compiler asked for?"""
+        return self.compile
+
+    def with_programs_at_once(self) -> Self:
+        """The same solver; where native programs may come by themselves they are there before the first step."""
+        return replace(self, native="wait") if self.native == "auto" else self
 
     @property
     def native_choice(self) -> Native:

@@ -6,7 +6,7 @@ import torch
 
 from mslsq.alignment.output_names import output_names, refuse_to_overwrite_inputs
 from mslsq.alignment.rasters import Kind, Raster, RasterError
-from mslsq.alignment.scenes import Scene, _distinct, scene_from_files
+from mslsq.alignment.scenes import Scene, distinct, scene_from_files
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -51,7 +51,7 @@ def test_scenes_of_one_raster_do_not_write_over_each_other():
 
 
 def test_a_map_is_told_apart_from_one_that_is_called_like_its_number():
-    assert len(set(_distinct(["a.png", "a.png", "0-a.png", "1-a.png"]))) == 4
+    assert len(set(distinct(["a.png", "a.png", "0-a.png", "1-a.png"]))) == 4
 
 
 def test_an_output_that_would_replace_an_input_is_refused_before_the_work_begins(tmp_path):

@@ -59,7 +59,8 @@ class Driver:
 
 
 class DriverError(CompilerError):
-    """A call of the driver failed; the text says which."""
+    """A call of the CUDA driver failed; the text says which. Of a program that cannot be loaded PyTorch takes the
+    place; a launch that fails has no other way."""
 
 
 class _Context:
