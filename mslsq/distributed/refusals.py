@@ -39,7 +39,7 @@ def solver_over_ranks(solver: Any, ranks: Together) -> Solver:
     """
     instance_of("distributed.solve: solver", solver, Solver, "Solvers around a solver run on one rank.")
     for is_asked, what, instead in (
-        (solver.is_compiled, "compile=True", "leave it out; residuals become native programs all the same"),
+        (solver.execution.compile, "compile=True", "leave it out; residuals become native programs all the same"),
         (not solver.early_stop, "early_stop=False", "leave it out: all ranks stop together"),
         (solver.checkpoint is not None, "a checkpoint", "write solution.value from one rank, and start there"),
         (solver.most_acceleration is not None, "acceleration", "leave it out"),

@@ -32,7 +32,7 @@ from mslsq.front.statement import Solved
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
 from mslsq.problem.errors import DtypeError, ProblemError
-from mslsq.solution import Solution
+from mslsq.solution import Solution, Status
 from mslsq.solvers import GraduatedNonConvexity, LevenbergMarquardt, Solver
 from mslsq.validation import one_of
 
@@ -85,9 +85,10 @@ def curve_fit(
             different numbers of points make a batch by padding. Points that do not count have no weight and are no
             degrees of freedom; their t, where it is as long as y and mapped like it, is replaced by that of a point
             that counts, so that padding need not make sense to the model. (Not where y is a pytree.)
-        nan_policy: "omit": points whose y is NaN do not count. "raise": entries of t, y or sigma that are NaN or
-            infinite are an error. "propagate": a fit with a NaN among the t, y or sigma of points that count has NaN as
-            its values, errors and statistics; other fits of a batch are what they are.
+        nan_policy: "omit": points whose y is NaN do not count (a fit with fewer points than parameters ends as
+            `SINGULAR`). "raise": entries of t, y or sigma that are NaN or infinite are an error.
+            "propagate": a fit with a NaN among the t, y or sigma of points that count has NaN as its values, errors and
+            statistics; other fits of a batch are what they are.
         noise: "poisson": y are counts, of which the model gives the mean; minimised is half the deviance,
             Σ (y log(y/μ) − y + μ). The covariance is the inverse of Fisher's information, sigma is the counts' own.
         sigma_t: the standard deviation of t, where t has errors as well: orthogonal distance regression, as ODRPACK
@@ -268,6 +269,8 @@ def fit_of(ended: Solved | Answered, fit: Fit, absolute_sigma: bool, loss: Robus
         rows = before.each(before.information_rows)
         jacobian = rows if batched else rows[None]
 
+    few = points.used.reshape(*solution.cost.shape, -1).sum(-1) < jacobian.shape[-1]
+    solution = replace(solution, status=torch.where(few, int(Status.SINGULAR), solution.status))
     held = on_bounds(solution, len(jacobian), jacobian.shape[-1], r.device)
 
     def covariance(jacobian: Tensor, r: Tensor, used: Tensor, held: Tensor) -> Tensor:

@@ -188,11 +188,6 @@ class Solver:
         """Would this solver's solves run native programs, if nothing outside of it forbids them?"""
         return self.keeps_graphs and self.native != "never"
 
-    @property
-    def is_compiled(self) -> bool:
-        """Is PyTorch's compiler asked for?"""
-        return self.compile
-
     def with_programs_at_once(self) -> Self:
         """The same solver; where native programs may come by themselves they are there before the first step."""
         return replace(self, native="wait") if self.native == "auto" else self

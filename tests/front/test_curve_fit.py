@@ -161,6 +161,18 @@ def test_too_few_points_give_an_infinite_covariance_and_a_warning() -> None:
     assert bool(torch.isfinite(exact.covariance).all())
 
 
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_fit_of_fewer_points_than_parameters_has_not_converged(left: int) -> None:
+    t, y, _ = measurements(fits=2)
+    y = y.clone()
+    y[1, left:] = torch.nan
+    with pytest.warns(CovarianceWarning, match="1 of 2 fits"):
+        fit = mslsq.curve_fit(decay, t, y, P0, in_dims=(None, 0, None))
+    assert fit.solution.status[1] == mslsq.Status.SINGULAR
+    assert mslsq.Status(int(fit.solution.status[0])).converged
+    torch.testing.assert_close(fit.value[0], mslsq.curve_fit(decay, t, y[0], P0).value)
+
+
 def test_a_fit_that_cannot_be_determined_does_not_disturb_its_batch_mates() -> None:
     t, y, _ = measurements(fits=2)
     t = torch.stack([t, torch.ones_like(t)])  # all points at one t: three parameters, one number

@@ -190,7 +190,7 @@ def draw_graph(axis: Any, result: Alignment) -> Any:
     axis.set_axis_off()
     axis.margins(0.12)
     axis.invert_yaxis()
-    axis.set_aspect("equal")
+    axis.set_aspect("equal", adjustable="datalim")  # a box as narrow as the graph would cut the circles
     return scale
 
 

@@ -87,20 +87,19 @@ class Piece(NamedTuple):
 
 def arrays_of(fit: CurveFit) -> dict[str, np.ndarray]:
     """A row per fit. Parameters and errors are NaN where there is no fit: data that are not finite, or fewer points
-    than parameters, which any solver calls converged."""
+    than parameters."""
     solution, count = fit.solution, len(fit.solution.cost)
     value, errors = (
         torch.cat([leaf.reshape(count, -1) for leaf in pytree.leaves(tree)], 1)
         for tree in (fit.value, fit.standard_errors)
     )
     few = fit.num_points.reshape(-1).expand(count) < fit.num_parameters
-    status = torch.where(few, int(Status.SINGULAR), solution.status)
-    none = (few | (status == Status.NON_FINITE))[:, None]
+    none = (few | (solution.status == Status.NON_FINITE))[:, None]
     found = {
         "parameters": torch.where(none, torch.nan, value),
         "standard_errors": torch.where(none, torch.nan, errors),
         "cost": torch.where(none[:, 0], torch.nan, solution.cost),
-        "status": status.to(torch.int8),
+        "status": solution.status.to(torch.int8),
         "num_steps": solution.num_steps.to(torch.int32),
     }
     return {name: array.detach().numpy() for name, array in found.items()}
