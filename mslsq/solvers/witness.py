@@ -31,9 +31,9 @@ ROUNDING = 1e3
 DERIVATIVE_ROUNDING = {torch.float64: 1e5, torch.float32: 1e4}
 """The same for uᵀJ, of |u|ᵀ|J|: inside of a derivative larger numbers may cancel."""
 SHAKES, NOISE, MOST = 3, 30.0, 1e4
-"""Where they differ by more, so many evaluations with every number rounded otherwise tell what rounding does: by that
-many times what it does there they may differ, but by no more than so many times what is allowed otherwise (a whole
-number that jumps is no rounding)."""
+"""Where they differ by more, `SHAKES` evaluations with every number rounded otherwise tell what rounding does: they may
+differ by `NOISE` times that, but by no more than `MOST` times what is allowed otherwise (a whole number that jumps is
+no rounding)."""
 
 Expected = tuple[Float[Tensor, "outer numbers lanes"], Float[Tensor, "outer numbers lanes"], Float[Tensor, "rows"]]
 """Residual and uᵀJ (or J, where the user gives it) of every lane, what they may differ by, and u."""
@@ -149,9 +149,10 @@ class Witness:
         if now is None:
             return torch.ones((), dtype=torch.bool, device=numbers.device)
         differ = _differ(numbers, now, allowed, self._asks)
-        if not self._asks or not bool(differ):
-            return differ
-        return _differ(numbers, now, allowed + _noise(user, now, u, rewritten).minimum(MOST * allowed), True)
+        if self._asks and differ:
+            room = allowed + _noise(user, now, u, rewritten).minimum(MOST * allowed)
+            differ = _differ(numbers, now, room, True)
+        return torch.as_tensor(differ, device=numbers.device)
 
 
 def _by_plain_python(user: Sample, numbers: Tensor, u: Tensor, rewritten: bool) -> Tensor | None:
@@ -285,13 +286,14 @@ def _times_size(sample: Sample, jacobian: Tensor) -> Tensor:
     return block.way.layout.pushed(jacobian.abs(), size)
 
 
-def _differ(old: Tensor, new: Tensor, allowed: Tensor, asks: bool) -> Tensor:
+def _differ(old: Tensor, new: Tensor, allowed: Tensor, asks: bool) -> Tensor | bool:
     """Do they differ by more than is allowed? NaN equals NaN, and where anything is allowed all are equal. `asks` where
-    a number may be read on the way."""
+    a number may be read: the answer is one then."""
     if old.shape != new.shape:
-        return torch.ones((), dtype=torch.bool, device=new.device)
+        return True
     close = (old - new).abs() <= allowed
     if asks and bool(close.all()):
-        return torch.zeros((), dtype=torch.bool)
+        return False
     # What is equal without being close is infinite, or not a number.
-    return ~(close | (old == new) | (old.isnan() & new.isnan()) | allowed.isinf()).all()
+    differ = ~(close | (old == new) | (old.isnan() & new.isnan()) | allowed.isinf()).all()
+    return bool(differ) if asks else differ
