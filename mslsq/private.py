@@ -41,6 +41,7 @@ __all__ = [
     "below_autograd",
     "compiled_by_inductor",
     "derivatives_in_inference_mode",
+    "derived_attributes",
     "disable_proxy_modes_tracing",
     "dynamo_is_imported",
     "empty_maker",
@@ -113,6 +114,12 @@ def script_constants(module: torch.nn.Module) -> tuple[str, ...]:
     """The names of the attributes that a module of TorchScript was compiled with; none for other modules."""
     kept: Any = getattr(module, "_concrete_type", None)
     return () if kept is None else tuple(kept.get_attributes())
+
+
+def derived_attributes(module: torch.nn.Module) -> tuple[str, ...]:
+    """The names of the attributes that a module makes again by itself when its parameters have been replaced: a
+    recurrent network compares the parameters with these references in each call."""
+    return ("_flat_weight_refs",) if isinstance(module, torch.nn.RNNBase) else ()
 
 
 # Operators

@@ -96,6 +96,17 @@ def module_internals() -> None:
     assert kept - set(private.MODULE_INTERNALS) == {"own"}
 
 
+@of("derived_attributes")
+def attributes_of_recurrent_networks() -> None:
+    """They refer to the parameters, and are made again in the call after one was replaced."""
+    net = nn.LSTM(1, 2)
+    (name,) = private.derived_attributes(net)
+    assert not private.derived_attributes(nn.Linear(1, 1))
+    net._parameters["bias_hh_l0"] = torch.zeros(8)
+    net(torch.zeros(1, 1))
+    assert {id(reference()) for reference in vars(net)[name]} == {id(p) for p in net._parameters.values()}
+
+
 @of("below_autograd", "with_autograd")
 def autograd_inside_of_operators() -> None:
     """PyTorch calls an operator with its autograd switched off; `with_autograd` switches it on there."""

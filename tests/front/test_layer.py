@@ -13,6 +13,7 @@ from torch import nn
 import mslsq
 
 F64 = torch.float64
+TIGHT = mslsq.LevenbergMarquardt(ftol=1e-15, gtol=1e-15, xtol=1e-12)
 EDGES = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 0], [0, 2]])
 
 
@@ -298,3 +299,26 @@ def test_two_processes_get_the_gradients_of_one(tmp_path):
         found = torch.load(tmp_path / f"{rank}.pt")
         for name, parameter in single.named_parameters():
             assert torch.allclose(found[name], parameter.grad, rtol=1e-9, atol=1e-13), name
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_recurrent_network_in_a_closure_gets_its_gradients(kind):
+    """PyTorch maps none of them over lanes."""
+    torch.manual_seed(0)
+    net, t = kind(1, 3, batch_first=True).to(F64), torch.linspace(0, 1, 6, dtype=F64)
+
+    def solved():
+        def residual(p, y):
+            return p[0] * net(t[None, :, None])[0].sum(-1)[0] + p[1] - y
+
+        y = torch.stack((torch.sin(3 * t), torch.cos(3 * t)))
+        return mslsq.least_squares(residual, torch.ones(2, dtype=F64), (y,), in_dims=(None, 0), solver=TIGHT).value
+
+    solved().sum().backward()
+    for weight in (net.weight_hh_l0, net.bias_ih_l0):
+        ends = []
+        for step in (1e-6, -2e-6):
+            with torch.no_grad():
+                weight.view(-1)[0] += step
+            ends.append(float(solved().detach().sum()))
+        assert float(weight.grad.view(-1)[0]) == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-4)

@@ -142,6 +142,11 @@ def modules_in_a_list():
     return lambda x: nets[0](x) * nets[1](x)
 
 
+def recurrent_networks():
+    nets = nn.ModuleList(kind(1, 3, num_layers=2) for kind in (nn.LSTM, nn.GRU, nn.RNN)).double()
+    return lambda x: sum(net(x.reshape(-1, 1))[0].sum() for net in nets)
+
+
 def recursion():
     scale = tensor(0.5)
 
@@ -168,8 +173,8 @@ def transformed():
 
 KINDS = [
     *(plain_closure, nested_closures, default_arguments, partial, bound_method, callable_object, builtin_method),
-    *(containers, dataclass_and_node, distribution, module, module_in_a_cell, modules_in_a_list, recursion),
-    *(cyclic_object, transformed),
+    *(containers, dataclass_and_node, distribution, module, module_in_a_cell, modules_in_a_list),
+    *(recursion, cyclic_object, transformed),
 ]
 
 
@@ -179,7 +184,7 @@ def write(collected, values):
             collected.tensors[name].copy_(value)
 
 
-@pytest.mark.parametrize("make", KINDS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", [*KINDS, recurrent_networks], ids=lambda f: f.__name__)
 def test_rebuilding_equals_writing_into_the_tensors_and_leaves_the_original_alone(make):
     function, x = make(), tensor(0.7)
     collected = collect(function)

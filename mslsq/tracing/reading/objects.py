@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mslsq import pytree
-from mslsq.private import MODULE_INTERNALS, MODULE_TABLES, is_wrapped, script_constants, version_of
+from mslsq.private import MODULE_INTERNALS, MODULE_TABLES, derived_attributes, is_wrapped, script_constants, version_of
 from mslsq.tracing.reading.exchange import UncollectedTensorError, refusal
 from mslsq.tracing.reading.functions import (
     REDUCIBLE,
@@ -84,6 +84,7 @@ def module(walk: "Walk", value: nn.Module, name: str, address: int) -> None:
 def _module(walk: "Walk", value: nn.Module, name: str, address: int) -> None:
     walk.scalars.append((type(value), value.training))
     attributes = value.__dict__
+    internals = (*MODULE_INTERNALS, *derived_attributes(value))
     for table in MODULE_TABLES:
         for key, entry in attributes[table].items():
             walk.scalars.append(key)
@@ -92,7 +93,7 @@ def _module(walk: "Walk", value: nn.Module, name: str, address: int) -> None:
         [
             (key, entry)
             for key, entry in attributes.items()
-            if key not in MODULE_INTERNALS and not (isinstance(entry, dict) and not entry)
+            if key not in internals and not (isinstance(entry, dict) and not entry)
         ],
         name,
         address,
