@@ -79,6 +79,9 @@ class Plan:
     """Is a variable on a manifold whose code may change under its name?"""
     hessians_checked: bool = False
     """Have second derivatives been compared with plain reverse mode?"""
+    rounding: dict[int, float] = field(default_factory=dict)
+    """By term: how many times what its derivative tells of rounding its numbers were allowed to differ by, for the
+    solves that may not ask."""
     calls: int = 0
     """Solves so far."""
     has_gone_stale: bool = False

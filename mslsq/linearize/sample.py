@@ -139,3 +139,17 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 def _own(x: Tensor) -> Tensor:
     return x.detach().clone(memory_format=torch.contiguous_format)
+
+
+def spread(count: int, call: int) -> list[int]:
+    """The first, the last, and two others."""
+    if count <= 4:
+        return list(range(count))
+    return [0, count - 1, 1 + (2 * call) % (count - 2), 1 + (2 * call + 1) % (count - 2)]
+
+
+def pair_of(count: int, call: int) -> list[int]:
+    """The first or the last, and one other."""
+    if count <= 2:
+        return list(range(count))
+    return [0 if call % 2 else count - 1, 1 + (call // 2) % (count - 2)]

@@ -20,7 +20,7 @@ from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Way
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.rounding import Shaken
-from mslsq.linearize.sample import Sample, sample_of
+from mslsq.linearize.sample import Sample, pair_of, sample_of, spread
 from mslsq.linearize.trace import WITNESS
 from mslsq.problem.system import Inputs
 from mslsq.solvers.planning import Task
@@ -30,10 +30,10 @@ ROUNDING = 1e3
 """Two evaluations may differ by this many units in the last place of |J|·|x| plus the largest residual of the start."""
 DERIVATIVE_ROUNDING = {torch.float64: 1e5, torch.float32: 1e4}
 """The same for uᵀJ, of |u|ᵀ|J|: inside of a derivative larger numbers may cancel."""
-SHAKES, NOISE, MOST = 3, 30.0, 1e4
+SHAKES, NOISE, MOST, MOST_OF_DERIVATIVES = 3, 30.0, 1e4, 1e6
 """Where they differ by more, `SHAKES` evaluations with every number rounded otherwise tell what rounding does: they may
 differ by `NOISE` times that, but by no more than `MOST` times what is allowed otherwise (a whole number that jumps is
-no rounding)."""
+no rounding). A nearly singular matrix enters its inverse's derivative twice: its rounding is the larger one."""
 
 Expected = tuple[Float[Tensor, "outer numbers lanes"], Float[Tensor, "outer numbers lanes"], Float[Tensor, "rows"]]
 """Residual and uᵀJ (or J, where the user gives it) of every lane, what they may differ by, and u."""
@@ -53,8 +53,7 @@ class Witness:
     ):
         self._plan, self._inputs, self._differentiated = plan, inputs, differentiated
         self._wish = task.solver.execution
-        # Reading a number of a CPU waits for nothing.
-        self._asks = task.solver.early_stop and plan.is_on_cpu
+        self._stops_early = task.solver.early_stop
         # What is all the library's own changes with its inputs alone.
         self._terms = {n: term for n, term in enumerate(task.system.terms) if not term.is_of_library}
         self._blocks = {number: self._guarded(number, blocks[number]) for number in self._terms}
@@ -131,8 +130,8 @@ class Witness:
         with four of them the comparison took two thirds of a solve of 60 poses with a residual of the user's own."""
         problems, blocks = block.batch, block.term.num_blocks
         if blocks == 1:
-            return _spread(problems, self._call), [0]
-        return _pair(problems, self._call), _pair(blocks, self._call)
+            return spread(problems, self._call), [0]
+        return pair_of(problems, self._call), pair_of(blocks, self._call)
 
     def _by_the_user(self, number: int, sample: Sample) -> Sample:
         term, block = self._terms[number], sample.block
@@ -148,10 +147,18 @@ class Witness:
         now = _by_plain_python(user, numbers, u, rewritten)
         if now is None:
             return torch.ones((), dtype=torch.bool, device=numbers.device)
-        differ = _differ(numbers, now, allowed, self._asks)
-        if self._asks and differ:
-            room = allowed + _noise(user, now, u, rewritten).minimum(MOST * allowed)
-            differ = _differ(numbers, now, room, True)
+        known = self._plan.rounding
+        # Reading a number of a CPU waits for nothing.
+        if not self._plan.is_on_cpu or (number in known and not self._stops_early):
+            return torch.as_tensor(_differ(numbers, now, known.get(number, 1.0) * allowed), device=numbers.device)
+        differ, times = _differ(numbers, now, allowed, True), 1.0
+        if differ:
+            most = torch.full_like(allowed, MOST_OF_DERIVATIVES)
+            most[:, : len(u)] = MOST
+            more = _noise(user, now, u, rewritten).minimum(most * allowed)
+            differ, times = _differ(numbers, now, allowed + more, True), 1 + float((more / allowed).nan_to_num().amax())
+        if not differ:
+            known[number] = max(known.get(number, 1.0), times)
         return torch.as_tensor(differ, device=numbers.device)
 
 
@@ -258,20 +265,6 @@ def _side_by_side(residual: Tensor, jacobian: Tensor) -> Tensor:
     return torch.cat((residual, jacobian.flatten(1, -2)), 1)
 
 
-def _spread(count: int, call: int) -> list[int]:
-    """The first, the last, and two others."""
-    if count <= 4:
-        return list(range(count))
-    return [0, count - 1, 1 + (2 * call) % (count - 2), 1 + (2 * call + 1) % (count - 2)]
-
-
-def _pair(count: int, call: int) -> list[int]:
-    """The first or the last, and one other."""
-    if count <= 2:
-        return list(range(count))
-    return [0 if call % 2 else count - 1, 1 + (call // 2) % (count - 2)]
-
-
 def _times_size(sample: Sample, jacobian: Tensor) -> Tensor:
     """|J|·|x|, (outer, rows, lanes)."""
     block = sample.block
@@ -286,7 +279,7 @@ def _times_size(sample: Sample, jacobian: Tensor) -> Tensor:
     return block.way.layout.pushed(jacobian.abs(), size)
 
 
-def _differ(old: Tensor, new: Tensor, allowed: Tensor, asks: bool) -> Tensor | bool:
+def _differ(old: Tensor, new: Tensor, allowed: Tensor, asks: bool = False) -> Tensor | bool:
     """Do they differ by more than is allowed? NaN equals NaN, and where anything is allowed all are equal. `asks` where
     a number may be read: the answer is one then."""
     if old.shape != new.shape:
