@@ -311,6 +311,30 @@ def neighbours(size: int) -> None:
     print_table("### The hard fits with the most steps, and their neighbours", header, rows)
 
 
+def few_hard(size: int, repeats: int) -> None:
+    """Fits of which one in a hundred takes all its steps: in one batch, and the two kinds apart, as one who knew them
+    would write it."""
+    names = ("mslsq LM eager", "mslsq LM replayed", "mslsq LM native")
+    rows = [_few_hard(count, name, repeats) for count in (size, 2 * size, 20 * size) for name in names]
+    header = ["fits", "", "one batch, CPU ms", "two batches", "ratio", "the easy ones alone", "most steps"]
+    print_table("### One fit in a hundred is hard", header, rows)
+
+
+def _few_hard(count: int, name: str, repeats: int) -> list[str | int | float]:
+    given, solver = fits("well-posed", count), MSLSQ[name]
+    hard = torch.arange(count) % 100 == 0
+    given.y[hard] = 0.3 * given.t + 0.002 * given.t**3  # a straight line: b goes to zero, and a grows
+    easy_ones, hard_ones = (Fits(given.t, given.y[kind].clone(), given.start) for kind in (~hard, hard))
+    contestants = {
+        "one batch": lambda: solve_mslsq(given, solver),
+        "apart": lambda: (solve_mslsq(easy_ones, solver), solve_mslsq(hard_ones, solver)),
+        "the easy ones": lambda: solve_mslsq(easy_ones, solver),
+    }
+    together, apart, easy = (timing.cpu for timing in interleaved(contestants, repeats).values())
+    steps = int(solve_mslsq(given, solver).num_steps.max())
+    return [count, name, together, apart, together / apart, easy, steps]
+
+
 def _placed(given: Fits, lanes: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Values of some lanes as values of all."""
     placed = given.start.repeat(len(given.y), 1)
@@ -332,6 +356,7 @@ def main() -> int:
         compare(case, arguments.size, arguments.repeats)
     gradients(arguments.size, arguments.repeats)
     neighbours(arguments.size)
+    few_hard(arguments.size, arguments.repeats)
     return 0
 
 

@@ -86,11 +86,22 @@ class Plan:
     """Solves so far."""
     has_gone_stale: bool = False
     """Was something recorded found to differ from the user's Python?"""
+    parts: dict[int, "Plan"] = field(default_factory=dict, init=False, repr=False)
+    """For parts of the batch, by their sizes (`solvers.compaction`)."""
     notes: Notes = field(default_factory=Notes)
     """What was found while planning."""
 
     def __post_init__(self) -> None:
         self.execution = Execution(self.is_large, self.notes)
+
+    def of_batch(self, size: int) -> "Plan":
+        """The same for a part of its batch of this many problems, two or more, with graphs of its own."""
+        if size not in self.parts:
+            part = replace(self, ways=dict(self.ways), notes=Notes(), rounding=dict(self.rounding))
+            part.execution.why_eager = self.execution.why_eager
+            part.execution.needs_witness = self.execution.needs_witness
+            self.parts[size] = part
+        return self.parts[size]
 
     def with_programs(self, programs: dict[int, NativeProgram]) -> "Plan":
         """The same with native programs, and with graphs of its own: they are recorded again at once where that has

@@ -20,12 +20,12 @@ from mslsq.solution import History, Status
 from mslsq.solvers.bound_checks import check_start
 from mslsq.solvers.box import Box, box_of
 from mslsq.solvers.checkpoint import CheckpointError, Saved
+from mslsq.solvers.compaction import Batch, Left
 from mslsq.solvers.influence import first_look, warn_without_influence
 from mslsq.solvers.planning import Task, plan_key, planned
 from mslsq.solvers.report import StepInfo, Table
-from mslsq.solvers.runner import Runner
 from mslsq.solvers.solver import MethodState, Solver
-from mslsq.solvers.step import Record, State
+from mslsq.solvers.step import Record
 from mslsq.solvers.whole_solves import Ended, said_of_programs, solved_natively
 from mslsq.solvers.witness import Witness
 
@@ -111,16 +111,17 @@ def _solved(
         box = box_of(linearizer, values, bounds) if bounds else ()
         in_one_go = native and not keep_trajectory and task.ranks.is_alone
         ended = solved_natively(task, plan, values, inputs, witness, box) if in_one_go else None
-        is_whole, trajectory, saved = ended is not None, (), None
+        is_whole, trajectory, saved, differs = ended is not None, (), None, None
         why = None if ended is None or not ended.interrupted else Status.INTERRUPTED
         is_shown = task.solver.verbose and task.ranks.is_first
         table = Table(task.solver, linearizer, _notes(task, plan)) if is_shown else None
         if ended is None:
-            runner = Runner(plan, linearizer, task.solver, prepared, witness)
+            batch = Batch(task, plan, linearizer, prepared, inputs, witness, native, differentiated)
             saved = Saved.of(task, values, inputs, box)
-            ended, trajectory, why = _stepped(task, plan, runner, values, box, table, keep_trajectory, begun, saved)
+            ended, trajectory, why, differs = _stepped(batch, values, box, table, keep_trajectory, begun, saved)
         status = torch.where(ended.status == Status.RUNNING, int(why or Status.MAX_STEPS), ended.status)
         stale = None if task.pinned is not None else witness.disagrees(values, ended.values)
+        stale = differs if stale is None else stale if differs is None else stale | differs
         is_stale = asks and stale is not None and bool(stale)
         if task.ranks.any(is_stale)[0]:
             witness.check_deterministic(values, ended.values)
@@ -166,21 +167,20 @@ def _notes(task: Task, plan: Plan) -> str:
 
 
 def _stepped(
-    task: Task,
-    plan: Plan,
-    runner: Runner,
+    batch: Batch,
     values: Values,
     box: Box | tuple[()],
     table: Table | None,
     keep_trajectory: bool,
     begun: float,
     saved: Saved | None,
-) -> tuple[Ended, Trajectory | tuple[()], Status | None]:
-    """The end of a solve whose steps Python takes, what they can be taken again from, if that is to be kept, and what
-    ended them from outside: a clock that has run since `begun`, or an interrupt."""
-    solver, ranks = task.solver, task.ranks
+) -> tuple[Ended, Trajectory | tuple[()], Status | None, Tensor | None]:
+    """The end of a solve whose steps Python takes, what they can be taken again from, if that is to be kept, what
+    ended them from outside (a clock that has run since `begun`, or an interrupt), and whether a graph of a part of the
+    batch has gone stale."""
+    solver, ranks, runner = batch.task.solver, batch.task.ranks, batch.runner()
     state, record = runner.start(values, box)
-    records, methods = [record], []
+    records, methods, shrinks = [record], [], not keep_trajectory and saved is None
     is_idle, begin, why, done = False, None, None, 0
     if saved is not None:
         if keep_trajectory:
@@ -189,15 +189,16 @@ def _stepped(
         if known is not None:
             state, records, done = known
             saved.check(state, runner.start(state.values, box)[0])
-    taken = done
+    taken, left = done, Left.of(batch, runner, state, records[-1])
     try:
         while done < solver.max_steps:
-            told, running = _told_to_stop(solver, table, done, records[-1], state), True
+            told, running = _told_to_stop(solver, table, done, records[-1], left), True
             if solver.early_stop and not told:
                 if done == taken == 0:
-                    running, is_idle = first_look(state.status, record.gradient_norm)
+                    running, is_idle = first_look(left.state.status, left.record.gradient_norm)
                 else:
-                    running = bool((state.status == Status.RUNNING).any())
+                    count = int((left.state.status == Status.RUNNING).sum())
+                    running, left = count > 0, left.looked_at(count) if shrinks else left
             late = solver.time_budget is not None and time.perf_counter() - begun > solver.time_budget
             told, late, running = ranks.any(told, late, running and ranks.is_first)
             if told or not running:
@@ -205,42 +206,45 @@ def _stepped(
             if late:
                 why = Status.TIME_BUDGET
                 break
-            methods.append((state.accuracy, state.method))
-            after, record = runner.step(state)
-            records.append(record)
-            state, done = after, done + 1
+            methods.append((left.state.accuracy, left.state.method))
+            after = left.stepped()
+            records.append(after.all_records())
+            left, done = after, done + 1
             begin = time.perf_counter() if done == taken + 1 else begin  # the first step imports and records
             if saved is not None:
-                saved.write_if_due(state, records, done)
+                saved.write_if_due(left.state, records, done)
         else:
-            _told_to_stop(solver, table, done, records[-1], state)
+            _told_to_stop(solver, table, done, records[-1], left)
     except KeyboardInterrupt as interrupt:
         ranks.tell_interrupt(interrupt)
         why = Status.INTERRUPTED  # a step that was not finished has changed nothing
         del records[done + 1 :], methods[done:]
     if saved is not None:
-        saved.finish(state, records, done, bool((state.status == Status.RUNNING).any()))
-    note_seconds(plan, 0.0 if begin is None else time.perf_counter() - begin)
+        saved.finish(left.state, records, done, bool((left.state.status == Status.RUNNING).any()))
+    note_seconds(batch.plan, 0.0 if begin is None else time.perf_counter() - begin)
+    num_steps = left.of_all(lambda part: part.state.num_steps)
     ended = Ended(
-        state.values,
-        state.model.cost,
-        state.status,
-        state.num_steps,
-        state.num_evaluations,
+        left.all_values(),
+        left.of_all(lambda part: part.state.model.cost),
+        left.of_all(lambda part: part.state.status),
+        num_steps,
+        left.of_all(lambda part: part.state.num_evaluations),
         records[-1].gradient_norm,
-        history_of(records, state.num_steps, solver.max_steps),
-        state.model.matrix,
+        history_of(records, num_steps, solver.max_steps),
+        left.all_matrices(),
         is_idle,
     )
-    return ended, _trajectory(records[1:], methods) if keep_trajectory and methods else (), why
+    trajectory = _trajectory(records[1:], methods) if keep_trajectory and methods else ()
+    return ended, trajectory, why, left.disagrees()
 
 
-def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Record, state: State) -> bool:
+def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Record, left: Left) -> bool:
     """Tell the table and the callback about a step; True where the callback wants to stop."""
     if table is None and solver.callback is None:
         return False
+    status = left.of_all(lambda part: part.state.status)
     info = StepInfo(
-        number, record.cost, record.gradient_norm, record.step_norm, record.damping, record.accepted, state.status
+        number, record.cost, record.gradient_norm, record.step_norm, record.damping, record.accepted, status
     )
     if table is not None:
         table.row(info)
