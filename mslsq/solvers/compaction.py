@@ -58,8 +58,7 @@ class Batch:
         """Can a part of it be solved alone, and would that be less work?"""
         blocks = self.linearizer.blocks
         numbers = sum(block.rows * sum(block.tangents) * block.term.num_blocks for block in blocks) * self.task.batch
-        is_alone = self.task.ranks.is_alone and self.task.pinned is None and self.plan.compressed is None
-        return is_alone and numbers >= LEAST
+        return self.task.ranks.is_alone and self.plan.compressed is None and numbers >= LEAST
 
     def part(self, places: Int[Tensor, "part"]) -> "Batch":
         """The batch of the problems at these places."""

@@ -235,7 +235,7 @@ def _stepped(
         is_idle,
     )
     trajectory = _trajectory(records[1:], methods) if keep_trajectory and methods else ()
-    return ended, trajectory, why, left.disagrees()
+    return ended, trajectory, why, None if batch.task.pinned is not None else left.disagrees()
 
 
 def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Record, left: Left) -> bool:

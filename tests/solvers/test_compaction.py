@@ -5,6 +5,7 @@ import torch
 
 import mslsq
 from mslsq import linear
+from mslsq.front.prepared import PreparedResidual
 from mslsq.solvers import compaction
 from mslsq.solvers.compaction import Batch
 
@@ -56,10 +57,10 @@ METHODS = [
 def test_the_answer_is_that_of_the_whole_batch(solver, bounded, parts, monkeypatch):
     y, starts = fits(24, [3, 17, 20])
     lower = torch.tensor([-torch.inf, -torch.inf, -99.0], dtype=F64)
-    limits = {"bounds": (lower, -lower)} if bounded else {}
+    limits = (lower, -lower) if bounded else None
 
     def solve():
-        return mslsq.least_squares(exponential, starts, (y,), in_dims=0, solver=solver, **limits)
+        return mslsq.least_squares(exponential, starts, (y,), in_dims=0, solver=solver, bounds=limits)
 
     found = solve()
     assert parts and max(parts) <= 8
@@ -74,6 +75,20 @@ def test_the_answer_is_that_of_the_whole_batch(solver, bounded, parts, monkeypat
     torch.testing.assert_close(found.value[easy], expected.value[easy], rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(found.history.cost, expected.history.cost, rtol=1e-7, atol=1e-24, equal_nan=True)
     assert torch.equal(found.history.accepted, expected.history.accepted)
+
+
+def test_a_prepared_call_shrinks_too(parts):
+    y, starts = fits(24, [3, 17])
+    solver = mslsq.LevenbergMarquardt(max_steps=60, native="never")
+    call = mslsq.prepared(exponential, starts, (y,), in_dims=0, solver=solver)
+    assert isinstance(call, PreparedResidual)
+    call(starts, (y,))
+    parts.clear()
+    found = call(starts, (y,))
+    assert parts
+    expected = mslsq.least_squares(exponential, starts, (y,), in_dims=0, solver=solver)
+    assert torch.equal(found.num_steps, expected.num_steps)
+    torch.testing.assert_close(found.cost, expected.cost, rtol=1e-9, atol=1e-24)
 
 
 def test_derivatives_are_those_of_the_whole_batch(parts, monkeypatch):
