@@ -9,11 +9,16 @@ of a copy, and the flops of the products, at the speed of a large matrix product
 cannot run is a sentence, not the end.
 """
 
+import sys
+
+if "torch" in sys.modules and not hasattr(sys.modules["torch"], "tensor"):
+    # A program beside this file is run, and its `import torch` looks for NVIDIA's package of this name.
+    raise ImportError("benchmarks/cuda.py is not NVIDIA's package")
+
 import argparse
 import contextlib
 import io
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
