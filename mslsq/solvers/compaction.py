@@ -77,7 +77,7 @@ class Batch:
 
 
 @dataclass(frozen=True, eq=False)
-class Left:
+class Remaining:
     """The problems that are stepped, some or all of a batch, and how all of it stands."""
 
     batch: Batch
@@ -88,23 +88,23 @@ class Left:
     """Of their last step."""
     start: Values
     """Where they began to be stepped together."""
-    before: "Left | None" = None
+    before: "Remaining | None" = None
     """What they are a part of; None of the whole batch."""
-    places: Int[Tensor, "left"] | None = None
+    places: Int[Tensor, "remaining"] | None = None
     """Where in that they are, the filling left out."""
     patience: int = PATIENCE
 
     @classmethod
-    def of(cls, batch: Batch, runner: Runner, state: State, record: Record) -> "Left":
+    def of(cls, batch: Batch, runner: Runner, state: State, record: Record) -> "Remaining":
         """All of a batch."""
         return cls(batch, runner, state, record, state.values)
 
-    def stepped(self) -> "Left":
+    def stepped(self) -> "Remaining":
         """After one more step."""
         state, record = self.runner.step(self.state)
         return replace(self, state=state, record=record)
 
-    def looked_at(self, count: int) -> "Left":
+    def looked_at(self, count: int) -> "Remaining":
         """What goes on, where `count` are running: a smaller batch, if that has become worth it."""
         total = len(self.state.status)
         if count == 0 or count * SHARE > total or not self.batch.may_shrink:
@@ -125,9 +125,9 @@ class Left:
         kept = map_leaves(taken, self.state._replace(values=(), model=(), box=()))
         status = torch.where(stands, int(Status.MAX_STEPS), kept.status)
         state = kept._replace(values=values, model=begun.model, status=status, box=box)
-        return Left(part, runner, state, map_leaves(taken, self.record), values, self, places)
+        return Remaining(part, runner, state, map_leaves(taken, self.record), values, self, places)
 
-    def of_all(self, what: Callable[["Left"], Tensor]) -> Tensor:
+    def of_all(self, what: Callable[["Remaining"], Tensor]) -> Tensor:
         """Something of every problem of the whole batch; of one that has stopped as it was when it was stepped last."""
         own = what(self)
         if self.before is None or self.places is None:
@@ -136,11 +136,11 @@ class Left:
 
     def all_records(self) -> Record:
         """The last step, of the whole batch."""
-        return Record(*(self.of_all(lambda left, n=n: left.record[n]) for n in range(len(Record._fields))))
+        return Record(*(self.of_all(lambda part, n=n: part.record[n]) for n in range(len(Record._fields))))
 
     def all_values(self) -> Values:
         """The variables of the whole batch."""
-        return tuple(self.of_all(lambda left, n=n: left.state.values[n]) for n in range(len(self.state.values)))
+        return tuple(self.of_all(lambda part, n=n: part.state.values[n]) for n in range(len(self.state.values)))
 
     def all_matrices(self) -> Tensor:
         """The matrix of the whole batch at `all_values`: storages may differ from part to part."""

@@ -20,7 +20,7 @@ from mslsq.solution import History, Status
 from mslsq.solvers.bound_checks import check_start
 from mslsq.solvers.box import Box, box_of
 from mslsq.solvers.checkpoint import CheckpointError, Saved
-from mslsq.solvers.compaction import Batch, Left
+from mslsq.solvers.compaction import Batch, Remaining
 from mslsq.solvers.influence import first_look, warn_without_influence
 from mslsq.solvers.planning import Task, plan_key, planned
 from mslsq.solvers.report import StepInfo, Table
@@ -189,16 +189,16 @@ def _stepped(
         if known is not None:
             state, records, done = known
             saved.check(state, runner.start(state.values, box)[0])
-    taken, left = done, Left.of(batch, runner, state, records[-1])
+    taken, remaining = done, Remaining.of(batch, runner, state, records[-1])
     try:
         while done < solver.max_steps:
-            told, running = _told_to_stop(solver, table, done, records[-1], left), True
+            told, running = _told_to_stop(solver, table, done, records[-1], remaining), True
             if solver.early_stop and not told:
                 if done == taken == 0:
-                    running, is_idle = first_look(left.state.status, left.record.gradient_norm)
+                    running, is_idle = first_look(remaining.state.status, remaining.record.gradient_norm)
                 else:
-                    count = int((left.state.status == Status.RUNNING).sum())
-                    running, left = count > 0, left.looked_at(count) if shrinks else left
+                    count = int((remaining.state.status == Status.RUNNING).sum())
+                    running, remaining = count > 0, remaining.looked_at(count) if shrinks else remaining
             late = solver.time_budget is not None and time.perf_counter() - begun > solver.time_budget
             told, late, running = ranks.any(told, late, running and ranks.is_first)
             if told or not running:
@@ -206,43 +206,43 @@ def _stepped(
             if late:
                 why = Status.TIME_BUDGET
                 break
-            methods.append((left.state.accuracy, left.state.method))
-            after = left.stepped()
+            methods.append((remaining.state.accuracy, remaining.state.method))
+            after = remaining.stepped()
             records.append(after.all_records())
-            left, done = after, done + 1
+            remaining, done = after, done + 1
             begin = time.perf_counter() if done == taken + 1 else begin  # the first step imports and records
             if saved is not None:
-                saved.write_if_due(left.state, records, done)
+                saved.write_if_due(remaining.state, records, done)
         else:
-            _told_to_stop(solver, table, done, records[-1], left)
+            _told_to_stop(solver, table, done, records[-1], remaining)
     except KeyboardInterrupt as interrupt:
         ranks.tell_interrupt(interrupt)
         why = Status.INTERRUPTED  # a step that was not finished has changed nothing
         del records[done + 1 :], methods[done:]
     if saved is not None:
-        saved.finish(left.state, records, done, bool((left.state.status == Status.RUNNING).any()))
+        saved.finish(remaining.state, records, done, bool((remaining.state.status == Status.RUNNING).any()))
     note_seconds(batch.plan, 0.0 if begin is None else time.perf_counter() - begin)
-    num_steps = left.of_all(lambda part: part.state.num_steps)
+    num_steps = remaining.of_all(lambda part: part.state.num_steps)
     ended = Ended(
-        left.all_values(),
-        left.of_all(lambda part: part.state.model.cost),
-        left.of_all(lambda part: part.state.status),
+        remaining.all_values(),
+        remaining.of_all(lambda part: part.state.model.cost),
+        remaining.of_all(lambda part: part.state.status),
         num_steps,
-        left.of_all(lambda part: part.state.num_evaluations),
+        remaining.of_all(lambda part: part.state.num_evaluations),
         records[-1].gradient_norm,
         history_of(records, num_steps, solver.max_steps),
-        left.all_matrices(),
+        remaining.all_matrices(),
         is_idle,
     )
     trajectory = _trajectory(records[1:], methods) if keep_trajectory and methods else ()
-    return ended, trajectory, why, None if batch.task.pinned is not None else left.disagrees()
+    return ended, trajectory, why, None if batch.task.pinned is not None else remaining.disagrees()
 
 
-def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Record, left: Left) -> bool:
+def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Record, remaining: Remaining) -> bool:
     """Tell the table and the callback about a step; True where the callback wants to stop."""
     if table is None and solver.callback is None:
         return False
-    status = left.of_all(lambda part: part.state.status)
+    status = remaining.of_all(lambda part: part.state.status)
     info = StepInfo(
         number, record.cost, record.gradient_norm, record.step_norm, record.damping, record.accepted, status
     )
