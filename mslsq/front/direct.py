@@ -32,10 +32,17 @@ class Found(NamedTuple):
     """What the program has found."""
 
     solution: Solution
-    storages: Values
+    values: Values
+    """Of every unknown, in any shape."""
+    starts: Values
     """(1, count, storage) of every unknown."""
     interrupted: bool
     """By a KeyboardInterrupt?"""
+
+    @property
+    def storages(self) -> Values:
+        """(1, count, storage) of every unknown; made when read, since few calls read them."""
+        return tuple([x.view(start.shape) for x, start in zip(self.values, self.starts, strict=True)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +89,7 @@ class Direct:
         if not found.first_gradient_norm and self.solver.max_steps and self.solver.early_stop:
             return None
         value = found.values[0] if self.is_value else self.in_users_form(found.values)
-        storages = tuple([x.view(start.shape) for x, start in zip(found.values, starts, strict=True)])
-        return Found(_solution(value, lambda: _figures(found)), storages, found.interrupted)
+        return Found(_solution(value, lambda: _figures(found)), found.values, starts, found.interrupted)
 
     def _found_by_steps(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
         if self.loop is None:
@@ -93,7 +99,7 @@ class Direct:
             if found is None:
                 return None
             value = self.in_users_form(tuple([x[0] for x in found.values]))
-        return Found(_solution(value, found.figures), found.values, found.interrupted)
+        return Found(_solution(value, found.figures), found.values, starts, found.interrupted)
 
 
 def solved_shortly(statement: Statement, solver: Solver | None, adjoint: Adjoint | None) -> Solved | None:
@@ -153,7 +159,8 @@ def _solution(value: Any, figures: Callable[[], dict[str, Any]]) -> Solution:
 def _figures(found: SolvedOne) -> dict[str, Any]:
     """The fields of a solution that the solver knows, but its value, from what a program has returned."""
     (cost, gradient_norm), (status, num_steps) = found.figures[:2].clone().unbind(), found.counts.tolist()
-    costs, gradient_norms, step_norms, damping = found.history.unbind()
+    # Copies: tensors of several dtypes in one piece of memory cannot be saved.
+    costs, gradient_norms, step_norms, damping = found.history.clone().unbind()
     if status == Status.RUNNING:
         status = int(Status.INTERRUPTED if found.interrupted else Status.MAX_STEPS)
     return {
@@ -163,7 +170,7 @@ def _figures(found: SolvedOne) -> dict[str, Any]:
         "num_evaluations": torch.tensor(num_steps + 1),
         "gradient_norm": gradient_norm,
         "differentiable": torch.tensor(Status.COST_TOLERANCE <= status <= Status.STEP_TOLERANCE),
-        "history": History(costs, gradient_norms, step_norms, damping, found.accepted),
+        "history": History(costs, gradient_norms, step_norms, damping, found.accepted.clone()),
     }
 
 

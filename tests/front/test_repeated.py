@@ -203,6 +203,29 @@ def test_curve_fit_is_answered_with_its_statistics(answers):
     assert answers[0::2] == [False, True, True]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("max_steps", [0, 6, 99])
+def test_an_answer_says_all_that_a_solution_says_and_can_be_saved(answers, tmp_path, dtype, max_steps):
+    start, given = START.to(dtype), (T.to(dtype), measured(1).to(dtype))
+    solvers = [mslsq.LevenbergMarquardt(max_steps=max_steps, native=native) for native in ("wait", "never")]
+    for _ in range(3):
+        found = mslsq.least_squares(decay, start, given, solver=solvers[0])
+    assert answers[-1]
+    torch.save(found, tmp_path / "solution.pt")
+    found = torch.load(tmp_path / "solution.pt", weights_only=False)
+    expected = mslsq.least_squares(decay, start, given, solver=solvers[1])
+    steps = int(found.num_steps)
+    assert dtype == torch.float32 or steps == int(expected.num_steps)  # steps of float32 end in its rounding
+    accuracy = {"rtol": 1e-6, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-2, "atol": 1e-4}
+    for name in ("cost", "gradient_norm", "step_norm", "damping"):
+        column, whole = getattr(found.history, name), getattr(expected.history, name)
+        assert column.dtype == dtype and column.shape == whole.shape
+        assert column[steps + 1 :].isnan().all()
+        torch.testing.assert_close(column[:1], whole[:1], equal_nan=True, **accuracy)
+    assert found.history.accepted.dtype == torch.bool and not found.history.accepted[steps + 1 :].any()
+    assert found.history.accepted[:1].equal(expected.history.accepted[:1])
+
+
 def test_nothing_of_the_users_is_kept_alive(answers):
     """A code lives as long as its module: what is known by it must not hold data."""
 
