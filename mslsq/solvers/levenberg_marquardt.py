@@ -28,7 +28,7 @@ SHRINK_NEAR, SHRINK_FAR = 0.1, 0.2
 reached at a gain of 0.94 already, a tenth only at 0.98, where the model predicts the decrease to two digits:
 parking-garage takes 10 steps instead of 12. Among 1024 hard fits one is led into a worse minimum by a tenth."""
 
-SHORTEST = 0.01
+SHORTEST = 0.05
 """The least share of a step that is tried where the least damping is the first. The direction of such a step is worth
 more than that of a more damped one: with damping alone a winding road of 400 poses is at a cost of 2641 after 120
 steps, with shorter steps at 32. Where even so small a share fails, damping it is from then on: without that, Cauchy on
@@ -82,8 +82,8 @@ class LevenbergMarquardt(Solver):
     is 1e-8 where that step is at most a fiftieth, else 1e-4 where that one is at most a tenth, else 1e-2. Where the
     step of 1e-4 is so short (pose graphs, bundle adjustment, fits from a good start), s = 1/10, and D² may shrink
     fourfold in a step. Where the first μ is 1e-8 (pose graphs, starts near the solution), a success divides μ by ten,
-    and after a failure a share of the step is tried (to the least of a parabola, at least a hundredth) before μ grows;
-    once a hundredth has failed, μ ≥ 1e-4 and the rule of Nielsen are taken up.
+    and after a failure a share of the step is tried (to the least of a parabola, at least a twentieth) before μ grows;
+    once a twentieth has failed, μ ≥ 1e-4 and the rule of Nielsen are taken up.
 
     Args:
         initial_damping: μ at the start, relative to the squared column norms, instead of the rule above (with inexact
