@@ -72,15 +72,17 @@ def align(
         min_overlap: share of the smaller map's area of data that must be common, whatever the scale between the two.
         min_ncc: correlation over the overlap below which a placement is not believed.
         min_detail: the median correlation of the blocks with the strongest detail below which a placement is not
-            believed, if there are many blocks; of a few, more is asked (`mslsq.alignment.evidence`). -1 asks nothing.
+            believed, if there are many blocks; of a few, more is asked (`mslsq.alignment.evidence`), and of maps with
+            white noise as much less as that explains (`mslsq.alignment.noise`). -1 asks nothing.
         min_lead: how far a placement must stand out from every other shift of the map (`mslsq.alignment.rivals`): 1 is
             twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. Where less than half overlaps,
-            more is asked. Between 1.3 and 2.2 `min_detail` is lowered by up to 0.4 (of metrics that do not compare
-            values from 3 on): noise hides the detail of a true placement. Not asked where `init` says where to look
+            more is asked. `min_detail` is lowered by 0.4 where parts of a map fit better elsewhere, as it has drifted,
+            and of metrics that do not compare values where the lead is 3. Not asked where `init` says where to look
             ("identity" or a tensor). 0 asks nothing. Of "occupancy" the ratio of the scores: 1 is a tie.
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
         max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out, unless coarse
-            detail alone says that it is right, as of maps that have drifted.
+            detail alone says that it is right, as of maps that have drifted, or the second half of the steps has moved
+            it by less than a standard error.
         progress: called with a `Stage` after every solve.
         joint: place all maps together (`mslsq.alignment.joint`): links between all pairs that overlap, of which loops
             must close, then one solve for all warps, gains and biases from the pixels of all overlaps. False: each map

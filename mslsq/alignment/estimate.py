@@ -15,6 +15,7 @@ from mslsq.alignment import passes, starts
 from mslsq.alignment.grids import inside, pixel_grid
 from mslsq.alignment.measures import common_share, masked_ncc, ncc_and_detail, nmad, project
 from mslsq.alignment.models import Frame
+from mslsq.alignment.noise import NONE, Noise
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.sampling import sample_at
 from mslsq.kernels import run_on
@@ -56,6 +57,8 @@ class PairLevel:
     frame: Frame
     factor: int
     index: int
+    noise: Noise = NONE
+    """Of the reference's values."""
     corner: tuple[float, float] = (0.0, 0.0)
     """The pixel (x, y) of the first sample: another than the first of a tile."""
     _last: dict[str, Any] = field(default_factory=dict)
@@ -88,6 +91,7 @@ class PairLevel:
             frame=frame,
             factor=reference.factor,
             index=index,
+            noise=reference.noise,
             corner=corner,
         )
 

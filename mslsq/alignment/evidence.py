@@ -9,7 +9,7 @@ drawings, plans, masks and night pictures: the correlation of what rounding leav
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment.estimate import PairLevel
+from mslsq.alignment.noise import reliability
 
 SIDES = 16, 8
 """Sides of the blocks in samples; the first that gives `ENOUGH` of them."""
@@ -41,11 +42,15 @@ with it (18 at a share of 0.03, 9 at 0.17); of 484 with one, one was lost (the s
 ROUNDING = 1e-6
 """Of the standardised values: less than this shows nothing, whatever the mean is."""
 
-SCATTER = 3.0
-"""The median of k blocks must exceed the threshold by this over k: a few blocks agree by chance, more so where two
-bright stars are laid on each other. Chosen with the threshold of 0.6 on 800 placements of maps without a match, of
-which none reached it, and 120 with one and noise up to a fifth of the signal, of which one did not
-(`benchmarks/alignment_truth.py`, the half "choose")."""
+SCATTER = 4.0
+"""The median of k blocks must exceed the threshold L by (1 - L) tanh(SCATTER / (1 - L) k): a few blocks agree by
+chance, more so where two bright stars are laid on each other. Chosen with `FAINTEST` on 988 placements of maps with a
+match and 856 of maps without one (`benchmarks/alignment_truth.py`, the half "choose"): 964 are believed and none; at 3
+one of those without a match, two dark streets of which 7 blocks agree by 0.94."""
+
+FAINTEST = 1 / 3
+"""Reliability: noise lowers what is asked by no more than this. Noise itself agrees by 0.9 / √k in the best of the
+places that are tried (0.18 in 19 blocks, of which 0.26 is asked)."""
 
 
 class Evidence(NamedTuple):
@@ -55,13 +60,17 @@ class Evidence(NamedTuple):
     """The median correlation of the blocks that were asked; NaN where there are too few."""
     blocks: int
     """How many were asked."""
+    reliability: float = 1.0
+    """What noise leaves of the correlation of detail that agrees, in the median of the blocks that were asked."""
     position: int = 0
     """Of the level in the pyramid: 0 is the finest."""
 
     def asked(self, least: float) -> float:
-        """The agreement at which a chance match is out of the question: `least` of many blocks, more of a few. -1 or
-        less asks nothing."""
-        return least + SCATTER / max(self.blocks, 1)
+        """The agreement at which a chance match is out of the question: `least` of many blocks, more of a few, and as
+        much less as noise explains. -1 or less asks nothing."""
+        room = max(1 - least, 1e-3)
+        more = room * math.tanh(SCATTER / (room * max(self.blocks, 1)))
+        return max(self.reliability, FAINTEST) * (least + more)
 
     def suffices(self, least: float) -> bool:
         return least <= -1 or self.agreement >= self.asked(least)
@@ -75,7 +84,9 @@ def evidence(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
 def _agreement(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
     asked = compared(level, matrix).asked
     count = len(asked.correlation)
-    return Evidence(float(asked.correlation.quantile(0.5)), count) if count else Evidence(math.nan, 0)
+    if not count:
+        return Evidence(math.nan, 0)
+    return Evidence(float(asked.correlation.quantile(0.5)), count, float(asked.reliability.quantile(0.5)))
 
 
 class Compared(NamedTuple):
@@ -89,6 +100,8 @@ class Compared(NamedTuple):
     """Of the detail over its median, in either map, whichever is more."""
     at: Float[Tensor, "shown 2"]
     """Row and column of the block."""
+    reliability: Float[Tensor, " shown"]
+    """What noise leaves of the correlation of detail that agrees (`noise.reliability`)."""
 
     @property
     def asked(self) -> "Compared":
@@ -96,7 +109,7 @@ class Compared(NamedTuple):
         shown = len(self.correlation)
         asked = min(max(FEWEST, math.ceil(self.count / LOUDEST)), shown) if shown >= FEWEST else 0
         loudest = self.energy.argsort(descending=True, stable=True)[:asked]
-        return Compared(self.count, self.correlation[loudest], self.energy[loudest], self.at[loudest])
+        return Compared(self.count, *(figures[loudest] for figures in self[1:]))
 
 
 def compared(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:
@@ -107,8 +120,9 @@ def compared(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:
 def _all_compared(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:
     sampled, valid = level.look(matrix)
     one, other = (values.T.reshape(-1, *level.grid) for values in (sampled, level.target))
-    seen = _compared(one, other, valid.reshape(level.grid), SIDES[0])
-    return seen if seen.count >= ENOUGH else _compared(one, other, valid.reshape(level.grid), SIDES[1])
+    noise = partial(reliability, noises=(level.moving.noise, level.noise), stride=level.stride)
+    seen = _compared(one, other, valid.reshape(level.grid), SIDES[0], noise)
+    return seen if seen.count >= ENOUGH else _compared(one, other, valid.reshape(level.grid), SIDES[1], noise)
 
 
 BLUR = 2.0
@@ -130,9 +144,9 @@ def strongest(
     On a coarser level noise is weaker, and so is the drift of a map whose parts have moved by a few pixels; but it has
     fewer blocks, of which more is asked. `first` is the finest level that is asked.
     """
-    finest = Evidence(*evidence(levels[first], matrix)[:2], first)
+    finest = Evidence(*evidence(levels[first], matrix)[:3], first)
     for position in range(first, len(levels)):
-        found = Evidence(*evidence(levels[position], matrix)[:2], position) if position > first else finest
+        found = Evidence(*evidence(levels[position], matrix)[:3], position) if position > first else finest
         if found.suffices(least):
             return found, True
     return finest, False
@@ -143,12 +157,13 @@ def _compared(
     other: Float[Tensor, "channels height width"],
     valid: Bool[Tensor, "height width"],
     side: int,
+    reliable: Callable[..., Float[Tensor, " blocks"]],
 ) -> Compared:
     known = _blocks(valid.to(one.dtype)[None], side)[0]
     filled = known.sum(-1) >= FILLED * side**2
     known = known[filled]
     if not len(known):
-        return Compared(0, one.new_empty(0), one.new_empty(0), one.new_empty(0, 2))
+        return Compared(0, one.new_empty(0), one.new_empty(0), one.new_empty(0, 2), one.new_empty(0))
     detail = _detail(torch.stack([_blocks(values, side)[:, filled] for values in (one, other)]), known)
     energy = (detail * detail).sum((1, -1)) / known.sum(-1)
     amplitude = energy.sqrt()
@@ -161,7 +176,8 @@ def _compared(
     number = filled.nonzero()[:, 0][either]
     across = -(-valid.shape[-1] // side)
     at = torch.stack([number // across, number % across], -1).to(one.dtype)
-    return Compared(len(known), (product / both)[either], relative[either], at)
+    reliability = reliable(energy, side=side)[either]
+    return Compared(len(known), (product / both)[either], relative[either], at, reliability)
 
 
 def _detail(

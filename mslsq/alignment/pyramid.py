@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.alignment.noise import NONE, Noise, measured
 from mslsq.alignment.sampling import convolve_axis, spline_coefficients
 from mslsq.kernels import Kernel, in_parts, may_read
 
@@ -37,6 +38,8 @@ class Level:
     raster: Float[Tensor, "channels height width"]
     mask: Bool[Tensor, "height width"]
     factor: int
+    noise: Noise = NONE
+    """Of the values that were given; none is known of what a metric makes of them."""
 
     @cached_property
     def coefficients(self) -> Float[Tensor, "channels height width"]:
@@ -168,15 +171,19 @@ def build(
     [(100, 65), (50, 33), (25, 17)]
     """
     out: list[Level] = []
+    noise = NONE
     for index in range(levels):
         if index == 0:
             smooth, share = masked_blur(raster, mask, prefilter) if prefilter > 0 else (raster, mask.to(raster.dtype))
         else:
             smooth, share = masked_blur(out[-1].raster, mask, 1.0, every=2)
+            noise = out[-1].noise.halved()
             mask = mask[::2, ::2]
         known = share > 0.3
         if not bool(known.all()):
             smooth = fill(torch.where(known, smooth, torch.zeros_like(smooth)), known)
         mask = supported(share, mask)
-        out.append(Level(smooth, mask, 2**index))
+        if index == 0:
+            noise = measured(smooth, mask, prefilter)
+        out.append(Level(smooth, mask, 2**index, noise))
     return out

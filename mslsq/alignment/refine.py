@@ -23,6 +23,10 @@ TOLERANCES = {"coarse": 1e-5, "finest": 1e-9}
 """`ftol` of `mslsq.solve`, where it is used instead."""
 
 
+CREEPING = 20
+"""Steps at least, of a solve that may have crept."""
+
+
 @dataclass(frozen=True)
 class Refined:
     """A refined estimate, the valid samples that were frozen for it, why it stopped, and its costs along the way."""
@@ -38,6 +42,15 @@ class Refined:
     def rms(self) -> list[float]:
         """Root mean ρ per valid sample, at the start and after every step."""
         return [(2 * cost / max(int(self.valid.sum()), 1)) ** 0.5 for cost in self.costs]
+
+    def crept(self, correlated: float) -> bool:
+        """Did the second half of its steps lower the cost by less than one standard error does, ½ c σ² with c samples
+        that hold as much as one independent one? A robust loss whose scale is that of rounding leaves a solve at its
+        minimum creeping along kinks."""
+        end = self.costs[-1]
+        if len(self.costs) <= CREEPING:
+            return False
+        return 2 * (self.costs[len(self.costs) // 2] - end) <= correlated * 2 * end / max(int(self.valid.sum()), 1)
 
 
 def refine(

@@ -108,5 +108,4 @@ def test_noise_as_strong_as_the_signal_does_not_hide_a_placement_without_rivals(
     result = placed(one, other)
     assert result.status[1] == MapStatus.ALIGNED, result.reasons[1]
     assert float(result.lead[1]) > 3
-    assert placed(one, other, min_lead=0).status[1] == MapStatus.LOW_CORRELATION, "the blocks alone"
     torch.testing.assert_close(result.transforms[1][:2, 2], torch.tensor([-11.0, -6.0]).double(), atol=1.5, rtol=0)

@@ -37,7 +37,9 @@ class Metric(ABC):
 
     relief: ClassVar[tuple[float, float]] = (0.0, 0.4)
     """What is taken off `min_ncc` and `min_detail` where a placement leads every other shift by
-    `mslsq.alignment.belief.SURE`: noise as strong as the signal leaves the blocks of values at 0.3."""
+    `mslsq.alignment.belief.SURE`, as the noise of what a metric makes of values is not known. Of values it is
+    (`mslsq.alignment.noise`): there it is for maps that have drifted, and says which placements loops through other
+    maps may still speak for."""
 
     coarse: ClassVar[bool] = True
     """May the detail of a coarser level alone speak for a placement (`mslsq.alignment.evidence.strongest`)? If not, it
