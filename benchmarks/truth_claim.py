@@ -4,188 +4,196 @@ exactly flat.
 Once a claim made on them has been looked at, they belong to the half "choose".
 """
 
-import importlib.util
-from pathlib import Path
-
-import imageio.v3 as iio
+import matplotlib.cbook
 import numpy as np
 import scipy.ndimage
-from scipy.spatial import KDTree
-from truth_flat import brushed, eight_bits, soft
+from truth_flat import brushed, soft
 
 Raster = np.ndarray
 Random = np.random.Generator
 
 
+def smooth_noise(size: int, sigma: float | tuple[float, float], random: Random) -> Raster:
+    """White noise under a Gaussian, standardised."""
+    field = scipy.ndimage.gaussian_filter(random.standard_normal((size, size)), sigma, mode="wrap")
+    return (field - field.mean()) / field.std()
+
+
 # ---- with flat areas
 
 
-def schematic(size: int, random: Random) -> Raster:
-    """Boxes on a grid of 8 px, and wires between them that run along it."""
-    cells = size // 8
-    strokes, middles = [], []
-    for _ in range(int(cells**2 * random.uniform(0.03, 0.06))):
-        x, y = 8.0 * random.integers(0, cells, 2)
-        w, h = 8.0 * random.integers(1, 4, 2)
-        strokes.append(np.array([[x, y], [x + w, y], [x + w, y + h], [x, y + h], [x, y]]))
-        middles.append((x + 8 * random.integers(0, 2), y))
-    for (x, y), (u, v) in zip(middles, random.permutation(middles), strict=True):
-        strokes.append(np.array([[x, y], [x, v], [u, v]]))
-    return soft(1 - brushed(size, strokes, int(random.integers(1, 3))))
+def maze(size: int, random: Random) -> Raster:
+    """Walls along a grid, each there or not."""
+    pitch = int(random.integers(7, 13))
+    count = size // pitch + 2
+    page = np.zeros((count * pitch, count * pitch))
+    for row, column in np.argwhere(random.random((count, count)) < 0.5):
+        page[row * pitch : row * pitch + 2, column * pitch : (column + 1) * pitch + 2] = 1.0
+    for row, column in np.argwhere(random.random((count, count)) < 0.5):
+        page[row * pitch : (row + 1) * pitch + 2, column * pitch : column * pitch + 2] = 1.0
+    y, x = random.integers(0, pitch, 2)
+    return soft(1 - page[y : y + size, x : x + size])
 
 
-def contours(size: int, random: Random) -> Raster:
-    """Lines of equal height."""
-    field = scipy.ndimage.gaussian_filter(random.standard_normal((size, size)), random.uniform(8, 16), mode="wrap")
-    steps = np.floor(random.uniform(3, 6) * field / field.std())
-    line = (steps != np.roll(steps, 1, 0)) | (steps != np.roll(steps, 1, 1))
-    return soft(1.0 - line)
-
-
-def fields(size: int, random: Random) -> Raster:
-    """Land use: the cells around random points in five colours."""
-    points = random.uniform(0, size, (int(size**2 * random.uniform(0.002, 0.006)), 2))
-    nearest = KDTree(points).query(np.indices((size, size)).reshape(2, -1).T)[1]
-    return soft(random.choice([0.0, 0.2, 0.5, 0.7, 1.0], len(points))[nearest].reshape(size, size))
-
-
-def objects(size: int, random: Random) -> Raster:
-    """A mask of ellipses, of which some touch."""
-    y, x = np.mgrid[:size, :size]
-    image = np.zeros((size, size))
-    for _ in range(int(size**2 * random.uniform(0.0008, 0.002))):
-        (u, v), angle = random.uniform(0, size, 2), random.uniform(0, np.pi)
-        long, wide = random.uniform(3.0, 12.0, 2)
-        along = (x - u) * np.cos(angle) + (y - v) * np.sin(angle)
-        across = (y - v) * np.cos(angle) - (x - u) * np.sin(angle)
-        image[(along / long) ** 2 + (across / wide) ** 2 < 1] = 1.0
-    return image
-
-
-def handwriting(size: int, random: Random) -> Raster:
-    """Lines of loops on white paper."""
+def chart(size: int, random: Random) -> Raster:
+    """Curves of measured series over a ruled ground."""
+    x = np.arange(0.0, size, 2.0)
     strokes = []
-    for top in range(8, size, 18):
-        x = random.uniform(0, 6)
-        while x < size:
-            count = int(random.integers(12, 40))
-            along = x + np.cumsum(random.uniform(0.2, 2.2, count))
-            height = 5 * np.sin(np.cumsum(random.uniform(0.4, 1.4, count))) * random.uniform(0.4, 1, count)
-            lean = along - 0.4 * height
-            strokes.append(np.stack([lean, top + height], 1))
-            x = along[-1] + random.uniform(5, 10)
-    return soft(1 - brushed(size, strokes, 1))
+    for _ in range(int(random.integers(3, 9))):
+        walk = np.cumsum(random.standard_normal(len(x))) * random.uniform(1.0, 4.0) + random.uniform(0, size)
+        strokes.append(np.stack([x, walk], 1))
+    pitch, start = int(random.integers(20, 40)), random.uniform(0, 20)
+    ruled = [np.array([[0.0, y], [size, y]]) for y in np.arange(start, size, pitch)]
+    return soft(1 - np.maximum(brushed(size, strokes, 2), 0.3 * brushed(size, ruled, 1)))
 
 
-def city(size: int, random: Random) -> Raster:
-    """Lit streets from space: bright lines of lamps that meet, on black."""
-    centre = random.uniform(0.2 * size, 0.8 * size, 2)
-    light = np.zeros((size, size))
-    for _ in range(int(random.integers(5, 14))):
-        at, heading = centre.copy(), random.uniform(0, 2 * np.pi)
-        for _ in range(int(random.integers(6, 30))):
-            heading += 0.3 * random.standard_normal()
-            at = at + random.uniform(3, 7) * np.array([np.cos(heading), np.sin(heading)])
-            x, y = at.astype(int)
-            if 0 <= x < size and 0 <= y < size:
-                light[y, x] += random.uniform(2, 8)
-    return eight_bits(np.minimum(scipy.ndimage.gaussian_filter(light, 1.0), 1.0))
+def staves(size: int, random: Random) -> Raster:
+    """Sheet music: five lines again and again, and notes on them."""
+    page = np.zeros((size, size))
+    top = int(random.integers(0, 12))
+    while top < size:
+        for line in range(5):
+            page[min(top + 4 * line, size - 1)] = 1.0
+        x = random.uniform(4, 14)
+        while x < size - 6:
+            row, column = top + 2 * int(random.integers(-1, 10)), int(x)
+            page[max(row - 1, 0) : row + 2, column : column + 4] = 1.0
+            page[max(row - 10, 0) : max(row, 0), column + 3] = 1.0
+            x += random.uniform(7, 18)
+        top += 34
+    return soft(1 - page)
 
 
-def modules(size: int, random: Random) -> Raster:
-    """A printed code: black and white squares on a grid."""
-    side = int(random.integers(4, 8))
-    count = size // side + 2
-    code = np.kron(random.integers(0, 2, (count, count)), np.ones((side, side)))
-    y, x = random.integers(0, side, 2)
-    return soft(code[y : y + size, x : x + size])
+def camouflage(size: int, random: Random) -> Raster:
+    """Four colours by the signs of two smooth fields."""
+    one, other = (smooth_noise(size, random.uniform(4, 9), random) > 0.2 for _ in range(2))
+    return soft(random.permutation([0.0, 0.3, 0.6, 1.0])[2 * one + other])
+
+
+def hatching(size: int, random: Random) -> Raster:
+    """An engraving: parallel lines, as wide as what they show is dark."""
+    y, x = np.mgrid[:size, :size]
+    angle, pitch = random.uniform(0, np.pi), random.uniform(4.0, 7.0)
+    phase = (np.cos(angle) * x + np.sin(angle) * y) / pitch % 1.0
+    return soft(phase < 0.5 + 0.2 * smooth_noise(size, random.uniform(6, 14), random))
+
+
+def lightning(size: int, random: Random) -> Raster:
+    """Bright branches on black."""
+    strokes, tips = [], [(random.uniform(0, size, 2), random.uniform(0, 2 * np.pi)) for _ in range(3)]
+    while tips and len(strokes) < 60:
+        at, heading = tips.pop()
+        points = [at]
+        for _ in range(int(random.integers(4, 12))):
+            heading += 0.5 * random.standard_normal()
+            points.append(points[-1] + 6 * np.array([np.cos(heading), np.sin(heading)]))
+            if random.random() < 0.2:
+                tips.append((points[-1], heading + random.choice([-0.8, 0.8])))
+        strokes.append(np.array(points))
+    return soft(brushed(size, strokes, 1))
+
+
+def roads(size: int, random: Random) -> Raster:
+    """A town's map: streets of two widths between blocks of two colours, and a river."""
+    edges = [np.cumsum(random.uniform(12, 34, size // 10)) - 20 for _ in range(2)]
+    y, x = np.mgrid[:size, :size] + 6.0 * np.stack([smooth_noise(size, 40.0, random) for _ in range(2)])
+    row, column = (np.searchsorted(edge, at) for edge, at in zip(edges, (y, x), strict=True))
+    park = random.random((size, size)) < 0.2
+    town = np.where(park[row % size, column % size], 0.7, 0.9)
+    for edge, at in zip(edges, (y, x), strict=True):
+        for place in edge:
+            town[np.abs(at - place) < random.choice([1.0, 2.5])] = 0.3
+    town[np.abs(smooth_noise(size, 30.0, random)) < 0.05] = 0.0
+    return soft(town)
 
 
 # ---- without
 
 
-def cloth(size: int, random: Random) -> Raster:
-    """A weave of threads of their own shades."""
-    y, x = np.mgrid[: size + 16, : size + 16] + random.uniform(0, 8, (2, 1, 1))
-    pitch = random.uniform(5.0, 9.0)
-    over = np.sin(np.pi * x / pitch) * np.sin(np.pi * y / pitch)
-    warp, weft = (scipy.ndimage.gaussian_filter1d(random.standard_normal(size + 16), pitch / 3) for _ in range(2))
-    shade = np.where(over > 0, warp[None, :], weft[:, None])
-    image = np.abs(over) + 0.6 * shade + 0.2 * random.standard_normal(shade.shape)
-    return scipy.ndimage.gaussian_filter(image, 1.0)[8:-8, 8:-8]
+def wood(size: int, random: Random) -> Raster:
+    """Rings of a trunk that was sawn along, and fibres."""
+    y, x = np.mgrid[:size, :size] / size
+    bent = x + 0.15 * smooth_noise(size, (size / 3, size / 8), random) + 0.1 * y
+    rings = np.sin(2 * np.pi * random.uniform(6, 14) * bent + 1.5 * smooth_noise(size, (40.0, 6.0), random))
+    return rings + 0.4 * smooth_noise(size, (6.0, 0.8), random)
 
 
-def waves(size: int, random: Random) -> Raster:
-    """A sea: waves of like length around one direction."""
+def leaves(size: int, random: Random) -> Raster:
+    """Discs of all sizes that cover each other (the dead leaves model)."""
     y, x = np.mgrid[:size, :size]
-    heading, image = random.uniform(0, 2 * np.pi), np.zeros((size, size))
-    for _ in range(40):
-        angle, length = heading + 0.35 * random.standard_normal(), random.uniform(8.0, 25.0)
-        phase = 2 * np.pi * ((np.cos(angle) * x + np.sin(angle) * y) / length + random.random())
-        image += np.sqrt(length) * np.sin(phase)
-    return np.exp(0.6 * image / image.std())
-
-
-def cracks(size: int, random: Random) -> Raster:
-    """Dry mud: dark joints between plates, on a rough ground."""
-    points = random.uniform(-10, size + 10, (int(size**2 * random.uniform(0.002, 0.008)), 2))
-    near = KDTree(points).query(np.indices((size, size)).reshape(2, -1).T, k=2)[0]
-    joint = np.exp(-((near[:, 1] - near[:, 0]).reshape(size, size) ** 2) / 4)
-    rough = scipy.ndimage.gaussian_filter(random.standard_normal((size, size)), 1.0)
-    return 1 - 0.7 * joint + 0.3 * rough
-
-
-def cluster(size: int, random: Random) -> Raster:
-    """A globular cluster: stars that crowd around a middle."""
-    count, image = int(random.integers(100, 600)), np.zeros((size, size))
-    middle, spread = random.uniform(0.3 * size, 0.7 * size, 2), size * random.uniform(0.1, 0.3)
-    at = (middle + spread * random.standard_t(3, (count, 2))).astype(int)
-    bright = random.pareto(1.5, count).clip(0, 30)
-    for (x, y), light in zip(at, bright, strict=True):
-        if 0 <= x < size and 0 <= y < size:
-            image[y, x] += light
-    return scipy.ndimage.gaussian_filter(image, 1.1) + 0.01 * random.standard_normal((size, size))
-
-
-def shells(size: int, random: Random) -> Raster:
-    """Membranes under a fluorescence microscope: rings of like size, and the noise of counting."""
-    y, x = np.mgrid[:size, :size]
-    light = np.full((size, size), 0.05)
-    for _ in range(int(size**2 * random.uniform(0.001, 0.002))):
-        (u, v), radius = random.uniform(0, size, 2), random.uniform(6.0, 9.0)
-        light += np.exp(-((np.hypot(x - u, y - v) - radius) ** 2) / 3)
-    return random.poisson(80 * light) / 80.0
-
-
-def fog(size: int, random: Random) -> Raster:
-    """Headlights in fog: few lights with wide halos, and a sensor's noise."""
     image = np.zeros((size, size))
+    for _ in range(int(size**2 / 40)):
+        (u, v), radius = random.uniform(-10, size + 10, 2), min(3.0 * (1 + random.pareto(2.0)), 40.0)
+        top, left = max(int(v - radius), 0), max(int(u - radius), 0)
+        part = slice(top, max(int(v + radius) + 2, 0)), slice(left, max(int(u + radius) + 2, 0))
+        disc = (x[part] - u) ** 2 + (y[part] - v) ** 2 < radius**2
+        image[part][disc] = random.random()
+    return scipy.ndimage.gaussian_filter(image, 0.8)
+
+
+def ridges(size: int, random: Random) -> Raster:
+    """A finger's print: ridges of one width whose direction turns."""
+    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(size), np.fft.fftfreq(size)))
+    ring = np.exp(-(((frequency - 1 / random.uniform(7, 11)) / 0.012) ** 2))
+    field = np.fft.ifft2(np.fft.fft2(random.standard_normal((size, size))) * ring).real
+    return np.tanh(2 * field / field.std())
+
+
+def craters(size: int, random: Random) -> Raster:
+    """Bowls of all sizes under a low sun."""
     y, x = np.mgrid[:size, :size]
-    for _ in range(int(random.integers(4, 16))):
-        u, v = random.uniform(0, size, 2)
-        away = np.hypot(x - u, y - v)
-        image += np.exp(-away / random.uniform(8.0, 20.0)) + 2 * np.exp(-((away / 2) ** 2))
-    return np.minimum(image, 2.0) + 0.01 * random.standard_normal((size, size))
+    height = 2.0 * smooth_noise(size, 12.0, random)
+    for _ in range(int(size**2 * random.uniform(0.002, 0.006))):
+        (u, v), radius = random.uniform(0, size, 2), min(2.0 * (1 + random.pareto(1.6)), 30.0)
+        away = np.hypot(x - u, y - v) / radius
+        height += radius * (0.25 * np.exp(-(((away - 1) / 0.25) ** 2)) - 0.4 * np.exp(-((away / 0.8) ** 4)))
+    sun = random.uniform(0, 2 * np.pi)
+    down, right = np.gradient(height)
+    return scipy.ndimage.gaussian_filter(np.tanh(np.cos(sun) * right + np.sin(sun) * down), 0.7)
 
 
-def villa() -> Raster:
-    """A photograph out of gtsam's wheel."""
-    found = importlib.util.find_spec("gtsam")
-    if found is None or found.origin is None:
-        raise ModuleNotFoundError("The photograph is in gtsam: pip install 'mslsq[benchmark]'.")
-    image = iio.imread(Path(found.origin).parent / "Data/Balbianello/BalbianelloMedium-3.jpg") / 255.0
-    return scipy.ndimage.gaussian_filter(image @ np.array([0.2126, 0.7152, 0.0722]), 0.8, mode="mirror")
+def smoke(size: int, random: Random) -> Raster:
+    """Wisps: a spectrum steeper than that of clouds, folded."""
+    folded = sum(
+        weight * np.abs(smooth_noise(size, sigma, random)) for weight, sigma in ((1, 20.0), (0.5, 10.0), (0.25, 5.0))
+    )
+    return np.exp(-folded)
 
 
-def part_of_villa(size: int, random: Random) -> Raster:
-    raster = villa()
+def snow(size: int, random: Random) -> Raster:
+    """Flakes before a dark ground: streaks of one direction, near ones large and dim."""
+    image = 0.2 * smooth_noise(size, 15.0, random)
+    fall = random.uniform(-0.6, 0.6)
+    for _ in range(int(size**2 * random.uniform(0.001, 0.004))):
+        (u, v), near = random.uniform(-5, size + 5, 2), random.uniform(0.8, 3.0)
+        reach = np.arange(-12, 13)
+        rows, columns = int(v) + reach, int(u) + reach
+        inside = np.ix_((rows >= 0) & (rows < size), (columns >= 0) & (columns < size))
+        along = reach[:, None] * np.cos(fall) + reach[None, :] * np.sin(fall)
+        across = reach[None, :] * np.cos(fall) - reach[:, None] * np.sin(fall)
+        flake = np.exp(-((across / near) ** 2) - (along / (2 * near)) ** 2) / near
+        image[np.ix_(rows[inside[0][:, 0]], columns[inside[1][0]])] += flake[inside]
+    return image
+
+
+def sea_floor() -> Raster:
+    """Heights of the earth's surface, out of matplotlib's wheel, four samples for one."""
+    with np.load(matplotlib.cbook.get_sample_data("topobathy.npz", asfileobj=False)) as file:
+        heights = np.asarray(file["topo"], dtype=np.float64)
+    return scipy.ndimage.gaussian_filter(scipy.ndimage.zoom(heights / 1000.0, 4), 0.8, mode="mirror")
+
+
+def part_of_sea_floor(size: int, random: Random) -> Raster:
+    raster = sea_floor()
+    size = min(size, *raster.shape)
     y, x = (int(random.integers(0, side - size + 1)) for side in raster.shape)
     return raster[y : y + size, x : x + size]
 
 
-def two_parts_of_villa(size: int, random: Random) -> tuple[Raster, Raster]:
-    """Its left and its right, the one a negative every other time."""
-    raster = villa()
-    y, z = (int(random.integers(0, raster.shape[0] - size + 1)) for _ in range(2))
-    one, other = raster[y : y + size, :size], raster[z : z + size, -size:]
-    return (one, other) if random.integers(2) else (one, 1 - other)
+def two_parts_of_sea_floor(size: int, random: Random) -> tuple[Raster, Raster]:
+    """From the left and from the right, with a gap between them."""
+    raster = sea_floor()
+    height, width = raster.shape
+    side = min(size, width // 2 - 8, height)
+    y, z = random.integers(0, height - side + 1, 2)
+    return raster[y : y + side, :side], raster[z : z + side, -side:]
