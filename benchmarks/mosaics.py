@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import scipy.ndimage
 import torch
-import truth_claim
+import truth_second
 from jaxtyping import Float
 from timing import print_machine, print_table
 from truth_scenes import cells, grains, night, normalised, raster_of, stars
@@ -42,12 +42,12 @@ DRAWN = {
     "night": night,
     "cells": cells,
     "grains": lambda size, random: grains(size, 1.5, random),
-    "cloth": truth_claim.cloth,
-    "cracks": truth_claim.cracks,
-    "shells": truth_claim.shells,
-    "waves": truth_claim.waves,
-    "fields": truth_claim.fields,
-    "clusters": truth_claim.cluster,
+    "cloth": truth_second.cloth,
+    "cracks": truth_second.cracks,
+    "shells": truth_second.shells,
+    "waves": truth_second.waves,
+    "fields": truth_second.fields,
+    "clusters": truth_second.cluster,
 }
 
 WRONG = 1.0
@@ -59,7 +59,7 @@ NEIGHBOURS = {6: 0.62, 12: 1.2}
 
 def scene(name: str, seed: int) -> np.ndarray:
     if name == "villa":
-        return normalised(truth_claim.villa())
+        return normalised(truth_second.villa())
     if name not in DRAWN:
         return raster_of(name)
     field = DRAWN[name](512, np.random.default_rng(seed))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.ndimage
 import torch
-import truth_claim
+import truth_second
 from timing import print_machine, print_table
 from truth_scenes import cells, grains, night, normalised, raster_of, stars
 
@@ -38,8 +38,8 @@ DRAWN = {
     "night": night,
     "cells": cells,
     "grains": lambda size, random: grains(size, 1.5, random),
-    "cloth": truth_claim.cloth,
-    "fields": truth_claim.fields,
+    "cloth": truth_second.cloth,
+    "fields": truth_second.fields,
 }
 
 TOO_FAR = 3.0
@@ -50,7 +50,7 @@ def scene(name: str, size: int, random: np.random.Generator) -> np.ndarray:
     if name in DRAWN:
         field = DRAWN[name](2 * size, random)
     else:
-        field = truth_claim.villa() if name == "villa" else raster_of(name)
+        field = truth_second.villa() if name == "villa" else raster_of(name)
     return normalised(scipy.ndimage.gaussian_filter(field, 0.8))
 
 
