@@ -8,15 +8,10 @@ import matplotlib.cbook
 import numpy as np
 import scipy.ndimage
 from truth_flat import brushed, soft
+from truth_scenes import grains
 
 Raster = np.ndarray
 Random = np.random.Generator
-
-
-def smooth_noise(size: int, sigma: float | tuple[float, float], random: Random) -> Raster:
-    """White noise under a Gaussian, standardised."""
-    field = scipy.ndimage.gaussian_filter(random.standard_normal((size, size)), sigma, mode="wrap")
-    return (field - field.mean()) / field.std()
 
 
 # ---- with flat areas
@@ -66,7 +61,7 @@ def staves(size: int, random: Random) -> Raster:
 
 def camouflage(size: int, random: Random) -> Raster:
     """Four colours by the signs of two smooth fields."""
-    one, other = (smooth_noise(size, random.uniform(4, 9), random) > 0.2 for _ in range(2))
+    one, other = (grains(size, random.uniform(4, 9), random) > 0.2 for _ in range(2))
     return soft(random.permutation([0.0, 0.3, 0.6, 1.0])[2 * one + other])
 
 
@@ -75,7 +70,7 @@ def hatching(size: int, random: Random) -> Raster:
     y, x = np.mgrid[:size, :size]
     angle, pitch = random.uniform(0, np.pi), random.uniform(4.0, 7.0)
     phase = (np.cos(angle) * x + np.sin(angle) * y) / pitch % 1.0
-    return soft(phase < 0.5 + 0.2 * smooth_noise(size, random.uniform(6, 14), random))
+    return soft(phase < 0.5 + 0.2 * grains(size, random.uniform(6, 14), random))
 
 
 def lightning(size: int, random: Random) -> Raster:
@@ -96,14 +91,14 @@ def lightning(size: int, random: Random) -> Raster:
 def roads(size: int, random: Random) -> Raster:
     """A town's map: streets of two widths between blocks of two colours, and a river."""
     edges = [np.cumsum(random.uniform(12, 34, size // 10)) - 20 for _ in range(2)]
-    y, x = np.mgrid[:size, :size] + 6.0 * np.stack([smooth_noise(size, 40.0, random) for _ in range(2)])
+    y, x = np.mgrid[:size, :size] + 6.0 * np.stack([grains(size, 40.0, random) for _ in range(2)])
     row, column = (np.searchsorted(edge, at) for edge, at in zip(edges, (y, x), strict=True))
     park = random.random((size, size)) < 0.2
     town = np.where(park[row % size, column % size], 0.7, 0.9)
     for edge, at in zip(edges, (y, x), strict=True):
         for place in edge:
             town[np.abs(at - place) < random.choice([1.0, 2.5])] = 0.3
-    town[np.abs(smooth_noise(size, 30.0, random)) < 0.05] = 0.0
+    town[np.abs(grains(size, 30.0, random)) < 0.05] = 0.0
     return soft(town)
 
 
@@ -113,9 +108,9 @@ def roads(size: int, random: Random) -> Raster:
 def wood(size: int, random: Random) -> Raster:
     """Rings of a trunk that was sawn along, and fibres."""
     y, x = np.mgrid[:size, :size] / size
-    bent = x + 0.15 * smooth_noise(size, (size / 3, size / 8), random) + 0.1 * y
-    rings = np.sin(2 * np.pi * random.uniform(6, 14) * bent + 1.5 * smooth_noise(size, (40.0, 6.0), random))
-    return rings + 0.4 * smooth_noise(size, (6.0, 0.8), random)
+    bent = x + 0.15 * grains(size, (size / 3, size / 8), random) + 0.1 * y
+    rings = np.sin(2 * np.pi * random.uniform(6, 14) * bent + 1.5 * grains(size, (40.0, 6.0), random))
+    return rings + 0.4 * grains(size, (6.0, 0.8), random)
 
 
 def leaves(size: int, random: Random) -> Raster:
@@ -142,7 +137,7 @@ def ridges(size: int, random: Random) -> Raster:
 def craters(size: int, random: Random) -> Raster:
     """Bowls of all sizes under a low sun."""
     y, x = np.mgrid[:size, :size]
-    height = 2.0 * smooth_noise(size, 12.0, random)
+    height = 2.0 * grains(size, 12.0, random)
     for _ in range(int(size**2 * random.uniform(0.002, 0.006))):
         (u, v), radius = random.uniform(0, size, 2), min(2.0 * (1 + random.pareto(1.6)), 30.0)
         away = np.hypot(x - u, y - v) / radius
@@ -155,14 +150,14 @@ def craters(size: int, random: Random) -> Raster:
 def smoke(size: int, random: Random) -> Raster:
     """Wisps: a spectrum steeper than that of clouds, folded."""
     folded = sum(
-        weight * np.abs(smooth_noise(size, sigma, random)) for weight, sigma in ((1, 20.0), (0.5, 10.0), (0.25, 5.0))
+        weight * np.abs(grains(size, sigma, random)) for weight, sigma in ((1, 20.0), (0.5, 10.0), (0.25, 5.0))
     )
     return np.exp(-folded)
 
 
 def snow(size: int, random: Random) -> Raster:
     """Flakes before a dark ground: streaks of one direction, near ones large and dim."""
-    image = 0.2 * smooth_noise(size, 15.0, random)
+    image = 0.2 * grains(size, 15.0, random)
     fall = random.uniform(-0.6, 0.6)
     for _ in range(int(size**2 * random.uniform(0.001, 0.004))):
         (u, v), near = random.uniform(-5, size + 5, 2), random.uniform(0.8, 3.0)

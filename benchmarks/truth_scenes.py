@@ -30,8 +30,8 @@ def crop(raster: Raster, size: int, random: Random) -> Raster:
     return raster[y : y + size, x : x + size]
 
 
-def grains(size: int, sigma: float, random: Random) -> Raster:
-    """White noise under a Gaussian of that width, standardised."""
+def grains(size: int, sigma: float | tuple[float, float], random: Random) -> Raster:
+    """White noise under a Gaussian of that width (down, across), standardised."""
     field = scipy.ndimage.gaussian_filter(random.standard_normal((size, size)), sigma, mode="wrap")
     return (field - field.mean()) / field.std()
 
