@@ -8,6 +8,7 @@ import functools
 import inspect
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -63,6 +64,8 @@ __all__ = [
     "is_operator",
     "is_tracing_or_dispatching",
     "is_wrapped",
+    "jacfwd",
+    "jvp",
     "level_of",
     "load_forward_mode",
     "make_fx",
@@ -361,15 +364,14 @@ def vjp(function: Callable[..., Any], *primals: Tensor) -> tuple[Any, Callable[.
         if not pairs:
             return tuple(torch.zeros_like(x) for x in inner)
         with derivatives_in_inference_mode(), _without_compiled_autograd():
-            gradients = torch.autograd.grad(
+            found = gradients(
                 [output for output, _ in pairs],
                 inner,
                 [cotangent for _, cotangent in pairs],
                 retain_graph=True,
                 create_graph=torch.is_grad_enabled() if create_graph is None else create_graph,
-                allow_unused=True,
             )
-        return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(inner, gradients, strict=True))
+        return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(inner, found, strict=True))
 
     return value, pull
 
@@ -415,13 +417,21 @@ def with_autograd() -> Iterator[None]:
 
 
 def gradients(
-    outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    retain_graph: bool = False,
+    create_graph: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """`torch.autograd.grad` of plain tensors with `allow_unused=True`, without what it looks at before it begins (are
-    these fake tensors, symbols, or a batch of cotangents?): 30 µs, as long as the backward pass of eight operations."""
+    """`torch.autograd.grad` with `allow_unused=True`, without what it looks at before it begins (are these symbols, a
+    batch of cotangents, of other shapes?): 30 µs, as long as the backward pass of eight operations, and the first time
+    the 0.15 s of importing sympy."""
     if _run_backward is None:
-        return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
-    return _run_backward(tuple(outputs), tuple(cotangents), False, False, tuple(inputs), True, accumulate_grad=False)
+        return torch.autograd.grad(
+            outputs, inputs, cotangents, retain_graph=retain_graph, create_graph=create_graph, allow_unused=True
+        )
+    roots = tuple(outputs), tuple(cotangents)
+    return _run_backward(*roots, retain_graph, create_graph, tuple(inputs), True, accumulate_grad=False)
 
 
 _run_backward = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None)
@@ -459,23 +469,68 @@ def hidden_from_dynamo(function: Any, reason: str) -> None:
 def load_forward_mode() -> None:
     """Import what PyTorch's first derivative in forward mode imports, where warnings are errors: it calls
     `torch.jit.script`, which warns that it is deprecated, and a derivative would fail by that. Elsewhere nothing
-    happens: the import takes 0.4 s, and some solves do without it."""
+    happens: the import takes 0.2 s, and most solves do without it (`jvp`)."""
     if _OF_FORWARD_MODE not in sys.modules and any(action == "error" for action, *_ in warnings.filters):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            forward_ad._maybe_load_decompositions()
+            _load_decompositions()
 
+
+def jvp(function: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """`torch.func.jvp` of a pure function, which imports nothing where it need not."""
+    return _forward_derivative(lambda: torch.func.jvp(function, primals, tangents))
+
+
+def jacfwd(function: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
+    """`torch.func.jacfwd` of a pure function, which imports nothing where it need not."""
+    return lambda *args: _forward_derivative(lambda: torch.func.jacfwd(function, has_aux=has_aux)(*args))
+
+
+def _forward_derivative(differentiate: Callable[[], Any]) -> Any:
+    """What a pure function computes in forward mode, without PyTorch's formulas for operators that have none of their
+    own (`trace`, `logsigmoid`, backward passes of normalizations): its first derivative in forward mode compiles them,
+    which takes 0.2 s. An operator that needs one raises; then they are loaded, and the function is called again.
+    """
+    if _OF_FORWARD_MODE in sys.modules or _forward_mode.does_without:
+        return differentiate()
+    _forward_mode.does_without = True
+    try:
+        return differentiate()
+    except NotImplementedError:
+        _forward_mode.does_without = False
+        _load_decompositions()
+    finally:
+        _forward_mode.does_without = False
+    return differentiate()
+
+
+class _ForwardMode(threading.local):
+    does_without = False
+
+
+_forward_mode = _ForwardMode()
+_load_decompositions = getattr(forward_ad, "_maybe_load_decompositions", lambda: None)
+
+
+def _load_decompositions_where_needed() -> None:
+    if not _forward_mode.does_without:
+        _load_decompositions()
+
+
+if hasattr(forward_ad, "_maybe_load_decompositions"):  # elsewhere `forward_derivative` spares nothing
+    forward_ad._maybe_load_decompositions = _load_decompositions_where_needed
 
 _OF_FORWARD_MODE = "torch._decomp.decompositions_for_jvp"
 
 
-def spare_dynamo(function: Any) -> None:
+def spare_dynamo(function: Any, without: Callable[..., Any] | None = None) -> None:
     """Let a function marked with `torch._disable_dynamo` run without importing Dynamo, which takes a second.
 
     The first call of such a function imports Dynamo to wrap what is marked, and keeps the result as an attribute of
     it. As long as Dynamo has not been imported there is nothing to switch off: a substitute in that place calls what is
     marked as it is. Once Dynamo is there, the substitute removes itself, and PyTorch does what it does otherwise.
-    Nothing happens where a version of PyTorch marks functions in another way.
+    Nothing happens where a version of PyTorch marks functions in another way. `without` is asked first, for a result
+    that needs nothing to be imported; None where it has none.
     """
     marking = _marking_behind(function)
     if marking is None:
@@ -485,6 +540,9 @@ def spare_dynamo(function: Any) -> None:
         return
 
     def substitute(*args: Any, **kwargs: Any) -> Any:
+        result = None if without is None else without(*args, **kwargs)
+        if result is not None:
+            return result
         if not hasattr(sys.modules.get("torch._dynamo"), "disable"):  # not there, or still being imported
             return marked(*args, **kwargs)
         vars(marked).pop(_KEPT, None)
@@ -505,10 +563,27 @@ _KEPT = "__dynamo_disable"
 _MARKING = getattr(getattr(torch, "_disable_dynamo", lambda function: function)(lambda: None), "__code__", None)
 """The code of every function that `torch._disable_dynamo` returns."""
 
+
 # A sum or product of a tensor and something without a tangent: forward mode finds the shape of the zeros that stand for
-# the missing tangent by these functions. Dynamo would be imported by the first `3 * x`.
+# the missing tangent by these functions. Dynamo would be imported by the first `3 * x`, and sympy, which takes 0.15 s.
+def _shape_without_sympy(a: Any, b: Any, /, *, alpha: Any = 1) -> Tensor | None:
+    """The sum, product or quotient on the meta device of two plain contiguous tensors, of one floating-point dtype or
+    of one and an integer one; None of others."""
+    if "sympy" in sys.modules or not isinstance(alpha, (int, float)) or is_tracing_or_dispatching():
+        return None
+    for x in (a, b):
+        if type(x) is not Tensor or x.device.type != "meta" or not x.is_contiguous() or x.dtype == torch.bool:
+            return None
+        if x.requires_grad or is_wrapped(x):
+            return None
+    real = {x.dtype for x in (a, b) if x.is_floating_point() or x.is_complex()}
+    if len(real) != 1:
+        return None
+    return torch.empty(torch.broadcast_tensors(a, b)[0].shape, dtype=real.pop(), device="meta")
+
+
 for _of_shapes in ("add", "sub", "mul", "true_divide"):
-    spare_dynamo(getattr(getattr(torch, "_refs", None), _of_shapes, None))
+    spare_dynamo(getattr(getattr(torch, "_refs", None), _of_shapes, None), _shape_without_sympy)
 
 
 def compiled_by_inductor(graph: fx.GraphModule, tensors: Iterable[Tensor]) -> Callable[..., Any]:

@@ -32,7 +32,7 @@ edges = mslsq.Between(pose[first], pose[second], measured=mslsq.SE2.from_xyt(tor
 problem = mslsq.Problem(edges, mslsq.Prior(pose[[0]], target=mslsq.SE2.identity(1)))
 mslsq.solve(problem, {"pose": mslsq.SE2.identity(3)})
 """
-"""Jacobians in closed form. (Forward mode loads sympy: PyTorch 2.13 does, for the shapes of zero tangents.)"""
+"""Jacobians in closed form."""
 
 READ = """
 import mslsq.datasets.g2o, mslsq.datasets.toro, mslsq.datasets.bal

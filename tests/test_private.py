@@ -504,6 +504,15 @@ assert private._OF_FORWARD_MODE in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@of("jvp", "jacfwd")
+def forward_derivatives() -> None:
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    value, tangent = private.jvp(lambda x: x**3, (x,), (torch.ones_like(x),))
+    assert (value.tolist(), tangent.tolist()) == ([1, 8], [3, 12])
+    jacobian, half = private.jacfwd(lambda x: (x**3, x / 2), has_aux=True)(x)
+    assert (jacobian.tolist(), half.tolist()) == ([[3, 0], [0, 12]], [0.5, 1])
+
+
 @of("spare_dynamo")
 def spared() -> None:
     @torch._disable_dynamo

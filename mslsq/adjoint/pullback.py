@@ -23,7 +23,7 @@ from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.second_order import gradients_by_input, pulled_through_retraction
-from mslsq.private import is_batched_by_autograd, transforms_are_active, vjp, without_saved_tensor_hooks
+from mslsq.private import gradients, is_batched_by_autograd, transforms_are_active, vjp, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solvers.second_order import mixed_programs
 
@@ -184,6 +184,5 @@ def _through_chord_steps(
         reached = [(out, g) for out, g in zip((*values, cost), cotangents, strict=True) if g is not None]
         outputs = [out for out, _ in reached if out.requires_grad]
         given = [g for out, g in reached if out.requires_grad]
-        gradients = torch.autograd.grad(outputs, sources, given, create_graph=create_graph, allow_unused=True)
-    found = iter(gradients)
+        found = iter(gradients(outputs, sources, given, create_graph, create_graph))
     return [next(found) if flag else None for flag in wanted]

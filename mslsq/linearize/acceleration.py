@@ -7,13 +7,12 @@ minimization" (2012, arXiv:1201.5885). One direction costs two derivatives of on
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jvp
 
 from mslsq.linear.storage import added
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.one_block import squared_norms
-from mslsq.private import vjp
+from mslsq.private import jvp, vjp
 from mslsq.problem.system import Inputs
 
 PART = 0.1

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import jvp
 
 from mslsq.linearize import independent
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.sample import Sample
 from mslsq.native.operator import SecondOrder
+from mslsq.private import jvp
 from mslsq.problem.system import Inputs
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.tracing.reading.exchange import UncollectedTensorError, nodes_of

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jacfwd, vmap
+from torch.func import vmap
 
 from mslsq.linearize.compressed.plan import CompressedPlan
 from mslsq.linearize.layouts import BLOCKS, Blocks
-from mslsq.private import vjp
+from mslsq.private import jacfwd, vjp
 
 Mode = Literal["forward", "reverse", "row by row"]
 """`vmap` of one forward derivative per column, of one backward pass per row, or a loop of those without `vmap`."""

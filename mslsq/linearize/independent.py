@@ -151,11 +151,9 @@ def hessian_product(
             return zeros, zeros, {name: torch.zeros_like(x) for name, x in real.items()}
         (gradient,) = torch.autograd.grad(cost, at, create_graph=True, allow_unused=True, materialize_grads=True)
         wanted = [at, *real.values()]
-        if gradient.requires_grad:
-            found = torch.autograd.grad(gradient, wanted, v, allow_unused=True, materialize_grads=True)
-        else:
-            found = [torch.zeros_like(x) for x in wanted]
-        return gradient.detach(), found[0], dict(zip(real, found[1:], strict=True))
+        found = gradients([gradient], wanted, [v]) if gradient.requires_grad else [None] * len(wanted)
+        product, *mixed = [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
+        return gradient.detach(), product, dict(zip(real, mixed, strict=True))
 
 
 def directional_difference(

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jvp
 
 from mslsq.linear import LinearSolver
 from mslsq.linear.storage import added
 from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.robust import losses, robustified
+from mslsq.private import jvp
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import Inputs, System
 from mslsq.ranks import ALONE, Ranks

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jacfwd
 
 from mslsq.manifolds.base import Manifold, ManifoldError
 from mslsq.manifolds.euclidean import Euclidean
 from mslsq.manifolds.lie_group import LieGroup
+from mslsq.private import jacfwd
 
 Kind = type[Manifold] | Euclidean | Mapping[str, Any]
 Storage = Float[Tensor, "*batch storage"]

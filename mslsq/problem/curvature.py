@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jacfwd
 
 from mslsq.manifolds import SE2, SE3, SO2, SO3, LieGroup, space_of_value
 from mslsq.manifolds.components import cross
 from mslsq.manifolds.lie_group import dot
 from mslsq.manifolds.space import ManifoldSpace, Space
-from mslsq.private import vjp
+from mslsq.private import jacfwd, vjp
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.system import residual_vector
 

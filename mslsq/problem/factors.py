@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jacfwd
 
 from mslsq.manifolds import LieGroup, space_of_value
 from mslsq.manifolds.components import matmul
 from mslsq.manifolds.space import ProductSpace, Space
+from mslsq.private import jacfwd
 from mslsq.problem.cost import CostFunction
 from mslsq.problem.curvature import COADJOINT, curvature_of_local, inverse_jacobian_derivatives
 from mslsq.problem.errors import ProblemError

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.func import jvp, vmap
+from torch.func import vmap
 
 from mslsq.linearize.compressed.coloring import colored, neighbours
 from mslsq.linearize.compressed.sets import Sets, csr
-from mslsq.private import vjp
+from mslsq.private import jvp, vjp
 
 AT_ONCE = 16_000_000
 """Numbers of one intermediate tensor under `vmap` over colours, at most; more colours are taken in several goes."""
