@@ -19,14 +19,17 @@ from torch import Tensor, fx
 from torch._C import _autograd, _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch._functorch import eager_transforms
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
 from torch.nn.modules import module as _modules
 from torch.overrides import _pop_mode_temporarily
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = [
@@ -44,6 +47,7 @@ __all__ = [
     "derivatives_in_inference_mode",
     "derived_attributes",
     "disable_proxy_modes_tracing",
+    "dispatch_modes",
     "dynamo_is_imported",
     "empty_maker",
     "enter_directly",
@@ -68,8 +72,6 @@ __all__ = [
     "jvp",
     "level_of",
     "load_forward_mode",
-    "make_fx",
-    "one_fake_mode",
     "operator_name",
     "outside_of_transforms",
     "overload_name",
@@ -227,6 +229,11 @@ def without_modes() -> Iterator[None]:
         yield
 
 
+def dispatch_modes() -> list[Any]:
+    """The dispatch modes that are active, the innermost last."""
+    return _get_current_dispatch_mode_stack()
+
+
 def without_dispatch_modes() -> Any:
     """A context in which no dispatch mode is active."""
     return _disable_current_modes()
@@ -245,12 +252,6 @@ def function_modes_are_active() -> bool:
 def hooks_of_all_modules() -> bool:
     """Has anybody registered a hook for every `nn.Module`, as profilers do?"""
     return any(getattr(_modules, f"_global{name}") for name in HOOKS)
-
-
-def one_fake_mode() -> Any:
-    """A context in which `make_fx` describes the results of all nodes in one fake mode. By itself it makes one for each
-    node, with the stack of calls that led there: half of the time that recording takes."""
-    return tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True)))
 
 
 # Levels of `torch.func`
@@ -567,19 +568,21 @@ _MARKING = getattr(getattr(torch, "_disable_dynamo", lambda function: function)(
 # A sum or product of a tensor and something without a tangent: forward mode finds the shape of the zeros that stand for
 # the missing tangent by these functions. Dynamo would be imported by the first `3 * x`, and sympy, which takes 0.15 s.
 def _shape_without_sympy(a: Any, b: Any, /, *, alpha: Any = 1) -> Tensor | None:
-    """The sum, product or quotient on the meta device of two plain contiguous tensors, of one floating-point dtype or
-    of one and an integer one; None of others."""
-    if "sympy" in sys.modules or not isinstance(alpha, (int, float)) or is_tracing_or_dispatching():
+    """The sum, product or quotient on the meta device of two plain tensors of one real or complex dtype, or of one such
+    and an integer one; None of others. Tensors are contiguous, or a tangent is being computed: forward mode asks for
+    nothing but shape and dtype."""
+    if "sympy" in sys.modules or not isinstance(alpha, (int, float)) or torch._C._get_tracing_state() is not None:
         return None
     for x in (a, b):
-        if type(x) is not Tensor or x.device.type != "meta" or not x.is_contiguous() or x.dtype == torch.bool:
+        if type(x) is not Tensor or x.device.type != "meta" or x.dtype == torch.bool:
             return None
-        if x.requires_grad or is_wrapped(x):
+        if x.requires_grad or is_wrapped(x) or not (x.is_contiguous() or forward_level_is_open()):
             return None
     real = {x.dtype for x in (a, b) if x.is_floating_point() or x.is_complex()}
     if len(real) != 1:
         return None
-    return torch.empty(torch.broadcast_tensors(a, b)[0].shape, dtype=real.pop(), device="meta")
+    with _disable_current_modes():
+        return torch.empty(torch.broadcast_tensors(a, b)[0].shape, dtype=real.pop(), device="meta")
 
 
 for _of_shapes in ("add", "sub", "mul", "true_divide"):

@@ -85,7 +85,7 @@ def test_the_first_call_does_not_import_dynamo(name):
 
 
 SPARED = "sympy", "torch._decomp.decompositions_for_jvp"
-WITH_SYMPY = {"the backward pass of a layer"}  # PyTorch asks for the shapes of tensors that are not contiguous
+WITH_SYMPY = {"the backward pass of a layer"}  # reverse mode of forward mode asks for the shapes of strided tensors
 
 
 @pytest.mark.skipif(RELEASE != (2, 13), reason="another PyTorch may import them elsewhere: slower, not wrong")

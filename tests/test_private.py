@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import mslsq
 from mslsq import private
@@ -203,7 +204,7 @@ def an_operator_runs_the_function_that_it_was_made_of():
     twice = Registered("twice_for_a_test", _twice(called))
     x = torch.ones(2)
     assert private.fast_entry(twice._overload)(x, [x]).tolist() == [2, 2] and called == [True]
-    graph = private.make_fx(lambda x: private.fast_entry(twice._overload)(x, [x]))(x)
+    graph = make_fx(lambda x: private.fast_entry(twice._overload)(x, [x]))(x)
     assert [node.target for node in graph.graph.nodes if node.op == "call_function"] == [twice._overload]
 
 
@@ -296,24 +297,19 @@ def weak_keys() -> None:
 @of("FakeTensor")
 def fake_tensors() -> None:
     seen = []
-    private.make_fx(lambda x: seen.append(x) or x * 2, tracing_mode="fake")(torch.ones(2))
-    assert isinstance(seen[0], torch.Tensor)
-    graph = private.make_fx(lambda x: x * 2)(torch.ones(2))
-    assert isinstance(list(graph.graph.nodes)[1].meta["val"], private.FakeTensor)
+    make_fx(lambda x: seen.append(x) or x * 2, tracing_mode="fake")(torch.ones(2))
+    assert isinstance(seen[0], private.FakeTensor)
 
 
-@of("one_fake_mode")
-def one_fake_mode_for_a_recording() -> None:
-    with private.one_fake_mode():
-        graph = private.make_fx(lambda x: (x * 2).cos())(torch.ones(3, dtype=torch.float64))
-    values = [node.meta["val"] for node in graph.graph.nodes if "val" in node.meta]
-    assert len(values) == 3 and len({id(value.fake_mode) for value in values}) == 1
-    assert all(value.shape == (3,) and value.dtype == torch.float64 and value.device.type == "cpu" for value in values)
-    alone = private.make_fx(lambda x: (x * 2).cos())(torch.ones(3))
-    assert len({id(node.meta["val"].fake_mode) for node in alone.graph.nodes if "val" in node.meta}) == 3
+@of("dispatch_modes")
+def innermost_last() -> None:
+    class Quiet(private.DispatchMode): ...
+
+    with Quiet() as outer, Quiet() as inner:
+        assert private.dispatch_modes()[-2:] == [outer, inner]
 
 
-@of("make_fx", "get_proxy_mode", "disable_proxy_modes_tracing")
+@of("get_proxy_mode", "disable_proxy_modes_tracing")
 def recording() -> None:
     seen = []
 
@@ -323,7 +319,7 @@ def recording() -> None:
             seen.append(private.get_proxy_mode())
         return vmap(grad(torch.sin))(x)
 
-    graph = private.make_fx(function, decomposition_table={})(torch.ones(3))
+    graph = make_fx(function, decomposition_table={})(torch.ones(3))
     assert seen[0] is not None
     assert seen[1] is None
     assert private.get_proxy_mode() is None
@@ -534,7 +530,7 @@ def spared() -> None:
 
 @of("compiled_by_inductor")
 def inductor() -> None:
-    graph = private.make_fx(lambda x: (torch.sin(x) + 1,))(torch.ones(8))
+    graph = make_fx(lambda x: (torch.sin(x) + 1,))(torch.ones(8))
     found = private.compiled_by_inductor(graph, [torch.ones(8)])(torch.zeros(8))
     assert found[0].tolist() == [1.0] * 8
 

@@ -26,8 +26,8 @@ from mslsq.linearize.normal_products import (
 )
 from mslsq.linearize.pattern import Placement
 from mslsq.linearize.robust import robustified
-from mslsq.private import get_proxy_mode
 from mslsq.problem.structure import Structure
+from mslsq.tracing.recorder import is_recording
 
 PIECE = 500_000
 """Numbers of J (4 MB in float64) that are made at a time where there are twice as many or more: a larger J is memory
@@ -102,7 +102,7 @@ class Assembly(LinearizedTerm):
             and self.block.term.num_blocks >= 2 * self._blocks_in_cache
             and not self.fused
             and self._by_kernels(self.placement.columns)
-            and get_proxy_mode() is None
+            and not is_recording()
         )
 
     @property

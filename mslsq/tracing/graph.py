@@ -1,4 +1,4 @@
-"""Writes a pure function of tensors down as a plain graph of operations. The one place that calls `make_fx`."""
+"""Writes a pure function of tensors down as a plain graph of operations. The one place that records."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 
-from mslsq.private import make_fx, one_fake_mode
 from mslsq.tracing.guard import DependenceMode, ValueMode
 from mslsq.tracing.operators import WHILE_RECORDING, without_fused_modules
+from mslsq.tracing.recorder import record
 
 TRANSFORM_LOCK = threading.RLock()
 """Forward-mode levels are global to the process in PyTorch: a fifth of concurrent `jacfwd` calls are silently wrong,
@@ -51,8 +51,7 @@ def graph_of(
         with modes(leaves):
             return functionalize(function, remove="mutations_and_views")(*leaves) if functional else function(*leaves)
 
-    with one_fake_mode():
-        graph = make_fx(recorded, decomposition_table=WHILE_RECORDING)(*example)
+    graph = record(recorded, example, WHILE_RECORDING)
     # Dead nodes of a forward-mode trace (zero tensors, meta devices) cost a third of the time, and break transforms of
     # the graph.
     without_dead_code(graph)

@@ -248,15 +248,15 @@ def strided(node: fx.Node) -> None:
     """`as_strided` reads memory, which a batch lays out otherwise (silently wrong under `vmap`, torch 2.13): an
     `index_select` of the entries that it read in the example."""
     source, size, stride = cast(tuple[Any, ...], node.args[:3])
-    value = source.meta["val"]
+    value, own_stride = source.meta["val"], source.meta["tensor_meta"].stride
     offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
-    first = value.storage_offset()
+    first = source.meta["offset"]
     offset = first if offset is None else cast(int, offset)
-    reach = ((list(value.shape), list(value.stride()), 0), (size, stride, offset - first))
+    reach = ((list(value.shape), list(own_stride), 0), (size, stride, offset - first))
     extent = max(start + sum((n - 1) * step for n, step in zip(*of, strict=True)) + 1 for *of, start in reach)
     memory = torch.full((extent,), -1, device=value.device)
     own = torch.arange(value.numel(), device=value.device).reshape(value.shape)
-    memory.as_strided(value.shape, value.stride()).copy_(own)
+    memory.as_strided(value.shape, own_stride).copy_(own)
     order = memory.as_strided(size, stride, offset - first)
     if (order < 0).any():
         raise RuntimeError("as_strided reads memory outside of its tensor")
