@@ -51,6 +51,8 @@ class Plan:
     """... and where it is there, fixed as long as the plan lives."""
     native: "Plan | None" = field(default=None, init=False)
     """The same with programs, for solves that may run them..."""
+    patience: float = field(default=0.0, init=False)
+    """Seconds that a solve is to wait for programs although it does not wish so: what its steps would take without."""
     tried: frozenset[int] = field(default=frozenset(), init=False)
     """... and the terms that had one, or none, when that was made."""
     without: "Plan | None" = field(default=None, init=False, repr=False)

@@ -3,6 +3,7 @@
 A program bakes in what the residual has read, as a recorded graph does: a plan that has one watches what it reads.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -111,10 +112,10 @@ class Pending(Quiet, Generic[P]):
         """Is the compiler done with it, or is there nothing to compile?"""
         return bool(self.why_not) or self._making is None or self._making.is_settled
 
-    def wait(self) -> None:
-        """Wait for the compiler."""
+    def wait(self, patience: float = math.inf) -> None:
+        """Wait for the compiler, at most so many seconds."""
         if self._making is not None:
-            self._making.wait()
+            self._making.wait(patience)
 
     def program(self, block: BlockTerm, values: Values, inputs: Inputs) -> P | None:
         """The program, once it is compiled and if it is right on blocks of this term; `inputs` as given by the user.

@@ -4,7 +4,10 @@ A plan with programs is a plan of its own, beside the one without: a solve in an
 and a solve that wants plain operations (one that is being exported) still finds them.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+import math
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Protocol
 
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Way
@@ -47,6 +50,30 @@ def _is_due(prospect: Prospect, wish: Native) -> bool:
     return wish == "wait" or prospect.draft is not None or prospect.seconds > PROGRAM_SECONDS
 
 
+def hurry(plan: Plan, seconds: float) -> None:
+    """The steps of the first solve are expected to take so long without programs: where programs would have paid by its
+    end they are begun before it, and it waits for them, no longer than that."""
+    if seconds > PROGRAM_SECONDS:
+        note_seconds(plan, seconds)
+        plan.patience = seconds
+
+
+class Waiting(Protocol):
+    """What may be with the compiler."""
+
+    def wait(self, patience: float) -> None: ...
+
+
+def wait_for(drafts: Iterable[Waiting], plan: Plan, wish: Native) -> None:
+    """Wait for the compiler as long as it takes where a solve wishes that, or once as long as its plan has patience."""
+    patience = math.inf if wish == "wait" else plan.plain.patience
+    plan.plain.patience = 0.0
+    if patience:
+        deadline = time.monotonic() + patience
+        for draft in drafts:
+            draft.wait(deadline - time.monotonic())
+
+
 def has_news(plan: Plan, wish: Native) -> bool:
     """Would `with_programs` begin with something, or return another plan than this?"""
     plain = plan.plain
@@ -77,9 +104,7 @@ def _try(
     for number in due:
         prospect = plan.prospects[number]
         drafts[number] = prospect.draft = prospect.draft or Draft(blocks[number], values, inputs[number])
-    if wish == "wait":
-        for draft in drafts.values():
-            draft.wait()
+    wait_for(drafts.values(), plan, wish)
     if all(draft.is_settled for draft in drafts.values()):
         found = {number: draft.program(blocks[number], values, inputs[number]) for number, draft in drafts.items()}
         programs = {number: program for number, program in found.items() if program is not None}

@@ -1,5 +1,6 @@
 """From a function of one block to its native program: differentiate, write, compile."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -125,9 +126,9 @@ class Making(Generic[P]):
         self._source = source(parts, self._dtype, self._width)
         self.build: Build = request(self._source, wait=False)
 
-    def wait(self) -> None:
-        """Wait for the compiler."""
-        request(self._source, wait=True)
+    def wait(self, patience: float = math.inf) -> None:
+        """Wait for the compiler, at most so many seconds."""
+        request(self._source, wait=True, patience=patience)
 
     @property
     def is_settled(self) -> bool:

@@ -10,6 +10,7 @@ when Python ends. A fork forgets its parent's compiler and starts its own where 
 
 import ctypes
 import hashlib
+import math
 import os
 import sys
 import threading
@@ -70,8 +71,10 @@ class Store:
         self._broken = ""  # why no compiler will be started any more
         self._folder: Folder | None = None
 
-    def request(self, source: str, *, wait: bool) -> Build:
-        """The build of a text in C++, begun if it is new; at once, or with `wait` when it is settled."""
+    def request(self, source: str, *, wait: bool, patience: float = math.inf) -> Build:
+        """The build of a text in C++, begun if it is new; at once, or with `wait` when it is settled, or when so many
+        seconds have passed."""
+        deadline = time.monotonic() + patience
         digest = hashlib.sha256(source.encode()).hexdigest()
         with self._lock:
             build = self._builds.get(digest)
@@ -80,7 +83,7 @@ class Store:
                 build._is_waited_for = wait
                 self._begin(build)
                 self._advance()
-        while wait and not build._settled:
+        while wait and not build._settled and time.monotonic() < deadline:
             with self._lock:
                 self._put_first(build)
                 self._advance()

@@ -12,12 +12,13 @@ from mslsq.linear.choice import blocks_are_faster
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.family import family_key
 from mslsq.linearize.first_block import block_term
+from mslsq.linearize.forecast import seconds_of_steps
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan, global_key, tensor_key
 from mslsq.linearize.plan_cache import PlanCache
 from mslsq.linearize.programs import Prospect
-from mslsq.linearize.prospects import PROGRAM_SECONDS, prospect_of, with_programs
+from mslsq.linearize.prospects import PROGRAM_SECONDS, hurry, prospect_of, with_programs
 from mslsq.linearize.ways import hessian_way_of, way_of
 from mslsq.native.choice import Native
 from mslsq.private import load_forward_mode
@@ -131,6 +132,8 @@ def planned(
         # A graph that a residual was rewritten into holds for this call alone where no graph may be kept.
         if not (plan.execution.why_eager and plan.holds_residuals):
             task.cache.put(key, plan)
+        if native and not plan.execution.why_eager:
+            _look_ahead(task, plan, values, inputs)
     elif task.ranks.any(plan.changes_unseen)[0]:
         plan = _checked_again(task, plan, values, inputs)
     if native and not plan.execution.why_eager:
@@ -166,6 +169,14 @@ def linearizer_of(task: Task, plan: Plan, native: bool = True) -> Linearizer:
     return plan.linearizer(
         *(task.system, task.batch, task.batched, linear), fused=fused, native=compiled, replayed=replayed
     )
+
+
+def _look_ahead(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
+    """Begin with programs before the first solve where they will have paid by its end."""
+    wish = task.solver.native_choice
+    has_begun = any(prospect.draft is not None or prospect.is_given_up for prospect in plan.prospects.values())
+    if wish == "auto" and plan.may_have_programs(wish) and task.ranks.is_alone and not has_begun:
+        hurry(plan, seconds_of_steps(task.blocks(plan), values, inputs, task.solver.max_steps))
 
 
 def _with_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:
@@ -294,7 +305,7 @@ def _is_wholly_native(task: Task, plan: Plan, wish: Native) -> bool:
         return False
     whole = plan.plain.whole
     if whole is None:
-        return wish == "wait"
+        return wish == "wait" or plan.plain.patience > 0
     return not whole.is_refused and (wish == "wait" or whole.has_begun)
 
 

@@ -1,5 +1,6 @@
 """The native program of whole solves on its way: recorded, with the compiler, compared with Python's steps."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,10 +93,10 @@ class SolveDraft(Quiet):
             return f"Whole solves have no native program: {self.why_not}"
         return self._build.sentence("whole solves")
 
-    def wait(self) -> None:
-        """Wait for the compiler."""
+    def wait(self, patience: float = math.inf) -> None:
+        """Wait for the compiler, at most so many seconds."""
         if self._build is not None and self._program is None and not self.why_not:
-            request(self._source, wait=True)
+            request(self._source, wait=True, patience=patience)
 
     @property
     def is_ready(self) -> bool:

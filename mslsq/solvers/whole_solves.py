@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan, global_key
-from mslsq.linearize.prospects import PROGRAM_SECONDS
+from mslsq.linearize.prospects import PROGRAM_SECONDS, wait_for
 from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import Native
 from mslsq.problem.system import Inputs
@@ -147,12 +147,12 @@ def _made_ready(
     prospect = prospect_of(task, plan, values, inputs)
     if prospect.is_given_up:
         return None
-    if prospect.draft is None and task.pinned is None and (wish == "wait" or prospect.has_begun):
+    hurries = wish == "wait" or plan.plain.patience > 0
+    if prospect.draft is None and task.pinned is None and (hurries or prospect.has_begun):
         prospect.draft = SolveDraft(task, plan, values, inputs)
     if prospect.draft is None:
         return None
-    if wish == "wait":
-        prospect.draft.wait()
+    wait_for([prospect.draft], plan, wish)
     return prospect if prospect.is_ready else None
 
 

@@ -112,6 +112,32 @@ def test_every_solve_of_many_threads_is_with_programs_or_without_from_its_start_
     assert any(kinds) and not all(kinds)
 
 
+def test_a_first_solve_whose_steps_will_take_long_waits_for_its_program(residual, monkeypatch):
+    native = solve(new_decay(), native="wait")
+    monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 1.0)
+    monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 100.0)
+    assert_equal_to_the_bit(solve(residual), native)
+
+
+def test_a_first_solve_waits_no_longer_than_its_steps_will_take_and_later_ones_not_at_all(residual, monkeypatch):
+    plain, waited = solve(residual, native="never"), []
+    monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 1.0)
+    monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 1.5)
+    monkeypatch.setattr(Making, "wait", lambda _, patience: waited.append(patience))
+    monkeypatch.setattr(Making, "is_settled", False)
+    another = new_decay()
+    for _ in range(3):
+        assert_equal_to_the_bit(solve(another), plain)
+    assert len(waited) == 1 and 1.4 < waited[0] <= 1.5
+
+
+def test_a_first_solve_that_is_short_waits_for_nothing(residual, monkeypatch):
+    monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 1.0)
+    monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 0.9)
+    monkeypatch.setattr(Making, "wait", lambda *_: pytest.fail("it waits"))
+    assert_equal_to_the_bit(solve(residual), solve(residual, native="never"))
+
+
 @pytest.mark.parametrize("options", [{"early_stop": False, "max_steps": 12}, {"trace": "never"}])
 def test_by_itself_no_program_comes_to_a_solve_that_wants_nothing_kept_or_nothing_asked(residual, options):
     plain = solve(residual, native="never", **options)

@@ -13,11 +13,12 @@ from torch import Tensor
 
 import mslsq
 from mslsq.front import plans
+from mslsq.linearize import prospects
 from mslsq.native import whole_solves as running
 from mslsq.native.store import STORE
 from mslsq.problem import structure
 from mslsq.solution import History
-from mslsq.solvers import run, whole_program, whole_solves
+from mslsq.solvers import planning, run, whole_program, whole_solves
 from mslsq.solvers.whole_program import NativeDifferenceWarning
 from tests.native.functions import NEEDS_COMPILER
 from tests.native.slices import in_small_parts
@@ -509,6 +510,20 @@ def test_by_default_of_auto_a_program_is_begun_once_that_pays_and_used_once_it_i
         last = call()
     assert watch.sentences[-1]
     torch.testing.assert_close(last.cost, first.cost, rtol=1e-9, atol=0)
+
+
+def test_a_first_solve_of_many_problems_waits_for_the_program_of_whole_solves(watch, monkeypatch):
+    def residual(p: Tensor, y: Tensor) -> Tensor:  # a function that no other test has
+        return p[0] * torch.exp(p[1] * T) - 2 * y
+
+    monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 1.0)
+    monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 100.0)
+    fit = mslsq.least_squares(residual, START[:2], (measured(30),), in_dims=(None, 0))
+    assert watch.native == [True]
+    python = mslsq.least_squares(
+        residual, START[:2], (measured(30),), in_dims=(None, 0), solver=mslsq.LevenbergMarquardt(native="never")
+    )
+    torch.testing.assert_close(fit.cost, python.cost, rtol=1e-9, atol=0)
 
 
 def test_transforms_around_a_solve_run_natively(watch):

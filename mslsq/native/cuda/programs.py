@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import hashlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,8 +132,8 @@ class CudaMaking(Generic[P]):
         self._written: list[AnyWritten[P]] = list(all_written)
         self._tools, self._found, self.build = tools, list[P](), CudaBuild()
 
-    def wait(self) -> None:
-        """Compile, if that has not been done."""
+    def wait(self, patience: float = math.inf) -> None:
+        """Compile, if that has not been done, however long it takes."""
         if self.is_settled:
             return
         started = time.perf_counter()
