@@ -28,7 +28,7 @@ import torch
 from sparse_cholesky import Graph, grid, milliseconds, normal_equations, pose_graph, ring
 from timing import ONE_THREAD, print_machine, print_table
 
-from mslsq.kernels import Kernel, target
+from mslsq.kernels import target
 from mslsq.kernels.build import FLAGS, SOURCE, compiler, targets
 from mslsq.linear.block_structure import analyze
 from mslsq.linear.schur import Schur, by_kernels
@@ -38,19 +38,23 @@ from mslsq.linear.sparse.multifrontal import factor, solve
 PEAKS = """
 #include "export.h"
 #include "vectors.h"
+#ifdef __aarch64__
+#define REGISTER "w"
+#else
+#define REGISTER "v"
+#endif
 namespace mslsq { namespace MSLSQ_TARGET { namespace {
 template <class T> void arithmetic(i64 repeat, T* out) {
-    constexpr int CHAINS = 12, W = FULL<T>;
-    reg<T, W> chain[CHAINS], factor = load_register<W>(out), other = load_register<W>(out + W);
-    for (int k = 0; k < CHAINS; k++) chain[k] = load_register<W>(out + k);
+    constexpr int W = FULL<T>;
+    reg<T, W> a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{};
+    reg<T, W> factor = load_register<W>(out), other = load_register<W>(out + W);
+#define ONE(chain) chain -= factor * other; asm volatile("" : "+" REGISTER (factor))
     for (i64 r = 0; r < repeat; r++) {
-#pragma GCC unroll 12
-        for (int k = 0; k < CHAINS; k++) {
-            chain[k] -= factor * other;
-            asm volatile("" : "+v"(chain[k]));
-        }
+        ONE(a); ONE(b); ONE(c); ONE(d); ONE(e); ONE(f); ONE(g); ONE(h); ONE(i); ONE(j);
+        asm volatile("" : "+" REGISTER (a), "+" REGISTER (b), "+" REGISTER (c), "+" REGISTER (d), "+" REGISTER (e),
+                          "+" REGISTER (f), "+" REGISTER (g), "+" REGISTER (h), "+" REGISTER (i), "+" REGISTER (j));
     }
-    for (int k = 0; k < CHAINS; k++) store_register<W>(out + k * W, chain[k]);
+    store_register<W>(out, a + b + c + d + e + f + g + h + i + j);
 }
 template <class T> void reading(i64 count, const T* from, T* out) {
     constexpr int CHAINS = 8, W = FULL<T>;
@@ -67,7 +71,7 @@ MSLSQ_EXPORT(reading, f64)(i64 count, const double* from, double* out) { reading
 MSLSQ_EXPORT(reading, f32)(i64 count, const float* from, float* out) { reading<float>(count, from, out); }
 }}
 """
-CHAINS, RUNS = 12, 15
+CHAINS, RUNS = 10, 15
 NAMES = {torch.float64: "f64", torch.float32: "f32"}
 
 
@@ -159,18 +163,8 @@ def on_adjustment(name: str, points: np.ndarray, graph: Graph) -> Iterator[Measu
     none, rhs = values.new_zeros(0), torch.ones(1, structure.num_unknowns, dtype=torch.float64)
     operations = sum(2.0 * len(q.left) * q.height * q.size * q.width for q in tables.pairs)
     operations += sum(len(e.source) * e.kept_size * e.size * (e.size + 2.0) for e in tables.edges)
-    read = structure.num_values + sum(len(e.source) * e.kept_size * e.size for e in tables.edges)
     taken = milliseconds(lambda: by_kernels.reduce(values, none, rhs, *tables.packed), RUNS)
-    yield Measured("schur_reduce", name, torch.float64, taken, operations, read)
-    pairs = Kernel("schur_subtract_pairs", "ndndn?nlllllnnn")
-    reduction = by_kernels.Reduction(*by_kernels.reduce(values, none, rhs, *tables.packed))
-    of = 1, reduction.work, tables.work_size, reduction.matrix, tables.matrix_size, reduction.regular
-    calls = [
-        (len(q.target), q.start, q.target, q.stride, q.left, q.right, q.height, q.size, q.width) for q in tables.pairs
-    ]
-    operations = sum(2.0 * len(q.left) * q.height * q.size * q.width for q in tables.pairs)
-    taken = milliseconds(lambda: [pairs(*of, *call) for call in calls], RUNS)
-    yield Measured("its products", name, torch.float64, taken, operations, read)
+    yield Measured("schur_reduce", name, torch.float64, taken, operations, structure.num_values)
 
 
 def structures() -> Iterator[tuple[str, Graph]]:
