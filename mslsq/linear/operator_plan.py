@@ -27,9 +27,10 @@ from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
-from mslsq.levels import kept_tensors
+from mslsq.levels import kept_tensors, outside_of_transforms
 
 
 class Packed(NamedTuple):
@@ -44,6 +45,16 @@ class Packed(NamedTuple):
         return same and numbers == self.numbers
 
 
+class PlanArrays(NamedTuple):
+    """A plan as a kernel takes it (`PlanReader` in kernels/source/plan.h)."""
+
+    memory: Int[Tensor, "numbers"]
+    """All tensors, one after the other..."""
+    places: Int[Tensor, "tensors 2"]
+    """... and where each begins there, and how long it is."""
+    numbers: Int[Tensor, "integers"]
+
+
 class OperatorPlan:
     """Base of frozen dataclasses whose fields are tensors, integers, plans, or tuples of any number of one of these."""
 
@@ -56,6 +67,29 @@ class OperatorPlan:
         if packed.tensors:
             _PACKED[type(self), id(packed.tensors[0])] = self
         return packed
+
+    def in_one_piece(self) -> Self:
+        """The same plan, its tensors of int64 parts of one tensor: then `arrays` needs no memory of its own."""
+        tensors, numbers = self.packed
+        if not tensors:
+            return self
+        with outside_of_transforms():
+            parts = torch.cat([tensor.flatten() for tensor in tensors]).split([tensor.numel() for tensor in tensors])
+            views = [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+        return _read(type(self), iter(views), iter(numbers))
+
+    @cached_property
+    def arrays(self) -> PlanArrays:
+        """The plan for a kernel: all tensors must be of int64, and on the CPU."""
+        tensors, numbers = self.packed
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        if any(storage.data_ptr() != storages[0].data_ptr() for storage in storages):
+            return self.in_one_piece().arrays
+        with outside_of_transforms():
+            whole = tensors[0].as_strided((storages[0].nbytes() // 8,), (1,), 0) if tensors else None
+            places = [(int(tensor.storage_offset()), tensor.numel()) for tensor in tensors]
+            small = (torch.tensor(x, dtype=torch.int64) for x in (places, numbers))
+            return PlanArrays(torch.zeros(0, dtype=torch.int64) if whole is None else whole, *small)
 
     @classmethod
     def unpacked(cls, tensors: list[Tensor], numbers: list[int]) -> Self:

@@ -1,6 +1,8 @@
 """Plans of operators: packed and put together again, and all of one device."""
 
+import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Iterator
 from dataclasses import fields
@@ -108,6 +110,27 @@ def test_a_plan_lies_on_the_device_of_its_structure(name):
     plan = plans_on(META)[name]
     assert plan.packed.tensors
     assert {tensor.device for tensor in plan.packed.tensors} == {META}
+
+
+def read_back(plan: OperatorPlan) -> tuple[list[list[int]], list[int]]:
+    memory, places, numbers = plan.arrays
+    return [memory[begin : begin + count].tolist() for begin, count in places.tolist()], numbers.tolist()
+
+
+@pytest.mark.parametrize("name", plans_on(torch.device("cpu")))
+def test_kernels_find_every_tensor_of_a_plan_and_of_its_copies(name):
+    plan = plans_on(torch.device("cpu"))[name]
+    if any(tensor.dtype != torch.int64 for tensor in plan.packed.tensors):
+        pytest.skip("no kernel reads this plan as a whole")
+    expected = [tensor.flatten().tolist() for tensor in plan.packed.tensors], list(plan.packed.numbers)
+    one = plan.in_one_piece()
+    assert read_back(plan) == read_back(one) == expected
+    assert len({tensor.untyped_storage().data_ptr() for tensor in one.packed.tensors}) <= 1
+    assert not one.packed.tensors or one.arrays.memory.data_ptr() == one.packed.tensors[0].untyped_storage().data_ptr()
+    copied, pickled = copy.deepcopy(one), pickle.loads(pickle.dumps(one))
+    for tensor in one.packed.tensors:
+        tensor.zero_()  # what is copied has memory of its own
+    assert read_back(copied) == read_back(pickled) == expected
 
 
 def test_a_structure_on_another_device_makes_no_use_of_kernels():

@@ -3,15 +3,114 @@
 // All work is in float64, whatever the matrix is: in float32 the difference U - Y Y^T loses what the points leave of the
 // cameras. Every array has the batch first; entries that are not `regular` are left alone. The plan is made by
 // mslsq/linear/schur/plan.py, which names the parts: V = L L^T, Y = W L^-T.
-
-#include <vector>
+//
+// It goes piece by piece: the eliminated blocks of one are factored, their Y formed and its products subtracted while all
+// of that is in the cache. Y is not kept (19 MB for BAL 16-22106): the way back multiplies by W instead.
 
 #include "export.h"
+#include "plan.h"
 #include "sizes.h"
+#include "small_products.h"
 
 namespace mslsq {
 namespace MSLSQ_TARGET {
 namespace {
+
+// The groups of mslsq/linear/schur/tables.py, field by field.
+struct Pivots {
+    i64 size;
+    Array source, column, triangle, right, pieces;
+
+    explicit Pivots(PlanReader& plan)
+        : size(plan.number()),
+          source(plan.array()),
+          column(plan.array()),
+          triangle(plan.array()),
+          right(plan.array()),
+          pieces(plan.array()) {}
+};
+
+struct Edges {
+    i64 kept_size, size, by_row, by_column, group;
+    Array pivot, source, triangle, right, column, target, pieces;
+
+    explicit Edges(PlanReader& plan)
+        : kept_size(plan.number()),
+          size(plan.number()),
+          by_row(plan.number()),
+          by_column(plan.number()),
+          group(plan.number()),
+          pivot(plan.array()),
+          source(plan.array()),
+          triangle(plan.array()),
+          right(plan.array()),
+          column(plan.array()),
+          target(plan.array()),
+          pieces(plan.array()) {}
+};
+
+struct Pairs {
+    i64 height, size, width;
+    Array left, right, start, target, stride, pieces;
+    std::vector<Part> parts;
+
+    explicit Pairs(PlanReader& plan)
+        : height(plan.number()),
+          size(plan.number()),
+          width(plan.number()),
+          left(plan.array()),
+          right(plan.array()),
+          start(plan.array()),
+          target(plan.array()),
+          stride(plan.array()),
+          pieces(plan.array()),
+          parts(parts_of(height, width)) {}
+};
+
+struct Kept {
+    i64 height, width, is_diagonal;
+    Array source, target, stride, column;
+
+    explicit Kept(PlanReader& plan)
+        : height(plan.number()),
+          width(plan.number()),
+          is_diagonal(plan.number()),
+          source(plan.array()),
+          target(plan.array()),
+          stride(plan.array()),
+          column(plan.array()) {}
+};
+
+struct Tables {
+    i64 unknowns, reduced, matrix_size, triangles, num_factors, room, num_pieces;
+    Array kept_unknowns, begin;
+    std::vector<Pivots> pivots;
+    std::vector<Edges> edges;
+    std::vector<Pairs> pairs;
+    std::vector<Kept> kept;
+
+    explicit Tables(PlanReader plan)
+        : unknowns(plan.number()),
+          reduced(plan.number()),
+          matrix_size(plan.number()),
+          triangles(plan.number()),
+          num_factors(plan.number()),
+          room(plan.number()),
+          num_pieces(plan.number()),
+          kept_unknowns(plan.array()),
+          begin(plan.array()),
+          pivots(plan.parts<Pivots>()),
+          edges(plan.parts<Edges>()),
+          pairs(plan.parts<Pairs>()),
+          kept(plan.parts<Kept>()) {}
+};
+
+// One entry of the batch.
+template <class T>
+struct Entry {
+    const T *values, *shift, *rhs;
+    double *L, *carried, *reduced_rhs, *matrix;
+};
 
 template <class T, class K>
 bool factor_pivot(const T* V, const T* shift, const T* rhs, double* L, double* carried, K k) {
@@ -35,27 +134,35 @@ bool factor_pivot(const T* V, const T* shift, const T* rhs, double* L, double* c
     return true;
 }
 
-// V + shift = L L^T and L^-1 c of every eliminated block; not `regular` with a pivot that is not positive.
+// What is read next is asked for so many blocks before: 3.9 ms become 3.0 for 22,106 points, whose W come from memory.
+constexpr i64 AHEAD = 16;
+
 template <class T>
-void factor_pivots(i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, const T* rhs, i64 unknowns,
-                   double* work, i64 work_size, double* carried, i64 eliminated, bool* regular, i64 count,
-                   const i64* source, const i64* column, const i64* triangle, const i64* right, i64 depth) {
-    with_size<1, 2, 3, 4, 6>(depth, [&](auto k) {
-        for (i64 b = 0; b < batch; b++)
-            for (i64 p = 0; p < count && regular[b]; p++)
-                regular[b] = factor_pivot(values + b * num_values + source[p],
-                                          shifts ? shift + b * shifts + column[p] : nullptr,
-                                          rhs + b * unknowns + column[p], work + b * work_size + triangle[p],
-                                          carried + b * eliminated + right[p], k);
-    });
+inline void prefetch(const T* from, i64 count) {
+    for (i64 at = 0; at < count; at += 64 / sizeof(T)) __builtin_prefetch(from + at);
 }
 
-// One edge of `carry_over`. What is written lies nowhere in what is read: the loops over the rows become vectors.
-template <class T, class Distance, class K, class A>
-void carry_edge(const T* __restrict source, i64 by_row, Distance by_column, const double* __restrict L,
-                const double* __restrict c, double* __restrict Y, double* __restrict R, K k, A rows) {
+// V + shift = L L^T and L^-1 c of the blocks first..last; false with a pivot that is not positive.
+template <class T>
+bool factor_pivots(const Entry<T>& of, const Pivots& group, i64 first, i64 last) {
+    bool regular = true;
+    with_size<1, 2, 3, 4, 6>(group.size, [&](auto k) {
+        for (i64 p = first; p < last && regular; p++) {
+            const i64 column = group.column[p];
+            if (p + AHEAD < last) prefetch(of.values + group.source[p + AHEAD], k * k);
+            regular = factor_pivot(of.values + group.source[p], of.shift ? of.shift + column : nullptr, of.rhs + column,
+                                   of.L + group.triangle[p], of.carried + group.right[p], k);
+        }
+    });
+    return regular;
+}
+
+// One edge of `carry_over`: Y^T from W^T, whose entry (j, r) is at j by_row + r by_column.
+template <class T, class K, class A>
+void carry_edge(const T* W, i64 by_row, i64 by_column, const double* __restrict L, const double* __restrict c,
+                double* __restrict Y, double* __restrict R, K k, A rows) {
     for (i64 j = 0; j < k; j++) {
-        for (i64 r = 0; r < rows; r++) Y[j * rows + r] = source[j * by_row + r * by_column];
+        for (i64 r = 0; r < rows; r++) Y[j * rows + r] = W[j * by_row + r * by_column];
         for (i64 q = 0; q < j; q++)
             for (i64 r = 0; r < rows; r++) Y[j * rows + r] -= L[j * k + q] * Y[q * rows + r];
         for (i64 r = 0; r < rows; r++) Y[j * rows + r] *= L[j * k + j];
@@ -64,227 +171,177 @@ void carry_edge(const T* __restrict source, i64 by_row, Distance by_column, cons
         for (i64 r = 0; r < rows; r++) R[r] -= Y[j * rows + r] * c[j];
 }
 
-// Y^T = L^-1 W^T of every edge, and b - Y L^-1 c. Entry (j, r) of W^T is at source + j by_row + r by_column.
+// The same on the rows from AT on, in registers of W numbers: nine rows are eight and one. (Registers that overlap need no
+// fewer operations, and what two stores have written cannot be handed to the next load.)
+template <int K, int ROWS, int AT, int W>
+inline void carry_rows(const double* from, const double* L, const double* c, double* Y, double* R) {
+    if constexpr (AT < ROWS && W > ROWS - AT) {
+        carry_rows<K, ROWS, AT, W / 2>(from, L, c, Y, R);
+    } else if constexpr (AT < ROWS) {
+        reg<double, W> y[K], right = load_register<W>(R + AT);
+#pragma GCC unroll 3
+        for (int j = 0; j < K; j++) {
+            y[j] = load_register<W>(from + j * ROWS + AT);
+#pragma GCC unroll 3
+            for (int q = 0; q < j; q++) y[j] -= y[q] * L[j * K + q];
+            y[j] *= L[j * K + j];
+            right -= y[j] * c[j];
+            store_register<W>(Y + j * ROWS + AT, y[j]);
+        }
+        store_register<W>(R + AT, right);
+        carry_rows<K, ROWS, AT + W, W>(from, L, c, Y, R);
+    }
+}
+
+template <class T, int K, int ROWS>
+void carry_edge(const T* W, i64 by_row, i64 by_column, const double* L, const double* c, double* Y, double* R, Known<K>,
+                Known<ROWS>) {
+    if constexpr (sizeof(T) == sizeof(double)) {
+        if (by_column == 1) return carry_rows<K, ROWS, 0, WIDE>(W, L, c, Y, R);
+    }
+    double own[K * ROWS];
+    for (int j = 0; j < K; j++)
+        for (int r = 0; r < ROWS; r++) own[j * ROWS + r] = W[j * by_row + r * by_column];
+    carry_rows<K, ROWS, 0, WIDE>(own, L, c, Y, R);
+}
+
+// Y^T = L^-1 W^T of the edges first..last, and b - Y L^-1 c. Y begins with number `begin`.
 template <class T>
-void carry_over(i64 batch, const T* values, i64 num_values, double* work, i64 work_size, const double* carried,
-                i64 eliminated, double* reduced_rhs, i64 reduced, const bool* regular, i64 by_row, i64 by_column,
-                i64 count, const i64* source, const i64* triangle, const i64* right, const i64* column,
-                const i64* target, i64 rows, i64 depth) {
-    with_size<2, 3>(depth, [&](auto k) {
-        with_size<3, 6, 9>(rows, [&](auto a) {
-            with_size<1>(by_column, [&](auto distance) {
-                for (i64 b = 0; b < batch; b++) {
-                    if (!regular[b]) continue;
-                    const T* A = values + b * num_values;
-                    double* W = work + b * work_size;
-                    for (i64 e = 0; e < count; e++)
-                        carry_edge(A + source[e], by_row, distance, W + triangle[e],
-                                   carried + b * eliminated + right[e], W + target[e],
-                                   reduced_rhs + b * reduced + column[e], k, a);
+void carry_over(const Entry<T>& of, const Edges& group, i64 first, i64 last, double* Y, i64 begin) {
+    with_size<2, 3>(group.size, [&](auto k) {
+        with_size<3, 6, 7, 9>(group.kept_size, [&](auto a) {
+            for (i64 e = first; e < last; e++) {
+                if (e + AHEAD < last) prefetch(of.values + group.source[e + AHEAD], a * k);
+                carry_edge(of.values + group.source[e], group.by_row, group.by_column, of.L + group.triangle[e],
+                           of.carried + group.right[e], Y + (group.target[e] - begin),
+                           of.reduced_rhs + group.column[e], k, a);
+            }
+        });
+    });
+}
+
+// The blocks of U, with the damping on their diagonal.
+template <class T>
+void place_kept(const Entry<T>& of, const Kept& group) {
+    for (i64 e = 0; e < group.source.count; e++) {
+        const T* from = of.values + group.source[e];
+        double* to = of.matrix + group.target[e];
+        const i64 stride = group.stride[e];
+        for (i64 i = 0; i < group.height; i++) {
+            for (i64 j = 0; j < group.width; j++) to[i * stride + j] += from[i * group.width + j];
+            if (group.is_diagonal && of.shift) to[i * stride + i] += of.shift[group.column[e] + i];
+        }
+    }
+}
+
+// One entry of the batch, reduced; false with a pivot that is not positive.
+template <class T>
+bool reduce_entry(const Entry<T>& of, const Tables& plan, double* Y) {
+    for (const Kept& group : plan.kept) place_kept(of, group);
+    for (i64 p = 0; p < plan.num_pieces; p++) {
+        for (const Pivots& group : plan.pivots)
+            if (!factor_pivots(of, group, group.pieces[p], group.pieces[p + 1])) return false;
+        for (const Edges& group : plan.edges)
+            carry_over(of, group, group.pieces[p], group.pieces[p + 1], Y, plan.begin[p]);
+        for (const Pairs& group : plan.pairs)
+            subtract_pairs({Y, plan.begin[p], group.left.data, group.right.data, group.size, group.height, group.width},
+                           group.parts, group.pieces[p], group.pieces[p + 1], group.start.data, group.target.data,
+                           group.stride.data, of.matrix);
+    }
+    return true;
+}
+
+// lost += W^T x for the kept unknowns x, of every eliminated block.
+template <class T>
+void carry_back(const T* values, const double* kept, double* lost, const Edges& group, i64 first, i64 last) {
+    with_size<2, 3>(group.size, [&](auto k) {
+        with_size<3, 6, 7, 9>(group.kept_size, [&](auto a) {
+            with_size<1>(group.by_column, [&](auto by_column) {
+                for (i64 e = first; e < last; e++) {
+                    const T* W = values + group.source[e];
+                    const double* x = kept + group.column[e];
+                    double* to = lost + group.right[e];
+                    for (i64 j = 0; j < k; j++) {
+                        double value = 0;
+                        for (i64 r = 0; r < a; r++) value += W[j * group.by_row + r * by_column] * x[r];
+                        to[j] += value;
+                    }
                 }
             });
         });
     });
 }
 
-// The blocks of U, with the damping on their diagonal (`row`: the first unknown of a block's rows).
+// y = L^-T (L^-1 c - L^-1 W^T x), where it belongs; in place of `lost`.
+inline void solve_pivots(const double* triangles, const double* carried, double* lost, double* out, const Pivots& group,
+                         i64 first, i64 last) {
+    with_size<1, 2, 3, 4, 6>(group.size, [&](auto k) {
+        for (i64 p = first; p < last; p++) {
+            const double *L = triangles + group.triangle[p], *c = carried + group.right[p];
+            double *y = lost + group.right[p], *to = out + group.column[p];
+            for (i64 j = 0; j < k; j++) {
+                for (i64 q = 0; q < j; q++) y[j] -= L[j * k + q] * y[q];
+                y[j] *= L[j * k + j];
+            }
+            for (i64 j = k - 1; j >= 0; j--) {
+                y[j] = c[j] - y[j];
+                for (i64 q = j + 1; q < k; q++) y[j] -= L[q * k + j] * y[q];
+                to[j] = y[j] *= L[j * k + j];
+            }
+        }
+    });
+}
+
 template <class T>
-void place_kept(i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, double* matrix, i64 size,
-                i64 count, const i64* source, const i64* target, const i64* stride, const i64* row, const i64* height,
-                const i64* width, const bool* is_diagonal) {
-    for (i64 b = 0; b < batch; b++)
-        for (i64 e = 0; e < count; e++) {
-            const T* from = values + b * num_values + source[e];
-            double* to = matrix + b * size + target[e];
-            for (i64 i = 0; i < height[e]; i++) {
-                for (i64 j = 0; j < width[e]; j++) to[i * stride[e] + j] += from[i * width[e] + j];
-                if (is_diagonal[e] && shifts) to[i * stride[e] + i] += shift[b * shifts + row[e] + i];
-            }
-        }
-}
-
-constexpr int WIDE = WIDTH<double>;  // numbers in a register
-constexpr int MOST_PIECES = WIDE == TILE ? 2 : 3;  // registers of columns that are summed up together
-
-constexpr int in_registers(int count) { return (count + WIDE - 1) / WIDE; }
-
-// Rows whose sums the registers hold beside a row of the right factor and a number of the left one; with one more column
-// also its sums and its number.
-constexpr int most_rows(int pieces, bool one_more) {
-    int rows = 12;
-    while (rows > 1 && rows * pieces + (one_more ? in_registers(rows) + 1 : 0) + pieces + 1 > REGISTERS) rows--;
-    return rows;
-}
-
-// total (ROWS, WIDE PIECES) = sum over pairs of Y_left^T Y_right, from factors (depth, rows) and (depth, columns) that begin
-// at `left` of Wl and `right` of Wr. Up to WIDE - 1 numbers beyond a factor are read. With ONE_MORE there is one more
-// column; a register has its rows: the nine of a camera are 11 products in registers of eight instead of 18.
-template <int ROWS, int PIECES, bool ONE_MORE>
-void sum_of_products(const double* Wl, const double* Wr, const i64* left, const i64* right, i64 first, i64 last, i64 rows,
-                     i64 depth, i64 columns, double* total, i64 stride) {
-    constexpr int TALL = ONE_MORE ? in_registers(ROWS) : 0;
-    reg<double> sums[ROWS][PIECES] = {}, last_column[TALL + 1] = {};
-    for (i64 e = first; e < last; e++) {
-        const double *one = Wl + left[e], *other = Wr + right[e];
-        for (i64 k = 0; k < depth; k++, one += rows, other += columns) {
-            reg<double> factor[PIECES];
-#pragma GCC unroll 3
-            for (int m = 0; m < PIECES; m++) factor[m] = load_register<WIDE>(other + m * WIDE);
-#pragma GCC unroll 12
-            for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 3
-                for (int m = 0; m < PIECES; m++) sums[r][m] += factor[m] * one[r];
-#pragma GCC unroll 6
-            for (int m = 0; m < TALL; m++) last_column[m] += load_register<WIDE>(one + m * WIDE) * other[PIECES * WIDE];
-        }
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++) {
-#pragma GCC unroll 3
-        for (int m = 0; m < PIECES; m++) store_register<WIDE>(total + r * stride + m * WIDE, sums[r][m]);
-        if (ONE_MORE) total[r * stride + PIECES * WIDE] = last_column[r / WIDE][r % WIDE];
-    }
-}
-
-using Sum = void (*)(const double*, const double*, const i64*, const i64*, i64, i64, i64, i64, i64, double*, i64);
-
-// `sum_of_products` for a number of rows up to `most_rows(PIECES, ONE_MORE)`.
-template <int PIECES, bool ONE_MORE, int ROWS = most_rows(PIECES, ONE_MORE)>
-Sum sum_of_rows(i64 rows) {
-    if constexpr (ROWS > 1)
-        if (rows < ROWS) return sum_of_rows<PIECES, ONE_MORE, ROWS - 1>(rows);
-    return sum_of_products<ROWS, PIECES, ONE_MORE>;
-}
-
-template <bool ONE_MORE>
-Sum sum_of(i64 rows, i64 pieces) {
-    if constexpr (MOST_PIECES > 2)
-        if (pieces == 3) return sum_of_rows<3, ONE_MORE>(rows);
-    return pieces == 2 ? sum_of_rows<2, ONE_MORE>(rows) : sum_of_rows<1, ONE_MORE>(rows);
-}
-
-// `count` things in parts of at most `most`: how many are in a part, so that all parts are about equal.
-i64 part_of(i64 count, i64 most) {
-    const i64 parts = (count + most - 1) / most;
-    return (count + parts - 1) / parts;
-}
-
-// U - Y Y^T: one block of the reduced matrix after the other, the sum over its pairs in registers.
-void subtract_pairs(i64 batch, const double* work, i64 work_size, double* matrix, i64 size, const bool* regular,
-                    i64 count, const i64* start, const i64* target, const i64* stride, const i64* left,
-                    const i64* right, i64 rows, i64 depth, i64 columns) {
-    const bool one_more = columns > WIDE && columns % WIDE == 1;
-    const i64 registers = columns / WIDE + (!one_more && columns % WIDE), stride_of_sum = (registers + one_more) * WIDE;
-    const i64 pieces = part_of(registers, MOST_PIECES);
-    std::vector<double> total(rows * stride_of_sum);
+void reduce(i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, const T* rhs, double* triangles,
+            double* carried, double* reduced_rhs, double* matrix, bool* regular, double* room, const Tables& plan) {
+    const i64 eliminated = plan.unknowns - plan.reduced;
     for (i64 b = 0; b < batch; b++) {
-        if (!regular[b]) continue;
-        const double* W = work + b * work_size;
-        for (i64 t = 0; t < count; t++) {
-            for (i64 p = 0; p < registers; p += pieces) {
-                const i64 have = registers - p < pieces ? registers - p : pieces;
-                const bool more = one_more && p + have == registers;
-                const i64 together = part_of(rows, most_rows(have, more));
-                for (i64 r = 0; r < rows; r += together) {
-                    const i64 here = rows - r < together ? rows - r : together;
-                    const Sum sum = more ? sum_of<true>(here, have) : sum_of<false>(here, have);
-                    sum(W + r, W + p * WIDE, left, right, start[t], start[t + 1], rows, depth, columns,
-                        &total[r * stride_of_sum + p * WIDE], stride_of_sum);
-                }
-            }
-            double* to = matrix + b * size + target[t];
-            for (i64 i = 0; i < rows; i++)
-                for (i64 j = 0; j < columns; j++) to[i * stride[t] + j] -= total[i * stride_of_sum + j];
-        }
+        const Entry<T> of{values + b * num_values,
+                          shifts ? shift + b * shifts : nullptr,
+                          rhs + b * plan.unknowns,
+                          triangles + b * plan.triangles,
+                          carried + b * eliminated,
+                          reduced_rhs + b * plan.reduced,
+                          matrix + b * plan.matrix_size};
+        regular[b] = reduce_entry(of, plan, room);
     }
 }
 
-// L^-1 c - Y^T x, in place of L^-1 c.
-void carry_back(i64 batch, const double* work, i64 work_size, const double* kept, i64 reduced, double* carried,
-                i64 eliminated, i64 count, const i64* right, const i64* column, const i64* target, i64 rows,
-                i64 depth) {
-    with_size<2, 3>(depth, [&](auto k) {
-        with_size<3, 6, 9>(rows, [&](auto a) {
-            for (i64 b = 0; b < batch; b++)
-                for (i64 e = 0; e < count; e++) {
-                    const double *Y = work + b * work_size + target[e], *x = kept + b * reduced + column[e];
-                    double* c = carried + b * eliminated + right[e];
-                    for (i64 j = 0; j < k; j++) {
-                        double value = 0;
-                        for (i64 r = 0; r < a; r++) value += Y[j * a + r] * x[r];
-                        c[j] -= value;
-                    }
-                }
-        });
-    });
-}
-
-// y = L^-T (L^-1 c - Y^T x) of every eliminated block, in place and where it belongs.
-void solve_pivots(i64 batch, const double* work, i64 work_size, double* carried, i64 eliminated, double* out,
-                  i64 unknowns, i64 count, const i64* column, const i64* triangle, const i64* right, i64 depth) {
-    with_size<1, 2, 3, 4, 6>(depth, [&](auto k) {
-        for (i64 b = 0; b < batch; b++)
-            for (i64 p = 0; p < count; p++) {
-                const double* L = work + b * work_size + triangle[p];
-                double* c = carried + b * eliminated + right[p];
-                for (i64 j = k - 1; j >= 0; j--) {
-                    double value = c[j];
-                    for (i64 q = j + 1; q < k; q++) value -= L[q * k + j] * c[q];
-                    c[j] = value * L[j * k + j];
-                    out[b * unknowns + column[p] + j] = c[j];
-                }
-            }
-    });
+template <class T>
+void back(i64 batch, const T* values, i64 num_values, const double* triangles, const double* carried, const double* kept,
+          double* lost, double* out, const Tables& plan) {
+    const i64 eliminated = plan.unknowns - plan.reduced;
+    for (i64 b = 0; b < batch; b++)
+        for (i64 p = 0; p < plan.num_pieces; p++) {
+            for (const Edges& group : plan.edges)
+                carry_back(values + b * num_values, kept + b * plan.reduced, lost + b * eliminated, group,
+                           group.pieces[p], group.pieces[p + 1]);
+            for (const Pivots& group : plan.pivots)
+                solve_pivots(triangles + b * plan.triangles, carried + b * eliminated, lost + b * eliminated,
+                             out + b * plan.unknowns, group, group.pieces[p], group.pieces[p + 1]);
+        }
 }
 
 }  // namespace
 
 #define MSLSQ_DEFINE(T, type)                                                                                       \
-    MSLSQ_EXPORT(schur_factor_pivots, type)                                                                         \
-    (i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, const T* rhs, i64 unknowns,            \
-     double* work, i64 work_size, double* carried, i64 eliminated, bool* regular, i64 count, const i64* source,     \
-     const i64* column, const i64* triangle, const i64* right, i64 depth) {                                         \
-        factor_pivots<T>(batch, values, num_values, shift, shifts, rhs, unknowns, work, work_size, carried,         \
-                         eliminated, regular, count, source, column, triangle, right, depth);                       \
+    MSLSQ_EXPORT(schur_reduce, type)                                                                                \
+    (i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, const T* rhs, double* triangles,       \
+     double* carried, double* reduced_rhs, double* matrix, bool* regular, double* room, const i64* memory,          \
+     const i64* places, const i64* numbers) {                                                                       \
+        reduce<T>(batch, values, num_values, shift, shifts, rhs, triangles, carried, reduced_rhs, matrix, regular,  \
+                  room, Tables(PlanReader(memory, places, numbers)));                                               \
     }                                                                                                               \
-    MSLSQ_EXPORT(schur_carry_over, type)                                                                            \
-    (i64 batch, const T* values, i64 num_values, double* work, i64 work_size, const double* carried,                \
-     i64 eliminated, double* reduced_rhs, i64 reduced, const bool* regular, i64 by_row, i64 by_column, i64 count,   \
-     const i64* source, const i64* triangle, const i64* right, const i64* column, const i64* target, i64 rows,      \
-     i64 depth) {                                                                                                   \
-        carry_over<T>(batch, values, num_values, work, work_size, carried, eliminated, reduced_rhs, reduced,        \
-                      regular, by_row, by_column, count, source, triangle, right, column, target, rows, depth);     \
-    }                                                                                                               \
-    MSLSQ_EXPORT(schur_place_kept, type)                                                                            \
-    (i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, double* matrix, i64 size, i64 count,   \
-     const i64* source, const i64* target, const i64* stride, const i64* row, const i64* height, const i64* width,  \
-     const bool* is_diagonal) {                                                                                     \
-        place_kept<T>(batch, values, num_values, shift, shifts, matrix, size, count, source, target, stride, row,   \
-                      height, width, is_diagonal);                                                                  \
+    MSLSQ_EXPORT(schur_back, type)                                                                                  \
+    (i64 batch, const T* values, i64 num_values, const double* triangles, const double* carried,                    \
+     const double* kept, double* lost, double* out, const i64* memory, const i64* places, const i64* numbers) {     \
+        back<T>(batch, values, num_values, triangles, carried, kept, lost, out,                                     \
+                Tables(PlanReader(memory, places, numbers)));                                                       \
     }
 
 MSLSQ_DEFINE(double, f64)
 MSLSQ_DEFINE(float, f32)
-
-MSLSQ_EXPORT(schur_subtract_pairs, any)
-(i64 batch, const double* work, i64 work_size, double* matrix, i64 size, const bool* regular, i64 count,
- const i64* start, const i64* target, const i64* stride, const i64* left, const i64* right, i64 rows, i64 depth,
- i64 columns) {
-    subtract_pairs(batch, work, work_size, matrix, size, regular, count, start, target, stride, left, right, rows, depth,
-                   columns);
-}
-
-MSLSQ_EXPORT(schur_carry_back, any)
-(i64 batch, const double* work, i64 work_size, const double* kept, i64 reduced, double* carried, i64 eliminated,
- i64 count, const i64* right, const i64* column, const i64* target, i64 rows, i64 depth) {
-    carry_back(batch, work, work_size, kept, reduced, carried, eliminated, count, right, column, target, rows, depth);
-}
-
-MSLSQ_EXPORT(schur_solve_pivots, any)
-(i64 batch, const double* work, i64 work_size, double* carried, i64 eliminated, double* out, i64 unknowns, i64 count,
- const i64* column, const i64* triangle, const i64* right, i64 depth) {
-    solve_pivots(batch, work, work_size, carried, eliminated, out, unknowns, count, column, triangle, right, depth);
-}
 
 }  // namespace MSLSQ_TARGET
 }  // namespace mslsq

@@ -18,19 +18,15 @@ from mslsq.linear.torch_operators import registered
 
 F64 = torch.float64
 
-_factor_pivots = Kernel("schur_factor_pivots", "nTnTnTndndn?nlllln")
-_carry_over = Kernel("schur_carry_over", "nTndndndn?nnnlllllnn")
-_place_kept = Kernel("schur_place_kept", "nTnTndnnllllll?")
-_subtract_pairs = Kernel("schur_subtract_pairs", "ndndn?nlllllnnn")
-_carry_back = Kernel("schur_carry_back", "ndndndnnlllnn")
-_solve_pivots = Kernel("schur_solve_pivots", "ndndndnnllln")
+_reduce = Kernel("schur_reduce", "nTnTnTdddd?dlll")
+_back = Kernel("schur_back", "nTndddddlll")
 
 
 class Reduction(NamedTuple):
     """What the first half gives; everything in float64."""
 
     work: Float[Tensor, "batch work"]
-    """Y and L (its diagonal inverted), where the plan says."""
+    """L (its diagonal inverted), where the plan says."""
     carried: Float[Tensor, "batch eliminated"]
     """L⁻¹c."""
     matrix: Float[Tensor, "batch reduced_values"]
@@ -46,32 +42,16 @@ def reduce(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The `Reduction` of A + diag(shift) and the right-hand side; an empty `shift` is none."""
     plan, batch = SchurTables.unpacked(tensors, numbers), len(values)
-    # What kernels write need not be zero before: Y is seven megabytes for BAL 49-7776.
-    work = values.new_empty(batch, plan.work_size, dtype=F64)
+    work = values.new_empty(batch, plan.num_triangles, dtype=F64)
     carried = values.new_empty(batch, plan.num_eliminated, dtype=F64)
-    work[:, -PADDING:] = 0
     matrix = values.new_zeros(batch, plan.matrix_size, dtype=F64)
+    room = values.new_zeros(plan.room + PADDING, dtype=F64)
     regular = torch.ones(batch, dtype=torch.bool)
     reduced_rhs = rhs[:, plan.kept_unknowns].to(F64)
-    values, rhs = values.contiguous(), rhs.contiguous()
-    shift = shift.contiguous() if shift.numel() else values.new_empty(batch, 0)
-    of = [(array, array.shape[1]) for array in (values, shift, rhs, work, carried, reduced_rhs, matrix)]
-    of_values, of_shift, of_rhs, of_work, of_carried, of_reduced, of_matrix = of
-    for p in plan.pivots:
-        arrays = len(p.source), p.source, p.column, p.triangle, p.right, p.size
-        _factor_pivots(batch, *of_values, *of_shift, *of_rhs, *of_work, *of_carried, regular, *arrays)
-    for e in plan.edges:
-        arrays = len(e.source), e.source, e.triangle, e.right, e.column, e.target, e.kept_size, e.size
-        given = *of_values, *of_work, *of_carried, *of_reduced, regular, e.by_row, e.by_column
-        _carry_over(batch, *given, *arrays)
-    for k in plan.kept:
-        sizes = [torch.full_like(k.source, size) for size in (k.height, k.width)]
-        arrays = len(k.source), k.source, k.target, k.stride, k.column, *sizes
-        diagonal = torch.full_like(k.source, k.is_diagonal, dtype=torch.bool)
-        _place_kept(batch, *of_values, *of_shift, *of_matrix, *arrays, diagonal)
-    for q in plan.pairs:
-        arrays = len(q.target), q.start, q.target, q.stride, q.left, q.right, q.height, q.size, q.width
-        _subtract_pairs(batch, *of_work, *of_matrix, regular, *arrays)
+    values, rhs, shift = values.contiguous(), rhs.contiguous(), shift.contiguous()
+    shifts = shift.shape[1] if shift.numel() else 0
+    given = batch, values, values.shape[1], shift, shifts, rhs
+    _reduce(*given, work, carried, reduced_rhs, matrix, regular, room, *plan.arrays)
     if not regular.all():
         for part in (work, carried, matrix, reduced_rhs):
             part[~regular] = 0
@@ -79,20 +59,15 @@ def reduce(
 
 
 @registered("schur_back")
-def back(work: Tensor, carried: Tensor, kept: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
+def back(
+    values: Tensor, work: Tensor, carried: Tensor, kept: Tensor, tensors: list[Tensor], numbers: list[int]
+) -> Tensor:
     """All unknowns from the kept ones."""
     plan, batch = SchurTables.unpacked(tensors, numbers), len(kept)
-    carried, kept = carried.clone(memory_format=torch.contiguous_format), kept.contiguous()
-    solution = kept.new_empty(batch, plan.num_unknowns)
+    work, carried, kept = work.contiguous(), carried.contiguous(), kept.contiguous()
+    solution, lost = kept.new_empty(batch, plan.num_unknowns), torch.zeros_like(carried)
     solution[:, plan.kept_unknowns] = kept
-    of = [(array, array.shape[1]) for array in (work.contiguous(), kept, carried, solution)]
-    of_work, of_kept, of_carried, of_solution = of
-    for e in plan.edges:
-        arrays = len(e.right), e.right, e.column, e.target, e.kept_size, e.size
-        _carry_back(batch, *of_work, *of_kept, *of_carried, *arrays)
-    for p in plan.pivots:
-        arrays = len(p.column), p.column, p.triangle, p.right, p.size
-        _solve_pivots(batch, *of_work, *of_carried, *of_solution, *arrays)
+    _back(batch, values.contiguous(), values.shape[1], work, carried, kept, lost, solution, *plan.arrays)
     return solution
 
 
@@ -101,11 +76,11 @@ def _(
     values: Tensor, shift: Tensor, rhs: Tensor, tensors: list[Tensor], numbers: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     plan, batch = SchurTables.unpacked(tensors, numbers), len(values)
-    shapes = (plan.work_size, plan.num_eliminated, plan.matrix_size, plan.num_reduced)
+    shapes = (plan.num_triangles, plan.num_eliminated, plan.matrix_size, plan.num_reduced)
     work, carried, matrix, reduced_rhs = (values.new_empty(batch, n, dtype=F64) for n in shapes)
     return work, carried, matrix, reduced_rhs, values.new_empty(batch, dtype=torch.bool)
 
 
 @back.register_fake
-def _(work: Tensor, carried: Tensor, kept: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
+def _(values: Tensor, work: Tensor, carried: Tensor, kept: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
     return kept.new_empty(len(kept), SchurTables.unpacked(tensors, numbers).num_unknowns)

@@ -1,6 +1,6 @@
 """The two halves of a Schur complement in PyTorch's own operations: gather, batched products, `index_add`.
 
-Out-of-place, on any device. The same numbers in the same places as those of `by_kernels`.
+Out-of-place, on any device. The same numbers as those of `by_kernels`; the work array has Y, too, behind all L.
 """
 
 import torch
@@ -14,7 +14,7 @@ from mslsq.linear.schur.tables import SchurTables
 def reduce(values: Tensor, shift: Tensor | None, rhs: Tensor, plan: SchurTables) -> Reduction:
     """The first half: see `by_kernels.reduce`."""
     values = values.to(F64)
-    work = values.new_zeros(len(values), plan.work_size)
+    work = values.new_zeros(len(values), plan.factor_size)
     regular = torch.ones(len(values), dtype=torch.bool, device=values.device)
     triangles = []
     for p in plan.pivots:
@@ -31,7 +31,7 @@ def reduce(values: Tensor, shift: Tensor | None, rhs: Tensor, plan: SchurTables)
     for e in plan.edges:
         block = values[:, _grid(e.source, e.size, e.kept_size, e.by_row, e.by_column)]
         y = torch.linalg.solve_triangular(triangles[e.group][:, e.pivot], block, upper=False)
-        work = _put(work, _grid(e.target, e.size, e.kept_size, e.kept_size), y)
+        work = _put(work, _grid(plan.num_triangles + e.target, e.size, e.kept_size, e.kept_size), y)
     carried, reduced_rhs = carry(work, rhs.to(F64), plan)
     matrix = values.new_zeros(len(values), plan.matrix_size)
     for k in plan.kept:
@@ -40,7 +40,9 @@ def reduce(values: Tensor, shift: Tensor | None, rhs: Tensor, plan: SchurTables)
             block = block + torch.diag_embed(shift[:, _rows(k.column, k.height)].to(F64))
         matrix = _add(matrix, _grid(k.target, k.height, k.width, k.stride[:, None, None]), block)
     for q in plan.pairs:
-        left, right = (work[:, _grid(at, q.size, n, n)] for at, n in ((q.left, q.height), (q.right, q.width)))
+        left, right = (
+            work[:, _grid(plan.num_triangles + at, q.size, n, n)] for at, n in ((q.left, q.height), (q.right, q.width))
+        )
         target, stride = (x.repeat_interleave(q.start.diff(), output_size=len(q.left)) for x in (q.target, q.stride))
         matrix = _add(matrix, _grid(target, q.height, q.width, stride[:, None, None]), -(left.mT @ right))
     alive = regular[:, None]
@@ -57,7 +59,7 @@ def carry(work: Tensor, rhs: Tensor, plan: SchurTables) -> tuple[Tensor, Tensor]
         carried = _put(carried, _rows(p.right, p.size), own[..., 0])
     kept = rhs[:, plan.kept_unknowns]
     for e in plan.edges:
-        y = work[:, _grid(e.target, e.size, e.kept_size, e.kept_size)]
+        y = work[:, _grid(plan.num_triangles + e.target, e.size, e.kept_size, e.kept_size)]
         lost = (y * carried[:, _rows(e.right, e.size)][..., None]).sum(-2)
         kept = _add(kept, _rows(e.column, e.kept_size), -lost)
     return carried, kept
@@ -66,7 +68,7 @@ def carry(work: Tensor, rhs: Tensor, plan: SchurTables) -> tuple[Tensor, Tensor]
 def back(work: Tensor, carried: Tensor, kept: Tensor, plan: SchurTables) -> Tensor:
     """The second half: all unknowns from the kept ones."""
     for e in plan.edges:
-        y = work[:, _grid(e.target, e.size, e.kept_size, e.kept_size)]
+        y = work[:, _grid(plan.num_triangles + e.target, e.size, e.kept_size, e.kept_size)]
         lost = (y * kept[:, _rows(e.column, e.kept_size)][..., None, :]).sum(-1)
         carried = _add(carried, _rows(e.right, e.size), -lost)
     solution = kept.new_zeros(len(kept), plan.num_unknowns)

@@ -9,7 +9,7 @@ which is factored block by block, V = L Lᵀ. With Y = W L⁻ᵀ the kept unknow
 eliminated ones follow: y = L⁻ᵀ(L⁻¹c − Yᵀx).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from mslsq.linear.block_structure import BlockStructure, analyze, starts_of
 from mslsq.linear.independent_kinds import blocks_of
 from mslsq.linear.operator_plan import on_device
 from mslsq.linear.schur.reduced import Reduced, Way, way_of
-from mslsq.linear.schur.tables import PADDING, Edges, Kept, Pairs, Pivots, SchurTables
+from mslsq.linear.schur.tables import Edges, Kept, Pairs, Pivots, SchurTables
 
 CACHED = 30_000
 """Numbers of the factors Y (240 KB) that stay in a core's own cache while products of them are formed."""
@@ -72,37 +72,50 @@ def schur_plan(
     kept_unknowns = np.repeat(structure.starts[kept] - kept_starts[:-1], np.diff(kept_starts))
     kept_unknowns = kept_unknowns + np.arange(kept_starts[-1])
     targets = starts_of(structure.block_sizes[kept][coupling.other] * depths[coupling.pivot])
-    triangles, rights = targets[-1] + starts_of(depths**2), starts_of(depths)
+    triangles, rights = starts_of(depths**2), starts_of(depths)
+
+    reduced, chosen, matrix_size, pairs = None, "dense", 0, _NO_PAIRS
+    stays: tuple[Kept, ...] = ()
+    if len(kept):
+        inside = np.flatnonzero(~gone[structure.rows] & ~gone[structure.cols])
+        stored = number[structure.rows[inside]], number[structure.cols[inside]]
+        sides = _pairs(coupling, len(eliminated))
+        reduced = _reduced(structure, kept, stored, [coupling.other[side] for side in sides])
+        chosen = way_of(reduced, asked, kernels)
+        places = _places(reduced, dense=chosen == "dense")
+        matrix_size = reduced.num_unknowns**2 if chosen == "dense" else reduced.num_values
+        pairs = _Pairs(*sides, reduced.numbers_of(*(coupling.other[side] for side in sides)))
+        stays = tuple(_kept_tables(structure, reduced, places, inside, stored, structure.starts[kept]))
+
+    first_edge = np.searchsorted(coupling.pivot, np.arange(len(eliminated) + 1))
+    piece = _pieces(targets[first_edge], pairs)
+    num_pieces = int(piece.max(initial=0)) + 1
+    begin = targets[first_edge][np.searchsorted(piece, np.arange(num_pieces + 1))]
+
+    def begins(pieces: ndarray) -> ndarray:
+        return np.searchsorted(pieces, np.arange(num_pieces + 1))
 
     diagonal = structure.offsets[structure.rows == structure.cols]
     among, pivots = np.empty(len(eliminated), np.int64), {}
     for (k,), here in _groups(depths):
         among[here] = np.arange(len(here))
         arrays = diagonal[eliminated[here]], structure.starts[eliminated[here]], triangles[here], rights[here]
-        pivots[k] = Pivots(k, *map(on, arrays))
+        pivots[k] = Pivots(k, *map(on, (*arrays, begins(piece[here]))))
     edges = []
     for (a, k, across), here in _groups(np.diff(kept_starts)[coupling.other], depths[coupling.pivot], coupling.across):
         p, by = coupling.pivot[here], (1, k) if across else (a, 1)
         source, column = structure.offsets[coupling.block[here]], kept_starts[coupling.other[here]]
-        arrays = among[p], source, triangles[p], rights[p], column, targets[here]
+        arrays = among[p], source, triangles[p], rights[p], column, targets[here], begins(piece[p])
         edges.append(Edges(a, k, *by, list(pivots).index(k), *map(on, arrays)))
-
-    reduced, chosen, matrix_size = None, "dense", 0
     lost: tuple[Pairs, ...] = ()
-    stays: tuple[Kept, ...] = ()
-    if len(kept):
-        pairs, inside = _pairs(coupling, len(eliminated)), np.flatnonzero(~gone[structure.rows] & ~gone[structure.cols])
-        stored = number[structure.rows[inside]], number[structure.cols[inside]]
-        reduced = _reduced(structure, kept, stored, [coupling.other[side] for side in pairs])
-        chosen = way_of(reduced, asked, kernels)
-        places = _places(reduced, dense=chosen == "dense")
-        matrix_size = reduced.num_unknowns**2 if chosen == "dense" else reduced.num_values
-        lost = tuple(_pair_tables(reduced, places, coupling, pairs, depths, targets))
-        stays = tuple(_kept_tables(structure, reduced, places, inside, stored, structure.starts[kept]))
+    if reduced is not None:
+        lost = tuple(_pair_tables(reduced, places, coupling, pairs, depths, targets, piece, begins))
     tables = SchurTables(
-        *(structure.num_unknowns, len(kept_unknowns), matrix_size, int(triangles[-1]) + PADDING),
-        *(on(kept_unknowns), tuple(pivots.values()), tuple(edges), lost, stays),
+        *(structure.num_unknowns, len(kept_unknowns), matrix_size, int(triangles[-1]), int(targets[-1])),
+        *(int(np.diff(begin).max()), num_pieces, on(kept_unknowns), on(begin[:-1])),
+        *(tuple(pivots.values()), tuple(edges), lost, stays),
     )
+    tables = tables.in_one_piece() if kernels else tables
     return SchurPlan(structure, names, on(eliminated), reduced, chosen, tables, kernels)
 
 
@@ -125,6 +138,18 @@ def _coupling(structure: BlockStructure, gone: Bool[ndarray, "blocks"], number: 
     pivot, other = number[np.where(across, col, row)], number[np.where(across, row, col)]
     order = np.argsort(pivot, kind="stable")
     return _Coupling(block[order], across[order], pivot[order], other[order])
+
+
+class _Pairs(NamedTuple):
+    """Pairs of edges at one eliminated block, the one with the later kept block first."""
+
+    left: Int[ndarray, "pairs"]
+    right: Int[ndarray, "pairs"]
+    block: Int[ndarray, "pairs"]
+    """The stored block of the reduced matrix that the product goes to."""
+
+
+_NO_PAIRS = _Pairs(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
 def _pairs(coupling: _Coupling, count: int) -> tuple[Int[ndarray, "pairs"], Int[ndarray, "pairs"]]:
@@ -167,31 +192,31 @@ def _pair_tables(
     reduced: BlockStructure,
     places: _Places,
     coupling: _Coupling,
-    pairs: tuple[ndarray, ndarray],
+    pairs: _Pairs,
     depths: ndarray,
     targets: ndarray,
+    piece_of: Int[ndarray, "eliminated"],
+    begins: Callable[[ndarray], ndarray],
 ) -> Iterator[Pairs]:
-    left, right = pairs
-    rows, cols = coupling.other[left], coupling.other[right]
-    block = reduced.numbers_of(rows, cols)
+    left, right, block = pairs
+    piece = piece_of[coupling.pivot[left]]
+    rows, cols = reduced.rows[block], reduced.cols[block]
     sizes = reduced.block_sizes[rows], depths[coupling.pivot[left]], reduced.block_sizes[cols]
     for (a, k, b), here in _groups(*sizes):
-        piece = _pieces(targets[left[here]], len(np.unique(block[here])))
-        order = np.lexsort((block[here], piece))
-        here, piece = here[order], piece[order]
-        first = np.flatnonzero(np.diff(block[here], prepend=-1) | np.diff(piece, prepend=0))
+        here = here[np.lexsort((block[here], piece[here]))]
+        first = np.flatnonzero(np.diff(block[here], prepend=-1) | np.diff(piece[here], prepend=-1))
         target = block[here[first]]
         factors = targets[left[here]], targets[right[here]]
         arrays = *factors, np.append(first, len(here)), places.start[target], places.stride[target]
-        yield Pairs(a, k, b, *(on_device(array, reduced.device) for array in arrays))
+        yield Pairs(a, k, b, *(on_device(x, reduced.device) for x in (*arrays, begins(piece[here[first]]))))
 
 
-def _pieces(factor: Int[ndarray, "pairs"], num_targets: int) -> Int[ndarray, "pairs"]:
-    """The piece of the work array that each pair's factors are in: all products of one piece are formed while it is in
-    the cache. Fewer pieces where that would leave few pairs of one to a block."""
-    first, last = factor.min(), factor.max()
-    count = min((last - first) // CACHED, len(factor) // (FEWEST_PAIRS * num_targets))
-    return (factor - first) * max(count, 1) // (last - first + 1)
+def _pieces(factor: Int[ndarray, "eliminated+1"], pairs: _Pairs) -> Int[ndarray, "eliminated"]:
+    """The piece of every eliminated block, given where its Y begin: all products of one piece are formed while its Y
+    are in the cache. Fewer pieces where that would leave few pairs of one to a block of the reduced matrix."""
+    blocks = len(np.unique(pairs.block))
+    count = min(factor[-1] // CACHED, len(pairs.block) // (FEWEST_PAIRS * max(blocks, 1)))
+    return factor[:-1] * max(count, 1) // (factor[-1] + 1)
 
 
 def _kept_tables(

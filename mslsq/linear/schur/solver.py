@@ -113,8 +113,8 @@ class Schur(LinearSolver):
         """How many numbers a factor holds, that of the reduced system included."""
         plan, tables = self.elimination, self.elimination.tables
         if plan.chosen != "sparse" or plan.reduced is None:
-            return tables.work_size + tables.num_reduced**2
-        return tables.work_size + plan.reduced.elimination.factor_size
+            return tables.factor_size + tables.num_reduced**2
+        return tables.factor_size + plan.reduced.elimination.factor_size
 
     @property
     def nanoseconds(self) -> float:
@@ -140,7 +140,7 @@ class Schur(LinearSolver):
         kept, solved = self._solve_reduced(reduction)
         given = reduction.work, reduction.carried, kept
         if plan.by_kernels:
-            solution = by_kernels.back(*given, *plan.tables.packed)
+            solution = by_kernels.back(matrix, *given, *plan.tables.packed)
         else:
             solution = by_tensors.back(*given, plan.tables)
         return -solution.to(rhs.dtype), solved & reduction.regular
@@ -184,7 +184,7 @@ class Schur(LinearSolver):
         plan, tables = self.elimination, self.elimination.tables
         if plan.kernels:
             return self._direct.solve_factored(factor, rhs)
-        work, triangle = factor.split((tables.work_size, tables.num_reduced**2), 1)
+        work, triangle = factor.split((tables.factor_size, tables.num_reduced**2), 1)
         carried, kept = by_tensors.carry(work, rhs.to(F64), tables)
         triangle = triangle.reshape(-1, tables.num_reduced, tables.num_reduced)
         kept = torch.cholesky_solve(kept[..., None], triangle)[..., 0]

@@ -10,7 +10,7 @@ from torch import Tensor
 from mslsq.linear.operator_plan import OperatorPlan
 
 PADDING = 8
-"""Numbers at the end of Y and L that vectors of the kernels read beyond the last block."""
+"""Numbers at the end of Y that vectors of the kernels read beyond the last block."""
 
 MOST_UNROLLED_PRODUCTS = 4096
 """Up to that many multiplications of vectors of eight in a product of small blocks kernels with the sizes built in are
@@ -27,9 +27,12 @@ class Pivots(OperatorPlan):
     column: Int[Tensor, "pivots"]
     """The first unknown."""
     triangle: Int[Tensor, "pivots"]
-    """Where the work array holds L, k × k by rows."""
+    """Where L is, k × k by rows."""
     right: Int[Tensor, "pivots"]
     """Where the eliminated unknowns, one block after the other, hold L⁻¹c."""
+    pieces: Int[Tensor, "pieces+1"]
+    """Where the blocks of each piece begin: kernels take some eliminated blocks and all that belongs to them at a
+    time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,24 +55,28 @@ class Edges(OperatorPlan):
     column: Int[Tensor, "edges"]
     """The first unknown of the kept block in the reduced system."""
     target: Int[Tensor, "edges"]
-    """Where the work array holds Yᵀ, k × a by rows."""
+    """Where Yᵀ is, k × a by rows."""
+    pieces: Int[Tensor, "pieces+1"]
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs(OperatorPlan):
-    """The products Y_i Y_jᵀ, a × b through k, sorted by the block of the reduced matrix they are subtracted from."""
+    """The products Y_i Y_jᵀ, a × b through k, sorted by piece, and by the block of the reduced matrix that they are
+    subtracted from."""
 
     height: int
     size: int
     width: int
     left: Int[Tensor, "pairs"]
     right: Int[Tensor, "pairs"]
-    """Where the work array holds the factors."""
+    """Where the factors are."""
     start: Int[Tensor, "targets+1"]
     target: Int[Tensor, "targets"]
     """Where the reduced matrix holds the blocks..."""
     stride: Int[Tensor, "targets"]
     """... and at what distance their rows."""
+    pieces: Int[Tensor, "pieces+1"]
+    """Where the blocks of each piece begin."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +105,17 @@ class SchurTables(OperatorPlan):
     """Unknowns that are left."""
     matrix_size: int
     """Numbers of the reduced matrix."""
-    work_size: int
-    """Numbers of Y and L together, and padding."""
+    num_triangles: int
+    """Numbers of all L."""
+    num_factors: int
+    """Numbers of all Y."""
+    room: int
+    """The most numbers of Y that a piece has."""
+    num_pieces: int
     kept_unknowns: Int[Tensor, "reduced"]
     """The unknowns of the reduced system, in order."""
+    begin: Int[Tensor, "pieces"]
+    """Where the Y of each piece begin."""
     pivots: tuple[Pivots, ...]
     edges: tuple[Edges, ...]
     pairs: tuple[Pairs, ...]
@@ -111,6 +125,11 @@ class SchurTables(OperatorPlan):
     def num_eliminated(self) -> int:
         """Unknowns that are eliminated."""
         return self.num_unknowns - self.num_reduced
+
+    @property
+    def factor_size(self) -> int:
+        """Numbers of L and Y together."""
+        return self.num_triangles + self.num_factors
 
     @cached_property
     def are_unrollable(self) -> bool:

@@ -1,30 +1,72 @@
 """The products Y Yᵀ of an elimination for blocks of every size, which are cut into registers by rows and columns."""
 
+import numpy as np
 import pytest
 import torch
 
-from mslsq.kernels import Kernel
+from mslsq.linear import Schur, SparseCholesky
+from mslsq.linear.block_structure import BlockStructure, analyze
+from mslsq.linear.schur import by_kernels, by_tensors, plan
 
 DOUBLE = torch.float64
-FIRST = torch.tensor([0, 3, 7])
-ORDER = torch.tensor([3, 1, 0, 6, 5, 4, 2])
 
 
-@pytest.mark.parametrize("columns", range(1, 20))
-def test_the_sums_of_products_are_those_of_matrices(columns):
-    subtract = Kernel("schur_subtract_pairs", "ndndn?nlllllnnn")
-    generator = torch.Generator().manual_seed(columns)
-    for rows in range(1, 14):
+def seen_by_all(sizes: list[int], points: int, depth: int, points_first: bool) -> tuple[BlockStructure, dict]:
+    """Kept blocks of these sizes, each coupled with each of the points."""
+    kept, gone = np.arange(len(sizes)), len(sizes) + np.arange(points)
+    blocks = np.concatenate((sizes, np.full(points, depth)))
+    if points_first:
+        kept, gone, blocks = kept + points, gone - len(sizes), np.roll(blocks, points)
+    rows, cols = (x.ravel() for x in np.meshgrid(gone, kept))
+    return analyze(blocks, rows, cols), {"kept": kept, "point": gone}
+
+
+def well_posed(structure: BlockStructure, dtype: torch.dtype = DOUBLE) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(structure.num_values)
+    values = torch.randn(1, structure.num_values, dtype=DOUBLE, generator=generator)
+    values[:, structure.diagonal_index] += 30.0
+    return values.to(dtype)
+
+
+@pytest.mark.parametrize("points_first", [False, True])
+@pytest.mark.parametrize("width", range(1, 20))
+def test_all_sizes_of_blocks_give_what_tensors_give(width, points_first, monkeypatch):
+    monkeypatch.setattr(plan, "CACHED", 40)  # several pieces
+    monkeypatch.setattr(plan, "FEWEST_PAIRS", 1)
+    for height in range(1, 14):
         for depth in (1, 2, 3):
-            one = torch.randn(7, depth, rows, dtype=DOUBLE, generator=generator)
-            other = torch.randn(7, depth, columns, dtype=DOUBLE, generator=generator)
-            beyond = torch.full((16,), torch.nan, dtype=DOUBLE)  # is read, and must not be used
-            work = torch.cat((one.flatten(), other.flatten(), beyond))[None]
-            left, right = torch.arange(7) * depth * rows, one.numel() + ORDER * depth * columns
-            blocks, regular = torch.zeros(1, 2 * rows * columns, dtype=DOUBLE), torch.ones(1, dtype=torch.bool)
-            target, stride = torch.tensor([0, rows * columns]), torch.tensor([columns, columns])
-            of = 1, work, work.shape[1], blocks, blocks.shape[1], regular
-            subtract(*of, 2, FIRST, target, stride, left, right, rows, depth, columns)
-            products = torch.einsum("ekr,ekc->erc", one, other[ORDER])
-            sums = torch.stack((products[:3].sum(0), products[3:].sum(0)))
-            torch.testing.assert_close(-blocks.view_as(sums), sums, rtol=1e-13, atol=1e-13)
+            structure, kinds = seen_by_all([height, width], 7, depth, points_first)
+            tables = Schur("point", reduced="dense").bound(structure, kinds).elimination.tables
+            values, rhs = well_posed(structure), torch.ones(1, structure.num_unknowns, dtype=DOUBLE)
+            got = by_kernels.reduce(values, values.new_zeros(0), rhs, *tables.packed)
+            expected = by_tensors.reduce(values, None, rhs, tables)
+            n = tables.num_reduced
+            for ours, theirs in ((got[1], expected.carried), (got[3], expected.rhs)):
+                torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
+            lower = [m.reshape(n, n).tril() for m in (got[2], expected.matrix)]
+            torch.testing.assert_close(*lower, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("reduced", ["dense", "sparse"])
+@pytest.mark.parametrize("cached", [1, 100, 1_000_000])
+def test_an_elimination_in_pieces_is_that_in_one(cached, reduced, dtype, monkeypatch):
+    """Kept blocks of two sizes and points of two, piece by piece: what is solved does not depend on the pieces, and the
+    numbers that vectors read beyond a block are not used."""
+    monkeypatch.setattr(plan, "CACHED", cached)
+    monkeypatch.setattr(plan, "FEWEST_PAIRS", 1)
+    rng = np.random.default_rng(0)
+    blocks = np.concatenate((np.full(6, 9), np.full(3, 6), np.full(40, 3), np.full(30, 2), np.full(4, 5)))
+    seen = rng.random((74, 9)) < 0.4
+    point, camera = np.nonzero(seen)
+    structure = analyze(blocks, 9 + point, camera)
+    solver = Schur("point", reduced=reduced).bound(structure, {"camera": np.arange(9), "point": np.arange(9, 83)})
+    tables = solver.elimination.tables
+    assert (tables.num_pieces > 10) == (cached < 1_000)
+    values, rhs = well_posed(structure, dtype), torch.ones(1, structure.num_unknowns, dtype=dtype)
+    damping = torch.rand(1, structure.num_unknowns, dtype=dtype)
+    step, solved = solver.solve(values, rhs, damping)
+    expected, _ = SparseCholesky().bound(structure, {}).solve(values.double(), rhs.double(), damping.double())
+    assert bool(solved.all())
+    tolerance = 1e-12 if dtype == DOUBLE else 1e-6
+    torch.testing.assert_close(step.double(), expected, rtol=tolerance, atol=tolerance)
