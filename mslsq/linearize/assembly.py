@@ -13,13 +13,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mslsq.kernels import run_on
-from mslsq.linear.storage import LinearizedTerm
+from mslsq.linear.storage import LinearizedTerm, Storage
 from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.normal_products import (
     NormalPlan,
-    add_normal_gradient,
-    add_normal_matrix,
+    add_normal_equations,
+    normal_equations,
     normal_gradient,
     normal_matrix,
     normal_matrix_by_tensors,
@@ -89,6 +89,16 @@ class Assembly(LinearizedTerm):
             return self.place_matrix(_gram(jacobian[0]).permute(2, 0, 1))
         return self.placed(self.block.way.layout.squared(jacobian))
 
+    def equations(
+        self, storage: Storage, jacobian: Tensor, residual: Float[Tensor, "outer rows lanes"]
+    ) -> tuple[Float[Tensor, "batch columns"], tuple[Tensor, ...]]:
+        """Jᵀr, and what the storage keeps of this term: JᵀJ by its blocks comes from the same pass over J."""
+        normal = self.placement.normal
+        if storage.is_normal and normal is not None and self._by_kernels(jacobian):
+            gradient, matrix = normal_equations(jacobian, residual, *normal.packed)
+            return gradient, (matrix,)
+        return self.gradient(jacobian, residual), storage.part(self, jacobian, residual)
+
     def _by_kernels(self, jacobian: Tensor) -> bool:
         return not self.differentiable and run_on(jacobian.device)
 
@@ -128,8 +138,7 @@ class Assembly(LinearizedTerm):
         for plan, (part, (residual, jacobian)) in zip(self._pieces, linearized, strict=True):
             rho, residual, jacobian = robustified(self.block, residual, jacobian, part)
             losses.append(rho)
-            add_normal_gradient(gradient, jacobian, residual, plan)
-            add_normal_matrix(matrix, jacobian, plan)
+            add_normal_equations(gradient, matrix, jacobian, residual, plan)
         return losses, gradient, matrix
 
     def rows(

@@ -95,8 +95,9 @@ class Linearizer:
                 continue
             for rho, residual, jacobian in self._rescaled(assembly, values, given):
                 costs.append(0.5 * assembly.block.summed(rho))
-                gradients.append(assembly.gradient(jacobian, residual))
-                parts.append(storage.part(assembly, jacobian, residual))
+                gradient, part = assembly.equations(storage, jacobian, residual)
+                gradients.append(gradient)
+                parts.append(part)
         matrix, rhs = storage.joined(parts)
         gradient = added(gradients)
         return Linearization(added(costs), gradient, matrix, gradient if rhs is None else rhs)

@@ -14,14 +14,13 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mslsq.kernels import Kernel
+from mslsq.kernels import Kernel, run_on
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.operator_plan import OperatorPlan, on_device
 from mslsq.linear.torch_operators import registered
 from mslsq.linearize.free_parts import Lanes, Run
 
-_matrix = Kernel("normal_matrix", "nSnnnnTnnllnnnnn")
-_gradient = Kernel("normal_gradient", "nSnnnnSnnnTnnllnnn")
+_equations = Kernel("normal_equations", "nSnnnnSnnnnnnTnTnlll")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +66,7 @@ class NormalPlan(OperatorPlan):
 
         pairs = (PairPlan(p.first, p.second, p.height, p.width, *cut(p.lanes, p.offsets)) for p in self.pairs)
         variables = (VariablePlan(v.first, v.height, *cut(v.lanes, v.columns)) for v in self.variables)
-        return NormalPlan(self.num_values, self.num_columns, tuple(pairs), tuple(variables))
+        return NormalPlan(self.num_values, self.num_columns, tuple(pairs), tuple(variables)).in_one_piece()
 
 
 def normal_plan(joint: list[Lanes], structure: BlockStructure) -> NormalPlan:
@@ -104,39 +103,52 @@ def normal_plan(joint: list[Lanes], structure: BlockStructure) -> NormalPlan:
             starts = structure.starts[one.numbers[lanes]]
             for run in runs:
                 variables.append(VariablePlan(first[p] + run.first, run.width, kept(lanes), kept(starts + run.place)))
-    return NormalPlan(structure.num_values, structure.num_unknowns, tuple(pairs), tuple(variables))
+    plan = NormalPlan(structure.num_values, structure.num_unknowns, tuple(pairs), tuple(variables))
+    return plan.in_one_piece() if run_on(structure.device) else plan
+
+
+@registered("normal_equations")
+def normal_equations(
+    jacobian: Tensor, residual: Tensor, tensors: list[Tensor], numbers: list[int]
+) -> tuple[Tensor, Tensor]:
+    """Jᵀr (batch, columns) and the stored blocks (batch, values) of JᵀJ, on the diagonal both triangles, of J (batch,
+    rows, tangent, lanes) and r (batch, rows, lanes)."""
+    plan = NormalPlan.unpacked(tensors, numbers)
+    gradient, values = (jacobian.new_zeros(len(jacobian), size) for size in (plan.num_columns, plan.num_values))
+    add_normal_equations(gradient, values, jacobian, residual, plan)
+    return gradient, values
 
 
 @registered("normal_matrix")
 def normal_matrix(jacobian: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
-    """The stored blocks (batch, values) of JᵀJ, of J (batch, rows, tangent, lanes); on the diagonal both triangles."""
+    """JᵀJ of the same alone."""
     plan = NormalPlan.unpacked(tensors, numbers)
-    values = jacobian.new_zeros(len(jacobian), plan.num_values)
-    add_normal_matrix(values, jacobian, plan)
+    values, none = jacobian.new_zeros(len(jacobian), plan.num_values), jacobian.new_zeros(len(jacobian), 0)
+    add_normal_equations(none, values, jacobian, jacobian[:, :, 0], plan)
     return values
-
-
-def add_normal_matrix(values: Tensor, jacobian: Tensor, plan: NormalPlan) -> None:
-    """The same added to what is there."""
-    given = len(jacobian), jacobian, *jacobian.stride(), values, plan.num_values
-    for p in plan.pairs:
-        _matrix(*given, len(p.lanes), p.lanes, p.offsets, p.first, p.second, jacobian.shape[1], p.height, p.width)
 
 
 @registered("normal_gradient")
 def normal_gradient(jacobian: Tensor, residual: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
-    """Jᵀr (batch, columns) for r (batch, rows, lanes)."""
+    """Jᵀr of the same alone."""
     plan = NormalPlan.unpacked(tensors, numbers)
-    gradient = jacobian.new_zeros(len(jacobian), plan.num_columns)
-    add_normal_gradient(gradient, jacobian, residual, plan)
+    gradient, none = jacobian.new_zeros(len(jacobian), plan.num_columns), jacobian.new_zeros(len(jacobian), 0)
+    add_normal_equations(gradient, none, jacobian, residual, plan)
     return gradient
 
 
-def add_normal_gradient(gradient: Tensor, jacobian: Tensor, residual: Tensor, plan: NormalPlan) -> None:
-    """The same added to what is there."""
-    given = jacobian, *jacobian.stride(), residual, *residual.stride(), gradient, plan.num_columns
-    for v in plan.variables:
-        _gradient(len(jacobian), *given, len(v.lanes), v.lanes, v.columns, v.first, jacobian.shape[1], v.height)
+def add_normal_equations(
+    gradient: Tensor, values: Tensor, jacobian: Tensor, residual: Tensor, plan: NormalPlan
+) -> None:
+    """Jᵀr and JᵀJ added to what is there; one that has no columns is left out."""
+    given = jacobian, *jacobian.stride(), residual, *residual.stride(), *jacobian.shape[1:]
+    _equations(len(jacobian), *given, values, values.shape[1], gradient, gradient.shape[1], *plan.arrays)
+
+
+@normal_equations.register_fake
+def _(jacobian: Tensor, residual: Tensor, tensors: list[Tensor], numbers: list[int]) -> tuple[Tensor, Tensor]:
+    plan = NormalPlan.unpacked(tensors, numbers)
+    return jacobian.new_empty(len(jacobian), plan.num_columns), jacobian.new_empty(len(jacobian), plan.num_values)
 
 
 @normal_matrix.register_fake

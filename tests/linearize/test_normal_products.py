@@ -8,7 +8,7 @@ import torch
 import mslsq
 from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm
-from mslsq.linearize.normal_products import normal_matrix_by_tensors
+from mslsq.linearize.normal_products import normal_equations, normal_matrix_by_tensors
 from mslsq.linearize.pattern import pattern_of, placement_of
 from mslsq.manifolds import space_of
 from mslsq.problem.structure import structure_of
@@ -45,7 +45,7 @@ def free_entries(count: int, tangent: int, fixed: str) -> torch.Tensor | None:
 def test_kernels_and_tensors_give_the_same_matrix(order, sizes, fixed, lanes_last, dtype):
     """Sizes that the kernels know and others, both orders of the variables, one kind twice, the same block twice in a
     lane, blocks held fixed, and parts of blocks: the first, the last, or one in between."""
-    lanes, counts = 17, (3, 5)
+    lanes, counts = 77, (3, 5)  # which kernels take in several parts
     generator = torch.Generator().manual_seed(0)
     slots = [(k, torch.randint(counts[k], (lanes,), generator=generator)) for k in order]
     system = system_of(sizes, slots, [free_entries(count, n, fixed) for count, n in zip(counts, sizes, strict=True)])
@@ -69,3 +69,6 @@ def test_kernels_and_tensors_give_the_same_matrix(order, sizes, fixed, lanes_las
     torch.testing.assert_close(
         by_kernels.gradient(jacobian, residual), by_tensors.gradient(jacobian, residual), rtol=tolerance, atol=tolerance
     )
+    both = normal_equations(jacobian, residual, *placement.normal.packed)
+    alone = by_kernels.gradient(jacobian, residual), by_kernels.hessian(jacobian)
+    torch.testing.assert_close(both, alone, rtol=0, atol=0)

@@ -38,13 +38,13 @@ def problem_and_start():
 def solved(lanes_of_jacobian, monkeypatch, piece, **options):
     problem, start = problem_and_start()
     monkeypatch.setattr(assembly, "PIECE", piece)
-    seen, original = lanes_of_jacobian, assembly.add_normal_matrix
+    seen, original = lanes_of_jacobian, assembly.add_normal_equations
 
-    def noted(values, jacobian, plan):
+    def noted(gradient, values, jacobian, residual, plan):
         seen.append(jacobian.shape[-1])
-        return original(values, jacobian, plan)
+        return original(gradient, values, jacobian, residual, plan)
 
-    monkeypatch.setattr(assembly, "add_normal_matrix", noted)
+    monkeypatch.setattr(assembly, "add_normal_equations", noted)
     solver = mslsq.LevenbergMarquardt(max_steps=6, **options)
     solution = mslsq.solve(problem, start, solver=solver)
     monkeypatch.undo()
