@@ -63,6 +63,39 @@ def test_a_first_step_of_the_least_damping_that_fails_is_followed_by_shorter_one
     assert torch.allclose(solution.value, other.value, rtol=1e-9)
 
 
+def test_a_first_step_to_where_nothing_is_finite_is_followed_by_more_damping():
+    """A share of the step holds back all variables: it is for costs that have risen."""
+    solution = mslsq.least_squares(
+        lambda x: torch.stack((x[0] - 100.8, 1e-3 * torch.log(100.5 - x[0]))), torch.tensor([100.0], dtype=F64)
+    )
+    damping, accepted = solution.history.damping, solution.history.accepted
+    assert damping[0] == 1e-8 and not accepted[1]
+    assert damping[1] == 1e-4
+    assert (damping[2 : int(accepted.to(torch.int64).argmax())] > 1e-4).all()
+
+
+def test_a_column_that_collapses_is_followed_by_more_damping():
+    """The cost falls, but the second variable has all but lost its influence."""
+
+    def residual(x):
+        return torch.stack((x[0] - 101.0, 0.1 * torch.exp(1e2 * (100.0 - x[0])) * (x[1] - 100.0)))
+
+    solution = mslsq.least_squares(residual, torch.tensor([100.0, 100.0], dtype=F64))
+    damping, accepted = solution.history.damping, solution.history.accepted
+    assert damping[0] == 1e-8 and not accepted[1]
+    assert damping[1] == 1e-4
+
+
+def test_damping_falls_to_a_third_after_a_short_first_step_and_to_a_tenth_after_the_shortest():
+    """Steps of a linear problem have a gain of 1."""
+    solver = mslsq.LevenbergMarquardt(ftol=0, xtol=0, gtol=0, max_steps=1)
+    for end, first_damping, share in ((0.99, 1e-8, 0.1), (0.95, 1e-4, 1 / 3), (0.0, 1e-2, 0.2)):
+        solution = mslsq.least_squares(lambda p, y: T * p[0] - y, torch.ones(1, dtype=F64), (end * T,), solver=solver)
+        damping = solution.history.damping
+        assert damping[0] == first_damping
+        assert damping[1].item() == pytest.approx(share * first_damping, rel=1e-6)
+
+
 def test_a_first_step_of_more_damping_that_fails_is_followed_by_more_damping():
     solution = mslsq.least_squares(lambda x: kinked(x + 99.0), torch.tensor([1.0], dtype=F64))
     damping, accepted = solution.history.damping, solution.history.accepted

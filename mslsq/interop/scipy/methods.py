@@ -21,6 +21,7 @@ from mslsq.solvers.levenberg_marquardt import (
     SHORTEST,
     SHRINK_FAR,
     SHRINK_NEAR,
+    SHRINK_NEAREST,
 )
 from mslsq.solvers.solver import RESOLVED
 
@@ -95,7 +96,7 @@ class LevenbergMarquardt(Method):
         if accepted:
             least = SHRINK_NEAR if self._near else SHRINK_FAR
             shrink = max(1 - (2 * min(gain, 1e3) - 1) ** 3, least)
-            self._factor *= SHRINK_NEAR if self._nearest else shrink
+            self._factor *= SHRINK_NEAREST if self._nearest else shrink
             self._growth = 2.0
             self._length = min(1.0, 2 * self._length if gain >= LENGTHEN else self._length)
         else:
@@ -109,7 +110,7 @@ class LevenbergMarquardt(Method):
         """A share of the step, to the least of a parabola, or more damping."""
         share = 0.5 / max(1 - gain * (1 - 0.5 * self._length), 0.5)
         cut = self._length * min(max(share, CUT[0]), CUT[1])
-        if self._nearest and solved and cut >= SHORTEST:
+        if self._nearest and solved and gain < 0 and cut >= SHORTEST:
             self._length = cut
             return
         self._factor *= self._growth
