@@ -49,6 +49,7 @@ __all__ = [
     "disable_proxy_modes_tracing",
     "dispatch_modes",
     "dynamo_is_imported",
+    "dynamo_may_look",
     "empty_maker",
     "enter_directly",
     "fast_entry",
@@ -459,6 +460,15 @@ def is_inside_of_ddp() -> bool:
 def dynamo_is_imported() -> bool:
     """Has Dynamo been imported? Until then nothing is being compiled."""
     return "torch._dynamo" in sys.modules
+
+
+def dynamo_may_look() -> bool:
+    """Does Dynamo look at the frames that Python enters now? Outside of what is compiled it does not."""
+    if not dynamo_is_imported():
+        return False
+    of_frames: Any = getattr(torch._C, "_dynamo", None)
+    callback = getattr(of_frames.eval_frame, "get_eval_frame_callback", None)
+    return callback is None or callback() is not None
 
 
 def hidden_from_dynamo(function: Any, reason: str) -> None:

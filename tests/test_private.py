@@ -476,6 +476,19 @@ def dynamo() -> None:
     assert said.split() == ["False", "True"]
 
 
+@of("dynamo_may_look")
+def looking() -> None:
+    """Before it is imported, then outside and inside of what is compiled, and where that is disabled."""
+    program = "import torch; from mslsq.private import dynamo_may_look as may; print(may()); import torch._dynamo; "
+    program += "print(may()); said = torch.compiler.disable(lambda: print(may())); said(); "
+    program += "f = lambda x: (torch._dynamo.graph_break(), hidden(x))[1]\n"
+    program += "def hidden(x):\n    print(may())\n    return x\n"
+    program += "hidden._torchdynamo_disable = True\n"
+    program += "torch.compile(f, backend='eager')(torch.ones(2)); print(may())"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["False", "False", "False", "True", "False"]
+
+
 @of("hidden_from_dynamo")
 def hidden() -> None:
     def function() -> None: ...
@@ -550,6 +563,7 @@ def pytrees() -> None:
 SLOW = {
     "compiled_by_inductor",
     "dynamo_is_imported",
+    "dynamo_may_look",
     "hidden_from_dynamo",
     "spare_dynamo",
 }  # they import Dynamo and Inductor

@@ -95,7 +95,7 @@ class Repeated:
         if not kept:
             return None
         collected = collect(self.residual)
-        known = next((one for one in tuple(kept) if one.is_like(self, collected)), None)
+        known = self._known(kept, collected)
         answered = None if known is None else known.answer(self, collected)
         if known is None or answered is None:
             return None
@@ -116,12 +116,22 @@ class Repeated:
         direct = Direct.of(solved.statement, solved.solver, solved.plan) if has_one_witness(solved.plan) else None
         if direct is None:
             return
-        like = [one for one in kept if one.is_like(self, collected)]
-        if any(one.direct.plan is solved.plan for one in like):
+        like = self._known(kept, collected)
+        if like is not None and like.direct.plan is solved.plan:
             return
         known = Known.of(self, collected, direct, solved)
         if known is not None:
-            kept[:] = [known, *(one for one in kept if one not in like)][:KNOWN]
+            kept[:] = [known, *(one for one in kept if one is not like)][:KNOWN]
+
+    def _known(self, kept: list[Any], collected: Collected) -> "Known | None":
+        """What is known of calls that differ from this one in nothing but numbers, and in what no key can hold."""
+        state = None
+        for one in tuple(kept):
+            if one.form.fits(self.arguments):
+                state = _state(self, collected) if state is None else state
+                if state == one.state and list(map(_kind, one.form.leaves(self.arguments))) == one.kinds:
+                    return one
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,12 +179,6 @@ class Known:
         )
         closed = closed_callable(collected) if is_plain else None
         return Known(form, kinds, state, spaces, names, direct, wish, closed, Turns())  # type: ignore[arg-type]
-
-    def is_like(self, call: Repeated, collected: Collected) -> bool:
-        """Does the call differ in nothing but numbers, and in what no key can hold?"""
-        if not self.form.fits(call.arguments) or _state(call, collected) != self.state:
-            return False
-        return list(map(_kind, self.form.leaves(call.arguments))) == self.kinds
 
     def answer(self, call: Repeated, collected: Collected) -> "Answered | None":
         """What the program answers to such a call; None where it takes more than the program."""

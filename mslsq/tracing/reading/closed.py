@@ -11,6 +11,7 @@ import datetime
 import decimal
 import dis
 import functools
+import operator
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -43,8 +44,10 @@ WITH_METHODS_THAT_READ = frozenset((*PATHS, datetime.date, datetime.datetime))
 class Closed:
     """Code that reads nothing but what a walk compares, and names of libraries, which are compared here."""
 
-    _lookups: tuple[tuple[Callable[..., Any], str, Any], ...]
-    """Per name what looks it up, and what stood there."""
+    _reads: tuple[tuple[Callable[..., Any], str], ...]
+    """Per name what looks it up..."""
+    _found: tuple[Any, ...]
+    """... and what stood there."""
 
     @staticmethod
     def of(collected: Collected, kinds: Iterable[type]) -> "Closed | None":
@@ -75,14 +78,15 @@ class Closed:
             raise OpenError("what it reads changes while it is looked at")
         names = sorted(walk.attributes_of_any)
         methods = [(vars(kind).get, name) for kind in (Tensor, *kinds) for name in names]
-        return Closed((*walk.lookups, *[(get, name, get(name, ABSENT)) for get, name in methods]))
+        lookups = (*walk.lookups, *[(get, name, get(name, ABSENT)) for get, name in methods])
+        return Closed(tuple([(get, name) for get, name, _ in lookups]), tuple([value for _, _, value in lookups]))
 
     @property
     def holds(self) -> bool:
         """Do all names of libraries still stand for the same, and are its functions called as they are?"""
         if function_modes_are_active():
             return False
-        return all(get(name, ABSENT) is value for get, name, value in self._lookups)
+        return all(map(operator.is_, [get(name, ABSENT) for get, name in self._reads], self._found))
 
 
 def why_open(collected: Collected, kinds: Iterable[type] = ()) -> str:

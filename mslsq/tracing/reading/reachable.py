@@ -45,6 +45,7 @@ class Walk:
         if self.holders.classes or self.holders.modules:
             self.inside_global = True
             self.holders.rest()
+        del self.holders  # it holds the walk: neither, nor what was met, is to wait for the garbage collector
 
     def follower(self) -> Holders:
         """What follows classes and modules."""
