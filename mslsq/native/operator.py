@@ -76,6 +76,10 @@ class NativeFunctions:
         """Fill the outputs, (outer, ..., lanes) and contiguous."""
         raise NotImplementedError
 
+    def address(self, name: str, lanes: int) -> int | None:
+        """Where in memory the function is, to be called for that many lanes at once; None where it is not to be."""
+        return None
+
 
 @dataclass(frozen=True)
 class Loaded(LoadedProgram):
@@ -95,6 +99,9 @@ class LibraryFunctions(NativeFunctions):
     def __init__(self, loaded: Loaded, names: Sequence[str]):
         self._loaded, self._vector = loaded, loaded.vector
         self._functions = {name: getattr(loaded.library, loaded.prefix + name) for name in names}
+
+    def address(self, name: str, lanes: int) -> int | None:
+        return None if lanes >= 2 * LANES_OF_A_THREAD else ctypes.cast(self._functions[name], ctypes.c_void_p).value
 
     def run(self, name: str, tensors: Sequence[Tensor], batched: Sequence[int], outputs: Sequence[Tensor]) -> None:
         inputs = self._loaded.inputs
@@ -133,7 +140,7 @@ class NativeProgram:
 
     def __init__(self, loaded: LoadedProgram, rows: int, columns: int):
         self.functions = loaded.functions((RESIDUALS, LINEARIZATIONS))
-        self.inputs, self.dtype = loaded.inputs, loaded.dtype
+        self.inputs, self.used, self.dtype = loaded.inputs, loaded.used, loaded.dtype
         self.rows, self.columns, self.number = rows, columns, loaded.number
         _PROGRAMS[self.number] = self
 
@@ -217,16 +224,16 @@ def placed(tensor: Tensor, argument: Argument, has_outer: bool, dtype: torch.dty
     wanted = dtype if argument.kind == "real" else torch.int64
     if tensor.dtype != wanted:
         tensor = tensor.to(wanted)
-    step = _step(tensor.shape, tensor.stride(), argument.has_lanes, has_outer)
+    step = evenly_spaced(tensor.shape, tensor.stride(), argument.has_lanes, has_outer)
     if step is None:
         tensor = tensor.contiguous()
-        step = _step(tensor.shape, tensor.stride(), argument.has_lanes, has_outer)
+        step = evenly_spaced(tensor.shape, tensor.stride(), argument.has_lanes, has_outer)
         assert step is not None  # of a contiguous tensor there is one
     return Placed(tensor, tensor.stride(0) if has_outer else 0, step)
 
 
 @functools.lru_cache(maxsize=4096)
-def _step(shape: torch.Size, strides: tuple[int, ...], has_lanes: bool, has_outer: bool) -> int | None:
+def evenly_spaced(shape: torch.Size, strides: tuple[int, ...], has_lanes: bool, has_outer: bool) -> int | None:
     """How far the entries of a block lie apart, row by row; None where not evenly, or the lanes not side by side."""
     shape, strides = shape[has_outer:], strides[has_outer:]
     if has_lanes:
@@ -290,6 +297,11 @@ def native_values(tensors: list[Tensor], batched: list[int], numbers: list[int])
 def _(tensors: list[Tensor], batched: list[int], numbers: list[int]) -> Tensor:
     program, outer, lanes = _found(numbers, VectorFunction)
     return torch.empty(outer, program.size, lanes, dtype=program.dtype, device=tensors[0].device)
+
+
+def called_program(*numbers: int) -> tuple[NativeProgram, int, int]:
+    """The program that an operator is called with, and the numbers of problems and of lanes."""
+    return _found(list(numbers), NativeProgram)
 
 
 def _found(numbers: list[int], kind: type[F]) -> tuple[F, int, int]:

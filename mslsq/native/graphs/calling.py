@@ -20,8 +20,10 @@ class UnfitError(Exception):
 class Memory:
     """What one call of a graph takes besides tensors."""
 
-    def __init__(self, slots: int, scratch: int):
+    def __init__(self, functions: list[tuple[int, int]], slots: int, scratch: int):
         self.at = (ctypes.c_void_p * max(slots, 1))()
+        for address, slot in functions:
+            self.at[slot] = address
         self.address = ctypes.addressof(self.at)
         self._bytes = torch.empty(scratch + ALIGNED, dtype=torch.uint8)
         self.held: list[Tensor] = []
@@ -36,11 +38,12 @@ class Opening:
         self,
         given: list[tuple[int, tuple[int, ...]]],
         made: list[tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]],
+        functions: list[tuple[int, int]],
         slots: int,
         scratch: int,
     ):
         self.__name__ = "opening"  # asked for by graphs
-        self._given, self._slots, self._scratch = given, slots, scratch
+        self._given, self._sizes = given, (functions, slots, scratch)
         self._made = [(slot, empty_maker(shape, strides, dtype)) for slot, shape, strides, dtype in made]
         self._spare: list[Memory] = []
 
@@ -48,7 +51,7 @@ class Opening:
         try:
             memory = self._spare.pop()
         except IndexError:
-            memory = Memory(self._slots, self._scratch)
+            memory = Memory(*self._sizes)
         at, held = memory.at, memory.held
         opened: list[Any] = [memory]
         for x, (slot, strides) in zip(tensors, self._given, strict=True):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from mslsq.native.graphs.arrays import Array, NoLoopError, arguments_of, entry, nest, options_of
+from mslsq.native.graphs.arrays import Array, NoLoopError, arguments_of, entry, literal, nest, options_of
 from mslsq.private import operator_name
 
 if TYPE_CHECKING:
@@ -112,6 +112,18 @@ def _diagonal(writer: "Writer", out: Array, node: fx.Node) -> None:
     writer.elementwise(Array(out.base, out.offset, array.shape, inside, out.dtype), [array], "{0}")
 
 
+def _padded(writer: "Writer", out: Array, node: fx.Node) -> None:
+    """constant_pad_nd, by no less than nothing."""
+    array, widths, *rest = arguments_of(node)
+    source, value = writer.operand(array), rest[0] if rest else options_of(node).get("value", 0)
+    if not isinstance(source, Array) or isinstance(value, fx.Node) or min(widths, default=0) < 0:
+        raise NoLoopError(f"{node.target}")
+    writer.elementwise(out, [], f"({out.type}){literal(value)}")
+    before = [0] * (len(out.shape) - len(widths) // 2) + list(reversed(widths[::2]))
+    offset = out.offset + sum(width * step for width, step in zip(before, out.strides, strict=True))
+    writer.copy(source, Array(out.base, offset, source.shape, out.strides, out.dtype))
+
+
 def _cross(writer: "Writer", out: Array, node: fx.Node) -> None:
     left, right = (writer.operand(argument) for argument in arguments_of(node))
     assert isinstance(left, Array) and isinstance(right, Array)
@@ -139,7 +151,9 @@ def _index(writer: "Writer", argument: Any) -> Array:
 
 
 def _index_add(writer: "Writer", out: Array, node: fx.Node) -> None:
+    """index_add, and index_copy, which puts in place of what it adds to."""
     array, dim, index, source = arguments_of(node)
+    sign = "=" if operator_name(node.target) == "index_copy" else "+="
     given, added, places_of = writer.operand(array), writer.operand(source), _index(writer, index)
     if not isinstance(given, Array) or not isinstance(added, Array) or node.kwargs or len(places_of.shape) != 1:
         raise NoLoopError(f"{node.target}")
@@ -149,7 +163,7 @@ def _index_add(writer: "Writer", out: Array, node: fx.Node) -> None:
 
     def body(places: list[str]) -> str:
         at = f"const long at = {entry(places_of, places[2])}; {_guarded('at', out.shape[axis])}"
-        return f"{at} {entry(out, f'{places[0]} + at * {out.strides[axis]}')} += {entry(added, places[1])};"
+        return f"{at} {entry(out, f'{places[0]} + at * {out.strides[axis]}')} {sign} {entry(added, places[1])};"
 
     of_index = [places_of.strides[0] if k == axis else 0 for k in range(len(out.shape))]
     writer.append(nest(added.shape, [steps, added.strides, of_index], body, "o"))
@@ -175,6 +189,26 @@ def _gather(writer: "Writer", out: Array, node: fx.Node) -> None:
     writer.append(nest(out.shape, [out.strides, steps, of_index], body, "o"))
 
 
+def _indexed(writer: "Writer", out: Array, node: fx.Node) -> None:
+    """Entries by one index of whole numbers, which count from the end where they are negative."""
+    array, indices = arguments_of(node)
+    axis, source = len(indices) - 1, writer.operand(array)
+    if not isinstance(source, Array) or node.kwargs or any(index is not None for index in indices[:-1]):
+        raise NoLoopError(f"{node.target}")
+    places_of = _index(writer, indices[-1])
+    before, after, own = axis, len(source.shape) - axis - 1, (0,) * len(places_of.shape)
+    steps = (*source.strides[:axis], *own, *source.strides[axis + 1 :])
+    of_index = ((0,) * before + tuple(places_of.strides)) + (0,) * after
+    size = source.shape[axis]
+
+    def body(places: list[str]) -> str:
+        at = f"long at = {entry(places_of, places[2])}; if (at < 0) at += {size}; {_guarded('at', size)}"
+        found = entry(source, f"{places[1]} + at * {source.strides[axis]}")
+        return f"{at} {entry(out, places[0])} = {found};"
+
+    writer.append(nest(out.shape, [out.strides, steps, of_index], body, "o"))
+
+
 def _guarded(at: str, size: int) -> str:
     """PyTorch says what is wrong with an index."""
     return f"if ({at} < 0 || {at} >= {size}) return 1;"
@@ -187,8 +221,11 @@ OTHERS: dict[str, Callable[[Any, Array, fx.Node], None]] = {
     "bmm": _product,
     "mm": _product,
     "diag_embed": _diagonal,
+    "constant_pad_nd": _padded,
     "linalg_cross": _cross,
     "index_add": _index_add,
+    "index_copy": _index_add,
+    "index": _indexed,
     "gather": _gather,
     "index_select": _gather,
 }

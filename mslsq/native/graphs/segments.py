@@ -81,9 +81,11 @@ class Segments:
         if not self._segments:
             raise NoLoopError("there is nothing that pays")
         self._slots: dict[fx.Node, int] = {}
-        """The places of tensors among the pointers: those that segments read, and those that they fill."""
+        """The places of tensors among the pointers: those that segments read, and those that they fill..."""
         self._made: dict[fx.Node, Array] = {}
         """What segments fill, by node."""
+        self._functions: dict[int, int] = {}
+        """... and those of functions of other libraries, by their address."""
         self._scratch = _Scratch(dtype)
         self._write()
 
@@ -97,7 +99,7 @@ class Segments:
 
     def _write(self) -> None:
         inside = {node for segment in self._segments for node in segment.nodes}
-        writer = Writer(self._scratch)
+        writer = Writer(self._scratch, self._function_at)
         last = {x: node for segment in self._segments for node in segment.nodes for x in node.all_input_nodes}
         held: Counter[str] = Counter()
 
@@ -111,7 +113,7 @@ class Segments:
                 for x in node.all_input_nodes:
                     if x not in writer.arrays:
                         meta = meta_of(x)
-                        slot = self._slots[x] = len(self._slots)
+                        slot = self._slots[x] = self._num_slots
                         writer.arrays[x] = Array(f"x{slot}", 0, tuple(meta.shape), tuple(meta.stride), meta.dtype)
                         if x.op == "call_function":
                             segment.results.append(x)
@@ -127,11 +129,20 @@ class Segments:
             segment.text = self._function(f"segment_{number}", writer)
         self._constants = writer.constants
 
+    @property
+    def _num_slots(self) -> int:
+        return len(self._slots) + len(self._functions)
+
+    def _function_at(self, address: int) -> str:
+        if address not in self._functions:
+            self._functions[address] = self._num_slots
+        return f"((Program*)at[{self._functions[address]}])"
+
     def _write_node(self, writer: Writer, node: fx.Node, is_tensor: bool) -> None:
         if not is_tensor:
             writer.write(node)
             return
-        slot = self._slots[node] = len(self._slots)
+        slot = self._slots[node] = self._num_slots
         into = self._made[node] = replace(_layout(node), base=f"x{slot}")
         if is_view(node):
             writer.write(node)
@@ -167,7 +178,8 @@ class Segments:
         opening = Opening(
             [(self._slots[node], tuple(meta_of(node).stride)) for node in given],
             [(self._slots[node], array.shape, array.strides, array.dtype) for node, array in self._made.items()],
-            len(self._slots),
+            list(self._functions.items()),
+            self._num_slots,
             self._scratch.bytes,
         )
         opened = graph.call_function(opening, tuple(copied[node] for node in given))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from mslsq.native.graphs.arrays import LARGEST, TYPES, Array, NoLoopError
+from mslsq.native.graphs.systems import has_several
 from mslsq.native.graphs.writer import Writer, is_view
 from mslsq.private import is_operator
 
@@ -80,7 +81,7 @@ def split(nodes: list[fx.Node]) -> list[fx.Node | Segment]:
 
 def _cannot(run: list[fx.Node]) -> set[fx.Node]:
     """Those nodes of a segment that cannot be written after all."""
-    inside, writer = set(run), Writer(lambda numbers, type_: "memory")
+    inside, writer = set(run), Writer(lambda numbers, type_: "memory", lambda address: "function")
     split = {x for x in run if meta_of(x) is None and any(user not in inside for user in x.users)}
     if split:  # several at once that something outside takes apart
         return split
@@ -101,13 +102,13 @@ def _cannot(run: list[fx.Node]) -> set[fx.Node]:
 def _may(node: fx.Node) -> bool:
     if node.target is operator.getitem:
         return _is_small(node) and isinstance(node.args[0], fx.Node) and _is_several(node.args[0])
-    if is_view(node) and meta_of(node) is None:
+    if meta_of(node) is None:
         return _is_several(node)
     return _is_small(node) and all(_is_small(x) for x in node.all_input_nodes)
 
 
 def _is_several(node: fx.Node) -> bool:
-    """Is it a view that is several: unbind, split?"""
-    if not is_operator(node.target) or not is_view(node) or meta_of(node) is not None:
+    """Are its results several: of unbind, split, a factorisation?"""
+    if not is_operator(node.target) or not (is_view(node) or has_several(node)) or meta_of(node) is not None:
         return False
     return all(map(_is_small, node.all_input_nodes)) and all(map(_is_small, node.users))

@@ -24,6 +24,7 @@ from mslsq.native.graphs.arrays import (
 )
 from mslsq.native.graphs.elementwise import expression
 from mslsq.native.graphs.loops import OTHERS
+from mslsq.native.graphs.systems import SEVERAL, SINGLE, has_several
 from mslsq.private import is_operator, operator_name, returns_a_view, writes
 
 CONSTANTS = {"zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1, "zeros": 0, "ones": 1}
@@ -41,10 +42,11 @@ class Writer:
 
     Args:
         temporary: gives the name of memory of a size, in numbers of a type.
+        function: gives the name of a function at an address.
     """
 
-    def __init__(self, temporary: Callable[[int, str], str]):
-        self._temporary = temporary
+    def __init__(self, temporary: Callable[[int, str], str], function: Callable[[int], str]):
+        self._temporary, self.function = temporary, function
         self.lines: list[str] = []
         self.constants: list[str] = []
         self.arrays: dict[fx.Node, Any] = {}
@@ -62,6 +64,8 @@ class Writer:
             raise NoLoopError(f"{node.target}")
         elif is_view(node):
             self.arrays[node] = self._view(node)
+        elif has_several(node):
+            self.arrays[node] = SEVERAL[operator_name(node.target)](self, node)
         else:
             self.arrays[node] = self._computed(node, into)
 
@@ -72,13 +76,19 @@ class Writer:
         """The numbers of an array in another place."""
         self.elementwise(into, [array], "{0}")
 
+    def converted(self, array: Array, dtype: torch.dtype) -> Array:
+        """The numbers of an array as another type, side by side."""
+        fresh = self.fresh(array.shape, dtype)
+        self.elementwise(fresh, [array], f"({fresh.type}){{0}}")
+        return fresh
+
     def _view(self, node: fx.Node) -> Any:
         array = self.arrays[arguments_of(node)[0]]
         target = torch.ops.aten.view.default if node.target is torch.ops.aten._unsafe_view.default else node.target
         try:
             found = self._viewed(array, target, node)
         except RuntimeError:  # the strides do not allow it
-            fresh = self._fresh(array.shape, array.dtype)
+            fresh = self.fresh(array.shape, array.dtype)
             self.copy(array, fresh)
             found = self._viewed(fresh, target, node)
         return found
@@ -109,9 +119,10 @@ class Writer:
                 return constant
             self.copy(constant, into)
             return into
-        out = self._fresh(shape, dtype) if into is None else into
-        if name in OTHERS:
-            OTHERS[name](self, out, node)
+        out = self.fresh(shape, dtype) if into is None else into
+        own = OTHERS.get(name) or SINGLE.get(name)
+        if own is not None:
+            own(self, out, node)
             return out
         arguments, text = expression(node, out.type, out.dtype)
         operands = [self.operand(argument) for argument in arguments]
@@ -121,7 +132,8 @@ class Writer:
         self.elementwise(out, operands, text)
         return out
 
-    def _fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Array:
+    def fresh(self, shape: tuple[int, ...], dtype: torch.dtype) -> Array:
+        """Memory for a result."""
         base = self._temporary(math.prod(shape), TYPES[dtype])
         return Array(base, 0, shape, contiguous(shape), dtype)
 

@@ -25,3 +25,57 @@ static inline long remainder_of(long a, long b) {
 static inline real number(real x, real nan, real infinity, real negative) {
     return is_nan(x) ? nan : x == __builtin_inf() ? infinity : x == -__builtin_inf() ? negative : x;
 }
+
+// A compiled program of blocks, as `loop.h` has it.
+typedef void Program(long outer, long begin, long end, char* const* data, const long* outer_step, const long* step);
+
+// From a symmetric matrix, whose upper triangle stands in rows of `size`, its factor U with UᵀU = A in the same place. Returns
+// 0, or which pivot, counted from 1, is not positive. Four rows at once are taken off the rest, a row of it along memory.
+__attribute__((unused)) static int factored(real* u, long size) {
+    for (long k = 0; k < size; k += 4) {
+        const long end = k + 4 < size ? k + 4 : size;
+        for (long p = k; p < end; p++) {
+            real* row = u + p * size;
+            for (long q = k; q < p; q++) {
+                const real* above = u + q * size;
+                const real factor = above[p];
+#pragma GCC ivdep
+                for (long j = p; j < size; j++) row[j] -= factor * above[j];
+            }
+            if (!(row[p] > 0)) return (int)p + 1;
+            const real pivot = root(row[p]), inverse = 1 / pivot;
+            row[p] = pivot;
+#pragma GCC ivdep
+            for (long j = p + 1; j < size; j++) row[j] *= inverse;
+        }
+        if (end - k < 4) break;
+        const real *a = u + k * size, *b = a + size, *c = b + size, *d = c + size;
+        for (long i = end; i < size; i++) {
+            real* row = u + i * size;
+            const real fa = a[i], fb = b[i], fc = c[i], fd = d[i];
+#pragma GCC ivdep
+            for (long j = i; j < size; j++) row[j] -= (fa * a[j] + fb * b[j]) + (fc * c[j] + fd * d[j]);
+        }
+    }
+    return 0;
+}
+
+// y becomes the solution of UᵀUx = y.
+__attribute__((unused)) static void solved(const real* u, real* y, long size) {
+    for (long k = 0; k < size; k++) {
+        const real* row = u + k * size;
+        const real value = y[k] /= row[k];
+#pragma GCC ivdep
+        for (long j = k + 1; j < size; j++) y[j] -= value * row[j];
+    }
+    for (long k = size - 1; k >= 0; k--) {
+        const real* row = u + k * size;
+        real a = 0, b = 0, c = 0, d = 0;
+        long j = k + 1;
+        for (; j + 4 <= size; j += 4) {
+            a += row[j] * y[j], b += row[j + 1] * y[j + 1], c += row[j + 2] * y[j + 2], d += row[j + 3] * y[j + 3];
+        }
+        for (; j < size; j++) a += row[j] * y[j];
+        y[k] = (y[k] - ((a + b) + (c + d))) / row[k];
+    }
+}

@@ -62,6 +62,9 @@ def test_solutions_are_those_of_pytorch(space, count, tangent, linear, method):
         torch.testing.assert_close(found.cost, expected.cost, rtol=1e-9, atol=0)
         torch.testing.assert_close(found.value["pose"].storage, expected.value["pose"].storage, rtol=1e-8, atol=1e-9)
     assert programs(problem)["step"] is not None
+    if space is mslsq.SE2:  # residuals, Jacobians and the factorisation are in it
+        (plan,) = [plan.native or plan for plan in kept_for(problem).plans._plans.values()]
+        assert len(plan.execution.graphs["step"].prospect._segments._segments) == 1
 
 
 def test_programs_come_with_the_next_solve(monkeypatch):

@@ -6,6 +6,7 @@ import torch
 from mslsq.native.graphs.arrays import NoLoopError
 from mslsq.native.graphs.calling import UnfitError
 from mslsq.native.graphs.segments import Segments
+from mslsq.native.graphs.systems import LARGEST_SYSTEM
 from mslsq.native.store import request
 from mslsq.private import writes as is_write
 from mslsq.tracing.recording import Recorded
@@ -48,7 +49,8 @@ FUNCTIONS = {
     ],
     "joints": lambda x, y: [
         *(torch.cat((x, y + 1), 1), torch.cat((x.T, y.T)), torch.stack((x * 2, y), 1), torch.stack((x, y), -1) + 1),
-        torch.diag_embed(x + 1),
+        *(torch.diag_embed(x + 1), torch.nn.functional.pad(x * 2, (1, 0, 0, 2), value=-1.5)),
+        *(torch.nn.functional.pad(x.T + 1, (0, 3)), torch.nn.functional.pad((x > 0) & (y > 0), (2, 1), value=True)),
     ],
     "constants": lambda x, y: [
         *(torch.zeros_like(x) + y, torch.full_like(x, 2.5) * y, x.new_zeros(4) + y, torch.ones_like(x) - y),
@@ -79,6 +81,8 @@ def test_products_indices_and_cross_products_are_those_of_pytorch():
                 torch.gather(x[0], 0, j.T),
             ),
             torch.index_add(x[0] * 2, 0, i[:2], y[0, :2] + 1),
+            *(torch.index_copy(x * 2, 1, i[:2], y[:, :2] + 1), torch.index_copy(x[0] + 1, 0, i[:1], y[1, :1])),
+            *((x + 1)[:, i - 3], (x[0].T * 2)[j - 1], (y + x)[:, :, j % 4] + 1),
             *(
                 torch.linalg.cross(v, v.mT + 1),
                 torch.linalg.cross(v, v.mT + 1, dim=0),
@@ -97,16 +101,53 @@ def test_products_indices_and_cross_products_are_those_of_pytorch():
 def test_what_is_not_known_stands_between_segments(dtype):
     def function(a, b):
         normal = a.mT @ a + 2 * torch.diag_embed(torch.ones_like(b))
-        factor, info = torch.linalg.cholesky_ex(normal)
-        step = -torch.cholesky_solve((b * 3 + 1).unsqueeze(-1), factor).squeeze(-1)
+        triangle = torch.linalg.qr(normal, mode="r").R
+        step = -torch.linalg.solve_triangular(triangle, (b * 3 + 1).unsqueeze(-1), upper=True).squeeze(-1)
         length = (step * step).sum().sqrt()
-        return [b + step, length, torch.where(info == 0, length + 1, 0), step.abs().amax()]
+        return [b + step, length, torch.where(step[0] == 0, length + 1, 0), step.abs().amax()]
 
     a, b = torch.linspace(-1, 1, 20, dtype=dtype).reshape(5, 4).sin(), torch.arange(4, dtype=dtype)
     recorded, program = program_of(function, a, b)
     for k in range(3):  # the memory of a call serves the next
         for found, expected in zip(program(a + k, b - k), recorded.flat([a + k, b - k]), strict=True):
             torch.testing.assert_close(found, expected)
+
+
+def _step(matrix, rhs):
+    """A step as dense solvers take it, with what they say of the pivots."""
+    factor, info = torch.linalg.cholesky_ex(matrix + 0)
+    step = torch.cholesky_solve(rhs[..., None], factor)[..., 0]
+    solved = info == 0
+    return [torch.where(solved[..., None], -step, 0), info + 0, torch.where(solved[..., None, None], factor, 0)]
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+@pytest.mark.parametrize("size", [1, 2, 4, 7, 8, 30, 61])
+def test_systems_are_solved_as_by_pytorch(size, dtype):
+    generator = torch.Generator().manual_seed(size)
+    root = torch.randn(3, size, size + 2, dtype=dtype, generator=generator)
+    matrix, rhs = root @ root.mT + torch.eye(size, dtype=dtype), torch.randn(3, size, dtype=dtype, generator=generator)
+    recorded, program = program_of(_step, matrix, rhs)
+    spoilt = matrix.clone()
+    spoilt[1, size // 2, size // 2] = -1  # one is not definite, its neighbours do not notice
+    spoilt[2, size - 1, 0] = torch.nan
+    above = matrix.tril() + 7 * torch.ones_like(matrix).triu(1)  # nobody reads that
+    for given in (matrix, spoilt, above, -matrix, matrix.mT.contiguous().mT):
+        expected, found = recorded.flat([given, rhs]), program(given, rhs)
+        assert torch.equal(found[1], expected[1])
+        tolerance = 1e-12 if dtype is F64 else 1e-3
+        for one, right in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, right, rtol=tolerance, atol=tolerance)
+    assert (program(spoilt, rhs)[1] > 0).tolist() == [False, True, True]
+
+
+def test_a_step_that_factors_is_one_segment():
+    matrix, rhs = 4 * torch.eye(5, dtype=F64)[None], torch.ones(1, 5, dtype=F64)
+    source = Segments(Recorded(lambda *x: _step(*x), (matrix, rhs)).graph, F64).source
+    assert source.count("segment_") == 1 and "factored(u" in source
+    large = 4 * torch.eye(LARGEST_SYSTEM + 1, dtype=F64)[None], torch.ones(1, LARGEST_SYSTEM + 1, dtype=F64)
+    text = Segments(Recorded(lambda *x: _step(*x), large).graph, F64).source
+    assert text.count("factored(") == 1  # that of the header: it stays with LAPACK
 
 
 def test_results_are_memory_of_their_own():
@@ -137,6 +178,9 @@ def test_an_index_out_of_range_is_left_to_pytorch():
     _, program = program_of(function, ORDINARY[0], INDEX % 3)
     with pytest.raises(UnfitError, match="out of range"):
         program(ORDINARY[0], INDEX + 5)
+    _, program = program_of(lambda x, i: [(x * 2)[i] + 1, x + 1, x - 1], ORDINARY[0], INDEX - 3)
+    with pytest.raises(UnfitError, match="out of range"):
+        program(ORDINARY[0], INDEX - 6)
 
 
 def test_graphs_that_write_or_have_nothing_to_gain_are_refused():
