@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -18,7 +19,9 @@ from mslsq.problem import CostFunction, Problem
 from mslsq.problem.cost import is_of_library
 from mslsq.tracing.reading.closed import Closed
 from mslsq.tracing.reading.inputs import Collected, collect_module
+from mslsq.tracing.reading.noted import Noted
 from mslsq.tracing.reading.origins import is_own, owners_of
+from mslsq.tracing.reading.unchanged import Unchanged
 
 CHECKED_EVERY = 32
 """Calls from one comparison with the user's Python to the next."""
@@ -27,8 +30,14 @@ _OPEN: "weakref.WeakSet[object]" = weakref.WeakSet()
 """Classes of costs, and code of residuals, that read something else, or were found to do so after all."""
 
 
-Held = tuple[tuple["weakref.ref[Tensor]", ...], ...]
-"""Of each cost, the tensors that it holds or reads."""
+class Held(NamedTuple):
+    """What costs of a user's own hold or read."""
+
+    tensors: tuple[tuple["weakref.ref[Tensor]", ...], ...]
+    """Of each cost."""
+    noted: tuple[Noted, ...] | None
+    """What the code of each reads, by identity; None where something counts by its content."""
+
 
 WRITTEN = frozenset(("residual", "jacobians", "curvature", "residual_and_jacobians", "broadcasts", "chunk", "forward"))
 """What a subclass writes of a cost function; the rest is looked into by no walk."""
@@ -47,8 +56,14 @@ class Turns:
 
     def is_due(self) -> bool:
         """Is it the turn of this call?"""
+        is_due = self.is_next_due
         self.calls += 1
-        return self.calls % CHECKED_EVERY == 0
+        return is_due
+
+    @property
+    def is_next_due(self) -> bool:
+        """Will it be that of the next?"""
+        return (self.calls + 1) % CHECKED_EVERY == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,19 +93,28 @@ class ClosedCosts:
         return all(closed.holds for _, _, closed in self._known)
 
     def hold(self, problem: Problem, held: Held) -> bool:
-        """Does their code read what it has read, and the very tensors that are `held_by` the problem?"""
+        """Does their code read what it has read, and the very tensors that are `held_by` the problem, whose objects are
+        known to be the same?"""
         if not self.library_holds:
             return False
-        for (place, key, _), tensors in zip(self._known, held, strict=True):
+        if held.noted is not None:
+            costs = [problem.costs[place] for place, _, _ in self._known]
+            if all(map(Noted.holds, held.noted, costs)):
+                return True
+        for (place, key, _), tensors in zip(self._known, held.tensors, strict=True):
             collected = collect_module(problem.costs[place])
             if collected.key != key or not all(map(_is, tensors, collected.tensors.values())):
                 return False
         return True
 
-    def held_by(self, problem: Problem) -> Held:
-        """Weak references to the tensors that they hold or read."""
-        found = [collect_module(problem.costs[place]).tensors.values() for place, _, _ in self._known]
-        return tuple([tuple(map(weakref.ref, tensors)) for tensors in found])
+    def held_by(self, problem: Problem, unchanged: Unchanged) -> Held:
+        """What they hold or read, of which `unchanged` says whether their objects are the same."""
+        found = [collect_module(problem.costs[place]) for place, _, _ in self._known]
+        tensors = tuple([tuple(map(weakref.ref, collected.tensors.values())) for collected in found])
+        if not unchanged.is_all_of_others:
+            return Held(tensors, None)
+        noted = [Noted.of(collected, looks_at_objects=False) for collected in found]
+        return Held(tensors, tuple([x for x in noted if x is not None]) if None not in noted else None)
 
     def is_due(self) -> bool:
         """Is this call to be compared with the user's Python?"""

@@ -94,12 +94,11 @@ class Direct:
     def _found_by_steps(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
         if self.loop is None:
             return None
-        with torch.no_grad(), without_saved_tensor_hooks():
-            found = self.loop.solve(starts, inputs)
-            if found is None:
-                return None
-            value = self.in_users_form(tuple([x[0] for x in found.values]))
-        return Found(_solution(value, found.figures), found.values, starts, found.interrupted)
+        found = self.loop.solve(starts, inputs)
+        if found is None:
+            return None
+        value = self.in_users_form(tuple([x[0] for x in found.values]))
+        return Found(_solution(value, found.fields), found.values, starts, found.interrupted)
 
 
 def solved_shortly(statement: Statement, solver: Solver | None, adjoint: Adjoint | None) -> Solved | None:

@@ -6,7 +6,7 @@ residual reads, the way to its program. What no call can show is compared in eac
 (`solvers.witness`); where the code is closed (`closed_costs`) there is no such thing, and it is compared in turn.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ from mslsq.solvers.solver import Solver
 from mslsq.solvers.witness_of_one import agrees, has_one_witness
 from mslsq.tracing.reading.closed import Closed
 from mslsq.tracing.reading.inputs import Collected, collect
+from mslsq.tracing.reading.noted import Noted
 from mslsq.tracing.reading.values import SCALARS, TENSORS, value_of
 
 KNOWN = 8
@@ -94,6 +95,10 @@ class Repeated:
         kept = kept_for_callable(self.residual).calls
         if not kept:
             return None
+        for one in tuple(kept):
+            answered = one.answer_at_once(self)
+            if answered is not None:
+                return self._heeded(answered)
         collected = collect(self.residual)
         known = self._known(kept, collected)
         answered = None if known is None else known.answer(self, collected)
@@ -106,9 +111,17 @@ class Repeated:
             if answered.found.interrupted:
                 raise KeyboardInterrupt  # what was found is of a residual that has changed
             return None
+        return self._heeded(answered)
+
+    @staticmethod
+    def _heeded(answered: "Answered") -> "Answered":
         if answered.found.interrupted:
             heed_interrupt(answered.solution, answered.solver)
         return answered
+
+    @property
+    def options(self) -> tuple[Hashable, ...]:
+        return self.solver, self.adjoint, global_key()
 
     def remember(self, solved: Solved, collected: Collected) -> None:
         """Keep what a solve has shown of calls like this one."""
@@ -125,13 +138,8 @@ class Repeated:
 
     def _known(self, kept: list[Any], collected: Collected) -> "Known | None":
         """What is known of calls that differ from this one in nothing but numbers, and in what no key can hold."""
-        state = None
-        for one in tuple(kept):
-            if one.form.fits(self.arguments):
-                state = _state(self, collected) if state is None else state
-                if state == one.state and list(map(_kind, one.form.leaves(self.arguments))) == one.kinds:
-                    return one
-        return None
+        state = _state(collected)
+        return next((one for one in tuple(kept) if one.state == state and one.leaves_of(self) is not None), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +149,9 @@ class Known:
     form: pytree.Form
     kinds: list[Hashable]
     """What every leaf of the arguments has in common with those of such a call."""
-    state: tuple[Hashable, ...]
-    """... and all else that it depends on."""
+    options: tuple[Hashable, ...]
+    state: tuple[Any, ...]
+    """All that the residual reads besides its arguments, but for what no key can hold."""
     spaces: tuple[LeafSpace, ...]
     """Of the leaves of the start."""
     names: tuple[str, ...]
@@ -152,6 +161,8 @@ class Known:
     wish: Wish
     closed: Closed | None
     """Where its code reads nothing but what is compared here."""
+    noted: Noted | None
+    """By which it is seen at once that it reads the same."""
     turns: Turns
 
     @staticmethod
@@ -173,19 +184,53 @@ class Known:
         if [name for name in names if name] != [leaf.name for leaf in given]:
             return None  # one tensor in two places
         kinds = [_kind(leaf) for leaf in leaves]
-        state, wish = _state(call, collected), solved.solver.execution
+        state, wish = _state(collected), solved.solver.execution
         is_plain = pytree.is_of_library(call.arguments) and all(
             type(x) in SCALARS or type(x) in TENSORS for x in leaves
         )
         closed = closed_callable(collected) if is_plain else None
-        return Known(form, kinds, state, spaces, names, direct, wish, closed, Turns())  # type: ignore[arg-type]
+        noted = None if closed is None else Noted.of(collected, looks_at_objects=True)
+        return Known(form, kinds, call.options, state, spaces, names, direct, wish, closed, noted, Turns())  # type: ignore[arg-type]
+
+    def leaves_of(self, call: Repeated) -> list[Any] | None:
+        """The leaves of its arguments, if it differs in nothing but numbers, and in what its residual reads."""
+        if not self.form.fits(call.arguments) or call.options != self.options:
+            return None
+        leaves = self.form.leaves(call.arguments)
+        return leaves if list(map(_kind, leaves)) == self.kinds else None
+
+    def answer_at_once(self, call: Repeated) -> "Answered | None":
+        """What the program answers to such a call where nothing that its residual reads has changed, and where it is
+        not its turn to be compared with it; else None."""
+        if self.noted is None or self.closed is None or self.turns.is_next_due:
+            return None
+        leaves = self.leaves_of(call)
+        if leaves is None or not self.noted.holds(call.residual) or not self.closed.holds:
+            return None
+        held = [x() for x in self.noted.tensors]
+        if [None if x is None else tensor_key(x) for x in held] != [key for _, key in self.state[-1]]:
+            return None
+        inputs = self._inputs(leaves, held)
+        found = self.direct.found(self._starts(leaves), (inputs,))
+        if found is None:
+            return None
+        self.turns.is_due()  # it is not
+        return Answered(call, self, found, inputs, True)
+
+    def _starts(self, leaves: list[Any]) -> tuple[Tensor, ...]:
+        """(1, 1, storage) of every unknown."""
+        return tuple([x.reshape(1, 1, -1) for x in leaves[: len(self.spaces)]])
+
+    def _inputs(self, leaves: list[Any], held: Iterable[Any]) -> dict[str, Tensor]:
+        """By name, from the leaves of the arguments and from the tensors that the residual holds."""
+        behind = (*leaves[len(self.spaces) :], *held)
+        return {name: x for name, x in zip(self.names, behind, strict=True) if name}
 
     def answer(self, call: Repeated, collected: Collected) -> "Answered | None":
         """What the program answers to such a call; None where it takes more than the program."""
         leaves, count = self.form.leaves(call.arguments), len(self.spaces)
-        starts = tuple([x.reshape(1, 1, -1) for x in leaves[:count]])
-        behind = (*leaves[count:], *collected.tensors.values())
-        inputs = {name: x for name, x in zip(self.names, behind, strict=True) if name}
+        inputs = self._inputs(leaves, collected.tensors.values())
+        starts = self._starts(leaves)
         found = self.direct.found(starts, (inputs,))
         if found is None:
             return None
@@ -250,10 +295,9 @@ def _own(leaf: Any) -> Any:
     return leaf.detach().clone() if leaf.requires_grad else leaf.clone()
 
 
-def _state(call: Repeated, collected: Collected) -> tuple[Hashable, ...]:
-    """All that a call depends on besides its arguments, but for what no key can hold."""
-    held = tuple([(name, tensor_key(x)) for name, x in collected.tensors.items()])
-    return collected.codes, collected.scalars, held, call.solver, call.adjoint, global_key()
+def _state(collected: Collected) -> tuple[Any, ...]:
+    """All that a residual reads besides its arguments, but for what no key can hold; the last are its tensors."""
+    return collected.codes, collected.scalars, tuple([(name, tensor_key(x)) for name, x in collected.tensors.items()])
 
 
 def _kind(leaf: Any) -> Hashable:

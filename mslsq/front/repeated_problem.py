@@ -131,7 +131,7 @@ class Known:
             return None
         held = [tuple([(name, weakref.ref(x), tensor_key(x)) for name, x in own.items()]) for own in inputs]
         states = tuple([(weakref.ref(x), _state_of(x)) for x in indices])
-        return Known(answering, costs, costs.held_by(problem), unchanged, tuple(held), states)
+        return Known(answering, costs, costs.held_by(problem, unchanged), unchanged, tuple(held), states)
 
     def is_like(self, call: Call) -> bool:
         """Does the call differ in nothing but numbers?"""

@@ -5,7 +5,7 @@ a solution is made of take 500.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +14,11 @@ from torch import Tensor
 from mslsq.linearize.blocks import LaneLayout, Values
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.prospects import note_seconds
+from mslsq.linearize.trace import Wish
+from mslsq.private import without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
+from mslsq.solvers.native_loop import Ended, NativeLoop
 from mslsq.solvers.planning import Task, is_watched
 from mslsq.solvers.run import history_of
 from mslsq.solvers.solver import Solver
@@ -49,7 +52,7 @@ class Stepped(NamedTuple):
         records = [Record(*output[-_OF_RECORD:]) for output in outputs]
         return Stepped(values, *figures, records, max_steps, interrupted)
 
-    def figures(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """The fields of a solution that the solver knows, but its value."""
         left = int(Status.INTERRUPTED if self.interrupted else Status.MAX_STEPS)
         status = torch.where(self.status == Status.RUNNING, left, self.status)[0]
@@ -73,6 +76,8 @@ class ShortLoop:
     layouts: tuple[LaneLayout, ...]
     """Of the inputs of every term."""
     solver: Solver
+    native: list[tuple[Any, Any, NativeLoop | None]] = field(default_factory=list)
+    """The programs of start and step that there are now, and the loop around them."""
 
     @staticmethod
     def of(task: Task, plan: Plan) -> "ShortLoop | None":
@@ -84,16 +89,16 @@ class ShortLoop:
             return None
         return ShortLoop(plan, tuple([block.layout for block in task.blocks(plan)]), solver)
 
-    def solve(self, values: Values, inputs: tuple[Inputs, ...]) -> Stepped | None:
+    def solve(self, values: Values, inputs: tuple[Inputs, ...]) -> Stepped | Ended | None:
         """The end of a solve; None where it takes what is not recorded, or where there is more to be said or done.
 
-        Gradients must be off, and nothing may be differentiated.
+        Nothing may be differentiated.
 
         Args:
             values: the start of every unknown, (1, count, storage).
             inputs: per term its tensors by name, as given by the user.
         """
-        execution, whole, most = self.plan.execution, self.plan.plain.whole, self.solver.max_steps
+        execution, whole = self.plan.execution, self.plan.plain.whole
         if whole is not None and whole.is_coming:
             return None  # something faster
         wish = self.solver.execution
@@ -102,6 +107,19 @@ class ShortLoop:
             return None
         prepared = [layout.prepared(given) for layout, given in zip(self.layouts, inputs, strict=True)]
         given = [x for tensors in prepared for x in tensors.values()]
+        native = self._native(start, wish, len(values))
+        if native is not None:
+            begin = time.perf_counter()
+            ended = native.solve(values, given, self.solver.max_steps)
+            if ended is not None:
+                note_seconds(self.plan, time.perf_counter() - begin)
+                return ended
+        with torch.no_grad(), without_saved_tensor_hooks():
+            return self._by_graphs(start, values, given)
+
+    def _by_graphs(self, start: Recorded, values: Values, given: list[Tensor]) -> Stepped | None:
+        """`solve` by what is recorded as graphs, from the inputs in the layout of the lanes."""
+        execution, most = self.plan.execution, self.solver.max_steps
         begin = time.perf_counter()
         outputs = [start.flat([*[x.contiguous() for x in values], *given])]
         if most and not float(outputs[0][_GRADIENT_NORM]):
@@ -110,7 +128,7 @@ class ShortLoop:
             note_seconds(self.plan, time.perf_counter() - begin)
         interrupted = False
         if most and _is_running(outputs[0]):
-            step = execution.known("step", wish)
+            step = execution.known("step", self.solver.execution)
             if step is None:
                 return None
             interrupted = self._advance(outputs, step, given)
@@ -118,6 +136,18 @@ class ShortLoop:
         if len(outputs) == 1:
             found = [x.clone() for x in found]  # without a step they are the user's own
         return Stepped.of(tuple(found), outputs, most, interrupted)
+
+    def _native(self, start: Recorded, wish: Wish, count: int) -> NativeLoop | None:
+        """The loop around the programs of start and step, where they are native calls."""
+        if start.whole is None:
+            return None
+        step = self.plan.execution.known("step", wish)
+        if step is not None and step.whole is None:
+            return None
+        whole = None if step is None else step.whole
+        if not self.native or self.native[0][0] is not start.whole or self.native[0][1] is not whole:
+            self.native[:] = [(start.whole, whole, NativeLoop.of(start.whole, whole, count))]
+        return self.native[0][2]
 
     def _advance(self, outputs: list[list[Tensor]], step: Recorded, given: list[Tensor]) -> bool:
         """Take steps to the end; was it interrupted?"""

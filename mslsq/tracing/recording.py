@@ -60,7 +60,9 @@ class Recorded:
         self.device = leaves[0].device.type if leaves else "cpu"
         self.replays = 0
         self.prospect: Any = None
-        """What is known of a native program of this graph (`native.graphs.prospect`)."""
+        """What is known of a native program of this graph (`native.graphs.prospect`)..."""
+        self.whole: Any = None
+        """... and that program where it is one call (`native.graphs.whole`)."""
         self.graph = forget_example(graph)
         self._without_writes: fx.GraphModule | None = None
 

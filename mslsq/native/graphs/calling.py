@@ -56,7 +56,7 @@ class Opening:
         opened: list[Any] = [memory]
         for x, (slot, strides) in zip(tensors, self._given, strict=True):
             if x.stride() != strides or x.is_neg():
-                x = _laid_out(x, strides)
+                x = laid_out(x, strides)
             at[slot] = x.data_ptr()
             held.append(x)
         for slot, empty in self._made:
@@ -83,14 +83,14 @@ class SegmentCall:
     def __call__(self, memory: Memory, *tensors: Tensor) -> None:
         for x, (slot, strides) in zip(tensors, self._slots, strict=True):
             if x.stride() != strides or x.is_neg():
-                x = _laid_out(x, strides)
+                x = laid_out(x, strides)
             memory.at[slot] = x.data_ptr()
             memory.held.append(x)
         if self._function(memory.address, memory.scratch):
             raise UnfitError("an index is out of range")
 
 
-def _laid_out(tensor: Tensor, strides: Sequence[int]) -> Tensor:
+def laid_out(tensor: Tensor, strides: Sequence[int]) -> Tensor:
     """The numbers of a tensor in this layout, in memory of its own."""
     if any(step == 0 and n > 1 for n, step in zip(tensor.shape, strides, strict=True)):
         # What stood for several numbers is one no more: the layout is another, and its graph would be.

@@ -105,6 +105,9 @@ class GraphProspect:
         if all(map(_agree, found, expected, rounded)):
             form = copy.copy(self._recorded)
             form.run_by(self._trusting(self._call))
+            assert self._segments is not None and self._build is not None  # they made the call
+            library = self._build.library()
+            form.whole = None if library is None else self._segments.whole(library)
             self._form = form
             return
         self._compared += 1

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -20,6 +21,7 @@ from mslsq.native.graphs.arrays import TYPES, Array, NoLoopError, contiguous
 from mslsq.native.graphs.calling import ALIGNED, Opening, SegmentCall
 from mslsq.native.graphs.constants import folded
 from mslsq.native.graphs.splitting import Constant, Segment, meta_of, split
+from mslsq.native.graphs.whole import Place, WholeCall
 from mslsq.native.graphs.writer import Writer, is_view
 from mslsq.tracing.replay import straight_line
 
@@ -198,3 +200,37 @@ class Segments:
                     graph.call_function(opening.close, (memory,))
                 copied[part] = graph.node_copy(part, copied.__getitem__)
         return straight_line(graph, self._module)
+
+    def whole(self, library: ctypes.CDLL) -> WholeCall | None:
+        """The graph as one call; None where something stands between segments."""
+        inputs = [part for part in self._order if not isinstance(part, Segment) and part.op == "placeholder"]
+        output = self._order[-1]
+        assert not isinstance(output, Segment)
+        if len(self._segments) != 1 or any(isinstance(x, fx.Node) and x.op == "call_function" for x in self._order):
+            return None
+        constants = [node for node in self._slots if node.op == "get_attr"]
+        held = [operator.attrgetter(str(node.target))(self._module) for node in constants]
+
+        def given(node: fx.Node) -> Place | None:
+            meta = meta_of(node)
+            return Place(self._slots[node], tuple(meta.shape), tuple(meta.stride), meta.dtype)
+
+        def left(node: Any) -> Place | int | None:
+            if node in self._made:
+                array = self._made[node]
+                return Place(self._slots[node], array.shape, array.strides, array.dtype)
+            return inputs.index(node) if node in inputs else None
+
+        function = library.segment_0
+        function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_long
+        fixed = [(self._slots[node], x.data_ptr()) for node, x in zip(constants, held, strict=True)]
+        fixed += [(slot, address) for address, slot in self._functions.items()]
+        return WholeCall(
+            function,
+            tuple([given(node) if node in self._slots else None for node in inputs]),
+            tuple([left(node) for node in output.args[0]]),  # type: ignore[union-attr]
+            tuple(fixed),
+            tuple(held),
+            self._num_slots,
+            self._scratch.bytes,
+        )

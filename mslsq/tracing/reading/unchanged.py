@@ -10,7 +10,6 @@ import operator
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext, suppress
 from itertools import chain
 from typing import Any
 
@@ -51,6 +50,8 @@ class Unchanged:
         """What has been looked at, alive so that no identity is given to another."""
         self.is_known = True
         """Could all be looked at? Where not, nothing is ever the same."""
+        self.is_all_of_others = True
+        """Do the others hold nothing but what is the library's own?"""
         try:
             self._visit(root)
         except ForeignError:
@@ -67,7 +68,7 @@ class Unchanged:
             return False
         if not all(map(operator.is_, chain.from_iterable(self._dicts), self._keys)):
             return False
-        return all(_are_same(list(read()), then) for read, then in self._with_tensors)
+        return all(are_same(list(read()), then) for read, then in self._with_tensors)
 
     def _visit(self, value: Any) -> None:
         kind = type(value)
@@ -109,8 +110,12 @@ class Unchanged:
             self._empty.append(own)
         for key, entry in own.items():
             if key not in left_out:
-                with suppress(ForeignError) if of_user else nullcontext():
+                try:
                     self._visit(entry)
+                except ForeignError:
+                    if not of_user:
+                        raise
+                    self.is_all_of_others = False
 
     def _note(self, own: Any, read: Callable[[], Iterable[Any]]) -> None:
         if own:
@@ -139,7 +144,8 @@ def _weakly(value: Any) -> Any:
     return weakref.ref(value) if type(value) in TENSORS else value
 
 
-def _are_same(now: list[Any], then: list[Any]) -> bool:
+def are_same(now: list[Any], then: list[Any]) -> bool:
+    """Are these the very objects that there were, some of which are told by weak references?"""
     if len(now) != len(then):
         return False
     return all(x is y or (type(y) is weakref.ref and y() is x) for x, y in zip(now, then, strict=True))
