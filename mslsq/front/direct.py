@@ -159,7 +159,7 @@ def _figures(found: SolvedOne) -> dict[str, Any]:
     """The fields of a solution that the solver knows, but its value, from what a program has returned."""
     (cost, gradient_norm), (status, num_steps) = found.figures[:2].clone().unbind(), found.counts.tolist()
     # Copies: tensors of several dtypes in one piece of memory cannot be saved.
-    costs, gradient_norms, step_norms, damping = found.history.clone().unbind()
+    costs, gradient_norms, step_norms, damping = found.history.unbind()
     if status == Status.RUNNING:
         status = int(Status.INTERRUPTED if found.interrupted else Status.MAX_STEPS)
     return {
@@ -169,7 +169,7 @@ def _figures(found: SolvedOne) -> dict[str, Any]:
         "num_evaluations": torch.tensor(num_steps + 1),
         "gradient_norm": gradient_norm,
         "differentiable": torch.tensor(Status.COST_TOLERANCE <= status <= Status.STEP_TOLERANCE),
-        "history": History(costs, gradient_norms, step_norms, damping, found.accepted.clone()),
+        "history": History(costs, gradient_norms, step_norms, damping, found.accepted),
     }
 
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from mslsq.native.whole_solves import FIRST_BUDGET, UNSOLVED, Job, WholeSolves, by_problem, placed
+from mslsq.native.whole_solves import FIRST_BUDGET, RUNNING, UNSOLVED, Job, WholeSolves, by_problem, placed
 from mslsq.private import empty_maker
 
 NUMBERS = {torch.float64: ctypes.c_double, torch.float32: ctypes.c_float}
@@ -27,13 +28,15 @@ class SolvedOne(NamedTuple):
     places: "_Places"
     """Where in there it is."""
     first_gradient_norm: float
+    max_steps: int
     interrupted: bool = False
     """By a KeyboardInterrupt?"""
 
     @property
     def history(self) -> Tensor:
-        """Cost, gradient norm, step norm, damping: (4, max_steps + 1), NaN after the stop."""
-        return self.memory[: self.places.figures].view(self.places.dtype).view(4, -1)
+        """Cost, gradient norm, step norm, damping: (4, max_steps + 1), NaN after the stop, in memory of its own."""
+        kept = self.memory[: self.places.figures].view(self.places.dtype).view(4, -1)
+        return pad(kept, (0, self.max_steps + 1 - self.places.columns), value=torch.nan).clone()
 
     @property
     def figures(self) -> Tensor:
@@ -47,8 +50,14 @@ class SolvedOne(NamedTuple):
 
     @property
     def accepted(self) -> Tensor:
-        """(max_steps + 1,)"""
-        return self.memory[self.places.accepted :].view(torch.bool)
+        """(max_steps + 1,), in memory of its own."""
+        kept = self.memory[self.places.accepted :].view(torch.bool)
+        return pad(kept, (0, self.max_steps + 1 - self.places.columns), value=False).clone()
+
+    @property
+    def at_start(self) -> Tensor:
+        """(4,) of the history."""
+        return self.memory[: self.places.figures].view(self.places.dtype).view(4, -1)[:, 0]
 
 
 class _Places:
@@ -98,9 +107,14 @@ class _Slots:
 
 @dataclass(eq=False)
 class OneSolve:
-    """A program that solves one problem at a time, in as many threads as call it."""
+    """A program that solves one problem at a time, in as many threads as call it.
+
+    It is given room for the history of few steps, which most solves keep to: of 1,000 that is 33 kB to be filled.
+    """
 
     program: WholeSolves
+    _room: int = FIRST_BUDGET
+    """Steps of which the history is kept at first."""
     _spare: list[_Slots] = field(default_factory=list)
     _last_places: _Places | None = None
     """Of the last call: calls differ in their number of steps seldom."""
@@ -121,7 +135,24 @@ class OneSolve:
             shared: the others.
             shapes: in which each unknown is returned.
         """
-        real, places = self.program.dtype, self._places(max_steps)
+        solved = self._solved(values, own, shared, min(max_steps, self._room), max_steps, shapes)
+        if solved is None:  # it takes more steps: the next may, too
+            self._room = max_steps
+            solved = self._solved(values, own, shared, max_steps, max_steps, shapes)
+            assert solved is not None  # there was room for all
+        return solved
+
+    def _solved(
+        self,
+        values: Sequence[Tensor],
+        own: Sequence[Tensor],
+        shared: Sequence[Tensor],
+        room: int,
+        max_steps: int,
+        shapes: Sequence[tuple[int, ...]],
+    ) -> SolvedOne | None:
+        """`solve` with room for the history of so many steps; None where it has taken as many and would go on."""
+        real, places = self.program.dtype, self._places(room)
         given = [by_problem(x, real) for x in (*values, *own)]
         common = [placed(x, real).contiguous() for x in shared]
         found = tuple([torch.empty(shape, dtype=real) for shape in shapes])
@@ -136,16 +167,18 @@ class OneSolve:
         if common:
             slots.shared[:] = [x.data_ptr() for x in common]
         slots.outputs[:] = outputs
-        slots.job.next, slots.job.max_steps = 0, max_steps
+        slots.job.next, slots.job.max_steps = 0, room
         try:
             if not self.program.advance(slots.reference, FIRST_BUDGET):
                 self.program.run([slots.job])
         except KeyboardInterrupt:
-            solved = SolvedOne(found, memory, places, 0.0)
+            solved = SolvedOne(found, memory, places, 0.0, max_steps)
             return self._interrupted(solved, values, own, shared)
         self._spare.append(slots)
+        if room < max_steps and ctypes.c_long.from_address(at + places.counts).value == RUNNING:
+            return None
         first = NUMBERS[real].from_address(at + places.first_gradient_norm).value
-        return SolvedOne(found, memory, places, first)
+        return SolvedOne(found, memory, places, first, max_steps)
 
     def _places(self, max_steps: int) -> _Places:
         places = self._last_places
@@ -158,12 +191,14 @@ class OneSolve:
         self, solved: SolvedOne, values: Sequence[Tensor], own: Sequence[Tensor], shared: Sequence[Tensor]
     ) -> SolvedOne:
         """The problem where it began, if it has not come to its end."""
-        first = float(solved.history[1, 0])
+        first = float(solved.at_start[1])
         if int(solved.counts[0]) != UNSOLVED:
             return solved._replace(first_gradient_norm=first, interrupted=True)
         start = self.solve(values, own, shared, 0, [x.shape for x in solved.values])
         memory, _ = solved.places.made()
-        begun = SolvedOne(start.values, memory, solved.places, start.first_gradient_norm, interrupted=True)
-        begun.history[:, :1], begun.accepted[:1] = start.history, start.accepted
+        begun = SolvedOne(
+            start.values, memory, solved.places, start.first_gradient_norm, solved.max_steps, interrupted=True
+        )
+        begun.at_start[:] = start.at_start
         begun.figures[:], begun.counts[:] = start.figures, start.counts
         return begun

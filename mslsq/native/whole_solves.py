@@ -54,6 +54,9 @@ class Solved(NamedTuple):
         return self._replace(history=(cost, gradient, step, damping), accepted=self.accepted[:, :length].clone())
 
 
+RUNNING = 0
+"""The status of a problem whose steps have run out, as in `steps.h`."""
+
 UNSOLVED = -1
 """The status of a problem that no program has come to the end of."""
 

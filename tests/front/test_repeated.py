@@ -1,5 +1,6 @@
 """Calls like the one before: answered by their program at once, with all that a call notices otherwise."""
 
+import dataclasses
 import gc
 import weakref
 
@@ -265,3 +266,22 @@ def test_an_environment_without_programs_has_none(answers, monkeypatch):
     monkeypatch.setenv("MSLSQ_NATIVE", "never")
     mslsq.least_squares(decay, START, (T, measured(0)), solver=SOLVER)
     assert answers == [False, True, False]
+
+
+@pytest.mark.usefixtures("cxx")
+@pytest.mark.parametrize("most", [3, 100, 101, 300])
+def test_fits_of_many_steps_have_all_of_their_history(most):
+    """Room is made for a hundred steps at first."""
+
+    def residual(p):
+        return torch.stack([p[0] ** 4 - 1e-12 * p[1], 1e-3 * p[1] ** 3])
+
+    start = torch.tensor([5.0, 7.0], dtype=torch.float64)
+    solver = mslsq.LevenbergMarquardt(max_steps=most, ftol=0.0, xtol=0.0, gtol=0.0)
+    expected = mslsq.least_squares(residual, start, solver=dataclasses.replace(solver, native="never"))
+    for _ in range(4):
+        found = mslsq.least_squares(residual, start, solver=dataclasses.replace(solver, native="wait"))
+    assert int(found.num_steps) == int(expected.num_steps) == most
+    assert found.history.cost.shape == (most + 1,) and bool(found.history.accepted[1:].any())
+    torch.testing.assert_close(found.history.cost, expected.history.cost, rtol=1e-6, atol=1e-300)
+    assert torch.equal(found.history.accepted, expected.history.accepted)

@@ -1,0 +1,224 @@
+"""What closed code was seen to read is told to be the same by identity, and every way of changing it is noticed."""
+
+import functools
+import gc
+import types
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from mslsq.tracing.reading.inputs import collect, collect_module
+from mslsq.tracing.reading.noted import Noted
+
+F64 = torch.float64
+
+
+def written(text, **entries):
+    """`residual`, and what else the text defines, in a module of a user's."""
+    module = types.ModuleType("tests_of_noted")
+    vars(module).update(torch=torch, nn=nn, functools=functools, **entries)
+    exec(text, vars(module))
+    return module
+
+
+def of_function(module):
+    return module.residual, Noted.of(collect(module.residual), looks_at_objects=True)
+
+
+def a_global():
+    module = written("def residual(p): return GAIN * p", GAIN=2.0)
+    return (*of_function(module), lambda: setattr(module, "GAIN", 4.0))
+
+
+def a_global_of_the_same_value():
+    """Identity is all that is looked at: the walk has the last word."""
+    module = written("def residual(p): return GAIN * p", GAIN=float("2.5"))
+    return (*of_function(module), lambda: setattr(module, "GAIN", float("2.5")))
+
+
+def a_builtin_shadowed():
+    module = written("def residual(p): return abs(p)")
+    return (*of_function(module), lambda: setattr(module, "abs", lambda p: 2 * p))
+
+
+def a_helper_rebound():
+    module = written("def helper(p): return 2 * p\ndef residual(p): return helper(p)")
+    return (*of_function(module), lambda: setattr(module, "helper", lambda p: 4 * p))
+
+
+def the_code_of_a_helper():
+    module = written("def helper(p): return 2 * p\ndef residual(p): return helper(p)")
+    other = written("def helper(p): return 4 * p").helper
+    return (*of_function(module), lambda: setattr(module.helper, "__code__", other.__code__))
+
+
+def the_defaults_of_a_helper():
+    module = written("def helper(p, gain=2.0): return gain * p\ndef residual(p): return helper(p)")
+    return (*of_function(module), lambda: setattr(module.helper, "__defaults__", (4.0,)))
+
+
+def the_default_of_a_word():
+    module = written("def residual(p, gain=2.0): return gain * p")
+    return (*of_function(module), lambda: setattr(module.residual, "__kwdefaults__", {"gain": 4.0}))
+
+
+def an_attribute_of_a_function():
+    module = written("def helper(p): return p\ndef residual(p): return helper(p)")
+    return (*of_function(module), lambda: setattr(module.helper, "gain", 4.0))
+
+
+def a_cell():
+    module = written("def make(gain):\n    def residual(p): return gain * p\n    return residual\nresidual = make(2.0)")
+    return (*of_function(module), lambda: setattr(module.residual.__closure__[0], "cell_contents", 4.0))
+
+
+def an_emptied_cell():
+    module = written("def make(gain):\n    def residual(p): return gain * p\n    return residual\nresidual = make(2.0)")
+    return (*of_function(module), lambda: delattr(module.residual.__closure__[0], "cell_contents"))
+
+
+def a_tensor_in_a_cell():
+    text = "def make(gain):\n    def residual(p): return gain * p\n    return residual\nresidual = make(GAIN)"
+    module = written(text, GAIN=torch.ones(2))
+    return (
+        *of_function(module),
+        lambda: setattr(module.residual.__closure__[0], "cell_contents", torch.ones(2)),
+    )
+
+
+def another_function_of_the_same_code():
+    text = "def make(gain):\n    def residual(p): return gain * p\n    return residual\nresidual = make(2.0)"
+    module = written(text)
+    root, noted = of_function(module)
+    root = [root]
+    return root, noted, lambda: root.__setitem__(0, module.make(2.0))
+
+
+MODULE = """
+class Own(nn.Module):
+    gain = 2.0
+    def scaled(self, p): return self.gain * p
+    @property
+    def twice(self): return 2
+    def residual(self, p): return self.scaled(p) * self.twice
+"""
+
+
+def of_module(module):
+    own = module.Own()
+    return own, Noted.of(collect_module(own), looks_at_objects=False)
+
+
+def a_method():
+    module = written(MODULE)
+    return (*of_module(module), lambda: setattr(module.Own, "scaled", lambda self, p: 4 * p))
+
+
+def a_method_that_an_inherited_one_hides():
+    module = written(MODULE + "class Own(Own):\n    def other(self): return 1\n")
+    return (*of_module(module), lambda: setattr(module.Own, "scaled", lambda self, p: 4 * p))
+
+
+def an_attribute_of_a_class():
+    module = written(MODULE)
+    return (*of_module(module), lambda: setattr(module.Own, "gain", 4.0))
+
+
+def a_property():
+    module = written(MODULE)
+    return (*of_module(module), lambda: setattr(module.Own, "twice", 3))
+
+
+def the_code_of_a_method():
+    module = written(MODULE)
+    other = written("def scaled(self, p): return 4 * p").scaled
+    return (*of_module(module), lambda: setattr(module.Own.scaled, "__code__", other.__code__))
+
+
+def the_bases_of_a_class():
+    module = written(
+        "class Base(nn.Module):\n    def scaled(self, p): return 2 * p\n" + MODULE.replace("nn.Module", "Base")
+    )
+    other = type("Other", (nn.Module,), {"__module__": "tests_of_noted", "scaled": lambda self, p: 4 * p})
+    return (*of_module(module), lambda: setattr(module.Own, "__bases__", (other,)))
+
+
+def the_class_of_an_object():
+    module = written(MODULE)
+    own, noted = of_module(module)
+    return own, noted, lambda: setattr(own, "__class__", type("Sub", (module.Own,), {}))
+
+
+def a_global_of_a_method():
+    module = written(MODULE.replace("self.gain", "GAIN"), GAIN=2.0)
+    return (*of_module(module), lambda: setattr(module, "GAIN", 4.0))
+
+
+WAYS = [
+    *(a_global, a_global_of_the_same_value, a_builtin_shadowed, a_helper_rebound, the_code_of_a_helper),
+    *(the_defaults_of_a_helper, the_default_of_a_word, an_attribute_of_a_function, a_cell, an_emptied_cell),
+    *(a_tensor_in_a_cell, another_function_of_the_same_code, a_method, a_method_that_an_inherited_one_hides),
+    *(an_attribute_of_a_class, a_property, the_code_of_a_method, the_bases_of_a_class, the_class_of_an_object),
+    a_global_of_a_method,
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_every_change_is_noticed(way):
+    root, noted, change = way()
+    assert noted is not None
+    now = lambda: root[0] if isinstance(root, list) else root  # noqa: E731
+    assert noted.holds(now()) and noted.holds(now())
+    change()
+    assert not noted.holds(now())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GAINS = [2.0]\ndef residual(p): return GAINS[0] * p",
+        "GAINS = {'a': 2.0}\ndef residual(p): return GAINS['a'] * p",
+        "GAIN = torch.ones(2)\ndef residual(p): return GAIN * p",
+        "class Settings: gain = 2.0\nSETTINGS = Settings()\ndef residual(p): return SETTINGS.gain * p",
+        "def make(gains):\n    def residual(p): return gains[0] * p\n    return residual\nresidual = make([2.0])",
+        "def residual(p, gains=[2.0]): return gains[0] * p",
+        "def residual(p, *, gain=2.0): return gain * p",
+        "def helper(p): return p\nhelper.gain = 2.0\ndef residual(p): return helper(p) * helper.gain",
+        "import os\ndef residual(p): return p * float(os.environ.get('GAIN', 1))",
+        "def residual(p):\n    import math\n    return p * math.pi",
+        "def residual(p): return p * globals()['GAIN']",
+        "helper = functools.partial(torch.mul, 2.0)\ndef residual(p): return helper(p)",
+    ],
+)
+def test_what_counts_by_its_content_is_left_to_the_walk(text):
+    assert of_function(written(text))[1] is None
+
+
+def test_nothing_of_a_closure_is_kept_alive():
+    text = "def make(gain):\n    def residual(p): return gain * p\n    return residual\nresidual = make(GAIN)"
+    module = written(text, GAIN=torch.ones(2))
+    root, noted = of_function(module)
+    alive = [weakref.ref(root), weakref.ref(module.GAIN)]
+    del root, module.residual, module.GAIN
+    gc.collect()
+    assert [x() for x in alive] == [None, None]
+    assert not noted.holds(lambda p: p) and noted.tensors[0]() is None
+
+
+def test_a_walk_leaves_nothing_to_the_garbage_collector():
+    held = torch.ones(2)
+    alive = weakref.ref(held)
+
+    def residual(p):
+        return held * p
+
+    gc.disable()
+    try:
+        collected = collect(residual)
+        assert list(collected.tensors)
+        del collected, residual, held
+        assert alive() is None
+    finally:
+        gc.enable()
