@@ -103,6 +103,8 @@ MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """The attributes in which an `nn.Module` keeps what is called beside its `forward`."""
 
+_GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
+
 MODULE_INTERNALS = (*MODULE_TABLES, "training", "_non_persistent_buffers_set", "_is_full_backward_hook")
 """What an `nn.Module` keeps beside the user's attributes and the hooks, in torch 2.9 to 2.15."""
 
@@ -252,7 +254,7 @@ def function_modes_are_active() -> bool:
 
 def hooks_of_all_modules() -> bool:
     """Has anybody registered a hook for every `nn.Module`, as profilers do?"""
-    return any(getattr(_modules, f"_global{name}") for name in HOOKS)
+    return any(map(vars(_modules).get, _GLOBAL_HOOKS))
 
 
 # Levels of `torch.func`

@@ -55,7 +55,8 @@ def solved_residual(
     Raises:
         ProblemError: something is wrong with the shapes, dtypes or arguments; the message says what.
     """
-    is_bare = not any(options.get(name) is not None for name in ("jac", "in_dims", "loss", "bounds"))
+    is_bare = options.get("jac") is None and options.get("in_dims") is None
+    is_bare = is_bare and options.get("loss") is None and options.get("bounds") is None
     call = Repeated.of(residual, x0, args, solver, adjoint) if is_bare else None
     answered = None if call is None else call.answered()
     if answered is not None:
@@ -76,6 +77,8 @@ class Repeated:
     """The start, and the arguments of the residual behind it."""
     solver: Solver | OuterSolver | None
     adjoint: Adjoint | None
+    options: tuple[Hashable, ...]
+    """All else that a call depends on besides its residual and its arguments."""
 
     @staticmethod
     def of(
@@ -84,7 +87,7 @@ class Repeated:
         """The call, where calls like it may be answered at once; None of others."""
         if not callable(residual) or type(args) is not tuple or isinstance(solver, OuterSolver) or not is_plain():
             return None
-        return Repeated(residual, (x0, args), solver, adjoint)
+        return Repeated(residual, (x0, args), solver, adjoint, (solver, adjoint, global_key()))
 
     def answered(self) -> "Answered | None":
         """The answer; None where this call is not known, or where it takes more than the program.
@@ -118,10 +121,6 @@ class Repeated:
         if answered.found.interrupted:
             heed_interrupt(answered.solution, answered.solver)
         return answered
-
-    @property
-    def options(self) -> tuple[Hashable, ...]:
-        return self.solver, self.adjoint, global_key()
 
     def remember(self, solved: Solved, collected: Collected) -> None:
         """Keep what a solve has shown of calls like this one."""

@@ -29,6 +29,10 @@ _OF_RECORD = len(Record._fields)
 _GRADIENT_NORM = Record._fields.index("gradient_norm") - _OF_RECORD
 
 
+MOST_STEPS = 100_000
+"""Of a loop whose memory has room for the history of all: 3 MB."""
+
+
 class Stepped(NamedTuple):
     """The end of the loop. A solution that is not read keeps it: nothing large is in here but the values."""
 
@@ -139,7 +143,7 @@ class ShortLoop:
 
     def _native(self, start: Recorded, wish: Wish, count: int) -> NativeLoop | None:
         """The loop around the programs of start and step, where they are native calls."""
-        if start.whole is None:
+        if start.whole is None or self.solver.max_steps > MOST_STEPS:
             return None
         step = self.plan.execution.known("step", wish)
         if step is not None and step.whole is None:
