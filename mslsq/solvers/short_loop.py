@@ -143,9 +143,12 @@ class ShortLoop:
 
     def _native(self, start: Recorded, wish: Wish, count: int) -> NativeLoop | None:
         """The loop around the programs of start and step, where they are native calls."""
-        if start.whole is None or self.solver.max_steps > MOST_STEPS:
+        if self.solver.max_steps > MOST_STEPS or (start.whole is None and start.prospect is None):
             return None
         step = self.plan.execution.known("step", wish)
+        if start.whole is None:
+            start.prospect.is_wanted = step is not None and step.whole is not None  # which alone is no loop
+            return None
         if step is not None and step.whole is None:
             return None
         whole = None if step is None else step.whole

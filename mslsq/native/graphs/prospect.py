@@ -43,6 +43,8 @@ class GraphProspect:
 
     def __init__(self, recorded: Recorded):
         self.why_not = ""
+        self.is_wanted = False
+        """Is it begun however often the graph has been replayed, since another is waiting for it?"""
         self._recorded = recorded
         self._operations = sum(node.op == "call_function" for node in recorded.graph.graph.nodes)
         self._compared = 0
@@ -55,7 +57,8 @@ class GraphProspect:
         """What is to run now: the graph, or its program."""
         if self._form is not None:
             return self._form
-        if self.why_not or self._operations * self._recorded.replays < OPERATIONS:
+        pays = self.is_wanted or self._operations * self._recorded.replays >= OPERATIONS
+        if self.why_not or not pays:
             return self._recorded
         try:
             return self._advanced(wait=wish == "wait")
