@@ -77,11 +77,16 @@ FUSED = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 """What attention modules call where nothing requires a gradient, which has no derivative at all: capturing calls the
 parts instead (`without_fused_modules`)."""
 
-COMPOSED: dict[Callable[..., Any], Callable[..., Any]] = dict.fromkeys(
-    (torch.cosine_similarity, aten.cosine_similarity, aten.cosine_similarity.default), formulas.cosine_similarity
-)
+COMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
+    **dict.fromkeys(
+        (torch.cosine_similarity, aten.cosine_similarity, aten.cosine_similarity.default), formulas.cosine_similarity
+    ),
+    torch.nn.functional.batch_norm: formulas.batch_norm,
+    torch.nn.functional.instance_norm: formulas.instance_norm,
+}
 """Functions that PyTorch makes of operators some of which it runs without gradients: forward and reverse mode differ,
-and no operator is at fault."""
+and no operator is at fault. Batch normalisation has no derivative in its statistics, which are inputs as all buffers
+are."""
 
 
 class Composed(TorchFunctionMode):

@@ -322,3 +322,45 @@ def test_a_recurrent_network_in_a_closure_gets_its_gradients(kind):
                 weight.view(-1)[0] += step
             ends.append(float(solved().detach().sum()))
         assert float(weight.grad.view(-1)[0]) == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-4)
+
+
+def normalized(kind):
+    """A network with statistics of its own, as training has left them."""
+    net = nn.Sequential(nn.Linear(2, 8), nn.Unflatten(-1, (4, 2)), kind(4), nn.Flatten(), nn.Tanh(), nn.Linear(8, 2))
+    net = net.double().eval()
+    generator = torch.Generator().manual_seed(5)
+    for tensor in net.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype) + 0.2)
+    return net
+
+
+def instance_norm(channels):
+    return nn.InstanceNorm1d(channels, affine=True, track_running_stats=True)
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, instance_norm])
+def test_a_normalized_network_in_a_cost_gets_its_gradients(kind):
+    """PyTorch refuses derivatives in the running statistics, which are inputs of the solve like every buffer."""
+
+    class Corrected(mslsq.CostFunction):
+        def __init__(self, *variables, **data):
+            super().__init__(*variables, **data)
+            self.net = normalized(kind)
+
+        def residual(self, x, seen):
+            return torch.cat([x - seen, self.net(x[None])[0]])
+
+    x = mslsq.Variable("x", mslsq.Euclidean(2))
+    cost = Corrected(x, seen=torch.tensor([[0.3, -0.2], [0.5, 0.1]], dtype=torch.float64))
+    solver = mslsq.LevenbergMarquardt(ftol=0, gtol=1e-13, xtol=1e-15)
+    layer, start = mslsq.LeastSquaresLayer(mslsq.Problem(cost), solver=solver), {"x": torch.zeros(2).double()}
+    layer(start).value["x"].sum().backward()
+    weight, difference = cost.net[0].weight, 0.0
+    for step in (1e-5, -1e-5):
+        with torch.no_grad():
+            weight[0, 1] += step
+            difference += float(layer(start).value["x"].sum()) / (2 * step)
+            weight[0, 1] -= step
+    torch.testing.assert_close(float(weight.grad[0, 1]), difference, rtol=1e-5, atol=1e-9)
+    assert abs(difference) > 1e-4  # it matters

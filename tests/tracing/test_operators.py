@@ -366,3 +366,30 @@ def test_the_formula_of_cosine_similarity_has_one_derivative_where_a_vector_is_s
             torch.testing.assert_close(derivative(x), expected)
             torch.testing.assert_close(jacfwd(derivative)(x), torch.zeros(3, 3, dtype=F64))
     assert not torch.allclose(jacrev(lambda x: F.cosine_similarity(x, y, 0))(torch.full_like(y, 1e-9)), expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 4), (5, 3, 2, 2)])
+def test_normalization_is_its_formula(shape, affine, training):
+    x = fixed(*shape)
+    weight, bias = (fixed(3, seed=2), fixed(3, seed=3)) if affine else (None, None)
+
+    def statistics():
+        return fixed(3, seed=4).clone(), fixed(3, seed=5).square() + 0.1
+
+    own, kernel = (f(x, *statistics(), weight, bias, training) for f in (formulas.batch_norm, F.batch_norm))
+    torch.testing.assert_close(own, kernel)
+    if len(shape) > 2:
+        own, kernel = (f(x, *statistics(), weight, bias, training) for f in (formulas.instance_norm, F.instance_norm))
+        torch.testing.assert_close(own, kernel)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.BatchNorm1d, torch.nn.InstanceNorm1d])
+def test_the_formula_of_normalization_has_derivatives_in_its_statistics(kind):
+    function = formulas.batch_norm if kind is torch.nn.BatchNorm1d else formulas.instance_norm
+    x, mean, variance = fixed(2, 3, 4), fixed(3, seed=4), fixed(3, seed=5).square() + 0.1
+    torch.autograd.gradcheck(
+        lambda x, mean, variance: function(x, mean, variance, None, None, False),
+        [one.clone().requires_grad_() for one in (x, mean, variance)],
+    )

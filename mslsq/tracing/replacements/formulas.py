@@ -112,6 +112,43 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     return (x1 / length(x1) * (x2 / length(x2))).sum(dim)
 
 
+def batch_norm(
+    x: Inexact[Tensor, "n c *size"],
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`torch.nn.functional.batch_norm`; outside of training by its formula, (x − mean) w / √(variance + eps) + b, which
+    has derivatives in the statistics, where PyTorch's refuses them."""
+    if training or running_mean is None or running_var is None:
+        return torch.nn.functional.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    shape = [1, -1, *[1] * (x.ndim - 2)]
+    factor = (running_var + eps).rsqrt() if weight is None else weight * (running_var + eps).rsqrt()
+    normalized = (x - running_mean.reshape(shape)) * factor.reshape(shape)
+    return normalized if bias is None else normalized + bias.reshape(shape)
+
+
+def instance_norm(
+    x: Inexact[Tensor, "n c *size"],
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`torch.nn.functional.instance_norm`, which with given statistics is `batch_norm`."""
+    if use_input_stats:
+        given = x, running_mean, running_var, weight, bias
+        return torch.nn.functional.instance_norm(*given, use_input_stats, momentum, eps)
+    return batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+
+
 def group_norm(
     x: Inexact[Tensor, "n c *size"],
     weight: Tensor | None,
