@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +27,8 @@ from mslsq.front.fits.residual import Noise, residual_of
 from mslsq.front.fits.result import CurveFit, of_all
 from mslsq.front.fits.robust import check_robust, loss_of, of_inliers
 from mslsq.front.fits.scheme import Divided, divided, without_ties
-from mslsq.front.measurements import Measurements, NanPolicy, Points, check_finite, spoiled
+from mslsq.front.fits.unread import check_read
+from mslsq.front.measurements import Measurements, NanPolicy, Points, check_finite, check_numbers, spoiled
 from mslsq.front.repeated import Answered, solved_residual
 from mslsq.front.statement import Solved
 from mslsq.losses import RobustLoss
@@ -196,7 +198,9 @@ class Fit(NamedTuple):
         keys = tuple({**p0, **start, **(tied or {})}) if tied else ()
         division = divided(start, measurements.p0_dims, fixed, tied, keys)
         bounds = bounds_of_free(bounds, start, measurements.p0_dims, division, tied, measurements.size)
+        check_read(predicted, measurements, p0, fixed, division)
         points, t_dims = measurements.prepare()
+        check_numbers(measurements, points, noise)
         kind, x0, x0_dims = measurements.sigma_kind, division.free, division.free_dims
         residual, free_of, errors = residual_of(predicted, division.scheme, noise), None, None
         if sigma_t is not None:
@@ -296,6 +300,13 @@ def _checked(model: Any, y: Any, p0: Any, sigma: Any) -> Tensor | None:
     """sigma as a tensor; an error for anything that cannot be fitted."""
     if not callable(model):
         raise ProblemError(f"model must be callable as model(p, t), not {type(model).__name__}.")
+    code = getattr(model, "__code__", None) if isinstance(model, FunctionType) else None
+    if code is not None and code.co_argcount - len(model.__defaults__ or ()) > 2:
+        names = ", ".join(code.co_varnames[: code.co_argcount])
+        raise ProblemError(
+            f"model must be callable as model(p, t), this one is {code.co_name}({names}). SciPy's form f(t, a, b, ...) "
+            "is that of mslsq.interop.scipy.curve_fit; here write p[0], p[1] for a, b."
+        )
     if not isinstance(y, Tensor) or not y.is_floating_point():
         kind = y.dtype if isinstance(y, Tensor) else type(y).__name__
         raise DtypeError(f"y must be a tensor of floating-point or complex numbers, not {kind}.")

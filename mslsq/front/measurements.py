@@ -3,13 +3,14 @@
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.func import vmap
 
 from mslsq import pytree
 from mslsq.front.batching import shape_of_one, taken_apart
 from mslsq.levels import at_the_bottom
+from mslsq.private import transforms_are_active
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.validation import one_of
 
@@ -110,6 +111,13 @@ class Measurements:
         either = f"{one}" if self.y_dim is None else f"{tuple(self.y.shape)} or, for all fits, {one}"
         raise ShapeError(f"mask has shape {tuple(mask.shape)}; expected that of y, {either}.")
 
+    def first_t(self) -> Any:
+        """t of the first fit."""
+        leaves = [
+            leaf if dim is None else leaf.select(dim, 0) for leaf, dim in zip(self._t_leaves, self.t_dims, strict=True)
+        ]
+        return pytree.unflatten(leaves, self._t_structure)
+
     @property
     def sigma_kind(self) -> str:
         """How the errors of y are given: "none", "number", "each" point its own, or a covariance "matrix"."""
@@ -179,15 +187,53 @@ def _prepared(t: tuple[Tensor, ...], y: Tensor, sigma: Tensor | None, mask: Tens
     if sigma is None:
         return Points(moved, safe, used.to(y.dtype), used)
     if sigma.shape == y.shape or sigma.ndim == 0:
-        whitening = torch.where(used, 1 / torch.where(used, sigma, torch.ones_like(y)), torch.zeros_like(y))
+        usable = torch.where(used, sigma, torch.ones_like(y))
+        usable = torch.where(usable > 0, usable, torch.nan)  # no fit, as with a covariance that is none
+        whitening = torch.where(used, 1 / usable, torch.zeros_like(y))
         return Points(moved, safe, whitening, used)
     # The points that are there have their own block of the covariance; the identity stands in for the others.
     both = used[:, None] & used[None, :]
     eye = torch.eye(len(y), dtype=y.dtype, device=y.device)
-    factor, failed = torch.linalg.cholesky_ex(torch.where(both, sigma, eye))
-    factor = torch.where(failed == 0, factor, torch.nan)
+    matrix = torch.where(both, sigma, eye)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    factor = torch.where((failed == 0) & _is_symmetric(matrix), factor, torch.nan)
     whitening = torch.linalg.solve_triangular(factor, eye, upper=False)
     return Points(moved, safe, torch.where(used[:, None], whitening, torch.zeros_like(whitening)), used)
+
+
+def _is_symmetric(matrix: Float[Tensor, "points points"]) -> Bool[Tensor, ""]:
+    """Up to rounding, also of a product of matrices in single precision."""
+    return ((matrix - matrix.mT).abs() <= 1e-4 * matrix.diagonal().abs().amax()).all()
+
+
+def check_numbers(measurements: Measurements, points: Points, noise: str) -> None:
+    """An error that names the first number that is no standard deviation, or no count. (In a batch, and under
+    transforms, such a fit is `NON_FINITE`, and the others are what they are.)"""
+    if measurements.size is not None or transforms_are_active():
+        return
+    if noise == "poisson":
+        wrong = (points.used & (points.y < 0)).nonzero().tolist()
+        if wrong:
+            raise ProblemError(
+                f"noise='poisson': y must be counts, zero or more; y[{_place(wrong)}] is "
+                f"{float(points.y[tuple(wrong[0])]):g}."
+            )
+    if measurements.sigma is None:
+        return
+    wrong = (points.whitening.isnan() & ~measurements.sigma.isnan()).nonzero().tolist()
+    if not wrong:
+        return
+    if measurements.sigma_kind == "matrix":
+        raise ProblemError("sigma must be a covariance matrix, symmetric and positive definite; this one is not.")
+    sigma = measurements.sigma.expand(points.y.shape)
+    raise ProblemError(
+        f"sigma must be positive, a standard deviation; sigma[{_place(wrong)}] is {float(sigma[tuple(wrong[0])]):g}. "
+        "A point that shall not count is left out by mask."
+    )
+
+
+def _place(wrong: list[list[int]]) -> str:
+    return ", ".join(map(str, wrong[0]))
 
 
 def _filled(part: Tensor, used: Tensor, first: Tensor) -> Tensor:

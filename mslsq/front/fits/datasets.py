@@ -37,7 +37,11 @@ def joined(t: Any, y: Any, p0: Any, sigma: Any, mask: Any, in_dims: Any) -> Join
     """
     leaves, structure = pytree.flatten(y)
     if not leaves or not all(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves):
-        raise DtypeError("y must be a real floating-point tensor, or a pytree of them, one for each set of data.")
+        given = next((type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)), "")
+        raise DtypeError(
+            "y must be a real floating-point tensor, or a pytree of them, one for each set of data"
+            f"{given and f', not {given}: write torch.as_tensor(y)'}."
+        )
     if len({leaf.dtype for leaf in leaves}) > 1:
         raise DtypeError(f"The sets of data have different dtypes: {', '.join(str(leaf.dtype) for leaf in leaves)}.")
     key = pytree.key_of(structure)

@@ -8,7 +8,8 @@ NEAR = 0.02
 
 
 def deviance_residual(mean: Tensor, counts: Tensor) -> Tensor:
-    """sign(μ − y) √(2 (y log(y/μ) − y + μ)), smooth through μ = y; √(2μ) where y is zero, NaN where μ is negative.
+    """sign(μ − y) √(2 (y log(y/μ) − y + μ)), smooth through μ = y; √(2μ) where y is zero, NaN where μ or y is
+    negative.
 
     McCullagh & Nelder, Generalized Linear Models (1989), section 2.4.3. With u = (μ − y)/y it is √y · u · √g(u), where
     g(u) = 2 (u − log(1 + u))/u² = 1 − 2u/3 + u²/2 − ...
@@ -22,5 +23,5 @@ def deviance_residual(mean: Tensor, counts: Tensor) -> Tensor:
     for order in range(10, 1, -1):  # the next term is below 1e-17
         series = 2 * (-1) ** order / order + small * series
     g = torch.where(near, series, 2 * (large - torch.log1p(large)) / large.square())
-    positive = torch.where(some, torch.ones_like(mean), mean)
+    positive = torch.where(some, torch.ones_like(mean), torch.where(counts < 0, torch.nan, mean))
     return torch.where(some, base.sqrt() * u * g.sqrt(), (2 * positive).sqrt())
