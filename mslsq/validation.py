@@ -39,7 +39,8 @@ def instance_of(what: str, given: Any, kind: type, hint: str = "", error: type[E
         return
     is_class = isinstance(given, type) and issubclass(given, kind)
     hint = f" Did you mean {given.__name__}()?" if is_class else f" {hint}" if hint else ""
-    raise error(f"{what} must be a {kind.__name__} object, not {given!r}.{hint}")
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    raise error(f"{what} must be {article} {kind.__name__} object, not {given!r}.{hint}")
 
 
 def integer(

@@ -203,7 +203,7 @@ def test_a_scale_that_is_not_positive_and_finite_is_refused(kind):
     for scale in (0.0, -1.0, math.nan, math.inf, torch.tensor([1.0, 0.0])):
         with pytest.raises(ValueError, match=f"{kind.__name__}.*positive and finite"):
             kind(scale)
-    for scale in ("wide", None, torch.tensor(1j), torch.tensor(True)):
+    for scale in ("wide", "1.0", None, torch.tensor(1j), torch.tensor(True)):
         with pytest.raises(TypeError, match="real"):
             kind(scale)
 

@@ -74,7 +74,7 @@ def _names(statement: Statement, solver: GraduatedNonConvexity, has_costs: bool)
             )
         if isinstance(solver.scale, Mapping):
             raise ProblemError("GraduatedNonConvexity: scale by cost is for a Problem; a residual has one scale.")
-        _check_loss(terms[0], "loss=")
+        _check_loss(terms[0], "loss")
         return {0: RESIDUAL}
     numbers = {term.name: number for number, term in enumerate(terms)}
     chosen = tuple(numbers if solver.costs is None else solver.costs)
@@ -84,7 +84,7 @@ def _names(statement: Statement, solver: GraduatedNonConvexity, has_costs: bool)
     if isinstance(solver.scale, Mapping):
         _check_scales(solver.scale, chosen)
     for name in chosen:
-        _check_loss(terms[numbers[name]], f"Cost {name!r}:")
+        _check_loss(terms[numbers[name]], f"Cost {name!r}: loss")
     return {numbers[name]: name for name in chosen}
 
 
@@ -103,6 +103,6 @@ def _check_scales(scales: Mapping[str, Any], chosen: tuple[str, ...]) -> None:
 def _check_loss(term: Term, where: str) -> None:
     if term.loss is not None:
         raise ProblemError(
-            f"{where} {type(term.loss).__name__}: GraduatedNonConvexity brings the loss of the costs that may hold "
+            f"{where}={type(term.loss).__name__}: GraduatedNonConvexity brings the loss of the costs that may hold "
             "outliers. Leave this one out, or name the other costs: GraduatedNonConvexity(costs=[...])."
         )

@@ -55,8 +55,8 @@ class Prepared(Generic[Kind]):
         self._given = LevenbergMarquardt() if solver is None else solver
         self._adjoint = Implicit() if adjoint is None else adjoint
         if not isinstance(self._given, OuterSolver):
-            instance_of("solver", self._given, Solver)
-        instance_of("adjoint", self._adjoint, Adjoint)
+            instance_of("solver", self._given, Solver, "Write solver=mslsq.LevenbergMarquardt(), say.")
+        instance_of("adjoint", self._adjoint, Adjoint, "Write adjoint=mslsq.Implicit(), say.")
         self._structure: pytree.Structure
         leaves, self._structure = pytree.flatten(example)
         self._form = pytree.Form(example)

@@ -18,7 +18,14 @@ from mslsq.linearize.blocks import Values
 from mslsq.manifolds.space import Space
 from mslsq.private import disable_proxy_modes_tracing
 from mslsq.problem import Problem
-from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError, unknown_name
+from mslsq.problem.errors import (
+    DeviceError,
+    DtypeError,
+    ProblemError,
+    ShapeError,
+    check_dtype_of_start,
+    unknown_name,
+)
 from mslsq.problem.layout import check_dense
 from mslsq.problem.system import System, Term, Unknown
 from mslsq.problem.variable import Variable
@@ -175,8 +182,7 @@ def _start(variable: Variable, value: Any, part_axes: list[int | None]) -> Start
             f"Variable {variable.name!r}: the start has storage of shape {tuple(storage.shape)}; "
             f"expected {expected}{more}. A batch is declared by in_dims."
         )
-    if not storage.is_floating_point():
-        raise DtypeError(f"Variable {variable.name!r}: the start must be real floating point, not {storage.dtype}.")
+    check_dtype_of_start(f"Variable {variable.name!r}: the start", storage.dtype)
     check_dense({"the start": storage}, f"Variable {variable.name!r}: ")
     return Start(variable.name, storage, axis, is_single=variable.count is None)
 

@@ -26,7 +26,8 @@ from mslsq.front.stated_loss import StatedLoss, stated_loss
 from mslsq.front.statement import Statement
 from mslsq.linearize.blocks import Values
 from mslsq.losses import RobustLoss
-from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.problem import CostFunction, Problem
+from mslsq.problem.errors import DtypeError, ProblemError, ShapeError, check_dtype_of_start
 from mslsq.problem.layout import check_dense
 from mslsq.problem.leaf import LeafSpace, leaf_space
 from mslsq.problem.system import System, Unknown
@@ -129,6 +130,11 @@ def _check_options(residual: Any, args: Any, jac: Any, loss: Any) -> None:
         )
     if loss is not None:
         instance_of("loss", loss, RobustLoss, "Write loss=mslsq.Huber(1.0), say.", ProblemError)
+    if isinstance(residual, (Problem, CostFunction)):
+        raise ProblemError(
+            f"residual is a {type(residual).__name__}: solve it by mslsq.solve(problem, values), with the starts "
+            "by the names of variables. least_squares takes a function residual(x, *args)."
+        )
     if not callable(residual):
         raise ProblemError(f"residual must be callable, not {type(residual).__name__}.")
     if jac is not None and not callable(jac):
@@ -176,8 +182,7 @@ def _check_start(leaves: list[Any], names: list[str]) -> None:
                 f"{name} is complex; solve for real variables: torch.view_as_real(x0), and build the complex one in "
                 "the residual."
             )
-        if not tensor.is_floating_point():
-            raise DtypeError(f"{name} must be real floating point, not {tensor.dtype}: use x0.to(torch.float64).")
+        check_dtype_of_start(name, tensor.dtype)
         if tensor.numel() == 0:
             raise ShapeError(f"{name} has no entries, shape {tuple(tensor.shape)}.")
         tensors.append(tensor)

@@ -104,6 +104,11 @@ def given(starts: Any, x0: Any, batched: bool) -> Any:
     result = []
     for leaf, start in zip(leaves, found, strict=True):
         like, tensor = tensor_of(leaf), tensor_of(start)
+        if not isinstance(tensor, Tensor):
+            raise ProblemError(
+                f"starts must be a positive integer, a structure like x0 whose tensors have one more axis, the first, "
+                f"or a function of a torch.Generator that returns one; not {start!r}."
+            )
         shape = tuple(like.shape)
         tensor = tensor.to(like)
         if batched and tuple(tensor.shape[1:]) == shape[1:]:

@@ -79,8 +79,8 @@ class Statement:
         """The solution; by default of `LevenbergMarquardt()`, with the derivatives of `Implicit()`."""
         solver = LevenbergMarquardt() if solver is None else solver
         adjoint = Implicit() if adjoint is None else adjoint
-        instance_of("solver", solver, Solver)
-        instance_of("adjoint", adjoint, Adjoint)
+        instance_of("solver", solver, Solver, "Write solver=mslsq.LevenbergMarquardt(), say.")
+        instance_of("adjoint", adjoint, Adjoint, "Write adjoint=mslsq.Implicit(), say.")
         refuse_fake_tensors(self.starts[0].tensor)
         found = solve_system(self.task(solver), self.values, self.inputs, self.bounds.tensors, adjoint)
         return self.given_back(found, solver, self.inputs)

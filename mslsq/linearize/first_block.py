@@ -91,9 +91,11 @@ def checked_residual(output: Any, name: str) -> tuple[Tensor, int]:
     leaves = pytree.leaves(output)
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
+            is_pair = isinstance(output, tuple) and len(output) == 2
+            hint = " For a pair (residual, aux), least_squares takes has_aux=True." if is_pair else ""
             raise ProblemError(
                 f"Cost {name!r}: the residual must be a tensor or a pytree of tensors, it contains "
-                f"{type(leaf).__name__}."
+                f"{type(leaf).__name__}.{hint}"
             )
         if not (leaf.is_floating_point() or leaf.is_complex()):
             raise DtypeError(f"Cost {name!r}: the residual must be real or complex floating point, not {leaf.dtype}.")

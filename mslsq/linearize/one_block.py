@@ -11,7 +11,7 @@ from torch import Tensor
 from mslsq.linearize.derivatives import Mode, Way, value_and_jacobian
 from mslsq.manifolds.components import cat_matrices
 from mslsq.private import vjp
-from mslsq.problem.errors import ShapeError
+from mslsq.problem.errors import ProblemError, ShapeError
 from mslsq.problem.system import Inputs, System, Term, residual_like, residual_vector
 
 
@@ -103,6 +103,9 @@ class OneBlock:
 
     def _checked_jacobians(self, given: tuple[Tensor, ...], like: Tensor) -> list[Tensor]:
         """The user's Jacobians, one (rows, tangent) per slot; of complex residuals as pairs of real rows."""
+        others = [type(part).__name__ for part in given if not isinstance(part, Tensor)]
+        if others:
+            raise ProblemError(f"Cost {self.term.name!r}: its Jacobians must be tensors, not {others[0]}.")
         parts = [
             torch.stack((part.real, part.imag), 1).flatten(0, 1) if part.is_complex() else part.to(like.dtype)
             for part in given

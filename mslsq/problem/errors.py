@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import torch
+
 from mslsq.validation import suggestion
 
 
@@ -35,6 +37,17 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
     known = list(known)
     listed = ", ".join(map(repr, known)) or "none"
     return UnknownNameError(f"Unknown {kind} {name!r}.{suggestion(name, known)} Known: {listed}.")
+
+
+def check_dtype_of_start(what: str, dtype: torch.dtype) -> None:
+    """Raises `DtypeError` where variables of this dtype cannot be solved for."""
+    if not dtype.is_floating_point:
+        raise DtypeError(f"{what} must be real floating point, not {dtype}: use x0.to(torch.float64).")
+    if dtype.itemsize < 4:
+        raise DtypeError(
+            f"{what} is {dtype}; least squares needs float32 or float64, since squares and factorisations lose half of "
+            "the digits. Write x0.float(), and convert what the residual reads (under autocast: its result)."
+        )
 
 
 class SecondDerivativeError(NotImplementedError):

@@ -1,5 +1,7 @@
 """A statement: the tensors of a call, each with what it is, whichever front door it came through."""
 
+import numpy as np
+import pytest
 import torch
 
 import mslsq
@@ -132,3 +134,40 @@ def test_for_what_cannot_be_referred_to_weakly_nothing_is_kept():
 
     slots = Slots()
     assert kept_for_callable(slots) is not kept_for_callable(slots)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused_in_words(dtype):
+    with pytest.raises(mslsq.errors.DtypeError, match=r"x0 is .*float32 or float64"):
+        mslsq.least_squares(lambda x: x * x - 4, torch.ones(1, dtype=dtype))
+    x = mslsq.Variable("x", mslsq.Euclidean(1))
+    problem = mslsq.Problem(mslsq.Prior(x, target=torch.zeros(1, 1, dtype=dtype)))
+    with pytest.raises(mslsq.errors.DtypeError, match=r"'x'.*float32 or float64"):
+        mslsq.solve(problem, {"x": torch.ones(1, dtype=dtype)})
+
+
+def test_a_problem_in_the_place_of_a_residual_is_told_where_it_belongs():
+    x = mslsq.Variable("x", mslsq.Euclidean(1))
+    prior = mslsq.Prior(x, target=torch.zeros(1, 1))
+    for wrong in (prior, mslsq.Problem(prior)):
+        with pytest.raises(mslsq.ProblemError, match=r"mslsq\.solve\(problem, values\)"):
+            mslsq.least_squares(wrong, torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"solver": "lm"}, r"solver=mslsq\.LevenbergMarquardt\(\)"),
+        ({"adjoint": "implicit"}, r"an Adjoint object.*adjoint=mslsq\.Implicit\(\)"),
+    ],
+)
+def test_an_option_by_a_string_is_told_what_to_write(options, message):
+    with pytest.raises(TypeError, match=message):
+        mslsq.least_squares(lambda x: x - 1, torch.ones(1), **options)
+
+
+def test_a_jacobian_in_numpy_and_a_pair_without_has_aux_are_named():
+    with pytest.raises(mslsq.ProblemError, match="must be tensors, not ndarray"):
+        mslsq.least_squares(lambda x: x - 1, torch.ones(1), jac=lambda x: np.eye(1))
+    with pytest.raises(mslsq.ProblemError, match="has_aux=True"):
+        mslsq.least_squares(lambda x: (x - 1, "aux"), torch.ones(1))

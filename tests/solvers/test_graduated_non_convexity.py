@@ -433,7 +433,7 @@ def test_errors_name_what_is_wrong():
     own = mslsq.Problem(Seen(p[torch.arange(30)], measured=start, loss=mslsq.Huber(1.0)))
     with pytest.raises(mslsq.ProblemError, match="Cost 'seen': Huber"):
         mslsq.solve(own, {"p": start}, solver=GraduatedNonConvexity(scale=1.0, costs=["seen"]))
-    with pytest.raises(mslsq.ProblemError, match="loss= Huber"):
+    with pytest.raises(mslsq.ProblemError, match="loss=Huber"):
         mslsq.least_squares(lambda x: x, start, loss=mslsq.Huber(1.0), solver=GraduatedNonConvexity(scale=1.0))
     with pytest.raises(mslsq.ProblemError, match="a residual has no costs"):
         mslsq.least_squares(lambda x: x, start, solver=GraduatedNonConvexity(scale=1.0, costs=["seen"]))
