@@ -32,7 +32,7 @@ from mslsq.problem.errors import (
 from mslsq.ranks import RankFailedError, RankLostError, RanksDifferError, RanksError
 from mslsq.replacing import NotWrittenError
 from mslsq.solvers.checkpoint import CheckpointError
-from mslsq.solvers.influence import NoInfluenceWarning
+from mslsq.solvers.influence import NoInfluenceWarning, VanishingSquaresWarning
 from mslsq.solvers.solver import SolverOptionError
 from mslsq.solvers.whole_program import NativeDifferenceWarning
 from mslsq.tracing.capture import CaptureError
@@ -88,4 +88,5 @@ __all__ = [
     "UndifferentiableResidualError",
     "UnknownNameError",
     "UnseenChangeWarning",
+    "VanishingSquaresWarning",
 ]

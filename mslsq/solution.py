@@ -54,9 +54,8 @@ _SENTENCES = {
         "the residuals. Fix a gauge, add a Prior, or use LevenbergMarquardt, which damps such directions."
     ),
     Status.NON_FINITE: (
-        "Not converged: the residual or its Jacobian is NaN or infinite at the best point known, or at every step "
-        "tried. "
-        "Look at the data of this problem and at its start."
+        "Not converged: the residual or its Jacobian is NaN or infinite, or so large that its squares are, at the best "
+        "point known, or at every step tried. Look at the data of this problem and at its start, and at their units."
     ),
     Status.STALLED: (
         "Stopped: no step decreases the cost at this precision, but none of the tolerances is met either. "

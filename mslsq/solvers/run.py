@@ -21,7 +21,7 @@ from mslsq.solvers.bound_checks import check_start
 from mslsq.solvers.box import Box, box_of
 from mslsq.solvers.checkpoint import CheckpointError, Saved
 from mslsq.solvers.compaction import Batch, Remaining
-from mslsq.solvers.influence import first_look, warn_without_influence
+from mslsq.solvers.influence import first_look, warn_without_influence, without_squares
 from mslsq.solvers.planning import Task, plan_key, planned
 from mslsq.solvers.report import StepInfo, Table
 from mslsq.solvers.solver import MethodState, Solver
@@ -144,6 +144,8 @@ def _solved(
             ended = ended._replace(values=tuple(torch.where(stale, torch.nan, x) for x in ended.values))
         if ended.is_idle and not task.is_trial:
             warn_without_influence(linearizer, values, prepared, box)
+            nothing_left = (status <= Status.STEP_TOLERANCE) & without_squares(linearizer, values, prepared)
+            status = torch.where(nothing_left, int(Status.STALLED), status)
         if table is not None:
             table.finish(status, _notes(task, plan))
         return Outcome(

@@ -73,6 +73,19 @@ def scales(squared_norms: Float[Tensor, "batch columns"]) -> Float[Tensor, "batc
     return squared_norms.clamp(min=torch.finfo(squared_norms.dtype).tiny)
 
 
+def is_hidden(
+    solver: Solver, gradient: Float[Tensor, "batch columns"], squared_norms: Float[Tensor, "batch columns"]
+) -> Bool[Tensor, "batch"]:
+    """Is the square of a column's length beyond what the dtype can hold, since variables or residuals are so large, or
+    so small? The cosine there is not known, whatever its gradient is. (Zeros alone are a variable without influence.)
+
+    A `gtol` that the user gave is in the units of the gradient, and asks for no cosine.
+    """
+    vanishes = (squared_norms < torch.finfo(squared_norms.dtype).tiny) & ((squared_norms > 0) | (gradient != 0))
+    hidden = (vanishes | ~torch.isfinite(squared_norms)).any(-1)
+    return hidden if solver.gtol is None else torch.zeros_like(hidden)
+
+
 def squared_length(gradient: Float[Tensor, "batch columns"], scale: Tensor) -> Float[Tensor, "batch"]:
     """|D⁻¹g|²; in this order, because g² alone would vanish in small units and float32."""
     return (gradient / scale * gradient).sum(-1)

@@ -24,6 +24,7 @@ from mslsq.solvers.solver import RESOLVED, MethodState, Proposal, Solver, quotie
 from mslsq.solvers.stationarity import (
     gradient_floor,
     gradient_met,
+    is_hidden,
     nearly_stationary,
     rests_at_zero,
     scales,
@@ -139,14 +140,16 @@ class Step:
     def start(self, values: Values, inputs: TermInputs, box: Box | tuple[()] = ()) -> tuple[State, Record]:
         """The state at the start, already judged: a start may be a minimum, or not finite."""
         model = self._linearized(values, inputs, box)
-        finite = torch.isfinite(model.cost) & torch.isfinite(model.gradient).all(-1)
+        squared_norms = self.linear.storage.diagonal(model.matrix)
+        finite = torch.isfinite(model.cost) & torch.isfinite(model.gradient + squared_norms).all(-1)
         gradient_norm = _largest(model.gradient)
-        scale = scales(self.linear.storage.diagonal(model.matrix))
+        scale = scales(squared_norms)
         sizes = squared_sizes(self.linearizer, values)
         method = self.solver.start(model, self.linear, sizes)
         length = squared_length(model.gradient, scale)
         floor = gradient_floor(self.solver, self.linear, model.matrix, sizes, length, model.cost, self.asks)
         met = gradient_met(self.solver, model.gradient, gradient_norm, length, model.cost, floor)
+        met = met & ~is_hidden(self.solver, model.gradient, squared_norms)
         status = torch.where(met, int(Status.GRADIENT_TOLERANCE), int(Status.RUNNING))
         status = torch.where(finite, status, int(Status.NON_FINITE))
         status, *agreed = self.linearizer.ranks.agreed((status, *method))
@@ -251,13 +254,15 @@ class Step:
     def _compare(self, state: State, model: Linearization, proposal: Proposal, running: Tensor) -> Verdict:
         """Is the trial point better?"""
         decrease, level, descends = _by_cost(state, model.cost, proposal)
+        before = self.linear.storage.diagonal(state.model.matrix)
+        after = self.linear.storage.diagonal(model.matrix)
         finite = (
-            torch.isfinite(model.cost) & torch.isfinite(model.gradient).all(-1) & torch.isfinite(proposal.predicted)
+            torch.isfinite(model.cost)
+            & torch.isfinite(model.gradient + after).all(-1)
+            & torch.isfinite(proposal.predicted)
         )
         # Where the cost cannot tell, its gradient decides: this is where the last five digits of a regression come
         # from.
-        before = self.linear.storage.diagonal(state.model.matrix)
-        after = self.linear.storage.diagonal(model.matrix)
         scale = scales(torch.maximum(before, after))
         length = squared_length(model.gradient, scale)
         old_length = squared_length(state.model.gradient, scale)
@@ -331,15 +336,16 @@ class Step:
         why = torch.where(proposal.solved & ~verdict.finite, int(Status.NON_FINITE), why)
         rests = rests_at_zero(solver, kept.gradient, kept.cost, verdict.scale)
         flat = flat | ((stuck | given_up) & proposal.solved & rests)
+        seen = ~is_hidden(solver, kept.gradient, squared_norms)
         if solver.needs_regular:
             given_up = given_up | ~proposal.solved
         status = torch.full_like(state.status, int(Status.RUNNING))
         for condition, value in (
             (stuck, int(Status.STALLED)),
             (given_up, why),
-            (step_met, int(Status.STEP_TOLERANCE)),
-            (cost_met, int(Status.COST_TOLERANCE)),
-            (flat, int(Status.GRADIENT_TOLERANCE)),
+            (step_met & seen, int(Status.STEP_TOLERANCE)),
+            (cost_met & seen, int(Status.COST_TOLERANCE)),
+            (flat & seen, int(Status.GRADIENT_TOLERANCE)),
         ):
             status = torch.where(condition, value, status)
         return status

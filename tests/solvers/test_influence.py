@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import mslsq
+from mslsq.errors import VanishingSquaresWarning
 from mslsq.linear import QR, SparseCholesky
 
 F64 = torch.float64
@@ -96,3 +97,71 @@ def test_without_early_stopping_the_device_is_not_asked():
     with warnings.catch_warnings():
         warnings.simplefilter("error", mslsq.NoInfluenceWarning)
         mslsq.least_squares(cut_off, START, solver=mslsq.LevenbergMarquardt(max_steps=3, early_stop=False))
+
+
+T = torch.linspace(0, 1, 12, dtype=F64)
+Y = 2 * torch.exp(-1.1 * T) + 0.3 * torch.cos(5 * T)
+DECAY_START = torch.tensor([1.0, -1.0], dtype=F64)
+
+
+def decay(p, t, y):
+    return p[0] * torch.exp(p[1] * t) - y
+
+
+@pytest.fixture(scope="module")
+def minimum():
+    return mslsq.least_squares(decay, DECAY_START, args=(T, Y)).value
+
+
+@pytest.mark.parametrize("solver", [mslsq.LevenbergMarquardt(max_steps=30), mslsq.Dogleg(), mslsq.GaussNewton()])
+@pytest.mark.parametrize("unit", ["residual", "variables"])
+@pytest.mark.parametrize(
+    ("dtype", "scales"),
+    [
+        (F64, [1e300, 1e156, 1e140, 1e-140, 1e-156, 1e-161, 1e-165, 1e-300]),
+        (torch.float32, [1e30, 1e20, 1e17, 1e-17, 1e-20, 1e-22, 1e-30]),
+    ],
+)
+def test_numbers_whose_squares_vanish_or_overflow_never_pass_for_a_minimum(dtype, scales, unit, solver, minimum):
+    """Products of such numbers are zero or infinite, and so are gradients and cosines."""
+    t, y, scale = T.to(dtype), Y.to(dtype), torch.tensor(scales, dtype=dtype)
+    of_residual = unit == "residual"
+    start = DECAY_START.to(dtype) * (torch.ones_like(scale) if of_residual else scale)[:, None]
+
+    def residual(p, scale):
+        return scale * decay(p, t, y) if of_residual else decay(p / scale, t, y)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solution = mslsq.least_squares(residual, start, args=(scale,), in_dims=(0, 0), solver=solver)
+    value = solution.value if of_residual else solution.value / scale[:, None]
+    right = ((value.to(F64) - minimum).abs() <= 1e-3).all(-1)
+    assert not (solution.converged & ~right).any()
+    harmless = scale.log10().abs() < (145 if dtype == F64 else 18)
+    assert solution.converged[harmless & (scale < 1)].all()
+
+
+def test_residuals_that_are_too_small_to_square_are_named():
+    with pytest.warns(VanishingSquaresWarning, match=r"'tiny'.*1\.1e-30.*float32"):
+        solution = mslsq.least_squares(tiny, torch.ones(2))
+    assert mslsq.Status(int(solution.status)) is mslsq.Status.STALLED
+
+
+def tiny(x):
+    return 1e-30 * torch.stack([x[0] - 2.0, x[1] - 0.5, x[0] + x[1] - 0.9])
+
+
+def test_one_problem_of_a_batch_with_such_residuals_does_not_disturb_the_others():
+    scale = torch.tensor([1.0, 1e-30, 1.0])
+    with pytest.warns(VanishingSquaresWarning, match="in 1 of 3 problems"):
+        solution = mslsq.least_squares(lambda x, s: s * (x - 3.0), torch.ones(2), args=(scale,), in_dims=(None, 0))
+    assert solution.converged.tolist() == [True, False, True]
+    torch.testing.assert_close(solution.value[[0, 2]], torch.full((2, 2), 3.0))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-100, 1e-170])
+def test_a_solution_at_the_start_is_one_in_every_unit(scale):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solution = mslsq.least_squares(lambda x: scale * (x - 2.0), torch.full((3,), 2.0, dtype=F64))
+    assert solution.converged
