@@ -91,9 +91,10 @@ class Journal:
             raise self._not_ours()
         for name in {**found, **identity}:
             if found.get(name) != identity.get(name):
+                where, there, here = _difference(name, found.get(name), identity.get(name))
                 raise JournalError(
-                    f"{self.path}: the run there has {name} = {_short(found.get(name))}, not "
-                    f"{_short(identity.get(name))}; their results would not fit together. Choose another place, or "
+                    f"{self.path}: the run there has {where} = {_short(there)}, not "
+                    f"{_short(here)}; their results would not fit together. Choose another place, or "
                     "start again without what is there."
                 )
 
@@ -147,6 +148,16 @@ def _decoded(line: bytes) -> dict[str, Any] | None:
     if not comma or head != b'{"crc":"%08x"' % zlib.crc32(body):
         return None
     return json.loads(b"{" + body)
+
+
+def _difference(name: str, there: Any, here: Any) -> tuple[str, Any, Any]:
+    """The first entry in which two records differ, by its path: of two that are long, what they begin with may be the
+    same."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in {**there, **here}:
+            if there.get(key) != here.get(key):
+                return _difference(f"{name}.{key}", there.get(key), here.get(key))
+    return name, there, here
 
 
 def _short(value: Any) -> str:

@@ -97,3 +97,13 @@ def test_a_journal_whose_first_line_was_cut_off_begins_again(tmp_path):
     journal = Journal(path, RUN)
     journal.close()
     assert journal.records == [] and Journal(path, RUN).records == []
+
+
+def test_of_long_records_the_entry_is_named_that_differs(tmp_path):
+    """What is printed of both is cut off before the difference."""
+    long = {"data": {"path": "x" * 200, "shape": [3, 4], "changed": 1}, "items": 3}
+    with Journal(tmp_path / "j", long):
+        pass
+    other = {**long, "data": {**long["data"], "changed": 2}}
+    with pytest.raises(JournalError, match=r"has data\.changed = 1, not 2"), Journal(tmp_path / "j", other):
+        pass
