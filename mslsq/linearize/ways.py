@@ -32,7 +32,7 @@ from mslsq.linearize.derivatives import Mode, Way
 from mslsq.linearize.first_block import of_a_block
 from mslsq.linearize.locating import faulty_operator
 from mslsq.linearize.sample import Sample, sample_of
-from mslsq.private import DispatchMode, operator_name, version_of
+from mslsq.private import DispatchMode, is_operator, operator_name, version_of
 from mslsq.problem.errors import ProblemError, SecondDerivativeError
 from mslsq.problem.system import Inputs
 from mslsq.tracing.capture import CaptureError, capture
@@ -62,12 +62,22 @@ class Found:
 class Observer(DispatchMode):
     """Which operators of a residual must be rewritten, and whether it switches gradients off."""
 
-    def __init__(self) -> None:
+    supports_higher_order_operators = True
+    """It sees `torch.cond` and the like, to refuse them."""
+
+    def __init__(self, name: str) -> None:
         super().__init__()
+        self.name = name
         self.operators: set[Any] = set()
         self.switches_gradients_off = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not is_operator(func):
+            raise UndifferentiableResidualError(
+                f"The residual of {self.name!r} uses torch's higher-order operator {str(func)!r}, which PyTorch does "
+                "not differentiate under its transforms. For torch.cond write torch.where(condition, a, b), for loops "
+                "plain Python over sizes, for attention scaled_dot_product_attention."
+            )
         if must_be_rewritten(func, args):
             self.operators.add(func)
         self.switches_gradients_off |= not torch.is_grad_enabled()
@@ -158,7 +168,7 @@ def captured_residual(block: BlockTerm, values: Values, inputs: Inputs) -> Any:
 def _reason_to_rewrite(block: BlockTerm, values: Values, inputs: Inputs) -> str:
     """Why the residual must not be differentiated as it is written; empty where nothing speaks against it."""
     is_differentiated = block.term.jacobians is None
-    observer = Observer()
+    observer = Observer(block.term.name)
     composed = Composed()
 
     def writes_into_arguments(storages: tuple[Tensor, ...], first: Inputs) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq.linearize.agreement import NonDeterministicResidualError
-from mslsq.linearize.ways import SlowResidualWarning
+from mslsq.linearize.ways import SlowResidualWarning, UndifferentiableResidualError
 from mslsq.problem.errors import SecondDerivativeError
 
 F64 = torch.float64
@@ -330,3 +330,13 @@ def test_what_changes_unseen_is_checked_in_every_solve():
         solution = mslsq.least_squares(residual, x, in_dims=0, solver=ONCE)
         expected = torch.stack([plain_gradient(residual, one).abs().amax() for one in x])
         assert torch.allclose(solution.gradient_norm, expected, rtol=1e-9), number
+
+
+def test_control_flow_operators_are_refused_with_what_to_write():
+    """PyTorch's own error names a class of this library's."""
+
+    def branches(x, d):
+        return torch.cond(d.sum() > 0, lambda x: x - 1, lambda x: x + 1, (x,))
+
+    with pytest.raises(UndifferentiableResidualError, match=r"'branches'.*'cond'.*torch\.where"):
+        mslsq.least_squares(branches, torch.zeros(3, dtype=F64), (data(3),))
