@@ -13,6 +13,7 @@ from mslsq.private import disable_proxy_modes_tracing, version_of
 from mslsq.problem import CostFunction, Problem
 from mslsq.problem.cost import is_of_library
 from mslsq.problem.data import WEIGHT
+from mslsq.problem.errors import ShapeError
 from mslsq.problem.layout import check_dense
 from mslsq.problem.system import Family, Slot, Term
 from mslsq.problem.variable import Blocks
@@ -87,6 +88,12 @@ def _leaves(cost: CostFunction, collected: Collected, loss: StatedLoss) -> dict[
     weight = cost.weight
     if weight is not None:
         stated.append(Weight(WEIGHT, weight.value, block_rank=weight.block_rank))
+    for leaf in stated:
+        if leaf.is_per_block and (not leaf.shape or leaf.shape[0] != cost.num_blocks):
+            raise ShapeError(
+                f"Cost {cost.name!r}: {leaf.name!r} has shape {leaf.shape}, but one entry for each of "
+                f"{cost.num_blocks} blocks is expected. Another number of blocks takes a new cost."
+            )
     leaves = {leaf.name: leaf for leaf in [*stated, *loss.leaves]}
     indices = {id(reference.index) for reference in cost.references}
     for name, tensor in collected.tensors.items():

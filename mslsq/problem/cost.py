@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -127,6 +128,31 @@ class CostFunction(nn.Module):
         ...     def jacobians(self, p, beacon, measured): ...
         """
         return curvature_from_jacobians(self, cotangent, variables, data)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What was given as data is assigned in the same form: a number, a tensor, an element, a dict of tensors.
+
+        Raises:
+            ProblemError: it has another form.
+        """
+        argument = self.__dict__.get("arguments", {}).get(name)
+        own = () if argument is None else [leaf.name for leaf in argument.leaves]
+        if argument is None or name in self._modules or (name in own and isinstance(value, Tensor)):
+            super().__setattr__(name, value)
+            return
+        leaves, structure = pytree.flatten(value)
+        has_tensors = any(isinstance(leaf, Tensor | nn.Module) for leaf in leaves)
+        if not argument.leaves and not has_tensors:
+            self.arguments = {**self.arguments, name: replace(argument, static=value)}
+            super().__setattr__(name, value)
+        elif argument.leaves and structure == argument.structure:
+            for leaf, tensor in zip(argument.leaves, leaves, strict=True):
+                super().__setattr__(leaf.name, tensor)
+        else:
+            raise ProblemError(
+                f"Cost {self.name!r}: data {name!r} cannot become {type(value).__name__}, since it was made with "
+                f"{'tensors in another form' if argument.leaves else type(argument.static).__name__}. Make a new cost."
+            )
 
     def place_indices(self, device: torch.device) -> None:
         """Have the indices of its blocks on the device of its data; what they were made of stays where it is."""
