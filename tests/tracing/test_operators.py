@@ -368,15 +368,15 @@ def test_the_formula_of_cosine_similarity_has_one_derivative_where_a_vector_is_s
     assert not torch.allclose(jacrev(lambda x: F.cosine_similarity(x, y, 0))(torch.full_like(y, 1e-9)), expected)
 
 
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("training", "tracked"), [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("shape", [(5, 3), (5, 3, 4), (5, 3, 2, 2)])
-def test_normalization_is_its_formula(shape, affine, training):
+def test_normalization_is_its_formula(shape, affine, training, tracked):
     x = fixed(*shape)
     weight, bias = (fixed(3, seed=2), fixed(3, seed=3)) if affine else (None, None)
 
     def statistics():
-        return fixed(3, seed=4).clone(), fixed(3, seed=5).square() + 0.1
+        return (fixed(3, seed=4).clone(), fixed(3, seed=5).square() + 0.1) if tracked else (None, None)
 
     own, kernel = (f(x, *statistics(), weight, bias, training) for f in (formulas.batch_norm, F.batch_norm))
     torch.testing.assert_close(own, kernel)
@@ -393,3 +393,19 @@ def test_the_formula_of_normalization_has_derivatives_in_its_statistics(kind):
         lambda x, mean, variance: function(x, mean, variance, None, None, False),
         [one.clone().requires_grad_() for one in (x, mean, variance)],
     )
+
+
+@pytest.mark.parametrize("function", [formulas.batch_norm, formulas.instance_norm])
+def test_the_formula_of_normalization_by_its_own_statistics_is_right_in_every_nesting(function):
+    """PyTorch's is not: `jacfwd(jacfwd)` is off by more than its size."""
+    x, w = fixed(2, 3, 4), fixed(2, 3, 4, seed=7)
+
+    def scalar(x, function=function):
+        return (w * function(x, None, None, None, None, True).sin()).sum()
+
+    nested = [outer(inner(scalar))(x) for outer in (jacfwd, jacrev) for inner in (jacfwd, jacrev)]
+    for one in nested:
+        torch.testing.assert_close(one, nested[-1])
+    kernel = F.batch_norm if function is formulas.batch_norm else F.instance_norm
+    torch.testing.assert_close(jacrev(jacrev(lambda x: scalar(x, kernel)))(x), nested[-1])
+    assert not torch.allclose(jacfwd(jacfwd(lambda x: scalar(x, kernel)))(x), nested[-1])

@@ -122,14 +122,19 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """`torch.nn.functional.batch_norm`; outside of training by its formula, (x − mean) w / √(variance + eps) + b, which
-    has derivatives in the statistics, where PyTorch's refuses them."""
-    if training or running_mean is None or running_var is None:
+    """`torch.nn.functional.batch_norm` by its formula, (x − mean) w / √(variance + eps) + b, where it writes nothing.
+
+    PyTorch's refuses derivatives in given statistics, and `jacfwd(jacfwd)` of that with its own is silently wrong.
+    """
+    if training and running_mean is None and x.numel() > x.shape[1]:
+        axes = [0, *range(2, x.ndim)]
+        mean, variance = x.mean(axes), x.var(axes, correction=0)
+    elif training or running_mean is None or running_var is None:
         return torch.nn.functional.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    else:
+        mean, variance = running_mean, running_var
     shape = [1, -1, *[1] * (x.ndim - 2)]
-    factor = (running_var + eps).rsqrt() if weight is None else weight * (running_var + eps).rsqrt()
-    normalized = (x - running_mean.reshape(shape)) * factor.reshape(shape)
-    return normalized if bias is None else normalized + bias.reshape(shape)
+    return _normalized(x, mean.reshape(shape), variance.reshape(shape), weight, bias, eps)
 
 
 def instance_norm(
@@ -142,11 +147,24 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """`torch.nn.functional.instance_norm`, which with given statistics is `batch_norm`."""
-    if use_input_stats:
+    """`torch.nn.functional.instance_norm`, as `batch_norm`: each sample by itself, or by given statistics."""
+    if not use_input_stats:
+        return batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+    axes = list(range(2, x.ndim))
+    if running_mean is not None or x.numel() == math.prod(x.shape[:2]):
         given = x, running_mean, running_var, weight, bias
         return torch.nn.functional.instance_norm(*given, use_input_stats, momentum, eps)
-    return batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+    return _normalized(x, x.mean(axes, keepdim=True), x.var(axes, correction=0, keepdim=True), weight, bias, eps)
+
+
+def _normalized(
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """(x − mean) w / √(variance + eps) + b, of every channel, the second axis."""
+    shape = [1, -1, *[1] * (x.ndim - 2)]
+    factor = (variance + eps).rsqrt()
+    normalized = (x - mean) * (factor if weight is None else factor * weight.reshape(shape))
+    return normalized if bias is None else normalized + bias.reshape(shape)
 
 
 def group_norm(
