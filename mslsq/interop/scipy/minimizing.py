@@ -142,6 +142,9 @@ def _first_residual(function: Opaque, start: Array, method: str) -> Array:
         raise ValueError(f"`fun` must return at most 1-d array_like. f0.shape: {residual.shape}")
     if not np.all(np.isfinite(residual)):
         raise ValueError("Residuals are not finite in the initial point.")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.vdot(residual, residual)):
+            raise ValueError("Squares of the residuals are not finite in the initial point: choose another unit.")
     if method == "lm" and residual.size < start.size:
         raise ValueError("Method 'lm' doesn't work when the number of residuals is less than the number of variables.")
     return residual

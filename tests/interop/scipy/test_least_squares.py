@@ -192,3 +192,10 @@ def test_a_callback_stops_a_solve_and_verbose_prints_it(capsys):
 def test_errors_say_what_is_wrong(options, error, words):
     with pytest.raises(error, match=words):
         least_squares(**{"fun": rosenbrock, "x0": [1.0, 2.0], **options})
+
+
+@pytest.mark.parametrize("method", ["trf", "dogbox", "lm"])
+def test_residuals_whose_squares_overflow_are_no_success(method):
+    """The cost is infinite, and so is every step's."""
+    with pytest.raises(ValueError, match="Squares of the residuals"):
+        least_squares(lambda p: 1e300 * decay(p), [1.0, 1.0, 0.0], method=method)
