@@ -209,8 +209,21 @@ class Descent:
         if cost_met or step_met:
             return BOTH if cost_met and step_met else COST if cost_met else STEP
         if stuck or given_up:
+            stationary = stationary or stationarity.rests_at_zero(point)
+            stationary = stationary or stationarity.holds_by_curvature(point, self._gradient_at)
             return STEP if stationary and rules.xtol > 0 else COST if stationary and rules.ftol > 0 else STALLED
         return None
+
+    def _gradient_at(self, x: Array) -> Array | None:
+        """The gradient of the cost at a point near the current one; None outside of the bounds, and where it is not
+        finite."""
+        if np.any(x < self._box.lower) or np.any(x > self._box.upper):
+            return None
+        residual = self._function.at(x)
+        if not np.isfinite(self._loss.cost(residual.astype(float, copy=False))):
+            return None
+        point = self._linearization(x, residual)
+        return None if point is None else point.gradient
 
 
 def _shorter(at: Point, point: Point) -> bool:

@@ -8,6 +8,9 @@ from scipy.sparse.linalg import aslinearoperator
 
 import mslsq
 from mslsq.interop.scipy import least_squares
+from mslsq.interop.scipy.descent import Point
+from mslsq.interop.scipy.stationarity import Stationarity
+from mslsq.interop.scipy.systems import Dense
 
 T = np.linspace(0, 4, 40)
 CLEAN = 2.5 * np.exp(-1.3 * T) + 0.5
@@ -199,3 +202,49 @@ def test_residuals_whose_squares_overflow_are_no_success(method):
     """The cost is infinite, and so is every step's."""
     with pytest.raises(ValueError, match="Squares of the residuals"):
         least_squares(lambda p: 1e300 * decay(p), [1.0, 1.0, 0.0], method=method)
+
+
+@pytest.mark.parametrize("method", ["lm", "trf", "dogbox"])
+@pytest.mark.parametrize("jac", ["2-point", "3-point"])
+def test_an_amplitude_by_its_square_that_wants_to_be_zero_converges(method, jac):
+    """Gradient and column vanish together there: their ratio, which says how much the column promises, stays at 0.3."""
+    t = np.linspace(0, 4, 30)
+    data = 3 * np.exp(-1.3 * t) + 0.02 * np.sin(37 * t) - 0.1 * np.exp(-0.2 * t)
+
+    def fun(p):
+        return p[0] ** 2 * np.exp(-p[1] * t) + p[2] ** 2 * np.exp(-0.2 * t) - data
+
+    gtol = 1e-12 if method == "lm" else None
+    result = least_squares(fun, [1.0, 1.0, 1.0], jac, method=method, x_scale="jac", ftol=1e-12, xtol=1e-12, gtol=gtol)
+    without = least_squares(lambda p: fun([*p, 0.0]), [1.0, 1.0], "3-point", method="lm", ftol=1e-12, xtol=1e-12)
+    assert result.success, result.message
+    assert abs(result.x[2]) < 1e-5
+    np.testing.assert_allclose(result.cost, without.cost, rtol=1e-10)
+
+
+@pytest.mark.parametrize("distance", [0.0, 1.0, 1e3])
+def test_a_kink_is_not_taken_for_a_large_curvature(distance):
+    result = least_squares(lambda x: [1 + abs(x[0] - 1 / 3), distance + abs(x[1])], [2.0, 1.0], gtol=None)
+    assert result.status in (-3, 0), result.message
+
+
+def test_a_maximum_along_a_column_is_not_taken_for_a_minimum():
+    """r = 2 − x²/4 with a Jacobian of the wrong sign: no step helps, and the cost curves down."""
+    result = least_squares(lambda x: [2 - x[0] ** 2 / 4], [1e-3], lambda x: [[x[0] / 2]], gtol=None)
+    assert result.status == -3
+
+
+def test_a_zero_that_constants_round_is_a_zero():
+    """As CUTEst's SEMICN2U ends: the rounding of constants that cancel, in the row of a variable of 1e-12."""
+
+    def point(x, residual):
+        jacobian, residual = np.diag([134.0, 850.0]), np.array(residual)
+        gradient = jacobian.T @ residual
+        cost = 0.5 * float(residual @ residual)
+        return Point(np.array(x), residual, jacobian, cost, gradient, gradient, Dense(jacobian, residual), None)
+
+    stationarity = Stationarity(point([0.0, 0.0], [1.0, 1.0]), 1e-12, 1e-12)
+    rounded = point([2.7e-12, 140.0], [3.6e-15, 9.8e-12])
+    assert not stationarity.holds(rounded, None) and stationarity.rests_at_zero(rounded)
+    assert not stationarity.rests_at_zero(point([2.7e-12, 140.0], [3.6e-13, 9.8e-12]))
+    assert not stationarity.rests_at_zero(point([2.7e-12, 140.0], [3.6e-15, 9.8e-9]))
