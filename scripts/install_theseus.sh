@@ -56,7 +56,7 @@ step "Theseus"
 $pip --constraint "$constraints" --no-build-isolation "theseus-ai==0.2.3" || fail "theseus-ai could not be built"
 
 step "what mslsq and its tests need"
-$pip --constraint "$constraints" einops jaxtyping pytest pytest-xdist hypothesis || fail "they could not be installed"
+$pip --constraint "$constraints" einops jaxtyping matplotlib pytest pytest-xdist hypothesis || fail "they could not be installed"
 
 (cd "$here" && "$folder/bin/python" -c '
 import torch, theseus
