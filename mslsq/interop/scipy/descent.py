@@ -22,6 +22,9 @@ STOPPED, STALLED, MOST_CALLS, GRADIENT, COST, STEP, BOTH = -2, -3, 0, 1, 2, 3, 4
 """SciPy's numbers, and `STALLED`, which SciPy does not have: there a step that is short because nothing helps any more
 counts as convergence."""
 
+PATIENCE = 32
+"""Trials on one level of the cost after which the curvature is asked whether anything is left."""
+
 MESSAGES = {
     STALLED: "No step lowers the cost any more, but its gradient is not small: the residual may have a kink or a jump, "
     "`jac` may not be its derivative (scipy.optimize.check_grad), or it is not finite at every step tried.",
@@ -106,6 +109,7 @@ class Descent:
         rules = self._rules
         method = METHODS[rules.method](point.system, point.x, rules.scale)
         stationarity = Stationarity(point, rules.ftol, rules.xtol)
+        level = Level(point)
         number = 0
         while True:
             if self._is_flat(point):
@@ -127,6 +131,8 @@ class Descent:
             number += trial.accepted
             if trial.accepted and watch is not None and watch(point, number, trial.decrease, trial.length):
                 return Outcome(point, STOPPED, number)
+            if status is None and level.lasts(point) and rules.ftol > 0:
+                status = COST if stationarity.holds_by_curvature(point, self._gradient_at) else None
             if status is not None:
                 return Outcome(point, status, number)
 
@@ -224,6 +230,24 @@ class Descent:
             return None
         point = self._linearization(x, residual)
         return None if point is None else point.gradient
+
+
+class Level:
+    """For how many trials the cost has been the same to its rounding. Steps that are taken on the level (because they
+    shorten the gradient) may raise it by as much as others lower it, for ever."""
+
+    def __init__(self, point: Point):
+        self._cost, self._trials, self._patience = point.cost, 0, PATIENCE
+
+    def lasts(self, point: Point) -> bool:
+        """Is it time to ask for the curvature? Every time takes twice as long as the one before."""
+        self._trials += 1
+        if point.cost < self._cost * (1 - LEVEL * np.finfo(point.residual.dtype).eps):
+            self._cost, self._trials = point.cost, 0
+        if self._trials < self._patience:
+            return False
+        self._trials, self._patience = 0, 2 * self._patience
+        return True
 
 
 def _shorter(at: Point, point: Point) -> bool:

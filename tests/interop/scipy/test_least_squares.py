@@ -8,7 +8,7 @@ from scipy.sparse.linalg import aslinearoperator
 
 import mslsq
 from mslsq.interop.scipy import least_squares
-from mslsq.interop.scipy.descent import Point
+from mslsq.interop.scipy.descent import PATIENCE, Level, Point
 from mslsq.interop.scipy.stationarity import Stationarity
 from mslsq.interop.scipy.systems import Dense
 
@@ -16,6 +16,7 @@ T = np.linspace(0, 4, 40)
 CLEAN = 2.5 * np.exp(-1.3 * T) + 0.5
 Y = CLEAN + 0.05 * np.random.default_rng(0).normal(size=40)
 Y[[5, 17, 30]] += [2.0, -1.0, 1.5]
+SQUARE = np.ones((1, 1)), np.ones(1)
 TIGHT = {"ftol": 1e-14, "xtol": 1e-14, "gtol": 1e-12}
 
 
@@ -232,6 +233,20 @@ def test_a_maximum_along_a_column_is_not_taken_for_a_minimum():
     """r = 2 − x²/4 with a Jacobian of the wrong sign: no step helps, and the cost curves down."""
     result = least_squares(lambda x: [2 - x[0] ** 2 / 4], [1e-3], lambda x: [[x[0] / 2]], gtol=None)
     assert result.status == -3
+
+
+def test_a_cost_that_stays_on_one_level_is_asked_about_ever_more_seldom():
+    """Lukšan's problem 22 has the cost of its minimum after 250 evaluations, and steps that raised and lowered it by
+    its rounding went on to the last one allowed."""
+
+    def point(cost):
+        return Point(np.zeros(1), np.zeros(1), np.zeros((1, 1)), cost, *[np.zeros(1)] * 2, Dense(*SQUARE), None)
+
+    level = Level(point(1.0))
+    asked = [number for number in range(1, 100) if level.lasts(point(1.0 + 1e-14 * (-1) ** number))]
+    assert asked == [PATIENCE, 3 * PATIENCE]
+    level = Level(point(1.0))
+    assert not any(level.lasts(point(1.0 - 1e-8 * number)) for number in range(100))
 
 
 def test_a_zero_that_constants_round_is_a_zero():
