@@ -64,7 +64,7 @@ def structure_of(system: System, device: torch.device | None = None, split: bool
     """Number the columns of a system; by connected components, where that saves work and `split` allows it."""
     free = [unknown.free_entries for unknown in system.unknowns]
     total = sum(int(mask.sum()) for mask in free)
-    if total <= SMALL:
+    if total <= SMALL or not split:
         return _single(free, device)
     labels = components_of(system)
     sizes = np.zeros(max((int(label.max(initial=-1)) for label in labels), default=-1) + 1, np.int64)
@@ -72,7 +72,7 @@ def structure_of(system: System, device: torch.device | None = None, split: bool
         moves = mask.any(1)
         np.add.at(sizes, label[moves], mask.sum(1)[moves])
     largest = int(sizes.max())
-    if not split or len(sizes) < 2 or len(sizes) * largest**2 >= total**2:
+    if len(sizes) < 2 or len(sizes) * largest**2 >= total**2:
         return _single(free, device)
     return numbered_by_component(free, labels, sizes, device)
 

@@ -238,7 +238,7 @@ def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Pl
     pattern = None
     wanted, on_cpu = task.solver.linear.wants_sparse(structure.size), device.type == "cpu"
     if wanted or (on_cpu and task.solver.linear.may_want_sparse(structure.size, structure.num_components, task.batch)):
-        whole = structure_of(task.system, device, split=False)
+        whole = structure if structure.num_components == 1 else structure_of(task.system, device, split=False)
         pattern = pattern_of(task.system, whole, ranks)
         kinds = pattern.kinds(task.system)
         if not wanted:
