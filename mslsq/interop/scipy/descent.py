@@ -133,6 +133,11 @@ class Descent:
                 return Outcome(point, STOPPED, number)
             if status is None and level.lasts(point) and rules.ftol > 0:
                 status = COST if stationarity.holds_by_curvature(point, self._gradient_at) else None
+            if status == STALLED and self._function.refine():
+                jacobian = self._function.jacobian(point.x, point.residual)
+                point = self.linearized(point.x, point.residual, jacobian)
+                method = METHODS[rules.method](point.system, point.x, rules.scale)
+                continue
             if status is not None:
                 return Outcome(point, status, number)
 

@@ -74,6 +74,15 @@ class Opaque:
             return csr_array(found, dtype=float)
         return found if isinstance(found, LinearOperator) else np.array(found, dtype=float, ndmin=2)
 
+    def refine(self) -> bool:
+        """Take central differences from now on, if forward ones were taken: their steps are 400 times as long, and the
+        rounding of residuals that is left in a Jacobian so much smaller."""
+        if not isinstance(self.jac, str) or self.jac != "2-point":
+            return False
+        self.jac = "3-point"
+        self._options = {}
+        return True
+
     def gradient_noise(self, x: Array, residual: Array) -> Array | None:
         """What rounding of the residuals can make of each entry of a gradient by finite differences: 4 ε |r|² / h with
         steps h; None where the Jacobian is not by real differences."""

@@ -235,6 +235,24 @@ def test_a_maximum_along_a_column_is_not_taken_for_a_minimum():
     assert result.status == -3
 
 
+@pytest.mark.parametrize("offset", [1e4, 1e5, 1e6])
+def test_forward_differences_that_stall_become_central(offset):
+    """A model with a large offset: rounding of its values is in every difference, in forward ones 400 times as much."""
+    data = offset + 2 * np.exp(-1.5 * T) + 1e-2 * np.sin(37 * T)
+
+    def fun(p):
+        return offset + p[0] * np.exp(-p[1] * T) + p[2] - data
+
+    def jac(p):
+        e = np.exp(-p[1] * T)
+        return np.stack([e, -p[0] * T * e, np.ones_like(T)], 1)
+
+    exact = least_squares(fun, [1.0, 1.0, 1.0], jac, method="lm", **TIGHT)
+    result = least_squares(fun, [1.0, 1.0, 1.0], method="lm", ftol=1e-12, xtol=1e-12, gtol=1e-12)
+    assert result.success, result.message
+    np.testing.assert_allclose(result.x, exact.x, rtol=1e-5, atol=1e-6)
+
+
 def test_a_cost_that_stays_on_one_level_is_asked_about_ever_more_seldom():
     """Lukšan's problem 22 has the cost of its minimum after 250 evaluations, and steps that raised and lowered it by
     its rounding went on to the last one allowed."""
