@@ -58,6 +58,7 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "inverse_kinematics": ("examples/inverse_kinematics.py", ()),
+    "se2_planning": ("examples/se2_planning.py", ()),
     "tutorial_00": ("tutorials/00_introduction.ipynb", ()),
     "tutorial_01": ("tutorials/01_least_squares_optimization.ipynb", ()),
     "tutorial_02": ("tutorials/02_differentiating_theseus_layer.ipynb", ()),
@@ -146,12 +147,14 @@ def cells(notebook: Path) -> str:
 
 
 def link_of_data(checkout: Path) -> None:
-    """motion_planning_2d.py looks for data in the working directory; those of the tutorials are of the same kind."""
+    """Two programs look for data in the working directory; those of the tutorials are of the kind that
+    motion_planning_2d.py takes."""
     data = checkout / "tutorials/data/motion_planning_2d"
-    place = Path.cwd() / "expts/motion-planning-2d/dataset"
-    if data.exists() and not place.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(data)
+    for place in ("expts/motion-planning-2d/dataset", "tutorials/data/motion_planning_2d"):
+        link = Path.cwd() / place
+        if data.exists() and not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(data)
 
 
 def tables(results: dict[str, list[dict[str, Any]] | str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from fitbenchmarking.controllers.base_controller import Controller  # pyright: ignore[reportMissingImports]
+from fitbenchmarking.jacobian.scipy_jacobian import Scipy  # pyright: ignore[reportMissingImports]
 from fitbenchmarking.utils.options import Options  # pyright: ignore[reportMissingImports]
 
 from mslsq.interop.scipy import least_squares
@@ -37,12 +38,19 @@ class MslsqController(Controller):
 
     def setup(self) -> None:
         """What is not timed: the arguments of the call."""
-        own = not self.cost_func.jacobian.use_default_jac
-        self._arguments = {"method": self.minimizer, "jac": self.cost_func.jac_res if own else "2-point", **OPTIONS}
+        self._arguments = {"method": self.minimizer, "jac": self._jacobian(), **OPTIONS}
         self._arguments["gtol"] = 1e-12 if self.minimizer == "lm" else None
         if self.value_ranges is not None:
             lower, upper = np.array(self.value_ranges, dtype=float).T
             self._arguments["bounds"] = lower, upper
+
+    def _jacobian(self) -> Any:
+        """Differences by name: they have a noise, which is not that of a Jacobian."""
+        jacobian = self.cost_func.jacobian
+        if jacobian.use_default_jac:
+            return "2-point"
+        is_known = isinstance(jacobian, Scipy) and jacobian.method in ("2-point", "3-point")
+        return jacobian.method if is_known else self.cost_func.jac_res
 
     def fit(self) -> None:
         """What is timed."""

@@ -37,3 +37,23 @@ def test_only_those_that_found_the_minimum_count_for_the_time():
     assert quick[1:5] == ["2", "0", "0", "1"]
     assert slow[1:7] == ["2", "2", "1", "0", "1.0", "2"]
     assert slower[1:7] == ["2", "2", "2", "0", "2.8", "1"]
+
+
+def test_equations_are_solved_by_every_cost_that_is_all_but_zero():
+    records = [record("a", "exact", 0.0, 1.0), record("a", "near", 1e-15, 2.0), record("a", "far", 1e-9, 3.0)]
+    found = [line.split(" | ")[2] for line in tables.table(records).splitlines()[2:]]
+    assert found == ["1", "1", "0"]
+
+
+def test_profiles_are_shares_of_all_problems():
+    text = tables.profile(
+        [
+            record("a", "quick", 1.001, 0.1),  # near, not at the minimum
+            record("a", "slow", 1.0, 1.0),
+            record("b", "quick", 2.0, 0.1),
+            record("b", "slow", 2.0, 0.4),
+        ]
+    )
+    quick, slow = (line.strip("| ").split(" | ")[1:] for line in text.splitlines()[2:])
+    assert quick == ["50", "50", "100", "100", "50", "50", "50", "50", "50"]
+    assert slow == ["100", "100", "100", "100", "50", "50", "100", "100", "100"]
