@@ -133,10 +133,9 @@ class Descent:
                 return Outcome(point, STOPPED, number)
             if status is None and level.lasts(point) and rules.ftol > 0:
                 status = COST if stationarity.holds_by_curvature(point, self._gradient_at) else None
-            if status == STALLED and self._function.refine():
-                jacobian = self._function.jacobian(point.x, point.residual)
-                point = self.linearized(point.x, point.residual, jacobian)
-                method = METHODS[rules.method](point.system, point.x, rules.scale)
+            refined = self._refined(point) if status == STALLED else None
+            if refined is not None:
+                point, method = refined, METHODS[rules.method](refined.system, refined.x, rules.scale)
                 continue
             if status is not None:
                 return Outcome(point, status, number)
@@ -190,12 +189,14 @@ class Descent:
         return _Trial(at, accepted, gain if sound else 0.0, decrease, predicted, length, level, finite, resolved)
 
     def _linearization(self, x: Array, residual: Array) -> Point | None:
-        """The point, or None where its Jacobian is not finite."""
+        """The point, or None where its Jacobian is not finite, or the squares of its columns are not: of what has
+        overflowed everything is a small share."""
         jacobian = self._function.jacobian(x, residual)
         if isinstance(jacobian, np.ndarray) and not np.isfinite(jacobian).all():
             return None
         point = self.linearized(x, residual, jacobian)
-        return point if np.isfinite(point.gradient).all() else None
+        is_finite = np.isfinite(point.gradient).all() and np.isfinite(point.system.squared_norms).all()
+        return point if is_finite else None
 
     def _judge(
         self, before: Point, point: Point, trial: _Trial, method: Method, stationarity: Stationarity
@@ -224,6 +225,17 @@ class Descent:
             stationary = stationary or stationarity.holds_by_curvature(point, self._gradient_at)
             return STEP if stationary and rules.xtol > 0 else COST if stationary and rules.ftol > 0 else STALLED
         return None
+
+    def _refined(self, point: Point) -> Point | None:
+        """The point with central differences in place of forward ones. None where those were taken already, and where
+        the longer steps have left the region in which the model means anything: then one column is longer than all."""
+        if not self._function.refine():
+            return None
+        refined = self._linearization(point.x, point.residual)
+        if refined is None:
+            return None
+        before, now = (at.system.squared_norms * np.maximum(1.0, at.x**2) for at in (point, refined))
+        return refined if float(now.max()) <= float(before.max()) / COLLAPSE**2 else None
 
     def _gradient_at(self, x: Array) -> Array | None:
         """The gradient of the cost at a point near the current one; None outside of the bounds, and where it is not

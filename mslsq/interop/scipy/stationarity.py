@@ -42,7 +42,8 @@ class Stationarity:
         if length <= self.share * 2 * point.cost or self.is_noise(point):
             return True
         sizes = np.sqrt(np.maximum(point.x**2, np.minimum(self._sizes, self._reach / squared)))
-        return bool(np.all(np.abs(point.projected) <= self._near * point.system.magnitude(sizes)))
+        floor = point.system.magnitude(sizes)
+        return bool(np.isfinite(floor).all() and np.all(np.abs(point.projected) <= self._near * floor))
 
     def is_noise(self, point: "Point") -> bool:
         """Is the gradient no larger than what differences of rounded residuals come to?"""

