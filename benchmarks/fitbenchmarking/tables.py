@@ -7,7 +7,7 @@ import numpy as np
 SAME = 1e-4
 """A cost within this share of the least that any minimizer found counts as the same minimum."""
 
-ZERO, SOLVED = 1e-20, 1e-14
+ZERO, SOLVED = 1e-16, 1e-14
 """Where the least cost is below the first, equations are solved but for rounding: all costs below the second count."""
 
 
@@ -72,7 +72,7 @@ def profile(records: list[dict[str, Any]]) -> str:
     fastest = {
         p: min((of[p, m]["seconds"] for m in minimizers if found.get((p, m), False)), default=np.nan) for p in problems
     }
-    headings = ["minimizer", *(f"cost ≤ {1 + a:.8g}" for a in ACCURACIES), *(f"time ≤ {t}" for t in TIMES)]
+    headings = ["minimizer", *(f"cost ≤ {1 + a:.9g}" for a in ACCURACIES), *(f"time ≤ {t}" for t in TIMES)]
     lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
     for minimizer in minimizers:
         own = [p for p in problems if (p, minimizer) in of]
