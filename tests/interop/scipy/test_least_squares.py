@@ -8,7 +8,10 @@ from scipy.sparse.linalg import aslinearoperator
 
 import mslsq
 from mslsq.interop.scipy import least_squares
-from mslsq.interop.scipy.descent import PATIENCE, Level, Point
+from mslsq.interop.scipy.box import Box
+from mslsq.interop.scipy.descent import PATIENCE, Descent, Level, Point, Rules
+from mslsq.interop.scipy.function import Called, Opaque
+from mslsq.interop.scipy.losses import Loss
 from mslsq.interop.scipy.stationarity import Stationarity
 from mslsq.interop.scipy.systems import Dense
 
@@ -264,6 +267,21 @@ def test_a_jacobian_whose_squares_overflow_is_no_convergence():
 
     with np.errstate(over="ignore", invalid="ignore"):
         assert not Stationarity(point(1.0), 1e-12, 1e-12).holds(point(1e167), None)
+
+
+def test_central_differences_that_reach_too_far_are_not_taken():
+    """Forward ones end at 1e-6 + 1.5e-8, central ones reach to 1e-6 − 6e-6, where the residual is 1e100."""
+
+    for far, taken in (1e100, False), (1.0001, True):
+        residual = lambda x, far=far: np.array([1 + abs(x[0] - 1 / 3), 1.0 if x[1] > 0 else far])  # noqa: E731
+        whole = np.full(2, np.inf)
+        function = Opaque(Called(residual, (), {}), "2-point", (-whole, whole))
+        rules = Rules("lm", 1e-12, 1e-12, 1e-12, 100, None, None)
+        descent = Descent(function, Loss("linear", 1.0), Box(-whole, whole), rules)
+        start = np.array([2.0, 1e-6])
+        point = descent.linearized(start, residual(start), function.jacobian(start, residual(start)))
+        assert not point.jacobian[:, 1].any()
+        assert (descent._refined(point) is not None) == taken
 
 
 def test_a_cost_that_stays_on_one_level_is_asked_about_ever_more_seldom():
