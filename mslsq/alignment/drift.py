@@ -8,6 +8,7 @@ part agrees less than the whole, all parts are moved by themselves, from a coars
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from mslsq.alignment.estimate import DETAIL_SIGMA, PairLevel
 from mslsq.alignment.evidence import compared
 from mslsq.alignment.grids import frame_corners
+from mslsq.alignment.measures import middle_of
 from mslsq.alignment.pyramid import masked_blur
 
 THIRDS = 3
@@ -80,10 +82,11 @@ def _uneven(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> bool:
     seen = compared(level, matrix).asked
     if not len(seen.correlation):
         return False
-    low, high = seen.at.amin(0), seen.at.amax(0) + 1
-    part = ((seen.at - low) * THIRDS / (high - low)).floor().long() @ seen.at.new_tensor([THIRDS, 1]).long()
-    medians = [one.quantile(0.5) for one in (seen.correlation[part == n] for n in range(THIRDS**2)) if len(one) > 1]
-    return bool(medians) and float(min(medians)) < float(seen.correlation.quantile(0.5)) - LESS
+    at, correlation = seen.at.numpy(force=True), seen.correlation.numpy(force=True)
+    low, high = at.min(0), at.max(0) + 1
+    part = ((at - low) * THIRDS / (high - low)).astype(np.int64) @ np.array([THIRDS, 1])
+    medians = [middle_of(one) for one in (correlation[part == n] for n in range(THIRDS**2)) if len(one) > 1]
+    return bool(medians) and min(medians) < middle_of(correlation) - LESS
 
 
 def _moved(levels: Sequence[PairLevel], matrix: Float[Tensor, "3 3"]) -> Moved:

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from mslsq.alignment import passes, starts
 from mslsq.alignment.grids import inside, pixel_grid
-from mslsq.alignment.measures import common_share, masked_ncc, ncc_and_detail, nmad, project
+from mslsq.alignment.measures import centroid, masked_ncc, ncc_and_detail, nmad_and_deviation, project, share_of
 from mslsq.alignment.models import Frame
 from mslsq.alignment.noise import NONE, Noise
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.sampling import sample_at
-from mslsq.kernels import run_on
+from mslsq.kernels import Kernel, may_read, run_on
+
+_CHOSEN_RESIDUALS = Kernel("chosen_residuals", "nnTT?ndTl")
 
 MAX_SAMPLES = 1 << 18
 """Of a larger level every k-th pixel is used: 262 144 samples place a map to thousandths of a pixel already."""
@@ -37,7 +39,7 @@ their MAD sigma: then outliers are real (moved objects, unknown areas) and the r
 
 Answer = TypeVar("Answer")
 
-CORNERS = np.array([[-1.0, -1, 1], [1, -1, 1], [1, 1, 1], [-1, 1, 1], [0, 0, 1]])
+CORNERS = (-1.0, -1.0, 1.0), (1.0, -1.0, 1.0), (1.0, 1.0, 1.0), (-1.0, 1.0, 1.0), (0.0, 0.0, 1.0)
 """Of the reference's square in normalised coordinates, and its middle."""
 
 
@@ -155,9 +157,14 @@ class PairLevel:
 
     def share(self, valid: Bool[Tensor, " n"], matrix: Float[Tensor, "3 3"]) -> float:
         """Overlap under a warp, as a share of the smaller map's area of data."""
+        count, rows, columns = centroid(valid.reshape(self.grid))
+        if count == 0:
+            return 0.0
+        x, y, step = self.geometry[:3].tolist()
+        middle = x + step * columns / count, y + step * rows / count
         per_sample = self.size[0] * self.size[1] / self.known.numel()
         factors = (self.moving.factor / self.factor) ** 2
-        return common_share(matrix, self.points, valid, self._data[0], factors * self._data[1] / per_sample)
+        return share_of(matrix.tolist(), middle, count, self._data[0], factors * self._data[1] / per_sample)
 
     @cached_property
     def _data(self) -> tuple[int, int]:
@@ -226,10 +233,23 @@ def spread_at(estimate: Estimate, level: PairLevel) -> tuple[float, float]:
 def spread_over(estimates: Sequence[Estimate], levels: Sequence[PairLevel]) -> tuple[float, float]:
     """The same of several levels together, each at its estimate."""
     every = -(-sum(len(level.known) for level in levels) // SPREAD_SAMPLES)
-    parts = [residual_at(estimate, level, every) for estimate, level in zip(estimates, levels, strict=True)]
-    residual, valid = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-    chosen = residual[valid]
-    return mad_sigma(residual, valid), float(chosen.std()) if chosen.numel() > 1 else 0.0
+    parts = [_chosen_residual(estimate, level, every) for estimate, level in zip(estimates, levels, strict=True)]
+    return _sigma_and_deviation(parts[0] if len(parts) == 1 else torch.cat(parts))
+
+
+def _chosen_residual(estimate: Estimate, level: PairLevel, every: int) -> Float[Tensor, " some"]:
+    """`residual_at` where it is valid, all channels."""
+    sampled, valid = level.look(estimate.matrix)
+    values = sampled.T
+    if not (may_read(values, level.planes, valid) and values.dtype == level.planes.dtype):
+        residual, valid = residual_at(estimate, level, every)
+        return residual[valid].reshape(-1)
+    channels, n = values.shape
+    gain, bias = estimate.value.tolist()
+    out, count = values.new_empty(channels * -(-n // every)), torch.empty(1, dtype=torch.int64)
+    settings = torch.tensor([math.exp(gain), bias], dtype=torch.float64)
+    _CHOSEN_RESIDUALS(channels, n, values.contiguous(), level.planes, valid, every, settings, out, count)
+    return out[: int(count)]
 
 
 def mad_sigma(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) -> float:
@@ -238,10 +258,15 @@ def mad_sigma(residual: Float[Tensor, "n channels"], valid: Bool[Tensor, " n"]) 
     At least a fifth of their standard deviation: where most of both maps is flat (unknown areas of occupancy maps) the
     median residual is zero, and a scale of zero would reject all that there is to align by.
     """
-    chosen = residual[valid].reshape(-1)
+    return _sigma_and_deviation(residual[valid].reshape(-1))[0]
+
+
+def _sigma_and_deviation(chosen: Float[Tensor, " some"]) -> tuple[float, float]:
+    """`mad_sigma` and the standard deviation."""
     if chosen.numel() < 2:
-        return 1.0
-    return max(nmad(chosen), 0.2 * float(chosen.std()), 1e-6)
+        return 1.0, 0.0
+    sigma, deviation = nmad_and_deviation(chosen)
+    return max(sigma, 0.2 * deviation, 1e-6), deviation
 
 
 def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"]) -> Estimate:
@@ -259,12 +284,13 @@ def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"
 
 def sane(estimate: Estimate) -> bool:
     """Are warp and values finite, and is the warp not turned over?"""
-    matrix = estimate.matrix.numpy(force=True)
-    if not (np.isfinite(matrix).all() and bool(estimate.value.isfinite().all())):
+    rows = estimate.matrix.tolist()
+    if not all(math.isfinite(entry) for row in [*rows, estimate.value.tolist()] for entry in row):
         return False
-    (a, b), (c, d) = matrix[:2, :2] / matrix[2, 2]
-    ahead = CORNERS @ matrix[2] > 1e-9
-    return bool(a * d - b * c >= 0.02 and ahead.all())
+    (a, b, _), (c, d, _), (g, h, i) = rows
+    if i == 0 or (a * d - b * c) / i**2 < 0.02:
+        return False
+    return all(g * x + h * y + i > 1e-9 for x, y, _ in CORNERS)
 
 
 def moved_share(estimate: Estimate, level: PairLevel, frozen: Bool[Tensor, " n"]) -> float:
@@ -290,9 +316,11 @@ def no_worse(new: Estimate, old: Estimate, level: PairLevel, frozen: Bool[Tensor
 
 def apart(ranked: Sequence[Estimate], frame: Frame) -> list[Estimate]:
     """In order, without those whose corners are within two pixels of an earlier one's."""
+    if len(ranked) == 1:
+        return list(ranked)
     kept: list[tuple[Estimate, np.ndarray]] = []
     for estimate in ranked:
-        homogeneous = CORNERS[:4] @ estimate.matrix.numpy(force=True).T
+        homogeneous = np.array(CORNERS[:4]) @ estimate.matrix.numpy(force=True).T
         with np.errstate(divide="ignore", invalid="ignore"):
             where = np.where(homogeneous[:, 2:] > 1e-9, homogeneous[:, :2] / homogeneous[:, 2:], np.nan)
         distances = [np.linalg.norm(where - other, axis=1).mean() * frame.half for _, other in kept]

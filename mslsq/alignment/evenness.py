@@ -1,10 +1,15 @@
 """Do residuals vary slowly over a map? Noise does not; light, a curve of values, and what a metric leaves do."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.alignment.estimate import Estimate, PairLevel, residual_at
+from mslsq.kernels import Kernel, may_read
+
+_MEANS_OF_BLOCKS = Kernel("means_of_blocks", "nnnTT?ndd")
 
 SIDE = 16
 """Samples: of the blocks whose means hold what varies slowly."""
@@ -13,6 +18,15 @@ SIDE = 16
 def unevenness(level: PairLevel, estimate: Estimate) -> float:
     """Which share of the energy of a placement's residuals the means of blocks hold; 4πσ²/256 for white noise under a
     prefilter of σ px (0.05 at 1 px)."""
+    sampled, valid = level.look(estimate.matrix)
+    values = sampled.T
+    if may_read(values, level.planes, valid) and values.dtype == level.planes.dtype:
+        gain, bias = estimate.value.tolist()
+        found, settings = torch.empty(2, dtype=torch.float64), torch.tensor([math.exp(gain), bias], dtype=torch.float64)
+        shape = len(values), *level.grid
+        _MEANS_OF_BLOCKS(*shape, values.contiguous(), level.planes, valid, SIDE, settings, found)
+        of_means, energy = found.tolist()
+        return of_means / energy if energy > 0 else 0.0
     residual, valid = residual_at(estimate, level)
     known = valid.to(residual.dtype)
     seen = (residual * known[:, None]).T.reshape(-1, *level.grid)

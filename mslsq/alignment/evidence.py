@@ -13,12 +13,17 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq.alignment.estimate import PairLevel
+from mslsq.alignment.measures import middle_of
 from mslsq.alignment.noise import reliability
+from mslsq.kernels import Kernel, may_read
+
+_BLOCK_DETAILS = Kernel("block_details", "nnnTT?ndd")
 
 SIDES = 16, 8
 """Sides of the blocks in samples; the first that gives `ENOUGH` of them."""
@@ -86,7 +91,8 @@ def _agreement(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
     count = len(asked.correlation)
     if not count:
         return Evidence(math.nan, 0)
-    return Evidence(float(asked.correlation.quantile(0.5)), count, float(asked.reliability.quantile(0.5)))
+    middles = [middle_of(one.numpy(force=True)) for one in (asked.correlation, asked.reliability)]
+    return Evidence(middles[0], count, middles[1])
 
 
 class Compared(NamedTuple):
@@ -159,25 +165,46 @@ def _compared(
     side: int,
     reliable: Callable[..., Float[Tensor, " blocks"]],
 ) -> Compared:
-    known = _blocks(valid.to(one.dtype)[None], side)[0]
-    filled = known.sum(-1) >= FILLED * side**2
-    known = known[filled]
-    if not len(known):
+    number, energy, product = _energies(one, other, valid, side)
+    if not len(number):
         return Compared(0, one.new_empty(0), one.new_empty(0), one.new_empty(0, 2), one.new_empty(0))
-    detail = _detail(torch.stack([_blocks(values, side)[:, filled] for values in (one, other)]), known)
-    energy = (detail * detail).sum((1, -1)) / known.sum(-1)
     amplitude = energy.sqrt()
     shows = amplitude > (SHOWS * amplitude.mean(-1, keepdim=True)).clamp(min=ROUNDING)
     either = shows.any(0)
-    product = (detail[0] * detail[1]).sum((0, -1)) / known.sum(-1)
     both = torch.where(shows.all(0), amplitude[0] * amplitude[1], torch.inf)
     typical = torch.where(shows, energy, torch.nan).nanmedian(-1, keepdim=True).values
     relative = torch.where(shows, energy / typical, 0.0).amax(0)
-    number = filled.nonzero()[:, 0][either]
     across = -(-valid.shape[-1] // side)
-    at = torch.stack([number // across, number % across], -1).to(one.dtype)
+    shown = number[either]
+    at = torch.stack([shown // across, shown % across], -1).to(one.dtype)
     reliability = reliable(energy, side=side)[either]
-    return Compared(len(known), (product / both)[either], relative[either], at, reliability)
+    return Compared(len(number), (product / both)[either], relative[either], at, reliability)
+
+
+def _energies(
+    one: Float[Tensor, "channels height width"],
+    other: Float[Tensor, "channels height width"],
+    valid: Bool[Tensor, "height width"],
+    side: int,
+) -> tuple[Int[Tensor, " blocks"], Float[Tensor, "maps blocks"], Float[Tensor, " blocks"]]:
+    """Of the blocks that are filled, row by row, the numbers, the mean square of either map's detail, and the mean of
+    their product."""
+    if may_read(one, other, valid) and one.dtype == other.dtype and one.dtype in (torch.float32, torch.float64):
+        height, width = valid.shape
+        found = torch.empty(-(-height // side) * -(-width // side), 4, dtype=torch.float64)
+        rasters = one.contiguous(), other.contiguous(), valid.contiguous()
+        _BLOCK_DETAILS(*one.shape, *rasters, side, np.array([FILLED * side**2]), found)
+        number = (found[:, 0] >= FILLED * side**2).nonzero()[:, 0]
+        figures = (found[number, 1:] / found[number, :1]).T.to(one.dtype)
+        return number, figures[:2], figures[2]
+    known = _blocks(valid.to(one.dtype)[None], side)[0]
+    filled = known.sum(-1) >= FILLED * side**2
+    known, number = known[filled], filled.nonzero()[:, 0]
+    if not len(known):
+        return number, one.new_empty(2, 0), one.new_empty(0)
+    detail = _detail(torch.stack([_blocks(values, side)[:, filled] for values in (one, other)]), known)
+    energy = (detail * detail).sum((1, -1)) / known.sum(-1)
+    return number, energy, (detail[0] * detail[1]).sum((0, -1)) / known.sum(-1)
 
 
 def _detail(

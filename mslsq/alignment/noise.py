@@ -15,6 +15,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.kernels import Kernel, may_read
+
+_SECOND_DIFFERENCES = Kernel("second_differences", "nnnT?ndl")
+
 MASK = 1.0, -2.0, 1.0
 """Second differences, in both directions (Immerkær, "Fast noise variance estimation", 1996)."""
 
@@ -51,6 +55,22 @@ def measured(
     every = -(-height * width // SAMPLES)
     if min(height, width) < 3:
         return NONE
+    medians = _second_differences(raster, mask, every)
+    if medians is None:
+        return NONE
+    return Noise(float((1.4826 * medians).square().sum()) / _passed(prefilter), max(prefilter**2, WHITE))
+
+
+def _second_differences(
+    raster: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"], every: int
+) -> Float[Tensor, " channels"] | None:
+    """The median of |mask * raster| of each channel, of every few rows, where all nine pixels are known; None if they
+    are nowhere."""
+    channels, height, width = raster.shape
+    if may_read(raster, mask) and raster.dtype in (torch.float32, torch.float64):
+        medians, count = np.empty(channels), np.empty(1, dtype=np.int64)
+        _SECOND_DIFFERENCES(*raster.shape, raster.contiguous(), mask.contiguous(), every, medians, count)
+        return torch.from_numpy(medians) if count[0] else None
     rows = [slice(shift, height - 2 + shift, every) for shift in range(3)]
     columns = [slice(shift, width - 2 + shift) for shift in range(3)]
     above, at, below = (raster[:, row] for row in rows)
@@ -59,10 +79,7 @@ def measured(
     both = before - 2 * at + after
     known = torch.stack([mask[row][:, column] for row in rows for column in columns]).all(0)
     seen = both[:, known]
-    if seen.shape[-1] == 0:
-        return NONE
-    sigma = 1.4826 * seen.abs().median(-1).values
-    return Noise(float(sigma.square().sum()) / _passed(prefilter), max(prefilter**2, WHITE))
+    return seen.abs().median(-1).values if seen.shape[-1] else None
 
 
 @lru_cache(maxsize=16)

@@ -113,7 +113,9 @@ class _Search(Pair):
                 steps, precision = self.effort(position)
                 steps = steps if last else min(steps, STEPS_OF_A_SMALLER_MODEL)
                 refined = refine(hypotheses, level, model, loss, self.freedom, steps, precision)
-                look = judge if last else with_overlap
+                # Detail, which takes three times as long, chooses between hypotheses, and says whether to go on.
+                asked = len(refined) > 1 or position in (at, 0)
+                look = judge if last and asked else with_overlap
                 kept = [look(r.estimate, level) for r in refined if sane(r.estimate)]
                 if not kept:
                     return None

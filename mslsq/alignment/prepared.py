@@ -1,7 +1,7 @@
 """The maps of an alignment made ready: float64 values, a mask, pyramids; and the reason where a map cannot be used."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 from mslsq.alignment.metrics import METRICS, Metric
 from mslsq.alignment.pyramid import Level, build
 from mslsq.alignment.result import MapStatus
+from mslsq.kernels import Kernel, may_read
+
+_SURVEY = Kernel("survey", "nnT?d")
 
 SMALLEST_SIDE = 8
 FEWEST_PIXELS = 48
@@ -71,6 +74,29 @@ def _mean_and_spread(values: Tensor) -> tuple[float, float]:
     return float(mean), float(spread)
 
 
+class _Survey(NamedTuple):
+    """How many samples hold data, and of all numbers there mean, standard deviation, least and largest."""
+
+    count: int
+    mean: float
+    spread: float
+    least: float
+    largest: float
+
+
+def _survey(values: Float[Tensor, "channels height width"], known: Bool[Tensor, "height width"]) -> _Survey:
+    """Takes from `known`, in place, where a channel is not finite."""
+    if may_read(values, known):
+        found = np.empty(5)
+        _SURVEY(len(values), known.numel(), values, known, found)
+        return _Survey(int(found[0]), *found[1:].tolist())
+    known &= values.isfinite().all(0)
+    data = values[:, known]
+    if data.numel() == 0:
+        return _Survey(0, *[float("nan")] * 4)
+    return _Survey(int(known.count_nonzero()), *_mean_and_spread(data), float(data.min()), float(data.max()))
+
+
 def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
     try:
         values = raw if isinstance(raw, Tensor) else torch.from_numpy(np.ascontiguousarray(raw))
@@ -80,27 +106,26 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
         given = f"(Given: {values.dtype} of shape {tuple(values.shape)}.)"
         return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} {given}"
     values = values.detach().cpu().to(torch.float64)  # in this order: not every device has float64
-    values = values[None] if values.ndim == 2 else values
-    known = values.isfinite().all(0)
+    values = (values[None] if values.ndim == 2 else values).contiguous()
+    known = torch.ones(values.shape[1:], dtype=torch.bool, device="cpu")
     if mask is not None:
         mask = torch.as_tensor(np.asarray(mask) if not isinstance(mask, Tensor) else mask)
         if mask.shape != known.shape:
             given = f"(Its mask has shape {tuple(mask.shape)}, the map {tuple(known.shape)}.)"
             return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} {given}"
-        known = known & (mask.cpu() != 0)
-    if not bool(known.any()):
+        known = mask.cpu() != 0
+    survey = _survey(values, known)
+    if survey.count == 0:
         return None, MapStatus.NO_DATA, ""
-    complete = bool(known.all())
-    data = values if complete else values[:, known]
-    count = int(known.count_nonzero())
-    if count < FEWEST_PIXELS or min(known.shape) < SMALLEST_SIDE:
+    complete = survey.count == known.numel()
+    if survey.count < FEWEST_PIXELS or min(known.shape) < SMALLEST_SIDE:
         given = (
-            f"({count} valid pixels in {known.shape[1]} x {known.shape[0]}; at least {FEWEST_PIXELS}, "
+            f"({survey.count} valid pixels in {known.shape[1]} x {known.shape[0]}; at least {FEWEST_PIXELS}, "
             f"and {SMALLEST_SIDE} along the short side, are needed.)"
         )
         return None, MapStatus.TOO_SMALL, f"{MapStatus.TOO_SMALL.sentence} {given}"
-    mean, spread = _mean_and_spread(data)
-    if spread <= 1e-9 * max(-float(data.min()), float(data.max())) or spread == 0.0:
+    mean, spread = survey.mean, survey.spread
+    if spread <= 1e-9 * max(-survey.least, survey.largest) or spread == 0.0:
         return None, MapStatus.CONSTANT, ""
     filled = values if complete else torch.where(known, values, torch.zeros_like(values))
     return (filled, known, (mean, spread)), MapStatus.ALIGNED, ""

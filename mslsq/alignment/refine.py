@@ -10,7 +10,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq.alignment import passes
-from mslsq.alignment.descent import Between, descend
+from mslsq.alignment.descent import Between, descend, model_matrix
 from mslsq.alignment.estimate import Estimate, PairLevel, spread_at
 from mslsq.alignment.models import MODELS, Warp
 from mslsq.alignment.objective import LOSSES, photometric_problem
@@ -89,15 +89,16 @@ def _by_descent(
 ) -> Refined:
     values = freedom.numpy()
 
+    equations = passes.Pass(level, values, valid, kind.tangent_dim, loss, scale)
+
     def evaluate(at: Between) -> passes.NormalEquations:
-        return passes.normal_equations(level, *at, values, valid, kind.tangent_dim, loss, scale)
+        return equations(*at)
 
     def moved(at: Between, step: np.ndarray) -> Between:
         return at.moved(kind, step)
 
-    start = kind.from_matrix(estimate.matrix).matrix().numpy()
     free = np.concatenate([np.ones(kind.tangent_dim), values]) > 0
-    begin = Between(start / start[2, 2], estimate.value.numpy())
+    begin = Between(model_matrix(kind, estimate.matrix.numpy()), estimate.value.numpy())
     found = descend(evaluate, moved, begin, free, max_steps, share)
     matrix, value = torch.from_numpy(found.state.matrix), torch.from_numpy(found.state.value) * freedom
     normal = found.normal if loss is None else None

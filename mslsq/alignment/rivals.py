@@ -8,13 +8,18 @@ all other peaks.
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment.canvas import canvas_around, seen_on
+from mslsq.alignment.canvas import Canvas, canvas_around, seen_on
+from mslsq.alignment.passes import warped
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.shifts import shift_scores, whitened
+from mslsq.kernels import Kernel, may_read
+
+_BEST_PEAK = Kernel("best_peak", "nnTddnld")
 
 LOBE = 2
 """Pixels of the level: peaks as near to the placement as this are its own."""
@@ -46,7 +51,7 @@ def standing(reference: Level, moving: Level, matrix: Float[Tensor, "3 3"], min_
     """How far a placement stands out. `matrix` takes pixels of this level of the reference to those of the map."""
     largest = LARGEST * max(*reference.size, *moving.size)
     canvas = canvas_around([moving.size], [matrix], reference.size, largest)
-    values, known = seen_on(canvas, moving.coefficients, moving.mask, matrix)
+    values, known = _laid(moving, matrix, canvas)
     # In single precision: a score is compared, never differentiated.
     image = whitened(Level(values.float(), known, moving.factor))
     fixed = Level(reference.raster.float(), reference.mask, reference.factor)
@@ -59,13 +64,39 @@ def standing(reference: Level, moving: Level, matrix: Float[Tensor, "3 3"], min_
         for count, start, side in zip(scores.shape, starts, reference.size, strict=True)
     )
     own = float(scores[down.abs() <= 1][:, right.abs() <= 1].max())
+    row, column, rival = _best_peak(scores, down, right)
+    shift = -float(right[column]) * reference.factor, -float(down[row]) * reference.factor
+    return Standing(own, rival, shift)
+
+
+def _laid(
+    moving: Level, matrix: Float[Tensor, "3 3"], canvas: Canvas
+) -> tuple[Float[Tensor, "channels rows columns"], Bool[Tensor, "rows columns"]]:
+    """The map as it lies on the canvas, and where it has data."""
+    coefficients = moving.coefficients
+    if not may_read(coefficients, matrix):
+        return seen_on(canvas, coefficients, moving.mask, matrix)
+    shape = canvas.height, canvas.width
+    everywhere = torch.ones(canvas.height * canvas.width, dtype=torch.bool)
+    geometry = torch.tensor([canvas.left, canvas.top, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    values, known = warped(coefficients, moving.mask, shape, everywhere, geometry, matrix)
+    return values.reshape(-1, *shape), known.reshape(shape)
+
+
+def _best_peak(
+    scores: Float[Tensor, "rows columns"], down: Float[Tensor, " rows"], right: Float[Tensor, " columns"]
+) -> tuple[int, int, float]:
+    """Row, column and score of the highest peak that is not the placement's own; -1 if there is none."""
+    if may_read(scores):
+        found, score = np.zeros(2, dtype=np.int64), np.empty(1)
+        _BEST_PEAK(*scores.shape, scores.contiguous(), down.double(), right.double(), LOBE, found, score)
+        return int(found[0]), int(found[1]), float(score[0])
     wrapped = torch.nn.functional.pad(scores[None, None], (LOBE,) * 4, mode="circular")
     peaks = scores >= torch.nn.functional.max_pool2d(wrapped, 2 * LOBE + 1, 1)[0, 0]
     away = down[:, None].square() + right[None, :].square() > LOBE**2
     others = torch.where(peaks & away, scores, torch.full_like(scores, -1.0))
     row, column = divmod(int(others.argmax()), len(right))
-    shift = -float(right[column]) * reference.factor, -float(down[row]) * reference.factor
-    return Standing(own, float(others[row, column]), shift)
+    return row, column, float(others[row, column])
 
 
 def _shifts(count: int, start: int, side: int, like: Tensor) -> Float[Tensor, " count"]:

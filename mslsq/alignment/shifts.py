@@ -14,6 +14,9 @@ from torch import Tensor
 from mslsq.alignment.grids import inside, pixel_grid, similarity_about, translation
 from mslsq.alignment.measures import project
 from mslsq.alignment.pyramid import Level, masked_blur
+from mslsq.kernels import Kernel, may_read
+
+_WHITENED = Kernel("whitened", "nTT?T")
 
 BAND_SIGMA = 4.0
 """Pixels of the level: the search looks at structures finer than this."""
@@ -30,6 +33,10 @@ def whitened(level: Level) -> Float[Tensor, "height width"]:
     known = level.mask
     count = known.sum().clamp(min=1)
     smooth, _ = masked_blur(image[None], known, BAND_SIGMA)
+    if may_read(image, known) and image.dtype in (torch.float32, torch.float64):
+        out = torch.empty_like(image)
+        _WHITENED(image.numel(), image.contiguous(), smooth, known.contiguous(), out)
+        return out
     detail = torch.where(known, image - smooth[0], torch.zeros_like(image))
     spread = detail.new_zeros(())
     for _ in range(2):

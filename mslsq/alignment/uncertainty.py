@@ -8,7 +8,7 @@ from torch import Tensor
 import mslsq
 from mslsq.alignment import passes
 from mslsq.alignment.curvature import curvature, samples
-from mslsq.alignment.descent import Between
+from mslsq.alignment.descent import Between, model_matrix
 from mslsq.alignment.estimate import Estimate, PairLevel, spread_at
 from mslsq.alignment.grids import frame_corners
 from mslsq.alignment.models import MODELS, Frame
@@ -43,8 +43,7 @@ def tangent_covariance(
             * _by_covariance(estimate, level, options.model, freedom)
         )
     sigma, valid = spread_at(estimate, level)[0], level.look(estimate.matrix)[1]
-    matrix = kind.from_matrix(estimate.matrix).matrix().numpy()
-    at = Between(matrix / matrix[2, 2], estimate.value.numpy())
+    at = Between(model_matrix(kind, estimate.matrix.numpy()), estimate.value.numpy())
     if normal is None:
         normal = passes.normal_equations(level, *at, freedom.numpy(), valid, kind.tangent_dim)
     unknown = np.concatenate([np.ones(kind.tangent_dim), freedom.numpy()]) > 0

@@ -202,6 +202,36 @@ public:
     }
 };
 
+// Where `open` is set, blur(I·m) / blur(m) if more than `least` of the kernel lies on data, which clears it there. Pixel by
+// pixel: for a few pixels, such as a border.
+template <class T>
+void fill_some(i64 count, i64 height, i64 width, const T* raster, const bool* mask, i64 reach, const T* kernel, T least, bool* open,
+               T* to) {
+    for (i64 y = 0; y < height; y++)
+        for (i64 x = 0; x < width; x++) {
+            if (!open[y * width + x]) continue;
+            const i64 top = std::max(i64(0), y - reach), bottom = std::min(height - 1, y + reach);
+            const i64 left = std::max(i64(0), x - reach), right = std::min(width - 1, x + reach);
+            T share = 0;
+            for (i64 c = -1; c < count; c++) {
+                T sum = 0;
+                for (i64 j = top; j <= bottom; j++) {
+                    const T down = kernel[j < y ? y - j : j - y];
+                    for (i64 i = left; i <= right; i++) {
+                        const i64 at = j * width + i;
+                        const T weight = mask[at] ? down * kernel[i < x ? x - i : i - x] : T(0);
+                        sum += c < 0 ? weight : weight * raster[c * height * width + at];
+                    }
+                }
+                if (c < 0)
+                    share = sum;
+                else if (share > least)
+                    to[(c * height + y) * width + x] = sum / share;
+            }
+            if (share > least) open[y * width + x] = false;
+        }
+}
+
 // Of two rasters where both hold data: the sums of their squared deviations from their channels' means, and of the
 // deviations' products.
 template <class T>
@@ -268,6 +298,12 @@ void both_deviations(i64 channels, i64 height, i64 width, const T* a, const T* b
     (i64 count, i64 height, i64 width, const T* raster, const bool* mask, i64 reach, const T* kernel, i64 every,     \
      i64 first, i64 last, T* smooth, T* share) {                                                                     \
         MaskedBlur<T>(height, width, mask, kernel, reach, every)(count, raster, first, last, smooth, share);         \
+    }                                                                                                                \
+    /* to: (count, height, width), of which pixels are written that are open; these are then closed */                \
+    MSLSQ_EXPORT(fill_some, type)                                                                                    \
+    (i64 count, i64 height, i64 width, const T* raster, const bool* mask, i64 reach, const T* kernel,                \
+     const double* least, bool* open, T* to) {                                                                       \
+        fill_some<T>(count, height, width, raster, mask, reach, kernel, T(*least), open, to);                        \
     }                                                                                                                \
     MSLSQ_EXPORT(deviations, type)                                                                                   \
     (i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* sums) {                                  \

@@ -12,7 +12,6 @@ namespace mslsq {
 namespace MSLSQ_TARGET {
 namespace {
 
-constexpr i64 CHUNK = 64;     // samples at a time: eleven columns of them are 6 KB
 constexpr int UNKNOWNS = 10;  // eight of a homography, gain and bias
 constexpr double HORIZON = 1e-3;  // as in models.py
 constexpr double SLACK = 1e-6;    // as in starts.inside
@@ -58,55 +57,56 @@ struct Robust {
 
     // rho of CHUNK samples is `sum(z)`, rho' and rho'' c² / rho' are `slope(z)` and `bend(z)`, z = s / c².
     template <class Slope, class Bend>
-    void weigh(const double* z, const bool* use, i64 have, bool curved, Slope slope, Bend bend) {
+    void weigh(const double* z, i64 have, bool curved, Slope slope, Bend bend) {
         for (i64 k = 0; k < have; k++) {
             const double share = curved ? 1 + 2 * z[k] * bend(z[k]) : 1;
-            const double root = std::sqrt(use[k] ? slope(z[k]) : 0), kept = std::sqrt(share >= LEAST_CURVATURE ? share : 1);
+            const double root = std::sqrt(slope(z[k])), kept = std::sqrt(share >= LEAST_CURVATURE ? share : 1);
             by_residual[k] = root / kept, by_jacobian[k] = root * kept;
         }
     }
 
-    // Sums of logarithms by products of eight: few logarithms, and those of one vector.
-    static double sum_of_log1p(const double* z, const bool* use, i64 have) {
-        double sum = 0;
-        for (i64 k = 0; k < have; k += TILE) {
-            double product = 1;
-            bool large = false;
-            const i64 end = k + TILE < have ? k + TILE : have;
-            for (i64 j = k; j < end; j++) {
-                large |= !(z[j] < 1e30);
-                product *= use[j] ? 1 + z[j] : 1;
+    // Sums of logarithms by their product, which is a number where none of CHUNK factors is large.
+    static double sum_of_log1p(const double* z, i64 have) {
+        constexpr double LARGE = 4e4;  // its 64th power is 2e294
+        double products[TILE], most[TILE] = {};
+        std::fill_n(products, TILE, 1.0);
+        const i64 whole = have / TILE * TILE;
+        for (i64 k = 0; k < whole; k += TILE)
+            for (int j = 0; j < TILE; j++) {
+                products[j] *= 1 + z[k + j];
+                most[j] = z[k + j] < most[j] ? most[j] : z[k + j];
             }
-            if (!large)
-                sum += std::log(product);
-            else
-                for (i64 j = k; j < end; j++) sum += use[j] ? std::log1p(z[j]) : 0;
-        }
+        for (i64 k = whole; k < have; k++) products[0] *= 1 + z[k], most[0] = z[k] < most[0] ? most[0] : z[k];
+        bool small = true;
+        double product = 1, sum = 0;
+        for (int j = 0; j < TILE; j++) small &= most[j] < LARGE, product *= products[j];
+        if (small) return std::log(product);
+        for (i64 k = 0; k < have; k++) sum += std::log1p(z[k]);
         return sum;
     }
 
-    void operator()(i64 loss, double c2, const double* z, const bool* use, i64 have, bool curved) {
+    // z is 0 where nothing is to be counted.
+    void operator()(i64 loss, double c2, const double* z, i64 have, bool curved) {
         double sum = 0;
         switch (loss) {
             case CAUCHY:
-                weigh(z, use, have, curved, [](double z) { return 1 / (1 + z); }, [](double z) { return -1 / (1 + z); });
-                sum = sum_of_log1p(z, use, have);
+                weigh(z, have, curved, [](double z) { return 1 / (1 + z); }, [](double z) { return -1 / (1 + z); });
+                sum = sum_of_log1p(z, have);
                 break;
             case HUBER:
-                weigh(z, use, have, curved, [](double z) { return z <= 1 ? 1 : 1 / std::sqrt(z); },
+                weigh(z, have, curved, [](double z) { return z <= 1 ? 1 : 1 / std::sqrt(z); },
                       [](double z) { return z <= 1 ? 0 : -0.5 / z; });
-                for (i64 k = 0; k < have; k++) sum += !use[k] ? 0 : z[k] <= 1 ? z[k] : 2 * std::sqrt(z[k]) - 1;
+                for (i64 k = 0; k < have; k++) sum += z[k] <= 1 ? z[k] : 2 * std::sqrt(z[k]) - 1;
                 break;
             case TUKEY:
-                weigh(z, use, have, curved, [](double z) { return z < 1 ? (1 - z) * (1 - z) : 0; },
+                weigh(z, have, curved, [](double z) { return z < 1 ? (1 - z) * (1 - z) : 0; },
                       [](double z) { return z < 1 ? -2 / (1 - z) : 0; });
-                for (i64 k = 0; k < have; k++)
-                    sum += !use[k] ? 0 : z[k] < 1 ? z[k] * (1 - z[k] * (1 - z[k] / 3)) : 1.0 / 3;
+                for (i64 k = 0; k < have; k++) sum += z[k] < 1 ? z[k] * (1 - z[k] * (1 - z[k] / 3)) : 1.0 / 3;
                 break;
             default:
-                weigh(z, use, have, curved, [](double z) { return 1 / ((1 + z) * (1 + z)); },
+                weigh(z, have, curved, [](double z) { return 1 / ((1 + z) * (1 + z)); },
                       [](double z) { return -2 / (1 + z); });
-                for (i64 k = 0; k < have; k++) sum += use[k] ? z[k] / (1 + z[k]) : 0;
+                for (i64 k = 0; k < have; k++) sum += z[k] / (1 + z[k]);
         }
         rho += c2 * sum;
     }
@@ -163,33 +163,51 @@ struct Accumulator {
     double count = 0;
 };
 
+// Along one axis: the pixels on either side of a point, and whether it lies between the first and the last.
+struct Neighbours {
+    i32 before[CHUNK], after[CHUNK];
+    i32 within[CHUNK];
+
+    void place(const double* at, i64 size, i64 have) {
+        const i32 last = i32(size - 1);
+        for (i64 k = 0; k < have; k++) {
+            const double x = bounded(at[k]);
+            const i32 low = floor_of(x + SLACK), high = -floor_of(SLACK - x);
+            within[k] = (x >= -SLACK ? 1 : 0) & (x <= double(last) + SLACK ? 1 : 0);
+            before[k] = low < 0 ? 0 : low > last ? last : low;
+            after[k] = high < 0 ? 0 : high > last ? last : high;
+        }
+    }
+};
+
 template <class T>
 void warped(Spline<T> spline, const bool* mask, Grid<T> grid, const bool* known, const double* H, i64 rows, i64 first,
             i64 last, T* values, bool* seen) {
-    const i64 width = spline.width, height = spline.height, n = rows * grid.columns;
+    const i64 width = spline.width, n = rows * grid.columns;
     Seen s;
+    Neighbours x, y;
+    Sampler<T> sampler;
     for (i64 row = first; row < last; row++)
         for (i64 begin = 0; begin < grid.columns; begin += CHUNK) {
             const i64 have = std::min(CHUNK, grid.columns - begin), offset = row * grid.columns + begin;
             project(grid, H, row, begin, have, 1e-9, s);
+            x.place(s.pixel_x, width, have);
+            y.place(s.pixel_y, spline.height, have);
+            bool* here = seen + offset;
+            bool any = false;
             for (i64 k = 0; k < have; k++) {
-                const double x = s.pixel_x[k], y = s.pixel_y[k];
-                bool ok = known[offset + k] && s.depth[k] > 0 && x >= -SLACK && y >= -SLACK &&
-                          x <= double(width - 1) + SLACK && y <= double(height - 1) + SLACK;
-                if (ok) {
-                    const i64 left = std::max(i64(std::floor(x + SLACK)), i64(0)), top = std::max(i64(std::floor(y + SLACK)), i64(0));
-                    const i64 right = std::min(i64(std::ceil(x - SLACK)), width - 1), bottom = std::min(i64(std::ceil(y - SLACK)), height - 1);
-                    const i64 l = std::min(left, width - 1), t = std::min(top, height - 1);
-                    const i64 r = std::max(right, i64(0)), b = std::max(bottom, i64(0));
-                    ok = mask[t * width + l] && mask[t * width + r] && mask[b * width + l] && mask[b * width + r];
-                }
-                seen[offset + k] = ok;
-                if (ok)
-                    spline.at(x, y, [&](i64 c, const Basis<T>& basis, const T* p, i64 stride) {
-                        values[c * n + offset + k] = basis.value(p, stride);
-                    });
+                const bool *above = mask + i64(y.before[k]) * width, *below = mask + i64(y.after[k]) * width;
+                here[k] = known[offset + k] & (s.depth[k] > 0) & (x.within[k] & y.within[k]) & above[x.before[k]] &
+                          above[x.after[k]] & below[x.before[k]] & below[x.after[k]];
+                any |= here[k];
+            }
+            if (any) sampler.place(s.pixel_x, s.pixel_y, have);
+            for (i64 c = 0; c < spline.channels; c++) {
+                T* to = values + c * n + offset;
+                if (any)
+                    sampler.value(spline, c, here, have, to);
                 else
-                    for (i64 c = 0; c < spline.channels; c++) values[c * n + offset + k] = 0;
+                    std::fill_n(to, have, T(0));
             }
         }
 }
@@ -202,9 +220,11 @@ void photometric(Spline<T> spline, Grid<T> grid, const T* target, const bool* va
     const T gain = T(values[0]), bias = T(values[1]), gain_free = T(values[2]), bias_free = T(values[3]);
     const double c2 = values[4] * values[4];
     Seen s;
+    Sampler<T> sampler;
     std::vector<T> room(3 * CHUNK * channels);
     T *value = room.data(), *gx = value + CHUNK * channels, *gy = gx + CHUNK * channels;
     T columns[UNKNOWNS + 2][CHUNK] = {};
+    T use[CHUNK];
     double z[CHUNK];
     for (i64 strip = first; strip < last; strip++) {
         Accumulator<T> total;
@@ -213,42 +233,32 @@ void photometric(Spline<T> spline, Grid<T> grid, const T* target, const bool* va
             for (i64 begin = 0; begin < grid.columns; begin += CHUNK) {
                 const i64 have = std::min(CHUNK, grid.columns - begin), offset = row * grid.columns + begin;
                 const bool* here = valid + offset;
-                if (!std::any_of(here, here + have, [](bool v) { return v; })) continue;
+                i32 valid_here = 0;
+                for (i64 k = 0; k < have; k++) valid_here += here[k], use[k] = T(here[k]);
+                if (!valid_here) continue;
+                total.count += valid_here;
                 project(grid, H, row, begin, have, HORIZON, s);
-                for (i64 k = 0; k < have; k++) {
-                    if (!here[k]) {
-                        for (i64 c = 0; c < channels; c++) {
-                            const i64 at = c * CHUNK + k;
-                            value[at] = gx[at] = gy[at] = 0;
-                        }
-                        continue;
-                    }
-                    spline.at(s.pixel_x[k], s.pixel_y[k], [&](i64 c, const Basis<T>& basis, const T* p, i64 step) {
-                        T found[3];
-                        basis.value_and_gradient(p, step, found);
-                        value[c * CHUNK + k] = found[0], gx[c * CHUNK + k] = found[1], gy[c * CHUNK + k] = found[2];
-                    });
-                }
+                sampler.place(s.pixel_x, s.pixel_y, have);
+                for (i64 c = 0; c < channels; c++)
+                    sampler.value_and_gradient(spline, c, here, have, value + c * CHUNK, gx + c * CHUNK, gy + c * CHUNK);
                 const i64 end = (have + TILE - 1) / TILE * TILE;
-                for (i64 k = 0; k < have; k++) total.count += here[k];
                 if (loss != SQUARES) {
                     std::fill_n(z, have, 0.0);
                     for (i64 c = 0; c < channels; c++)
                         for (i64 k = 0; k < have; k++) {
                             const double r = gain * value[c * CHUNK + k] + bias - target[c * n + offset + k];
-                            z[k] += r * r / c2;
+                            z[k] += double(use[k]) * (r * r) / c2;
                         }
-                    robust(loss, c2, z, here, have, channels == 1);
+                    robust(loss, c2, z, have, channels == 1);
                 }
                 for (i64 c = 0; c < channels; c++) {
                     const T *v = value + c * CHUNK, *t = target + c * n + offset;
                     pull_back(s, H, double(gain) * grid.half, gx + c * CHUNK, gy + c * CHUNK, tangent, have, columns);
                     T *by_gain = columns[tangent], *by_bias = columns[tangent + 1], *r = columns[tangent + 2];
                     for (i64 k = 0; k < have; k++) {
-                        const T use = here[k] ? T(1) : T(0);
                         by_gain[k] = gain_free * gain * v[k];
-                        by_bias[k] = bias_free * use;
-                        r[k] = use * (gain * v[k] + bias - t[k]);
+                        by_bias[k] = bias_free * use[k];
+                        r[k] = use[k] * (gain * v[k] + bias - t[k]);
                     }
                     if (loss != SQUARES) {
                         for (int j = 0; j + 1 < count; j++)
@@ -274,23 +284,43 @@ void photometric(Spline<T> spline, Grid<T> grid, const T* target, const bool* va
     }
 }
 
+// What the strips of `photometric` come to: samples and sum of rho, gradient, and the whole matrix, one behind the other.
+void normal_totals(i64 strips, i64 unknowns, const double* sums, double* to) {
+    constexpr i64 side = UNKNOWNS + 1, size = 2 + side * side;
+    double total[size] = {};
+    for (i64 strip = 0; strip < strips; strip++)
+        for (i64 k = 0; k < size; k++) total[k] += sums[strip * size + k];
+    double *gradient = to + 2, *matrix = gradient + unknowns;
+    to[0] = total[0], to[1] = total[1];
+    const double* products = total + 2;
+    for (i64 a = 0; a < unknowns; a++) {
+        gradient[a] = products[unknowns * side + a];
+        for (i64 b = 0; b <= a; b++) matrix[a * unknowns + b] = matrix[b * unknowns + a] = products[a * side + b];
+    }
+}
+
 template <class T>
 void at_points(Spline<T> spline, i64 n, const T* points, i64 first, i64 last, i64 wanted, T* values, T* gradients) {
     const T nan = std::numeric_limits<T>::quiet_NaN();
-    for (i64 k = first; k < last; k++) {
-        const T x = points[2 * k], y = points[2 * k + 1];
-        const bool number = x == x && y == y;
-        spline.at(number ? x : 0, number ? y : 0, [&](i64 c, const Basis<T>& basis, const T* p, i64 stride) {
-            const i64 to = c * n + k;
-            if (!wanted) {
-                values[to] = number ? basis.value(p, stride) : nan;
-                return;
+    Sampler<T> sampler;
+    double x[CHUNK], y[CHUNK];
+    T found[3][CHUNK];
+    for (i64 begin = first; begin < last; begin += CHUNK) {
+        const i64 have = std::min(CHUNK, last - begin);
+        for (i64 k = 0; k < have; k++) x[k] = double(points[2 * (begin + k)]), y[k] = double(points[2 * (begin + k) + 1]);
+        sampler.place(x, y, have);
+        for (i64 c = 0; c < spline.channels; c++) {
+            if (wanted)
+                sampler.value_and_gradient(spline, c, nullptr, have, found[0], found[1], found[2]);
+            else
+                sampler.value(spline, c, nullptr, have, found[0]);
+            for (i64 k = 0; k < have; k++) {
+                const i64 to = c * n + begin + k;
+                const bool number = x[k] == x[k] && y[k] == y[k];
+                values[to] = number ? found[0][k] : nan;
+                if (wanted) gradients[2 * to] = number ? found[1][k] : nan, gradients[2 * to + 1] = number ? found[2][k] : nan;
             }
-            T found[3];
-            basis.value_and_gradient(p, stride, found);
-            values[to] = number ? found[0] : nan;
-            gradients[2 * to] = number ? found[1] : nan, gradients[2 * to + 1] = number ? found[2] : nan;
-        });
+        }
     }
 }
 
@@ -323,6 +353,10 @@ void at_points(Spline<T> spline, i64 n, const T* points, i64 first, i64 last, i6
 
 MSLSQ_DEFINE(double, f64)
 MSLSQ_DEFINE(float, f32)
+
+MSLSQ_EXPORT(normal_totals, any)(i64 strips, i64 unknowns, const double* sums, double* to) {
+    normal_totals(strips, unknowns, sums, to);
+}
 
 }  // namespace MSLSQ_TARGET
 }  // namespace mslsq

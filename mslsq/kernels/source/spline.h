@@ -1,10 +1,15 @@
-// A cubic B-spline and its gradient at one point; mslsq/alignment/sampling.py says what of.
+// A cubic B-spline and its gradient at many points; mslsq/alignment/sampling.py says what of.
 #pragma once
+
+#include <algorithm>
 
 #include "vectors.h"
 
 namespace mslsq {
 namespace MSLSQ_TARGET {
+
+constexpr i64 CHUNK = 64;        // points at a time
+constexpr double FARTHEST = 1e6;  // pixels: coordinates are clamped here before they become indices
 
 // Four numbers in as many registers as they need: a row of the 4 x 4 coefficients around a point.
 template <class T>
@@ -22,6 +27,11 @@ inline Four<T> load_four(const T* p) {
     return v;
 }
 
+template <class T>
+inline void store_four(T* p, const Four<T>& v) {
+    MSLSQ_FOUR store_register<Four<T>::W, T>(p + n * Four<T>::W, v.part[n]);
+}
+
 // a + b t
 template <class T>
 inline Four<T> plus(Four<T> a, const Four<T>& b, T t) {
@@ -29,90 +39,12 @@ inline Four<T> plus(Four<T> a, const Four<T>& b, T t) {
     return a;
 }
 
-template <class T>
-inline Four<T> times(Four<T> a, const Four<T>& b) {
-    MSLSQ_FOUR a.part[n] *= b.part[n];
-    return a;
+inline double bounded(double x) { return x > -FARTHEST ? x < FARTHEST ? x : FARTHEST : -FARTHEST; }
+
+inline i32 floor_of(double x) {  // of a bounded number; in vectors on every processor
+    const i32 whole = i32(x);
+    return whole - (double(whole) > x);
 }
-
-// The sums of four times four numbers.
-template <class T>
-inline void sums_of_four(const Four<T>* v, T* to) {
-    constexpr int W = Four<T>::W;
-    if constexpr (W == 4) {
-        const reg<T, 4> parts[4] = {v[0].part[0], v[1].part[0], v[2].part[0], v[3].part[0]};
-        store_register<4, T>(to, sums<T, 4>(parts));
-    } else {
-        for (int k = 0; k < 4; k += 2) {
-            const reg<T, W> parts[2] = {v[k].part[0] + v[k].part[1], v[k + 1].part[0] + v[k + 1].part[1]};
-            store_register<W, T>(to + k, sums<T, W>(parts));
-        }
-    }
-}
-
-// The weights of the four knots around a point as polynomials of its fractional part, lowest power first: 1/6 and 1/2 are
-// taken out.
-template <class T>
-struct Knots {
-    static constexpr T VALUE[4][4] = {{1, 4, 1, 0}, {-3, 0, 3, 0}, {3, -6, 3, 0}, {-1, 3, -3, 1}};
-    static constexpr T SLOPE[3][4] = {{-1, 0, 1, 0}, {2, -4, 2, 0}, {-1, 3, -3, 1}};
-};
-
-template <class T>
-inline Four<T> weights(T t) {
-    Four<T> w = plus(load_four(Knots<T>::VALUE[2]), load_four(Knots<T>::VALUE[3]), t);
-    w = plus(load_four(Knots<T>::VALUE[1]), w, t);
-    return plus(load_four(Knots<T>::VALUE[0]), w, t);
-}
-
-template <class T>
-inline Four<T> slopes(T t) {
-    Four<T> w = plus(load_four(Knots<T>::SLOPE[1]), load_four(Knots<T>::SLOPE[2]), t);
-    return plus(load_four(Knots<T>::SLOPE[0]), w, t);
-}
-
-template <class T>
-inline void store_four(T* p, const Four<T>& v) {
-    MSLSQ_FOUR store_register<Four<T>::W, T>(p + n * Four<T>::W, v.part[n]);
-}
-
-// Of one point: the weights along both axes, and with them value and gradient of any channel.
-template <class T>
-class Basis {
-    Four<T> across, across_slope;
-    T down[4], down_slope[4];
-
-public:
-    Basis(T x, T y) : across(weights(x)), across_slope(slopes(x)) {
-        store_four(down, weights(y));
-        store_four(down_slope, slopes(y));
-    }
-
-    // p: the upper left of the 4 x 4 coefficients, whose rows are `stride` apart; to: value, ∂/∂x, ∂/∂y.
-    void value_and_gradient(const T* p, i64 stride, T* to) const {
-        Four<T> sum{}, slope{};
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; r++) {
-            const Four<T> row = load_four(p + r * stride);
-            sum = plus(sum, row, down[r]);
-            slope = plus(slope, row, down_slope[r]);
-        }
-        const Four<T> parts[4] = {times(sum, across), times(sum, across_slope), times(slope, across), Four<T>{}};
-        T found[4];
-        sums_of_four(parts, found);
-        to[0] = found[0] * T(1.0 / 36), to[1] = found[1] * T(1.0 / 12), to[2] = found[2] * T(1.0 / 12);
-    }
-
-    T value(const T* p, i64 stride) const {
-        Four<T> sum{};
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; r++) sum = plus(sum, load_four(p + r * stride), down[r]);
-        sum = times(sum, across);
-        T total[4];
-        store_four(total, sum);
-        return ((total[0] + total[1]) + (total[2] + total[3])) * T(1.0 / 36);
-    }
-};
 
 // An index folded at the centres of the border pixels, for up to one raster outside; a border pixel beyond that.
 inline i64 mirrored(i64 index, i64 size) {
@@ -122,34 +54,100 @@ inline i64 mirrored(i64 index, i64 size) {
     return folded < 0 ? 0 : folded;
 }
 
-constexpr double FARTHEST = 1e6;  // pixels: coordinates are clamped here before they become indices
-
 // Channels of coefficients, each (height, width).
 template <class T>
 struct Spline {
     const T* coefficients;
     i64 channels, height, width;
+};
 
-    // body(channel, basis, p, stride) for every channel at a finite point.
-    template <class Body>
-    void at(double x, double y, Body body) const {
-        x = x > -FARTHEST ? x < FARTHEST ? x : FARTHEST : -FARTHEST;
-        y = y > -FARTHEST ? y < FARTHEST ? y : FARTHEST : -FARTHEST;
-        const double left = std::floor(x), top = std::floor(y);
-        const i64 column = i64(left) - 1, row = i64(top) - 1;
-        const Basis<T> basis(T(x - left), T(y - top));
-        if (column >= 0 && row >= 0 && column + 4 <= width && row + 4 <= height) {
-            const T* p = coefficients + row * width + column;
-            for (i64 c = 0; c < channels; c++) body(c, basis, p + c * height * width, width);
-            return;
+// Along one axis: the first of the four knots around each point, and their weights and slopes there, without the factors
+// 1/6 and 1/2. Knot by knot, so that each is a loop over points that the compiler makes vectors of.
+template <class T>
+struct Knots {
+    i32 first[CHUNK];
+    T weight[4][CHUNK], slope[4][CHUNK];
+
+    void place(const double* at, i64 have) {
+        for (i64 k = 0; k < have; k++) {
+            const double x = bounded(at[k]);
+            const i32 left = floor_of(x);
+            first[k] = left - 1;
+            const T t = T(x - double(left)), s = 1 - t;
+            weight[0][k] = s * s * s;
+            weight[1][k] = 4 - 3 * t * t * (1 + s);
+            weight[2][k] = 4 - 3 * s * s * (1 + t);
+            weight[3][k] = t * t * t;
+            slope[0][k] = -s * s;
+            slope[1][k] = t * (3 * t - 4);
+            slope[2][k] = s * (1 + 3 * t);
+            slope[3][k] = t * t;
         }
-        i64 place[16];
-        for (i64 k = 0; k < 16; k++) place[k] = mirrored(row + k / 4, height) * width + mirrored(column + k % 4, width);
-        for (i64 c = 0; c < channels; c++) {
+    }
+};
+
+// The spline at `CHUNK` points at most. Down the columns of the 4 x 4 coefficients point by point, then across them for
+// many points at once: a sum across the four numbers of a register is most of the work otherwise.
+template <class T>
+class Sampler {
+    Knots<T> x, y;
+    T down[4 * CHUNK], down_slope[4 * CHUNK];
+
+    template <bool Gradient>
+    void sum_down(const Spline<T>& spline, const T* plane, const bool* use, i64 have) {
+        const i64 height = spline.height, width = spline.width;
+        for (i64 k = 0; k < have; k++) {
+            if (use && !use[k]) {
+                store_four(down + 4 * k, Four<T>{});
+                if (Gradient) store_four(down_slope + 4 * k, Four<T>{});
+                continue;
+            }
+            const i64 column = x.first[k], row = y.first[k];
+            const T* p = plane + row * width + column;
+            i64 stride = width;
             T around[16];
-            for (i64 k = 0; k < 16; k++) around[k] = coefficients[c * height * width + place[k]];
-            body(c, basis, around, i64(4));
+            if (column < 0 || row < 0 || column + 4 > width || row + 4 > height) {
+                for (i64 i = 0; i < 16; i++)
+                    around[i] = plane[mirrored(row + i / 4, height) * width + mirrored(column + i % 4, width)];
+                p = around, stride = 4;
+            }
+            Four<T> sum{}, slope{};
+#pragma GCC unroll 4
+            for (int r = 0; r < 4; r++) {
+                const Four<T> numbers = load_four(p + r * stride);
+                sum = plus(sum, numbers, y.weight[r][k]);
+                if (Gradient) slope = plus(slope, numbers, y.slope[r][k]);
+            }
+            store_four(down + 4 * k, sum);
+            if (Gradient) store_four(down_slope + 4 * k, slope);
         }
+    }
+
+    // to[k] = factor * sum of rows[k] times the weights of point k
+    static void across(const T* rows, const T (*weights)[CHUNK], T factor, i64 have, T* to) {
+        for (i64 k = 0; k < have; k++)
+            to[k] = factor * ((rows[4 * k] * weights[0][k] + rows[4 * k + 1] * weights[1][k]) +
+                              (rows[4 * k + 2] * weights[2][k] + rows[4 * k + 3] * weights[3][k]));
+    }
+
+public:
+    void place(const double* pixel_x, const double* pixel_y, i64 have) {
+        x.place(pixel_x, have);
+        y.place(pixel_y, have);
+    }
+
+    // Of one channel at the points that are to be used (all of them without `use`), zero at the others.
+    void value(const Spline<T>& spline, i64 channel, const bool* use, i64 have, T* to) {
+        sum_down<false>(spline, spline.coefficients + channel * spline.height * spline.width, use, have);
+        across(down, x.weight, T(1.0 / 36), have, to);
+    }
+
+    // The same with the derivatives along x and y.
+    void value_and_gradient(const Spline<T>& spline, i64 channel, const bool* use, i64 have, T* to, T* along_x, T* along_y) {
+        sum_down<true>(spline, spline.coefficients + channel * spline.height * spline.width, use, have);
+        across(down, x.weight, T(1.0 / 36), have, to);
+        across(down, x.slope, T(1.0 / 12), have, along_x);
+        across(down_slope, x.weight, T(1.0 / 12), have, along_y);
     }
 };
 

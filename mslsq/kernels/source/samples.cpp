@@ -1,0 +1,340 @@
+// What a placement is judged by, of the samples of one level: spreads of residuals, the noise of a raster, means and details
+// of blocks. mslsq/alignment/estimate.py, noise.py, evenness.py, evidence.py and shifts.py say what for.
+
+#include <algorithm>
+#include <vector>
+
+#include "export.h"
+#include "vectors.h"
+
+namespace mslsq {
+namespace MSLSQ_TARGET {
+namespace {
+
+constexpr i64 FEW = 2048;    // numbers whose median is found by sorting them out
+constexpr i64 PROBES = 512;  // of more numbers: those that tell where the median is about,
+constexpr i64 MARGIN = 48;   // to four standard errors of their own median
+
+// The number at place (n - 1) / 2 of the sorted ones. Changes their order.
+template <class T>
+T lower_median(T* values, i64 n) {
+    const i64 place = (n - 1) / 2;
+    if (n > FEW) {
+        T probes[PROBES];
+        for (i64 k = 0; k < PROBES; k++) probes[k] = values[k * (n / PROBES)];
+        std::sort(probes, probes + PROBES);
+        const T low = probes[PROBES / 2 - MARGIN], high = probes[PROBES / 2 + MARGIN];
+        i64 below = 0, inside = 0;
+        for (i64 k = 0; k < n; k++) below += values[k] < low, inside += values[k] >= low && values[k] <= high;
+        if (below <= place && place < below + inside) {
+            std::vector<T> between(inside + 1);
+            for (i64 k = 0, at = 0; k < n; k++) {
+                between[at] = values[k];
+                at += values[k] >= low && values[k] <= high;
+            }
+            std::nth_element(between.begin(), between.begin() + (place - below), between.begin() + inside);
+            return between[place - below];
+        }
+    }
+    std::nth_element(values, values + place, values + n);
+    return values[place];
+}
+
+// Sums of eight beside each other, so that the compiler makes vectors of them.
+template <class T, class Entry>
+double summed(i64 n, Entry entry) {
+    constexpr i64 PIECE = 4096;
+    double total = 0;
+    for (i64 first = 0; first < n; first += PIECE) {
+        T parts[TILE] = {};
+        const i64 last = std::min(n, first + PIECE), whole = first + (last - first) / TILE * TILE;
+        for (i64 k = first; k < whole; k += TILE)
+            for (int j = 0; j < TILE; j++) parts[j] += entry(k + j);
+        for (i64 k = whole; k < last; k++) parts[0] += entry(k);
+        for (int j = 0; j < TILE; j++) total += parts[j];
+    }
+    return total;
+}
+
+// Median, median of what differs from it, mean and standard deviation (of n - 1) of n numbers, at least one.
+template <class T>
+void spread(i64 n, const T* values, double* to) {
+    std::vector<T> room(values, values + n);
+    const T median = lower_median(room.data(), n);
+    for (i64 k = 0; k < n; k++) room[k] = std::fabs(values[k] - median);
+    const T mean = T(summed<T>(n, [&](i64 k) { return values[k]; }) / double(n));
+    const double squares = summed<T>(n, [&](i64 k) { return (values[k] - mean) * (values[k] - mean); });
+    to[0] = median, to[1] = lower_median(room.data(), n), to[2] = mean, to[3] = std::sqrt(squares / double(std::max(n - 1, i64(1))));
+}
+
+// gain * map + bias - reference, of every few samples those that are valid; their number.
+template <class T>
+i64 chosen_residuals(i64 channels, i64 n, const T* map, const T* reference, const bool* valid, i64 every, T gain, T bias, T* to) {
+    i64 count = 0;
+    for (i64 c = 0; c < channels; c++, map += n, reference += n)
+        for (i64 k = 0; k < n; k += every)
+            if (valid[k]) to[count++] = gain * map[k] + bias - reference[k];
+    return count;
+}
+
+// Per channel the median of |second differences along both axes|, of every few rows, where all nine pixels are known; and
+// how many these are.
+template <class T>
+i64 second_differences(i64 channels, i64 height, i64 width, const T* raster, const bool* known, i64 every, double* medians) {
+    std::vector<T> down(width), found((height - 3 + every) / every * (width - 2) + 1);
+    std::vector<unsigned char> all(width);
+    i64 count = 0;
+    for (i64 c = 0; c < channels; c++, raster += height * width) {
+        count = 0;
+        for (i64 y = 0; y + 2 < height; y += every) {
+            const T *above = raster + y * width, *at = above + width, *below = at + width;
+            const bool *a = known + y * width, *b = a + width, *e = b + width;
+            for (i64 x = 0; x < width; x++) down[x] = above[x] - 2 * at[x] + below[x], all[x] = a[x] & b[x] & e[x];
+            for (i64 x = 0; x + 2 < width; x++) {
+                found[count] = std::fabs(down[x] - 2 * down[x + 1] + down[x + 2]);
+                count += all[x] & all[x + 1] & all[x + 2];
+            }
+        }
+        medians[c] = count ? double(lower_median(found.data(), count)) : 0;
+    }
+    return count;
+}
+
+// How many samples of a mask are true, and the sums of their rows and columns.
+void centroid(i64 rows, i64 columns, const bool* mask, i64* to) {
+    std::vector<i32> below(columns, 0);
+    to[0] = to[1] = to[2] = 0;
+    for (i64 y = 0; y < rows; y++) {
+        const bool* row = mask + y * columns;
+        i32 count = 0;
+        for (i64 x = 0; x < columns; x++) count += row[x], below[x] += row[x];
+        to[0] += count, to[1] += y * count;
+    }
+    for (i64 x = 0; x < columns; x++) to[2] += x * below[x];
+}
+
+// Of the residuals of valid samples the sum of their squares, and that of count · mean² over blocks of `side`.
+template <class T>
+void means_of_blocks(i64 channels, i64 rows, i64 columns, const T* map, const T* reference, const bool* valid, i64 side, T gain,
+                     T bias, double* to) {
+    const i64 across = (columns + side - 1) / side;
+    std::vector<double> sums(across), counts(across);
+    to[0] = to[1] = 0;
+    for (i64 c = 0; c < channels; c++, map += rows * columns, reference += rows * columns)
+        for (i64 top = 0; top < rows; top += side) {
+            std::fill(sums.begin(), sums.end(), 0.0);
+            std::fill(counts.begin(), counts.end(), 0.0);
+            for (i64 y = top; y < std::min(rows, top + side); y++)
+                for (i64 block = 0; block < across; block++) {
+                    T sum = 0, squares = 0;
+                    i32 count = 0;
+                    const i64 first = y * columns + block * side, last = y * columns + std::min(columns, (block + 1) * side);
+                    for (i64 k = first; k < last; k++) {
+                        const T r = valid[k] ? gain * map[k] + bias - reference[k] : T(0);
+                        sum += r, squares += r * r, count += valid[k];
+                    }
+                    sums[block] += sum, counts[block] += count, to[1] += squares;
+                }
+            for (i64 block = 0; block < across; block++) to[0] += sums[block] * sums[block] / std::max(counts[block], 1.0);
+        }
+}
+
+// 1, x, y, x², xy and y² over a block, x and y from -1 to 1.
+constexpr int SURFACES = 6;
+
+struct Surfaces {
+    std::vector<double> value;  // surface by surface, row by row
+
+    explicit Surfaces(i64 side) : value(SURFACES * side * side) {
+        for (i64 row = 0; row < side; row++)
+            for (i64 column = 0; column < side; column++) {
+                const double x = 2.0 * double(column) / double(side - 1) - 1, y = 2.0 * double(row) / double(side - 1) - 1;
+                const double all[SURFACES] = {1, x, y, x * x, x * y, y * y};
+                for (int k = 0; k < SURFACES; k++) value[(k * side + row) * side + column] = all[k];
+            }
+    }
+};
+
+// x of A x = b by Cholesky, A = L Lᵀ symmetric, in place.
+void solve_symmetric(double (*A)[SURFACES], double* b) {
+    for (int j = 0; j < SURFACES; j++) {
+        for (int k = 0; k < j; k++)
+            for (int i = j; i < SURFACES; i++) A[i][j] -= A[i][k] * A[j][k];
+        const double root = std::sqrt(A[j][j]);
+        for (int i = j; i < SURFACES; i++) A[i][j] /= root;
+    }
+    for (int i = 0; i < SURFACES; i++) {
+        for (int k = 0; k < i; k++) b[i] -= A[i][k] * b[k];
+        b[i] /= A[i][i];
+    }
+    for (int i = SURFACES - 1; i >= 0; i--) {
+        for (int k = i + 1; k < SURFACES; k++) b[i] -= A[k][i] * b[k];
+        b[i] /= A[i][i];
+    }
+}
+
+// Block by block, row by row: how many of its samples are valid, and of both maps' detail, which is what a quadratic surface,
+// fitted to the valid samples, leaves, the energies and the product, channels added up. Only of blocks with `least` samples.
+template <class T>
+void block_details(i64 channels, i64 rows, i64 columns, const T* map, const T* reference, const bool* valid, i64 side, double least,
+                   double* to) {
+    const Surfaces surfaces(side);
+    const i64 size = side * side, down = (rows + side - 1) / side, across = (columns + side - 1) / side;
+    std::vector<double> room(3 * size);
+    double* known = room.data();
+    for (i64 block = 0; block < down * across; block++, to += 4) {
+        const i64 top = block / across * side, left = block % across * side;
+        const i64 high = std::min(side, rows - top), wide = std::min(side, columns - left);
+        double count = 0;
+        std::fill(room.begin(), room.end(), 0.0);
+        for (i64 y = 0; y < high; y++)
+            for (i64 x = 0; x < wide; x++) {
+                const double use = valid[(top + y) * columns + left + x];
+                known[y * side + x] = use, count += use;
+            }
+        to[0] = count, to[1] = to[2] = to[3] = 0;
+        if (count < least) continue;
+        double normal[SURFACES][SURFACES];
+        for (int a = 0; a < SURFACES; a++)
+            for (int b = 0; b <= a; b++) {
+                const double *one = &surfaces.value[a * size], *other = &surfaces.value[b * size];
+                normal[a][b] = summed<double>(size, [&](i64 k) { return one[k] * other[k] * known[k]; });
+            }
+        for (int a = 0; a < SURFACES; a++) normal[a][a] += 1e-9 * double(size);  // few samples may not determine a surface
+        for (i64 c = 0; c < channels; c++) {
+            for (int which = 0; which < 2; which++) {
+                const T* from = (which ? reference : map) + c * rows * columns;
+                double *detail = known + (1 + which) * size, factor[SURFACES][SURFACES], fitted[SURFACES];
+                for (i64 y = 0; y < high; y++)
+                    for (i64 x = 0; x < wide; x++)
+                        detail[y * side + x] = known[y * side + x] * double(from[(top + y) * columns + left + x]);
+                for (int a = 0; a < SURFACES; a++) {
+                    const double* one = &surfaces.value[a * size];
+                    fitted[a] = summed<double>(size, [&](i64 k) { return one[k] * detail[k]; });
+                }
+                std::copy_n(&normal[0][0], SURFACES * SURFACES, &factor[0][0]);
+                solve_symmetric(factor, fitted);
+                for (i64 k = 0; k < size; k++) {
+                    double surface = 0;
+                    for (int a = 0; a < SURFACES; a++) surface += fitted[a] * surfaces.value[a * size + k];
+                    detail[k] -= known[k] * surface;
+                }
+            }
+            const double *one = known + size, *other = one + size;
+            to[1] += summed<double>(size, [&](i64 k) { return one[k] * one[k]; });
+            to[2] += summed<double>(size, [&](i64 k) { return other[k] * other[k]; });
+            to[3] += summed<double>(size, [&](i64 k) { return one[k] * other[k]; });
+        }
+    }
+}
+
+// What a blur takes away of an image, cut at three standard deviations, of unit variance over the mask, zero outside.
+template <class T>
+void whitened(i64 n, const T* image, const T* smooth, const bool* mask, T* to) {
+    const double count = std::max(summed<double>(n, [&](i64 k) { return mask[k] ? 1.0 : 0.0; }), 1.0);
+    for (i64 k = 0; k < n; k++) to[k] = mask[k] ? image[k] - smooth[k] : T(0);
+    T spread = 0;
+    for (int around = 0; around < 2; around++) {
+        const T mean = T(summed<T>(n, [&](i64 k) { return to[k]; }) / count);
+        for (i64 k = 0; k < n; k++) to[k] = mask[k] ? to[k] - mean : T(0);
+        spread = T(std::sqrt(summed<T>(n, [&](i64 k) { return to[k] * to[k]; }) / count));
+        const T most = 3 * spread;
+        for (i64 k = 0; k < n; k++) to[k] = to[k] < -most ? -most : to[k] > most ? most : to[k];
+    }
+    for (i64 k = 0; k < n; k++) to[k] /= spread > 0 ? spread : T(1);
+}
+
+// The highest of the scores that no other exceeds within `lobe` rows and columns of it, where they are numbered around, and
+// that lies farther than `lobe` from the shift (0, 0): row and column, or the first of all with -1.
+template <class T>
+void best_peak(i64 rows, i64 columns, const T* scores, const double* down, const double* right, i64 lobe, i64* to, double* score) {
+    T best = T(-1);
+    to[0] = to[1] = 0;
+    for (i64 y = 0; y < rows; y++)
+        for (i64 x = 0; x < columns; x++) {
+            const T here = scores[y * columns + x];
+            if (!(here > best) || down[y] * down[y] + right[x] * right[x] <= double(lobe * lobe)) continue;
+            bool highest = true;
+            for (i64 j = y - lobe; j <= y + lobe; j++)
+                for (i64 i = x - lobe; i <= x + lobe; i++)
+                    highest &= !(scores[(j + rows) % rows * columns + (i + columns) % columns] > here);
+            if (highest) best = here, to[0] = y, to[1] = x;
+        }
+    *score = double(best);
+}
+
+// What is to be known of a map before it is used: which samples are finite in all channels and not masked, how many, and mean,
+// standard deviation, least and largest of the numbers there.
+template <class T>
+void survey(i64 channels, i64 n, const T* values, bool* known, double* to) {
+    for (i64 c = 0; c < channels; c++)
+        for (i64 k = 0; k < n; k++) known[k] &= std::fabs(values[c * n + k]) <= std::numeric_limits<T>::max();
+    i64 count = 0;
+    for (i64 k = 0; k < n; k++) count += known[k];
+    const double numbers = double(count * channels);
+    double sum = 0, squares = 0;
+    T least = std::numeric_limits<T>::infinity(), largest = -least;
+    for (i64 c = 0; c < channels; c++) {
+        const T* plane = values + c * n;
+        sum += summed<T>(n, [&](i64 k) { return known[k] ? plane[k] : T(0); });
+    }
+    const T mean = T(sum / std::max(numbers, 1.0));
+    for (i64 c = 0; c < channels; c++) {
+        const T* plane = values + c * n;
+        squares += summed<T>(n, [&](i64 k) { return known[k] ? (plane[k] - mean) * (plane[k] - mean) : T(0); });
+        for (i64 k = 0; k < n; k++) {
+            const T low = known[k] ? plane[k] : least, high = known[k] ? plane[k] : largest;
+            least = low < least ? low : least, largest = high > largest ? high : largest;
+        }
+    }
+    to[0] = double(count), to[1] = mean, to[2] = std::sqrt(squares / (numbers - 1)), to[3] = least, to[4] = largest;
+}
+
+}  // namespace
+
+#define MSLSQ_DEFINE(T, type)                                                                                         \
+    /* to: median, median of |values - median|, mean, standard deviation */                                           \
+    MSLSQ_EXPORT(spread, type)(i64 n, const T* values, double* to) { spread<T>(n, values, to); }                      \
+    /* map, reference (channels, n); values: gain, bias; to: room for all, count: how many there are */               \
+    MSLSQ_EXPORT(chosen_residuals, type)                                                                              \
+    (i64 channels, i64 n, const T* map, const T* reference, const bool* valid, i64 every, const double* values, T* to, \
+     i64* count) {                                                                                                    \
+        *count = chosen_residuals<T>(channels, n, map, reference, valid, every, T(values[0]), T(values[1]), to);      \
+    }                                                                                                                 \
+    MSLSQ_EXPORT(second_differences, type)                                                                            \
+    (i64 channels, i64 height, i64 width, const T* raster, const bool* known, i64 every, double* medians, i64* count) { \
+        *count = second_differences<T>(channels, height, width, raster, known, every, medians);                       \
+    }                                                                                                                 \
+    MSLSQ_EXPORT(means_of_blocks, type)                                                                               \
+    (i64 channels, i64 rows, i64 columns, const T* map, const T* reference, const bool* valid, i64 side,              \
+     const double* values, double* to) {                                                                              \
+        means_of_blocks<T>(channels, rows, columns, map, reference, valid, side, T(values[0]), T(values[1]), to);     \
+    }                                                                                                                 \
+    /* to (blocks, 4): valid samples, energy of the map's detail, of the reference's, their product */                \
+    MSLSQ_EXPORT(block_details, type)                                                                                 \
+    (i64 channels, i64 rows, i64 columns, const T* map, const T* reference, const bool* valid, i64 side,              \
+     const double* least, double* to) {                                                                               \
+        block_details<T>(channels, rows, columns, map, reference, valid, side, *least, to);                           \
+    }                                                                                                                 \
+    MSLSQ_EXPORT(whitened, type)(i64 n, const T* image, const T* smooth, const bool* mask, T* to) {                   \
+        whitened<T>(n, image, smooth, mask, to);                                                                      \
+    }                                                                                                                 \
+    /* down, right: the shift that each row and column of the scores means */                                         \
+    MSLSQ_EXPORT(best_peak, type)                                                                                     \
+    (i64 rows, i64 columns, const T* scores, const double* down, const double* right, i64 lobe, i64* to,              \
+     double* score) {                                                                                                 \
+        best_peak<T>(rows, columns, scores, down, right, lobe, to, score);                                            \
+    }                                                                                                                 \
+    /* known: true where no mask says otherwise, and then where numbers are; to: count, mean, deviation, extremes */  \
+    MSLSQ_EXPORT(survey, type)(i64 channels, i64 n, const T* values, bool* known, double* to) {                       \
+        survey<T>(channels, n, values, known, to);                                                                    \
+    }
+
+MSLSQ_DEFINE(double, f64)
+MSLSQ_DEFINE(float, f32)
+
+// to: count, and the sums of rows and columns
+MSLSQ_EXPORT(centroid, any)(i64 rows, i64 columns, const bool* mask, i64* to) { centroid(rows, columns, mask, to); }
+
+}  // namespace MSLSQ_TARGET
+}  // namespace mslsq
