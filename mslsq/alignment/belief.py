@@ -256,13 +256,12 @@ def _precision(
     larger model that fits, if this one does not."""
     # A solve that ended no better than it began was taken back: its normal equations are of another place.
     normal = leader.normal if leader.estimate.matrix is estimate.matrix else None
-    own = pair.reference[0].coefficients
     options = pair.options
-    covariance = tangent_covariance(estimate, pair.levels[0], options, pair.freedom, normal, own)
+    covariance = tangent_covariance(estimate, pair.levels[0], options, pair.freedom, normal, pair.reference[0])
     sigma, reason = corner_sigma(estimate, covariance, pair.frame, options.model), MapStatus.ALIGNED.sentence
     size = pair.levels[found.position].factor
     first = clear(pair.levels, options.prefilter)
-    better = FITS if options.bends else misfit(pair.levels, pair.reference, estimate, options, pair.freedom, first)
+    better = FITS if options.bends else misfit(pair.levels, estimate, options, pair.freedom, first)
     off = 0.0 if options.bends else drift(pair.levels, estimate.matrix, first)
     least = max(off, better.off, DRIFT * size if found.position >= COARSE else 0.0)
     if found.position >= COARSE:

@@ -17,6 +17,9 @@ from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.models import Warp
 from mslsq.alignment.sampling import sample_with_gradient_at
+from mslsq.kernels import Kernel
+
+_JACOBIAN_PRODUCTS = Kernel("jacobian_products", "nnnTnnTnnnTddnlddnd")
 
 CHUNK = 1 << 16
 """Samples whose Jacobians are held at a time: 5 MB of them for a homography."""
@@ -74,6 +77,42 @@ def _with_values(by_warp: Tensor, corrected: Tensor, free: Tensor) -> Float[Tens
     """The columns of log gain and bias beside those of the warp."""
     by_value = torch.stack([corrected * free[0], torch.ones_like(corrected) * free[1]], -1)
     return torch.cat([by_warp, by_value], -1)
+
+
+class Products(NamedTuple):
+    """Of some samples' residuals r and Jacobians J, summed over samples."""
+
+    own: Float[np.ndarray, "unknowns unknowns"]
+    """JᵀJ"""
+    scores: Float[np.ndarray, "unknowns unknowns"]
+    """s sᵀ, with s = Jᵀr of one sample."""
+    both: Float[np.ndarray, "unknowns unknowns"] | None
+    """JᵀK, K the Jacobian as the map that is compared with has it; None without its coefficients."""
+
+
+def products(
+    level: PairLevel,
+    coefficients: Float[Tensor, "channels height width"] | None,
+    kind: type[Warp],
+    freedom: Float[np.ndarray, "2"],
+    at: Between,
+    chosen: Int[Tensor, " n"],
+) -> Products:
+    """Of `samples`, from one pass of a kernel that knows the warp (`passes.knows`)."""
+    moving, (rows, columns) = level.moving.coefficients, level.grid
+    own = moving if coefficients is None else coefficients
+    log_gain, bias = (at.value * freedom).tolist()
+    settings = torch.tensor([np.exp(log_gain), bias, *freedom.tolist()], dtype=torch.float64)
+    pixels = torch.tensor([level.stride, level.frame.half / level.factor], dtype=torch.float64)
+    unknowns = kind.tangent_dim + 2
+    found = torch.zeros(3, unknowns, unknowns, dtype=torch.float64)
+    H = torch.from_numpy(np.ascontiguousarray(at.matrix, dtype=np.float64))
+    _JACOBIAN_PRODUCTS(
+        *moving.shape, moving, *own.shape[1:], own.contiguous(), int(coefficients is not None), columns, rows * columns,
+        level.planes, level.geometry, pixels, len(chosen), chosen.contiguous(), H, settings, kind.tangent_dim, found,
+    )  # fmt: skip
+    numbers = found.numpy()
+    return Products(numbers[0], numbers[1], None if coefficients is None else numbers[2])
 
 
 class Curvature(NamedTuple):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -318,15 +317,24 @@ def apart(ranked: Sequence[Estimate], frame: Frame) -> list[Estimate]:
     """In order, without those whose corners are within two pixels of an earlier one's."""
     if len(ranked) == 1:
         return list(ranked)
-    kept: list[tuple[Estimate, np.ndarray]] = []
+    kept: list[tuple[Estimate, list[complex]]] = []
     for estimate in ranked:
-        homogeneous = np.array(CORNERS[:4]) @ estimate.matrix.numpy(force=True).T
-        with np.errstate(divide="ignore", invalid="ignore"):
-            where = np.where(homogeneous[:, 2:] > 1e-9, homogeneous[:, :2] / homogeneous[:, 2:], np.nan)
-        distances = [np.linalg.norm(where - other, axis=1).mean() * frame.half for _, other in kept]
-        if all(not distance <= 2.0 for distance in distances):
+        where = _corners_under(estimate.matrix.tolist())
+        distances = (sum(abs(z - other) for z, other in zip(where, there, strict=True)) for _, there in kept)
+        if all(not distance / 4 * frame.half <= 2.0 for distance in distances):
             kept.append((estimate, where))
     return [estimate for estimate, _ in kept]
+
+
+def _corners_under(matrix: list[list[float]]) -> list[complex]:
+    """Where a warp takes the corners of the reference, as x + iy; NaN for one on or behind the horizon."""
+    (a, b, c), (d, e, f), (g, h, i) = matrix
+    out = []
+    for x, y, _ in CORNERS[:4]:
+        depth = g * x + h * y + i
+        ahead = depth > 1e-9
+        out.append(complex((a * x + b * y + c) / depth, (d * x + e * y + f) / depth) if ahead else complex(math.nan, 0))
+    return out
 
 
 def heavy_tails(estimate: Estimate, level: PairLevel) -> bool:

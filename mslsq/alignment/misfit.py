@@ -27,14 +27,13 @@ from scipy.special import gammaincc
 from torch import Tensor
 
 from mslsq.alignment import passes
-from mslsq.alignment.curvature import samples
-from mslsq.alignment.descent import Between
+from mslsq.alignment.curvature import products
+from mslsq.alignment.descent import Between, solve_dense
 from mslsq.alignment.estimate import Estimate, PairLevel, judge, no_worse, residual_at
 from mslsq.alignment.evenness import correlated_pixels
 from mslsq.alignment.grids import frame_corners
 from mslsq.alignment.models import MODELS, Homography
 from mslsq.alignment.options import Options
-from mslsq.alignment.pyramid import Level
 from mslsq.alignment.refine import refine
 
 LARGEST = Homography
@@ -75,7 +74,6 @@ FITS = Misfit(0.0, "")
 
 def misfit(
     levels: Sequence[PairLevel],
-    reference: Sequence[Level],
     estimate: Estimate,
     options: Options,
     freedom: Float[Tensor, "2"],
@@ -86,12 +84,12 @@ def misfit(
     known = passes.knows(MODELS[options.model], None, levels[0].planes.device)
     if not known or MODELS[options.model].tangent_dim >= LARGEST.tangent_dim:
         return FITS
-    pair = _Pair(levels, reference, options, freedom, first)
+    pair = _Pair(levels, options, freedom, first)
     if not pair.suspected(estimate):
         return FITS
     *between, name = list(MODELS)[list(MODELS).index(options.model) + 1 :]
     largest = pair.refined(estimate, name)
-    noise = [Noise.of(level, own, largest, freedom, options.prefilter) for level, own in pair.asked]
+    noise = [Noise.of(level, largest, freedom, options.prefilter) for level in pair.asked]
     if not pair.rejected(estimate, options.model, largest, noise):
         return FITS
     at = frame_corners(levels[0].frame)
@@ -105,22 +103,21 @@ def misfit(
 
 @dataclass(frozen=True)
 class _Pair:
-    """Both pyramids of a pair, and the first of the levels that are asked."""
+    """The levels of a pair, and the first of those that are asked."""
 
     levels: Sequence[PairLevel]
-    reference: Sequence[Level]
     options: Options
     freedom: Float[Tensor, "2"]
     first: int
 
     @property
-    def asked(self) -> list[tuple[PairLevel, Level]]:
-        return list(zip(self.levels[self.first :], self.reference[self.first :], strict=True))
+    def asked(self) -> Sequence[PairLevel]:
+        return self.levels[self.first :]
 
     def suspected(self, estimate: Estimate) -> bool:
         """Is a score of the model one that noise does not explain easily?"""
         tangent = MODELS[self.options.model].tangent_dim
-        for level, _ in self.asked:
+        for level in self.asked:
             statistic = score(level, estimate, tangent, self.freedom)
             if chance(statistic / correlated(level, estimate, self.options.prefilter), tangent) < SUSPECTED:
                 return True
@@ -129,7 +126,7 @@ class _Pair:
     def rejected(self, estimate: Estimate, model: str, largest: Estimate, noise: Sequence["Noise"]) -> bool:
         """Does a homography cost less on some level, by more than chance explains?"""
         tangent = MODELS[model].tangent_dim
-        for (level, _), of_level in zip(self.asked, noise, strict=True):
+        for level, of_level in zip(self.asked, noise, strict=True):
             ratio = decrease(level, estimate, largest) / of_level.per_degree(tangent, self.freedom)
             if chance(ratio, tangent) < REJECTED:
                 return True
@@ -155,19 +152,13 @@ class Noise:
     spread: Float[np.ndarray, "unknowns unknowns"]
 
     @classmethod
-    def of(
-        cls, level: PairLevel, reference: Level, estimate: Estimate, freedom: Float[Tensor, "2"], prefilter: float
-    ) -> Self:
+    def of(cls, level: PairLevel, estimate: Estimate, freedom: Float[Tensor, "2"], prefilter: float) -> Self:
         """With the residuals that an estimate leaves, of some of the samples."""
         chosen = level.look(estimate.matrix)[1].nonzero()[:, 0]
         every = max(1, len(chosen) // PRODUCTS)
         at = Between(estimate.matrix.numpy(), estimate.value.numpy())
-        matrix, spread = np.zeros((2, LARGEST.tangent_dim + 2, LARGEST.tangent_dim + 2))
-        for seen in samples(level, reference.coefficients, LARGEST, freedom.numpy(), at, chosen[::every]):
-            scores = (seen.residual[..., None] * seen.jacobian).sum(1).numpy(force=True)
-            jacobian = seen.jacobian.flatten(0, 1).numpy(force=True)
-            matrix, spread = matrix + jacobian.T @ jacobian, spread + scores.T @ scores
-        return cls(matrix, correlated(level, estimate, prefilter) * spread)
+        seen = products(level, None, LARGEST, freedom.numpy(), at, chosen[::every])
+        return cls(seen.own, correlated(level, estimate, prefilter) * seen.scores)
 
     def per_degree(self, tangent: int, freedom: Float[Tensor, "2"]) -> float:
         """What each unknown beyond the first takes off the cost's double by chance, in the mean: of what the first
@@ -193,15 +184,17 @@ def score(level: PairLevel, estimate: Estimate, tangent: int, freedom: Float[Ten
     at = estimate.matrix.numpy(), estimate.value.numpy()
     normal = passes.normal_equations(level, *at, freedom.numpy(), valid, LARGEST.tangent_dim)
     own, extra = _parts(tangent, freedom)
-    try:
-        both = np.concatenate([own, extra])
-        whole, part = (
-            float(normal.gradient[which] @ np.linalg.solve(normal.matrix[np.ix_(which, which)], normal.gradient[which]))
-            for which in (both, own)
-        )
-    except np.linalg.LinAlgError:
-        return 0.0
-    return (whole - part) * normal.samples / (2 * normal.cost) if normal.cost > 0 else 0.0
+    whole, part = (_decrement(normal, which) for which in (np.concatenate([own, extra]), own))
+    return (
+        (whole - part) * normal.samples / (2 * normal.cost) if normal.cost > 0 and math.isfinite(whole - part) else 0.0
+    )
+
+
+def _decrement(normal: passes.NormalEquations, which: Int[np.ndarray, " some"]) -> float:
+    """gᵀ H⁻¹ g of some unknowns; NaN where they are not independent."""
+    gradient = normal.gradient[which]
+    *_, step, failed = solve_dense(normal.matrix[which[:, None], which], gradient)
+    return math.nan if failed else float(gradient @ step)
 
 
 def decrease(level: PairLevel, one: Estimate, other: Estimate) -> float:

@@ -25,21 +25,19 @@ HORIZON = 1e-3
 elsewhere."""
 
 
+_GENERATORS = torch.zeros(8, 3, 3, dtype=torch.float64, device="cpu")
+for _k, _row, _column, _entry in (
+    (0, 0, 2, 1), (1, 1, 2, 1), (2, 0, 1, -1), (2, 1, 0, 1), (3, 0, 0, 1), (3, 1, 1, 1), (4, 0, 0, 1), (4, 1, 1, -1),
+    (5, 0, 1, 1), (5, 1, 0, 1), (6, 2, 0, 1), (7, 2, 1, 1),
+):  # fmt: skip
+    _GENERATORS[_k, _row, _column] = _entry
+
+
 def velocities(point: Float[Tensor, "*batch 2"], count: int) -> Float[Tensor, "*batch 3 count"]:
     """G_k (x, y, 1) for the first `count` generators, as columns."""
     x, y = point.unbind(-1)
-    one, zero = torch.ones_like(x), torch.zeros_like(x)
-    columns = [
-        (one, zero, zero),
-        (zero, one, zero),
-        (-y, x, zero),
-        (x, y, zero),
-        (x, -y, zero),
-        (y, x, zero),
-        (zero, zero, x),
-        (zero, zero, y),
-    ]
-    return torch.stack([torch.stack(column, -1) for column in columns[:count]], -1)
+    homogeneous = torch.stack([x, y, torch.ones_like(x)], -1)
+    return torch.einsum("kij,...j->...ik", _GENERATORS[:count].to(point), homogeneous)
 
 
 class Warp(Manifold):

@@ -5,6 +5,7 @@ samples x unknowns: residual, Jacobian and products of a few samples at a time s
 """
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _WARPED = Kernel("warped_samples", "nnnT?nn?ddnnT?")
 _PHOTOMETRIC = Kernel("photometric", "nnnTnnT?dddnnnnnd")
 _TOTALS = Kernel("normal_totals", "nndd")
+_DESCENT = Kernel("photometric_descent", "nnnTnnT?dddd?nnndnddl")
 
 STRIP = 32
 """Rows of samples whose sums are added up alone: the result does not depend on the number of threads."""
@@ -131,6 +133,36 @@ class Pass:
         numbers = found.numpy()
         products = numbers[2 + unknowns :].reshape(unknowns, unknowns)
         return NormalEquations(int(numbers[0]), 0.5 * float(numbers[1]), numbers[2 : 2 + unknowns], products)
+
+    @property
+    def alone(self) -> bool:
+        """Is a pass the work of one thread? Then all steps of a solve are one call of `descended`."""
+        return self.strips == 1 or torch.get_num_threads() == 1
+
+    def descended(
+        self,
+        matrix: Float[np.ndarray, "3 3"],
+        value: Float[np.ndarray, "2"],
+        free: Bool[np.ndarray, " unknowns"],
+        limits: Sequence[float],
+        max_steps: int,
+    ) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "2"], int, list[float], NormalEquations]:
+        """What `descent.descend` comes to from a start, with the constants that it names: matrix and value, how it
+        ended (`ENDINGS` of `descent`), the costs, and the last equations."""
+        unknowns, double = self.unknowns, torch.float64
+        state, at = torch.from_numpy(matrix.copy()), torch.from_numpy(value.copy())
+        settings = torch.tensor([*self.freedom, float(self.settings_[4]), LARGEST_LOG_GAIN], dtype=double)
+        found, costs = torch.empty(2 + unknowns + unknowns**2, dtype=double), torch.empty(max_steps + 1, dtype=double)
+        ending = torch.empty(2, dtype=torch.int64)
+        _DESCENT(
+            *self.seen, state, at, settings, torch.from_numpy(free), *self.how, torch.tensor(limits, dtype=double),
+            max_steps, found, costs, ending,
+        )  # fmt: skip
+        how, count = ending.tolist()
+        numbers = found.numpy()
+        products = numbers[2 + unknowns :].reshape(unknowns, unknowns)
+        normal = NormalEquations(int(numbers[0]), float(numbers[1]), numbers[2 : 2 + unknowns], products)
+        return state.numpy(), at.numpy(), how, costs[:count].tolist(), normal
 
     def _part(self, first: int, last: int) -> None:
         _PHOTOMETRIC(*self.seen, self.matrix, self.settings, *self.how, first, last, self.sums)

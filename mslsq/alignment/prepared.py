@@ -39,7 +39,7 @@ class Prepared:
         standardisation."""
         key = (mean, spread, prefilter)
         if len(self._pyramids.get(key, ())) < levels:
-            self._pyramids[key] = build((self.values - mean) / spread, self.mask, levels, prefilter)
+            self._pyramids[key] = build((self.values - mean).div_(spread), self.mask, levels, prefilter)
         plain, seen = self._pyramids[key], self._pyramids.setdefault((key, metric), [])
         seen.extend(metric.level(level) for level in plain[len(seen) : levels])
         return seen[:levels]

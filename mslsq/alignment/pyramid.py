@@ -139,7 +139,11 @@ def fill(
     remaining = ~mask
     for sigma in (1.0, 3.0, 9.0):
         half = half_gaussian(sigma, raster.dtype)
-        if holes * len(half) < mask.numel() and may_read(raster, mask) and raster.dtype in (torch.float32, torch.float64):
+        if (
+            holes * len(half) < mask.numel()
+            and may_read(raster, mask)
+            and raster.dtype in (torch.float32, torch.float64)
+        ):
             rasters = raster.contiguous(), mask.contiguous()
             _FILL_SOME(*raster.shape, *rasters, len(half) - 1, half, _LEAST_SHARE, remaining, filled)
         else:

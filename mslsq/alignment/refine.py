@@ -10,7 +10,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq.alignment import passes
-from mslsq.alignment.descent import Between, descend, model_matrix
+from mslsq.alignment.descent import Between, descend_pair, model_matrix
 from mslsq.alignment.estimate import Estimate, PairLevel, spread_at
 from mslsq.alignment.models import MODELS, Warp
 from mslsq.alignment.objective import LOSSES, photometric_problem
@@ -88,18 +88,10 @@ def _by_descent(
     scale: float,
 ) -> Refined:
     values = freedom.numpy()
-
     equations = passes.Pass(level, values, valid, kind.tangent_dim, loss, scale)
-
-    def evaluate(at: Between) -> passes.NormalEquations:
-        return equations(*at)
-
-    def moved(at: Between, step: np.ndarray) -> Between:
-        return at.moved(kind, step)
-
     free = np.concatenate([np.ones(kind.tangent_dim), values]) > 0
     begin = Between(model_matrix(kind, estimate.matrix.numpy()), estimate.value.numpy())
-    found = descend(evaluate, moved, begin, free, max_steps, share)
+    found = descend_pair(equations, kind, begin, free, max_steps, share)
     matrix, value = torch.from_numpy(found.state.matrix), torch.from_numpy(found.state.value) * freedom
     normal = found.normal if loss is None else None
     return Refined(replace(estimate, matrix=matrix, value=value), valid, found.status, found.costs, normal)

@@ -7,6 +7,7 @@ pixels of that level. Refinement from the best few decides; here only the basin 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float
@@ -43,18 +44,27 @@ class Start:
         return math.atanh(min(max(self.ncc, -0.999), 0.999)) * math.sqrt(self.overlap)
 
 
-def _hann(height: int, width: int, like: Tensor) -> Float[Tensor, "height width"]:
+@lru_cache(maxsize=32)
+def _window(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "height width"]:
     rows, columns = (
-        torch.hann_window(n + 2, periodic=False, dtype=like.dtype, device=like.device)[1:-1] for n in (height, width)
+        torch.hann_window(n + 2, periodic=False, dtype=dtype, device=device)[1:-1] for n in (height, width)
     )
     return rows[:, None] * columns[None, :]
 
 
-def _frequencies(height: int, width: int, like: Tensor) -> Float[Tensor, "height half"]:
-    """|f| in cycles per pixel on the grid of `rfft2`."""
-    fy = torch.fft.fftfreq(height, dtype=like.dtype, device=like.device)
-    fx = torch.fft.rfftfreq(width, dtype=like.dtype, device=like.device)
-    return (fy[:, None].square() + fx[None, :].square()).sqrt()
+def _hann(height: int, width: int, like: Tensor) -> Float[Tensor, "height width"]:
+    return _window(height, width, like.dtype, like.device)
+
+
+@lru_cache(maxsize=32)
+def _low_passed(
+    height: int, width: int, low_pass: float, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "height half"]:
+    """A Gaussian of |f| in cycles per pixel on the grid of `rfft2`."""
+    fy = torch.fft.fftfreq(height, dtype=dtype, device=device)
+    fx = torch.fft.rfftfreq(width, dtype=dtype, device=device)
+    frequencies = (fy[:, None].square() + fx[None, :].square()).sqrt()
+    return torch.exp(-0.5 * (frequencies / low_pass).square())
 
 
 def _cross_power_peak(
@@ -67,7 +77,7 @@ def _cross_power_peak(
     magnitude = cross.abs()
     # Bins 1e-3 below the mean magnitude hold rounding and noise only: do not raise them to unit size.
     cross = cross / (magnitude + 1e-3 * magnitude.mean() + torch.finfo(a.dtype).tiny)
-    weight = torch.exp(-0.5 * (_frequencies(height, width, a) / low_pass).square())
+    weight = _low_passed(height, width, low_pass, a.dtype, a.device)
     surface = torch.fft.irfft2(cross * weight, s=(height, width))
     best = int(surface.argmax())
     y, x = divmod(best, width)

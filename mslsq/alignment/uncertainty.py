@@ -7,13 +7,14 @@ from torch import Tensor
 
 import mslsq
 from mslsq.alignment import passes
-from mslsq.alignment.curvature import curvature, samples
+from mslsq.alignment.curvature import curvature, products
 from mslsq.alignment.descent import Between, model_matrix
 from mslsq.alignment.estimate import Estimate, PairLevel, spread_at
 from mslsq.alignment.grids import frame_corners
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.objective import photometric_problem
 from mslsq.alignment.options import Options
+from mslsq.alignment.pyramid import Level
 from mslsq.diagnostics import covariance_of_normal
 from mslsq.errors import SingularCovarianceError
 
@@ -24,7 +25,7 @@ def tangent_covariance(
     options: Options,
     freedom: Float[Tensor, "2"],
     normal: passes.NormalEquations | None = None,
-    coefficients: Float[Tensor, "channels height width"] | None = None,
+    reference: Level | None = None,
 ) -> Float[Tensor, "tangent tangent"]:
     """σ̂² (JᵀJ)⁻¹ of the warp's tangent, gain and bias marginalised, times 4πσ² for a prefilter of σ px.
 
@@ -32,8 +33,8 @@ def tangent_covariance(
 
     The prefilter correlates neighbouring residuals, so that n samples hold only n / 4πσ² independent ones (12.6 at 1
     px). The noise is that of the MAD. NaN where the samples leave a direction undetermined. `normal` are the plain
-    normal equations there, where they are known already: of all pixels, where `level` has some of them. `coefficients`
-    are those of the reference's spline: without them noise is taken to be small.
+    normal equations there, where they are known already: of all pixels, where `level` has some of them. `reference` is
+    what `level` has samples of: without it noise is taken to be small.
     """
     kind = MODELS[options.model]
     if not passes.knows(kind, None, level.planes.device):
@@ -49,14 +50,12 @@ def tangent_covariance(
     unknown = np.concatenate([np.ones(kind.tangent_dim), freedom.numpy()]) > 0
     inner = np.ix_(unknown, unknown)
     inverse = covariance_of_normal(torch.from_numpy(normal.matrix[inner])).numpy()
-    if coefficients is not None and _noise_matters(normal, sigma, level, options):
+    if reference is not None and _noise_matters(normal, sigma, level, options):
         chosen = valid.nonzero()[:, 0]
         chosen = chosen[:: max(1, len(chosen) // PRODUCTS)]
-        own, both = np.zeros_like(normal.matrix), np.zeros_like(normal.matrix)
-        for seen in samples(level, coefficients, kind, freedom.numpy(), at, chosen):
-            own += torch.einsum("ncu,ncv->uv", seen.jacobian, seen.jacobian).numpy()
-            both += torch.einsum("ncu,ncv->uv", seen.jacobian, seen.of_target).numpy()
-        found = curvature(own[inner], both[inner], len(chosen) / options.correlated)
+        seen = products(level, reference.coefficients, kind, freedom.numpy(), at, chosen)
+        assert seen.both is not None
+        found = curvature(seen.own[inner], seen.both[inner], len(chosen) / options.correlated)
         inverse = inverse * np.nan if found is None else found.spread * (len(chosen) / max(normal.samples, 1))
     return level.planes.new_tensor(sigma**2 * options.correlated * inverse[: kind.tangent_dim, : kind.tangent_dim])
 

@@ -279,11 +279,13 @@ def test_convolutions_and_spline_filters_are_those_of_pytorch(shape, border, in_
 
 
 def test_correlations_of_rasters_and_of_their_detail_are_those_of_pytorch(in_pytorch):
-    a, b = 40 + scenery(2), scenery(2) + scenery(2, seed=5)  # a mean far from zero must not cost digits
+    a, b = 4e4 + scenery(2), scenery(2) + scenery(2, seed=5)  # a mean far from zero must not cost digits
     mask = torch.rand(37, 70, generator=torch.Generator().manual_seed(6)) > 0.2
     found = measures.ncc_and_detail(a, b, mask, 3.0)
     in_pytorch()
-    assert found == pytest.approx(measures.ncc_and_detail(a, b, mask, 3.0), abs=1e-12)
+    whole, detail = measures.ncc_and_detail(a, b, mask, 3.0)
+    assert found[0] == pytest.approx(whole, abs=1e-12)
+    assert found[1] == pytest.approx(detail, abs=1e-7)  # in single precision
 
 
 def test_derivatives_of_a_blur_do_not_go_through_the_kernel():

@@ -170,35 +170,51 @@ public:
         : height(height), width(width), reach(reach), every(every), kernel(kernel), mask(mask),
           line(width + 2 * reach, T(0)), nothing(width, T(0)), rows(height + 2 * reach, nothing.data()) {}
 
-    void operator()(i64 count, const T* raster, i64 first, i64 last, T* to, T* share) {
+    // Of rows first to last of the blurred planes, strip by strip: share(place, have, numbers) is called with blur(m) and then
+    // smooth(plane, place, have, numbers) with blur(I·m) / blur(m), plane by plane; `place` counts from the row `first`, and
+    // lies in a strip of which `begins(place)` has told.
+    template <class Plane, class Begins, class Share, class Smooth>
+    void strips(i64 count, Plane plane_of, i64 first, i64 last, Begins begins, Share share, Smooth smooth) {
         const i64 tall = std::max(i64(16), NEAR / width - 2 * reach) / every, wide = columns();
-        const i64 out = (height + every - 1) / every * wide;
+        T quotients[STRIP];
         for (i64 begin = first; begin < last; begin += tall) {
             const i64 end = std::min(last, begin + tall);
             const i64 low = std::max(i64(0), begin * every - reach);
             const i64 high = std::min(height, (end - 1) * every + reach + 1);
             blurred.resize((high - low) * width);
             weight.resize((end - begin) * wide);
+            begins((begin - first) * wide, (end - begin) * wide);
             for (i64 plane = -1; plane < count; plane++) {
+                const auto from = plane_of(plane < 0 ? 0 : plane);
                 if (plane < 0)
                     blur_rows(low, high, true, [](i64, i64) { return T(1); });
                 else
-                    blur_rows(low, high, false, [&](i64 y, i64 x) { return raster[(plane * height + y) * width + x]; });
+                    blur_rows(low, high, false, [&](i64 y, i64 x) { return T(from[y * width + x]); });
                 along_columns(rows.data() + reach, kernel, reach, width, begin * every, (end - 1) * every + 1, every,
                               [&](i64 y, i64 x, i64 have, const T* found) {
-                                  const i64 at = y / every * wide + x / every;
-                                  T* own = &weight[at - begin * wide];
-                                  for (i64 k = 0, j = 0; k < have; k += every, j++) {
-                                      if (plane < 0) {
-                                          share[at + j] = found[k];
-                                          own[j] = found[k] > least ? 1 / found[k] : T(0);
-                                      } else {
-                                          to[plane * out + at + j] = found[k] * own[j];
-                                      }
+                                  const i64 row = y / every, column = x / every, some = (have + every - 1) / every;
+                                  T* own = &weight[(row - begin) * wide + column];
+                                  for (i64 j = 0; j < some; j++) {
+                                      const T number = found[j * every];
+                                      if (plane < 0) own[j] = number > least ? 1 / number : T(0);
+                                      quotients[j] = plane < 0 ? number : number * own[j];
                                   }
+                                  const i64 place = (row - first) * wide + column;
+                                  if (plane < 0)
+                                      share(place, some, quotients);
+                                  else
+                                      smooth(plane, place, some, quotients);
                               });
             }
         }
+    }
+
+    void operator()(i64 count, const T* raster, i64 first, i64 last, T* to, T* share) {
+        const i64 out = (height + every - 1) / every * columns(), start = first * columns();
+        strips(
+            count, [&](i64 plane) { return raster + plane * height * width; }, first, last, [](i64, i64) {},
+            [&](i64 place, i64 have, const T* found) { std::copy_n(found, have, share + start + place); },
+            [&](i64 plane, i64 place, i64 have, const T* found) { std::copy_n(found, have, to + plane * out + start + place); });
     }
 };
 
@@ -235,7 +251,7 @@ void fill_some(i64 count, i64 height, i64 width, const T* raster, const bool* ma
 // Of two rasters where both hold data: the sums of their squared deviations from their channels' means, and of the
 // deviations' products.
 template <class T>
-void deviations(i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* to) {
+void deviations(i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* to, T* means = nullptr) {
     constexpr i64 PIECE = 4096;
     double count = 0;
     for (i64 i = 0; i < n; i++) count += mask[i];
@@ -258,7 +274,9 @@ void deviations(i64 channels, i64 n, const T* a, const T* b, const bool* mask, d
                 for (int s = 0; s < 3; s++)
                     for (int k = 0; k < TILE; k++) total[s] += sums[s][k];
             }
-            for (int s = 0; s < 2; s++) mean[s] = T(total[s] / std::max(count, 1.0));
+            if (!around)
+                for (int s = 0; s < 2; s++) mean[s] = T(total[s] / std::max(count, 1.0));
+            if (!around && means) means[2 * c] = mean[0], means[2 * c + 1] = mean[1];
             if (around)
                 for (int s = 0; s < 3; s++) to[s] += total[s];
         }
@@ -268,14 +286,47 @@ void deviations(i64 channels, i64 n, const T* a, const T* b, const bool* mask, d
 template <class T>
 void both_deviations(i64 channels, i64 height, i64 width, const T* a, const T* b, const bool* mask, i64 reach,
                      const T* kernel, double* to) {
-    const i64 n = height * width, size = channels * n;
-    std::vector<T> both(2 * size), smooth(2 * size), share(n);
-    std::copy_n(a, size, both.data());
-    std::copy_n(b, size, both.data() + size);
-    MaskedBlur<T>(height, width, mask, kernel, reach, 1)(2 * channels, both.data(), 0, height, smooth.data(), share.data());
-    for (i64 i = 0; i < 2 * size; i++) smooth[i] = both[i] - smooth[i];
-    deviations<T>(channels, n, a, b, mask, to);
-    deviations<T>(channels, n, smooth.data(), smooth.data() + size, mask, to + 3);
+    const i64 n = height * width;
+    std::vector<T> means(2 * channels);
+    deviations<T>(channels, n, a, b, mask, to, means.data());
+    // Detail has hardly a mean, so that sums of squares lose no digits by what is subtracted of it in the end. It is compared with
+    // bounds, and of what differs from the mean single precision will do.
+    struct Centred {
+        const T* values;
+        T mean;
+        T operator[](i64 k) const { return values[k] - mean; }
+    };
+    double count = 0;
+    for (i64 i = 0; i < n; i++) count += mask[i];
+    std::vector<double> sums(5 * channels, 0.0);
+    std::vector<float> detail, taps(kernel, kernel + reach + 1);  // detail of the first raster, on a strip
+    i64 begin = 0;
+    MaskedBlur<float>(height, width, mask, taps.data(), reach, 1)
+        .strips(
+            2 * channels, [&](i64 plane) { return Centred{(plane % 2 ? b : a) + plane / 2 * n, means[plane]}; }, 0, height,
+            [&](i64 place, i64 size) { begin = place, detail.resize(size); }, [](i64, i64, const float*) {},
+            [&](i64 plane, i64 place, i64 have, const float* found) {
+                const Centred from{(plane % 2 ? b : a) + plane / 2 * n + place, means[plane]};
+                float *first = detail.data() + (place - begin), second[STRIP], *own = plane % 2 ? second : first;
+                for (i64 k = 0; k < have; k++) own[k] = mask[place + k] ? float(from[k] - T(found[k])) : 0.0f;
+                if (plane % 2 == 0) return;
+                float parts[5][TILE] = {};
+                const auto add = [&](i64 k, int j) {
+                    parts[0][j] += first[k], parts[1][j] += second[k], parts[2][j] += first[k] * first[k];
+                    parts[3][j] += second[k] * second[k], parts[4][j] += first[k] * second[k];
+                };
+                const i64 whole = have / TILE * TILE;
+                for (i64 k = 0; k < whole; k += TILE)
+                    for (int j = 0; j < TILE; j++) add(k + j, j);
+                for (i64 k = whole; k < have; k++) add(k, 0);
+                for (int s = 0; s < 5; s++)
+                    for (int j = 0; j < TILE; j++) sums[5 * (plane / 2) + s] += double(parts[s][j]);
+            });
+    to[3] = to[4] = to[5] = 0;
+    for (i64 c = 0; c < channels && count > 0; c++) {
+        const double *s = &sums[5 * c];
+        to[3] += s[2] - s[0] * s[0] / count, to[4] += s[3] - s[1] * s[1] / count, to[5] += s[4] - s[0] * s[1] / count;
+    }
 }
 
 }  // namespace

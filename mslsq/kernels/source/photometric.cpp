@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "descent.h"
 #include "export.h"
 #include "spline.h"
 
@@ -12,7 +13,7 @@ namespace mslsq {
 namespace MSLSQ_TARGET {
 namespace {
 
-constexpr int UNKNOWNS = 10;  // eight of a homography, gain and bias
+constexpr int UNKNOWNS = MOST;
 constexpr double HORIZON = 1e-3;  // as in models.py
 constexpr double SLACK = 1e-6;    // as in starts.inside
 
@@ -32,12 +33,17 @@ struct Seen {
 };
 
 template <class T>
-void project(const Grid<T>& grid, const double* H, i64 row, i64 first, i64 have, double horizon, Seen& s) {
+void along_row(const Grid<T>& grid, i64 row, i64 first, i64 have, Seen& s) {
     const double y = grid.y + double(row) * grid.spacing;
+    for (i64 k = 0; k < have; k++) s.x[k] = grid.x + double(first + k) * grid.spacing, s.y[k] = y;
+}
+
+template <class T>
+void project(const Grid<T>& grid, const double* H, i64 have, double horizon, Seen& s) {
     for (i64 k = 0; k < have; k++) {
-        const double x = grid.x + double(first + k) * grid.spacing;
+        const double x = s.x[k], y = s.y[k];
         const double w = H[6] * x + (H[7] * y + H[8]), d = w > horizon ? w : horizon, inverse = 1.0 / d;
-        s.x[k] = x, s.y[k] = y, s.depth[k] = w > horizon ? w : -d;
+        s.depth[k] = w > horizon ? w : -d;
         s.moved_x[k] = (H[0] * x + (H[1] * y + H[2])) * inverse;
         s.moved_y[k] = (H[3] * x + (H[4] * y + H[5])) * inverse;
         s.pixel_x[k] = s.moved_x[k] * grid.half + grid.centre_x;
@@ -190,7 +196,8 @@ void warped(Spline<T> spline, const bool* mask, Grid<T> grid, const bool* known,
     for (i64 row = first; row < last; row++)
         for (i64 begin = 0; begin < grid.columns; begin += CHUNK) {
             const i64 have = std::min(CHUNK, grid.columns - begin), offset = row * grid.columns + begin;
-            project(grid, H, row, begin, have, 1e-9, s);
+            along_row(grid, row, begin, have, s);
+            project(grid, H, have, 1e-9, s);
             x.place(s.pixel_x, width, have);
             y.place(s.pixel_y, spline.height, have);
             bool* here = seen + offset;
@@ -237,7 +244,8 @@ void photometric(Spline<T> spline, Grid<T> grid, const T* target, const bool* va
                 for (i64 k = 0; k < have; k++) valid_here += here[k], use[k] = T(here[k]);
                 if (!valid_here) continue;
                 total.count += valid_here;
-                project(grid, H, row, begin, have, HORIZON, s);
+                along_row(grid, row, begin, have, s);
+                project(grid, H, have, HORIZON, s);
                 sampler.place(s.pixel_x, s.pixel_y, have);
                 for (i64 c = 0; c < channels; c++)
                     sampler.value_and_gradient(spline, c, here, have, value + c * CHUNK, gx + c * CHUNK, gy + c * CHUNK);
@@ -284,9 +292,69 @@ void photometric(Spline<T> spline, Grid<T> grid, const T* target, const bool* va
     }
 }
 
+// Over some samples, of plain residuals r and their Jacobian J: own += JᵀJ and scores += Σ s sᵀ, s = Σ r J over the channels of
+// a sample; and with the spline of the raster that is compared with, both += JᵀK, K the Jacobian by its gradients and values.
+// Matrices of `tangent` + 2 unknowns.
+template <class T>
+void jacobian_products(Spline<T> moving, Spline<T> fixed, Grid<T> grid, i64 columns, double stride, double side, const T* target, i64 n,
+                       const i64* chosen, i64 count, const double* H, const double* values, int tangent, double* own, double* both,
+                       double* scores) {
+    const int unknowns = tangent + 2;
+    const double identity[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
+    const T gain = T(values[0]), bias = T(values[1]), gain_free = T(values[2]), bias_free = T(values[3]);
+    Seen s, still;
+    Sampler<T> there, here;
+    T value[CHUNK], gx[CHUNK], gy[CHUNK], J[UNKNOWNS][CHUNK], K[UNKNOWNS][CHUNK], r[CHUNK], sums[UNKNOWNS][CHUNK];
+    const auto add = [&](const T(*a)[CHUNK], const T(*b)[CHUNK], i64 have, double* to) {
+        for (int i = 0; i < unknowns; i++)
+            for (int j = 0; j < unknowns; j++) {
+                T parts[TILE] = {};
+                const i64 whole = have / TILE * TILE;
+                for (i64 k = 0; k < whole; k += TILE)
+                    for (int m = 0; m < TILE; m++) parts[m] += a[i][k + m] * b[j][k + m];
+                for (i64 k = whole; k < have; k++) parts[0] += a[i][k] * b[j][k];
+                for (int m = 0; m < TILE; m++) to[i * unknowns + j] += double(parts[m]);
+            }
+    };
+    for (i64 begin = 0; begin < count; begin += CHUNK) {
+        const i64 have = std::min(CHUNK, count - begin);
+        const i64* sample = chosen + begin;
+        for (i64 k = 0; k < have; k++) {
+            const double row = double(sample[k] / columns), column = double(sample[k] % columns);
+            s.x[k] = still.x[k] = still.moved_x[k] = grid.x + column * grid.spacing;
+            s.y[k] = still.y[k] = still.moved_y[k] = grid.y + row * grid.spacing;
+            still.depth[k] = 1, still.pixel_x[k] = column * stride, still.pixel_y[k] = row * stride;
+        }
+        project(grid, H, have, HORIZON, s);
+        there.place(s.pixel_x, s.pixel_y, have);
+        if (both) here.place(still.pixel_x, still.pixel_y, have);
+        for (int j = 0; j < unknowns; j++) std::fill_n(sums[j], CHUNK, T(0));
+        for (i64 c = 0; c < moving.channels; c++) {
+            there.value_and_gradient(moving, c, nullptr, have, value, gx, gy);
+            pull_back(s, H, double(gain) * grid.half, gx, gy, tangent, have, J);
+            for (i64 k = 0; k < have; k++) {
+                J[tangent][k] = gain_free * gain * value[k], J[tangent + 1][k] = bias_free;
+                r[k] = gain * value[k] + bias - target[c * n + sample[k]];
+            }
+            for (int j = 0; j < unknowns; j++)
+                for (i64 k = 0; k < have; k++) sums[j][k] += r[k] * J[j][k];
+            add(J, J, have, own);
+            if (!both) continue;
+            here.value_and_gradient(fixed, c, nullptr, have, value, gx, gy);
+            pull_back(still, identity, side, gx, gy, tangent, have, K);
+            for (i64 k = 0; k < have; k++)
+                K[tangent][k] = gain_free * (target[c * n + sample[k]] - bias), K[tangent + 1][k] = bias_free;
+            add(J, K, have, both);
+        }
+        add(sums, sums, have, scores);
+    }
+}
+
 // What the strips of `photometric` come to: samples and sum of rho, gradient, and the whole matrix, one behind the other.
+constexpr i64 TOTALS = 2 + (UNKNOWNS + 1) * (UNKNOWNS + 1);  // numbers of one strip
+
 void normal_totals(i64 strips, i64 unknowns, const double* sums, double* to) {
-    constexpr i64 side = UNKNOWNS + 1, size = 2 + side * side;
+    constexpr i64 side = UNKNOWNS + 1, size = TOTALS;
     double total[size] = {};
     for (i64 strip = 0; strip < strips; strip++)
         for (i64 k = 0; k < size; k++) total[k] += sums[strip * size + k];
@@ -343,6 +411,50 @@ void at_points(Spline<T> spline, i64 n, const T* points, i64 first, i64 last, i6
         photometric<T>({coefficients, channels, height, width},                                                        \
                        {columns, frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]}, target, valid, H,        \
                        values, int(tangent), loss, rows, tall, first, last, sums);                                     \
+    }                                                                                                                  \
+    /* all steps of a solve. H, values (log gain, bias): from the start to the end; settings: which values are free, and the */ \
+    /* scale of the loss; to: the end's totals, costs (max_steps + 1); ending: how it ended, and the number of costs */  \
+    MSLSQ_EXPORT(photometric_descent, type)                                                                            \
+    (i64 channels, i64 height, i64 width, const T* coefficients, i64 rows, i64 columns, const T* target,               \
+     const bool* valid, const double* frame, double* H, double* values, const double* settings, const bool* free,      \
+     i64 tangent, i64 loss, i64 tall, const double* limits, i64 max_steps, double* to, double* costs, i64* ending) {   \
+        const Grid<T> grid{columns, frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]};                       \
+        const i64 strips = (rows + tall - 1) / tall, unknowns = tangent + 2;                                           \
+        std::vector<double> sums(strips * TOTALS), found(2 + unknowns + unknowns * unknowns);                          \
+        const auto evaluate = [&](const Placement& at, Equations& equations) {                                         \
+            const double now[5] = {std::exp(std::min(at.value[0] * settings[0], settings[3])), at.value[1] * settings[1], \
+                                   settings[0], settings[1], settings[2]};                                             \
+            photometric<T>({coefficients, channels, height, width}, grid, target, valid, at.matrix, now, int(tangent), \
+                           loss, rows, tall, 0, strips, sums.data());                                                  \
+            normal_totals(strips, unknowns, sums.data(), found.data());                                                \
+            equations.samples = double(i64(found[0])), equations.cost = 0.5 * found[1];                                \
+            std::copy_n(&found[2], unknowns, equations.gradient);                                                      \
+            for (i64 i = 0; i < unknowns; i++) std::copy_n(&found[2 + unknowns * (1 + i)], unknowns, equations.matrix[i]); \
+        };                                                                                                             \
+        Placement state;                                                                                               \
+        std::copy_n(H, 9, state.matrix);                                                                               \
+        std::copy_n(values, 2, state.value);                                                                           \
+        Equations at;                                                                                                  \
+        const Limits all{limits[0], limits[1], limits[2], limits[3], limits[4], limits[5], limits[6], limits[7], limits[8]}; \
+        ending[0] = Descent(int(unknowns), free)(evaluate, all, max_steps, state, at, costs, ending + 1);              \
+        std::copy_n(state.matrix, 9, H);                                                                               \
+        std::copy_n(state.value, 2, values);                                                                           \
+        to[0] = at.samples, to[1] = at.cost;                                                                           \
+        std::copy_n(at.gradient, unknowns, to + 2);                                                                    \
+        for (i64 i = 0; i < unknowns; i++) std::copy_n(at.matrix[i], unknowns, to + 2 + unknowns * (1 + i));           \
+    }                                                                                                                  \
+    /* chosen: numbers of samples; values: gain, bias, and which are free; to: the matrices own, scores and, if wanted, */ \
+    /* both; `pixels` says where samples lie in the raster that is compared with: their stride, and pixels per unit */  \
+    MSLSQ_EXPORT(jacobian_products, type)                                                                              \
+    (i64 channels, i64 height, i64 width, const T* coefficients, i64 own_height, i64 own_width,                        \
+     const T* own_coefficients, i64 wanted, i64 columns, i64 n, const T* target, const double* frame,                  \
+     const double* pixels, i64 count, const i64* chosen, const double* H, const double* values, i64 tangent,           \
+     double* to) {                                                                                                     \
+        const i64 size = (tangent + 2) * (tangent + 2);                                                                \
+        jacobian_products<T>({coefficients, channels, height, width}, {own_coefficients, channels, own_height, own_width}, \
+                             {columns, frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]}, columns, pixels[0], \
+                             pixels[1], target, n, chosen, count, H, values, int(tangent), to,                         \
+                             wanted ? to + 2 * size : nullptr, to + size);                                             \
     }                                                                                                                  \
     /* values (channels, n) and, if wanted, gradients (channels, n, 2) at points (n, 2), those from first to last */   \
     MSLSQ_EXPORT(spline_at, type)                                                                                      \

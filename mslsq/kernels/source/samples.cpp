@@ -25,12 +25,12 @@ T lower_median(T* values, i64 n) {
         std::sort(probes, probes + PROBES);
         const T low = probes[PROBES / 2 - MARGIN], high = probes[PROBES / 2 + MARGIN];
         i64 below = 0, inside = 0;
-        for (i64 k = 0; k < n; k++) below += values[k] < low, inside += values[k] >= low && values[k] <= high;
+        for (i64 k = 0; k < n; k++) below += values[k] < low ? 1 : 0, inside += (values[k] >= low) & (values[k] <= high) ? 1 : 0;
         if (below <= place && place < below + inside) {
             std::vector<T> between(inside + 1);
             for (i64 k = 0, at = 0; k < n; k++) {
                 between[at] = values[k];
-                at += values[k] >= low && values[k] <= high;
+                at += (values[k] >= low) & (values[k] <= high);
             }
             std::nth_element(between.begin(), between.begin() + (place - below), between.begin() + inside);
             return between[place - below];
@@ -89,11 +89,17 @@ i64 second_differences(i64 channels, i64 height, i64 width, const T* raster, con
         for (i64 y = 0; y + 2 < height; y += every) {
             const T *above = raster + y * width, *at = above + width, *below = at + width;
             const bool *a = known + y * width, *b = a + width, *e = b + width;
-            for (i64 x = 0; x < width; x++) down[x] = above[x] - 2 * at[x] + below[x], all[x] = a[x] & b[x] & e[x];
-            for (i64 x = 0; x + 2 < width; x++) {
-                found[count] = std::fabs(down[x] - 2 * down[x + 1] + down[x + 2]);
-                count += all[x] & all[x + 1] & all[x + 2];
+            for (i64 x = 0; x < width; x++) down[x] = above[x] - 2 * at[x] + below[x];
+            i64 missing = 0;
+            for (i64 x = 0; x < width; x++) all[x] = a[x] & b[x] & e[x], missing += 1 - all[x];
+            T* to = found.data() + count;
+            for (i64 x = 0; x + 2 < width; x++) to[x] = std::fabs(down[x] - 2 * down[x + 1] + down[x + 2]);
+            i64 kept = missing ? 0 : width - 2;
+            for (i64 x = 0; missing && x + 2 < width; x++) {
+                to[kept] = to[x];
+                kept += all[x] & all[x + 1] & all[x + 2];
             }
+            count += kept;
         }
         medians[c] = count ? double(lower_median(found.data(), count)) : 0;
     }
@@ -181,7 +187,17 @@ void block_details(i64 channels, i64 rows, i64 columns, const T* map, const T* r
     const Surfaces surfaces(side);
     const i64 size = side * side, down = (rows + side - 1) / side, across = (columns + side - 1) / side;
     std::vector<double> room(3 * size);
-    double* known = room.data();
+    double *known = room.data(), of_full[SURFACES][SURFACES], normal[SURFACES][SURFACES];
+    const auto normal_of = [&](const double* use, double(*to)[SURFACES]) {
+        for (int a = 0; a < SURFACES; a++)
+            for (int b = 0; b <= a; b++) {
+                const double *one = &surfaces.value[a * size], *other = &surfaces.value[b * size];
+                to[a][b] = summed<double>(size, [&](i64 k) { return one[k] * other[k] * use[k]; });
+            }
+        for (int a = 0; a < SURFACES; a++) to[a][a] += 1e-9 * double(size);  // few samples may not determine a surface
+    };
+    std::fill_n(known, size, 1.0);
+    normal_of(known, of_full);
     for (i64 block = 0; block < down * across; block++, to += 4) {
         const i64 top = block / across * side, left = block % across * side;
         const i64 high = std::min(side, rows - top), wide = std::min(side, columns - left);
@@ -194,13 +210,10 @@ void block_details(i64 channels, i64 rows, i64 columns, const T* map, const T* r
             }
         to[0] = count, to[1] = to[2] = to[3] = 0;
         if (count < least) continue;
-        double normal[SURFACES][SURFACES];
-        for (int a = 0; a < SURFACES; a++)
-            for (int b = 0; b <= a; b++) {
-                const double *one = &surfaces.value[a * size], *other = &surfaces.value[b * size];
-                normal[a][b] = summed<double>(size, [&](i64 k) { return one[k] * other[k] * known[k]; });
-            }
-        for (int a = 0; a < SURFACES; a++) normal[a][a] += 1e-9 * double(size);  // few samples may not determine a surface
+        if (count == double(size))
+            std::copy_n(&of_full[0][0], SURFACES * SURFACES, &normal[0][0]);
+        else
+            normal_of(known, normal);
         for (i64 c = 0; c < channels; c++) {
             for (int which = 0; which < 2; which++) {
                 const T* from = (which ? reference : map) + c * rows * columns;
@@ -267,25 +280,39 @@ void best_peak(i64 rows, i64 columns, const T* scores, const double* down, const
 // standard deviation, least and largest of the numbers there.
 template <class T>
 void survey(i64 channels, i64 n, const T* values, bool* known, double* to) {
-    for (i64 c = 0; c < channels; c++)
+    // 0 x is no number where x is none: most maps have none such, and are asked no more
+    const bool finite = summed<T>(channels * n, [&](i64 k) { return values[k] * T(0); }) == 0;
+    for (i64 c = 0; c < channels && !finite; c++)
         for (i64 k = 0; k < n; k++) known[k] &= std::fabs(values[c * n + k]) <= std::numeric_limits<T>::max();
     i64 count = 0;
     for (i64 k = 0; k < n; k++) count += known[k];
+    const bool all = count == n;
     const double numbers = double(count * channels);
     double sum = 0, squares = 0;
     T least = std::numeric_limits<T>::infinity(), largest = -least;
     for (i64 c = 0; c < channels; c++) {
         const T* plane = values + c * n;
-        sum += summed<T>(n, [&](i64 k) { return known[k] ? plane[k] : T(0); });
+        sum += all ? summed<T>(n, [&](i64 k) { return plane[k]; }) : summed<T>(n, [&](i64 k) { return known[k] ? plane[k] : T(0); });
     }
     const T mean = T(sum / std::max(numbers, 1.0));
     for (i64 c = 0; c < channels; c++) {
         const T* plane = values + c * n;
-        squares += summed<T>(n, [&](i64 k) { return known[k] ? (plane[k] - mean) * (plane[k] - mean) : T(0); });
-        for (i64 k = 0; k < n; k++) {
-            const T low = known[k] ? plane[k] : least, high = known[k] ? plane[k] : largest;
-            least = low < least ? low : least, largest = high > largest ? high : largest;
-        }
+        const auto square = [&](i64 k) { return (plane[k] - mean) * (plane[k] - mean); };
+        squares += all ? summed<T>(n, square) : summed<T>(n, [&](i64 k) { return known[k] ? square(k) : T(0); });
+        T low[TILE], high[TILE];
+        std::fill_n(low, TILE, least);
+        std::fill_n(high, TILE, largest);
+        const auto see = [&](i64 k, int j) {
+            const bool use = all || known[k];
+            low[j] = use && plane[k] < low[j] ? plane[k] : low[j], high[j] = use && plane[k] > high[j] ? plane[k] : high[j];
+        };
+        const i64 whole = n / TILE * TILE;
+        if (all)
+            for (i64 k = 0; k < whole; k += TILE)
+                for (int j = 0; j < TILE; j++)
+                    low[j] = plane[k + j] < low[j] ? plane[k + j] : low[j], high[j] = plane[k + j] > high[j] ? plane[k + j] : high[j];
+        for (i64 k = all ? whole : 0; k < n; k++) see(k, 0);
+        least = *std::min_element(low, low + TILE), largest = *std::max_element(high, high + TILE);
     }
     to[0] = double(count), to[1] = mean, to[2] = std::sqrt(squares / (numbers - 1)), to[3] = least, to[4] = largest;
 }

@@ -1,0 +1,203 @@
+"""What a placement is judged by, computed by kernels and in PyTorch's operations: the same numbers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mslsq.alignment import (
+    curvature,
+    descent,
+    estimate,
+    evenness,
+    evidence,
+    measures,
+    models,
+    noise,
+    passes,
+    prepared,
+    pyramid,
+    rivals,
+    shifts,
+)  # fmt: skip
+from mslsq.alignment.descent import Between
+from mslsq.alignment.estimate import Estimate
+from mslsq.kernels import available
+from tests.alignment.test_passes import pair_level, scenery, warp_of
+
+pytestmark = pytest.mark.skipif(not available(), reason="needs the compiled kernels")
+
+MODULES = estimate, evenness, evidence, measures, noise, prepared, pyramid, rivals, shifts
+
+
+@pytest.fixture
+def both(monkeypatch):
+    """A function's answer with the kernels and without them."""
+
+    def answers(function):
+        found = function()
+        for module in MODULES:
+            monkeypatch.setattr(module, "may_read", lambda *_: False)
+        return found, function()
+
+    return answers
+
+
+def here(channels=1, gain=0.3):
+    level = pair_level(channels)
+    matrix = warp_of(models.Similarity).matrix()
+    return Estimate(matrix, torch.tensor([gain, 0.2], dtype=torch.float64), "test"), level
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 2048, 2049, 40_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_spread_of_numbers(count, dtype, both):
+    values = scenery(1, 1, count).reshape(-1).to(dtype)
+    found, expected = both(lambda: measures.nmad_and_deviation(values))
+    assert found == pytest.approx(expected, rel=1e-12 if dtype == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.zeros(5000),
+        torch.cat([torch.zeros(4000), torch.ones(3000)]),
+        torch.arange(9000.0),
+        torch.stack([torch.full((8000,), 5.0), torch.arange(8000.0)], 1).reshape(-1),
+    ],
+    ids=["one number", "two numbers", "sorted", "every second the same"],
+)  # fmt: skip
+def test_the_spread_of_numbers_whose_median_a_few_of_them_do_not_tell(values, both):
+    found, expected = both(lambda: measures.nmad_and_deviation(values.double()))
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_spread_of_residuals_and_what_varies_slowly_in_them(channels, both):
+    at, level = here(channels)
+    found, expected = both(
+        lambda: (*estimate.spread_at(at, level), evenness.unevenness(level, at), level.share(level.known, at.matrix))
+    )
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 37, 70), (2, 300, 301), (1, 2, 9), (1, 3, 3)])
+@pytest.mark.parametrize("holes", [0.0, 0.05, 1.0])
+def test_the_noise_of_a_raster(shape, holes, both):
+    raster = scenery(*shape)
+    mask = torch.rand(shape[1:], generator=torch.Generator().manual_seed(3)) >= holes
+    found, expected = both(lambda: noise.measured(raster, mask, 1.0))
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("side", [8, 16])
+def test_the_details_of_blocks(channels, side, both):
+    one, other = scenery(channels, 60, 75), scenery(channels, 60, 75, seed=4)
+    valid = torch.rand(60, 75, generator=torch.Generator().manual_seed(3)) > 0.2
+    valid[:side, :side], valid[30:, :20] = True, False
+    found, expected = both(lambda: evidence._energies(one, other, valid, side))
+    assert 0 < len(found[0]) < 60 * 75 / side**2
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_whitened_detail(dtype, both):
+    raster = scenery(2, 40, 53).to(dtype) ** 3  # with numbers beyond three standard deviations
+    level = pyramid.Level(raster, torch.rand(40, 53, generator=torch.Generator().manual_seed(3)) > 0.1, 1)
+    found, expected = both(lambda: shifts.whitened(level))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12 if dtype == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_a_placement_would_fit_as_well(seed, both):
+    """The map as it lies on the canvas, and the highest peak but its own, across the seam of the shifts too."""
+    level = lambda seed: pyramid.Level(scenery(1, 40, 50, seed), torch.ones(40, 50, dtype=torch.bool), 2)  # noqa: E731
+    matrix = torch.tensor([[0.9, -0.1, 3.0], [0.1, 0.9, -2.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
+    found, expected = both(lambda: rivals.standing(level(seed), level(seed + 10), matrix, 0.1))
+    assert found.shift == expected.shift
+    assert found[:2] == pytest.approx(expected[:2], abs=1e-5)
+
+
+@pytest.mark.parametrize("broken", [[], [(0, 3, 4)], [(1, 0, 0), (0, 5, 6)]])
+def test_what_is_known_of_a_map_before_it_is_used(broken, both):
+    values = 1e4 + scenery(2, 20, 31)
+    for k, place in enumerate(broken):
+        values[place] = float("nan") if k else float("inf")
+    mask = torch.rand(20, 31, generator=torch.Generator().manual_seed(3)) > 0.1
+    found, expected = both(lambda: (lambda known: (prepared._survey(values, known), known))(mask.clone()))
+    assert torch.equal(found[1], expected[1])
+    assert found[0] == pytest.approx(expected[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("holes", ["a border", "a few", "many"])
+def test_holes_are_filled(holes, both):
+    raster, mask = scenery(2, 60, 70), torch.ones(60, 70, dtype=torch.bool)
+    if holes == "a border":
+        mask[:3], mask[:, -2:] = False, False
+    else:
+        mask &= torch.rand(60, 70, generator=torch.Generator().manual_seed(3)) > (0.01 if holes == "a few" else 0.6)
+    found, expected = both(lambda: pyramid.fill(raster, mask))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("kind", list(models.MODELS.values()))
+def test_products_of_jacobians_and_scores(channels, kind):
+    at, level = here(channels)
+    own = scenery(channels, 37, 70, seed=9)
+    chosen = level.look(at.matrix)[1].nonzero()[::3, 0]
+    place = Between(descent.model_matrix(kind, at.matrix.numpy()), at.value.numpy())
+    found = curvature.products(level, own, kind, np.ones(2), place, chosen)
+    unknowns = kind.tangent_dim + 2
+    expected = np.zeros((3, unknowns, unknowns))
+    for seen in curvature.samples(level, own, kind, np.ones(2), place, chosen):
+        scores = (seen.residual[..., None] * seen.jacobian).sum(1)
+        expected[0] += torch.einsum("ncu,ncv->uv", seen.jacobian, seen.jacobian).numpy()
+        expected[1] += (scores.T @ scores).numpy()
+        expected[2] += torch.einsum("ncu,ncv->uv", seen.jacobian, seen.of_target).numpy()
+    assert found.both is not None
+    for mine, theirs in zip((found.own, found.scores, found.both), expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11 * np.abs(theirs).max())
+    assert curvature.products(level, None, kind, np.ones(2), place, chosen).both is None
+
+
+@pytest.mark.parametrize("loss", [None, "cauchy", "tukey"])
+@pytest.mark.parametrize("freedom", [(1.0, 1.0), (0.0, 1.0), (0.0, 0.0)])
+@pytest.mark.parametrize("kind", list(models.MODELS.values()))
+def test_compiled_steps_are_those_of_the_descent(kind, loss, freedom):
+    """The same costs step by step, from where few steps do and from where the secant correction learns."""
+    level = pair_level()
+    known = level.known.reshape(37, 70)
+    blurred = pyramid.masked_blur(level.planes.reshape(1, 37, 70), known, 2.0)[0]
+    smooth = pyramid.Level(blurred, known, 1)
+    level = estimate.PairLevel.of(smooth, smooth, level.frame, 0)
+    free = np.concatenate([np.ones(kind.tangent_dim), freedom]) > 0
+    for size in (0.005, 0.05):
+        start = Between(descent.model_matrix(kind, warp_of(kind, size).matrix().numpy()), np.array([0.1, 0.05]))
+        valid = level.look(torch.from_numpy(start.matrix))[1]
+        equations = passes.Pass(level, np.array(freedom), valid, kind.tangent_dim, loss, 0.5)
+        found = descent.descend_pair(equations, kind, start, free, 40, 0.01)
+        moved = lambda at, step: at.moved(kind, step)  # noqa: E731
+        expected = descent.descend(lambda at, of=equations: of(*at), moved, start, free, 40, 0.01)
+        assert found.status == expected.status
+        assert found.costs == pytest.approx(expected.costs, rel=1e-6)
+        np.testing.assert_allclose(found.state.matrix, expected.state.matrix, rtol=0, atol=1e-7)
+        np.testing.assert_allclose(found.state.value, expected.state.value, rtol=0, atol=1e-7)
+        np.testing.assert_allclose(found.normal.matrix, expected.normal.matrix, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", list(models.MODELS.values()))
+def test_the_matrix_of_a_model_is_the_one_that_the_model_makes(kind):
+    matrix = torch.tensor([[1.1, -0.3, 0.4], [0.25, 0.9, -0.2], [0.05, -0.02, 1.3]], dtype=torch.float64)
+    expected = kind.from_matrix(matrix).matrix()
+    expected = (expected / expected[2, 2]).numpy()
+    np.testing.assert_allclose(descent.model_matrix(kind, matrix.numpy()), expected, rtol=0, atol=1e-15)
+
+
+def test_a_level_of_single_precision_is_judged_too():
+    at, level = here()
+    single = replace(level, planes=level.planes.float(), moving=level.moving.with_raster(level.moving.raster.float()))
+    assert estimate.spread_at(at, single)[0] == pytest.approx(estimate.spread_at(at, level)[0], rel=1e-4)
