@@ -62,7 +62,7 @@ class PairLevel:
     """Of the reference's values."""
     corner: tuple[float, float] = (0.0, 0.0)
     """The pixel (x, y) of the first sample: another than the first of a tile."""
-    _last: dict[str, Any] = field(default_factory=dict)
+    _last: dict[str, list[tuple[Tensor, Any]]] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -136,12 +136,17 @@ class PairLevel:
         return {"ncc": ncc, "detail": detail, "overlap": self.share(valid, matrix)}
 
     def kept(self, name: str, matrix: Float[Tensor, "3 3"], make: Callable[[Tensor], Answer]) -> Answer:
-        """What `make` says of a warp. The last answer of this name is kept: an estimate is judged where a solve has
-        ended, and the next begins there."""
-        last = self._last.get(name)
-        if last is None or last[0] is not matrix:
-            last = self._last[name] = (matrix, make(matrix))
-        return last[1]
+        """What `make` says of a warp. The last answers of this name are kept: an estimate is judged where a solve has
+        ended, and the next begins there, or is compared with it. Of large levels one is kept, as they are large."""
+        answers = self._last.setdefault(name, [])
+        for place, (known, answer) in enumerate(answers):
+            if known is matrix:
+                answers.insert(0, answers.pop(place))
+                return answer
+        del answers[1 if len(self.known) <= MAX_SAMPLES else 0 :]
+        answer = make(matrix)
+        answers.insert(0, (matrix, answer))
+        return answer
 
     def data(self, valid: Bool[Tensor, "*batch n"], freedom: Float[Tensor, "2"]) -> dict[str, Tensor]:
         """What `objective.Photometric` is given of this level."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 from scipy.special import gammaincc
 from torch import Tensor
@@ -200,8 +201,8 @@ def _decrement(normal: passes.NormalEquations, which: Int[np.ndarray, " some"]) 
 def decrease(level: PairLevel, one: Estimate, other: Estimate) -> float:
     """By how much the squares of residuals that both estimates see are more for one than for the other."""
     (before, seen), (after, valid) = (residual_at(estimate, level) for estimate in (one, other))
-    both = seen & valid
-    return float(before[both].square().sum() - after[both].square().sum())
+    less = before.square() - after.square()
+    return float(torch.where((seen & valid)[:, None], less, 0.0).sum())
 
 
 def chance(statistic: float, tangent: int) -> float:
