@@ -107,7 +107,7 @@ def common_share(
 def share_of(
     transform: list[list[float]], middle: tuple[float, float], count: float, known: float, others: float
 ) -> float:
-    """`common_share` of so many points, at least one, whose mean is known."""
+    """`common_share` of `count` points, at least one, from their mean."""
     (a, b, c), (d, e, f), (g, h, i) = transform
     depth = g * middle[0] + h * middle[1] + i
     volume = a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)
