@@ -1,7 +1,7 @@
 """Capture: the residual of one block as an out-of-place graph.
 
 Writes such as `error[a:b] = ...` fail under `vmap`, because the tensor they write into has no batch axis. So the
-residual is traced on one block with `make_fx(functionalize(...))`, and the graph is rewritten until every `torch.func`
+residual is recorded on one block under `functionalize`, and the graph is rewritten until every `torch.func`
 transform is right on it (`rewrites`). What a trace cannot hold, such as Python branches on data, is refused with the
 line at fault.
 """

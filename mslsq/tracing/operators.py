@@ -141,7 +141,7 @@ def without_fused_modules() -> Iterator[None]:
 
 
 def scaled(x: Tensor, factor: Any) -> Any:
-    """`aten.mul.Scalar`, which `make_fx` computes with PyTorch's tensors of zeros too, that have no memory.
+    """`aten.mul.Scalar`, which a recording would compute with PyTorch's tensors of zeros too, that have no memory.
 
     The derivative of `add(x, y, alpha=2)`, `addcmul`, `addmm` and the like in x alone multiplies such a tangent of y:
     a segmentation fault (torch 2.13).
@@ -152,4 +152,4 @@ def scaled(x: Tensor, factor: Any) -> Any:
 
 
 WHILE_RECORDING: dict[Any, Callable[..., Any]] = {aten.mul.Scalar: scaled}
-"""The `decomposition_table` of every `make_fx` over a derivative."""
+"""What every recording calls in the place of an operator."""

@@ -1,8 +1,8 @@
 """From a functionalized trace to a graph that `torch.func` transforms: views, explicit bounds, no dead code.
 
 `torch.func.functionalize` leaves operations that have no batching rule or no derivative (`aten.copy`, `X_copy`),
-`make_fx` leaves ones that only fit the example's memory layout (`view`) and ones that read state at run time (the
-default dtype).
+recording ones that only fit the example's memory layout (`view`) and ones that read state at run time (the default
+dtype).
 """
 
 import math
