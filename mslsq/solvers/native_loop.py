@@ -196,7 +196,7 @@ class _Memory:
         self.of_records = tuple(of_records)
         self._row = REALS * real
         places = [state + k for k in (STATUS, NUM_STEPS, NUM_EVALUATIONS)]
-        self.counts = [[ctypes.c_long.from_address(own[k]) for k in places] for own in here]
+        self.counts = [[ctypes.c_int64.from_address(own[k]) for k in places] for own in here]
         self.costs = [number.from_address(own[loop.count]) for own in here]
         self.gradient_norm = number.from_address(self.figures + real * GRADIENT_NORM)
 
