@@ -33,16 +33,17 @@ def _seconds_of_one(block: BlockTerm, values: Values, inputs: Inputs) -> float:
     lanes = block.batch * block.term.num_blocks
     if block.term.jacobians is not None or lanes < LEAST_LANES:
         return 0.0
-    few, more = (_seconds_of_few(block, values, inputs, count) for count in SAMPLES)
-    return max(0.0, few + (more - few) / (SAMPLES[1] - SAMPLES[0]) * (lanes - SAMPLES[0]))
+    (few, taken), (more, both) = (_seconds_of_few(block, values, inputs, count) for count in SAMPLES)
+    return max(0.0, few + (more - few) / (both - taken) * (lanes - taken))
 
 
-def _seconds_of_few(block: BlockTerm, values: Values, inputs: Inputs, count: int) -> float:
-    """One linearization of so many lanes: problems of a batch, or blocks of one problem."""
-    problems, places = (range(count), [0]) if block.lanes_are_batch else ([0], range(count))
+def _seconds_of_few(block: BlockTerm, values: Values, inputs: Inputs, count: int) -> tuple[float, int]:
+    """One linearization of that many lanes or a few more, blocks of as many problems as that takes; and how many."""
+    places = range(min(block.term.num_blocks, count))
+    problems = range(min(block.batch, -(-count // len(places))))
     with torch.no_grad():
         sample = sample_of(block, [values], inputs, problems, places)
         with TRANSFORM_LOCK:
             begun = time.perf_counter()
             sample.linearizations()
-            return time.perf_counter() - begun
+            return time.perf_counter() - begun, len(problems) * len(places)

@@ -113,7 +113,7 @@ class Pending(Quiet, Generic[P]):
         return bool(self.why_not) or self._making is None or self._making.is_settled
 
     def wait(self, patience: float = math.inf) -> None:
-        """Wait for the compiler, at most so many seconds."""
+        """Wait for the compiler, at most that number of seconds."""
         if self._making is not None:
             self._making.wait(patience)
 

@@ -127,7 +127,7 @@ class Making(Generic[P]):
         self.build: Build = request(self._source, wait=False)
 
     def wait(self, patience: float = math.inf) -> None:
-        """Wait for the compiler, at most so many seconds."""
+        """Wait for the compiler, at most that number of seconds."""
         request(self._source, wait=True, patience=patience)
 
     @property

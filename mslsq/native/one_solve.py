@@ -151,7 +151,7 @@ class OneSolve:
         max_steps: int,
         shapes: Sequence[tuple[int, ...]],
     ) -> SolvedOne | None:
-        """`solve` with room for the history of so many steps; None where it has taken as many and would go on."""
+        """`solve` with room for the history of that many steps; None where it has taken them and would go on."""
         real, places = self.program.dtype, self._places(room)
         given = [by_problem(x, real) for x in (*values, *own)]
         common = [placed(x, real).contiguous() for x in shared]

@@ -72,8 +72,8 @@ class Store:
         self._folder: Folder | None = None
 
     def request(self, source: str, *, wait: bool, patience: float = math.inf) -> Build:
-        """The build of a text in C++, begun if it is new; at once, or with `wait` when it is settled, or when so many
-        seconds have passed."""
+        """The build of a text in C++, begun if it is new; at once, or with `wait` when it is settled, or after
+        `patience` seconds."""
         deadline = time.monotonic() + patience
         digest = hashlib.sha256(source.encode()).hexdigest()
         with self._lock:

@@ -94,7 +94,7 @@ class SolveDraft(Quiet):
         return self._build.sentence("whole solves")
 
     def wait(self, patience: float = math.inf) -> None:
-        """Wait for the compiler, at most so many seconds."""
+        """Wait for the compiler, at most that number of seconds."""
         if self._build is not None and self._program is None and not self.why_not:
             request(self._source, wait=True, patience=patience)
 

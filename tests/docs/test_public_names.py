@@ -26,6 +26,7 @@ INTERNAL = {
     "UnfitError": "the recorded graph runs instead of its native program",
     "ForeignError": "a solve is then stated as the first one was",
     "TensorsWantedError": "the model of a fit is then one of tensors",
+    "MoreError": "what code reads is then compared by a walk",
     "OpenError": "a call is then answered the slow way, compared with its Python",
     "TooDenseError": "one big residual then has a dense Jacobian",
 }

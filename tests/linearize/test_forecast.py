@@ -24,8 +24,9 @@ def forecasts(monkeypatch):
     measure = forecast._seconds_of_few
 
     def seconds(block, values, inputs, count):
-        assert measure(block, values, inputs, count) > 0
-        return 3e-3 + 1e-5 * count
+        taken, lanes = measure(block, values, inputs, count)
+        assert taken > 0 and count <= lanes < count + block.term.num_blocks
+        return 3e-3 + 1e-5 * lanes, lanes
 
     monkeypatch.setattr(forecast, "_seconds_of_few", seconds)
     return found
@@ -60,6 +61,16 @@ def test_it_grows_with_the_problems_of_a_batch(forecasts):
     solver = mslsq.LevenbergMarquardt(max_steps=3)
     mslsq.least_squares(residual, torch.ones(2, dtype=torch.float64), (y,), in_dims=(None, 0), solver=solver)
     assert forecasts == [pytest.approx(3 * (3e-3 + 1e-5 * 3000))]
+
+
+def test_it_grows_with_problems_of_few_blocks_each(forecasts):
+    place = mslsq.Variable("place", mslsq.Euclidean(1), count=6)
+    number = torch.arange(5)
+    measured = torch.linspace(0, 0.5, 5 * 400, dtype=torch.float64).reshape(400, 5, 1)
+    problem = mslsq.Problem(Step(place[number], place[number + 1], measured=measured[0]), place.fixed([0]))
+    start = {"place": torch.zeros(6, 1, dtype=torch.float64)}
+    mslsq.solve(problem, start, {"step": {"measured": measured}}, in_dims=(None, 0))
+    assert forecasts == [pytest.approx(5 * (3e-3 + 1e-5 * 2000))]
 
 
 def test_few_blocks_and_jacobians_in_closed_form_are_not_measured(forecasts):

@@ -431,7 +431,7 @@ def test_errors_name_what_is_wrong():
         solved(scale=torch.ones(3))
     p = mslsq.Variable("p", mslsq.Euclidean(2), count=30)
     own = mslsq.Problem(Seen(p[torch.arange(30)], measured=start, loss=mslsq.Huber(1.0)))
-    with pytest.raises(mslsq.ProblemError, match="Cost 'seen': Huber"):
+    with pytest.raises(mslsq.ProblemError, match="Cost 'seen': loss=Huber: GraduatedNonConvexity brings"):
         mslsq.solve(own, {"p": start}, solver=GraduatedNonConvexity(scale=1.0, costs=["seen"]))
     with pytest.raises(mslsq.ProblemError, match="loss=Huber"):
         mslsq.least_squares(lambda x: x, start, loss=mslsq.Huber(1.0), solver=GraduatedNonConvexity(scale=1.0))

@@ -76,7 +76,7 @@ class Opaque:
 
     def refine(self) -> bool:
         """Take central differences from now on, if forward ones were taken: their steps are 400 times as long, and the
-        rounding of residuals that is left in a Jacobian so much smaller."""
+        rounding of residuals that is left in a Jacobian smaller by as much."""
         if not isinstance(self.jac, str) or self.jac != "2-point":
             return False
         self.jac = "3-point"

@@ -131,7 +131,7 @@ def test_systems_are_solved_as_by_pytorch(size, dtype):
     spoilt = matrix.clone()
     spoilt[1, size // 2, size // 2] = -1  # one is not definite, its neighbours do not notice
     spoilt[2, size - 1, 0] = torch.nan
-    above = matrix.tril() + 7 * torch.ones_like(matrix).triu(1)  # nobody reads that
+    above = matrix.tril() + 7 * torch.ones_like(matrix).triu(1)  # is not read
     for given in (matrix, spoilt, above, -matrix, matrix.mT.contiguous().mT):
         expected, found = recorded.flat([given, rhs]), program(given, rhs)
         assert torch.equal(found[1], expected[1])
