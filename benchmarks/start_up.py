@@ -119,7 +119,7 @@ def solved():
 
 CALLS: dict[str, Callable[[], Start]] = {
     "fit": lambda: Start(FIT, "mslsq.least_squares(residual, start, (t, y)).cost"),
-    "curve fit": lambda: Start(FIT, "mslsq.curve_fit(model, t, y, start).cost"),
+    "curve fit": lambda: Start(FIT, "mslsq.curve_fit(model, t, y, start).value.sum()"),
     "1,024 fits": lambda: Start(
         FITS, "mslsq.least_squares(residual, start, (t, many), in_dims=(None, None, 0)).cost.sum()"
     ),
