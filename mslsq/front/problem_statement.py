@@ -10,7 +10,7 @@ from mslsq import pytree
 from mslsq.front.batching import taken_apart
 from mslsq.front.bounds import Bound, StatedBounds, bounded, of_shape, pair_of, refuse_manifold, tensor_like
 from mslsq.front.costs import stated_cost
-from mslsq.front.leaves import Leaf, Start
+from mslsq.front.leaves import Leaf, SharedOrPerBlock, Start
 from mslsq.front.plans import kept_for
 from mslsq.front.statement import Statement
 from mslsq.levels import python_numbers
@@ -251,8 +251,12 @@ def _check_agreement(problem: Problem, starts: tuple[Start, ...], leaves: list[t
 
 
 def _followed(leaf: Leaf, like: Tensor) -> Leaf:
-    """Numbers (the weight 2.0, the loss `Huber(1.0)`) go to the device of the start; `_check_agrees` lets them pass."""
-    return leaf if leaf.tensor.device == like.device else leaf.replaced(leaf.tensor.to(like.device), leaf.axis)
+    """Numbers (the weight 2.0, the loss `Huber(1.0)`) go to the device of the start, and as weights and parameters of
+    losses to its dtype; `_check_agrees` lets them pass."""
+    tensor = leaf.tensor
+    is_number = isinstance(leaf, SharedOrPerBlock) and not tensor.ndim and tensor.is_floating_point()
+    tensor = tensor.to(like.device, like.dtype if is_number else None)
+    return leaf if tensor is leaf.tensor else leaf.replaced(tensor, leaf.axis)
 
 
 def _check_agrees(cost: str, leaf: Leaf, start: Start) -> None:

@@ -57,6 +57,29 @@ def test_the_weighted_mean_is_the_normal_equations(kind, shape, per_block):
     assert torch.allclose(solution.value["x"], torch.linalg.solve(A, b)[:, 0])
 
 
+@pytest.mark.parametrize("loss", [None, mslsq.Huber(0.3)])
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_a_number_is_taken_in_the_precision_of_the_start(dtype, loss):
+    x = mslsq.Variable("x", mslsq.Euclidean(1))
+    pull = mslsq.cost(lambda x, y: x - y)
+    start, y = {"x": torch.zeros(1, dtype=dtype)}, torch.full((1,), 2.0, dtype=dtype)
+    at_start = mslsq.LevenbergMarquardt(max_steps=0)
+    found = [
+        mslsq.solve(
+            mslsq.Problem(pull(x, y=mslsq.Shared(y), weight=weight, loss=loss, name="pull")), start, solver=at_start
+        ).cost
+        for weight in (
+            0.1,
+            mslsq.Scale(0.1),
+            mslsq.Scale(torch.tensor(0.1, dtype=F64)),
+            mslsq.Diagonal(torch.full((1,), 0.1, dtype=dtype)),
+        )
+    ]
+    assert {cost.dtype for cost in found} == {dtype}
+    assert len({float(cost) for cost in found}) == 1
+    assert float(found[0]) == pytest.approx(0.02, rel=4 * torch.finfo(dtype).eps)
+
+
 def test_numbers_and_parameters():
     assert isinstance(mslsq.Scale(2.0).value, torch.Tensor)
     learnable = mslsq.Diagonal(nn.Parameter(random(3)))
