@@ -55,7 +55,15 @@ class Kernel:
         real = None if self._real is None else arguments[self._real].dtype
         (self._functions.get(real) or self._bound(real))(*arguments)
 
+    def address(self, real: Any = None) -> int:
+        """Where the function is, for a program of C++ that calls it: integers are `long`, arrays pointers."""
+        return ctypes.cast(self._function(real), ctypes.c_void_p).value or 0
+
     def _bound(self, real: Any) -> Any:
+        self._functions[real] = _handing_over(self._function(real), self.arguments, real)
+        return self._functions[real]
+
+    def _function(self, real: Any) -> Any:
         type_name = "any" if real is None else REAL.get(real)
         if type_name is None:
             raise TypeError(f"{self.name}: expected float64 or float32, got {real}")
@@ -63,8 +71,7 @@ class Kernel:
         function = getattr(library, f"mslsq_{self.name}_{type_name}_{target}")
         function.restype = None
         function.argtypes = [ctypes.c_int64 if kind == "n" else ctypes.c_void_p for kind in self.arguments]
-        self._functions[real] = _handing_over(function, self.arguments, real)
-        return self._functions[real]
+        return function
 
 
 def available() -> bool:

@@ -81,11 +81,14 @@ def product(values: Matrices, x: Vectors, plan: BlockProduct) -> Vectors:
     values, y = values.contiguous(), x.new_zeros(len(x), plan.height)
     arrays = values, values.shape[1], x.contiguous(), y
     tables = [part for table in plan.tables for part in (len(table), table)]
-    if len(plan.tables) == 2:
-        _symmetric(len(x), repeat, x.shape[1], *arrays, *tables)
-    else:
-        _rectangular(len(x), repeat, x.shape[1], plan.height, *arrays, *tables)
+    kernel, sizes = kernel_of(plan)
+    kernel(len(x), repeat, x.shape[1], *sizes, *arrays, *tables)
     return y
+
+
+def kernel_of(plan: BlockProduct) -> tuple[Kernel, tuple[int, ...]]:
+    """The kernel, and the sizes that it is told besides those of the vectors."""
+    return (_symmetric, ()) if len(plan.tables) == 2 else (_rectangular, (plan.height,))
 
 
 @registered("block_product")

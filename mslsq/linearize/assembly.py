@@ -13,10 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mslsq.kernels import run_on
-from mslsq.linear.storage import LinearizedTerm, Storage
-from mslsq.linear.unrolled import LARGEST_UNROLLED
-from mslsq.linearize.blocks import BlockTerm, Values
-from mslsq.linearize.normal_products import (
+from mslsq.linear.normal_products import (
     NormalPlan,
     add_normal_equations,
     normal_equations,
@@ -24,6 +21,9 @@ from mslsq.linearize.normal_products import (
     normal_matrix,
     normal_matrix_by_tensors,
 )
+from mslsq.linear.storage import LinearizedTerm, Storage
+from mslsq.linear.unrolled import LARGEST_UNROLLED
+from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.pattern import Placement
 from mslsq.linearize.robust import robustified
 from mslsq.problem.structure import Structure

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure, analyze
 from mslsq.linear.iterative.block_rows import BlockRows, TermBlocks, block_rows
+from mslsq.linear.normal_products import NormalPlan
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.free_parts import Lanes, lanes_of, runs_by_kind
-from mslsq.linearize.normal_products import NormalPlan, normal_plan
+from mslsq.linearize.normal_plan import normal_plan
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System, Term
 from mslsq.ranks import ALONE, Ranks

@@ -26,9 +26,13 @@ from mslsq.problem.system import System
 from mslsq.ranks import ALONE, Ranks
 from mslsq.tracing.recording import Recorded
 
-LARGEST_STEP = 1000
-"""Columns of block-sparse normal equations whose steps are recorded as a whole: of a sphere of 60 poses (354 columns)
-the operations around linearization and factorisation take four times as long as these."""
+LARGEST_STEP = 20_000
+"""Columns of block-sparse normal equations whose steps are recorded as a whole. The operations around linearization and
+factorisation take a millisecond of Python: four times as long as these of a sphere of 60 poses (354 columns), a quarter
+of a step of parking-garage (9,966) and a tenth of one of sphere2500 (15,000)."""
+
+LARGEST_SHARED = 1000
+"""Columns of those whose plan is kept for other problems that are alike."""
 
 
 @dataclass
@@ -130,7 +134,7 @@ class Plan:
 
     @property
     def records_steps(self) -> bool:
-        """Is a step recorded as one graph? Of what is large only the linearization is: nearly all of the time goes
+        """Is a step recorded as one graph? Of what is larger only the linearization is: nearly all of the time goes
         there and to the factorisation, recording takes half as long, and a rejected trial need not be linearized."""
         if not self.ranks.is_alone:
             return False  # what processes tell each other is in no graph
@@ -144,7 +148,8 @@ class Plan:
         """May it serve other problems that are alike, longer than the one it was made for lives? It is small then, and
         all that it depends on is in its key."""
         is_known = not self.changes_unseen and not self.execution.why_eager and not self.has_users_manifold
-        return self.records_steps and self.compressed is None and is_known
+        is_small = not self.is_large or self.structure.size <= LARGEST_SHARED
+        return is_small and self.records_steps and self.compressed is None and is_known
 
     @property
     def is_for_programs(self) -> bool:

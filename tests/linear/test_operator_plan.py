@@ -21,7 +21,7 @@ from mslsq.linear.iterative.implicit_schur import ImplicitSchurPlan
 from mslsq.linear.iterative.linear_operators import FormedPlan
 from mslsq.linear.operator_plan import OperatorPlan
 from mslsq.linearize.free_parts import lanes_of
-from mslsq.linearize.normal_products import normal_plan
+from mslsq.linearize.normal_plan import normal_plan
 
 META = torch.device("meta")
 KINDS = {"camera": np.array([0, 1]), "point": np.array([2, 3, 4])}

@@ -18,6 +18,8 @@ the values. The kernels are in `kernels/source/multifrontal.cpp`.
 tensor([0.2000, 0.2000, 0.2000, 0.2000], dtype=torch.float64)
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -25,8 +27,18 @@ from mslsq.kernels import Kernel, in_parts
 from mslsq.linear.sparse.elimination import Elimination
 from mslsq.linear.torch_operators import registered
 
-_factor = Kernel("multifrontal_factor", "TnTnTn?nnnnllllllll")
-_solve = Kernel("multifrontal_solve", "Tn?TTnnnnnnlliln")
+
+class _Kernels(NamedTuple):
+    factor: Kernel
+    solve: Kernel
+
+
+KERNELS = _Kernels(
+    Kernel("multifrontal_factor", "TnTnTn?nnnnllllllll"),
+    Kernel("multifrontal_solve", "Tn?TTnnnnnnlliln"),
+)
+"""Values, shifts, factors, which are definite, and the part of the batch, then `fronts_of` a plan; factors, which are
+usable, right-hand sides, solutions, the part of the batch, their sizes, then `rows_of` it."""
 
 WORTH_THREADS = 100_000
 """Numbers in the factors of a batch (some 0.1 ms of a solve) from which on its entries are shared out to threads."""
@@ -42,11 +54,8 @@ def factor(values: Tensor, shift: Tensor, tensors: list[Tensor], numbers: list[i
     factors = values.new_empty(batch, plan.factor_size)
     definite = torch.zeros(batch, dtype=torch.bool)
     arrays = values, values.shape[1], shift, shift.shape[1], factors, plan.factor_size, definite
-    fronts = (
-        *(plan.stack, len(plan.fronts), plan.fronts, plan.entry_start, plan.entries),
-        *(plan.child_start, plan.children, plan.run_start, plan.runs, plan.scalar),
-    )
-    in_parts(lambda begin, end: _factor(*arrays, begin, end, *fronts), batch, _threads(factors))
+    fronts = fronts_of(plan)
+    in_parts(lambda begin, end: KERNELS.factor(*arrays, begin, end, *fronts), batch, _threads(factors))
     if not bool(definite.all()):
         factors[~definite] = 0
     return factors, definite
@@ -61,10 +70,23 @@ def solve(factors: Tensor, usable: Tensor, rhs: Tensor, tensors: list[Tensor], n
     plan = Elimination.unpacked(tensors, numbers)
     solved = torch.empty_like(rhs, memory_format=torch.contiguous_format)
     arrays = factors.contiguous(), plan.factor_size, usable.contiguous(), rhs.contiguous(), solved
-    sizes = *rhs.shape[1:], plan.tallest, len(plan.fronts)
-    fronts = plan.fronts, plan.row_start, plan.row_places, plan.scalar, len(plan.scalar)
-    in_parts(lambda begin, end: _solve(*arrays, begin, end, *sizes, *fronts), len(rhs), _threads(factors))
+    rest = *rhs.shape[1:], *rows_of(plan)
+    in_parts(lambda begin, end: KERNELS.solve(*arrays, begin, end, *rest), len(rhs), _threads(factors))
     return solved
+
+
+def fronts_of(plan: Elimination) -> tuple[int | Tensor, ...]:
+    """What the factorisation is told of a plan."""
+    return (
+        *(plan.stack, len(plan.fronts), plan.fronts, plan.entry_start, plan.entries),
+        *(plan.child_start, plan.children, plan.run_start, plan.runs, plan.scalar),
+    )
+
+
+def rows_of(plan: Elimination) -> tuple[int | Tensor, ...]:
+    """What the solves are told of it."""
+    rows = plan.fronts, plan.row_start, plan.row_places, plan.scalar, len(plan.scalar)
+    return plan.tallest, len(plan.fronts), *rows
 
 
 def _threads(factors: Tensor) -> int:

@@ -19,6 +19,7 @@ from torch import Tensor, fx
 
 from mslsq.native.graphs.arrays import TYPES, Array, NoLoopError, contiguous
 from mslsq.native.graphs.calling import ALIGNED, Opening, SegmentCall
+from mslsq.native.graphs.calls import read_by
 from mslsq.native.graphs.constants import folded
 from mslsq.native.graphs.splitting import Constant, Segment, meta_of, split
 from mslsq.native.graphs.whole import Place, WholeCall
@@ -86,8 +87,10 @@ class Segments:
         """The places of tensors among the pointers: those that segments read, and those that they fill..."""
         self._made: dict[fx.Node, Array] = {}
         """What segments fill, by node."""
-        self._functions: dict[int, int] = {}
-        """... and those of functions of other libraries, by their address."""
+        self._fixed: dict[int, int] = {}
+        """... and those of functions of other libraries and of plans, by their address..."""
+        self._held: list[Tensor] = []
+        """... which must live as long."""
         self._scratch = _Scratch(dtype)
         self._write()
 
@@ -101,7 +104,7 @@ class Segments:
 
     def _write(self) -> None:
         inside = {node for segment in self._segments for node in segment.nodes}
-        writer = Writer(self._scratch, self._function_at)
+        writer = Writer(self._scratch, self._at, self._at_tensor)
         last = {x: node for segment in self._segments for node in segment.nodes for x in node.all_input_nodes}
         held: Counter[str] = Counter()
 
@@ -112,7 +115,7 @@ class Segments:
         for number, segment in enumerate(self._segments):
             writer.lines = []
             for node in segment.nodes:
-                for x in node.all_input_nodes:
+                for x in read_by(node):
                     if x not in writer.arrays:
                         meta = meta_of(x)
                         slot = self._slots[x] = self._num_slots
@@ -133,12 +136,16 @@ class Segments:
 
     @property
     def _num_slots(self) -> int:
-        return len(self._slots) + len(self._functions)
+        return len(self._slots) + len(self._fixed)
 
-    def _function_at(self, address: int) -> str:
-        if address not in self._functions:
-            self._functions[address] = self._num_slots
-        return f"((Program*)at[{self._functions[address]}])"
+    def _at(self, address: int) -> str:
+        if address not in self._fixed:
+            self._fixed[address] = self._num_slots
+        return f"at[{self._fixed[address]}]"
+
+    def _at_tensor(self, tensor: Tensor) -> str:
+        self._held.append(tensor)
+        return self._at(tensor.data_ptr())
 
     def _write_node(self, writer: Writer, node: fx.Node, is_tensor: bool) -> None:
         if not is_tensor:
@@ -180,7 +187,7 @@ class Segments:
         opening = Opening(
             [(self._slots[node], tuple(meta_of(node).stride)) for node in given],
             [(self._slots[node], array.shape, array.strides, array.dtype) for node, array in self._made.items()],
-            list(self._functions.items()),
+            list(self._fixed.items()),
             self._num_slots,
             self._scratch.bytes,
         )
@@ -224,13 +231,13 @@ class Segments:
         function = library.segment_0
         function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_long
         fixed = [(self._slots[node], x.data_ptr()) for node, x in zip(constants, held, strict=True)]
-        fixed += [(slot, address) for address, slot in self._functions.items()]
+        fixed += [(slot, address) for address, slot in self._fixed.items()]
         return WholeCall(
             function,
             tuple([given(node) if node in self._slots else None for node in inputs]),
             tuple([left(node) for node in output.args[0]]),  # type: ignore[union-attr]
             tuple(fixed),
-            tuple(held),
+            (*held, *self._held),
             self._num_slots,
             self._scratch.bytes,
         )

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, fx
 
 from mslsq.native.graphs.arrays import LARGEST, TYPES, Array, NoLoopError
-from mslsq.native.graphs.systems import has_several
-from mslsq.native.graphs.writer import Writer, is_view
-from mslsq.private import is_operator
+from mslsq.native.graphs.calls import has_several, read_by
+from mslsq.native.graphs.writer import CONSTANTS, Writer, is_view
+from mslsq.private import is_operator, operator_name
 
 FEWEST = 4
 """Operations of a segment that are no views: fewer are faster in PyTorch, or as fast."""
@@ -46,7 +46,9 @@ def meta_of(node: fx.Node) -> Any:
 
 def _is_small(node: fx.Node) -> bool:
     meta = meta_of(node)
-    return meta is not None and meta.dtype in TYPES and 0 < math.prod(meta.shape) <= LARGEST
+    if meta is None or meta.dtype not in TYPES or math.prod(meta.shape) > LARGEST:
+        return False
+    return bool(math.prod(meta.shape)) or (is_operator(node.target) and operator_name(node.target) in CONSTANTS)
 
 
 def split(nodes: list[fx.Node]) -> list[fx.Node | Segment]:
@@ -81,12 +83,15 @@ def split(nodes: list[fx.Node]) -> list[fx.Node | Segment]:
 
 def _cannot(run: list[fx.Node]) -> set[fx.Node]:
     """Those nodes of a segment that cannot be written after all."""
-    inside, writer = set(run), Writer(lambda numbers, type_: "memory", lambda address: "function")
+    inside, writer = (
+        set(run),
+        Writer(lambda numbers, type_: "memory", lambda address: "function", lambda tensor: "constant"),
+    )
     split = {x for x in run if meta_of(x) is None and any(user not in inside for user in x.users)}
     if split:  # several at once that something outside takes apart
         return split
     for node in run:
-        for x in node.all_input_nodes:
+        for x in read_by(node):
             if x not in writer.arrays:
                 meta = meta_of(x)
                 if meta is None:
@@ -104,11 +109,11 @@ def _may(node: fx.Node) -> bool:
         return _is_small(node) and isinstance(node.args[0], fx.Node) and _is_several(node.args[0])
     if meta_of(node) is None:
         return _is_several(node)
-    return _is_small(node) and all(_is_small(x) for x in node.all_input_nodes)
+    return _is_small(node) and all(map(_is_small, read_by(node)))
 
 
 def _is_several(node: fx.Node) -> bool:
     """Are its results several: of unbind, split, a factorisation?"""
     if not is_operator(node.target) or not (is_view(node) or has_several(node)) or meta_of(node) is not None:
         return False
-    return all(map(_is_small, node.all_input_nodes)) and all(map(_is_small, node.users))
+    return all(map(_is_small, read_by(node))) and all(map(_is_small, node.users))

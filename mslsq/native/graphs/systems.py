@@ -4,15 +4,13 @@ Without them a step of a small problem is four or five segments, between which P
 work: factoring 30 columns takes 2 µs, the call of LAPACK through PyTorch 12.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
 
 from mslsq.native.graphs.arrays import Array, NoLoopError, arguments_of, contiguous, entry, nest, options_of
 from mslsq.native.operator import LINEARIZATIONS, RESIDUALS, NativeProgram, called_program, evenly_spaced
-from mslsq.private import operator_name
 
 if TYPE_CHECKING:
     from mslsq.native.graphs.writer import Writer
@@ -120,22 +118,5 @@ def _call(writer: "Writer", node: fx.Node, program: NativeProgram, function: str
         f"char* const data[] = {{{', '.join(data)}}}; "
         f"static const long outer_steps[] = {{{', '.join(map(str, outer_steps))}}}; "
         f"static const long steps[] = {{{', '.join(map(str, steps))}}}; "
-        f"{writer.function(address)}({outer}, 0, {lanes}, data, outer_steps, steps);"
+        f"((Program*){writer.function(address)})({outer}, 0, {lanes}, data, outer_steps, steps);"
     )
-
-
-SEVERAL: dict[str, Callable[[Any, fx.Node], tuple[Array, ...]]] = {
-    "linalg_cholesky_ex": cholesky,
-    "mslsq::native_linearizations": linearizations,
-}
-"""Operations with several results."""
-
-SINGLE: dict[str, Callable[[Any, Array, fx.Node], None]] = {
-    "cholesky_solve": cholesky_solve,
-    "mslsq::native_residuals": residuals,
-}
-
-
-def has_several(node: fx.Node) -> bool:
-    """Is it an operation of `SEVERAL`?"""
-    return operator_name(node.target) in SEVERAL

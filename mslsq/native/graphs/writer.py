@@ -22,9 +22,9 @@ from mslsq.native.graphs.arrays import (
     literal,
     nest,
 )
+from mslsq.native.graphs.calls import SEVERAL, SINGLE, has_several
 from mslsq.native.graphs.elementwise import expression
 from mslsq.native.graphs.loops import OTHERS
-from mslsq.native.graphs.systems import SEVERAL, SINGLE, has_several
 from mslsq.private import is_operator, operator_name, returns_a_view, writes
 
 CONSTANTS = {"zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1, "zeros": 0, "ones": 1}
@@ -43,10 +43,16 @@ class Writer:
     Args:
         temporary: gives the name of memory of a size, in numbers of a type.
         function: gives the name of a function at an address.
+        constant: gives the name of the memory of a tensor that stays.
     """
 
-    def __init__(self, temporary: Callable[[int, str], str], function: Callable[[int], str]):
-        self._temporary, self.function = temporary, function
+    def __init__(
+        self,
+        temporary: Callable[[int, str], str],
+        function: Callable[[int], str],
+        constant: Callable[[Tensor], str],
+    ):
+        self._temporary, self.function, self.constant = temporary, function, constant
         self.lines: list[str] = []
         self.constants: list[str] = []
         self.arrays: dict[fx.Node, Any] = {}
@@ -110,9 +116,9 @@ class Writer:
         if meta is None or not hasattr(meta, "shape") or meta.dtype not in TYPES:
             raise NoLoopError(f"{node.target}: its result")
         shape, dtype, name = tuple(meta.shape), meta.dtype, operator_name(node.target)
-        if math.prod(shape) > LARGEST or not math.prod(shape):
-            raise NoLoopError(f"{node.target}: its size")
         value = self._constant(name, node)
+        if math.prod(shape) > LARGEST or (value is None and not math.prod(shape)):
+            raise NoLoopError(f"{node.target}: its size")
         if value is not None:
             constant = self._constant_array(value, shape, dtype)
             if into is None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import mslsq
+from mslsq.linear.normal_products import normal_equations, normal_matrix_by_tensors
 from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm
-from mslsq.linearize.normal_products import normal_equations, normal_matrix_by_tensors
 from mslsq.linearize.pattern import pattern_of, placement_of
 from mslsq.manifolds import space_of
 from mslsq.problem.structure import structure_of
