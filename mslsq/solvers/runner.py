@@ -17,9 +17,9 @@ from mslsq.tracing.recording import Recorded
 class Runner:
     """Start and step for one solve. The inputs are the same at every step, so they are taken apart once.
 
-    The step of a small problem is one graph. Of a large one only the linearization is: nearly all of the time goes
-    there and to the factorisation, it takes half as long to record or compile, and after a rejected step the cost of
-    the next trial can be looked at before a Jacobian is paid for.
+    The step is one graph, but of the largest problems the linearization alone: nearly all of the time goes there and to
+    the factorisation, and it takes half as long to record or compile. Where a step runs without a graph, the cost of
+    the next trial after a rejected step can be looked at before a Jacobian is paid for.
     """
 
     def __init__(self, plan: Plan, linearizer: Linearizer, solver: Solver, inputs: TermInputs, witness: Witness):
@@ -30,8 +30,12 @@ class Runner:
         linearize = linearizer.linearize if self._records_steps else self._linearized
         # Several ranks look before no step: what one of them asks the others would have to answer.
         # Reading a number of a CPU waits for nothing; of a device only the loop reads, one number in every step.
-        asks = not self._records_steps and solver.early_stop and plan.is_on_cpu and plan.ranks.is_alone
-        self._step = Step(solver, linearizer, linearize, asks)
+        asks = solver.early_stop and plan.is_on_cpu and plan.ranks.is_alone
+        asks = asks and (plan.is_large or not self._records_steps)
+        self._step = Step(solver, linearizer, linearize)
+        """As a graph has it..."""
+        self._eager_step = Step(solver, linearizer, linearize, asks)
+        """... and as it runs without one."""
         self._wary = False
         self._running: dict[str, Recorded] = {}
         """The graphs of this solve: a native program that is ready comes with the next."""
@@ -41,16 +45,16 @@ class Runner:
         rest = (box,) if box else ()
         graph = self._graph("start", self._step.start, values, *rest) if self._records_steps else None
         if graph is None:
-            return self._plan.execution.run_eagerly(self._step.start, values, self._inputs, *rest)
+            return self._plan.execution.run_eagerly(self._eager_step.start, values, self._inputs, *rest)
         return graph(values, self._inputs, *rest)
 
     def step(self, state: State) -> tuple[State, Record]:
         """The state after one more step. Gradients must be off."""
         graph = self._graph("step", self._step, state) if self._records_steps else None
         if graph is None:
-            after, record = self._plan.execution.run_eagerly(self._step, state, self._inputs, self._wary)
+            after, record = self._plan.execution.run_eagerly(self._eager_step, state, self._inputs, self._wary)
             # Rejections come in runs: a damping that was too small is raised several times.
-            self._wary = self._step.asks and not bool(record.accepted.any())
+            self._wary = self._eager_step.asks and not bool(record.accepted.any())
             return after, record
         output = graph.flat([*state.flat(), *self._flat_inputs])
         split = len(output) - len(Record._fields)
