@@ -21,6 +21,7 @@ from mslsq.problem.variable import Blocks, Fixed
 from mslsq.tracing.reading.content import Content
 from mslsq.tracing.reading.exchange import UncollectedTensorError
 from mslsq.tracing.reading.inputs import collect_module
+from mslsq.tracing.reading.known_code import CODES
 
 SIZE, KNOWN = 32, 8
 """Kinds of problems that are kept, and kinds of calls of each. Plans of small problems alone: some 100 kB."""
@@ -31,6 +32,11 @@ def content_of(problem: Problem) -> Content | None:
     index is too large to be compared."""
     if not may_be_closed(problem):
         return None
+    codes = {id(cost): CODES.of(cost) for _, cost in own_costs(problem)}
+    if all(codes.values()):
+        content = Content.of(problem, (Blocks, Fixed), codes)
+        if content is None or content.is_all_own:
+            return content
     try:
         others = {id(cost): (type(cost), collect_module(cost).key) for _, cost in own_costs(problem)}
     except UncollectedTensorError:  # of a cost that is solved all the same: it keeps what it was called with

@@ -8,7 +8,7 @@ written into a library.
 import functools
 import warnings
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,8 +17,10 @@ from torch import Tensor
 from mslsq.manifolds import Manifold
 from mslsq.problem import CostFunction, Problem
 from mslsq.problem.cost import is_of_library
+from mslsq.problem.rows import keep_rows
 from mslsq.tracing.reading.closed import Closed
 from mslsq.tracing.reading.inputs import Collected, collect_module
+from mslsq.tracing.reading.known_code import CODES
 from mslsq.tracing.reading.noted import Noted
 from mslsq.tracing.reading.origins import is_own, owners_of
 from mslsq.tracing.reading.unchanged import Unchanged
@@ -84,6 +86,7 @@ class ClosedCosts:
             if closed is None:
                 _OPEN.add(type(cost))
                 return None
+            CODES.keep(collected, closed)
             known.append((place, collected.key, closed))
         return ClosedCosts(tuple(known))
 
@@ -116,6 +119,19 @@ class ClosedCosts:
         noted = [Noted.of(collected, looks_at_objects=False) for collected in found]
         return Held(tensors, tuple([x for x in noted if x is not None]) if None not in noted else None)
 
+    def keep_rows(self, problem: Problem, sizes: Sequence[tuple[int, int]]) -> None:
+        """Remember how many entries their residuals have.
+
+        Args:
+            sizes: of each cost, that of the residual that was recorded: `problem` may have been made before something
+                that it reads was changed.
+        """
+        for place, _, closed in self._known:
+            cost = problem.costs[place]
+            assert isinstance(cost, CostFunction)
+            if problem.num_rows[cost.name] == sizes[place][0]:
+                keep_rows(cost, sizes[place][0], closed)
+
     def is_due(self) -> bool:
         """Is this call to be compared with the user's Python?"""
         return bool(self._known) and self.turns.is_due()
@@ -129,6 +145,7 @@ class ClosedCosts:
         if self._known and self.library_holds and may_be_closed(problem):
             costs = [problem.costs[place] for place, _, _ in self._known]
             _OPEN.update(map(type, costs))
+            CODES.forget(map(type, costs))
             warn_of_unseen_change(", ".join(repr(cost.name) for cost in costs))
 
 

@@ -30,6 +30,7 @@ from mslsq.front.fits.scheme import Divided, divided, without_ties
 from mslsq.front.fits.unread import check_read
 from mslsq.front.measurements import Measurements, NanPolicy, Points, check_finite, check_numbers, spoiled
 from mslsq.front.repeated import Answered, solved_residual
+from mslsq.front.repeated_fit import FitCall
 from mslsq.front.statement import Solved
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold
@@ -121,6 +122,14 @@ def curve_fit(
     >>> fit = mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t) + p[2], t, y, torch.ones(3, dtype=torch.float64))
     >>> fit.value, fit.standard_errors
     """
+    is_ordinary = bounds is fixed is tied is mask is sigma_t is in_dims is loss is None and not project_start
+    call = None
+    if is_ordinary and nan_policy == "omit" and noise == "normal":
+        call = FitCall.of(model, (t, y, p0, sigma), absolute_sigma, solver, adjoint)
+        again = None if call is None else call.answered()
+        if again is not None:
+            warn_where_infinite(again.fitted.tensors, False)
+            return again
     is_complex = any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in pytree.leaves(y))
     if is_complex:
         for what, given in (("noise='poisson'", noise == "poisson"), ("sigma_t", sigma_t is not None)):
@@ -134,7 +143,10 @@ def curve_fit(
 
     def found(fit: Fit) -> CurveFit:
         ended = solved_residual(fit.residual, fit.start, fit.arguments, solver, adjoint, in_dims=fit.dims, **options)
-        return fit_of(ended, fit, absolute_sigma, loss, solver)
+        result = fit_of(ended, fit, absolute_sigma, loss, solver)
+        if call is not None:
+            call.remember(result, ended)
+        return result
 
     result = in_pieces(found, fit) if is_for_pieces(fit, solver) else found(fit)
     warn_where_infinite(result.fitted.tensors, nan_policy == "propagate")
@@ -275,15 +287,15 @@ def fit_of(ended: Solved | Answered, fit: Fit, absolute_sigma: bool, loss: Robus
 
     few = points.used.reshape(*solution.cost.shape, -1).sum(-1) < jacobian.shape[-1]
     solution = replace(solution, status=torch.where(few, int(Status.SINGULAR), solution.status))
-    held = on_bounds(solution, len(jacobian), jacobian.shape[-1], r.device)
+    held = on_bounds(solution, len(jacobian))
 
-    def covariance(jacobian: Tensor, r: Tensor, used: Tensor, held: Tensor) -> Tensor:
+    def covariance(jacobian: Tensor, r: Tensor, used: Tensor, held: Tensor | None) -> Tensor:
         return covariance_of_one(jacobian, r, used, held, recipe["absolute_sigma"], loss)
 
     if batched:
-        matrix = vmap(covariance)(jacobian, r, points.used, held)
+        matrix = vmap(covariance, in_dims=(0, 0, 0, None if held is None else 0))(jacobian, r, points.used, held)
     else:
-        matrix = covariance(jacobian[0], r[0], points.used, held[0])
+        matrix = covariance(jacobian[0], r[0], points.used, None if held is None else held[0])
     if not fit.propagates:
         return of_all(fitted(vector, matrix, of_t), solution)
     nan = fitted(vector, matrix, of_t).each(

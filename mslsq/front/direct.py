@@ -38,6 +38,8 @@ class Found(NamedTuple):
     """(1, count, storage) of every unknown."""
     interrupted: bool
     """By a KeyboardInterrupt?"""
+    solved: SolvedOne | None = None
+    """What a native program of the solve has returned, where it was one."""
 
     @property
     def storages(self) -> Values:
@@ -89,7 +91,7 @@ class Direct:
         if not found.first_gradient_norm and self.solver.max_steps and self.solver.early_stop:
             return None
         value = found.values[0] if self.is_value else self.in_users_form(found.values)
-        return Found(_solution(value, lambda: _figures(found)), found.values, starts, found.interrupted)
+        return Found(_solution(value, lambda: _figures(found)), found.values, starts, found.interrupted, found)
 
     def _found_by_steps(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
         if self.loop is None:

@@ -160,11 +160,11 @@ class Measurements:
 
 def spoiled(t: tuple[Tensor, ...], y: Tensor, whitening: Tensor, used: Tensor) -> Bool[Tensor, ""]:
     """Is a number of a point that counts NaN? Of one fit, whose missing points are harmless already."""
-    of_t = [torch.where(_of_points(used, part), part, 0.0) if _is_of_points(part, used) else part for part in t]
+    of_t = [torch.where(_of_points(used, part), part, 0.0) if is_of_points(part, used) else part for part in t]
     return torch.stack([torch.isnan(part).any() for part in (*of_t, y, whitening)]).any()
 
 
-def _is_of_points(part: Tensor, used: Tensor) -> bool:
+def is_of_points(part: Tensor, used: Tensor) -> bool:
     """Has a tensor of t an entry for each point?"""
     return part.shape[: used.ndim] == used.shape
 
@@ -238,7 +238,7 @@ def _place(wrong: list[list[int]]) -> str:
 
 def _filled(part: Tensor, used: Tensor, first: Tensor) -> Tensor:
     """t with the entries of missing points replaced by those of the first point that is there."""
-    if not _is_of_points(part, used):
+    if not is_of_points(part, used):
         return part
     flat = part.reshape(used.numel(), *part.shape[used.ndim :])
     index = first.reshape(1, *(1,) * (flat.ndim - 1)).expand(1, *flat.shape[1:])

@@ -19,7 +19,9 @@ class Kept(NamedTuple):
     families: "Known"
     """What is known of terms of the same code, in the states that it has had."""
     calls: list[Any]
-    """What is known of calls like those before (`front.repeated`)."""
+    """What is known of calls like those before (`front.repeated`)..."""
+    fits: list[Any]
+    """... and of fits by a model (`front.repeated_fit`)."""
 
 
 class Known(OrderedDict[Hashable, Any]):
@@ -50,7 +52,7 @@ def kept_for(owner: Any) -> Kept:
 
 def _nothing(owner: Any) -> Kept:
     shared = SHARED if isinstance(owner, Problem) else None
-    return Kept(PlanCache(shared=shared), Changes(), Known(), [])
+    return Kept(PlanCache(shared=shared), Changes(), Known(), [], [])
 
 
 def kept_for_callable(function: Callable[..., Any]) -> Kept:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
@@ -182,7 +183,7 @@ class Known:
         names = tuple(by_tensor[id(leaf)] if isinstance(leaf, Tensor) else "" for leaf in behind)
         if [name for name in names if name] != [leaf.name for leaf in given]:
             return None  # one tensor in two places
-        kinds = [_kind(leaf) for leaf in leaves]
+        kinds = [kind_of_leaf(leaf) for leaf in leaves]
         state, wish = _state(collected), solved.solver.execution
         is_plain = pytree.is_of_library(call.arguments) and all(
             type(x) in SCALARS or type(x) in TENSORS for x in leaves
@@ -196,7 +197,7 @@ class Known:
         if not self.form.fits(call.arguments) or call.options != self.options:
             return None
         leaves = self.form.leaves(call.arguments)
-        return leaves if list(map(_kind, leaves)) == self.kinds else None
+        return leaves if list(map(kind_of_leaf, leaves)) == self.kinds else None
 
     def answer_at_once(self, call: Repeated) -> "Answered | None":
         """What the program answers to such a call where nothing that its residual reads has changed, and where it is
@@ -275,6 +276,15 @@ class Answered:
     def jacobian_mode(self) -> Mode:
         return jacobian_mode_of(self.known.direct.plan)
 
+    def normal_equations(self) -> tuple[float, np.ndarray] | None:
+        """The cost at the solution, and JᵀJ, (columns, columns), of all entries of the unknowns in order; None where
+        the program does not have them like that."""
+        solved, structure = self.found.solved, self.known.direct.plan.structure
+        if solved is None or not structure.natural or structure.num_components != 1:
+            return None
+        cost, entries = solved.cost_and_matrix
+        return cost, entries.reshape(structure.size, structure.size)
+
     def residual_and_jacobian(self) -> tuple[Float[Tensor, "1 rows"], Float[Tensor, "1 rows columns"]]:
         """At the solution."""
         plan, solver = self.known.direct.plan, self.solver
@@ -299,6 +309,6 @@ def _state(collected: Collected) -> tuple[Any, ...]:
     return collected.codes, collected.scalars, tuple([(name, tensor_key(x)) for name, x in collected.tensors.items()])
 
 
-def _kind(leaf: Any) -> Hashable:
+def kind_of_leaf(leaf: Any) -> Hashable:
     """What a leaf has in common with others: everything but the numbers in a tensor."""
     return (type(leaf), tensor_key(leaf)) if isinstance(leaf, Tensor) else value_of(leaf, type(leaf))

@@ -79,10 +79,14 @@ def remember(call: Call, solved: Solved) -> None:
             like.costs.distrust(call.problem)
             ALIKE.drop(content, like)
             _keep(call, None)
+            if not may_be_closed(call.problem):
+                return
     answering = Answering.of(call, solved)
     costs = None if answering is None else ClosedCosts.of(call.problem)
     if answering is None or costs is None:
         return
+    costs.keep_rows(call.problem, solved.plan.sizes)
+    content = content_of(call.problem)  # by what is known of the code of its costs now
     if content is not None and ALIKE.put(content, call, answering, costs, solved.statement.leaves):
         _keep(call, None)
         return

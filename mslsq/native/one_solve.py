@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -15,6 +16,7 @@ from torch.nn.functional import pad
 from mslsq.native.whole_solves import FIRST_BUDGET, RUNNING, UNSOLVED, Job, WholeSolves, by_problem, placed
 from mslsq.private import empty_maker
 
+NUMPY = {torch.float64: np.float64, torch.float32: np.float32}
 NUMBERS = {torch.float64: ctypes.c_double, torch.float32: ctypes.c_float}
 
 
@@ -42,6 +44,12 @@ class SolvedOne(NamedTuple):
     def figures(self) -> Tensor:
         """Cost, gradient norm, and the entries of the matrix."""
         return self.memory[self.places.figures : self.places.figures_end].view(self.places.dtype)
+
+    @property
+    def cost_and_matrix(self) -> tuple[float, np.ndarray]:
+        """The cost, and the entries of the matrix."""
+        kept = self.memory.numpy()[self.places.figures : self.places.figures_end].view(NUMPY[self.places.dtype])
+        return float(kept[0]), kept[2:]
 
     @property
     def counts(self) -> Tensor:

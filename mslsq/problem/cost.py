@@ -1,9 +1,11 @@
 """Cost functions: a residual for ONE block, written in plain PyTorch, that stands for all blocks at once."""
 
 import inspect
+import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from types import FunctionType
 from typing import Any, Self
 
 import numpy as np
@@ -20,9 +22,10 @@ from mslsq.problem.variable import Blocks, Variable, blocks_of
 from mslsq.problem.weights import Weight, weight_of
 from mslsq.validation import instance_of
 
-_SIGNATURES: set[tuple[type, int, tuple[str, ...]]] = set()
-"""Costs of the library's own, numbers of variables and names of data that fit their residuals: looking at a signature
-takes 0.1 ms."""
+VARIABLE_ARGUMENTS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+MOST_SIGNATURES = 1024
+_SIGNATURES: set[Hashable] = set()
+"""Signatures of residuals with numbers of variables and names of data that fit them: looking at one takes 0.1 ms."""
 
 
 class CostFunction(nn.Module):
@@ -156,7 +159,9 @@ class CostFunction(nn.Module):
 
     def place_indices(self, device: torch.device) -> None:
         """Have the indices of its blocks on the device of its data; what they were made of stays where it is."""
-        self.references = tuple(reference.to(device) for reference in self.references)
+        moved = tuple([reference.to(device) for reference in self.references])
+        if any(map(operator.is_not, moved, self.references)):
+            self.references = moved
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """What `.to()`, `.cuda()` and the like do to every tensor. Of the indices only the device may change: `fn`
@@ -188,13 +193,15 @@ class CostFunction(nn.Module):
 
     def _check_signature(self, data: dict[str, Any]) -> None:
         """Do the variables and data fit the parameters of `residual`?"""
-        kind = (type(self), len(self.references), tuple(data)) if is_of_library(self) else None
+        kind = self._signature(data)
         if kind in _SIGNATURES:
             return
         signature = inspect.signature(self.residual)
         try:
             signature.bind(*self.references, **data)
             if kind is not None:
+                if len(_SIGNATURES) >= MOST_SIGNATURES:
+                    _SIGNATURES.clear()
                 _SIGNATURES.add(kind)
         except TypeError as error:
             given = ", ".join([*map(repr, self.references), *data])
@@ -210,6 +217,16 @@ class CostFunction(nn.Module):
             raise ProblemError(
                 f"Cost {self.name!r}: residual{signature} cannot be called with ({given}): {error}."
             ) from None
+
+    def _signature(self, data: dict[str, Any]) -> Hashable:
+        """What tells whether variables and data fit; None where `residual` is no plain method of the class."""
+        function = getattr(type(self), "residual", None)
+        if type(function) is not FunctionType or function.__dict__ or "residual" in vars(self):
+            return None
+        code, optional = function.__code__, tuple(function.__kwdefaults__ or ())
+        named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        arguments = code.co_posonlyargcount, code.co_argcount, code.co_flags & VARIABLE_ARGUMENTS, named
+        return arguments, len(function.__defaults__ or ()), optional, len(self.references), tuple(data)
 
     def _register_data(self, keyword: str, value: Any) -> DataArgument:
         per_block = not isinstance(value, Shared)
@@ -255,7 +272,7 @@ class CostFunction(nn.Module):
 
     def _count_blocks(self) -> int:
         """The number of blocks on which all indices and data agree."""
-        counts = {repr(reference): reference.count for reference in self.references if reference.count is not None}
+        counts: list[tuple[Any, int]] = [(one, one.count) for one in self.references if one.count is not None]
         for leaf in self.data_leaves:
             tensor = self.get_parameter_or_buffer(leaf.name)
             if leaf.per_block:
@@ -264,20 +281,20 @@ class CostFunction(nn.Module):
                         f"Cost {self.name!r}: data {leaf.name!r} is a scalar, but data have one leading entry "
                         "per block. Use mslsq.Shared(x) for data that all blocks share."
                     )
-                counts[f"data {leaf.name!r}"] = len(tensor)
-        if self.weight is not None and self.weight.value.ndim > self.weight.block_rank:
-            counts["weight"] = len(self.weight.value)
+                counts.append((f"data {leaf.name!r}", tensor.shape[0]))
+        weight = self.weight
+        if weight is not None and weight.value.ndim > weight.block_rank:
+            counts.append(("weight", weight.value.shape[0]))
         if self.loss is not None:
-            for name, tensor in own_tensors(self.loss).items():
-                if tensor.ndim > 0:
-                    counts[f"loss.{name}"] = len(tensor)
-        if len(set(counts.values())) > 1:
-            listed = ", ".join(f"{what}: {count}" for what, count in counts.items())
+            found = own_tensors(self.loss).items()
+            counts += [(f"loss.{name}", tensor.shape[0]) for name, tensor in found if tensor.ndim > 0]
+        if len({count for _, count in counts}) > 1:
+            listed = ", ".join(f"{what}: {count}" for what, count in {str(a): b for a, b in counts}.items())
             raise ShapeError(
                 f"Cost {self.name!r}: the number of blocks is not the same everywhere ({listed}). "
                 "Data have one leading entry per block; use mslsq.Shared(x) for what all blocks share."
             )
-        blocks = next(iter(counts.values()), 1)
+        blocks = counts[0][1] if counts else 1
         if blocks == 0:
             raise ShapeError(f"Cost {self.name!r} has no blocks: its index or data are empty.")
         return blocks
@@ -296,6 +313,9 @@ class CostFunction(nn.Module):
 
     def get_parameter_or_buffer(self, name: str) -> Tensor:
         """The tensor that is called `name` in `state_dict`."""
+        tensor = self._buffers.get(name)
+        if tensor is not None:
+            return tensor
         owner, _, attribute = name.rpartition(".")
         return getattr(self.get_submodule(owner), attribute)
 

@@ -184,28 +184,27 @@ class Problem(nn.Module):
 
     def _check_tensors(self) -> None:
         """One dtype for all floating-point data and weights, one device for everything but numbers; indices follow."""
-        dtype: tuple[torch.dtype, str] | None = None
-        device: tuple[torch.device, str] | None = None
+        dtype: tuple[torch.dtype, CostFunction, str] | None = None
+        device: tuple[torch.device, CostFunction, str] | None = None
         for cost in self:
             typed = {WEIGHT, *(leaf.name for leaf in cost.data_leaves)}
             for name, tensor in own_tensors(cost).items():
-                where = f"{cost.name}.{name}"
                 if tensor.ndim == 0:  # the weight 2.0 and the loss Huber(1.0) serve on every device
                     continue
                 if device is not None and tensor.device != device[0]:
                     raise DeviceError(
-                        f"{where} is on {tensor.device}, {device[1]} is on {device[0]}. Move one of them first: "
-                        f"{cost.name}.to({str(device[0])!r}), say."
+                        f"{cost.name}.{name} is on {tensor.device}, {device[1].name}.{device[2]} is on {device[0]}. "
+                        f"Move one of them first: {cost.name}.to({str(device[0])!r}), say."
                     )
-                device = (tensor.device, where)
+                device = device or (tensor.device, cost, name)
                 if name not in typed or not tensor.is_floating_point():
                     continue
                 if dtype is not None and tensor.dtype != dtype[0]:
                     raise DtypeError(
-                        f"{where} is {tensor.dtype}, {dtype[1]} is {dtype[0]}: convert one of them, nothing is "
-                        "rounded silently."
+                        f"{cost.name}.{name} is {tensor.dtype}, {dtype[1].name}.{dtype[2]} is {dtype[0]}: convert one "
+                        "of them, nothing is rounded silently."
                     )
-                dtype = (tensor.dtype, where)
+                dtype = dtype or (tensor.dtype, cost, name)
         if device is not None:
             for cost in self:
                 cost.place_indices(device[0])

@@ -14,31 +14,56 @@ from mslsq.problem.errors import ProblemError, ShapeError
 from mslsq.problem.layout import complex_view_hint
 from mslsq.problem.system import residual_vector
 from mslsq.problem.variable import Variable
+from mslsq.tracing.reading.closed import Closed
 from mslsq.tracing.reading.content import Content
+from mslsq.tracing.reading.known_code import CODES
 
 MOST_KNOWN = 256
-_ROWS: dict[Hashable, int] = {}
-"""By what it depends on, the number of entries of a residual of the library's own: calling it takes 0.2 ms, half of the
-time that a small problem takes to be put together."""
+_ROWS: dict[Hashable, tuple[int, Closed | None]] = {}
+"""By what it depends on, the number of entries of a residual: calling it takes 0.2 ms, half of the time that a small
+problem takes to be put together. With it names of libraries that the code of a user's own reads."""
 
 
 def rows_of_first_block(cost: CostFunction) -> int:
-    """The entries of the residual of a block; looks whether it runs on the first one, and whether the weight fits."""
-    key = _key_of(cost) if is_of_library(cost) else None
-    rows = _ROWS.get(key) if key is not None else None
-    if rows is None:
+    """The entries of the residual of a block; looks whether it runs on the first one, and whether the weight fits.
+
+    It is not called where that is known of a cost that holds the same.
+    """
+    key = _key_of(cost)
+    rows, closed = _ROWS.get(key, (0, None)) if key is not None else (0, None)
+    if not rows or (closed is not None and not closed.holds):
         rows = _found_rows(cost)
-        if key is not None:
-            if len(_ROWS) >= MOST_KNOWN:
-                _ROWS.clear()
-            _ROWS[key] = rows
+        if key is not None and is_of_library(cost):
+            _keep(key, rows, None)
     _check_weight(cost, rows)
     return rows
 
 
+def keep_rows(cost: CostFunction, rows: int, closed: Closed) -> None:
+    """What is known of a cost of a user's own, and of those that hold the same.
+
+    Args:
+        closed: what its code reads, which was recorded: so the entries of its residual follow from its code, what it
+            holds and the shapes of tensors, and from no number in there.
+    """
+    key = _key_of(cost)
+    if key is not None:
+        _keep(key, rows, closed)
+
+
+def _keep(key: Hashable, rows: int, closed: Closed | None) -> None:
+    if len(_ROWS) >= MOST_KNOWN:
+        _ROWS.clear()
+    _ROWS[key] = rows, closed
+
+
 def _key_of(cost: CostFunction) -> Hashable:
-    """What that depends on of a cost of the library's own, whose code does not change; None where some of its data or
+    """What that depends on; None where the code of a cost may read something else, or where some of its data or
     variables are of a user's types."""
+    if not is_of_library(cost):
+        code = CODES.of(cost)
+        own = None if code is None else Content.of(cost, (), {id(cost): code})
+        return (own.key, torch.get_default_dtype()) if own is not None and own.is_all_own else None
     content = Content.of((type(cost), cost.arguments, [reference.variable.space for reference in cost.references]))
     if content is None or content.tensors:
         return None

@@ -99,7 +99,7 @@ class Blocks:
 
     @property
     def count(self) -> int | None:
-        return None if isinstance(self.index, int) else len(self.index)
+        return None if isinstance(self.index, int) else self.index.shape[0]
 
     def to(self, device: torch.device) -> "Blocks":
         """The same blocks, their index on another device."""

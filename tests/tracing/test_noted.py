@@ -96,6 +96,75 @@ def another_function_of_the_same_code():
     return root, noted, lambda: root.__setitem__(0, module.make(2.0))
 
 
+CLOSURES = """
+def made(gain, base=1.0):
+    def inner(p): return gain * p
+    def residual(p): return inner(p) + base
+    return residual
+residual = made(GAIN)
+"""
+
+
+def a_cell_of_a_function_in_the_closure():
+    module = written(CLOSURES, GAIN=2.0)
+    inner = module.residual.__closure__[1].cell_contents
+    return (*of_function(module), lambda: setattr(inner.__closure__[0], "cell_contents", 4.0))
+
+
+def a_function_in_the_closure():
+    module = written(CLOSURES, GAIN=2.0)
+    cell = module.residual.__closure__[1]
+    return (*of_function(module), lambda: setattr(cell, "cell_contents", lambda p: 4 * p))
+
+
+def a_function_in_the_closure_that_is_none_any_more():
+    module = written(CLOSURES, GAIN=2.0)
+    cell = module.residual.__closure__[1]
+    return (*of_function(module), lambda: setattr(cell, "cell_contents", 4.0))
+
+
+def the_code_of_a_function_in_the_closure():
+    module = written(CLOSURES, GAIN=2.0)
+    inner = module.residual.__closure__[1].cell_contents
+    other = written("def made(gain):\n    def inner(p): return 2 * gain * p\n    return inner\ninner = made(2.0)").inner
+    return (*of_function(module), lambda: setattr(inner, "__code__", other.__code__))
+
+
+def a_global_of_a_function_in_the_closure():
+    module = written(CLOSURES.replace("gain * p", "gain * p * MORE"), GAIN=2.0, MORE=1.0)
+    return (*of_function(module), lambda: setattr(module, "MORE", 4.0))
+
+
+def the_defaults_of_the_function_itself():
+    module = written("def residual(p, gain=2.0): return gain * p")
+    return (*of_function(module), lambda: setattr(module.residual, "__defaults__", (4.0,)))
+
+
+def fewer_defaults():
+    module = written("def residual(p, gain=2.0): return gain * p")
+    return (*of_function(module), lambda: setattr(module.residual, "__defaults__", None))
+
+
+def an_attribute_of_the_function_itself():
+    module = written("def residual(p): return p")
+    return (*of_function(module), lambda: setattr(module.residual, "gain", 4.0))
+
+
+def other_globals():
+    module = written("def residual(p): return GAIN * p", GAIN=2.0)
+    root, noted = of_function(module)
+    root = [root]
+    other = types.FunctionType(root[0].__code__, {**vars(module), "GAIN": 4.0})
+    return root, noted, lambda: root.__setitem__(0, other)
+
+
+def a_tensor_that_is_none_now():
+    """What is told by a weak reference that is dead is not None."""
+    text = "def make(gain):\n    def residual(p): return p if gain is None else gain * p\n    return residual\n"
+    module = written(text + "residual = make(torch.ones(2))")
+    return (*of_function(module), lambda: setattr(module.residual.__closure__[0], "cell_contents", None))
+
+
 MODULE = """
 class Own(nn.Module):
     gain = 2.0
@@ -161,7 +230,10 @@ WAYS = [
     *(the_defaults_of_a_helper, the_default_of_a_word, an_attribute_of_a_function, a_cell, an_emptied_cell),
     *(a_tensor_in_a_cell, another_function_of_the_same_code, a_method, a_method_that_an_inherited_one_hides),
     *(an_attribute_of_a_class, a_property, the_code_of_a_method, the_bases_of_a_class, the_class_of_an_object),
-    a_global_of_a_method,
+    *(a_global_of_a_method, a_cell_of_a_function_in_the_closure, a_function_in_the_closure),
+    *(a_function_in_the_closure_that_is_none_any_more, the_code_of_a_function_in_the_closure),
+    *(a_global_of_a_function_in_the_closure, the_defaults_of_the_function_itself, fewer_defaults),
+    *(an_attribute_of_the_function_itself, other_globals, a_tensor_that_is_none_now),
 ]
 
 
@@ -196,6 +268,23 @@ def test_what_counts_by_its_content_is_left_to_the_walk(text):
     assert of_function(written(text))[1] is None
 
 
+def test_a_function_that_is_written_again_and_holds_the_same_reads_the_same():
+    module = written(CLOSURES, GAIN=2.0)
+    root, noted = of_function(module)
+    other = module.made(module.GAIN)
+    assert other is not root and noted.holds(root) and noted.holds(other)
+    assert not noted.holds(module.made(float("4.0")))
+    assert not noted.holds(module.made(module.GAIN, 2.0))
+    del root, module.residual
+    gc.collect()
+    assert noted.holds(other)
+
+
+def test_a_function_that_calls_itself_is_left_to_the_walk():
+    text = "def make():\n    def residual(p): return residual(p - 1) if p.ndim > 9 else p\n    return residual\n"
+    assert of_function(written(text + "residual = make()"))[1] is None
+
+
 def test_nothing_of_a_closure_is_kept_alive():
     text = "def make(gain):\n    def residual(p): return gain * p\n    return residual\nresidual = make(GAIN)"
     module = written(text, GAIN=torch.ones(2))
@@ -205,6 +294,17 @@ def test_nothing_of_a_closure_is_kept_alive():
     gc.collect()
     assert [x() for x in alive] == [None, None]
     assert not noted.holds(lambda p: p) and noted.tensors[0]() is None
+
+
+def test_a_dead_reference_is_nothing_that_stands_there():
+    from mslsq.tracing.reading.unchanged import are_same
+
+    held = torch.ones(2)
+    then = [weakref.ref(held), 1]
+    assert are_same([held, 1], then)
+    del held
+    gc.collect()
+    assert not are_same([None, 1], then)
 
 
 def test_a_walk_leaves_nothing_to_the_garbage_collector():

@@ -54,7 +54,9 @@ class Parameters:
         return sum(shape.numel() for shape in self.shapes)
 
     def vector(self, tree: Any) -> Float[Tensor, "*batch n"]:
-        """All entries in one vector."""
+        """All entries in one vector, in memory of its own."""
+        if isinstance(tree, Tensor) and len(self.shapes) == 1:
+            return tree.flatten(tree.ndim - len(self.shapes[0])).clone() if self.shapes[0] else tree[..., None].clone()
         parts = [
             leaf.reshape((*leaf.shape[: leaf.ndim - len(shape)], shape.numel()))
             for leaf, shape in zip(pytree.leaves(tree), self.shapes, strict=True)
@@ -63,6 +65,8 @@ class Parameters:
 
     def tree(self, vector: Float[Tensor, "*batch n"]) -> Any:
         """The entries of a vector, each where it belongs."""
+        if len(self.shapes) == 1:
+            return self.build([vector.reshape((*vector.shape[:-1], *self.shapes[0]))])
         parts = vector.split([shape.numel() for shape in self.shapes], -1)
         leaves = [part.reshape((*part.shape[:-1], *shape)) for part, shape in zip(parts, self.shapes, strict=True)]
         return self.build(leaves)

@@ -7,6 +7,7 @@ again for every call, of other measurements.
 
 import enum
 import functools
+import operator
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Mapping
 from types import MappingProxyType
@@ -30,7 +31,10 @@ from mslsq.tracing.reading.values import (
 )
 
 CONTAINERS = (dict, OrderedDict, list, tuple)
-INTERNALS = frozenset(MODULE_INTERNALS) - {"training"}
+INTERNALS = frozenset(MODULE_INTERNALS)
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+_HOOKS = operator.itemgetter(*sorted(MODULE_ATTRIBUTES - INTERNALS))
+"""What a module keeps besides, all of it at once."""
 
 
 class Content(NamedTuple):
@@ -42,6 +46,8 @@ class Content(NamedTuple):
     """Every tensor once, in the order in which they were met; the key tells which stand in several places..."""
     compared: list[Tensor]
     """... and those that count by what they hold."""
+    is_all_own: bool
+    """Do the objects of a user's own hold nothing but what is the library's, so that all of it is in the key?"""
 
     @staticmethod
     def of(
@@ -59,7 +65,7 @@ class Content(NamedTuple):
             reader.visit(root)
         except ForeignError:
             return None
-        return Content(tuple(reader.key), reader.tensors, reader.compared)
+        return Content(tuple(reader.key), reader.tensors, reader.compared, reader.is_all_own)
 
 
 class _Reader:
@@ -69,6 +75,7 @@ class _Reader:
         self.key: list[Any] = []
         self.tensors: list[Tensor] = []
         self.compared: list[Tensor] = []
+        self.is_all_own = True
         self._by_content, self._others = by_content, others
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []
@@ -137,25 +144,25 @@ class _Reader:
     def _visit_module(self, value: nn.Module, kind: type, of_user: bool = False) -> None:
         """A user's holds what `others` tells of; a tensor in there is none of `tensors`."""
         own, key = value.__dict__, self.key
-        key.append((kind, len(own)))
+        visit = self._visit_entry_of_user if of_user else self.visit
+        left_out = INTERNALS if _is_hooked(own) else MODULE_ATTRIBUTES
+        key.append((kind, len(own), own.get("training")))
         for name, entry in own.items():
-            if name in INTERNALS or (type(entry) is OrderedDict and not entry):
-                continue  # no hooks
-            key.append(name)
-            self._visit_entry(entry, of_user)
+            if name not in left_out:
+                key.append(name)
+                visit(entry)
         for table in MODULE_TABLES:
             key.append(len(own[table]))
             for name, entry in own[table].items():
                 key.append(name)
-                self._visit_entry(entry, of_user)
+                visit(entry)
 
-    def _visit_entry(self, entry: Any, of_user: bool) -> None:
+    def _visit_entry_of_user(self, entry: Any) -> None:
         before = len(self.key), len(self.tensors), len(self.compared)
         try:
             self.visit(entry)
         except ForeignError:
-            if not of_user:
-                raise
+            self.is_all_own = False
             for found, length in zip((self.key, self.tensors, self.compared), before, strict=True):
                 del found[length:]
 
@@ -165,6 +172,14 @@ class _Reader:
         self.key.append(tensor_value(value))
         self.compared.append(value)
         self.visit(value)
+
+
+def _is_hooked(own: dict[str, Any]) -> bool:
+    """Is there a hook among the attributes of a module?"""
+    try:
+        return any(_HOOKS(own))
+    except KeyError:
+        return True
 
 
 @functools.lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ import operator
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from mslsq.tracing.reading.inputs import Collected
 from mslsq.tracing.reading.origins import LIBRARY, origin_of, owners_of
 from mslsq.tracing.reading.reachable import Walk
 from mslsq.tracing.reading.reads import Reads, reads_of
-from mslsq.tracing.reading.unchanged import are_same
+from mslsq.tracing.reading.unchanged import are_same, is_same
 from mslsq.tracing.reading.values import SCALARS, TENSORS
 
 ABSENT = object()
@@ -50,8 +50,9 @@ class Noted:
 
     def __init__(self, collected: Collected, looks_at_objects: bool):
         root = collected.root
-        self._root = weakref.ref(root) if looks_at_objects else None
         self._kind = type(root)
+        self._root = None if self._kind is types.FunctionType or not looks_at_objects else weakref.ref(root)
+        """None of a function: another one of the same code, that holds the same, reads the same."""
         self._reads: list[tuple[Callable[..., Any], str]] = []
         self._found: list[Any] = []
         """What stands at names: of modules and their tables, of a library."""
@@ -63,9 +64,13 @@ class Noted:
         """Functions with their code and defaults..."""
         self._cells: list[tuple[weakref.ref[Any], int, Any]] = []
         """... and what is in their closures."""
+        self._own: list[_Own] = []
+        """Of a function itself, and of functions in its closure."""
         self.tensors: list[weakref.ref[Tensor]] = []
         """Those in closures, in the order in which they are collected."""
         self._met: set[int] = set()
+        if self._kind is types.FunctionType and looks_at_objects:
+            self._note_own(root, ())
         try:
             walk = NotingWalk(collected, self, looks_at_objects)
         except UncollectedTensorError as error:
@@ -96,6 +101,9 @@ class Noted:
                 return False
             if own.__kwdefaults__ is not None or own.__dict__:
                 return False
+        for own in self._own:
+            if not own.holds(root):
+                return False
         for kind, order in self._orders:
             if kind.__mro__ is not order:
                 return False
@@ -124,14 +132,31 @@ class Noted:
         if value.__kwdefaults__ is not None or value.__dict__ or any(type(x) not in SCALARS for x in defaults or ()):
             raise MoreError
         self._functions.append((weakref.ref(value), weakref.ref(value.__code__), defaults))
-        for place, cell in enumerate(value.__closure__ or ()):
-            try:
-                content = cell.cell_contents
-            except ValueError as error:  # still unbound
-                raise MoreError from error
+        for place, content in enumerate(_in_closure(value)):
             if type(content) not in SCALARS and type(content) not in TENSORS:
                 raise MoreError
             self._cells.append((weakref.ref(value), place, _weakly(content)))
+        self._note_globals(value)
+
+    def _note_own(self, value: types.FunctionType, path: tuple[int, ...]) -> None:
+        """Note the root, or a function that it reaches by cells of closures at these places."""
+        self._met.add(id(value))
+        defaults, contents = value.__defaults__ or (), []
+        if value.__kwdefaults__ is not None or value.__dict__ or any(type(x) not in SCALARS for x in defaults):
+            raise MoreError
+        for place, content in enumerate(_in_closure(value)):
+            if type(content) is not types.FunctionType:
+                if type(content) not in SCALARS and type(content) not in TENSORS:
+                    raise MoreError
+                contents.append((place, _weakly(content)))
+            elif id(content) in self._met:  # it calls itself
+                raise MoreError
+            else:
+                self._note_own(content, (*path, place))
+        self._own.append(_Own(path, weakref.ref(value.__code__), value.__globals__, defaults, tuple(contents)))
+        self._note_globals(value)
+
+    def _note_globals(self, value: types.FunctionType) -> None:
         if _origin(value) == LIBRARY:
             return
         reads = reads_of(value.__code__)
@@ -151,6 +176,38 @@ class Noted:
             if any(isinstance(entry, CHANGEABLE) for entry in table.values()):
                 raise MoreError
             self._owners.append((table, [*table, *map(_weakly, table.values())]))
+
+
+class _Own(NamedTuple):
+    """A function, or one in its closure, told by its code and by what it holds: who writes a `lambda` in a call gives
+    another function of one code every time."""
+
+    path: tuple[int, ...]
+    """The places of the cells that lead to it."""
+    code: "weakref.ref[types.CodeType]"
+    table: dict[str, Any]
+    """Its globals."""
+    defaults: tuple[Any, ...]
+    contents: tuple[tuple[int, Any], ...]
+    """Places of cells, and what is there but for functions."""
+
+    def holds(self, root: Any) -> bool:
+        """Is what stands there in this function the same?"""
+        own: Any = root
+        try:
+            for place in self.path:
+                own = own.__closure__[place].cell_contents
+            if type(own) is not types.FunctionType or own.__code__ is not self.code():
+                return False
+            now = own.__defaults__ or ()
+            if own.__globals__ is not self.table or len(now) != len(self.defaults):
+                return False
+            if own.__kwdefaults__ is not None or own.__dict__ or not all(map(operator.is_, now, self.defaults)):
+                return False
+            cells = own.__closure__ or ()
+            return all(is_same(cells[place].cell_contents, then) for place, then in self.contents)
+        except ValueError:  # unbound now
+            return False
 
 
 class NotingWalk(Walk):
@@ -237,7 +294,14 @@ def _stands(cell: tuple["weakref.ref[Any]", int, Any]) -> bool:
     if own is None:
         return False
     try:
-        content = own.__closure__[place].cell_contents
+        return is_same(own.__closure__[place].cell_contents, then)
     except ValueError:  # unbound now
         return False
-    return content is then or (type(then) is weakref.ref and then() is content)
+
+
+def _in_closure(value: types.FunctionType) -> list[Any]:
+    """What the cells of a function hold. MoreError where one is still unbound."""
+    try:
+        return [cell.cell_contents for cell in value.__closure__ or ()]
+    except ValueError as error:
+        raise MoreError from error

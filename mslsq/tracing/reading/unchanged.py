@@ -148,4 +148,9 @@ def are_same(now: list[Any], then: list[Any]) -> bool:
     """Are these the very objects that there were, some of which are told by weak references?"""
     if len(now) != len(then):
         return False
-    return all(x is y or (type(y) is weakref.ref and y() is x) for x, y in zip(now, then, strict=True))
+    return all(map(is_same, now, then))
+
+
+def is_same(now: Any, then: Any) -> bool:
+    """Is it the object that there was, which may be told by a weak reference? None is not what there is no more."""
+    return now is then or (type(then) is weakref.ref and now is not None and then() is now)
