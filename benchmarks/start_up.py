@@ -5,7 +5,9 @@
 
 Needs the data sets (../shared/data beside the repository, or MSLSQ_DATA). One thread, default options. "Empty" means
 the caches of mslsq's own: the byte code of its modules, kernels compiled on demand (where the package came without
-them), Inductor's; those of PyTorch and NumPy were made when these were installed. "Warm" is the process after that. A
+them), Inductor's; those of PyTorch and NumPy were made when these were installed. "Warm" is the process after that,
+"programs" one after a process that has waited for all native programs (`MSLSQ_NATIVE=wait`; with residuals of one's own
+alone), which short solves never begin with. A
 second solve, of the same problem, is shown for comparison: it is what the first would take if nothing were loaded,
 planned or tried. First calls are of residuals of one's own, in plain PyTorch; what the compiler takes beside a call is
 in it.
@@ -130,25 +132,28 @@ CALLS: dict[str, Callable[[], Start]] = {
 }
 
 
-def new_process(start: Start, folder: str) -> tuple[dict[str, list[float]], float]:
+def new_process(start: Start, folder: str, **environment: str) -> tuple[dict[str, list[float]], float]:
     """CPU and wall seconds of every phase, and the number that was found; caches are in `folder`."""
     caches = {"MSLSQ_CACHE_DIR": f"{folder}/kernels", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
     code = CODE.replace("DATA", start.data).replace("CALL", start.call)
-    environment = os.environ | ONE_THREAD | caches
     command = [sys.executable, "-c", code, f"{folder}/bytecode"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    variables = os.environ | ONE_THREAD | caches | environment
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"the process failed:\n{done.stderr}")
     return tuple(json.loads(done.stdout.splitlines()[-1]))
 
 
 def measured(name: str, start: Start, repeats: int) -> list[list[object]]:
-    """A row for empty and one for warm caches: CPU milliseconds of every phase, sums of CPU and wall time, and the
-    first solve relative to `import torch`."""
-    runs: dict[str, list[dict[str, list[float]]]] = {"empty": [], "warm": []}
+    """A row for each kind of caches: CPU milliseconds of every phase, sums of CPU and wall time, and the first solve
+    relative to `import torch`."""
+    kinds = ["empty", "warm", *["programs"] * ("own residual" in name)]
+    runs: dict[str, list[dict[str, list[float]]]] = {kind: [] for kind in kinds}
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
-            for found in runs.values():
+            for kind, found in runs.items():
+                if kind == "programs":
+                    new_process(start, folder, MSLSQ_NATIVE="wait")
                 phases, number = new_process(start, folder)
                 found.append(phases)
     rows: list[list[object]] = []

@@ -107,6 +107,13 @@ class Pending(Quiet, Generic[P]):
         if self._making is None and self._scalars:
             self._making = making(self._scalars, self._device)
 
+    def load(self) -> bool:
+        """Take what was compiled before; False where it would take the compiler."""
+        if self._making is None and self._scalars and self._device.type == "cpu":
+            with self._saying_why():
+                self._making = Making.if_kept(self._scalars)
+        return self._making is not None
+
     @property
     def is_settled(self) -> bool:
         """Is the compiler done with it, or is there nothing to compile?"""

@@ -13,6 +13,7 @@ from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Way
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.programs import Draft, Prospect
+from mslsq.linearize.signs import has_sign, leave_sign, remove_sign
 from mslsq.native.choice import Native
 from mslsq.problem.system import Inputs
 
@@ -23,6 +24,10 @@ Writing it and recording the step again takes the calling thread 0.4 to 0.9 s, a
 call: it pays after 1.1 to 1.7 s of solving without (pose graphs with Jacobians of their own or not, 10 to 2,500 poses;
 Gaussians of 15 × 15 pixels), after 15 s for 1,024 fits of three cheap operations, which gain 2 %.
 """
+
+LOOK_SECONDS = 0.3
+"""The same of a first solve for which a program is only loaded: writing its text and comparing it takes a tenth of a
+second for an SE(3) between factor, and linearizing then takes a tenth of its time."""
 
 
 def with_programs(
@@ -56,6 +61,23 @@ def hurry(plan: Plan, seconds: float) -> None:
     if seconds > PROGRAM_SECONDS:
         note_seconds(plan, seconds)
         plan.patience = seconds
+
+
+def take_up_made(
+    plan: Plan, seconds: float, blocks: Sequence[BlockTerm], values: Values, inputs: tuple[Inputs, ...]
+) -> None:
+    """Before a first solve whose steps are expected to take so long without programs: take those that a process before
+    has compiled. No compiler is started for it."""
+    if seconds <= LOOK_SECONDS:
+        return
+    for number, prospect in plan.prospects.items():
+        given = blocks[number], values, inputs[number]
+        if prospect.draft is None and not prospect.is_given_up and has_sign(*given):
+            draft = Draft(*given, compiled=False)
+            if draft.load():
+                prospect.draft = draft
+            else:
+                remove_sign(*given)
 
 
 class Waiting(Protocol):
@@ -110,6 +132,8 @@ def _try(
         programs = {number: program for number, program in found.items() if program is not None}
         plan.native = plan.with_programs(programs) if programs else None
         plan.tried = frozenset(due)
+        for number in programs:
+            leave_sign(blocks[number], values, inputs[number])
     for draft in drafts.values():
         (plan.native or plan).notes.say(draft.sentence)
 

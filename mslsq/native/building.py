@@ -20,7 +20,7 @@ from mslsq.native.operator import (
 from mslsq.native.processor import VECTOR_BYTES, target
 from mslsq.native.replaying import ReplayedVector
 from mslsq.native.scalars import LARGEST, NotScalarError, Program, Scalar
-from mslsq.native.store import Build, request
+from mslsq.native.store import Build, is_kept, request
 from mslsq.native.text import Argument, Function, source, written
 
 P = TypeVar("P", covariant=True)
@@ -114,7 +114,16 @@ def _check_size(program: Program, outputs: Sequence[int], largest: int) -> None:
 class Making(Generic[P]):
     """Programs of one dtype, all in one source, that are with the compiler."""
 
-    def __init__(self, all_written: Sequence["AnyWritten[P]"]):
+    @staticmethod
+    def if_kept(all_written: Sequence["AnyWritten[P]"]) -> "Making[P] | None":
+        """The programs where they were compiled before; None where it would take the compiler."""
+        made = Making(all_written, begins=False)
+        if not is_kept(made._source):
+            return None
+        made.build = request(made._source, wait=False)
+        return made
+
+    def __init__(self, all_written: Sequence["AnyWritten[P]"], begins: bool = True):
         self._dtype = all_written[0].program.dtype
         self._width = VECTOR_BYTES[target()]
         parts = [
@@ -124,7 +133,9 @@ class Making(Generic[P]):
         ]
         self._forms = [(one.inputs, one.used, one.form) for one in all_written]
         self._source = source(parts, self._dtype, self._width)
-        self.build: Build = request(self._source, wait=False)
+        self.build: Build
+        if begins:
+            self.build = request(self._source, wait=False)
 
     def wait(self, patience: float = math.inf) -> None:
         """Wait for the compiler, at most that number of seconds."""

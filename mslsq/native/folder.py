@@ -20,6 +20,8 @@ from mslsq.kernels.places import cache_folder, make_private
 NAME = "program.so"
 UNFINISHED = "new-"
 """How the names of folders begin in which a compiler works."""
+SIGN = "sign-"
+"""How those begin that say something and hold nothing."""
 ABANDONED = 3600.0
 """Seconds after which such a folder is what an ended process has left."""
 
@@ -55,6 +57,38 @@ class Folder:
             except OSError:  # deleted or exchanged meanwhile, or no library of this system: compiled again
                 continue
         return None
+
+    def holds(self, key: str) -> bool:
+        """Is there a program of this key? Whether it may be loaded is not looked at."""
+        return any((folder / key / NAME).exists() for folder in (self._temporary, self._kept) if folder)
+
+    def has_sign(self, sign: str) -> bool:
+        """Was this sign left, by a process before?"""
+        path = self._sign(sign)
+        try:
+            if path is None or not path.is_dir():
+                return False
+            os.utime(path)
+        except OSError:  # read-only, or gone
+            return path is not None and path.is_dir()
+        return True
+
+    def leave_sign(self, sign: str) -> None:
+        """Leave a sign among the programs, an empty folder: with them it is deleted when it is not used."""
+        path = self._sign(sign)
+        if path is not None and not self.unusable:
+            with suppress(OSError):
+                path.mkdir(mode=0o700, exist_ok=True)
+
+    def remove_sign(self, sign: str) -> None:
+        """Take it away again."""
+        path = self._sign(sign)
+        if path is not None:
+            with suppress(OSError):
+                path.rmdir()
+
+    def _sign(self, sign: str) -> Path | None:
+        return None if self._kept is None else self._kept / f"{SIGN}{sign}"
 
     def make_workplace(self) -> Path:
         """A new folder for a compiler, beside the programs. OSError where there is no place at all."""

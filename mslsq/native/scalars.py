@@ -190,16 +190,17 @@ class Program:
         """
         order: list[int] = []
         seen: set[int] = set()
+        nodes = self.nodes
         for output in outputs:
-            stack = [(output, False)]
+            stack = [output]
             while stack:
-                number, done = stack.pop()
-                if done:
-                    order.append(number)
+                number = stack.pop()
+                if number < 0:  # the operands of that node are done
+                    order.append(~number)
                 elif number not in seen:
                     seen.add(number)
-                    stack.append((number, True))
-                    stack.extend((operand, False) for operand in reversed(self.nodes[number].operands))
+                    stack.append(~number)
+                    stack.extend(reversed(nodes[number].operands))
         return order
 
     def inputs_of(self, outputs: Iterable[int]) -> frozenset[int]:

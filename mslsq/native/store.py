@@ -91,6 +91,32 @@ class Store:
                 time.sleep(PAUSE)
         return build
 
+    def is_kept(self, source: str) -> bool:
+        """Is the program of a text known here, or in the folder, so that no compiler is needed?"""
+        digest = hashlib.sha256(source.encode()).hexdigest()
+        with self._lock:
+            if digest in self._builds:
+                return True
+            try:
+                return self._place.holds(self._key(digest)[1])
+            except EXPECTED:
+                return False
+
+    def has_sign(self, sign: str) -> bool:
+        """Was this sign left beside the programs?"""
+        with self._lock:
+            return self._place.has_sign(sign)
+
+    def leave_sign(self, sign: str) -> None:
+        """Leave it for processes to come, where the folder is kept."""
+        with self._lock:
+            self._place.leave_sign(sign)
+
+    def remove_sign(self, sign: str) -> None:
+        """Take it away again."""
+        with self._lock:
+            self._place.remove_sign(sign)
+
     def look(self) -> None:
         """Take what the compiler has finished, and start it on what is next."""
         with self._lock:
@@ -123,10 +149,15 @@ class Store:
         self._running: tuple[Build, Compilation, str] | None = None
         self._at_exit: Finalize | None = None
 
+    @property
+    def _place(self) -> Folder:
+        self._folder = self._folder or Folder()
+        return self._folder
+
     def _begin(self, build: Build) -> None:
         """Load the program, or queue for the compiler."""
         try:
-            if not self._load(build, self._plan(build)[1]):
+            if not self._load(build, self._key(build.digest)[1]):
                 self._queue.append(build)
         except EXPECTED as error:
             build._fail(_words(error))
@@ -162,20 +193,19 @@ class Store:
                 self._queue.remove(build)
             self._queue.appendleft(build)
 
-    def _plan(self, build: Build) -> tuple[list[str], str]:
+    def _key(self, digest: str) -> tuple[list[str], str]:
         """The compiler's command, and the name under which the program is kept: it says all that the library depends
         on. CompilerError without a compiler."""
         found = compiler()
         instructions = target()
         command = [*found, *options(found, instructions)]
-        parts = (build.digest, *command, identity(found), instructions, model(), sys.platform)
+        parts = (digest, *command, identity(found), instructions, model(), sys.platform)
         return command, hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
     def _load(self, build: Build, key: str) -> bool:
         """Is the program there?"""
-        self._folder = self._folder or Folder()
         start = time.perf_counter()
-        library = self._folder.find(key)
+        library = self._place.find(key)
         if library is None:
             return False
         build._settle(library, f"was compiled before, and loaded in {1e3 * (time.perf_counter() - start):.1f} ms")
@@ -183,7 +213,7 @@ class Store:
 
     def _start(self, build: Build) -> None:
         """Start the compiler; another process may have made the program while this one waited for its turn."""
-        command, key = self._plan(build)
+        command, key = self._key(build.digest)
         if self._load(build, key):
             return
         if self._broken or self._folder is None:
@@ -228,8 +258,8 @@ def _words(error: Exception) -> str:
 
 
 STORE = Store()
-request = STORE.request
-"""The build of a text in this process: `Store.request`."""
+request, is_kept = STORE.request, STORE.is_kept
+"""The build of a text in this process: `Store.request`; `Store.is_kept`."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=STORE.forget)

@@ -18,7 +18,7 @@ from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan, global_key, tensor_key
 from mslsq.linearize.plan_cache import PlanCache
 from mslsq.linearize.programs import Prospect
-from mslsq.linearize.prospects import PROGRAM_SECONDS, hurry, prospect_of, with_programs
+from mslsq.linearize.prospects import PROGRAM_SECONDS, hurry, prospect_of, take_up_made, with_programs
 from mslsq.linearize.ways import hessian_way_of, way_of
 from mslsq.native.choice import Native
 from mslsq.private import load_forward_mode
@@ -176,7 +176,10 @@ def _look_ahead(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ..
     wish = task.solver.native_choice
     has_begun = any(prospect.draft is not None or prospect.is_given_up for prospect in plan.prospects.values())
     if wish == "auto" and plan.may_have_programs(wish) and task.ranks.is_alone and not has_begun:
-        hurry(plan, seconds_of_steps(task.blocks(plan), values, inputs, task.solver.max_steps))
+        blocks = task.blocks(plan)
+        seconds = seconds_of_steps(blocks, values, inputs, task.solver.max_steps)
+        hurry(plan, seconds)
+        take_up_made(plan, seconds, blocks, values, inputs)
 
 
 def _with_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:

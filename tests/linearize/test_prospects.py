@@ -3,9 +3,10 @@
 import gc
 import itertools
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import mslsq
 from mslsq.front import prepared_call
 from mslsq.interop import export
-from mslsq.linearize import prospects
+from mslsq.linearize import prospects, signs
 from mslsq.linearize.programs import Prospect
+from mslsq.native import building
 from mslsq.native.building import Making
 from mslsq.native.operator import native_residuals
+from mslsq.native.store import Store
 from mslsq.solvers import planning, whole_solves
 from tests.native.functions import NEEDS_COMPILER, scalars_of
 
@@ -134,8 +137,84 @@ def test_a_first_solve_waits_no_longer_than_its_steps_will_take_and_later_ones_n
 def test_a_first_solve_that_is_short_waits_for_nothing(residual, monkeypatch):
     monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 1.0)
     monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 0.9)
+    monkeypatch.setattr(prospects, "LOOK_SECONDS", 1.0)
     monkeypatch.setattr(Making, "wait", lambda *_: pytest.fail("it waits"))
     assert_equal_to_the_bit(solve(residual), solve(residual, native="never"))
+
+
+@pytest.fixture
+def new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Store]]:
+    """Programs as a new process finds them, in a folder of the test; and first solves that take half a second."""
+    monkeypatch.setenv("MSLSQ_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 1.0)
+    monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 0.5)
+    made: list[Store] = []
+
+    def new() -> Store:
+        store = Store()
+        monkeypatch.setattr(building, "request", store.request)
+        monkeypatch.setattr(building, "is_kept", store.is_kept)
+        monkeypatch.setattr(signs, "STORE", store)
+        made.append(store)
+        return store
+
+    new()
+    yield new
+    for store in made:
+        store.close()
+
+
+def test_a_first_solve_takes_the_program_of_a_process_before(residual, new_process, monkeypatch):
+    plain, native = solve(residual, native="never"), solve(residual, native="wait")
+    store = new_process()
+    monkeypatch.setattr(store, "_start", lambda *_: pytest.fail("a compiler is started"))
+    assert_equal_to_the_bit(solve(new_decay()), native)
+    monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 0.2)
+    assert_equal_to_the_bit(solve(new_decay()), plain)
+    monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 0.5)
+    assert_equal_to_the_bit(solve(new_decay(), native="never"), plain)
+
+
+def test_without_a_sign_nothing_is_written(residual, new_process, monkeypatch):
+    monkeypatch.setattr(prospects, "Draft", lambda *_, **__: pytest.fail("a program is written"))
+    assert_equal_to_the_bit(solve(residual), solve(residual, native="never"))
+
+
+def test_a_sign_without_a_program_is_taken_away(residual, new_process, tmp_path, monkeypatch):
+    plain = solve(residual, native="never")
+    solve(residual, native="wait")
+    folder = tmp_path / "cache" / "programs"
+    (sign,) = folder.glob("sign-*")
+    for path in folder.iterdir():
+        if path != sign:
+            shutil.rmtree(path)
+    store = new_process()
+    monkeypatch.setattr(store, "_start", lambda *_: pytest.fail("a compiler is started"))
+    assert_equal_to_the_bit(solve(new_decay()), plain)
+    assert not list(folder.iterdir())
+
+
+def test_signs_tell_terms_apart_and_are_alike_in_all_processes(residual, new_process, tmp_path):
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from tests.linearize.test_prospects import *
+from mslsq.native.store import STORE
+solve(new_decay(), native="wait")
+solve(lambda p, y: p[0] * torch.exp(p[1] * T) - 2 * y, native="wait")
+"""
+    for module in ("planning", "whole_solves"):
+        code = code.replace(
+            "from mslsq.native", f"{module}.is_small_and_dense = lambda *_: False\nfrom mslsq.native", 1
+        )
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONHASHSEED": "random"})
+        found = sorted(path.name for path in (tmp_path / "cache" / "programs").glob("sign-*"))
+        assert len(found) == 2
+    native = solve(residual, native="wait")
+    new_process()
+    assert_equal_to_the_bit(solve(new_decay()), native)
+    assert sorted(path.name for path in (tmp_path / "cache" / "programs").glob("sign-*")) == found
 
 
 @pytest.mark.parametrize("options", [{"early_stop": False, "max_steps": 12}, {"trace": "never"}])

@@ -204,3 +204,41 @@ def test_importing_starts_nothing_and_when_python_ends_the_compiler_is_ended_wit
     nothing, *processes = asked.split()
     assert nothing == "None" and not any(is_running(int(process)) for process in processes)
     assert list(cache.iterdir()) == []
+
+
+def test_a_program_that_is_kept_is_told_without_loading_it(new_store, cxx):
+    store = new_store()
+    assert not store.is_kept(program())
+    settled(store.request(program(), wait=True))
+    assert store.is_kept(program()) and not store.is_kept(program(7))
+    later = new_store()
+    assert later.is_kept(program()) and not later._builds
+
+
+def test_without_a_compiler_nothing_is_kept(store, monkeypatch):
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    assert not store.is_kept(program())
+
+
+def test_signs_are_left_for_processes_to_come(new_store, cache, cxx):
+    first = new_store()
+    assert not first.has_sign("a")
+    first.leave_sign("a")  # there is no folder yet
+    assert not first.has_sign("a")
+    settled(first.request(program(), wait=True))
+    first.leave_sign("a")
+    later = new_store()
+    assert later.has_sign("a") and not later.has_sign("b")
+    later.remove_sign("a"), later.remove_sign("b")
+    assert not first.has_sign("a")
+
+
+def test_signs_go_with_the_programs_that_are_not_used(new_store, cache, cxx, monkeypatch):
+    store = new_store()
+    settled(store.request(program(), wait=True))
+    store.leave_sign("old"), store.leave_sign("new")
+    for path in (cache / "sign-old", *[path for path in cache.iterdir() if not path.name.startswith("sign-")]):
+        os.utime(path, (1, 1))
+    monkeypatch.setenv("MSLSQ_CACHE_MIB", "0.001")
+    settled(new_store().request(program(7), wait=True))
+    assert not (cache / "sign-old").exists()
