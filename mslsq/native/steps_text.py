@@ -1,8 +1,10 @@
-"""Whole solves as C++: how a problem is linearized, its start and its step, around which `steps.h` has the loop.
+"""Whole solves as C++: how a problem is linearized, its start and its step. `steps.h` has the loop around them, for a
+GPU `cuda_steps.h`.
 
 The linearization adds up what the rows of the residual contribute: those that are copies of one another in a loop.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,40 +46,64 @@ class Part:
     """What one of them adds to which of the sums."""
 
 
-def linearization_text(
-    program: Program, name: str, sources: Mapping[int, Source], parts: Sequence[Part], initial: Sequence[float]
-) -> str:
-    """`name_linearize(in, x, model)`: the sums of all parts at the values x.
+@dataclass(frozen=True)
+class Linearizing:
+    """The sums of all parts, at values that a program is given.
 
-    Args:
+    Attributes:
         sources: of the inputs, by number.
         initial: what each sum begins with.
     """
-    loops = [part for part in parts if part.copies.leaves]
-    varying = {part.copies.number: _varying(program, part) for part in loops}
-    inside = set[int]().union(*varying.values())
-    outputs = [x.number for part in parts for _, x in part.sums]
-    read = _reader(sources)
-    lines = [f"V a{k} = splat((real){value!r});" for k, value in enumerate(initial)]
-    lines += statements(program, (n for n in program.needed(outputs) if n not in inside), read)
-    tables: list[str] = []
-    for part in parts:
-        if not part.copies.leaves:
-            lines += [f"a{k} = a{k} + v{x.number};" for k, x in part.sums] * len(part.copies.members)
-            continue
-        own = varying[part.copies.number]
-        leaf = _leaf_reader(f"{name}_{part.copies.number}", part.copies, sources, tables)
-        body = statements(
-            program,
-            (n for n in program.needed(x.number for _, x in part.sums) if n in own),
-            lambda node, operands, part=part, leaf=leaf: (
-                leaf(node) if _is_leaf(node, part.copies) else read(node, operands)
-            ),
-        )
-        lines += _loop(len(part.copies.members), body, part.sums)
-    lines += [f"model[{k}] = a{k};" for k in range(len(initial))]
-    heading = f"__attribute__((noinline)) static void {name}_linearize(const Inputs& in, const V* x, V* model)"
-    return "\n".join([*tables, _function(heading, lines)])
+
+    program: Program
+    sources: Mapping[int, Source]
+    parts: Sequence[Part]
+    initial: Sequence[float]
+
+    def text(self, name: str, loops: int = 1) -> str:
+        """`name_linearize(in, x, model)`.
+
+        Args:
+            loops: over the same rows, each of which adds up its share of the sums, and computes again what they have in
+                common: for where there are fewer registers than sums.
+        """
+        program, read = self.program, _reader(self.sources)
+        varying = {part.copies.number: _varying(program, part) for part in self.parts if part.copies.leaves}
+        inside = set[int]().union(*varying.values())
+        outputs = [x.number for part in self.parts for _, x in part.sums]
+        lines = [f"V a{k} = splat((real){value!r});" for k, value in enumerate(self.initial)]
+        lines += statements(program, (n for n in program.needed(outputs) if n not in inside), read)
+        tables: list[str] = []
+        for part in self.parts:
+            if not part.copies.leaves:
+                lines += [f"a{k} = a{k} + v{x.number};" for k, x in part.sums] * len(part.copies.members)
+                continue
+            own = varying[part.copies.number]
+            leaf = _leaf_reader(f"{name}_{part.copies.number}", part.copies, self.sources, tables)
+            for sums in _divided(part.sums, loops):
+                body = statements(
+                    program,
+                    (n for n in program.needed(x.number for _, x in sums) if n in own),
+                    lambda node, operands, part=part, leaf=leaf: (
+                        leaf(node) if _is_leaf(node, part.copies) else read(node, operands)
+                    ),
+                )
+                lines += _loop(len(part.copies.members), body, sums)
+        lines += [f"model[{k}] = a{k};" for k in range(len(self.initial))]
+        heading = f"SEPARATE void {name}_linearize(const Inputs& in, const V* x, V* model)"
+        return "\n".join([*dict.fromkeys(tables), _function(heading, lines)])
+
+    def count(self, loops: int = 1) -> int:
+        """How many operations that writes down."""
+        divided = [sums for part in self.parts for sums in _divided(part.sums, loops if part.copies.leaves else 1)]
+        return sum(self.program.count(x.number for _, x in sums) for sums in divided)
+
+
+def _divided(sums: tuple[tuple[int, Scalar], ...], loops: int) -> list[tuple[tuple[int, Scalar], ...]]:
+    """Sums in groups of equal sizes."""
+    count = min(loops, len(sums))
+    ends = [len(sums) * k // count for k in range(count + 1)]
+    return [sums[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 def _loop(count: int, body: Sequence[str], sums: Sequence[tuple[int, Scalar]]) -> list[str]:
@@ -255,7 +281,24 @@ class Layout:
         )
 
 
-def solving_text(name: str, linearization: str, start: Stepping, step: Stepping, layout: Layout) -> str:
-    """All functions of a program."""
-    functions = [start.text(f"{name}_start"), step.text(f"{name}_step")]
-    return "\n".join([linearization, *functions, layout.text(name), f"SOLVES({name})"])
+@dataclass(frozen=True)
+class Functions:
+    """What a problem is solved by, for whatever runs it."""
+
+    linearization: Linearizing
+    start: Stepping
+    step: Stepping
+
+    def text(self, name: str, loops: int = 1) -> str:
+        """All of it in C++; `loops` as `Linearizing.text` has them."""
+        steps = self.start.text(f"{name}_start"), self.step.text(f"{name}_step")
+        return "\n".join([self.linearization.text(name, loops), *steps])
+
+    def count(self, loops: int = 1) -> int:
+        """How many operations it takes."""
+        return self.linearization.count(loops) + self.start.count + self.step.count
+
+
+def solving_text(name: str, functions: Functions, layout: Layout) -> str:
+    """A program of the processor around these functions."""
+    return "\n".join([functions.text(name), layout.text(name), f"SOLVES({name})"])

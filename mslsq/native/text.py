@@ -40,10 +40,10 @@ class Function:
     outputs: tuple[tuple[int, ...], ...]
 
 
-def source(parts: Sequence[str], dtype: torch.dtype, width: int, more: str = "") -> str:
-    """A whole source: functions of programs of one dtype, for vector registers of `width` bytes; `more` names another
-    file that they need."""
-    return "\n".join([preamble(dtype, width), *([(SOURCE / more).read_text()] if more else []), *parts])
+def source(parts: Sequence[str], dtype: torch.dtype, width: int, more: Sequence[str] = ()) -> str:
+    """A whole source: functions of programs of one dtype, for vector registers of `width` bytes; `more` names other
+    files that they need."""
+    return "\n".join([preamble(dtype, width), *((SOURCE / name).read_text() for name in more), *parts])
 
 
 @cache

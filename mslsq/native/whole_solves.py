@@ -45,7 +45,8 @@ class Solved(NamedTuple):
     no longer than the longest solve."""
     accepted: Tensor
     interrupted: bool = False
-    """By a KeyboardInterrupt? Then some problems are still where they began, their status 0."""
+    """By a KeyboardInterrupt? Then some problems are not done, their status 0, and still where they began; on a GPU,
+    where their steps have led."""
 
     def _shortened(self) -> "Solved":
         """With a history no longer than the longest solve, in memory of its own."""
@@ -98,7 +99,12 @@ class WholeSolves:
         self.memory_bytes = int(size())
 
     def solve(
-        self, values: Sequence[Tensor], own: Sequence[Tensor], shared: Sequence[Tensor], max_steps: int
+        self,
+        values: Sequence[Tensor],
+        own: Sequence[Tensor],
+        shared: Sequence[Tensor],
+        max_steps: int,
+        looks: bool = True,
     ) -> Solved:
         """Solve all problems.
 
@@ -106,6 +112,7 @@ class WholeSolves:
             values: the starts, (batch, ...) of each unknown.
             own: inputs of which each problem has its own part, (batch, ...).
             shared: inputs that all problems have in common.
+            looks: of no meaning here: nothing is waited for (`cuda.solves`).
         """
         batch = len(values[0])
         if batch <= WITH_WHOLE_HISTORY:

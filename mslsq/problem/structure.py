@@ -6,7 +6,7 @@ gets the number `num_columns`, a bin that assembly throws away. Where the blocks
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -35,6 +35,11 @@ class Structure:
     @property
     def num_columns(self) -> int:
         return self.num_components * self.size
+
+    def to(self, device: torch.device | str) -> "Structure":
+        """The same on another device."""
+        padding = None if self.padding is None else self.padding.to(device)
+        return replace(self, columns=tuple(x.to(device) for x in self.columns), padding=padding)
 
     def to_columns(self, blocks: Sequence[Tensor], fill: float = 0.0) -> Tensor:
         """(batch, columns) of the tangent entries of every unknown, (batch, count, tangent) each; `fill` in the columns

@@ -286,10 +286,17 @@ LARGEST_MATRIX = 600
 each: the program of a larger one would be refused after seconds of recording."""
 
 
+LEAST_ON_GPU = 128
+"""Problems that are worth whole solves on a GPU, where each has one thread: a block of threads. The rows of fewer are
+better computed side by side. Not measured: no GPU has run either."""
+
+
 def is_small_and_dense(task: Task, plan: Plan) -> bool:
-    """Are these small dense problems that the library's own steps solve on a CPU?"""
+    """Are these small dense problems that the library's own steps solve, on a GPU many of them?"""
     structure = plan.structure
-    if plan.is_large or plan.compressed is not None or not plan.is_on_cpu or structure.num_columns == 0:
+    if plan.is_large or plan.compressed is not None or structure.num_columns == 0:
+        return False
+    if not plan.is_on_cpu and task.batch < LEAST_ON_GPU:
         return False
     if not plan.ranks.is_alone:
         return False

@@ -22,7 +22,7 @@ from mslsq.native.copies import Copies, Copying, refuse_lookups
 from mslsq.native.recording import recorded
 from mslsq.native.rules.reductions import total
 from mslsq.native.scalars import LARGEST, NotScalarError, Program, Scalar
-from mslsq.native.steps_text import DATA, INTEGERS, SHARED, Part, Source, linearization_text
+from mslsq.native.steps_text import DATA, INTEGERS, SHARED, Linearizing, Part, Source
 from mslsq.problem.system import Inputs
 from mslsq.tracing.graph import by_place, distinct, graph_of
 
@@ -135,15 +135,15 @@ class ScalarLinearization:
         if self.count > LARGEST:
             raise NotScalarError(f"it takes {self.count:,} operations of scalars, more than {LARGEST:,}")
 
-    def text(self, name: str) -> str:
-        """In C++."""
+    def form(self) -> Linearizing:
+        """What is written in C++."""
         initial = [0.0] * self.sums.count
         padding = self._linearizer.structure.padding
         for column in [] if padding is None else padding.nonzero().reshape(-1).tolist():
             place = self.sums.product(column, column)
             assert place is not None  # of one component
             initial[place] = 1.0
-        return linearization_text(self._program, name, self.reads.sources, self.parts, initial)
+        return Linearizing(self._program, self.reads.sources, self.parts, initial)
 
     def _new_number(self) -> int:
         self._next += 1
@@ -305,8 +305,8 @@ class ScalarLinearization:
         dtype = self._program.dtype
         if (rows, columns) not in graphs:
             flat = by_place(lambda tensors, given: robustified(own, tensors[0], tensors[1], given), 2, names)
-            example = [torch.ones(1, rows, 1, dtype=dtype), torch.ones(1, rows, columns, 1, dtype=dtype)]
-            example += [torch.ones((), dtype=dtype) for _ in names]
+            shapes = [(1, rows, 1), (1, rows, columns, 1), *(() for _ in names)]
+            example = [torch.ones(shape, dtype=dtype, device="cpu") for shape in shapes]
             graphs[rows, columns] = graph_of(flat, example, guarded=True, functional=True)
         flat_slopes = np.empty((1, rows, columns, 1), dtype=object)
         flat_slopes[0, :, :, 0] = slopes

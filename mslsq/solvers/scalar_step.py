@@ -85,14 +85,14 @@ class ScalarSteps:
     """
 
     def __init__(self, solver: Solver, linearizer: Linearizer, values: Values, sums: Sums, name: str):
-        # Of the problems nothing is kept but shapes: no tensor of the user's outlives a solve by this.
-        values = tuple(torch.ones_like(x) for x in values)
-        system = replace(linearizer.system, terms=(), key=None)
-        self._linearizer = replace(linearizer, system=system, assemblies=())
+        # Of the problems nothing is kept but shapes: no tensor of the user's outlives a solve by this, on no device.
+        values = tuple(torch.ones(x.shape, dtype=x.dtype, device="cpu") for x in values)
+        system, structure = replace(linearizer.system, terms=(), key=None), linearizer.structure.to("cpu")
+        self._linearizer = replace(linearizer, system=system, structure=structure, assemblies=())
         self._solver, self._values, self._sums = solver, values, sums
         self._dtype = values[0].dtype
         self._columns = linearizer.structure.num_columns
-        sides = [torch.full((1, self._columns), side, dtype=self._dtype) for side in (-9.0, 9.0)]
+        sides = [torch.full((1, self._columns), side, dtype=self._dtype, device="cpu") for side in (-9.0, 9.0)]
         self._box = Box(*sides) if any(unknown.is_bounded for unknown in system.unknowns) else ()
         self._functions = {
             "linearize": f"{name}_linearize",
@@ -135,12 +135,12 @@ class ScalarSteps:
 
     def _example_of(self, function: str, arguments: tuple[Tensor, ...]) -> list[Tensor]:
         """What a call returns, of the right shapes."""
-        one = torch.ones(1, dtype=self._dtype)
-        vector = torch.ones(1, self._columns, dtype=self._dtype)
+        one = torch.ones(1, dtype=self._dtype, device="cpu")
+        vector = one.new_ones(1, self._columns)
         if function == "solve":
             return [vector, one]
         size, components = self._sums.size, self._sums.components
-        return [one, vector, torch.eye(size, dtype=self._dtype).expand(1, components, -1, -1).clone()]
+        return [one, vector, torch.diag_embed(one.new_ones(1, components, size))]
 
     def _placed(self, example: State) -> tuple[list[np.ndarray | None], int]:
         """The places of every tensor of `State.flat`; None of what direct solvers do not keep."""

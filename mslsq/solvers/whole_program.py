@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mslsq.kernels.build import CompilerError
 from mslsq.linear import LinearSolver
 from mslsq.linear.unrolled import UnrolledCholesky
 from mslsq.linearize.blocks import Values
@@ -17,12 +16,12 @@ from mslsq.linearize.independent import irregular
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.programs import Quiet
+from mslsq.native.cuda.solve_building import CudaSolveMaking, making_solves
+from mslsq.native.cuda.solves import CudaSolves
 from mslsq.native.one_solve import OneSolve, SolvedOne
-from mslsq.native.processor import VECTOR_BYTES, target
 from mslsq.native.scalars import NotScalarError
-from mslsq.native.steps_text import Layout, solving_text
-from mslsq.native.store import Build, request
-from mslsq.native.text import source
+from mslsq.native.solve_building import SolveMaking
+from mslsq.native.steps_text import Functions, Layout
 from mslsq.native.whole_solves import Solved, WholeSolves
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status
@@ -58,11 +57,15 @@ class NativeDifferenceWarning(UserWarning):
     """A native program computes other numbers than PyTorch; it is not used."""
 
 
-class _Recorded(NamedTuple):
-    text: str
+class RecordedSolves(NamedTuple):
+    """Whole solves as scalars."""
+
+    functions: Functions
     layout: Layout
     own: list[tuple[int, str]]
+    """Term and name of the inputs of which each problem has its own part..."""
     shared: list[tuple[int, str]]
+    """... and of the others."""
 
 
 class SolveDraft(Quiet):
@@ -75,52 +78,56 @@ class SolveDraft(Quiet):
     """
 
     def __init__(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]):
-        self._build: Build | None = None
-        self._program: WholeSolves | None = None
+        self._making: SolveMaking | CudaSolveMaking | None = None
+        self._program: WholeSolves | CudaSolves | None = None
         self._one: OneSolve | None = None
         self._is_known_to_step = False
         with self._saying_why():
-            recorded = _recorded(task, plan, values, inputs)
-            self._layout, self._own, self._shared = recorded.layout, recorded.own, recorded.shared
-            self._dtype = values[0].dtype
-            self._source = source([recorded.text], self._dtype, VECTOR_BYTES[target()], "steps.h")
-            self._build = request(self._source, wait=False)
+            recorded = recorded_solves(task, plan, values, inputs)
+            self._own, self._shared, self._dtype = recorded.own, recorded.shared, values[0].dtype
+            given = NAME, recorded.functions, recorded.layout, self._dtype
+            self._making = making_solves(*given, values[0].device)
 
     @property
     def sentence(self) -> str:
         """What has become of it, for `verbose`."""
-        if self.why_not or self._build is None:
+        if self.why_not or self._making is None:
             return f"Whole solves have no native program: {self.why_not}"
-        return self._build.sentence("whole solves")
+        return self._making.build.sentence("whole solves")
 
     def wait(self, patience: float = math.inf) -> None:
         """Wait for the compiler, at most that number of seconds."""
-        if self._build is not None and self._program is None and not self.why_not:
-            request(self._source, wait=True, patience=patience)
+        if self._making is not None and self._program is None and not self.why_not:
+            self._making.wait(patience)
 
     @property
     def is_ready(self) -> bool:
         """Is the program compiled, and nothing known against it?"""
-        if self._program is None and self._build is not None and not self.why_not:
+        if self._program is None and self._making is not None and not self.why_not:
             with self._saying_why():
-                library = self._build.library()
-                if self._build.why:
-                    raise CompilerError(self._build.why)
-                if library is not None:
-                    program = WholeSolves(library, NAME, self._layout, self._dtype)
-                    self._one, self._program = OneSolve(program), program
+                self._program = self._making.program()
+                if isinstance(self._program, WholeSolves):
+                    self._one = OneSolve(self._program)
         return self._program is not None and not self.why_not
 
-    def solve(self, values: Values, inputs: tuple[Inputs, ...], box: Box | tuple[()], max_steps: int) -> Solved:
-        """Solve all problems by the program, which `is_ready`."""
+    @property
+    def solves_one(self) -> bool:
+        """Is there a way for a single problem, `solve_one`?"""
+        return self._one is not None
+
+    def solve(
+        self, values: Values, inputs: tuple[Inputs, ...], box: Box | tuple[()], max_steps: int, looks: bool = True
+    ) -> Solved:
+        """Solve all problems by the program, which `is_ready`; `looks` if a device may be asked whether all is done."""
         assert self._program is not None
-        solved = self._program.solve([*values, *box], *self._read(inputs), max_steps)
+        solved = self._program.solve([*values, *box], *self._read(inputs), max_steps, looks)
         return solved._replace(values=solved.values[: len(values)])
 
     def solve_one(
         self, values: Values, inputs: tuple[Inputs, ...], max_steps: int, shapes: Sequence[tuple[int, ...]]
     ) -> SolvedOne:
-        """Solve one problem without bounds by the program, which `is_ready`; `shapes` are those of what it finds."""
+        """Solve one problem without bounds by the program, which `is_ready` and `solves_one`; `shapes` are those of
+        what it finds."""
         assert self._one is not None
         return self._one.solve(values, *self._read(inputs), max_steps, shapes)
 
@@ -188,8 +195,8 @@ class SolveDraft(Quiet):
         return not _differ(figures(found.cost, found.matrix), figures(*expected), figures(*rounded), relative)
 
 
-def _recorded(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> _Recorded:
-    """The text of a program, and what it reads.
+def recorded_solves(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> RecordedSolves:
+    """What a program of whole solves is made of.
 
     Raises:
         NotScalarError: it has none; names the operation.
@@ -208,8 +215,8 @@ def _recorded(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]
     reads = linearization.reads
     own = [(inputs[term][name][:1].numel(), inputs[term][name].is_floating_point()) for term, name in reads.own]
     layout = steps.layout(own, len(reads.shared))
-    text = solving_text(NAME, linearization.text(NAME), steps.start, steps.step, layout)
-    return _Recorded(text, layout, reads.own, reads.shared)
+    functions = Functions(linearization.form(), steps.start, steps.step)
+    return RecordedSolves(functions, layout, reads.own, reads.shared)
 
 
 class _Start(NamedTuple):

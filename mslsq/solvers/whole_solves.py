@@ -104,8 +104,8 @@ def solved_natively(
     draft = prospect.draft
     assert draft is not None  # it is ready
     solver, structure = task.solver, plan.structure
-    solved = draft.solve(values, inputs, box, solver.max_steps)
     looks = solver.early_stop and solver.max_steps > 0
+    solved = draft.solve(values, inputs, box, solver.max_steps, looks)
     return Ended(
         tuple(x.reshape(like.shape) for x, like in zip(solved.values, values, strict=True)),
         solved.cost,
@@ -121,9 +121,12 @@ def solved_natively(
 
 
 def program_in_use(plan: Plan) -> SolveDraft | None:
-    """The program that solves on this plan have taken up; None where there is none, or where it has been given up."""
+    """The program that solves on this plan have taken up, if it solves single problems, too; None where there is none,
+    or where it has been given up."""
     whole: SolveProspect | None = plan.plain.whole
-    return whole.draft if plan.holds_whole and whole is not None and whole.is_ready else None
+    if not plan.holds_whole or whole is None or whole.draft is None or not whole.is_ready:
+        return None
+    return whole.draft if whole.draft.solves_one else None
 
 
 def said_of_programs(task: Task, plan: Plan) -> str:
@@ -139,6 +142,8 @@ def _made_ready(
     task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], wish: Native
 ) -> SolveProspect | None:
     """Go on with the program, if these problems have one and as far as that is wished; None where it is not ready."""
+    if not plan.may_have_programs(wish):
+        return None
     whole: SolveProspect | None = plan.plain.whole
     if whole is not None and whole.is_ready:
         return whole
@@ -200,5 +205,5 @@ def _key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable:
         )
         for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
     )
-    starts = tuple((x.shape[1:], x.dtype) for x in values)
+    starts = tuple((x.shape[1:], x.dtype, x.device) for x in values)
     return "whole solves", task.system.key, task.bounded, task.solver.key, starts, terms, global_key()

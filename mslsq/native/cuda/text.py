@@ -18,9 +18,9 @@ THREADS = 128
 REAL = {torch.float64: ("double", "name"), torch.float32: ("float", "name##f")}
 
 
-def source(parts: Sequence[str], dtype: torch.dtype) -> str:
-    """A whole source: kernels of programs of one dtype."""
-    return "\n".join([preamble(dtype), *parts])
+def source(parts: Sequence[str], dtype: torch.dtype, more: Sequence[str] = ()) -> str:
+    """A whole source: kernels of programs of one dtype; `more` names other files that they need."""
+    return "\n".join([preamble(dtype), *((SOURCE / name).read_text() for name in more), *parts])
 
 
 @cache

@@ -1,6 +1,9 @@
 // One number of one lane, where a thread of a GPU has a lane: what `vectors.h`, `elementary.h` and `functions.h` are for
 // the vectors of a processor. REAL (double or float), FUNCTION and THREADS come with the program.
 
+#define SEPARATE static inline  // not apart: numbers that a function is given stay in registers
+#define UNROLLED _Pragma("unroll")
+
 typedef REAL real;
 typedef real V;
 
@@ -53,13 +56,18 @@ static inline I integer_(V x) { return x >= -0x1p63 && x < 0x1p63 ? (long)x : -_
 
 static inline V load(const real* x) { return *x; }
 static inline I load(const long* x) { return *x; }
+static inline V same(const real* x) { return *x; }
+static inline I same(const long* x) { return *x; }
 static inline void store(real* x, V y) { *x = y; }
 
-// Entries at computed places, `step` numbers apart. A negative place is outside: NaN, or the least integer.
-static inline V lookup(const real* x, I place, long step) {
+// Entries at computed places, `step` numbers apart; a thread has one lane, wherever that begins. A negative place is
+// outside: NaN, or the least integer.
+static inline V lookup(const real* x, I place, long step, long = 0) {
     return place.x < 0 ? (real)__builtin_nan("") : x[place.x * step];
 }
-static inline I lookup(const long* x, I place, long step) { return place.x < 0 ? -__LONG_MAX__ - 1 : x[place.x * step]; }
+static inline I lookup(const long* x, I place, long step, long = 0) {
+    return place.x < 0 ? -__LONG_MAX__ - 1 : x[place.x * step];
+}
 
 #define EACH(name, function) \
     static inline V name(V x) { return FUNCTION(function)(x); }

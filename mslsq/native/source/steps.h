@@ -7,51 +7,6 @@ struct Inputs {
     const I* integers;          // ...and whole numbers
 };
 
-// The damped normal equations of COUNT components with SIZE columns each, by LDLᵀ without square roots, with the pivots
-// of `mslsq.linear.UnrolledCholesky`. Given are the lower triangles, right-hand sides and damping; found are the steps,
-// and 1 where all pivots are positive, else 0.
-template <int COUNT, int SIZE> static void solve_normal(const Inputs&, const V* given, V* found) {
-    enum { TRIANGLE = SIZE * (SIZE + 1) / 2 };
-    M solved = splat_boolean(true);
-    for (int component = 0; component < COUNT; component++) {
-        const V* a = given + component * TRIANGLE;
-        const V* b = given + COUNT * TRIANGLE + component * SIZE;
-        const V* damping = b + COUNT * SIZE;
-        V* step = found + component * SIZE;
-        V lower[TRIANGLE], scaled[TRIANGLE], inverse[SIZE], y[SIZE];
-#pragma GCC unroll 6
-        for (int i = 0; i < SIZE; i++) {
-            const int row = i * (i + 1) / 2;
-#pragma GCC unroll 6
-            for (int j = 0; j < i; j++) {
-                V entry = a[row + j];
-#pragma GCC unroll 6
-                for (int k = 0; k < j; k++) entry = entry - scaled[row + k] * lower[j * (j + 1) / 2 + k];
-                scaled[row + j] = entry;
-                lower[row + j] = entry * inverse[j];
-            }
-            V pivot = a[row + i] + damping[i], right = b[i];
-#pragma GCC unroll 6
-            for (int k = 0; k < i; k++) {
-                pivot = pivot - scaled[row + k] * lower[row + k];
-                right = right - lower[row + k] * y[k];
-            }
-            const M positive = mask_(pivot > 0);
-            solved &= positive;
-            inverse[i] = 1 / select_(positive, pivot, splat(1));
-            y[i] = right;
-        }
-#pragma GCC unroll 6
-        for (int i = SIZE - 1; i >= 0; i--) {
-            V x = y[i] * inverse[i];
-#pragma GCC unroll 6
-            for (int k = i + 1; k < SIZE; k++) x = x + lower[k * (k + 1) / 2 + i] * step[k];
-            step[i] = -x;
-        }
-    }
-    found[COUNT * SIZE] = select_(solved, splat(1), splat(0));
-}
-
 // Of a tensor of which each problem has its own part: how many numbers that is.
 struct Own {
     long size;

@@ -1,6 +1,9 @@
 // Vectors that hold one number of several blocks, as the compiler's own vector types; no other header is needed.
 // REAL (double or float) and WIDTH (bytes of a register) come with the program.
 
+#define SEPARATE __attribute__((noinline)) static
+#define UNROLLED _Pragma("GCC unroll 6")
+
 typedef REAL real;
 enum { N = WIDTH / sizeof(real) };
 typedef real V __attribute__((vector_size(WIDTH)));

@@ -1,0 +1,106 @@
+"""A program of whole solves as CUDA C: its kernels, and their way to a GPU."""
+
+import math
+import time
+
+import torch
+
+from mslsq.kernels.build import CompilerError
+from mslsq.native.cuda.nvrtc import Compiled
+from mslsq.native.cuda.programs import MOST_ARGUMENTS, Cuda, CudaBuild, Tools
+from mslsq.native.cuda.solves import ADVANCE, BEGIN, FIXED, CudaSolves
+from mslsq.native.cuda.splitting import OPERATIONS_PER_BYTE
+from mslsq.native.cuda.text import source
+from mslsq.native.scalars import NotScalarError
+from mslsq.native.solve_building import SolveMaking
+from mslsq.native.steps_text import Functions, Layout
+
+MOST_LOOPS = 8
+"""Among which the sums of a linearization are divided: each computes the row and its Jacobian again."""
+
+
+def making_solves(
+    name: str, functions: Functions, layout: Layout, dtype: torch.dtype, device: torch.device
+) -> "SolveMaking | CudaSolveMaking":
+    """A program of whole solves for a device, on its way. CompilerError where no program can be for it."""
+    if device.type == "cpu":
+        return SolveMaking(name, functions, layout, dtype)
+    if device.type == "cuda":
+        return CudaSolveMaking(name, functions, layout, dtype, Cuda(device))
+    raise CompilerError(f"no programs are written for the device {device.type!r}")
+
+
+class CudaSolveMaking:
+    """A program of whole solves for a GPU, as `native.solve_building` has it for a processor. It is compiled when it is
+    waited for, in the thread that waits."""
+
+    def __init__(self, name: str, functions: Functions, layout: Layout, dtype: torch.dtype, tools: Tools):
+        if layout.shared + FIXED > MOST_ARGUMENTS:
+            raise NotScalarError(f"all problems share {layout.shared} tensors, more than {MOST_ARGUMENTS - FIXED}")
+        self._name, self._layout, self._dtype, self._tools = name, layout, dtype, tools
+        self._functions: Functions | None = functions
+        self._program: CudaSolves | None = None
+        self.build = CudaBuild()
+
+    def wait(self, patience: float = math.inf) -> None:
+        """Compile, if that has not been done, however long it takes."""
+        if self._functions is None:
+            return
+        started = time.perf_counter()
+        try:
+            compiled, _ = self.compiled(self._functions)
+            module = self._tools.load(compiled.image)
+        except (CompilerError, OSError) as error:
+            self.build.why = " ".join(str(error).split()).removesuffix(".")
+        else:
+            self._program = CudaSolves(module, self._name, self._layout, self._dtype)
+            self.build.seconds, self.build.resources = time.perf_counter() - started, compiled.resources
+        self._functions = None  # megabytes
+
+    def compiled(self, functions: Functions) -> tuple[Compiled, int]:
+        """What the compiler makes of it, and of how many loops the linearization is: twice as many as long as that
+        costs less, in bytes spilled and in operations that take as long.
+
+        CompilerError where the compiler fails.
+        """
+        best: tuple[Compiled, int] | None = None
+        least, loops = math.inf, 1
+        while True:
+            found = self._tools.compiled(self.source(functions, loops))
+            spilled = sum(one.spilled for one in found.resources.values())
+            cost = spilled + functions.count(loops) / OPERATIONS_PER_BYTE[self._dtype]
+            if best is not None and cost >= least:
+                return best
+            best, least, loops = (found, loops), cost, 2 * loops
+            if not spilled or loops > MOST_LOOPS:
+                return best
+
+    def source(self, functions: Functions, loops: int = 1) -> str:
+        """The whole text."""
+        parts = functions.text(self._name, loops), kernels_text(self._name, self._layout)
+        return source(parts, self._dtype, ("normal.h", "cuda_steps.h"))
+
+    def program(self) -> CudaSolves | None:
+        """The program; None as long as it has not been waited for.
+
+        Raises:
+            CompilerError: there is no compiler or no driver, or one of them failed.
+        """
+        if self.build.why:
+            raise CompilerError(self.build.why)
+        return self._program
+
+
+def kernels_text(name: str, layout: Layout) -> str:
+    """The kernels around linearization, start and step."""
+    given = f"const Given<{FIXED + layout.shared}> given, const long steps, const long lanes"
+    begin = f"begin<{layout.state}, {sum(layout.unknowns)}, {name}_start>(given, lanes)"
+    advance = f"advance<{layout.state}, {layout.status}, {name}_step>(given, steps, lanes)"
+    return "\n".join(
+        f"""
+extern "C" __global__ void __launch_bounds__(THREADS)
+{name}_{kernel}({given}) {{
+    {call};
+}}"""
+        for kernel, call in ((BEGIN, begin), (ADVANCE, advance))
+    )

@@ -1,0 +1,200 @@
+"""Whole solves by a GPU: a thread takes the steps of one problem; problems that have stopped leave between launches.
+
+Neighbouring threads step together, as long as the slowest of them. So a launch takes few steps at first; then the
+problems that are still running are put side by side, and the next launch has only those. (Threads that took the next
+problem by themselves would start it while their neighbours wait, and a start costs what a step does. They would have
+to agree by atomic operations on who takes which, and one launch would last until all is done: nothing could stop it.)
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mslsq.native import whole_solves
+from mslsq.native.cuda.driver import Module
+from mslsq.native.cuda.programs import LARGEST_GRID, given
+from mslsq.native.cuda.text import THREADS
+from mslsq.native.operator import Placed
+from mslsq.native.steps_text import Layout
+from mslsq.native.whole_solves import RUNNING, Solved, placed
+
+BEGIN, ADVANCE = "begin", "advance"
+"""The two kernels."""
+
+FIXED = 4
+"""What a kernel is given besides what all problems share: states, records, real data and whole numbers."""
+
+RECORD = 5
+"""What is noted of a step, as in `cuda_steps.h`."""
+
+FIRST_STEPS = 8
+"""Of the first launch; later ones take as many as all before. So the thread of a problem waits for others no longer
+than it has stepped, or for these eight steps, and a solve of 1,000 steps asks the device a dozen times."""
+
+MOST_STEPS = 128
+"""Of a launch, in between which Python may be told to stop."""
+
+FULL = 2
+"""A launch has at most so many times the problems that are still running: where there are more, these are put side by
+side, which reads and writes all that is known of each once."""
+
+
+class _Piece(NamedTuple):
+    """What one launch has noted."""
+
+    first: int
+    """The step that it begins with."""
+    records: Tensor
+    """(RECORD, steps, problems), NaN where no step was taken."""
+    places: Tensor | None
+    """Of these problems in the batch; None of all."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Problems:
+    """Problems side by side: (numbers, problems) of each kind."""
+
+    state: Tensor
+    """That of `Layout`, and the norm of the gradient as one more."""
+    data: Tensor
+    integers: Tensor
+    places: Tensor | None = None
+    """In the batch; None of all."""
+
+    @property
+    def count(self) -> int:
+        return self.state.shape[1]
+
+    def of(self, chosen: Tensor) -> "_Problems":
+        """Those at these places."""
+        places = chosen if self.places is None else self.places[chosen]
+        state, data, integers = (x.index_select(1, chosen) for x in (self.state, self.data, self.integers))
+        return _Problems(state, data, integers, places)
+
+
+@dataclass(eq=False)
+class CudaSolves:
+    """A compiled program that solves problems of one structure, any number of them.
+
+    Args:
+        module: with the kernels `name_begin` and `name_advance`.
+        dtype: of real numbers.
+    """
+
+    module: Module
+    name: str
+    layout: Layout
+    dtype: torch.dtype
+    _matrix: dict[torch.device, Tensor] = field(default_factory=dict)
+    """`Layout.matrix` on the devices that have asked: a list would be sent there in every solve."""
+
+    def solve(
+        self,
+        values: Sequence[Tensor],
+        own: Sequence[Tensor],
+        shared: Sequence[Tensor],
+        max_steps: int,
+        looks: bool = True,
+    ) -> Solved:
+        """Solve all problems.
+
+        Args:
+            values: the starts, (batch, ...) of each unknown.
+            own: inputs of which each problem has its own part, (batch, ...).
+            shared: inputs that all problems have in common.
+            looks: may the device be asked whether all is done? It is waited for then, once a launch. If not, one launch
+                takes all steps.
+        """
+        common = [placed(x, self.dtype).contiguous() for x in shared]
+        whole = self._placed_side_by_side(values, own)
+        pieces: list[_Piece] = []
+        self._launch(BEGIN, whole, common, 0, 1, pieces)
+        running, taken, interrupted = whole, 0, False
+        try:
+            while taken < max_steps:
+                if looks:
+                    left = (running.state[self.layout.status] == RUNNING).nonzero()[:, 0]
+                    if not len(left):
+                        break
+                    if len(left) * FULL <= running.count:
+                        _take_back(whole, running)
+                        running = running.of(left)
+                steps = min(max(taken, FIRST_STEPS), MOST_STEPS) if looks else max_steps
+                steps = min(steps, max_steps - taken)
+                self._launch(ADVANCE, running, common, 1 + taken, steps, pieces)
+                taken += steps
+        except KeyboardInterrupt:
+            interrupted = True
+        _take_back(whole, running)
+        return self._solved(whole, pieces, max_steps, looks)._replace(interrupted=interrupted)
+
+    def _placed_side_by_side(self, values: Sequence[Tensor], own: Sequence[Tensor]) -> _Problems:
+        """The numbers of all problems, of the states only what is given."""
+        batch, device = len(values[0]), values[0].device
+        rows = [[*values], [x for x in own if x.is_floating_point()], [x for x in own if not x.is_floating_point()]]
+        dtypes = self.dtype, self.dtype, torch.int64
+        sizes = [sum(x[:1].numel() for x in tensors) for tensors in rows]
+        sizes[0] = self.layout.state + 1
+        found = [torch.zeros(n, batch, dtype=dtype, device=device) for n, dtype in zip(sizes, dtypes, strict=True)]
+        for tensors, target in zip(rows, found, strict=True):
+            first = 0
+            for x in tensors:
+                size = x[:1].numel()
+                target[first : first + size] = x.reshape(batch, size).T
+                first += size
+        return _Problems(*found)
+
+    def _launch(
+        self, kernel: str, problems: _Problems, shared: Sequence[Tensor], first: int, steps: int, pieces: list[_Piece]
+    ) -> None:
+        """Launch a kernel for these problems; what it notes goes to the pieces."""
+        state, count = problems.state, problems.count
+        records = state.new_full((RECORD, steps, count), torch.nan)
+        pieces.append(_Piece(first, records, problems.places))  # noted before it is done: an interrupt loses nothing
+        if not count:
+            return
+        columns = [state, records, problems.data, problems.integers]
+        arguments = [Placed(x, 0, x.stride(0)) for x in columns] + [Placed(x) for x in shared]
+        grid = min(-(-count // THREADS), LARGEST_GRID[0]), 1
+        numbers = given(arguments), ctypes.c_long(steps), ctypes.c_long(count)
+        self.module.launch(f"{self.name}_{kernel}", grid, THREADS, numbers)
+
+    def _solved(self, whole: _Problems, pieces: Sequence[_Piece], max_steps: int, looks: bool) -> Solved:
+        layout, state = self.layout, whole.state
+        num_steps = state[layout.steps].long()
+        columns = max_steps + 1
+        if looks and whole.count > whole_solves.WITH_WHOLE_HISTORY:
+            columns = int(num_steps.max()) + 1
+        figures = state.new_full((RECORD, columns, whole.count), torch.nan)
+        for piece in pieces:
+            records = piece.records[:, : max(columns - piece.first, 0)]
+            target = figures[:, piece.first : piece.first + records.shape[1]]
+            target.copy_(records) if piece.places is None else target.index_copy_(2, piece.places, records)
+        cost, gradient_norm, step_norm, damping, accepted = (x.T for x in figures)
+        ends = torch.tensor(layout.unknowns).cumsum(0).tolist()
+        unknowns = [state[end - size : end].T.contiguous() for end, size in zip(ends, layout.unknowns, strict=True)]
+        return Solved(
+            tuple(unknowns),
+            state[layout.cost].clone(),
+            state[layout.state].clone(),
+            state.index_select(0, self._matrix_on(state.device)).T.contiguous(),
+            state[layout.status].long(),
+            num_steps,
+            (cost, gradient_norm, step_norm, damping),
+            accepted == 1,
+        )
+
+    def _matrix_on(self, device: torch.device) -> Tensor:
+        if device not in self._matrix:
+            self._matrix[device] = torch.tensor(self.layout.matrix, device=device)
+        return self._matrix[device]
+
+
+def _take_back(whole: _Problems, part: _Problems) -> None:
+    """The states of a part of the problems into those of all."""
+    if part.places is not None:
+        whole.state.index_copy_(1, part.places, part.state)
