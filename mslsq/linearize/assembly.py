@@ -26,6 +26,7 @@ from mslsq.linear.unrolled import LARGEST_UNROLLED
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.pattern import Placement
 from mslsq.linearize.robust import robustified
+from mslsq.linearize.segmented_products import SegmentedPlan, segmented_gradient, segmented_matrix
 from mslsq.problem.structure import Structure
 from mslsq.tracing.recorder import is_recording
 
@@ -69,7 +70,9 @@ class Assembly(LinearizedTerm):
 
     def gradient(self, jacobian: Tensor, residual: Float[Tensor, "outer rows lanes"]) -> Float[Tensor, "batch columns"]:
         """Jᵀr, in the columns of the system."""
-        normal = self.placement.normal
+        normal, segments = self.placement.normal, self._segments
+        if segments is not None:
+            return segmented_gradient(jacobian, residual, *segments.packed)
         if normal is not None and self._by_kernels(jacobian):
             return normal_gradient(jacobian, residual, *normal.packed)
         if self.block.shares_variables:
@@ -78,7 +81,9 @@ class Assembly(LinearizedTerm):
 
     def hessian(self, jacobian: Tensor) -> Float[Tensor, "batch components size size"]:
         """JᵀJ, as a batch of dense matrices, one per component, or by its blocks."""
-        normal = self.placement.normal
+        normal, segments = self.placement.normal, self._segments
+        if segments is not None:
+            return segmented_matrix(jacobian, *segments.packed)
         if normal is not None and self._by_kernels(jacobian):
             return normal_matrix(jacobian, *normal.packed)
         if normal is not None:
@@ -94,10 +99,16 @@ class Assembly(LinearizedTerm):
     ) -> tuple[Float[Tensor, "batch columns"], tuple[Tensor, ...]]:
         """Jᵀr, and what the storage keeps of this term: JᵀJ by its blocks comes from the same pass over J."""
         normal = self.placement.normal
-        if storage.is_normal and normal is not None and self._by_kernels(jacobian):
+        if storage.is_normal and normal is not None and self._segments is None and self._by_kernels(jacobian):
             gradient, matrix = normal_equations(jacobian, residual, *normal.packed)
             return gradient, (matrix,)
         return self.gradient(jacobian, residual), storage.part(self, jacobian, residual)
+
+    @property
+    def _segments(self) -> SegmentedPlan | None:
+        """Sums over segments are for a GPU whose blocks are native programs: then there is a compiler."""
+        is_used = self.sparse and not self.differentiable and self.block.program is not None
+        return self.placement.segments if is_used else None
 
     def _by_kernels(self, jacobian: Tensor) -> bool:
         return not self.differentiable and run_on(jacobian.device)

@@ -4,7 +4,7 @@ Worked out once per structure; a step only multiplies and adds.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -18,6 +18,7 @@ from mslsq.linear.normal_products import NormalPlan
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.free_parts import Lanes, lanes_of, runs_by_kind
 from mslsq.linearize.normal_plan import normal_plan
+from mslsq.linearize.segmented_products import SegmentedPlan, usable
 from mslsq.problem.structure import Structure
 from mslsq.problem.system import System, Term
 from mslsq.ranks import ALONE, Ranks
@@ -55,6 +56,12 @@ class Placement:
     places: Callable[[], Columns | None]
     normal: NormalPlan | None = None
     """Where JᵀJ and Jᵀr of block-sparse normal equations go, block by block; None where all blocks add up to one."""
+    segments: SegmentedPlan | None = None
+    """The same for the kernels of a GPU, where these are used."""
+
+    def with_segments(self, dtype: torch.dtype) -> "Placement":
+        """The same with `segments`, where there can be some for Jacobians of this dtype."""
+        return self if self.normal is None else replace(self, segments=usable(self.normal, dtype))
 
     @cached_property
     def matrix(self) -> Int[Tensor, "entries"] | None:

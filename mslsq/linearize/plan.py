@@ -113,7 +113,11 @@ class Plan:
         """The same with native programs, and with graphs of its own: they are recorded again at once where that has
         paid before."""
         notes = Notes(self.notes.text)
-        native = replace(self, programs=programs, ways=dict(self.ways), notes=notes)
+        placements = tuple(
+            placement.with_segments(programs[number].dtype) if number in programs else placement
+            for number, placement in enumerate(self.placements)
+        )
+        native = replace(self, programs=programs, placements=placements, ways=dict(self.ways), notes=notes)
         native.without, native.execution = self, self.execution.again(notes)
         return native
 

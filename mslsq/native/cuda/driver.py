@@ -7,6 +7,7 @@ which PyTorch works as well.
 import ctypes
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -83,7 +84,7 @@ class Module:
         self._driver, self._module, self._device = driver, module, device
         self._kernels: dict[str, ctypes.c_void_p] = {}
 
-    def launch(self, name: str, grid: tuple[int, int], threads: int, arguments: Sequence[ctypes._SimpleCData]) -> None:
+    def launch(self, name: str, grid: tuple[int, int], threads: int, arguments: Sequence[Any]) -> None:
         """Launch a kernel in PyTorch's stream; it need not be done when this returns.
 
         Args:

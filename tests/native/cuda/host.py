@@ -15,7 +15,8 @@ from mslsq.native.cuda.driver import Driver, Module
 from mslsq.native.cuda.nvrtc import Compiled, Nvrtc, Resources, nvrtc
 
 HERE = Path(__file__).parent
-KERNEL = re.compile(r"__launch_bounds__\(THREADS\)\n(\w+)\(const Given<(\d+)>")
+KERNEL = re.compile(r"__launch_bounds__\(THREADS\)\n(\w+)\((.*)\) \{")
+"""Its name and its arguments."""
 
 
 def found_nvrtc() -> Nvrtc | None:
@@ -84,9 +85,11 @@ class Host:
 
 
 def _launch(kernel: tuple[str, str]) -> str:
-    name, count = kernel
+    name, arguments = kernel
+    types = [argument.rpartition(" ")[0] for argument in arguments.split(", ")]
+    passed = ", ".join(f"*({type_}*)a[{k}]" for k, type_ in enumerate(types))
     return f"""
 extern "C" __attribute__((visibility("default")))
 void launch_{name}(unsigned width, unsigned height, unsigned threads, void** a) {{
-    over_grid(width, height, threads, [=] {{ {name}(*(const Given<{count}>*)a[0], *(long*)a[1], *(long*)a[2]); }});
+    over_grid(width, height, threads, [=] {{ {name}({passed}); }});
 }}"""
