@@ -1,7 +1,7 @@
 """JᵀJ and Jᵀr of one term in block-sparse normal equations on a GPU, by sums over sorted segments.
 
 What `normal_products` does by the kernels of a processor. In PyTorch's operations every product is written to memory,
-and `index_add` adds them up in whatever order its threads come: some thirty launches a step for poses that are joined in
+and `index_add` adds them up in whatever order its threads come: some thirty launches for poses that are joined in
 pairs, and other last bits in every run. Here all products of one size are one launch, and another where a place has
 many: nothing but J is read, nothing but the sums is written, always in the same order.
 """

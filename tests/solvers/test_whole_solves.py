@@ -139,10 +139,9 @@ def test_well_posed_fits_take_the_same_steps(watch, kind):
     torch.testing.assert_close(native.value, python.value, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("kind", SOLVERS)
-def test_hard_fits_take_the_same_steps_but_for_one_in_a_hundred(watch, kind):
-    # Half of them pass a singular rate on their way: rounding decides how long they stay there. PyTorch's own steps
-    # differ as often when the points are given in another order.
+def compare_hard_fits(watch: Watch, kind: Any, most_statuses: int) -> None:
+    """Half of them pass a singular rate on their way: rounding decides how long they stay there. PyTorch's own steps
+    differ as often when the points are given in another order."""
     generator = torch.Generator().manual_seed(0)
     a, b, c = torch.rand(3, 512, 1, generator=generator, dtype=F64)
     noise = torch.randn(512, 20, generator=generator, dtype=F64)
@@ -150,9 +149,14 @@ def test_hard_fits_take_the_same_steps_but_for_one_in_a_hundred(watch, kind):
     call = fits(y, torch.tensor([1.0, 0.5, 0.0], dtype=F64))
     python, native = both(watch, call, kind, max_steps=100)
     assert int((python.num_steps != native.num_steps).sum()) <= 5
-    assert int((python.status != native.status).sum()) <= 8
+    assert int((python.status != native.status).sum()) <= most_statuses
     converged = python.converged & native.converged
     torch.testing.assert_close(native.cost[converged], python.cost[converged], rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("kind", SOLVERS)
+def test_hard_fits_take_the_same_steps_but_for_one_in_a_hundred(watch, kind):
+    compare_hard_fits(watch, kind, 8)
 
 
 LOSSES = [
