@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -141,10 +142,18 @@ def _csv(jobs: Sequence[Job]) -> str:
     return text.getvalue()
 
 
+def _let_jobs_import() -> None:
+    """A launcher that starts Python anew for a job (submitit) sends `main` by value, and by name the modules that it
+    imports from this folder."""
+    known = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), known)))
+
+
 class Sweep(Callback):
     """Hydra's callback, named in `configs/`: notes a sweep's command line, and ends it with its table and exit code."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        _let_jobs_import()
         folder, arguments = Path(config.hydra.sweep.dir), ["--multirun", *config.hydra.overrides.task]
         if not (folder / SWEEP).exists() or not config.get("resume"):
             write_text(folder / SWEEP, json.dumps({"arguments": arguments}, indent=2) + "\n")

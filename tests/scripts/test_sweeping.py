@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("hydra")
 iio = pytest.importorskip("imageio.v3")
+OmegaConf = pytest.importorskip("omegaconf").OmegaConf
 sweeping = pytest.importorskip("sweeping")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +84,37 @@ def test_all_jobs_run_although_one_fails(tmp_path):
     done = subprocess.run([*command[:2], "resume=out"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == sweeping.SOME_FAILED
     assert done.stdout.count("this run is whole already") == 2
+
+
+def test_jobs_in_a_python_of_their_own_find_the_modules_of_the_scripts(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "known")
+    hydra = OmegaConf.create({"sweep": {"dir": str(tmp_path)}, "overrides": {"task": []}})
+    sweeping.Sweep().on_multirun_start(OmegaConf.create({"hydra": hydra}))
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(ROOT / "scripts"), "known"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plugin", "options"),
+    [
+        ("joblib", ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]),
+        ("submitit", ["hydra/launcher=submitit_local"]),
+    ],
+)
+def test_launchers_run_jobs_in_other_processes(tmp_path, plugin, options):
+    pytest.importorskip(f"hydra_plugins.hydra_{plugin}_launcher")
+    noise = np.random.default_rng(0).integers(0, 255, (70, 80), dtype=np.uint8)
+    for name, x in (("a.png", 0), ("b.png", 5)):
+        iio.imwrite(tmp_path / name, noise[:, x : x + 64])
+    command = [sys.executable, str(ROOT / "scripts" / "align.py"), "-m", "maps=[a.png,b.png]", "quiet=true"]
+    command += ["model=translation,afine", "hydra.sweep.dir=out", *options]
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == sweeping.SOME_FAILED, done.stderr
+    rows = list(csv.DictReader((tmp_path / "out" / "sweep.csv").open(newline="")))
+    assert [(row["exit_code"], row["aligned"]) for row in rows] == [("0", "1"), ("2", "")]
+    assert json.loads((tmp_path / "out" / "0" / "metrics.json").read_text())["summary"]["aligned"] == 1
 
 
 @pytest.mark.slow
