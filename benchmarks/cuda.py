@@ -18,6 +18,7 @@ if "torch" in sys.modules and not hasattr(sys.modules["torch"], "tensor"):
 import argparse
 import contextlib
 import io
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -36,7 +37,10 @@ from mslsq.datasets import read_bal, read_g2o, ring_graph
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 REPEATS = 3
 NATIVE: dict[str, Any] = {"native": "wait"}
-WAYS = {"eager": {"trace": "never"}, "replayed": {"trace": "always", "native": "never"}, "native": NATIVE}
+REPLAYED: dict[str, Any] = {"trace": "always", "native": "never"}
+WAYS = {"eager": {"trace": "never"}, "replayed": REPLAYED, "native": NATIVE}
+CUDA_GRAPH = "CUDA graph"
+"""A way on a GPU alone: what is replayed, captured."""
 STEPS = 10
 """Of every solve: what is compared is the time of a step, not who stops first."""
 
@@ -188,7 +192,9 @@ def rows_of(case: Case, device: torch.device, dtype: torch.dtype, small: bool) -
     except Exception as error:  # the next case may run
         return [(case.name, "", name, _words(error), "", "", "")]
     rows: list[tuple[Any, ...]] = []
-    for way, options in WAYS.items():
+    ways = WAYS | ({CUDA_GRAPH: REPLAYED} if device.type == "cuda" else {})
+    for way, options in ways.items():
+        os.environ["MSLSQ_CUDA_GRAPHS"] = str(int(way == CUDA_GRAPH))
         try:
             missing = why_not_native(solve) if options is NATIVE else ""
             if missing:

@@ -9,6 +9,7 @@ import torch
 
 from mslsq.native.choice import Native
 from mslsq.native.graphs.prospect import GraphProspect
+from mslsq.tracing import cuda_graph
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.tracing.recording import NotRecordableError, Recorded
 
@@ -99,6 +100,8 @@ class Execution:
     def fastest(self, name: str, wish: Wish) -> Recorded | None:
         """The graph of that name if there is one, or its native program where it has one by now, and one is wished."""
         found = self.graphs.get(name)
+        if found is not None and found.device == "cuda" and cuda_graph.is_wanted():
+            found.capture(self.notes.say)
         if found is None or wish.native == "never" or found.is_compiled:
             return found
         if found.prospect is None:

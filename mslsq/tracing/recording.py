@@ -17,6 +17,7 @@ from torch import Tensor, fx
 
 from mslsq import pytree
 from mslsq.private import compiled_by_inductor
+from mslsq.tracing.cuda_graph import CudaGraphCall
 from mslsq.tracing.graph import TRANSFORM_LOCK, distinct, forget_example, graph_of
 from mslsq.tracing.guard import REMEDIES, DataDependentError
 from mslsq.tracing.replay import merge_repeated, straight_line
@@ -86,6 +87,11 @@ class Recorded:
     @property
     def is_compiled(self) -> bool:
         return isinstance(self._call, Compiled)
+
+    def capture(self, say: Callable[[str], None]) -> None:
+        """From now on the graph runs as a CUDA graph, captured at its next call; `say` is told if it cannot be."""
+        if not isinstance(self._call, CudaGraphCall):
+            self._call = CudaGraphCall(self._call, say)
 
     def __call__(self, *args: Any) -> Any:
         assert self._out is not None  # set while recording
