@@ -58,8 +58,30 @@ def sphere(laps: int) -> tuple[mslsq.Problem, dict[str, Any]]:
     return graph.problem(), {"pose": graph.poses}
 
 
-PROBLEMS: dict[str, Callable[[int], tuple[mslsq.Problem, dict[str, Any]]]] = {"fit": series, "sphere": sphere}
-LINEAR = {"fit": mslsq.linear.Cholesky(), "sphere": mslsq.linear.ConjugateGradient(matrix_free=True)}
+POSES = 200
+
+
+def network(edges: int) -> tuple[mslsq.Problem, dict[str, Any]]:
+    """Poses between which very much is measured: a product is long, what is exchanged of it short."""
+    random = torch.Generator().manual_seed(0)
+    truth = mslsq.SE3.random(POSES, generator=random, dtype=torch.float64)
+    i = torch.randint(POSES, (edges,), generator=random)
+    j = (i + torch.randint(1, POSES, (edges,), generator=random)) % POSES
+    noise = 0.01 * torch.randn(edges, 6, generator=random, dtype=torch.float64)
+    measured = mslsq.SE3(truth.storage[i]).between(mslsq.SE3(truth.storage[j])).retract(noise)
+    pose = mslsq.Variable("pose", mslsq.SE3, count=POSES)
+    start = truth.retract(0.05 * torch.randn(POSES, 6, generator=random, dtype=torch.float64))
+    cost = mslsq.Between(pose[i], pose[j], measured=measured)
+    return mslsq.Problem(cost, pose.fixed([0])), {"pose": start}
+
+
+PROBLEMS: dict[str, Callable[[int], tuple[mslsq.Problem, dict[str, Any]]]] = {
+    "fit": series,
+    "sphere": sphere,
+    "network": network,
+}
+MATRIX_FREE = mslsq.linear.ConjugateGradient(matrix_free=True)
+LINEAR = {"fit": mslsq.linear.Cholesky(), "sphere": MATRIX_FREE, "network": MATRIX_FREE}
 
 
 def spent(kind: str, problem: mslsq.Problem, start: dict[str, Any], steps: int) -> dict[str, float]:
@@ -124,14 +146,17 @@ def slowest(ranks: list[dict[str, float]], figure: str = "cpu") -> float:
     return max(rank[figure] for rank in ranks)
 
 
-def scaling(counts: list[int], fit_rows: int, laps: int) -> None:
-    """Strong scaling: the same problem on more ranks. Weak: as much for each."""
+def scaling(counts: list[int], sizes: dict[str, int]) -> None:
+    """Strong scaling: the same problem on more ranks. Weak: as much for each.
+
+    Args:
+        sizes: by problem, of the one that all ranks share, and of what each has.
+    """
     one = {}
     for count in counts:
-        jobs = [["fit", fit_rows], ["fit", fit_rows * count], ["sphere", laps], ["sphere", laps * count]]
-        one[count] = on_ranks(count, jobs)
+        one[count] = on_ranks(count, [[kind, size * of] for kind, size in sizes.items() for of in (1, count)])
     rows = []
-    for number, name in enumerate(("fit, strong", "fit, weak", "sphere, strong", "sphere, weak")):
+    for number, name in enumerate(f"{kind}, {how}" for kind in sizes for how in ("strong", "weak")):
         alone = slowest(one[1][number])
         for count in counts:
             ranks = one[count][number]
@@ -223,6 +248,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a fifth of the size")
     parser.add_argument("--model", action="store_true", help="the cost model and its check alone")
+    parser.add_argument("--only", choices=list(PROBLEMS), help="the scaling of one problem alone")
     parser.add_argument("--jobs", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.jobs:
@@ -231,8 +257,12 @@ def main() -> None:
     print_machine(["torch", "numpy"])
     print(f"instructions: {torch.backends.cpu.get_cpu_capability()}; one thread a rank, gloo")
     quick = options.quick
+    sizes = {"fit": 40_000 if quick else 200_000, "sphere": 5, "network": 4_000 if quick else 20_000}
+    if options.only:
+        scaling([1, 2, 4], {options.only: sizes[options.only]})
+        return
     if not options.model:
-        scaling([1, 2, 4], 40_000 if quick else 200_000, 5)
+        scaling([1, 2, 4], sizes)
     model = fitted([20_000, 80_000, 320_000] if quick else [100_000, 300_000, 900_000])
     alone = ", ".join(f"{1e3 * seconds:.1f} ms for {rows:,} rows" for rows, seconds in model.alone.items())
     print(
