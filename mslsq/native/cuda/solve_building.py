@@ -15,8 +15,8 @@ from mslsq.native.scalars import NotScalarError
 from mslsq.native.solve_building import SolveMaking
 from mslsq.native.steps_text import Functions, Layout
 
-MOST_LOOPS = 8
-"""Among which the sums of a linearization are divided: each computes the row and its Jacobian again."""
+LOOPS = (1, 2, 4)
+"""Among which the sums of a linearization may be divided: each computes the rows and their Jacobians again."""
 
 
 def making_solves(
@@ -58,22 +58,20 @@ class CudaSolveMaking:
         self._functions = None  # megabytes
 
     def compiled(self, functions: Functions) -> tuple[Compiled, int]:
-        """What the compiler makes of it, and of how many loops the linearization is: twice as many as long as that
-        costs less, in bytes spilled and in operations that take as long.
+        """What the compiler makes of it, and of how many loops the linearization is: as few as do not spill, else those
+        that cost least, in bytes spilled and in operations that take as long.
 
         CompilerError where the compiler fails.
         """
-        best: tuple[Compiled, int] | None = None
-        least, loops = math.inf, 1
-        while True:
+        tried: list[tuple[float, Compiled, int]] = []
+        for loops in LOOPS:
             found = self._tools.compiled(self.source(functions, loops))
             spilled = sum(one.spilled for one in found.resources.values())
-            cost = spilled + functions.count(loops) / OPERATIONS_PER_BYTE[self._dtype]
-            if best is not None and cost >= least:
-                return best
-            best, least, loops = (found, loops), cost, 2 * loops
-            if not spilled or loops > MOST_LOOPS:
-                return best
+            if not spilled:
+                return found, loops
+            tried.append((spilled + functions.count(loops) / OPERATIONS_PER_BYTE[self._dtype], found, loops))
+        _, best, loops = min(tried, key=lambda one: one[0])
+        return best, loops
 
     def source(self, functions: Functions, loops: int = 1) -> str:
         """The whole text."""
