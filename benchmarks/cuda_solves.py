@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from batched_fits import MAX_STEPS, fits, solve_mslsq
 from cuda_programs import DTYPES, ForArchitecture, draw
 from timing import print_table
 from torch import Tensor
@@ -26,12 +27,15 @@ from mslsq.front.problem_statement import stated
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import Statement
 from mslsq.kernels.build import CompilerError
+from mslsq.native.cuda import solves
 from mslsq.native.cuda.nvrtc import FLAGS, nvrtc
 from mslsq.native.cuda.solve_building import CudaSolveMaking
 from mslsq.solvers.planning import planned
 from mslsq.solvers.whole_program import NAME, RecordedSolves, recorded_solves
 
 BATCH = 64
+WARP = 32
+"""Threads that step together."""
 LM = mslsq.LevenbergMarquardt(max_steps=100)
 
 
@@ -213,10 +217,74 @@ def rows(capability: int) -> Iterator[tuple[Any, ...]]:
             )
 
 
+# ---- what threads wait for: counted, for steps that solves on a processor have taken
+
+
+def until_the_slowest(steps: Tensor) -> int:
+    """Steps of threads where those of a warp go on as long as the slowest of them."""
+    filled = torch.zeros(-(-len(steps) // WARP) * WARP, dtype=torch.int64)
+    filled[: len(steps)] = steps
+    return WARP * int(filled.view(-1, WARP).amax(1).sum())
+
+
+def by_launches(steps: Tensor) -> int:
+    """The same where problems that have stopped leave between launches, as `mslsq.native.cuda.solves` has it."""
+    paid = taken = 0
+    while bool((running := steps > 0).any()):
+        steps = steps[running] if int(running.sum()) * solves.FULL <= len(steps) else steps
+        most = min(max(taken, solves.FIRST_STEPS), solves.MOST_STEPS)
+        paid, taken = paid + until_the_slowest(steps.clamp(max=most)), taken + most
+        steps = (steps - most).clamp(min=0)
+    return paid
+
+
+def by_themselves(steps: Tensor) -> int:
+    """Where a thread takes the next problem: its start, as long as a step, is waited for by the others of its warp."""
+    waiting, left, paid = steps.tolist()[::-1], [0] * WARP, 0
+    while True:
+        starts = 0
+        for lane in range(WARP):
+            if not left[lane] and waiting:
+                left[lane], starts = waiting.pop(), 1
+        if not any(left):
+            return WARP * paid
+        paid += 1 + starts
+        left = [max(more - 1, 0) for more in left]
+
+
+def waited(batch: int) -> Iterator[tuple[Any, ...]]:
+    """A line for every kind of batch: how many times the steps and starts that problems need, warps take."""
+    random = torch.Generator().manual_seed(0)
+    alike = 8 + torch.randint(0, 5, (batch,), generator=random)
+    few = alike.clone()
+    few[torch.randperm(batch, generator=random)[: batch // 100]] = 200
+    solver = mslsq.LevenbergMarquardt(max_steps=MAX_STEPS, native="wait")
+    kinds = {"8 to 12 steps": alike, "the same, 1 % of them 200": few} | {
+        f"decays, {case} starts": solve_mslsq(fits(case, batch), solver).num_steps for case in ("well-posed", "hard")
+    }
+    for name, steps in kinds.items():
+        steps = steps.clamp(min=1)
+        needed = int(steps.sum()) + batch
+        alone = sum(by_themselves(part) for part in steps.chunk(64))  # by 64 warps
+        yield (
+            name,
+            f"{float(steps.double().mean()):.1f}",
+            int(steps.max()),
+            (until_the_slowest(steps) + batch) / needed,
+            (by_launches(steps) + batch) / needed,
+            alone / needed,
+        )
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--capability", type=int, default=90, help="of the GPU that is compiled for: 90 for 9.0")
+    parser.add_argument("--waiting", action="store_true", help="what threads wait for, alone")
     options = parser.parse_args(arguments)
+    header = ("16,384 problems", "mean", "largest", "one launch", "launches", "threads take the next")
+    print_table("Steps and starts of warps, in those that problems need", header, list(waited(16_384)))
+    if options.waiting:
+        return 0
     try:
         version = nvrtc().version
     except CompilerError as error:

@@ -61,7 +61,8 @@ class Placement:
 
     def with_segments(self, dtype: torch.dtype) -> "Placement":
         """The same with `segments`, where there can be some for Jacobians of this dtype."""
-        return self if self.normal is None else replace(self, segments=usable(self.normal, dtype))
+        found = None if self.normal is None else usable(self.normal, dtype)
+        return self if found is None else replace(self, segments=found)
 
     @cached_property
     def matrix(self) -> Int[Tensor, "entries"] | None:
