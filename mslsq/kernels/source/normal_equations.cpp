@@ -3,7 +3,7 @@
 // J is (batch, rows, tangent, lanes) with any strides, the lanes usually along memory. Some lanes at a time are copied to
 // where a lane's own numbers are neighbours; then all products of those lanes are formed. (With a pass over J for every
 // pair of variables a step of BAL 49-7776 spent a third of its time here.) The plan is made by
-// mslsq/linearize/normal_products.py.
+// mslsq/linear/normal_products.py.
 
 #include <algorithm>
 
