@@ -193,6 +193,15 @@ class Fitted:
         t_dims, held_dims = (None,) * len(tensors.t), (None,) * len(tensors.held)
         return Fitted(tensors, replace(self.recipe, batched=False, t_dims=t_dims, held_dims=held_dims))
 
+    def residuals(self, one: One, free: Float[Tensor, "n"]) -> Float[Tensor, "rows"]:
+        """What was minimised, of one fit at these free parameters; with errors of t those of t behind those of y."""
+        recipe, t = self.recipe, one.t
+        if one.errors_of_t:
+            u, sigma_t = one.errors_of_t
+            t = (t[0] + sigma_t * u,)
+        of_y = recipe.residual(recipe.free.tree(free), recipe.t_of(t), one.y, one.whitening, one.used, one.held)
+        return torch.cat([of_y.reshape(-1), *(u.reshape(-1) for u in one.errors_of_t[:1])])
+
     def information_rows(self, one: One) -> Float[Tensor, "points n"]:
         """Rows whose JᵀJ is Fisher's information Σ μ' μ'ᵀ/μ of the counts of one fit."""
         recipe, t = self.recipe, self.recipe.t_of(one.t)

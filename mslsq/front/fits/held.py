@@ -160,10 +160,8 @@ def _residual_of(fitted: Fitted) -> Callable[..., Tensor]:
 
 def _sum(fitted: Fitted, one: One, free: Float[Tensor, "n"]) -> Float[Tensor, ""]:
     """Σ ρ(r²) of one fit."""
-    recipe = fitted.recipe
-    residual = recipe.residual(recipe.free.tree(free), recipe.t_of(one.t), one.y, one.whitening, one.used, one.held)
-    squared = residual.square()
-    return (squared if recipe.loss is None else recipe.loss(squared)).sum()
+    squared, loss = fitted.residuals(one, free).square(), fitted.recipe.loss
+    return (squared if loss is None else loss(squared)).sum()
 
 
 def _solver(fitted: Fitted) -> Solver:

@@ -11,6 +11,7 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.front.fits import prediction
+from mslsq.front.fits.as_fitted import check_as_fitted
 from mslsq.front.fits.fitted import Fitted, One
 from mslsq.front.fits.intervals import Interval, Method
 from mslsq.front.fits.parameters import Parameters
@@ -119,10 +120,12 @@ class CurveFit(Statistics):
             (mean, lower, upper), each of the shape of the model's output, batch axes in front.
 
         Raises:
-            ProblemError: the errors of new measurements are not known.
+            ProblemError: the errors of new measurements are not known; or what the model reads has changed since the
+                fit, so that at its solution it no longer gives what it gave there.
         """
         one_of("predict: band", band, ("confidence", "prediction"), ProblemError)
         one_of("predict: in_dims", in_dims, (0, None), ProblemError)
+        check_as_fitted(self.fitted, self.chi_square, "predict")
         noise = None if band == "confidence" else prediction.noise_of(self.fitted, sigma, at_points=t is None)
         scale = self._variance_of_noise()
         return prediction.predicted(self.fitted, t, in_dims == 0, noise, self._quantile(level), scale)
@@ -140,6 +143,7 @@ class CurveFit(Statistics):
 
         >>> fit.propagate(lambda p: math.log(2) / p["rate"])      # a half-life
         """
+        self._check_ties("propagate")
         return prediction.propagated(self.fitted, function)
 
     @outside_compiled_regions
@@ -155,6 +159,7 @@ class CurveFit(Statistics):
             not finite.
         """
         integer("sample: count", count, least=1, error=ProblemError)
+        self._check_ties("sample")
         return prediction.sampled(self.fitted, count, generator)
 
     @outside_compiled_regions
@@ -176,7 +181,8 @@ class CurveFit(Statistics):
             is that bound.
 
         Raises:
-            ProblemError: a profile of a fit with errors of t is not known.
+            ProblemError: a profile of a fit with errors of t is not known, or one where what the model reads has
+                changed since the fit.
         """
         one_of("confidence_interval: method", method, ("linear", "profile"), ProblemError)
         quantile = self._quantile(level)
@@ -189,6 +195,7 @@ class CurveFit(Statistics):
                 "confidence_interval(method='profile') of a fit with errors of t is not known: its corrections would "
                 "have to be found again for every value. Use method='linear'."
             )
+        check_as_fitted(self.fitted, self.chi_square, "confidence_interval(method='profile')")
         ends = profile_ends(self.fitted, quantile, self.chi_square, self._variance_of_noise())
         return Interval(self._of_all(ends[..., 0]), self._of_all(ends[..., 1]))
 
@@ -234,6 +241,11 @@ class CurveFit(Statistics):
         figures = torch.where(torch.tensor([note == "tied" for note in notes], device=free.device), torch.nan, figures)
         places = torch.tensor(recipe.places, device=free.device)
         return self._parameters.tree(figures.index_copy(-1, places, free))
+
+    def _check_ties(self, what: str) -> None:
+        """Functions that tie parameters are called again as the model is; without them nothing of the fit is."""
+        if self.fitted.recipe.scheme is not None:
+            check_as_fitted(self.fitted, self.chi_square, what)
 
     def _quantile(self, level: float) -> Float[Tensor, "*batch"]:
         return two_sided(level, self.degrees_of_freedom, self.fitted.recipe.absolute_sigma, self.chi_square.dtype)

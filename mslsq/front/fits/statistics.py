@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mslsq.front.fits.as_fitted import check_as_fitted
 from mslsq.front.fits.fitted import Fitted, One, flat
 from mslsq.front.fits.parameters import Parameters
 from mslsq.solution import Solution
@@ -78,7 +79,12 @@ class Statistics:
     @property
     def r_squared(self) -> Float[Tensor, "*batch"]:
         """R² = 1 − Σ(y − model)²/Σ(y − mean y)² over the points that count, sigma left out: lmfit's definition.
-        With errors of t at the measured t."""
+        With errors of t at the measured t.
+
+        Raises:
+            ProblemError: what the model reads has changed since the fit.
+        """
+        check_as_fitted(self.fitted, self.chi_square, "r_squared")
 
         def of_one(one: One) -> Tensor:
             recipe = self.fitted.recipe
