@@ -580,21 +580,22 @@ _MARKING = getattr(getattr(torch, "_disable_dynamo", lambda function: function)(
 # A sum or product of a tensor and something without a tangent: forward mode finds the shape of the zeros that stand for
 # the missing tangent by these functions. Dynamo would be imported by the first `3 * x`, and sympy, which takes 0.15 s.
 def _shape_without_sympy(a: Any, b: Any, /, *, alpha: Any = 1) -> Tensor | None:
-    """The sum, product or quotient on the meta device of two plain tensors of one real or complex dtype, or of one such
-    and an integer one; None of others. Tensors are contiguous, or a tangent is being computed: forward mode asks for
-    nothing but shape and dtype."""
-    if "sympy" in sys.modules or not isinstance(alpha, (int, float)) or torch._C._get_tracing_state() is not None:
+    """The sum, product or quotient on the meta device of two plain tensors, at least one of them real or complex; None
+    of others. Tensors are contiguous, or a tangent is being computed: forward mode asks for nothing but shape and
+    dtype. Where sympy is there already this is as right, and takes a tenth of the time: a fifth of a small problem's
+    derivative."""
+    if not isinstance(alpha, (int, float)) or torch._C._get_tracing_state() is not None:
         return None
     for x in (a, b):
         if type(x) is not Tensor or x.device.type != "meta" or x.dtype == torch.bool:
             return None
         if x.requires_grad or is_wrapped(x) or not (x.is_contiguous() or forward_level_is_open()):
             return None
-    real = {x.dtype for x in (a, b) if x.is_floating_point() or x.is_complex()}
-    if len(real) != 1:
+    if not any(x.is_floating_point() or x.is_complex() for x in (a, b)):
         return None
     with _disable_current_modes():
-        return torch.empty(torch.broadcast_tensors(a, b)[0].shape, dtype=real.pop(), device="meta")
+        shape = torch.broadcast_tensors(a, b)[0].shape
+        return torch.empty(shape, dtype=torch.result_type(a, b), device="meta")
 
 
 for _of_shapes in ("add", "sub", "mul", "true_divide"):

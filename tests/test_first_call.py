@@ -128,7 +128,7 @@ for one, pair in zip(found, pairs):
             compared += 1
 print(compared)
 """
-    assert int(printed_by(code)[0]) == 4 * 25 * (3 + 2 * 3)
+    assert int(printed_by(code)[0]) == 4 * 25 * 15  # all but those of two integers
 
 
 def test_answers_are_those_of_a_process_that_has_imported_everything_to_the_bit():
