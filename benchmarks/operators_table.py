@@ -43,6 +43,12 @@ def table(title: str, entries: list[tuple[str, dict[str, Any]]], column: str, na
     return [*lines, ""]
 
 
+def again(found: dict[str, Any]) -> str:
+    """Which operators have been checked again since, in words."""
+    names = [f"`{name}`" for name in found.get("again", ())]
+    return f" ({', '.join(names)} were checked again after changes of the library)" if names else ""
+
+
 def document(found: dict[str, Any]) -> str:
     groups: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for name, entry in found["operators"].items():
@@ -56,7 +62,7 @@ def document(found: dict[str, Any]) -> str:
         "its own, on random samples of its inputs in float32, float64 and complex: as a single problem, as a batch, as",
         "a batch whose steps are recorded, and for the derivative of a converged batch. Each result was compared with",
         "plain reverse mode of `torch.autograd` in float64, one problem at a time.",
-        f"There were {found['checks']} checks, seed {found['seed']}:",
+        f"There were {found['checks']} checks, seed {found['seed']}{again(found)}:",
         "",
         "| outcome | checks |",
         "|---|---|",

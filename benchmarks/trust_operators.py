@@ -2,6 +2,7 @@
 
     python benchmarks/trust_operators.py --seed 0 --count 20000 --out benchmarks/results/operators.json
     python benchmarks/trust_operators.py --only grid_sample --count 200 --out some.json
+    python benchmarks/trust_operators.py --only batch_norm --out some.json --into benchmarks/results/operators.json
 
 A check is one operator on one of OpInfo's samples, in one dtype, with one choice of which inputs depend on the
 unknowns, in one form: a single problem, a batch, a batch whose steps are recorded, the derivative of a converged batch.
@@ -372,6 +373,25 @@ def summary(arguments: argparse.Namespace, seconds: float) -> dict[str, Any]:
     }
 
 
+def merged(whole: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
+    """The result of a whole run in which some operators have been checked again; its times are those of that run."""
+    operators = dict(sorted({**whole["operators"], **again["operators"]}.items()))
+    counts = Counter()
+    for entry in operators.values():
+        counts.update(entry["counts"])
+    tried = sum(n for name, n in counts.items() if name != UNFIT)
+    kept = [defect for defect in whole["defects"] if defect["op"] not in again["operators"]]
+    return {
+        **whole,
+        "checks": tried,
+        "defects per thousand": round(1000 * sum(counts[name] for name in DEFECTS) / max(tried, 1), 2),
+        "counts": dict(counts.most_common()),
+        "defects": [*kept, *again["defects"]][:500],
+        "operators": operators,
+        "again": sorted({*whole.get("again", ()), *again["operators"]}),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, help="JSON; one line a check goes beside it")
@@ -380,6 +400,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9, help="or after this many minutes")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--only", default="", help="names of operators, as OpInfo has them, by comma")
+    parser.add_argument("--into", default="", help="JSON of a whole run, in which these operators are replaced")
     parser.add_argument("--dtypes", default="float64,float32,complex128")
     parser.add_argument("--ledger", default="")
     parser.add_argument("--worker", action="store_true")
@@ -392,6 +413,9 @@ def main() -> None:
     drive(arguments.out + ".ledger", arguments.out + ".log")
     found = summary(arguments, time.monotonic() - begun)
     Path(arguments.out).write_text(json.dumps(found, indent=1))
+    if arguments.into:
+        whole = json.loads(Path(arguments.into).read_text())
+        Path(arguments.into).write_text(json.dumps(merged(whole, found), indent=1))
     for line in found["defects"][:40]:
         print(f"{line['class']}: {line['check']}: {line['what']}  [{line.get('summary', '')}]")
     for name in ("counts", "checks", "checks per hour", "defects per thousand"):
