@@ -1,4 +1,4 @@
-"""Calls like the one before: one small fit, a batch of fits, small pose graphs, a layer with its backward pass.
+"""Calls like the one before: small fits, a batch of fits, small pose graphs, a layer with its backward pass.
 
     python benchmarks/short_calls.py                 # five minutes
     python benchmarks/short_calls.py --only fit      # the cases whose name begins so
@@ -67,6 +67,28 @@ def fit() -> Contestants:
         "mslsq, prepared, no step": lambda: without_step(start, args),
         "scipy leastsq": lambda: optimize.leastsq(residual, [1.0, -1.0, 0.0]),
         "scipy least_squares, lm": lambda: optimize.least_squares(residual, [1.0, -1.0, 0.0], method="lm"),
+    }
+
+
+def curve(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """The decay alone, as `curve_fit` takes it."""
+    return p[0] * torch.exp(p[1] * t) + p[2]
+
+
+def curve_fit() -> Contestants:
+    """One curve fit of 32 points, with its covariance."""
+    t, y = measured(1)
+    start = torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64)
+    times, values, sigma = t.numpy(), y[0].numpy(), torch.full((32,), 0.01, dtype=torch.float64)
+
+    def model(t: np.ndarray, a: float, b: float, c: float) -> np.ndarray:
+        return a * np.exp(b * t) + c
+
+    return {
+        "mslsq": lambda: mslsq.curve_fit(curve, t, y[0], start),
+        "mslsq, sigma": lambda: mslsq.curve_fit(curve, t, y[0], start, sigma=sigma),
+        "mslsq, a lambda": lambda: mslsq.curve_fit(lambda p, t: curve(p, t), t, y[0], start),
+        "scipy curve_fit": lambda: optimize.curve_fit(model, times, values, [1.0, -1.0, 0.0]),
     }
 
 
@@ -144,6 +166,7 @@ def layer() -> Contestants:
 
 CASES: dict[str, Callable[[], Contestants]] = {
     "fit": fit,
+    "curve fit": curve_fit,
     "fits": fits,
     **{f"graph {name}": lambda name=name: pose_graph(name) for name in GRAPHS},
     "layer": layer,

@@ -121,14 +121,14 @@ class KnownFit:
         if not math.isfinite(y.sum().item()):
             return None
         if sigma is None:
-            whitening = torch.ones_like(y, memory_format=torch.contiguous_format)
+            whitening = y.new_ones(y.shape)
         else:
-            sigma = torch.as_tensor(sigma, dtype=y.dtype)
+            sigma = torch.as_tensor(sigma, dtype=y.dtype, device=y.device)
             if not 0 < sigma.min().item() < math.inf:  # NaN is neither
                 return None
             whitening = (1 / sigma).expand(y.shape).clone()
         own = [leaf.clone() if moves else leaf for leaf, moves in zip(leaves, self.moves, strict=False)]
-        used = torch.ones(y.shape, dtype=torch.bool)
+        used = y.new_ones(y.shape, dtype=torch.bool)
         return Points(self.tree_of_t(own), y.clone(), whitening, used)
 
     def answer(self, call: FitCall, points: Points) -> CurveFit | None:

@@ -153,17 +153,19 @@ class Noted:
                 raise MoreError
             else:
                 self._note_own(content, (*path, place))
-        self._own.append(_Own(path, weakref.ref(value.__code__), value.__globals__, defaults, tuple(contents)))
-        self._note_globals(value)
+        table = value.__globals__ if self._note_globals(value) else None
+        self._own.append(_Own(path, weakref.ref(value.__code__), table, defaults, tuple(contents)))
 
-    def _note_globals(self, value: types.FunctionType) -> None:
+    def _note_globals(self, value: types.FunctionType) -> bool:
+        """Note what stands at the names that a function reads of its module; are there any?"""
         if _origin(value) == LIBRARY:
-            return
+            return True
         reads = reads_of(value.__code__)
         if reads.strings or reads.environ or reads.imports or reads.table:
             raise MoreError
         for name in reads.globals:
             self.look_up(value.__globals__, name)
+        return bool(reads.globals)
 
     def owner(self, kind: type) -> None:
         """Note a class of a user's own, with its bases."""
@@ -185,8 +187,8 @@ class _Own(NamedTuple):
     path: tuple[int, ...]
     """The places of the cells that lead to it."""
     code: "weakref.ref[types.CodeType]"
-    table: dict[str, Any]
-    """Its globals."""
+    table: dict[str, Any] | None
+    """Its globals, if it reads any: they are kept alive."""
     defaults: tuple[Any, ...]
     contents: tuple[tuple[int, Any], ...]
     """Places of cells, and what is there but for functions."""
@@ -200,7 +202,7 @@ class _Own(NamedTuple):
             if type(own) is not types.FunctionType or own.__code__ is not self.code():
                 return False
             now = own.__defaults__ or ()
-            if own.__globals__ is not self.table or len(now) != len(self.defaults):
+            if (self.table is not None and own.__globals__ is not self.table) or len(now) != len(self.defaults):
                 return False
             if own.__kwdefaults__ is not None or own.__dict__ or not all(map(operator.is_, now, self.defaults)):
                 return False
