@@ -13,6 +13,24 @@ STALE_OFTEN = 3
 """A plan that has been dropped so often is not recorded any more."""
 
 
+class PlanKey:
+    """All that a plan depends on, hashed once. A tuple hashes what is in it each time that it is looked up, and an
+    `OrderedDict` looks its keys up when it is gone through: 1 ms of a call where 32 plans of graphs are known."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, *parts: Hashable):
+        self._parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return type(other) is PlanKey and self._hash == other._hash and self._parts == other._parts
+
+
 class PlanCache:
     """Plans by key, the least recently used dropped first. Copies and pickles are empty: plans belong to a process.
 

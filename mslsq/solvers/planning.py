@@ -1,7 +1,6 @@
 """The plan of a solve: structure, pattern, linear solver, captured residuals; made once, checked at every call."""
 
 import dataclasses
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from mslsq.linearize.forecast import seconds_of_steps
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan, global_key, tensor_key
-from mslsq.linearize.plan_cache import PlanCache
+from mslsq.linearize.plan_cache import PlanCache, PlanKey
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.prospects import PROGRAM_SECONDS, hurry, prospect_of, take_up_made, with_programs
 from mslsq.linearize.ways import hessian_way_of, way_of
@@ -343,7 +342,7 @@ def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Input
     plan.hessians_checked = True
 
 
-def plan_key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable:
+def plan_key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> PlanKey:
     """All that a plan is known to depend on."""
     terms = tuple(
         (
@@ -359,7 +358,7 @@ def plan_key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> Hashable
         )
         for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
     )
-    return (
+    return PlanKey(
         task.system.key,
         task.ranks.key,
         task.bounded,
