@@ -47,6 +47,36 @@ class DerivativeChecks:
                     "are random, draw the numbers outside."
                 )
 
+    def kept(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Copies of the inputs of a first call, for `unchanged` and `repeated` after it; none of another."""
+        return [x.clone() for x in inputs] if self._is_new("values", inputs) else []
+
+    def unchanged(self, inputs: Sequence[Tensor], kept: Sequence[Tensor]) -> None:
+        """Has the operator left its inputs as they were `kept`?"""
+        contract = self._running.contract
+        for name, one, before in zip(contract.inputs, inputs, kept, strict=False):
+            if not torch.equal(torch.nan_to_num(one), torch.nan_to_num(before)):
+                raise OperatorError(
+                    f"{contract.name}: it changes its input {name!r}, which is the caller's own memory. Its functions "
+                    "must write into tensors that they have made; let it copy the input first."
+                )
+
+    def repeated(self, kept: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """Does it give the same again?"""
+        if not kept:
+            return
+        sample = _sample(lanes_of(kept))
+        again = self._running.forward(_taken(kept, sample))
+        for one, expected in zip(again, _taken(results, sample), strict=True):
+            size = torch.nan_to_num(expected.abs()).amax() if expected.numel() else 0.0
+            near = torch.isclose(one, expected, rtol=0, atol=float(_tolerance(one) * size), equal_nan=True)
+            if not bool(near.all()):
+                raise OperatorError(
+                    f"{self._running.contract.name}: called again with the same inputs it gives other values "
+                    f"({float(one[~near][0]):.6g}, {float(expected[~near][0]):.6g}). It must be deterministic: draw "
+                    "random numbers outside, and hand them in."
+                )
+
     def backward(self, inputs: Sequence[Tensor]) -> None:
         """Is Jᵀ·cotangents right for every input?"""
         running = self._running
@@ -108,20 +138,24 @@ class DerivativeChecks:
         values: Callable[[list[Tensor]], list[Tensor]],
         claimed: Callable[[list[Tensor], Tensor, list[Tensor]], Tensor],
     ) -> None:
-        """
+        """Where nothing can be measured (at NaN, say) it is looked again in the next call.
+
         Raises:
             OperatorError: what is claimed of the derivative along input k is not what differences give.
         """
         agreed, differing = 0, []
         for at, direction, seed in _attempts(inputs, k):
             outputs = values(at)
+            if not any(one.numel() for one in outputs):
+                return
+            tolerance = max(_tolerance(one) for one in (inputs[k], *outputs))
             weights = [_random(one, seed + number) for number, one in enumerate(outputs)]
             measured, size, uncertainty = _measured(values, at, k, direction, weights)
             analytic = claimed(at, direction, weights).detach()
-            known = torch.isfinite(measured) & (uncertainty <= _tolerance(inputs[k]) * size + 1e-300)
+            known = torch.isfinite(measured) & (uncertainty <= tolerance * size + 1e-300)
             if not bool(known.any()):
                 continue
-            wrong = known & ~((analytic - measured).abs() <= _tolerance(inputs[k]) * size + uncertainty)
+            wrong = known & ~((analytic - measured).abs() <= tolerance * size + uncertainty)
             if bool(wrong.any()):
                 lane = int(wrong.nonzero()[0, 0])
                 differing.append((float(analytic[lane]), float(measured[lane])))
@@ -129,6 +163,8 @@ class DerivativeChecks:
                 agreed += 1
             if agreed >= AGREEING:
                 return
+        if not agreed:
+            self._done.discard((what, kind_of(inputs)))
         if differing:
             contract = self._running.contract
             self._done.discard((what, kind_of(inputs)))

@@ -77,8 +77,20 @@ def called(
             for group, group_owners in zip(groups, owners, strict=True)
         ]
         with with_autograd(), torch.no_grad():  # the user's code may differentiate something itself
-            results.append(list(function(*given)))
+            try:
+                results.append(list(function(*given)))
+            except (IndexError, RuntimeError, TypeError, ValueError) as error:
+                if not isinstance(error, OperatorError):
+                    error.add_note(_where(contract, given[0]))
+                raise
     return results
+
+
+def _where(contract: Contract, given: Tensors) -> str:
+    """In which operator an error was raised, and what it was called with."""
+    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(contract.inputs, given, strict=True))
+    lead = "" if contract.one_lane else " (lanes='batch': the leading axis is that of the lanes)"
+    return f"In the operator {contract.name}, called with {shapes}{lead}."
 
 
 def _piece(x: Tensor, start: int, width: int, has_lanes: bool) -> Tensor:

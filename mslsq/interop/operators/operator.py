@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from mslsq.interop.operators.autograd_rules import backward_of, second_of
@@ -59,6 +60,8 @@ class Operator:
                     f"{contract.name}: {name!r} must be a tensor, not {type(x).__name__}. Numbers that stay the same "
                     "belong into the function (functools.partial)."
                 )
+            if x.layout != torch.strided:
+                raise OperatorError(f"{contract.name}: {name!r} is {x.layout}, not dense; pass x.to_dense().")
             if x.is_complex():
                 raise OperatorError(f"{contract.name}: {name!r} is complex; pass torch.view_as_real(x).")
             if x.device != inputs[0].device:

@@ -62,9 +62,12 @@ class Registered:
     # what runs
 
     def _forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        kept = self.checks.kept(inputs)
         results = self.running.forward(inputs)
         self._shapes[kind_of(inputs)] = [(tuple(one.shape[1:]), one.dtype) for one in results]
+        self.checks.unchanged(inputs, kept)
         self.checks.lanes(inputs, results)
+        self.checks.repeated(kept, results)
         return results
 
     def _backward(

@@ -148,3 +148,54 @@ def test_shapes_are_known_without_numbers():
         x = mode.from_tensor(X)
         assert operator(x).shape == (2,)
         assert jacrev(operator)(x).shape == (2, 3)
+
+
+def test_a_first_call_where_nothing_can_be_measured_does_not_count_as_a_check():
+    """At NaN and infinity there are no differences: the next call of that shape is looked at."""
+    for nowhere in (torch.nan, torch.inf):
+        tripled = wrap(square, backward=lambda inputs, cotangents: (3 * inputs[0] * cotangents[0],))
+        jacrev(tripled)(torch.full((3,), nowhere, dtype=torch.float64))
+        with pytest.raises(OperatorError, match="backward is wrong for 'x'"):
+            jacrev(tripled)(X)
+
+
+def test_an_operator_that_changes_its_inputs_is_refused():
+    def doubled(x):
+        x *= 2
+        return x.sum()[None]
+
+    def by_numpy(x):
+        x.numpy()[0] = 5.0
+        return x.sum()[None]
+
+    for function in (doubled, by_numpy):
+        with pytest.raises(OperatorError, match="changes its input 'x'"):
+            wrap(function)(X.clone())
+    with pytest.raises(OperatorError, match="changes its input 'x'"):
+        vmap(wrap(lambda x: x.mul_(2).sum(-1), lanes="batch", name="lanes"))(torch.ones(4, 3))
+
+
+def test_an_operator_that_is_random_is_refused():
+    with pytest.raises(OperatorError, match="called again with the same inputs it gives other values"):
+        wrap(lambda x: x + 0.1 * torch.rand_like(x), backward=lambda inputs, cotangents: cotangents)(X)
+    noisy = wrap(lambda x: x + 0.1 * torch.rand_like(x), backward=lambda inputs, cotangents: cotangents, check=False)
+    noisy(X)  # at one's own risk
+
+
+def test_sparse_tensors_are_refused():
+    with pytest.raises(OperatorError, match=r"'x' is torch.sparse_coo, not dense"):
+        wrap(square, backward=right)(torch.eye(3).to_sparse())
+
+
+def test_values_of_less_precision_than_their_inputs_are_measured_as_those():
+    rounded = wrap(lambda x: x.float().square(), backward=lambda i, c: ((2 * i[0] * c[0]),))
+    torch.testing.assert_close(jacrev(rounded)(X), torch.diag(2 * X).float(), check_dtype=False)
+    wrong = wrap(lambda x: x.float().square(), backward=lambda i, c: ((2.1 * i[0] * c[0]),))
+    with pytest.raises(OperatorError, match="backward is wrong"):
+        jacrev(wrong)(X)
+
+
+def test_an_error_inside_says_in_which_operator_it_was():
+    with pytest.raises(IndexError) as caught:
+        wrap(lambda p: p[1] * p[0], lanes="batch", name="pair")(torch.ones(2))
+    assert "In the operator pair, called with p (1, 2) (lanes='batch'" in caught.value.__notes__[0]
