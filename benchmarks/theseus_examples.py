@@ -10,7 +10,8 @@ what takes its place is named synthetic. The residual of Theseus' issue 650 is w
 
 Costs are ½ Σ error² summed over the batch, of the first call; "worst" is the largest (ours − theirs) / theirs of any
 problem in any call. Times are of processor, "first" with all that is recorded and compiled in it, "later" the median of
-the other calls, with the example's own options. Gradients are taken in all four modes on the first call's data: the
+the other calls, with the example's own options; "same steps" are ours with no more steps than Theseus has taken, and
+the cost of the first call after those. Gradients are taken in all four modes on the first call's data: the
 error of the derivative along a random direction, against central differences of converged solves.
 """
 
@@ -161,7 +162,7 @@ def tables(results: dict[str, list[dict[str, Any]] | str]) -> None:
     solves, modes = [], []
     for name, records in results.items():
         if isinstance(records, str):
-            solves.append([name, records, *["–"] * 9])
+            solves.append([name, records, *["–"] * 12])
             continue
         for number, record in enumerate(records):
             label = name if len(records) == 1 else f"{name}, layer {number + 1}"
@@ -170,6 +171,7 @@ def tables(results: dict[str, list[dict[str, Any]] | str]) -> None:
                 modes.append([label, mode, 1e3 * theirs, 1e3 * ours, *map(small, (their_error, our_error, apart))])
     header = ["program", "cost functions → terms", "unknowns", "batch", "calls", "cost Theseus", "cost mslsq", "worst"]
     header += ["first, ms (Theseus, mslsq)", "later, ms (Theseus, mslsq)", "ratio later"]
+    header += ["same steps: later, ms", "ratio", "cost"]
     print_table("Solves", header, solves)
     header = ["program", "mode", "Theseus ms", "mslsq ms", "error of Theseus", "error of mslsq", "difference"]
     print_table("Gradients", header, modes)
@@ -178,8 +180,9 @@ def tables(results: dict[str, list[dict[str, Any]] | str]) -> None:
 def row(record: dict[str, Any]) -> list[Any]:
     theirs, ours, costs = record["theirs"], record["ours"], record["costs"]
     if not costs:
-        return ["no call ended", *["–"] * 9]
-    later = [statistics.median(times[1:]) if len(times) > 1 else float("nan") for times in (theirs, ours)]
+        return ["no call ended", *["–"] * 12]
+    all_times = theirs, ours, record["short"]
+    later = [statistics.median(times[1:]) if len(times) > 1 else float("nan") for times in all_times]
     return [
         f"{record['cost_functions']} → {record['terms']}",
         record["unknowns"],
@@ -191,6 +194,9 @@ def row(record: dict[str, Any]) -> list[Any]:
         f"{1e3 * theirs[0]:.0f}, {1e3 * ours[0]:.0f}",
         f"{1e3 * later[0]:.1f}, {1e3 * later[1]:.1f}",
         later[0] / later[1],
+        1e3 * later[2],
+        later[0] / later[2],
+        f"{record['short_costs'][0]:.7g}",
     ]
 
 

@@ -5,6 +5,7 @@ Every call is solved by both, from the same start and with the same data; the pr
 library.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,6 +43,10 @@ class Record:
     theirs: list[float] = field(default_factory=list)
     """CPU seconds of a call."""
     ours: list[float] = field(default_factory=list)
+    short: list[float] = field(default_factory=list)
+    """Ours of no more steps than theirs has taken in that call..."""
+    short_costs: list[float] = field(default_factory=list)
+    """... and the cost that it ends at."""
     costs: list[tuple[float, float]] = field(default_factory=list)
     """Theirs and ours, summed over the batch."""
     worst: float = 0.0
@@ -87,7 +92,7 @@ class Pair(torch.nn.Module):
             self._begin(given)
         record = self.record
         assert record is not None
-        (_, _), seconds = timed(lambda: self.theirs.forward(given, dict(options)))
+        (_, their_info), seconds = timed(lambda: self.theirs.forward(given, dict(options)))
         record.theirs.append(seconds)
         cost_of_theirs = objective.error_metric().detach()
         if self.bridged is None:
@@ -98,6 +103,8 @@ class Pair(torch.nn.Module):
         (values, info), seconds = timed(lambda: self.bridged.forward(given, dict(options)))
         record.ours.append(seconds + built)
         cost_of_ours = objective.error_metric().detach()
+        self._same_steps(record, given, options, steps_of(self.theirs.optimizer, their_info))
+        objective.update({**given, **values})
         record.costs.append((float(cost_of_theirs.sum()), float(cost_of_ours.sum())))
         relative = (cost_of_ours - cost_of_theirs) / cost_of_theirs.clamp_min(1e-12)
         record.worst = max(record.worst, float(relative.max())) if len(record.costs) > 1 else float(relative.max())
@@ -110,6 +117,18 @@ class Pair(torch.nn.Module):
         if len(record.costs) >= LIMITS["calls"]:
             raise Enough
         return values, info
+
+    def _same_steps(self, record: Record, given: dict[str, Tensor], options: dict[str, Any], steps: int) -> None:
+        """Ours once more with as many steps as theirs, where it takes more: what theirs has not finished is not timed
+        against what ours has."""
+        solver = dataclasses.replace(self.bridged.solver, max_steps=steps)
+        self.bridged.solver, whole = solver, self.bridged.solver
+        try:
+            _, seconds = timed(lambda: self.bridged.forward(given, dict(options)))
+        finally:
+            self.bridged.solver = whole
+        record.short.append(seconds)
+        record.short_costs.append(float(self.theirs.objective.error_metric().detach().sum()))
 
     def _begin(self, given: dict[str, Tensor]) -> None:
         objective = self.theirs.objective
@@ -173,6 +192,13 @@ class Pair(torch.nn.Module):
             float("nan") if nan else float((gradients[0] - gradients[1]).norm() / gradients[1].norm().clamp_min(1e-30))
         )
         return [*seconds, *errors, apart]
+
+
+def steps_of(optimizer: Any, info: Any) -> int:
+    """How many steps Theseus has taken, of the problem of the batch that took most."""
+    most = getattr(getattr(optimizer, "params", None), "max_iterations", 1)  # a linear optimizer takes one
+    taken = torch.as_tensor(getattr(info, "converged_iter", -1))
+    return max(1, int(torch.where(taken < 0, most, taken).max()))
 
 
 def differentiable_data(objective: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
