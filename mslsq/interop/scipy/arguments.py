@@ -46,6 +46,8 @@ def start_of(x0: Any) -> Array:
     start = np.atleast_1d(x0).astype(float)
     if start.ndim > 1:
         raise ValueError(f"`x0` must have at most 1 dimension, not the shape {start.shape}.")
+    if not start.size:
+        raise ValueError("`x0` is empty: there is nothing to solve for.")
     return start
 
 

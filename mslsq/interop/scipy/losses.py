@@ -47,6 +47,8 @@ class Loss:
     def __init__(self, loss: str | Callable[[Array], Array], f_scale: float):
         self._rho = NAMED[loss] if isinstance(loss, str) else loss
         self._is_users = callable(loss)
+        if not (np.ndim(f_scale) == 0 and np.isfinite(f_scale) and f_scale != 0):
+            raise ValueError(f"`f_scale` must be a number other than zero, not {f_scale!r}.")
         self._scale = f_scale
 
     @property

@@ -312,3 +312,15 @@ def test_a_zero_that_constants_round_is_a_zero():
     assert not stationarity.holds(rounded, None) and stationarity.rests_at_zero(rounded)
     assert not stationarity.rests_at_zero(point([2.7e-12, 140.0], [3.6e-13, 9.8e-12]))
     assert not stationarity.rests_at_zero(point([2.7e-12, 140.0], [3.6e-15, 9.8e-9]))
+
+
+@pytest.mark.parametrize("f_scale", [0, 0.0, np.nan, np.inf, [1.0, 2.0]])
+def test_a_scale_of_no_size_is_refused(f_scale):
+    """With zero every number was NaN, and the start was called the solution."""
+    with pytest.raises(ValueError, match="`f_scale` must be a number other than zero"):
+        least_squares(lambda p: p - 1, [2.0], loss="huber", f_scale=f_scale)
+
+
+def test_an_empty_start_is_refused():
+    with pytest.raises(ValueError, match="`x0` is empty"):
+        least_squares(lambda p: np.array([1.0]), [])
