@@ -22,7 +22,8 @@ def blunders(
     values: Float[Tensor, "height width"], known: Bool[Tensor, "height width"]
 ) -> Bool[Tensor, "height width"]:
     """True where a pixel with data is a blunder."""
-    raster = values.numpy() if bool(known.all()) else fill(values[None], known)[0].numpy()
+    filled = values if bool(known.all()) else fill(torch.where(known, values, torch.zeros_like(values))[None], known)[0]
+    raster = filled.numpy()
     away = np.abs(raster - ndimage.median_filter(raster, SIDE, mode="mirror"))
     data = away[known.numpy()]
     typical = 1.4826 * float(np.median(data))

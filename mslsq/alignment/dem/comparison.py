@@ -6,7 +6,7 @@ of the reference and β in spreads of its elevations, so that steps of 1 are lar
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -46,6 +46,16 @@ class Pyramids:
     elevation: Float[Tensor, "height width"]
     frame: Frame
 
+    @cached_property
+    def unsmoothed(self) -> "Pyramids":
+        """The finest level of both as they were given."""
+        pair = self.pair
+        one, other = (
+            build(raster[None], known, 1, prefilter=0.0)
+            for raster, known in ((pair.reference, pair.known), (pair.dem, pair.dem_known))
+        )
+        return replace(self, reference=one, dem=other)
+
     @classmethod
     def of(cls, pair: Pair, levels: int) -> "Pyramids":
         """`levels` levels of a pair."""
@@ -62,7 +72,10 @@ class Pyramids:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The samples of one level: `pixels` (n, 2) of the level, their values in the reference and their columns."""
+    """The samples of one level: `pixels` (n, 2) of the level, their values in the reference and their columns.
+
+    `steady` are the columns with a smoothed elevation, whose noise is not that of the residuals.
+    """
 
     pair: Pair
     bias: Bias
@@ -72,6 +85,7 @@ class Comparison:
     pixels: Float[Tensor, "n 2"]
     target: Float[Tensor, " n"]
     columns: Float[Tensor, "n columns"]
+    steady: Float[Tensor, "n columns"]
     size: tuple[int, int]
 
     @classmethod
@@ -84,10 +98,11 @@ class Comparison:
         stable = pair.stable if allowed is None else pair.stable & allowed
         rows, columns = torch.nonzero(level.mask & stable[::factor, ::factor], as_tuple=True)
         pixels = torch.stack([columns, rows], -1).to(level.raster.dtype)
-        height = pyramids.elevation[::factor, ::factor][rows, columns]
+        target, smooth = level.raster[0][rows, columns], pyramids.elevation[::factor, ::factor][rows, columns]
+        of = lambda height: bias.columns(pixels * factor, height, pyramids.frame)  # noqa: E731
         return cls(
-            pair, bias, pyramids.frame, factor, pyramids.dem[index], pixels, level.raster[0][rows, columns],
-            bias.columns(pixels * factor, height, pyramids.frame), level.size,
+            pair, bias, pyramids.frame, factor, pyramids.dem[index], pixels, target, of(target),
+            of(smooth) if bias.power else of(target), level.size,
         )  # fmt: skip
 
     @property
@@ -107,16 +122,16 @@ class Comparison:
         """Some of the samples."""
         return Comparison(
             self.pair, self.bias, self.frame, self.factor, self.dem, self.pixels[keep], self.target[keep],
-            self.columns[keep], self.size,
+            self.columns[keep], self.steady[keep], self.size,
         )  # fmt: skip
 
     def without_bias(self, bias: Float[np.ndarray, " columns"]) -> "Comparison":
         """The same samples with this bias taken off, and a constant as the only column."""
         target = self.target - self.columns @ torch.from_numpy(bias)
+        constant = torch.ones_like(target)[:, None]
         return Comparison(
-            self.pair, Bias(), self.frame, self.factor, self.dem, self.pixels, target, torch.ones_like(target)[:, None],
-            self.size,
-        )  # fmt: skip
+            self.pair, Bias(), self.frame, self.factor, self.dem, self.pixels, target, constant, constant, self.size
+        )
 
     def residual(self, at: Solved) -> Float[Tensor, " n"]:
         """Of all samples, in metres."""

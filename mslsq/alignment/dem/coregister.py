@@ -12,10 +12,11 @@ from torch import Tensor
 from mslsq.alignment.coordinates import Georeference
 from mslsq.alignment.dem import choosing
 from mslsq.alignment.dem.bias import Bias
-from mslsq.alignment.dem.change import changed
+from mslsq.alignment.dem.change import changed, widened
 from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.fitting import FEWEST, Fitted, fit, through_levels
+from mslsq.alignment.dem.heights import heights
 from mslsq.alignment.dem.pair import Pair, pair_of
 from mslsq.alignment.dem.polish import polish
 from mslsq.alignment.dem.result import Coregistration, CoregistrationStatus, corrected, on_grid, shifted
@@ -155,20 +156,26 @@ def _solve(
         if int((moved ^ last).sum()) <= 1e-3 * len(whole.pixels):
             break
         fitted = fit(Comparison.of(pyramids, 0, model, ~moved), fitted.at, loss, held)
-    return None if fitted is None else _answer(pyramids, fitted, loss, moved, held)
+    unsmoothed = Comparison.of(pyramids.unsmoothed, 0, model, ~widened(moved))
+    return None if fitted is None else _answer(pyramids, fitted, unsmoothed, loss, moved, held)
 
 
-def solve_finest(pyramids: Pyramids, comparison: Comparison, start: Solved, loss: str | None) -> Answer | None:
-    """Of some samples of the finest level alone."""
+def solve_finest(
+    pyramids: Pyramids, comparison: Comparison, unsmoothed: Comparison, start: Solved, loss: str | None
+) -> Answer | None:
+    """Of some samples of the finest level alone; `unsmoothed` are those of both models as they were given."""
     fitted = fit(comparison, start, loss)
     nowhere = torch.zeros(comparison.size, dtype=torch.bool)
-    return None if fitted is None else _answer(pyramids, fitted, loss, nowhere, False)
+    return None if fitted is None else _answer(pyramids, fitted, unsmoothed, loss, nowhere, False)
 
 
-def _answer(pyramids: Pyramids, fitted: Fitted, loss: str | None, moved: Tensor, held: bool) -> Answer:
-    at = polish(pyramids, fitted, loss, held).at
-    found = known(pyramids, fitted.samples, at, loss, fitted.scale, held)
-    return Answer(fitted, at, found, moved, held, fitted.converged)
+def _answer(
+    pyramids: Pyramids, fitted: Fitted, unsmoothed: Comparison, loss: str | None, moved: Tensor, held: bool
+) -> Answer:
+    robust = polish(pyramids, fitted, loss, held).at
+    refitted = heights(unsmoothed, fitted.samples, robust)
+    found = known(pyramids, fitted.samples, robust, refitted, loss, fitted.scale, held)
+    return Answer(fitted, refitted.at, found, moved, held, fitted.converged)
 
 
 def not_seen(answer: Answer, pair: Pair) -> str:
@@ -183,8 +190,8 @@ def not_seen(answer: Answer, pair: Pair) -> str:
         )
     if not np.isfinite(errors).all():
         return (
-            f"Only the vertical shift is known: the overlap has {found.blocks} blocks of {found.block} pixels, too few "
-            "to say how well a horizontal one is."
+            f"Only the vertical shift is known: the overlap has {found.cells} cells with data, too few to say how "
+            "well a horizontal one is."
         )
     if errors.max() > LARGEST_ERROR:
         return (

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 
 from mslsq.alignment.dem.bias import Bias
+from mslsq.alignment.dem.change import widened
 from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
 from mslsq.alignment.dem.coregister import coregister, not_seen, solve_finest
 from mslsq.alignment.dem.errors import CoregistrationError
@@ -140,7 +141,6 @@ def coregister_blocks(reference: Any, dem: Any, *, block: int, **options: Any) -
             for j in range(columns):
                 inside = torch.zeros(whole.shape, dtype=torch.bool)
                 inside[tops[i] : tops[i + 1], lefts[j] : lefts[j + 1]] = True
-                inside &= ~torch.from_numpy(whole.changed)
                 found = _of_block(pyramids, pair, whole, inside, options.get("loss", "tukey"))
                 shifts[i, j], errors[i, j], reasons[i][j] = found
     return LocalCoregistration(whole, centres, shifts, errors, reasons, _variation(shifts, errors), 0.75 * block)
@@ -152,13 +152,15 @@ def _of_block(
     """Shift, errors and "", or NaN and the reason. The whole's bias is taken off first."""
     none = np.full(3, np.nan)
     model = Bias.named(whole.bias)
-    comparison = Comparison.of(pyramids, 0, model, inside)
+    moved = torch.from_numpy(whole.changed)
+    comparison = Comparison.of(pyramids, 0, model, inside & ~moved)
     start = pair.to_pixels(whole.shift[:2])
     if len(comparison.pixels) < 4 * FEWEST:
         return none, none, f"{len(comparison.pixels)} stable pixels with data, fewer than {4 * FEWEST}."
     beta = np.array([whole.coefficients[name] for name in model.names])
-    without = comparison.without_bias(beta)
-    answer = solve_finest(pyramids, without, Solved(start, np.zeros(1)), loss)
+    unsmoothed = Comparison.of(pyramids.unsmoothed, 0, model, inside & ~widened(moved))
+    without = (samples.without_bias(beta) for samples in (comparison, unsmoothed))
+    answer = solve_finest(pyramids, *without, Solved(start, np.zeros(1)), loss)
     if answer is None:
         return none, none, "Too few pixels have data in both models."
     reason = not_seen(answer, pair)

@@ -37,7 +37,7 @@ def instruments(pyramids: Pyramids, samples: Comparison) -> Float[Tensor, "n unk
     """Z = (-∇R, A) at samples of the finest level."""
     coefficients = pyramids.reference[0].coefficients
     slope = torch.cat([sample_with_gradient_at(coefficients, part)[1][0] for part in samples.pixels.split(CHUNK)])
-    return torch.cat([-slope, samples.columns], -1)
+    return torch.cat([-slope, samples.steady], -1)
 
 
 def polish(pyramids: Pyramids, fitted: Fitted, loss: str | None, held: bool = False) -> Polished:

@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment.dem.bias import ELEVATION_SIGMA, Bias, Frame
+from mslsq.alignment.dem.bias import Bias, Frame
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.statistics import ElevationStatistics
 from mslsq.alignment.grids import inside, pixel_grid
-from mslsq.alignment.pyramid import fill, masked_blur
+from mslsq.alignment.pyramid import fill
 from mslsq.alignment.sampling import sample_at, spline_coefficients
 
 CONVENTION = (
@@ -176,13 +176,13 @@ def corrected(result: Coregistration, moved: Float[Tensor, "height width"]) -> F
         return moved
     height, width = moved.shape
     model = Bias.named(result.bias)
-    grid, base = pixel_grid(height, width, moved), torch.where(known, moved, torch.zeros_like(moved))
+    grid = pixel_grid(height, width, moved)
     beta = torch.tensor([result.coefficients[name] for name in model.names], dtype=torch.float64)
+    base = torch.where(known, moved, torch.full_like(moved, result.frame.elevation)).reshape(-1)
     out = base + beta[0]
     for _ in range(SUBSTITUTIONS if model.power else 1):
-        smooth, share = masked_blur(out[None], known, ELEVATION_SIGMA)
-        elevation = fill(smooth, share > 0.02)[0].reshape(-1)
-        out = base + (model.columns(grid, elevation, result.frame) @ beta).reshape(height, width)
+        out = base + model.columns(grid, out, result.frame) @ beta
+    out = out.reshape(height, width)
     return torch.where(known, out, torch.full_like(out, float("nan")))
 
 

@@ -1,8 +1,11 @@
-"""How well shift and bias are known: from sums of scores over blocks as long as the residuals are correlated.
+"""How well shift and bias are known: from what cells of the overlap do to them, and from what cells have in common.
 
-The estimate is the root of the scores s = Z w r (`polish`). Its covariance is H⁻¹ Cov(Σ s) H⁻ᵀ (Huber, 1967). Noise of
-elevation models is correlated over tens of pixels, and what a bias model lacks over hundreds: the residuals' variogram
-says how far. Scores are summed over blocks of twice that range, and Cov is the sum of the blocks' squares.
+The shift is the root of scores s = Z w r (`polish`), the bias that of S r (`heights`), S the steady columns; what the
+shift does to the heights is in both. To first order an error is the sum of the influences of cells. Residuals are the
+mean of their cell and what they differ from it by. The latter's influences ψ speak for themselves, whatever the noise:
+Σ ψ ψᵀ (Huber, 1967). Noise of elevation models reaches over tens of pixels, and what a bias model lacks over hundreds;
+of that no block sees enough. So the means have Σ u_c C_cd u_dᵀ, with u what a metre in a cell does, and C from the
+likelihood of their contrasts (`correlation`).
 """
 
 from typing import NamedTuple
@@ -12,10 +15,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mslsq.alignment.curvature import Curvature, curvature
+from mslsq.alignment.curvature import curvature
 from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved, robust
+from mslsq.alignment.dem.correlation import common
+from mslsq.alignment.dem.heights import Heights
 from mslsq.alignment.dem.polish import instruments
-from mslsq.alignment.joint.sandwich import shrunk
 
 CELL = 8
 """Pixels: the variogram is of means over cells of this side, in which the prefilter's correlation is gone."""
@@ -24,45 +28,121 @@ SILL = 0.9
 """The range of a variogram: where it reaches this share of its sill."""
 
 FEWEST_BLOCKS = 5
-"""Along the overlap's longer side: with fewer blocks their scatter is known too badly."""
+"""Along the overlap's longer side, for `choosing`: fewer are too few folds."""
 
 CORRELATED = 12.57
 """4πσ²: pixels per independent sample after a prefilter of 1 px."""
 
+CELLS = 144
+"""That an overlap is divided into: fewer do not show how far residuals are correlated, and more take longer (the
+likelihood is of dense matrices)."""
+
+LEAST_SHARE = 0.25
+"""Of a cell that must have data for its mean to be one."""
+
+
+class Cells:
+    """Squares of `side` pixels over the reference; `places` (cells, 2) in sides."""
+
+    def __init__(self, samples: Comparison) -> None:
+        self.side = max(CELL, round((len(samples.pixels) / CELLS) ** 0.5))
+        self.shape = tuple(-(-length // self.side) for length in samples.size)
+        row, column = np.divmod(np.arange(self.shape[0] * self.shape[1]), self.shape[1])
+        self.places = np.stack([column, row], -1).astype(float)
+
+    def sums(self, samples: Comparison, values: Float[Tensor, "n k"]) -> Float[np.ndarray, "cells k"]:
+        """Sums of what samples have."""
+        sums = values.new_zeros((len(self.places), values.shape[1]))
+        return sums.index_add(0, self.numbers(samples), values).numpy()
+
+    def of(self, samples: Comparison, values: Float[np.ndarray, " cells"]) -> Float[Tensor, " n"]:
+        """What the cells of samples have."""
+        return torch.from_numpy(values)[self.numbers(samples)]
+
+    def numbers(self, samples: Comparison) -> Int[Tensor, " n"]:
+        """Of the cells of samples."""
+        place = (samples.pixels / self.side).floor().long()
+        return place[:, 1] * self.shape[1] + place[:, 0]
+
 
 class Known(NamedTuple):
-    """Covariance over (shift in pixels, coefficients in metres), the residuals' correlation length and the side of the
-    blocks in pixels, their number, and the share of the gradients that both models have in common, in the weakest
-    direction, with what chance makes of it."""
+    """Covariance over (shift in pixels, coefficients in metres); the residuals' correlation length and the side of
+    blocks that are independent, in pixels; the number of cells with data; and the share of the gradients that both
+    models have in common, in the weakest direction, with what chance makes of it."""
 
     covariance: Float[np.ndarray, "unknowns unknowns"]
     correlation_length: float
     block: int
-    blocks: int
+    cells: int
     common: float
     by_chance: float
 
 
 def known(
-    pyramids: Pyramids, samples: Comparison, at: Solved, loss: str | None, scale: float, held: bool = False
+    pyramids: Pyramids,
+    fit: Comparison,
+    robust: Solved,
+    heights: Heights,
+    loss: str | None,
+    scale: float,
+    held: bool = False,
 ) -> Known:
-    """How well an answer is known; NaN where the samples leave a direction open or there are too few blocks."""
-    z = instruments(pyramids, samples)
-    count = z.shape[1]
-    free = np.arange(2 if held else 0, count)
-    normal, products, weight, residual = _sums(samples, z, at, loss, scale)
-    length = correlation_length(samples, weight * residual)
-    block = _side(samples, length)
-    found = curvature(normal[np.ix_(free, free)], products[np.ix_(free, free)], len(z) / CORRELATED)
-    full = np.full((count, count), np.nan)
-    scores = block_sums(samples, z * (weight * residual)[:, None], block)[:, free]
-    common, by_chance = _common(normal, products), float(np.sqrt(CORRELATED / max(len(z), 1)))
-    if found is None or len(scores) <= len(free) + 1:
-        return Known(full, length, block, len(scores), common, by_chance)
-    full[np.ix_(free, free)] = _sandwich(found, scores, min(length / block, 1.0))
-    if held:
-        full[:2], full[:, :2] = 0.0, 0.0
-    return Known(full, length, block, len(scores), common, by_chance)
+    """How well an answer is known; NaN where the samples leave a direction open or there are too few cells.
+
+    `fit` are the samples of the shift, with its scale and the bias that the loss found beside it.
+    """
+    z = instruments(pyramids, fit)
+    free = np.arange(2 if held else 0, z.shape[1])
+    normal, products, weight, residual = _sums(fit, z, robust, loss, scale)
+    bread = curvature(normal[np.ix_(free, free)], products[np.ix_(free, free)], len(z) / CORRELATED)
+    own, cells = heights.samples, Cells(heights.samples)
+    left, slopes = _residuals(own, heights.at)
+    sums = cells.sums(own, torch.cat([torch.ones_like(left)[:, None], left[:, None], own.columns, slopes], -1))
+    used = sums[:, 0] >= LEAST_SHARE * cells.side**2
+    length, covariance = correlation_length(fit, weight * residual), np.full((z.shape[1],) * 2, np.nan)
+    if bread is not None:
+        means = sums[used, 1:] / sums[used, :1]
+        columns = means[:, 1:-2] if held else means[:, 1:]
+        found = common(means[:, 0], sums[used, 0], cells.places[used], columns)
+        if found is not None:
+            turned = np.zeros((z.shape[1], 2))
+            turned[free] = 0.0 if held else bread.inverse[:, :2]
+            of = _Influence(cells, fit, own, z, turned, slopes)
+            level = np.where(used, sums[:, 1] / np.maximum(sums[:, 0], 1), 0.0)
+            within = of(weight * (residual - cells.of(fit, level)), left - cells.of(own, level))
+            unit = of(weight, torch.ones_like(left))[used]
+            followed = len(found) / max(len(found) - len(free), 1)
+            covariance = followed * within.T @ within + unit.T @ found @ unit
+    return Known(
+        covariance, length, _side(fit, length), int(used.sum()), _common(normal, products),
+        float(np.sqrt(CORRELATED / max(len(z), 1))),
+    )  # fmt: skip
+
+
+class _Influence:
+    """What residuals do to (shift, bias), by cell, the first order of both roots: -H⁻¹ s on the shift, and -(SᵀA)⁻¹
+    (S r + SᵀJ δ) on the bias, with J δ what the shift's change δ does to the residuals of the heights."""
+
+    def __init__(
+        self, cells: Cells, fit: Comparison, own: Comparison, z: Tensor, turned: np.ndarray, slopes: Tensor
+    ) -> None:
+        self.cells, self.fit, self.own, self.z, self.turned = cells, fit, own, z, turned
+        self.inverse = np.linalg.pinv((own.steady.T @ own.columns).numpy())
+        self.pull = (own.steady.T @ slopes).numpy()
+
+    def __call__(
+        self, by_fit: Float[Tensor, " n"], by_height: Float[Tensor, " m"]
+    ) -> Float[np.ndarray, "cells unknowns"]:
+        shift = -self.cells.sums(self.fit, self.z * by_fit[:, None]) @ self.turned
+        scores = self.cells.sums(self.own, self.own.steady * by_height[:, None]) + shift @ self.pull.T
+        return np.concatenate([shift, -scores @ self.inverse.T], 1)
+
+
+def _residuals(samples: Comparison, at: Solved) -> tuple[Float[Tensor, " n"], Float[Tensor, "n 2"]]:
+    """Residuals, and what a pixel's shift adds to them."""
+    parts = [(residual, jacobian[:, :2]) for _, residual, jacobian in samples.jacobians(at)]
+    residuals, slopes = zip(*parts, strict=True)
+    return torch.cat(residuals), torch.cat(slopes)
 
 
 def _sums(
@@ -99,18 +179,6 @@ def _common(normal: Float[np.ndarray, "n n"], products: Float[np.ndarray, "n n"]
     return float(np.linalg.eigvalsh(white.T @ reduced[1] @ white)[0])
 
 
-def _sandwich(found: Curvature, scores: Float[np.ndarray, "blocks n"], reach: float) -> Float[np.ndarray, "n n"]:
-    """H⁻¹ Σ s sᵀ H⁻ᵀ, larger by what neighbours across the borders of blocks have in common.
-
-    `reach` is the correlation length in sides of a block. Of a correlation exp(-d²/4s²), which is a tenth at 3.03 s, a
-    block of side B keeps 1 - 2s/(√π B) along each axis.
-    """
-    blocks, unknowns = scores.shape
-    turned = found.root / found.share
-    lost = (1 - 0.372 * reach) ** -2
-    return lost * blocks / max(blocks - unknowns, 1) * turned @ shrunk(scores @ found.root) @ turned.T
-
-
 def _side(samples: Comparison, length: float) -> int:
     """Of the blocks, in pixels: twice the correlation length, as far as there are blocks enough."""
     spread = samples.pixels.max(0).values - samples.pixels.min(0).values + 1
@@ -121,13 +189,6 @@ def numbered(samples: Comparison, block: int) -> Int[Tensor, " n"]:
     """Which square of this side each sample is in."""
     place = (samples.pixels / block).floor().long()
     return torch.unique(place[:, 0] + place[:, 1] * 2**20, return_inverse=True)[1]
-
-
-def block_sums(samples: Comparison, scores: Float[Tensor, "n k"], block: int) -> Float[np.ndarray, "blocks k"]:
-    """Sums of what samples have over squares of this side."""
-    inverse = numbered(samples, block)
-    sums = scores.new_zeros((int(inverse.max()) + 1, scores.shape[1])) if len(inverse) else scores.new_zeros((0, 1))
-    return sums.index_add(0, inverse, scores).numpy()
 
 
 def correlation_length(samples: Comparison, residual: Float[Tensor, " n"]) -> float:
