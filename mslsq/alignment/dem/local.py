@@ -159,8 +159,8 @@ def _of_block(
         return none, none, f"{len(comparison.pixels)} stable pixels with data, fewer than {4 * FEWEST}."
     beta = np.array([whole.coefficients[name] for name in model.names])
     unsmoothed = Comparison.of(pyramids.unsmoothed, 0, model, inside & ~widened(moved))
-    without = (samples.without_bias(beta) for samples in (comparison, unsmoothed))
-    answer = solve_finest(pyramids, *without, Solved(start, np.zeros(1)), loss)
+    nothing = Solved(start, np.zeros(1))
+    answer = solve_finest(pyramids, comparison.without_bias(beta), unsmoothed.without_bias(beta), nothing, loss)
     if answer is None:
         return none, none, "Too few pixels have data in both models."
     reason = not_seen(answer, pair)
