@@ -31,7 +31,7 @@ struct Pivots {
 };
 
 struct Edges {
-    i64 kept_size, size, by_row, by_column, group;
+    i64 kept_size, size, by_row, by_column, stride, group;
     Array pivot, source, triangle, right, column, target, pieces;
 
     explicit Edges(PlanReader& plan)
@@ -39,6 +39,7 @@ struct Edges {
           size(plan.number()),
           by_row(plan.number()),
           by_column(plan.number()),
+          stride(plan.number()),
           group(plan.number()),
           pivot(plan.array()),
           source(plan.array()),
@@ -50,7 +51,7 @@ struct Edges {
 };
 
 struct Pairs {
-    i64 height, size, width;
+    i64 height, size, width, left_stride, right_stride;
     Array left, right, start, target, stride, pieces;
     std::vector<Part> parts;
 
@@ -58,6 +59,8 @@ struct Pairs {
         : height(plan.number()),
           size(plan.number()),
           width(plan.number()),
+          left_stride(plan.number()),
+          right_stride(plan.number()),
           left(plan.array()),
           right(plan.array()),
           start(plan.array()),
@@ -109,6 +112,7 @@ struct Tables {
 template <class T>
 struct Entry {
     const T *values, *shift, *rhs;
+    i64 num_values;
     double *L, *carried, *reduced_rhs, *matrix;
 };
 
@@ -135,11 +139,76 @@ bool factor_pivot(const T* V, const T* shift, const T* rhs, double* L, double* c
 }
 
 // What is read next is asked for so many blocks before: 3.9 ms become 3.0 for 22,106 points, whose W come from memory.
-constexpr i64 AHEAD = 16;
+constexpr i64 AHEAD = 32;
 
 template <class T>
 inline void prefetch(const T* from, i64 count) {
     for (i64 at = 0; at < count; at += 64 / sizeof(T)) __builtin_prefetch(from + at);
+}
+
+template <class T, class K>
+bool factor_one_by_one(const Entry<T>& of, const Pivots& group, i64 first, i64 last, K k) {
+    bool regular = true;
+    for (i64 p = first; p < last && regular; p++) {
+        const i64 column = group.column[p];
+        if (p + AHEAD < group.source.count) prefetch(of.values + group.source[p + AHEAD], k * k);
+        regular = factor_pivot(of.values + group.source[p], of.shift ? of.shift + column : nullptr, of.rhs + column,
+                               of.L + group.triangle[p], of.carried + group.right[p], k);
+    }
+    return regular;
+}
+
+// The same for as many at once as a register has numbers: one by one each waits for its square roots and divisions. Where
+// fewer are left, the last is done several times.
+template <class T, int K>
+bool factor_together(const Entry<T>& of, const Pivots& group, i64 first, i64 last, Known<K>) {
+    constexpr int TRIANGLE = K * (K + 1) / 2;
+    alignas(REGISTER_BYTES) double numbers[TRIANGLE + K][WIDE], pivots[K][WIDE], inverse[WIDE];
+    for (i64 p = first; p < last; p += WIDE) {
+        const auto pivot_of = [&](int lane) { return std::min(p + lane, last - 1); };
+        for (int lane = 0; lane < WIDE; lane++) {
+            const i64 pivot = pivot_of(lane), column = group.column[pivot];
+            const T *V = of.values + group.source[pivot], *rhs = of.rhs + column;
+            if (pivot + AHEAD < group.source.count) prefetch(of.values + group.source[pivot + AHEAD], K * K);
+            for (int i = 0, n = 0; i < K; i++) {
+                for (int j = 0; j <= i; j++) numbers[n++][lane] = V[i * K + j];
+                if (of.shift) numbers[n - 1][lane] += of.shift[column + i];
+                numbers[TRIANGLE + i][lane] = rhs[i];
+            }
+        }
+        reg<double> L[K][K], carried[K];
+        for (int i = 0, n = 0; i < K; i++) {
+            for (int j = 0; j <= i; j++) L[i][j] = load_register<WIDE>(numbers[n++]);
+            carried[i] = load_register<WIDE>(numbers[TRIANGLE + i]);
+        }
+        for (int j = 0; j < K; j++) {
+            store_register<WIDE>(pivots[j], L[j][j]);
+            for (int lane = 0; lane < WIDE; lane++) inverse[lane] = 1 / std::sqrt(pivots[j][lane]);
+            L[j][j] = load_register<WIDE>(inverse);
+            carried[j] *= L[j][j];
+            for (int i = j + 1; i < K; i++) {
+                L[i][j] *= L[j][j];
+                carried[i] -= L[i][j] * carried[j];
+                for (int q = j + 1; q <= i; q++) L[i][q] -= L[i][j] * L[q][j];
+            }
+        }
+        for (int i = 0, n = 0; i < K; i++) {
+            for (int j = 0; j <= i; j++) store_register<WIDE>(numbers[n++], L[i][j]);
+            store_register<WIDE>(numbers[TRIANGLE + i], carried[i]);
+        }
+        bool regular = true;
+        for (int lane = 0; lane < WIDE; lane++) {
+            const i64 pivot = pivot_of(lane);
+            double *to = of.L + group.triangle[pivot], *right = of.carried + group.right[pivot];
+            for (int i = 0, n = 0; i < K; i++) {
+                regular &= pivots[i][lane] > 0 && pivots[i][lane] <= std::numeric_limits<double>::max();
+                for (int j = 0; j <= i; j++) to[i * K + j] = numbers[n++][lane];
+                right[i] = numbers[TRIANGLE + i][lane];
+            }
+        }
+        if (!regular) return false;
+    }
+    return true;
 }
 
 // V + shift = L L^T and L^-1 c of the blocks first..last; false with a pivot that is not positive.
@@ -147,76 +216,118 @@ template <class T>
 bool factor_pivots(const Entry<T>& of, const Pivots& group, i64 first, i64 last) {
     bool regular = true;
     with_size<1, 2, 3, 4, 6>(group.size, [&](auto k) {
-        for (i64 p = first; p < last && regular; p++) {
-            const i64 column = group.column[p];
-            if (p + AHEAD < last) prefetch(of.values + group.source[p + AHEAD], k * k);
-            regular = factor_pivot(of.values + group.source[p], of.shift ? of.shift + column : nullptr, of.rhs + column,
-                                   of.L + group.triangle[p], of.carried + group.right[p], k);
-        }
+        if constexpr (WIDE >= 4 && !std::is_same_v<decltype(k), i64>)
+            regular = factor_together(of, group, first, last, k);
+        else
+            regular = factor_one_by_one(of, group, first, last, k);
     });
     return regular;
 }
 
-// One edge of `carry_over`: Y^T from W^T, whose entry (j, r) is at j by_row + r by_column.
-template <class T, class K, class A>
-void carry_edge(const T* W, i64 by_row, i64 by_column, const double* __restrict L, const double* __restrict c,
-                double* __restrict Y, double* __restrict R, K k, A rows) {
+// One edge: Y^T from W^T, whose entry (j, r) is at j by_row + r by_column, and R - Y c.
+template <class T>
+void carry_edge(const T* W, const Edges& group, const double* __restrict L, const double* __restrict c,
+                double* __restrict Y, double* __restrict R) {
+    const i64 k = group.size, rows = group.kept_size;
     for (i64 j = 0; j < k; j++) {
-        for (i64 r = 0; r < rows; r++) Y[j * rows + r] = W[j * by_row + r * by_column];
+        double* own = Y + j * group.stride;
+        for (i64 r = 0; r < rows; r++) own[r] = W[j * group.by_row + r * group.by_column];
         for (i64 q = 0; q < j; q++)
-            for (i64 r = 0; r < rows; r++) Y[j * rows + r] -= L[j * k + q] * Y[q * rows + r];
-        for (i64 r = 0; r < rows; r++) Y[j * rows + r] *= L[j * k + j];
+            for (i64 r = 0; r < rows; r++) own[r] -= L[j * k + q] * Y[q * group.stride + r];
+        for (i64 r = 0; r < rows; r++) own[r] *= L[j * k + j];
     }
     for (i64 j = 0; j < k; j++)
-        for (i64 r = 0; r < rows; r++) R[r] -= Y[j * rows + r] * c[j];
+        for (i64 r = 0; r < rows; r++) R[r] -= Y[j * group.stride + r] * c[j];
 }
 
-// The same on the rows from AT on, in registers of W numbers: nine rows are eight and one. (Registers that overlap need no
-// fewer operations, and what two stores have written cannot be handed to the next load.)
-template <int K, int ROWS, int AT, int W>
-inline void carry_rows(const double* from, const double* L, const double* c, double* Y, double* R) {
-    if constexpr (AT < ROWS && W > ROWS - AT) {
-        carry_rows<K, ROWS, AT, W / 2>(from, L, c, Y, R);
-    } else if constexpr (AT < ROWS) {
-        reg<double, W> y[K], right = load_register<W>(R + AT);
+// The first W numbers of a register.
+template <int W>
+inline reg<double, W> front(const reg<double>& v) {
+    if constexpr (W == WIDE)
+        return v;
+    else
+        return v[0] - reg<double, W>{};
+}
+
+// L and L^-1 c of one eliminated block, each number in a register of its own: read once for all of its edges.
+template <int K>
+struct Carrier {
+    reg<double> L[K][K], c[K];
+
+    Carrier(const double* triangle, const double* carried) {
 #pragma GCC unroll 3
         for (int j = 0; j < K; j++) {
-            y[j] = load_register<W>(from + j * ROWS + AT);
 #pragma GCC unroll 3
-            for (int q = 0; q < j; q++) y[j] -= y[q] * L[j * K + q];
-            y[j] *= L[j * K + j];
-            right -= y[j] * c[j];
-            store_register<W>(Y + j * ROWS + AT, y[j]);
+            for (int q = 0; q <= j; q++) L[j][q] = triangle[j * K + q] - reg<double>{};
+            c[j] = carried[j] - reg<double>{};
         }
-        store_register<W>(R + AT, right);
-        carry_rows<K, ROWS, AT + W, W>(from, L, c, Y, R);
+    }
+};
+
+// `carry_edge` on the rows from AT on, one register of them after the other. Of the last one what lies beyond the rows is
+// computed, too, and belongs to nothing; a single row is done as a number.
+template <int K, int ROWS, int AT>
+inline void carry_rows(const double* from, const Carrier<K>& by, double* Y, i64 stride, double* R) {
+    constexpr int HERE = ROWS - AT < WIDE ? ROWS - AT : WIDE, W = HERE == 1 ? 1 : WIDE;
+    reg<double, W> y[K], lost{};
+#pragma GCC unroll 3
+    for (int j = 0; j < K; j++) {
+        y[j] = load_register<W>(from + j * ROWS + AT);
+#pragma GCC unroll 3
+        for (int q = 0; q < j; q++) y[j] -= y[q] * front<W>(by.L[j][q]);
+        y[j] *= front<W>(by.L[j][j]);
+        lost += y[j] * front<W>(by.c[j]);
+        store_register<W>(Y + j * stride + AT, y[j]);
+    }
+    if constexpr (HERE == W) {
+        store_register<W>(R + AT, load_register<W>(R + AT) - lost);
+    } else {
+        alignas(REGISTER_BYTES) double part[WIDE];
+        store_register<WIDE>(part, lost);
+        subtract_part<WIDE / 2>(R + AT, part, HERE);
+    }
+    if constexpr (AT + HERE < ROWS) carry_rows<K, ROWS, AT + HERE>(from, by, Y, stride, R);
+}
+
+template <class T, class K, class A>
+void carry_edges(const Entry<T>& of, const Edges& group, i64 first, i64 last, double* Y, i64 begin, K k, A rows) {
+    for (i64 e = first; e < last; e++) {
+        if (e + AHEAD < group.source.count) prefetch(of.values + group.source[e + AHEAD], rows * k);
+        carry_edge(of.values + group.source[e], group, of.L + group.triangle[e], of.carried + group.right[e],
+                   Y + (group.target[e] - begin), of.reduced_rhs + group.column[e]);
     }
 }
 
 template <class T, int K, int ROWS>
-void carry_edge(const T* W, i64 by_row, i64 by_column, const double* L, const double* c, double* Y, double* R, Known<K>,
-                Known<ROWS>) {
-    if constexpr (sizeof(T) == sizeof(double)) {
-        if (by_column == 1) return carry_rows<K, ROWS, 0, WIDE>(W, L, c, Y, R);
+void carry_edges(const Entry<T>& of, const Edges& group, i64 first, i64 last, double* Y, i64 begin, Known<K>,
+                 Known<ROWS>) {
+    for (i64 e = first; e < last;) {
+        const i64 triangle = group.triangle[e];
+        const Carrier<K> by(of.L + triangle, of.carried + group.right[e]);
+        for (; e < last && group.triangle[e] == triangle; e++) {
+            if (e + AHEAD < group.source.count) prefetch(of.values + group.source[e + AHEAD], K * ROWS);
+            const i64 source = group.source[e];
+            const T* W = of.values + source;
+            double *to = Y + (group.target[e] - begin), *R = of.reduced_rhs + group.column[e];
+            if constexpr (sizeof(T) == sizeof(double)) {
+                if (group.by_column == 1 && source + K * ROWS + WIDE <= of.num_values) {
+                    carry_rows<K, ROWS, 0>(W, by, to, group.stride, R);
+                    continue;
+                }
+            }
+            double own[K * ROWS + WIDE] = {};
+            for (int j = 0; j < K; j++)
+                for (int r = 0; r < ROWS; r++) own[j * ROWS + r] = W[j * group.by_row + r * group.by_column];
+            carry_rows<K, ROWS, 0>(own, by, to, group.stride, R);
+        }
     }
-    double own[K * ROWS];
-    for (int j = 0; j < K; j++)
-        for (int r = 0; r < ROWS; r++) own[j * ROWS + r] = W[j * by_row + r * by_column];
-    carry_rows<K, ROWS, 0, WIDE>(own, L, c, Y, R);
 }
 
 // Y^T = L^-1 W^T of the edges first..last, and b - Y L^-1 c. Y begins with number `begin`.
 template <class T>
 void carry_over(const Entry<T>& of, const Edges& group, i64 first, i64 last, double* Y, i64 begin) {
     with_size<2, 3>(group.size, [&](auto k) {
-        with_size<3, 6, 7, 9>(group.kept_size, [&](auto a) {
-            for (i64 e = first; e < last; e++) {
-                if (e + AHEAD < last) prefetch(of.values + group.source[e + AHEAD], a * k);
-                carry_edge(of.values + group.source[e], group.by_row, group.by_column, of.L + group.triangle[e],
-                           of.carried + group.right[e], Y + (group.target[e] - begin),
-                           of.reduced_rhs + group.column[e], k, a);
-            }
-        });
+        with_size<3, 6, 7, 9>(group.kept_size, [&](auto a) { carry_edges(of, group, first, last, Y, begin, k, a); });
     });
 }
 
@@ -244,7 +355,8 @@ bool reduce_entry(const Entry<T>& of, const Tables& plan, double* Y) {
         for (const Edges& group : plan.edges)
             carry_over(of, group, group.pieces[p], group.pieces[p + 1], Y, plan.begin[p]);
         for (const Pairs& group : plan.pairs)
-            subtract_pairs({Y, plan.begin[p], group.left.data, group.right.data, group.size, group.height, group.width},
+            subtract_pairs({Y, plan.begin[p], group.left.data, group.right.data, group.size, group.left_stride,
+                            group.right_stride},
                            group.parts, group.pieces[p], group.pieces[p + 1], group.start.data, group.target.data,
                            group.stride.data, of.matrix);
     }
@@ -300,6 +412,7 @@ void reduce(i64 batch, const T* values, i64 num_values, const T* shift, i64 shif
         const Entry<T> of{values + b * num_values,
                           shifts ? shift + b * shifts : nullptr,
                           rhs + b * plan.unknowns,
+                          num_values,
                           triangles + b * plan.triangles,
                           carried + b * eliminated,
                           reduced_rhs + b * plan.reduced,

@@ -34,38 +34,78 @@ inline void subtract_part(double* to, const double* from, i64 count) {
         if (count) subtract_part<W / 2>(to, from, count);
 }
 
+// One number of a register in all of its places, by a shuffle where a register has eight.
+template <int PLACE, class R>
+inline R spread(const R& v) {
+    using T = double;
+    constexpr int W = sizeof(R) / sizeof(T);
+    if constexpr (W == 8)
+        return MSLSQ_SHUFFLE(v, v, PLACE, PLACE, PLACE, PLACE, PLACE, PLACE, PLACE, PLACE);
+    else
+        return v[PLACE] - R{};
+}
+
 // Where the factors lie: (depth, rows) from left[e] on, and (depth, columns) from right[e] on, in `values`, which begin
-// with number `begin`.
+// with number `begin`; and how far apart their rows are.
 struct Factors {
     const double* values;
     i64 begin;
     const i64 *left, *right;
-    i64 depth, rows, columns;
+    i64 depth, left_stride, right_stride;
 };
 
 // to (ROWS, columns from `column` on) -= sum over the pairs first..last of Y_left^T Y_right, on the rows from `row` on.
 // `PIECES` registers of columns, `tail` numbers of the last one; up to WIDE - 1 numbers beyond a factor are read. With
 // ONE_MORE there is one more column; a register has its rows: the nine of a camera are 11 products in registers of eight
-// instead of 18.
+// instead of 18. Two pairs go together where the sums of one are too few to keep the multipliers busy. With registers of
+// eight there are more loads than products: two of the rows' numbers are spread from a register that is loaded anyway (22
+// cycles a pair of 9 x 3 become 18).
 template <int ROWS, int PIECES, bool ONE_MORE>
 void subtract_products(const Factors& of, i64 first, i64 last, i64 row, i64 column, i64 tail, double* to, i64 stride) {
-    constexpr int TALL = ONE_MORE ? in_registers(ROWS) : 0;
+    constexpr int TALL = ONE_MORE ? in_registers(ROWS) : 0, CHAINS = ROWS * PIECES + TALL;
+    constexpr int SPREAD = WIDE == 8 && PIECES == 1 && ROWS > 2 ? 2 : 0;
+    constexpr int TOGETHER = CHAINS < 8 && 2 * (CHAINS + PIECES) + 2 <= REGISTERS ? 2 : 1;
     reg<double> sums[ROWS][PIECES] = {}, last_column[TALL + 1] = {};
     const double *lefts = of.values + row, *rights = of.values + column;
-    const i64 depth = of.depth, rows = of.rows, columns = of.columns;
-    for (i64 e = first; e < last; e++) {
-        const double *one = lefts + (of.left[e] - of.begin), *other = rights + (of.right[e] - of.begin);
-        for (i64 k = 0; k < depth; k++, one += rows, other += columns) {
-            reg<double> factor[PIECES];
+    const i64 begin = of.begin;
+    const i64 depth = of.depth, by_left = of.left_stride, by_right = of.right_stride;
+    const auto add = [&](const double* one, const double* other, auto& own, auto& own_last) {
+        reg<double> factor[PIECES];
 #pragma GCC unroll 3
-            for (int m = 0; m < PIECES; m++) factor[m] = load_register<WIDE>(other + m * WIDE);
-#pragma GCC unroll 12
-            for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 3
-                for (int m = 0; m < PIECES; m++) sums[r][m] += factor[m] * one[r];
-#pragma GCC unroll 6
-            for (int m = 0; m < TALL; m++) last_column[m] += load_register<WIDE>(one + m * WIDE) * other[PIECES * WIDE];
+        for (int m = 0; m < PIECES; m++) factor[m] = load_register<WIDE>(other + m * WIDE);
+        if constexpr (SPREAD == 2) {
+            const reg<double> rows = load_register<WIDE>(one);
+            own[0][0] += factor[0] * spread<0>(rows);
+            own[1][0] += factor[0] * spread<1>(rows);
         }
+#pragma GCC unroll 12
+        for (int r = SPREAD; r < ROWS; r++)
+#pragma GCC unroll 3
+            for (int m = 0; m < PIECES; m++) own[r][m] += factor[m] * one[r];
+#pragma GCC unroll 6
+        for (int m = 0; m < TALL; m++) own_last[m] += load_register<WIDE>(one + m * WIDE) * other[PIECES * WIDE];
+    };
+    i64 e = first;
+    if constexpr (TOGETHER == 2) {
+        reg<double> more[ROWS][PIECES] = {}, more_last[TALL + 1] = {};
+        for (; e + 1 < last; e += 2) {
+            const double *one = lefts + (of.left[e] - begin), *other = rights + (of.right[e] - begin);
+            const double *next = lefts + (of.left[e + 1] - begin), *next_other = rights + (of.right[e + 1] - begin);
+            for (i64 k = 0; k < depth; k++) {
+                add(one + k * by_left, other + k * by_right, sums, last_column);
+                add(next + k * by_left, next_other + k * by_right, more, more_last);
+            }
+        }
+#pragma GCC unroll 12
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 3
+            for (int m = 0; m < PIECES; m++) sums[r][m] += more[r][m];
+#pragma GCC unroll 6
+        for (int m = 0; m < TALL; m++) last_column[m] += more_last[m];
+    }
+    for (; e < last; e++) {
+        const double *one = lefts + (of.left[e] - begin), *other = rights + (of.right[e] - begin);
+        for (i64 k = 0; k < depth; k++, one += by_left, other += by_right) add(one, other, sums, last_column);
     }
     alignas(REGISTER_BYTES) double numbers[(TALL + 1) * WIDE];
     if constexpr (ONE_MORE) {

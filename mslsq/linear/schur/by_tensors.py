@@ -31,7 +31,7 @@ def reduce(values: Tensor, shift: Tensor | None, rhs: Tensor, plan: SchurTables)
     for e in plan.edges:
         block = values[:, _grid(e.source, e.size, e.kept_size, e.by_row, e.by_column)]
         y = torch.linalg.solve_triangular(triangles[e.group][:, e.pivot], block, upper=False)
-        work = _put(work, _grid(plan.num_triangles + e.target, e.size, e.kept_size, e.kept_size), y)
+        work = _put(work, _grid(plan.num_triangles + e.target, e.size, e.kept_size, e.stride), y)
     carried, reduced_rhs = carry(work, rhs.to(F64), plan)
     matrix = values.new_zeros(len(values), plan.matrix_size)
     for k in plan.kept:
@@ -41,7 +41,8 @@ def reduce(values: Tensor, shift: Tensor | None, rhs: Tensor, plan: SchurTables)
         matrix = _add(matrix, _grid(k.target, k.height, k.width, k.stride[:, None, None]), block)
     for q in plan.pairs:
         left, right = (
-            work[:, _grid(plan.num_triangles + at, q.size, n, n)] for at, n in ((q.left, q.height), (q.right, q.width))
+            work[:, _grid(plan.num_triangles + at, q.size, n, stride)]
+            for at, n, stride in ((q.left, q.height, q.left_stride), (q.right, q.width, q.right_stride))
         )
         target, stride = (x.repeat_interleave(q.start.diff(), output_size=len(q.left)) for x in (q.target, q.stride))
         matrix = _add(matrix, _grid(target, q.height, q.width, stride[:, None, None]), -(left.mT @ right))
@@ -59,7 +60,7 @@ def carry(work: Tensor, rhs: Tensor, plan: SchurTables) -> tuple[Tensor, Tensor]
         carried = _put(carried, _rows(p.right, p.size), own[..., 0])
     kept = rhs[:, plan.kept_unknowns]
     for e in plan.edges:
-        y = work[:, _grid(plan.num_triangles + e.target, e.size, e.kept_size, e.kept_size)]
+        y = work[:, _grid(plan.num_triangles + e.target, e.size, e.kept_size, e.stride)]
         lost = (y * carried[:, _rows(e.right, e.size)][..., None]).sum(-2)
         kept = _add(kept, _rows(e.column, e.kept_size), -lost)
     return carried, kept
@@ -68,7 +69,7 @@ def carry(work: Tensor, rhs: Tensor, plan: SchurTables) -> tuple[Tensor, Tensor]
 def back(work: Tensor, carried: Tensor, kept: Tensor, plan: SchurTables) -> Tensor:
     """The second half: all unknowns from the kept ones."""
     for e in plan.edges:
-        y = work[:, _grid(plan.num_triangles + e.target, e.size, e.kept_size, e.kept_size)]
+        y = work[:, _grid(plan.num_triangles + e.target, e.size, e.kept_size, e.stride)]
         lost = (y * kept[:, _rows(e.column, e.kept_size)][..., None, :]).sum(-1)
         carried = _add(carried, _rows(e.right, e.size), -lost)
     solution = kept.new_zeros(len(kept), plan.num_unknowns)

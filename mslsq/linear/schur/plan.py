@@ -19,8 +19,9 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
-from mslsq.kernels import run_on
+from mslsq.kernels import run_on, target
 from mslsq.linear.block_structure import BlockStructure, analyze, starts_of
+from mslsq.linear.cost_models import SPEEDS
 from mslsq.linear.independent_kinds import blocks_of
 from mslsq.linear.operator_plan import on_device
 from mslsq.linear.schur.reduced import Reduced, Way, way_of
@@ -71,7 +72,9 @@ def schur_plan(
     kept_starts, depths = starts_of(structure.block_sizes[kept]), structure.block_sizes[eliminated]
     kept_unknowns = np.repeat(structure.starts[kept] - kept_starts[:-1], np.diff(kept_starts))
     kept_unknowns = kept_unknowns + np.arange(kept_starts[-1])
-    targets = starts_of(structure.block_sizes[kept][coupling.other] * depths[coupling.pivot])
+    lanes = SPEEDS[target()].register if kernels else 1
+    strides = -(-structure.block_sizes[kept][coupling.other] // lanes) * lanes
+    targets = starts_of(strides * depths[coupling.pivot])
     triangles, rights = starts_of(depths**2), starts_of(depths)
 
     reduced, chosen, matrix_size, pairs = None, "dense", 0, _NO_PAIRS
@@ -106,10 +109,10 @@ def schur_plan(
         p, by = coupling.pivot[here], (1, k) if across else (a, 1)
         source, column = structure.offsets[coupling.block[here]], kept_starts[coupling.other[here]]
         arrays = among[p], source, triangles[p], rights[p], column, targets[here], begins(piece[p])
-        edges.append(Edges(a, k, *by, list(pivots).index(k), *map(on, arrays)))
+        edges.append(Edges(a, k, *by, int(strides[here[0]]), list(pivots).index(k), *map(on, arrays)))
     lost: tuple[Pairs, ...] = ()
     if reduced is not None:
-        lost = tuple(_pair_tables(reduced, places, coupling, pairs, depths, targets, piece, begins))
+        lost = tuple(_pair_tables(reduced, places, coupling, pairs, depths, targets, strides, piece, begins))
     tables = SchurTables(
         *(structure.num_unknowns, len(kept_unknowns), matrix_size, int(triangles[-1]), int(targets[-1])),
         *(int(np.diff(begin).max()), num_pieces, on(kept_unknowns), on(begin[:-1])),
@@ -195,6 +198,7 @@ def _pair_tables(
     pairs: _Pairs,
     depths: ndarray,
     targets: ndarray,
+    strides: ndarray,
     piece_of: Int[ndarray, "eliminated"],
     begins: Callable[[ndarray], ndarray],
 ) -> Iterator[Pairs]:
@@ -205,10 +209,11 @@ def _pair_tables(
     for (a, k, b), here in _groups(*sizes):
         here = here[np.lexsort((block[here], piece[here]))]
         first = np.flatnonzero(np.diff(block[here], prepend=-1) | np.diff(piece[here], prepend=-1))
-        target = block[here[first]]
+        to = block[here[first]]
         factors = targets[left[here]], targets[right[here]]
-        arrays = *factors, np.append(first, len(here)), places.start[target], places.stride[target]
-        yield Pairs(a, k, b, *(on_device(x, reduced.device) for x in (*arrays, begins(piece[here[first]]))))
+        arrays = *factors, np.append(first, len(here)), places.start[to], places.stride[to], begins(piece[here[first]])
+        apart = (int(strides[edge[here[0]]]) for edge in (left, right))
+        yield Pairs(a, k, b, *apart, *(on_device(array, reduced.device) for array in arrays))
 
 
 def _pieces(factor: Int[ndarray, "eliminated+1"], pairs: _Pairs) -> Int[ndarray, "eliminated"]:

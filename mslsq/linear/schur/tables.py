@@ -44,6 +44,8 @@ class Edges(OperatorPlan):
     by_row: int
     by_column: int
     """Entry (k, a) of Wᵀ is at source + k by_row + a by_column."""
+    stride: int
+    """The distance of the rows of Yᵀ."""
     group: int
     """Which of the groups of pivots the eliminated blocks belong to."""
     pivot: Int[Tensor, "edges"]
@@ -55,7 +57,7 @@ class Edges(OperatorPlan):
     column: Int[Tensor, "edges"]
     """The first unknown of the kept block in the reduced system."""
     target: Int[Tensor, "edges"]
-    """Where Yᵀ is, k × a by rows."""
+    """Where Yᵀ is, k × a by rows that begin where a register of the kernels may be loaded at once."""
     pieces: Int[Tensor, "pieces+1"]
 
 
@@ -67,9 +69,11 @@ class Pairs(OperatorPlan):
     height: int
     size: int
     width: int
+    left_stride: int
+    right_stride: int
     left: Int[Tensor, "pairs"]
     right: Int[Tensor, "pairs"]
-    """Where the factors are."""
+    """Where the factors are, and (above) the distance of their rows."""
     start: Int[Tensor, "targets+1"]
     target: Int[Tensor, "targets"]
     """Where the reduced matrix holds the blocks..."""
@@ -108,7 +112,7 @@ class SchurTables(OperatorPlan):
     num_triangles: int
     """Numbers of all L."""
     num_factors: int
-    """Numbers of all Y."""
+    """Numbers of all Y, padding included."""
     room: int
     """The most numbers of Y that a piece has."""
     num_pieces: int
