@@ -1,14 +1,16 @@
 // Multifrontal Cholesky factorisation and triangular solves on a plan made once (Duff and Reid 1983; Liu 1992).
 //
 // Every supernode is a dense front: a panel of its own columns, stored by columns inside the factor, and the square
-// update matrix that it leaves to its parent, on a stack. Assemble A's entries and the children's update matrices,
-// factor the panel, subtract the panel's outer product. Rows and columns are padded to eight: padded rows are zero,
-// padded columns have a unit pivot. The plan is made by mslsq/linear/sparse/elimination.py.
+// update matrix that it leaves to its parent, on a stack. Assemble A's entries and the children's update matrices, factor
+// the panel, subtract its outer product (before the children's are added, so that nothing is cleared and read again). Rows
+// and columns are padded to eight: padded rows are zero, padded columns have a unit pivot. The plan is made by
+// mslsq/linear/sparse/elimination.py.
 
-#include <memory>
+#include <type_traits>
 
 #include "export.h"
 #include "tiles.h"
+#include "workspace.h"
 
 namespace mslsq {
 namespace MSLSQ_TARGET {
@@ -29,26 +31,30 @@ struct Run {
     i64 first, position, count;
 };
 
-template <class T>
-void add(T* to, const T* from, i64 count) {
-    for (i64 i = 0; i < count; i++) to[i] += from[i];
+// to += from on `count` numbers, mostly few (the rows of a block): in one register of every width.
+template <int W, class T>
+inline void add(T* to, const T* from, i64 count) {
+    for (; count >= W; to += W, from += W, count -= W)
+        store_register<W>(to, load_register<W>(to) + load_register<W>(from));
+    if constexpr (W > 1) add<W / 2>(to, from, count);
 }
 
-// The children's update matrices, into the panel F and the update matrix U of their parent (lower triangles).
-template <class T>
+// The part of a child's update matrix that belongs into the panel F of its parent, or (not PANEL) that into the parent's
+// own update matrix U (lower triangles).
+template <bool PANEL, class T>
 void assemble(const Front& front, const Front& child, const Run* runs, i64 count, T* F, T* U) {
     const T* source = U + child.update;
     for (i64 r = 0; r < count; r++) {
         const Run run = runs[r];
-        const bool inside = run.position < front.padded;
-        T* target = inside ? F + front.panel + run.position * front.ld + run.position
+        if (PANEL != (run.position < front.padded)) continue;
+        T* target = PANEL ? F + front.panel + run.position * front.ld + run.position
                            : U + front.update + (run.position - front.padded) * (front.update_ld + 1);
-        const i64 ld = inside ? front.ld : front.update_ld;
+        const i64 ld = PANEL ? front.ld : front.update_ld;
         for (i64 j = 0; j < run.count; j++, target += ld) {
             const T* column = source + (run.first + j) * child.update_ld;
-            for (i64 i = j; i < run.count; i++) target[i] += column[run.first + i];
+            add<WIDTH<T>>(target + j, column + run.first + j, run.count - j);
             for (i64 q = r + 1; q < count; q++)
-                add(target + (runs[q].position - run.position), column + runs[q].first, runs[q].count);
+                add<WIDTH<T>>(target + (runs[q].position - run.position), column + runs[q].first, runs[q].count);
         }
     }
 }
@@ -63,7 +69,6 @@ bool factor_one(const T* A, const T* shift, T* F, T* U, i64 count, const Front* 
         T* panel = F + f.panel;
         T* update = U + f.update;
         std::memset(panel, 0, sizeof(T) * f.ld * f.padded);
-        std::memset(update, 0, sizeof(T) * f.update_ld * f.padded_below);
         for (i64 e = entry_start[s]; e < entry_start[s + 1]; e++) {
             const Entry& a = entries[e];
             for (i64 j = 0; j < a.width; j++) {
@@ -75,10 +80,13 @@ bool factor_one(const T* A, const T* shift, T* F, T* U, i64 count, const Front* 
         if (shift)
             for (i64 j = 0; j < f.width; j++) panel[j * f.ld + j] += shift[scalar[f.first + j]];
         for (i64 j = f.width; j < f.padded; j++) panel[j * f.ld + j] = 1;
-        for (i64 k = child_start[s]; k < child_start[s + 1]; k++) {
-            const i64 c = children[k];
-            assemble(f, fronts[c], runs + run_start[c], run_start[c + 1] - run_start[c], F, U);
-        }
+        const auto assemble_children = [&](auto panel) {
+            for (i64 k = child_start[s]; k < child_start[s + 1]; k++) {
+                const i64 c = children[k];
+                assemble<panel>(f, fronts[c], runs + run_start[c], run_start[c + 1] - run_start[c], F, U);
+            }
+        };
+        assemble_children(std::true_type());
         const i64 rows = f.padded + f.padded_below;
         for (i64 j = 0; j < f.padded; j += TILE) {
             T* at = panel + j * f.ld + j;
@@ -88,9 +96,10 @@ bool factor_one(const T* A, const T* shift, T* F, T* U, i64 count, const Front* 
         }
         for (i64 j = 0; j < f.padded_below; j += TILE) {
             const T* left = panel + f.padded + j;
-            subtract_product(left, f.ld, left, f.ld, 1, update + j * f.update_ld + j, f.update_ld, f.padded_below - j,
-                             f.width);
+            subtract_product<true>(left, f.ld, left, f.ld, 1, update + j * f.update_ld + j, f.update_ld,
+                                   f.padded_below - j, f.width);
         }
+        assemble_children(std::false_type());
     }
     return true;
 }
@@ -99,11 +108,12 @@ template <class T>
 void factor(const T* values, i64 num_values, const T* shift, i64 num_unknowns, T* L, i64 factor_size, bool* ok,
             i64 begin, i64 end, i64 stack, i64 count, const i64* fronts, const i64* entry_start, const i64* entries,
             const i64* child_start, const i64* children, const i64* run_start, const i64* runs, const i64* scalar) {
-    const std::unique_ptr<T[]> U(new T[stack]);
+    Numbers<T> own;
+    T* U = room_for(stack, own);
     const FlushToZero flush;
     for (i64 b = begin; b < end; b++)
         ok[b] = factor_one(values + b * num_values, num_unknowns ? shift + b * num_unknowns : nullptr,
-                           L + b * factor_size, U.get(), count, reinterpret_cast<const Front*>(fronts), entry_start,
+                           L + b * factor_size, U, count, reinterpret_cast<const Front*>(fronts), entry_start,
                            reinterpret_cast<const Entry*>(entries), child_start, children, run_start,
                            reinterpret_cast<const Run*>(runs), scalar);
 }
@@ -180,7 +190,8 @@ void solve(const T* L, i64 factor_size, const bool* ok, const T* rhs, T* out, i6
     const Front* table = reinterpret_cast<const Front*>(fronts);
     const FlushToZero flush;
     const i64 lanes = columns < 3 ? 1 : TILE;  // up to two go one by one: reading the factor costs all the time
-    const std::unique_ptr<T[]> x(new T[places * lanes]()), t(new T[tallest * lanes]);
+    const Numbers<T> x = numbers<T>(places * lanes), t = numbers<T>(tallest * lanes);
+    std::memset(x.get(), 0, sizeof(T) * places * lanes);
     for (i64 b = begin; b < end; b++) {
         const T* right = rhs + b * unknowns * columns;
         T* left = out + b * unknowns * columns;

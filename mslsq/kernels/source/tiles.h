@@ -14,8 +14,9 @@ constexpr int columns_together(int N) {
     return columns;
 }
 
-// C (W N, 8) -= A (W N, depth) B (8, depth)^T, in registers of W numbers; A, C by columns, B[j, p] at B[p bp + j bj].
-template <int W, int N, class T>
+// C (W N, 8) -= A (W N, depth) B (8, depth)^T, in registers of W numbers; A, C by columns, B[j, p] at B[p bp + j bj]. With
+// FRESH what is in C is not read, and counts as zero.
+template <int W, int N, bool FRESH = false, class T>
 inline void subtract_tile(const T* A, i64 lda, const T* B, i64 bp, i64 bj, T* C, i64 ldc, i64 depth) {
     constexpr int COLUMNS = columns_together(N);
 #pragma GCC unroll 1
@@ -26,7 +27,7 @@ inline void subtract_tile(const T* A, i64 lda, const T* B, i64 bp, i64 bj, T* C,
 #pragma GCC unroll 8
         for (int j = 0; j < COLUMNS; j++)
 #pragma GCC unroll 12
-            for (int n = 0; n < N; n++) t[j][n] = load_register<W>(to + j * ldc + n * W);
+            for (int n = 0; n < N; n++) t[j][n] = FRESH ? reg<T, W>{} : load_register<W>(to + j * ldc + n * W);
         for (i64 p = 0; p < depth; p++, a += lda, b += bp) {
 #pragma GCC unroll 12
             for (int n = 0; n < N; n++) {
@@ -43,9 +44,9 @@ inline void subtract_tile(const T* A, i64 lda, const T* B, i64 bp, i64 bj, T* C,
 }
 
 // The same for eight rows.
-template <class T>
+template <bool FRESH = false, class T>
 inline void subtract_eight_rows(const T* A, i64 lda, const T* B, i64 bp, i64 bj, T* C, i64 ldc, i64 depth) {
-    subtract_tile<WIDTH<T>, vec<T>::N>(A, lda, B, bp, bj, C, ldc, depth);
+    subtract_tile<WIDTH<T>, vec<T>::N, FRESH>(A, lda, B, bp, bj, C, ldc, depth);
 }
 
 // C (8, 8) <- C D^-T, the diagonal of D given by its inverse; eight registers at a time.
@@ -68,15 +69,15 @@ inline void solve_eight_rows(T* C, i64 ldc, const T* D, i64 ldd, const T* invers
 
 // C (rows, 8) -= A (rows, depth) B (8, depth)^T, 8 | rows: as many rows at a time as fill three full registers, or three
 // times eight numbers where that is more.
-template <class T>
+template <bool FRESH = false, class T>
 inline void subtract_product(const T* A, i64 lda, const T* B, i64 bp, i64 bj, T* C, i64 ldc, i64 rows, i64 depth) {
     constexpr int TALL = FULL<T> > TILE ? FULL<T> : TILE, N = TALL / FULL<T>;
     i64 i = 0;
     for (; i + 3 * TALL <= rows; i += 3 * TALL)
-        subtract_tile<FULL<T>, 3 * N>(A + i, lda, B, bp, bj, C + i, ldc, depth);
+        subtract_tile<FULL<T>, 3 * N, FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
     if constexpr (TALL > TILE)
-        for (; i + TALL <= rows; i += TALL) subtract_tile<FULL<T>, N>(A + i, lda, B, bp, bj, C + i, ldc, depth);
-    for (; i < rows; i += TILE) subtract_eight_rows(A + i, lda, B, bp, bj, C + i, ldc, depth);
+        for (; i + TALL <= rows; i += TALL) subtract_tile<FULL<T>, N, FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
+    for (; i < rows; i += TILE) subtract_eight_rows<FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
 }
 
 // C (rows, 8) <- (C - A B^T) D^-T inside one panel of leading dimension ld.
