@@ -9,8 +9,8 @@ kernel reads. The share is that of whichever binds: the time that the arithmetic
 memory traffic at the other, whichever is longer, by the time taken. Only useful arithmetic counts (one multiplication
 and one addition are two operations), not that on padding.
 
-`--models` compares the model of a front's time, by which linear solvers are chosen (mslsq/linear/cost_models.py), with
-the times of many factorisations instead.
+`--models` compares the times by which linear solvers are chosen (mslsq/linear/cost_models.py) with those of many
+factorisations and solves instead; `solver_choice.py` judges the choice.
 """
 
 import argparse
@@ -185,13 +185,14 @@ def structures() -> Iterator[tuple[str, Graph]]:
 
 
 def judge_model() -> None:
-    """The times that the model of a front gives, beside those measured."""
+    """The times that are estimated, beside those measured."""
     ratios = []
     for name, graph in structures():
         structure = analyze(*graph)
         values = torch.from_numpy(normal_equations(structure, graph, 1))
         none, plan = values.new_zeros(0), structure.elimination.packed
-        taken = 1e6 * milliseconds(lambda v=values, n=none, p=plan: factor(v, n, *p), 9)
+        right = torch.ones(1, structure.num_unknowns, 1, dtype=torch.float64)
+        taken = 1e6 * milliseconds(lambda v=values, n=none, p=plan, r=right: solve(*factor(v, n, *p), r, *p), 9)
         ratios.append((structure.elimination.nanoseconds / taken, name))
     ratios.sort()
     low, middle, high = (ratios[k] for k in (0, len(ratios) // 2, -1))

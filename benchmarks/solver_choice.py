@@ -4,10 +4,10 @@
     OMP_NUM_THREADS=1 python benchmarks/solver_choice.py --half choose
     MSLSQ_TARGET=avx2 OMP_NUM_THREADS=1 python benchmarks/solver_choice.py --here
 
-Structures of bundle adjustments (who sees a point: neighbouring cameras, or any) and of maps of landmarks (poses along a
-road, or in a town, where what they see is seen again much later): how many cameras or poses of which size, how often a
-point is seen; the half comes from a hash of the name. One thread, processor time of one damped solve, the least
-of several runs that take turns; the ratio of the chosen solver's time to that of the better one.
+Structures of bundle adjustments (who sees a point: neighbouring cameras, or any) and of maps of landmarks (poses along
+a road, or in a town, where what they see is seen again much later): how many cameras or poses of which size, how often
+a point is seen; the half comes from a hash of the name. One thread, processor time of one damped solve, the least of
+several runs that take turns; the ratio of the chosen solver's time to that of the better one.
 """
 
 import argparse

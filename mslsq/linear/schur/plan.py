@@ -19,9 +19,9 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
-from mslsq.kernels import run_on, target
+from mslsq.kernels import run_on
 from mslsq.linear.block_structure import BlockStructure, analyze, starts_of
-from mslsq.linear.cost_models import SPEEDS
+from mslsq.linear.cost_models import padded
 from mslsq.linear.independent_kinds import blocks_of
 from mslsq.linear.operator_plan import on_device
 from mslsq.linear.schur.reduced import Reduced, Way, way_of
@@ -72,8 +72,8 @@ def schur_plan(
     kept_starts, depths = starts_of(structure.block_sizes[kept]), structure.block_sizes[eliminated]
     kept_unknowns = np.repeat(structure.starts[kept] - kept_starts[:-1], np.diff(kept_starts))
     kept_unknowns = kept_unknowns + np.arange(kept_starts[-1])
-    lanes = SPEEDS[target()].register if kernels else 1
-    strides = -(-structure.block_sizes[kept][coupling.other] // lanes) * lanes
+    widths = structure.block_sizes[kept][coupling.other]
+    strides = padded(widths) if kernels else widths
     targets = starts_of(strides * depths[coupling.pivot])
     triangles, rights = starts_of(depths**2), starts_of(depths)
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.linear.block_structure import BlockStructure
-from mslsq.linear.cost_models import product_nanoseconds
+from mslsq.linear.cost_models import AROUND_ELIMINATION, padded, speed
 from mslsq.linear.dense import Cholesky
 from mslsq.linear.independent_kinds import kinds_to_eliminate
 from mslsq.linear.iterative import ConjugateGradient
@@ -119,10 +119,11 @@ class Schur(LinearSolver):
     @property
     def nanoseconds(self) -> float:
         """An estimate of one solve on one core, to compare with other solvers."""
-        plan, tables = self.elimination, self.elimination.tables
-        total = sum(len(p.source) * (15 + 1.2 * p.size**3) for p in tables.pivots)
-        total += sum(len(e.source) * (10 + e.kept_size * e.size * (1.2 + 0.3 * e.size)) for e in tables.edges)
-        total += sum(len(q.left) * product_nanoseconds(q.height, q.size, q.width) for q in tables.pairs)
+        plan, tables, of = self.elimination, self.elimination.tables, speed().elimination
+        total = AROUND_ELIMINATION + of.matrix * tables.matrix_size
+        total += sum(len(p.source) * of.pivot * max(1, p.size / 3) ** 3 for p in tables.pivots)
+        total += sum(len(e.source) * of.coupling * e.size * padded(e.kept_size) for e in tables.edges)
+        total += sum(len(q.left) * (of.pair + of.product * q.height * q.size * padded(q.width)) for q in tables.pairs)
         if plan.reduced is None:
             return total
         dense = plan.chosen == "dense"

@@ -18,7 +18,7 @@ from torch import Tensor
 from mslsq.kernels import Kernel
 from mslsq.levels import kept_tensors
 from mslsq.linear.block_structure import starts_of
-from mslsq.linear.cost_models import front_model
+from mslsq.linear.cost_models import merging_model, speed
 from mslsq.linear.operator_plan import OperatorPlan
 from mslsq.linear.sparse.fronts import BELOW, WIDTH, Numbering, Placed, by_parent, inverse
 
@@ -77,7 +77,7 @@ def _supernodes(
     """The supernode of every column; the topmost column and (in a postorder) the parent of every supernode."""
     of, tops, parents = (np.empty(order.size, np.int32) for _ in range(3))
     count = np.empty(1, np.int64)
-    _merge(order.size, sizes, order, parent, blocks, scalars, front_model(), of, tops, parents, count)
+    _merge(order.size, sizes, order, parent, blocks, scalars, merging_model(), of, tops, parents, count)
     return of, tops[: count[0]], parents[: count[0]]
 
 
@@ -109,11 +109,11 @@ class Elimination(OperatorPlan):
 
     @cached_property
     def nanoseconds(self) -> float:
-        """The time of one factorisation on one core by the model that also merges supernodes: right for pose graphs, a
-        third of the truth where thousands of tiny fronts add to a few large ones (bundle adjustment)."""
+        """The time of one factorisation and solve on one core by estimate: half of the truth or less where the update
+        matrices of thousands of tiny fronts do not stay in the cache (large bundle adjustments)."""
         total = np.empty(1)
         width, below = (np.ascontiguousarray(self.fronts.numpy()[:, column]) for column in (WIDTH, BELOW))
-        _fronts_nanoseconds(len(width), width, below, front_model(), total)
+        _fronts_nanoseconds(len(width), width, below, np.array(speed().fronts), total)
         return float(total[0])
 
 
