@@ -212,8 +212,8 @@ def _pair_tables(
         to = block[here[first]]
         factors = targets[left[here]], targets[right[here]]
         arrays = *factors, np.append(first, len(here)), places.start[to], places.stride[to], begins(piece[here[first]])
-        apart = (int(strides[edge[here[0]]]) for edge in (left, right))
-        yield Pairs(a, k, b, *apart, *(on_device(array, reduced.device) for array in arrays))
+        by_left, by_right = int(strides[left[here[0]]]), int(strides[right[here[0]]])
+        yield Pairs(a, k, b, by_left, by_right, *(on_device(array, reduced.device) for array in arrays))
 
 
 def _pieces(factor: Int[ndarray, "eliminated+1"], pairs: _Pairs) -> Int[ndarray, "eliminated"]:

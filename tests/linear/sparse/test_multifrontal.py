@@ -265,3 +265,16 @@ def test_wrong_pairs_and_types_are_named():
     factored = factor(structure, np.zeros((1, structure.num_values)))
     with pytest.raises(TypeError, match="float32"):
         solve(factored, np.zeros((1, 4, 1), np.float32))
+
+
+def test_nothing_is_left_in_the_kept_memory_by_another_factorisation():
+    """A thread keeps the memory of update matrices: other structures, NaN and float32 leave nothing there."""
+    rng = np.random.default_rng(3)
+    star = analyze(np.full(40, 3), rows=np.arange(1, 40).repeat(2), cols=np.r_[0:39].repeat(2) // np.tile([1, 3], 39))
+    chain = analyze(np.full(60, 6), rows=np.arange(1, 60), cols=np.arange(59))
+    values = positive_definite(star, rng)
+    expected = factor(star, values).entries
+    for other in (positive_definite(chain, rng), np.full((1, chain.num_values), np.nan)):
+        for dtype in (np.float64, np.float32):
+            factor(chain, other.astype(dtype))
+            assert torch.equal(factor(star, values).entries, expected)
