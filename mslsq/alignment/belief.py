@@ -11,10 +11,10 @@ from torch import Tensor
 import mslsq
 from mslsq.alignment.candidates import LATE_SIDE, search_level
 from mslsq.alignment.descent import UNFINISHED
-from mslsq.alignment.drift import drift
+from mslsq.alignment.drift import drift, even
 from mslsq.alignment.estimate import Estimate, PairLevel, judge
 from mslsq.alignment.evidence import Evidence, clear, evidence, strongest
-from mslsq.alignment.misfit import FITS, misfit
+from mslsq.alignment.misfit import FITS, Misfit, misfit
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.pyramid import Level
@@ -71,23 +71,29 @@ class Pair:
         (least, most), (low, high) = self.options.scale_range, self.stretch(matrix)
         return least <= low and high <= most
 
+    def least(self, position: int) -> float:
+        """The overlap asked on a level. Blurring takes two pixels off every border, of a coarse level too: half of the
+        overlap will do there."""
+        return self.options.min_overlap if position == 0 else 0.5 * self.options.min_overlap
+
     def standing(self, matrix: Float[Tensor, "3 3"], least: float) -> Standing:
         """How far a placement (normalised) stands out from every other shift: on the level that starts are searched on,
         and where its lead is not the `least`, on coarser ones if noise hides the detail of this one, and on finer ones,
         which hold four times the detail and take four times as long."""
         position = search_level(self.reference, self.moving)
-        best = self._standing_on(position, matrix)
+        best = self.standing_on(position, matrix)
         if best.lead < least and evidence(self.levels[position], matrix).reliability < CLEAR:
-            coarser = [self._standing_on(level, matrix) for level in range(position + 1, len(self.levels))]
+            coarser = [self.standing_on(level, matrix) for level in range(position + 1, len(self.levels))]
             best = max([best, *coarser], key=lambda standing: standing.lead)
         while best.lead < least and position > 0:
             position -= 1
             if max(*self.reference[position].size, *self.moving[position].size) > LATE_SIDE:
                 break
-            best = max(best, self._standing_on(position, matrix), key=lambda standing: standing.lead)
+            best = max(best, self.standing_on(position, matrix), key=lambda standing: standing.lead)
         return best
 
-    def _standing_on(self, position: int, matrix: Float[Tensor, "3 3"]) -> Standing:
+    def standing_on(self, position: int, matrix: Float[Tensor, "3 3"]) -> Standing:
+        """The same on one level."""
         reference, moving = self.reference[position], self.moving[position]
         shrink = torch.diag(matrix.new_tensor([reference.factor, reference.factor, 1.0]))
         pixels = torch.linalg.inv(shrink) @ self.frame.to_pixels(matrix) @ shrink
@@ -124,6 +130,15 @@ class Placed:
         return Estimate(self.warp, self.value, "placed")
 
 
+class Outgrown(NamedTuple):
+    """What is known of a placement by a model that is too small, from the place of a larger one
+    (`mslsq.alignment.outgrown`)."""
+
+    misfit: Misfit
+    standing: Standing
+    """Of the larger model's place."""
+
+
 NAN = float("nan")
 
 
@@ -136,18 +151,22 @@ def refused(
     detail: float = NAN,
     lead: float = NAN,
     precision: tuple[Float[Tensor, "tangent tangent"], float, float] | None = None,
+    better: Misfit = FITS,
 ) -> Placed:
     """A placement that is not believed, with the reason in words; `precision` (covariance, standard error of the
-    corners, drift) of one that is still possible."""
+    corners, drift) of one that is still possible; the `better` model that is known to fit."""
     tangent = MODELS[pair.options.model].tangent_dim
     covariance, sigma, off = precision or (estimate.matrix.new_full((tangent, tangent), NAN), NAN, 0.0)
-    reason = f"{status.sentence} {why}".rstrip()
+    reason = f"{status.sentence} {why}".rstrip() + better.sentence
     found = estimate.ncc, detail, lead, estimate.overlap
-    return Placed(status, estimate.matrix, estimate.value, covariance, *found, sigma, stages, reason, off)
+    return Placed(status, estimate.matrix, estimate.value, covariance, *found, sigma, stages, reason, off, better.model)
 
 
-def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage]) -> Placed:
-    """The estimate with how well it is determined, or why it is not believed. `leader` is the solve it came from."""
+def believed(
+    pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage], outgrown: Outgrown | None = None
+) -> Placed:
+    """The estimate with how well it is determined, or why it is not believed. `leader` is the solve it came from; of a
+    model that is known to be too small, on a coarse level."""
     estimate = judge(estimate, pair.levels[0])
     if estimate.overlap < pair.options.min_overlap:
         why = f"(The best found overlaps {estimate.overlap:.0%}, {pair.options.min_overlap:.0%} is asked.)"
@@ -158,18 +177,19 @@ def believed(pair: Pair, estimate: Estimate, leader: Refined, stages: list[Stage
             low, high, *pair.options.scale_range or ()
         )
         return refused(pair, estimate, stages, MapStatus.WRONG_SCALE, why)
-    weighed = _weighed(pair, estimate)
+    weighed = _weighed(pair, estimate, outgrown)
     found, standing = weighed.found, weighed.standing
     ahead = NAN if standing is None else standing.lead
     asked = asked_lead(pair.options, estimate.overlap)
-    doubt = _doubt(pair.options, estimate, leader, weighed) or _rivalry(standing, asked)
+    doubt = _doubt(pair.options, estimate, None if outgrown else leader, weighed) or _rivalry(standing, asked)
     if doubt is not None:
         # It stands out, and its detail is a little too weak: loops through other maps may tell. Not of ambiguous ones:
         # where a texture repeats, loops close on wrong bricks too.
         possible = standing is not None and standing.lead >= asked and leader.status not in UNFINISHED
-        precision = _precision(pair, estimate, leader, found)[:3] if possible else None
-        return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision)
-    covariance, sigma, off, reason, fitting = _precision(pair, estimate, leader, found)
+        precision = _precision(pair, estimate, leader, found, outgrown)[:3] if possible else None
+        better = FITS if outgrown is None else outgrown.misfit
+        return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision, better)
+    covariance, sigma, off, reason, fitting = _precision(pair, estimate, leader, found, outgrown)
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
     placed = MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance
     return Placed(*placed, *figures, stages, reason, off, fitting)
@@ -197,15 +217,18 @@ class _Weighed(NamedTuple):
     min_detail: float
 
 
-def _weighed(pair: Pair, estimate: Estimate) -> _Weighed:
-    """The lead over other placements is asked last, and only of what may be believed: it takes longest."""
+def _weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> _Weighed:
+    """The lead over other placements is asked last, and only of what may be believed: it takes longest. It is that of
+    the larger model, where this one is too small."""
     options = pair.options
     plain = options.min_ncc, options.min_detail
     first = clear(pair.levels, options.prefilter)
     levels = pair.levels if options.metric.coarse else pair.levels[: first + 1]
+    best = relieved(options)
+    if outgrown is not None:  # its parts fit better elsewhere, as the larger model has it
+        return _Weighed(*strongest(pair.levels, estimate.matrix, best[1], first), outgrown.standing, *best)
     if not options.searches or options.min_lead == 0:
         return _Weighed(*strongest(levels, estimate.matrix, plain[1], first), None, *plain)
-    best = relieved(options)
     hopeful = strongest(pair.levels, estimate.matrix, best[1], first)
     if not hopeful[1] or estimate.ncc < best[0]:
         return _Weighed(*hopeful, None, *plain)
@@ -220,8 +243,11 @@ def _weighed(pair: Pair, estimate: Estimate) -> _Weighed:
     return _Weighed(*hopeful, standing, *best) if explained else _Weighed(found, suffices, standing, *plain)
 
 
-def _doubt(options: Options, estimate: Estimate, leader: Refined, weighed: _Weighed) -> tuple[MapStatus, str] | None:
-    """What speaks against a placement by itself: its detail, or a solve without an end."""
+def _doubt(
+    options: Options, estimate: Estimate, leader: Refined | None, weighed: _Weighed
+) -> tuple[MapStatus, str] | None:
+    """What speaks against a placement by itself: its detail, or a solve without an end (None where that says
+    nothing)."""
     found = weighed.found
     if estimate.ncc < weighed.min_ncc or not weighed.suffices:
         why = (
@@ -231,8 +257,8 @@ def _doubt(options: Options, estimate: Estimate, leader: Refined, weighed: _Weig
         )
         return MapStatus.LOW_CORRELATION, why
     # To a sample of a coarse level, the place where the steps ran out on the finest is as good as its minimum.
-    near = found.position >= COARSE or leader.crept(options.correlated)
-    if leader.status in UNFINISHED and not (near and leader.status == mslsq.Status.MAX_STEPS):
+    near = leader is None or found.position >= COARSE or leader.crept(options.correlated)
+    if leader is not None and leader.status in UNFINISHED and not (near and leader.status == mslsq.Status.MAX_STEPS):
         return MapStatus.NOT_CONVERGED, leader.status.sentence
     return None
 
@@ -250,19 +276,23 @@ def _rivalry(standing: Standing | None, least: float) -> tuple[MapStatus, str] |
 
 
 def _precision(
-    pair: Pair, estimate: Estimate, leader: Refined, found: Evidence
+    pair: Pair, estimate: Estimate, leader: Refined, found: Evidence, outgrown: Outgrown | None
 ) -> tuple[Float[Tensor, "tangent tangent"], float, float, str, str]:
     """Covariance, standard error of the corners, how far they have drifted, what is to be said of all that, and the
     larger model that fits, if this one does not."""
     # A solve that ended no better than it began was taken back: its normal equations are of another place.
-    normal = leader.normal if leader.estimate.matrix is estimate.matrix else None
+    normal = leader.normal if leader.estimate.matrix is estimate.matrix and outgrown is None else None
     options = pair.options
     covariance = tangent_covariance(estimate, pair.levels[0], options, pair.freedom, normal, pair.reference[0])
     sigma, reason = corner_sigma(estimate, covariance, pair.frame, options.model), MapStatus.ALIGNED.sentence
     size = pair.levels[found.position].factor
     first = clear(pair.levels, options.prefilter)
-    better = FITS if options.bends else misfit(pair.levels, estimate, options, pair.freedom, first)
-    off = 0.0 if options.bends else drift(pair.levels, estimate.matrix, first)
+    off, better = 0.0, FITS if outgrown is None else outgrown.misfit
+    if outgrown is None and not options.bends:
+        better = misfit(pair.levels, estimate, options, pair.freedom, first)
+        # Where a larger model agrees in every part, it is not the map that has drifted.
+        if better.warp is None or not even(pair.levels[first], better.warp):
+            off = drift(pair.levels, estimate.matrix, first)
     least = max(off, better.off, DRIFT * size if found.position >= COARSE else 0.0)
     if found.position >= COARSE:
         reason += f" Only detail of {size} px and more agrees, as in maps that have drifted."

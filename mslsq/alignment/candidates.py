@@ -17,7 +17,7 @@ SEARCH_SIDE = 64
 """The start search works on the first level whose longer side is at most this."""
 
 CANDIDATES = 8
-"""Starts that are refined on the coarsest level, as one batch."""
+"""Starts that are refined on the coarsest level."""
 
 LATE_SIDE = 300
 """Shifts are searched once more on every level up to this side, for maps whose detail a coarser level has lost: thin
@@ -57,8 +57,7 @@ def first_starts(
     options: Options,
     initial: Float[Tensor, "3 3"] | None,
 ) -> list[Estimate]:
-    """The starts to refine, always `CANDIDATES` of them (the best repeated), so that every pair's batch is of one
-    size."""
+    """The starts to refine, `CANDIDATES` of them at most."""
     like = reference[0].raster
     zero = like.new_zeros(2)
     if initial is not None:
@@ -90,8 +89,7 @@ def first_starts(
     out = sorted(out, key=lambda h: (h.origin not in plain, h.overlap < 0.5 * options.min_overlap, -h.score))[
         :CANDIDATES
     ]
-    out = [judge(estimate, levels[-1]) for estimate in out]
-    return out + [out[0]] * (CANDIDATES - len(out)) if options.init != "phase" else out
+    return [judge(estimate, levels[-1]) for estimate in out]
 
 
 def with_late_starts(

@@ -45,6 +45,11 @@ class Draft:
         """What became of a map."""
         self.states[index], self.reasons[index] = status, reason or status.sentence
 
+    def leave(self, index: int, best: Placed) -> None:
+        """Why a map has no place: as the best that was tried has it, which may name a model that fits."""
+        self.says(index, best.status, best.reason)
+        self.fitting[index] = best.fitting
+
     def place(
         self, index: int, transform: Tensor, gain: Tensor, bias: Tensor, covariance: Tensor, sigma: Tensor | float
     ) -> None:

@@ -143,7 +143,7 @@ class PairLevel:
             if known is matrix:
                 answers.insert(0, answers.pop(place))
                 return answer
-        del answers[1 if len(self.known) <= MAX_SAMPLES else 0 :]
+        del answers[1 if self.known.numel() <= MAX_SAMPLES else 0 :]
         answer = make(matrix)
         answers.insert(0, (matrix, answer))
         return answer
@@ -229,6 +229,12 @@ def residual_at(
     return sampled[::every] * math.exp(gain) + bias - level.target[::every], valid[::every]
 
 
+def residual_rms(estimate: Estimate, level: PairLevel) -> float:
+    """The root mean square of the residuals; 0 without samples."""
+    residual, valid = residual_at(estimate, level)
+    return float(residual[valid].square().sum() / max(int(valid.count_nonzero()), 1)) ** 0.5
+
+
 def spread_at(estimate: Estimate, level: PairLevel) -> tuple[float, float]:
     """`mad_sigma` of the residuals and their standard deviation, from samples enough."""
     return spread_over([estimate], [level])
@@ -236,7 +242,7 @@ def spread_at(estimate: Estimate, level: PairLevel) -> tuple[float, float]:
 
 def spread_over(estimates: Sequence[Estimate], levels: Sequence[PairLevel]) -> tuple[float, float]:
     """The same of several levels together, each at its estimate."""
-    every = -(-sum(len(level.known) for level in levels) // SPREAD_SAMPLES)
+    every = -(-sum(level.known.numel() for level in levels) // SPREAD_SAMPLES)
     parts = [_chosen_residual(estimate, level, every) for estimate, level in zip(estimates, levels, strict=True)]
     return _sigma_and_deviation(parts[0] if len(parts) == 1 else torch.cat(parts))
 

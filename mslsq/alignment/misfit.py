@@ -19,6 +19,7 @@ at the edges, where the slopes are.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -30,7 +31,7 @@ from torch import Tensor
 from mslsq.alignment import passes
 from mslsq.alignment.curvature import products
 from mslsq.alignment.descent import Between, solve_dense
-from mslsq.alignment.estimate import Estimate, PairLevel, judge, no_worse, residual_at
+from mslsq.alignment.estimate import Estimate, PairLevel, judge, no_worse, residual_at, sane
 from mslsq.alignment.evenness import correlated_pixels
 from mslsq.alignment.grids import frame_corners
 from mslsq.alignment.models import MODELS, Homography
@@ -61,6 +62,8 @@ class Misfit(NamedTuple):
     off: float
     model: str
     """The smallest that fits as well as a homography; "" where the model itself does."""
+    warp: Float[Tensor, "3 3"] | None = None
+    """That homography."""
 
     @property
     def sentence(self) -> str:
@@ -82,29 +85,33 @@ def misfit(
 ) -> Misfit:
     """Whether the model fits, by the levels from `first` on, which a prefilter leaves detail on. Of warps that the
     kernels do not know nothing is asked."""
-    known = passes.knows(MODELS[options.model], None, levels[0].planes.device)
-    if not known or MODELS[options.model].tangent_dim >= LARGEST.tangent_dim:
+    if not may_be_too_small(options, levels):
         return FITS
-    pair = _Pair(levels, options, freedom, first)
-    if not pair.suspected(estimate):
+    nesting = Nesting(levels, options, freedom, first)
+    if not nesting.suspected(estimate, SUSPECTED):
         return FITS
-    *between, name = list(MODELS)[list(MODELS).index(options.model) + 1 :]
-    largest = pair.refined(estimate, name)
-    noise = [Noise.of(level, largest, freedom, options.prefilter) for level in pair.asked]
-    if not pair.rejected(estimate, options.model, largest, noise):
+    largest = nesting.refined(estimate)
+    noise = nesting.noise(largest)
+    if not nesting.rejected(estimate, options.model, largest, noise):
         return FITS
-    at = frame_corners(levels[0].frame)
-    apart = LARGEST.from_matrix(largest.matrix).act(at) - LARGEST.from_matrix(estimate.matrix).act(at)
-    off = float(apart.square().sum(-1).mean().sqrt()) * levels[0].frame.half
-    for smaller in between:
-        if not pair.rejected(pair.refined(estimate, smaller), smaller, largest, noise):
-            return Misfit(off, smaller)
-    return Misfit(off, name)
+    return Misfit(nesting.apart(estimate, largest), nesting.smallest(largest, noise), largest.matrix)
+
+
+def may_be_too_small(options: Options, levels: Sequence[PairLevel]) -> bool:
+    """Is there a larger model, and do the kernels know this one?"""
+    kind = MODELS[options.model]
+    return passes.knows(kind, None, levels[0].planes.device) and kind.tangent_dim < LARGEST.tangent_dim
+
+
+def larger_models(name: str) -> list[str]:
+    """By name, from the next to the largest."""
+    names = list(MODELS)
+    return names[names.index(name) + 1 :]
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """The levels of a pair, and the first of those that are asked."""
+class Nesting:
+    """The levels of a pair on which models are compared, from the `first` of those that are asked."""
 
     levels: Sequence[PairLevel]
     options: Options
@@ -115,34 +122,66 @@ class _Pair:
     def asked(self) -> Sequence[PairLevel]:
         return self.levels[self.first :]
 
-    def suspected(self, estimate: Estimate) -> bool:
-        """Is a score of the model one that noise does not explain easily?"""
+    def suspected(self, estimate: Estimate, probability: float) -> bool:
+        """Is a score of the model one that noise has with less than this probability?"""
+        return any(self.suspected_on(level, estimate, probability) for level in self.asked)
+
+    def suspected_on(self, level: PairLevel, estimate: Estimate, probability: float) -> bool:
+        """The same of one level."""
         tangent = MODELS[self.options.model].tangent_dim
-        for level in self.asked:
-            statistic = score(level, estimate, tangent, self.freedom)
-            if chance(statistic / correlated(level, estimate, self.options.prefilter), tangent) < SUSPECTED:
-                return True
-        return False
+        statistic = score(level, estimate, tangent, self.freedom)
+        return chance(statistic / correlated(level, estimate, self.options.prefilter), tangent) < probability
+
+    def noise(self, largest: Estimate) -> list["Noise"]:
+        """Of every level that is asked, with the residuals that a homography leaves."""
+        return [Noise.of(level, largest, self.freedom, self.options.prefilter) for level in self.asked]
 
     def rejected(self, estimate: Estimate, model: str, largest: Estimate, noise: Sequence["Noise"]) -> bool:
         """Does a homography cost less on some level, by more than chance explains?"""
-        tangent = MODELS[model].tangent_dim
-        for level, of_level in zip(self.asked, noise, strict=True):
-            ratio = decrease(level, estimate, largest) / of_level.per_degree(tangent, self.freedom)
-            if chance(ratio, tangent) < REJECTED:
-                return True
-        return False
+        both = zip(self.asked, noise, strict=True)
+        return any(self.rejected_on(level, of_level, estimate, model, largest) for level, of_level in both)
 
-    def refined(self, estimate: Estimate, model: str) -> Estimate:
-        """A larger model from the estimate on, coarse to fine; the estimate where that agrees no better in the end."""
-        found = estimate
-        for position in range(len(self.levels) - 1, -1, -1):
-            level, loss = self.levels[position], self.options.loss if position else None
-            (there,) = refine([found], level, model, loss, self.freedom, STEPS, "coarse")
+    def rejected_on(self, level: PairLevel, noise: "Noise", estimate: Estimate, model: str, largest: Estimate) -> bool:
+        """The same of one level."""
+        tangent = MODELS[model].tangent_dim
+        return chance(decrease(level, estimate, largest) / noise.per_degree(tangent, self.freedom), tangent) < REJECTED
+
+    def smallest(self, largest: Estimate, noise: Sequence["Noise"]) -> str:
+        """The smallest of the larger models that a homography does not reject. Coarse levels, which take the least
+        time, are asked first, and there the least squares, by which models are compared."""
+        *between, name = larger_models(self.options.model)
+        for model in between:
+            found, fits = largest, True
+            for level, of_level in [*zip(self.asked, noise, strict=True)][::-1]:
+                (there,) = refine([found], level, model, None, self.freedom, STEPS, "coarse")
+                fits = sane(there.estimate) and not self.rejected_on(level, of_level, there.estimate, model, largest)
+                if not fits:
+                    break
+                found = there.estimate
+            if fits and not self.rejected(found, model, largest, noise):
+                return model
+        return name
+
+    def refined(self, estimate: Estimate) -> Estimate:
+        """A homography from the estimate on, coarse to fine; the estimate where that agrees no better in the end."""
+        found, name = estimate, larger_models(self.options.model)[-1]
+        for level in reversed(self.levels):
+            (there,) = refine([found], level, name, self.loss(level), self.freedom, STEPS, "coarse")
             if no_worse(there.estimate, found, level, there.valid, 0.5 * self.options.min_overlap):
                 found = there.estimate
         before, after = (judge(one, self.levels[0]) for one in (estimate, found))
         return after if after.certainty > before.certainty else estimate
+
+    def loss(self, level: PairLevel) -> str | None:
+        """That of the options; squares on the finest level."""
+        return self.options.loss if level.index else None
+
+    def apart(self, one: Estimate, other: Estimate) -> float:
+        """The root mean square distance of the corners under two warps, in pixels."""
+        frame = self.levels[0].frame
+        at = frame_corners(frame)
+        moved, still = (LARGEST.from_matrix(estimate.matrix).act(at) for estimate in (one, other))
+        return float((moved - still).square().sum(-1).mean().sqrt()) * frame.half
 
 
 @dataclass(frozen=True)
@@ -165,12 +204,13 @@ class Noise:
         """What each unknown beyond the first takes off the cost's double by chance, in the mean: of what the first
         leave of the others. Infinite where they are not independent."""
         own, extra = _parts(tangent, freedom)
+        inner, across, outer = (
+            (rows[:, None], columns) for rows, columns in ((own, own), (own, extra), (extra, extra))
+        )
         try:
-            along = np.linalg.solve(self.matrix[np.ix_(own, own)], self.matrix[np.ix_(own, extra)])
+            along = np.linalg.solve(self.matrix[inner], self.matrix[across])
             left, of_left = (
-                whole[np.ix_(extra, extra)]
-                - whole[np.ix_(own, extra)].T @ along
-                - along.T @ (whole[np.ix_(own, extra)] - whole[np.ix_(own, own)] @ along)
+                whole[outer] - whole[across].T @ along - along.T @ (whole[across] - whole[inner] @ along)
                 for whole in (self.matrix, self.spread)
             )
             each = float(np.trace(np.linalg.solve(left, of_left))) / len(left)
@@ -223,5 +263,11 @@ def correlated(level: PairLevel, estimate: Estimate, prefilter: float) -> float:
 
 def _parts(tangent: int, freedom: Float[Tensor, "2"]) -> tuple[Int[np.ndarray, " own"], Int[np.ndarray, " extra"]]:
     """The unknowns of a model with the values that are looked for, and those that a homography has beside."""
+    return _numbered(tangent, *freedom.tolist())
+
+
+@lru_cache(maxsize=32)
+def _numbered(tangent: int, gain: float, bias: float) -> tuple[Int[np.ndarray, " own"], Int[np.ndarray, " extra"]]:
     count = LARGEST.tangent_dim
-    return np.array([*range(tangent), *(count + np.flatnonzero(freedom.numpy()))]), np.arange(tangent, count)
+    values = [count + k for k, free in enumerate((gain, bias)) if free]
+    return np.array([*range(tangent), *values]), np.arange(tangent, count)

@@ -21,12 +21,14 @@ from mslsq.alignment.estimate import (
     judge,
     moved_share,
     no_worse,
+    residual_rms,
     sane,
     with_overlap,
     with_values,
 )
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
+from mslsq.alignment.outgrown import Instead, instead, suspected
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.refine import Refined, refine
 from mslsq.alignment.result import MapStatus, Stage
@@ -64,17 +66,14 @@ def place(
     levels = [PairLevel.of(r, m, frame, i) for i, (r, m) in enumerate(zip(reference, moving, strict=True))]
     pair = _Search(reference, moving, levels, frame, options, freedom, map_index, report)
     if initial is None and options.init == "auto":
-        plain = pair.plainly()
-        if plain is not None:
-            estimate, leader = plain
-            placed = pair.judged(estimate, leader)
-            if placed.status.ok and estimate.certainty >= CERTAIN_AT_THE_END:
-                return placed
+        placed = pair.plainly()
+        if placed is not None:
+            return placed
     hypotheses = first_starts(reference, moving, frame, levels, options, initial)
     hypotheses = [with_values(h, levels[-1], freedom) for h in hypotheses]
     if not any(h.overlap >= pair.least(len(levels) - 1) for h in hypotheses):
         return refused(pair, hypotheses[0], pair.stages, MapStatus.NO_OVERLAP)
-    return pair.judged(*pair.thoroughly(hypotheses, grow=grow or initial is None))
+    return pair.thoroughly(hypotheses, grow=grow or initial is None)
 
 
 @dataclass(frozen=True)
@@ -85,11 +84,6 @@ class _Search(Pair):
     report: Callable[[Stage], None] | None
     stages: list[Stage] = field(default_factory=list)
 
-    def least(self, position: int) -> float:
-        """The overlap asked on a level. Blurring takes two pixels off every border, of a coarse level too: half of the
-        overlap will do there."""
-        return self.options.min_overlap if position == 0 else 0.5 * self.options.min_overlap
-
     @property
     def growth(self) -> list[str]:
         """The models up to the one asked for, which are tried one after the other on the coarsest level."""
@@ -98,45 +92,76 @@ class _Search(Pair):
 
     # ---- without a search
 
-    def plainly(self) -> tuple[Estimate, Refined] | None:
-        """From the identity and the phase correlation to the finest level; None as soon as the best is not certain."""
+    def plainly(self) -> Placed | None:
+        """From the identity and the phase correlation to the finest level; None as soon as the best is not certain, and
+        no larger model is."""
         coarsest, at = len(self.levels) - 1, search_level(self.reference, self.moving)
         hypotheses = plain_starts(self.reference, self.moving, self.frame, self.levels)
         hypotheses = [with_values(h, self.levels[-1], self.freedom) for h in hypotheses]
         pending: list[Stage] = []
+        begun: list[Estimate] = []
         leader = None
-        for position in range(coarsest, -1, -1):
-            level = self.levels[position]
-            for model in self.growth if position == coarsest else [self.options.model]:
-                loss = self.loss_at(position, hypotheses[0])
-                last = model == self.options.model
-                steps, precision = self.effort(position)
-                steps = steps if last else min(steps, STEPS_OF_A_SMALLER_MODEL)
-                refined = refine(hypotheses, level, model, loss, self.freedom, steps, precision)
-                # Detail, which takes three times as long, chooses between hypotheses, and says whether to go on.
-                asked = len(refined) > 1 or position in (at, 0)
-                look = judge if last and asked else with_overlap
-                kept = [look(r.estimate, level) for r in refined if sane(r.estimate)]
-                if not kept:
-                    return None
-                hypotheses = apart(sorted(kept, key=lambda h: -h.score), self.frame)
-                leader = next(r for r in refined if r.estimate.matrix is hypotheses[0].matrix)
-                pending.append(self.stage(level, model, loss, hypotheses[0], leader))
-            if position <= at:
-                hypotheses = hypotheses[:1]
-            if position == at and (hypotheses[0].detail < CERTAIN or hypotheses[0].overlap < self.least(position)):
+        for position in range(coarsest, at - 1, -1):
+            hypotheses, leader = self.on_level(hypotheses, position, at, pending)
+            if leader is None:
                 return None
-            if position <= at:
-                self.tell(pending)
+            begun = begun or hypotheses
         assert leader is not None  # there is one level at least
-        return self.polished(hypotheses[0], leader)
+        best = hypotheses[0]
+        certain = self.certain(best, at)
+        if not certain or suspected(self, best, at):
+            found = instead(self, [best] if certain else begun, at, grow=not certain)
+            if found is not None and found.outgrown is not None:
+                self.tell(pending)
+                return self.too_small(found, at)
+            if not certain:
+                if found is None or not self.certain(found.estimate, at):
+                    return None
+                best, leader = found.estimate, found.leader
+        self.tell(pending)
+        for position in range(at - 1, -1, -1):
+            hypotheses, leader = self.on_level([best], position, at, pending)
+            if leader is None:
+                return None
+            best = hypotheses[0]
+            self.tell(pending)
+        best, leader = self.polished(best, leader)
+        placed = self.judged(best, leader)
+        return placed if placed.status.ok and best.certainty >= CERTAIN_AT_THE_END else None
+
+    def on_level(
+        self, hypotheses: list[Estimate], position: int, at: int, pending: list[Stage]
+    ) -> tuple[list[Estimate], Refined | None]:
+        """Each hypothesis where a solve from there ends, best first, and the best one's solve; none if no end is
+        sane."""
+        level, leader = self.levels[position], None
+        for model in self.growth if position == len(self.levels) - 1 else [self.options.model]:
+            loss = self.loss_at(position, hypotheses[0])
+            last = model == self.options.model
+            steps, precision = self.effort(position)
+            steps = steps if last else min(steps, STEPS_OF_A_SMALLER_MODEL)
+            refined = refine(hypotheses, level, model, loss, self.freedom, steps, precision)
+            # Detail, which takes three times as long, chooses between hypotheses, and says whether to go on.
+            asked = len(refined) > 1 or position in (at, 0)
+            look = judge if last and asked else with_overlap
+            kept = [look(r.estimate, level) for r in refined if sane(r.estimate)]
+            if not kept:
+                return [], None
+            hypotheses = apart(sorted(kept, key=lambda h: -h.score), self.frame)
+            leader = next(r for r in refined if r.estimate.matrix is hypotheses[0].matrix)
+            pending.append(self.stage(level, model, loss, hypotheses[0], leader))
+        return hypotheses, leader
+
+    def certain(self, estimate: Estimate, position: int) -> bool:
+        """Does an estimate, judged on the level that starts are searched on, need no search?"""
+        return estimate.detail >= CERTAIN and estimate.overlap >= self.least(position)
 
     # ---- after a search
 
-    def thoroughly(self, hypotheses: list[Estimate], grow: bool) -> tuple[Estimate, Refined]:
+    def thoroughly(self, hypotheses: list[Estimate], grow: bool) -> Placed:
         """Many hypotheses to the finest level: each solve's end is compared with its start, and a second look is taken
         for shifts."""
-        coarsest, leader = len(self.levels) - 1, None
+        coarsest, at, leader = len(self.levels) - 1, search_level(self.reference, self.moving), None
         for position in range(coarsest, -1, -1):
             level = self.levels[position]
             if position != coarsest:
@@ -155,8 +180,12 @@ class _Search(Pair):
                 for h in apart(ranked, self.frame)[:keep]
                 if (h.score >= worth and self.allows(h.matrix)) or h is ranked[0]
             ]
+            if position == at and (not self.certain(ranked[0], at) or suspected(self, ranked[0], at)):
+                found = instead(self, hypotheses, at, grow=False)
+                if found is not None and found.outgrown is not None:
+                    return self.too_small(found, at)
         assert leader is not None  # there is one level at least
-        return self.polished(hypotheses[0], leader)
+        return self.judged(*self.polished(hypotheses[0], leader))
 
     def settled(
         self, hypotheses: list[Estimate], position: int, model: str
@@ -218,3 +247,15 @@ class _Search(Pair):
     def judged(self, estimate: Estimate, leader: Refined) -> Placed:
         """Believe the estimate or say why not."""
         return believed(self, estimate, leader, self.stages)
+
+    def too_small(self, found: Instead, position: int) -> Placed:
+        """What is to be said of a model that a larger one has outgrown on a coarse level. The finest one, where nothing
+        is solved any more, tells the residuals."""
+        level, finest = self.levels[position], self.levels[0]
+        loss = self.options.loss if position else None
+        self.tell([self.stage(level, self.options.model, loss, found.estimate, found.leader)])
+        estimate = judge(found.estimate, finest)
+        rms = residual_rms(estimate, finest)
+        looked = Stage(self.map_index, 0, finest.size, self.options.model, "l2", [rms], estimate.overlap, estimate.ncc)
+        self.tell([looked])
+        return believed(self, estimate, found.leader, self.stages, found.outgrown)

@@ -135,8 +135,7 @@ def fill(
     if holes == 0:
         return raster
     filled = torch.where(mask, raster, torch.zeros_like(raster))
-    mean = filled.sum((-2, -1), keepdim=True) / max(mask.numel() - holes, 1)
-    remaining = ~mask
+    data, remaining = mask.numel() - holes, ~mask
     for sigma in (1.0, 3.0, 9.0):
         half = half_gaussian(sigma, raster.dtype)
         if (
@@ -154,6 +153,7 @@ def fill(
         holes = int(remaining.count_nonzero())
         if holes == 0:
             return filled
+    mean = torch.where(mask, filled, torch.zeros_like(filled)).sum((-2, -1), keepdim=True) / max(data, 1)
     return torch.where(remaining, mean, filled)
 
 
@@ -177,6 +177,14 @@ def supported(share: Float[Tensor, "height width"], mask: Bool[Tensor, "height w
     return valid
 
 
+def _blurred_first(
+    raster: Float[Tensor, "channels height width"], mask: Bool[Tensor, "height width"], prefilter: float
+) -> tuple[Float[Tensor, "channels height width"], Float[Tensor, "height width"]]:
+    if prefilter > 0:
+        return masked_blur(raster, mask, prefilter)
+    return torch.where(mask, raster, torch.zeros_like(raster)), mask.to(raster.dtype)
+
+
 def build(
     raster: Float[Tensor, "channels height width"],
     mask: Bool[Tensor, "height width"],
@@ -194,14 +202,12 @@ def build(
     noise = NONE
     for index in range(levels):
         if index == 0:
-            smooth, share = masked_blur(raster, mask, prefilter) if prefilter > 0 else (raster, mask.to(raster.dtype))
+            smooth, share = _blurred_first(raster, mask, prefilter)
         else:
             smooth, share = masked_blur(out[-1].raster, mask, 1.0, every=2)
             noise = out[-1].noise.halved()
             mask = mask[::2, ::2]
-        known = share > 0.3
-        if not bool(known.all()):
-            smooth = fill(torch.where(known, smooth, torch.zeros_like(smooth)), known)
+        smooth = fill(smooth, share > 0.3)
         mask = supported(share, mask)
         if index == 0:
             noise = measured(smooth, mask, prefilter)

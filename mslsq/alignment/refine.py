@@ -41,7 +41,8 @@ class Refined:
     @property
     def rms(self) -> list[float]:
         """Root mean ρ per valid sample, at the start and after every step."""
-        return [(2 * cost / max(int(self.valid.sum()), 1)) ** 0.5 for cost in self.costs]
+        count = max(int(self.valid.count_nonzero()), 1)
+        return [(2 * cost / count) ** 0.5 for cost in self.costs]
 
     def crept(self, correlated: float) -> bool:
         """Did the second half of its steps lower the cost by less than one standard error does, ½ c σ² with c samples
@@ -50,7 +51,9 @@ class Refined:
         end = self.costs[-1]
         if len(self.costs) <= CREEPING:
             return False
-        return 2 * (self.costs[len(self.costs) // 2] - end) <= correlated * 2 * end / max(int(self.valid.sum()), 1)
+        return 2 * (self.costs[len(self.costs) // 2] - end) <= correlated * 2 * end / max(
+            int(self.valid.count_nonzero()), 1
+        )
 
 
 def refine(

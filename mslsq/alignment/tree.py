@@ -17,7 +17,7 @@ Link = Callable[[int, int, Tensor | None], Linked]
 def place_by_tree(link_of: Link, draft: Draft, starts: Tensor | None) -> None:
     """Fill the draft from the reference on. Every map's covariance is that of its own link only."""
     for i, best in grow(link_of, draft, starts, draft.waiting, [draft.reference]).items():
-        draft.says(i, best.status, best.reason)
+        draft.leave(i, best)
 
 
 def grow(

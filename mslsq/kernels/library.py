@@ -94,9 +94,11 @@ def may_read(*tensors: torch.Tensor) -> bool:
     operation on them would be differentiated, mapped, traced or recorded: the memory does not tell."""
     if transforms_are_active() or is_tracing_or_dispatching() or forward_level_is_open():
         return False
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return False
-    return all(run_on(tensor.device) for tensor in tensors)
+    graded = torch.is_grad_enabled()
+    for tensor in tensors:  # asked sixty times by a small alignment
+        if not tensor.is_cpu or (graded and tensor.requires_grad):
+            return False
+    return available()
 
 
 @functools.cache

@@ -173,6 +173,6 @@ def _say_why_not(draft: Draft, gathering: Gathering, consensus: Consensus) -> No
             draft.says(index, MapStatus.NO_OVERLAP, f"{MapStatus.NO_OVERLAP.sentence} {why}")
         elif tried:
             best = max(tried, key=lambda placed: (placed.status == MapStatus.LOW_CORRELATION, placed.ncc))
-            draft.says(index, best.status, best.reason)
+            draft.leave(index, best)
         else:
             draft.says(index, MapStatus.NO_OVERLAP)

@@ -1,0 +1,87 @@
+"""A model that is too small is told on a coarse level, without a search, and the place is that of the larger one."""
+
+import numpy as np
+import pytest
+import torch
+
+from mslsq.alignment import MapStatus, align, pairwise, synthetic
+from mslsq.alignment.measures import corners, project
+from mslsq.alignment.misfit import SAYS
+from mslsq.alignment.outgrown import SEEN
+
+SIZE = 128
+
+
+def pair(
+    name: str, degrees: float, scale: float, noise: float, seed: int = 0
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Two maps, one of them turned and scaled about the middle."""
+    random = np.random.default_rng(seed)
+    base = synthetic.base_raster(name)
+    c, s, middle = scale * np.cos(np.deg2rad(degrees)), scale * np.sin(np.deg2rad(degrees)), (SIZE - 1) / 2
+    turned = np.array([[c, -s, middle - c * middle + s * middle], [s, c, middle - s * middle - c * middle], [0, 0, 1]])
+    moving = synthetic.warp_from_base(base, (60, 60), turned, (SIZE, SIZE))
+    maps = [base[60 : 60 + SIZE, 60 : 60 + SIZE], moving]
+    noisy = [torch.from_numpy(values + noise * random.standard_normal(values.shape)) for values in maps]
+    return noisy, torch.from_numpy(turned)
+
+
+def off(found: torch.Tensor, truth: torch.Tensor) -> float:
+    at = corners(SIZE, SIZE, truth)
+    return float((project(found, at) - project(truth, at)).square().sum(-1).mean().sqrt())
+
+
+@pytest.fixture
+def no_search(monkeypatch):
+    """A search of starts fails."""
+
+    def searched(*_):
+        raise AssertionError("a search was begun")
+
+    monkeypatch.setattr(pairwise, "first_starts", searched)
+
+
+@pytest.mark.parametrize("name", ["camera", "brick", "coffee", "hubble"])
+@pytest.mark.parametrize(
+    ("asked", "degrees", "scale"), [("translation", 6, 1.0), ("translation", -9, 1.05), ("se2", 4, 1.08)]
+)
+def test_a_larger_model_is_named_without_a_search(no_search, name, asked, degrees, scale):
+    maps, truth = pair(name, degrees, scale, 0.01)
+    result = align(maps, model=asked)
+    fitting = "sim2" if scale != 1 else "se2"
+    assert SAYS in result.reasons[1] and f'Try model="{fitting}"' in result.reasons[1]
+    assert result.fitting == ["", fitting]
+    if MapStatus(int(result.status[1])).ok:
+        assert float(result.corner_sigma[1]) == pytest.approx(off(result.transforms[1], truth), rel=0.1)
+    assert off(align(maps, model=fitting).transforms[1], truth) < 0.2
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.1])
+@pytest.mark.parametrize("name", ["camera", "grass", "moon"])
+def test_a_model_that_fits_is_placed_as_exactly_as_before(name, noise):
+    maps, truth = pair(name, 5.0, 1.0, noise)
+    result = align(maps, model="se2")
+    assert result.reasons[1] == "Aligned."
+    assert off(result.transforms[1], truth) < 4 * float(result.corner_sigma[1])
+
+
+def test_less_than_a_part_of_a_coarse_sample_is_left_to_finer_levels():
+    maps, truth = pair("camera", 0.1, 1.0, 0.01)
+    result = align(maps, model="translation")
+    error = off(result.transforms[1], truth)
+    assert error < SEEN * 2 and SAYS in result.reasons[1]
+    assert {stage.level for stage in result.stages if len(stage.rms) > 1} == {0, 1, 2}
+    assert float(result.corner_sigma[1]) == pytest.approx(error, rel=0.2)
+
+
+def test_the_last_stage_is_a_look_at_the_finest_level():
+    maps, _ = pair("camera", 9.0, 1.05, 0.01)
+    result = align(maps, model="translation")
+    assert result.stages[-1].level == 0 and len(result.stages[-1].rms) == 1
+    assert result.stages[-1].rms[0] > 0.1  # it does not fit
+
+
+def test_two_scenes_are_not_explained_by_a_larger_model():
+    one, other = (synthetic.base_raster(name)[:SIZE, :SIZE] for name in ("grass", "gravel"))
+    result = align([one, other], model="translation")
+    assert result.aligned == [0] and result.fitting == ["", ""] and SAYS not in result.reasons[1]
