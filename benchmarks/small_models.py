@@ -2,11 +2,13 @@
 
     python benchmarks/small_models.py --half choose --count 200 --json chosen.json
     python benchmarks/small_models.py --half claim --count 600
+    python benchmarks/small_models.py --half claim --count 40 --size 256 --times
 
 The truth is of the next model (of a translation: a similarity): rotation ±2 to 20°, scale 0.9 to 1.1, shear ±0.05,
 perspective ±5 %. A stated error is too small if the corners are off by more than `TOO_FAR` of it (root mean square of
 the four) and nothing is said of the model. "nested" are pairs of the model that is asked for: there nothing is to be
-said, and nothing lost. Rasters and kinds of the half "claim" were not looked at.
+said, and nothing lost. Rasters and kinds of the half "claim" were not looked at. With `--times` the model that fits is
+asked of the same maps, too: processor time of one thread, the least of three calls of each in turns.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import numpy as np
 import scipy.ndimage
 import torch
 import truth_second
+from peers.turns import Stopwatch
 from timing import print_machine, print_table
 from truth_scenes import cells, grains, night, normalised, raster_of, stars
 
@@ -65,7 +68,21 @@ def warp(model: str, size: int, random: np.random.Generator) -> np.ndarray:
     return transform @ about
 
 
-def outcome(name: str, asked: str, true: str, size: int, noise: float, seed: int) -> dict[str, Any]:
+REPEATS = 3
+
+
+def of_its_time(maps: list[torch.Tensor], asked: str, true: str) -> float:
+    """The time of the model that is asked for, as a multiple of that of the one that fits."""
+    least = dict.fromkeys((asked, true), float("inf"))
+    for _ in range(REPEATS):
+        for model in least:
+            watch = Stopwatch()
+            align(maps, model=model)
+            least[model] = min(least[model], watch.cpu)
+    return least[asked] / least[true]
+
+
+def outcome(name: str, asked: str, true: str, size: int, noise: float, seed: int, timed: bool) -> dict[str, Any]:
     random = np.random.default_rng([seed, sum(name.encode()), len(asked), len(true)])
     base = scene(name, size, random)
     size = min(size, *(side - 8 for side in base.shape))
@@ -82,6 +99,7 @@ def outcome(name: str, asked: str, true: str, size: int, noise: float, seed: int
     said = SAYS in result.reasons[1]
     named = {"scene": name, "asked": asked, "true": true, "size": size, "noise": noise, "seed": seed}
     named |= {"status": status.name, "believed": status.ok, "error": error, "stated": stated, "said": said}
+    named["of its time"] = of_its_time(maps, asked, true) if timed and asked != true else float("nan")
     return named | {"reason": result.reasons[1], "small": status.ok and not said and error > TOO_FAR * stated}
 
 
@@ -91,6 +109,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=600, help="pairs whose model is too small, and as many nested")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--size", type=int, default=160)
+    parser.add_argument("--times", action="store_true", help="also beside the time of the model that fits")
     parser.add_argument("--json", help="also write every pair's result here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -101,7 +120,7 @@ def main() -> int:
         name = names[(n // 4) % len(names)]
         noise = (0.01, 0.05)[(n // (4 * len(names))) % 2]
         for true in (TRUTH[asked], asked):
-            records.append(outcome(name, asked, true, arguments.size, noise, arguments.first + n))
+            records.append(outcome(name, asked, true, arguments.size, noise, arguments.first + n, arguments.times))
             print(*records[-1].values(), sep=" | ", file=sys.stderr, flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
@@ -112,8 +131,23 @@ def main() -> int:
         believed = [r for r in chosen if r["believed"]]
         if chosen:
             said, small = (sum(r[key] for r in believed) for key in ("said", "small"))
-            rows.append((asked, "nested" if asked == true else true, len(chosen), len(believed), said, small))
-    print_table("Models", ("asked", "truth", "pairs", "believed", "said not to fit", "error too small"), rows)
+            times = [r["of its time"] for r in chosen if arguments.times and asked != true]
+            of_its_time = (f"{np.median(times):.2f}", f"{np.quantile(times, 0.9):.2f}") if times else ("", "")
+            kind = "nested" if asked == true else true
+            rows.append(
+                (asked, kind, len(chosen), len(believed), said, small, *of_its_time)[: 8 if arguments.times else 6]
+            )
+    named = (
+        "asked",
+        "truth",
+        "pairs",
+        "believed",
+        "said not to fit",
+        "error too small",
+        "of the right model's time",
+        "90 %",
+    )
+    print_table("Models", named[: 8 if arguments.times else 6], rows)
     return 0
 
 

@@ -1,5 +1,6 @@
 """Is the end of a search believed? Overlap, detail, convergence, and that no other placement fits as well."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -190,6 +191,10 @@ def believed(
         better = FITS if outgrown is None else outgrown.misfit
         return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision, better)
     covariance, sigma, off, reason, fitting = _precision(pair, estimate, leader, found, outgrown)
+    if pair.options.searches and not math.isfinite(sigma):
+        # It may be anywhere along that direction: the end of one line on another, in two charts that have nothing else.
+        why = "(Its detail leaves a direction of the place undetermined.)"
+        return refused(pair, estimate, stages, MapStatus.AMBIGUOUS, why, found.agreement, ahead)
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
     placed = MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance
     return Placed(*placed, *figures, stages, reason, off, fitting)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment.estimate import DETAIL_SIGMA, PairLevel
-from mslsq.alignment.evidence import compared, evidence
+from mslsq.alignment.evidence import evidence, loudest
 from mslsq.alignment.grids import frame_corners
 from mslsq.alignment.measures import middle_of
 from mslsq.alignment.pyramid import masked_blur
@@ -89,7 +89,7 @@ def even(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> bool:
 
 def _unevenness(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> float:
     """By how much the blocks of some part agree less than all do."""
-    seen = compared(level, matrix).asked
+    seen = loudest(level, matrix)
     if not len(seen.correlation):
         return 0.0
     at, correlation = seen.at.numpy(force=True), seen.correlation.numpy(force=True)

@@ -288,8 +288,11 @@ def with_values(estimate: Estimate, level: PairLevel, freedom: Float[Tensor, "2"
     x, y = sampled[valid].reshape(-1), level.target[valid].reshape(-1)
     if x.numel() < 2:
         return replace(estimate, value=torch.zeros_like(estimate.value))
-    log_gain = (y.std() / x.std().clamp(min=1e-9)).log().nan_to_num(0.0).clamp(-3.0, 3.0) * freedom[0]
-    return replace(estimate, value=torch.stack([log_gain, (y.mean() - log_gain.exp() * x.mean()) * freedom[1]]))
+    (wide, high), (spread, mean) = ([float(one) for one in torch.std_mean(values)] for values in (y, x))
+    ratio = wide / max(spread, 1e-9)
+    log_gain = 0.0 if math.isnan(ratio) else math.log(min(max(ratio, math.exp(-3)), math.exp(3))) * float(freedom[0])
+    bias = (high - math.exp(log_gain) * mean) * float(freedom[1])
+    return replace(estimate, value=estimate.value.new_tensor([log_gain, bias]))
 
 
 def sane(estimate: Estimate) -> bool:

@@ -87,7 +87,7 @@ def evidence(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
 
 
 def _agreement(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
-    asked = compared(level, matrix).asked
+    asked = loudest(level, matrix)
     count = len(asked.correlation)
     if not count:
         return Evidence(math.nan, 0)
@@ -121,6 +121,11 @@ class Compared(NamedTuple):
 def compared(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:
     """The blocks of one level under a warp, of the first side of which there are enough; the level keeps the last."""
     return level.kept("blocks", matrix, partial(_all_compared, level))
+
+
+def loudest(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:
+    """Of the blocks of one level those that are asked; the level keeps the last."""
+    return level.kept("asked", matrix, lambda at: compared(level, at).asked)
 
 
 def _all_compared(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:

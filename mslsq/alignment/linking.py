@@ -131,8 +131,11 @@ class Linker:
         placed = place(*pyramids, frame, options, moving, initial, self.progress, grow)
         self.stages.extend(placed.stages)
         if self.options.metric.values:
-            gain = of_fixed[1] * placed.value[0].exp() / of_moving[1]
-            bias = of_fixed[0] + of_fixed[1] * placed.value[1] - gain * of_moving[0]
+            log_gain, offset = placed.value.tolist()
+            factor = of_fixed[1] * math.exp(log_gain) / of_moving[1]
+            gain, bias = placed.value.new_tensor(
+                [factor, of_fixed[0] + of_fixed[1] * offset - factor * of_moving[0]]
+            ).unbind()
         else:
             gain, bias = self.values_between(fixed, moving, placed.warp)
             placed = self.widened(fixed, moving, placed)

@@ -24,6 +24,10 @@ STEPS_BETWEEN = 5
 SEEN = 0.25
 """Samples of that level: by how much a larger model must move the corners. Less is for finer levels to tell."""
 
+ENTIRELY = 0.99
+"""Correlation of the detail on that level: corners that are off by a third of a sample leave less, of detail with
+wavelengths of some eight samples."""
+
 FINER = 1
 """Halvings from that level to the one on which all parts must agree: a place that is known to a tenth of a sample
 there is known to a fifth of a sample of this one."""
@@ -39,8 +43,9 @@ class Instead(NamedTuple):
 
 
 def suspected(pair: Pair, estimate: Estimate, position: int) -> bool:
-    """Is the score of the model on this level one that noise does not explain?"""
-    if pair.options.bends or not may_be_too_small(pair.options, pair.levels):
+    """Is the score of the model on this level one that noise does not explain? Not asked of detail that agrees all but
+    entirely."""
+    if estimate.detail >= ENTIRELY or pair.options.bends or not may_be_too_small(pair.options, pair.levels):
         return False
     nesting = Nesting(pair.levels, pair.options, pair.freedom, position)
     return nesting.suspected_on(pair.levels[position], estimate, REJECTED)

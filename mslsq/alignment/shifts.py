@@ -5,6 +5,7 @@ Everything works on one level and in its pixels.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -17,6 +18,7 @@ from mslsq.alignment.pyramid import Level, masked_blur
 from mslsq.kernels import Kernel, may_read
 
 _WHITENED = Kernel("whitened", "nTT?T")
+_SCORES_OF_SUMS = Kernel("scores_of_sums", "nTTTTTTdT")
 
 BAND_SIGMA = 4.0
 """Pixels of the level: the search looks at structures finer than this."""
@@ -62,20 +64,42 @@ def shift_scores(
     height = next_fast_len(fixed.shape[0] + images.shape[1] - 1, real=True)
     width = next_fast_len(fixed.shape[1] + images.shape[2] - 1, real=True)
     shape = (height, width)
-    transform = lambda x: torch.fft.rfft2(x, s=shape)  # noqa: E731
-    back = lambda x: torch.fft.irfft2(x, s=shape)  # noqa: E731
+
+    def transform(x: Tensor) -> Any:
+        return torch.fft.rfft2(x, s=shape)
+
+    def back(x: Tensor) -> Any:
+        return torch.fft.irfft2(x, s=shape)
+
     f_mask, f_one, f_two = transform(known).conj(), transform(fixed).conj(), transform(fixed.square()).conj()
     g_mask, g_one, g_two = transform(masks), transform(images), transform(images.square())
-    count = back(f_mask * g_mask).clamp(min=0)
-    safe = count.clamp(min=1.0)
-    f_sum, g_sum = back(f_one * g_mask), back(f_mask * g_one)
-    f_spread = back(f_two * g_mask) - f_sum.square() / safe
-    g_spread = back(f_mask * g_two) - g_sum.square() / safe
-    product = back(f_one * g_one) - f_sum * g_sum / safe
+    pairs = (f_mask, g_mask), (f_one, g_mask), (f_mask, g_one), (f_two, g_mask), (f_mask, g_two), (f_one, g_one)
+    sums: list[Tensor] = [back(one * other) for one, other in pairs]
+    smaller = torch.minimum(known.sum(), masks.sum((-2, -1)).clamp(min=1.0))
+    if may_read(*sums, smaller) and sums[0].dtype in (torch.float32, torch.float64):
+        scores = torch.empty_like(sums[0])
+        for k, samples in enumerate(smaller.tolist()):
+            planes = [one[k].contiguous() for one in sums]
+            settings = torch.tensor([samples, min_overlap], dtype=torch.float64)
+            _SCORES_OF_SUMS(height * width, *planes, settings, scores[k])
+        return scores
+    return _scores(sums, smaller[:, None, None], min_overlap)
+
+
+def _scores(
+    sums: Sequence[Float[Tensor, "k height width"]], smaller: Float[Tensor, "k 1 1"], min_overlap: float
+) -> Float[Tensor, "k height width"]:
+    """Of the sums over the samples that both know: of ones, of the one's values, the other's, their squares, the
+    products."""
+    count = sums[0].clamp(min=0)
+    safe, f_sum, g_sum = count.clamp(min=1.0), sums[1], sums[2]
+    f_spread = sums[3] - f_sum.square() / safe
+    g_spread = sums[4] - g_sum.square() / safe
+    product = sums[5] - f_sum * g_sum / safe
     # A patch whose variance is below 1 % of the map's has no texture to correlate by.
     textured = (f_spread > 0.01 * count) & (g_spread > 0.01 * count)
     ncc = torch.where(textured, product / (f_spread * g_spread).clamp(min=1e-12).sqrt(), torch.zeros_like(product))
-    share = count / torch.minimum(known.sum(), masks.sum((-2, -1)).clamp(min=1.0)[:, None, None])
+    share = count / smaller
     score = ncc.clamp(-0.999, 0.999).atanh() * share.clamp(0, 1).sqrt()
     return torch.where(share >= min_overlap, score, torch.full_like(score, -1.0))
 

@@ -1,5 +1,7 @@
 """How well a placement is determined: the covariance of the warp's tangent, and the standard error at the corners."""
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -10,8 +12,7 @@ from mslsq.alignment import passes
 from mslsq.alignment.curvature import curvature, products
 from mslsq.alignment.descent import Between, model_matrix
 from mslsq.alignment.estimate import Estimate, PairLevel, spread_at
-from mslsq.alignment.grids import frame_corners
-from mslsq.alignment.models import MODELS, Frame
+from mslsq.alignment.models import HORIZON, MODELS, Frame, velocities
 from mslsq.alignment.objective import photometric_problem
 from mslsq.alignment.options import Options
 from mslsq.alignment.pyramid import Level
@@ -97,7 +98,18 @@ def _by_covariance(
 def corner_sigma(estimate: Estimate, covariance: Tensor, frame: Frame, model: str) -> float:
     """Root mean square standard error of the four corners in pixels: √(mean trace(D Σ Dᵀ)) with D the corners'
     derivative."""
-    warp = MODELS[model].from_matrix(estimate.matrix)
-    derivative = warp.derivative(frame_corners(frame))
-    variance = ((derivative @ covariance) * derivative).sum() / 4
-    return float(variance.clamp(min=0).sqrt()) * frame.half
+    matrix = model_matrix(MODELS[model], estimate.matrix.numpy(force=True).astype(np.float64))
+    points, moving = _corners(*(frame.centre / frame.half).tolist(), MODELS[model].tangent_dim)
+    x, y, depth = matrix @ points
+    moved = np.stack([x, y]) / np.maximum(depth, HORIZON)
+    columns = matrix @ moving
+    derivative = (columns[:, :2] - moved.T[:, :, None] * columns[:, 2:]) / np.maximum(depth, HORIZON)[:, None, None]
+    variance = ((derivative @ covariance.numpy(force=True)) * derivative).sum() / 4
+    return float(np.sqrt(np.maximum(variance, 0))) * frame.half
+
+
+@lru_cache(maxsize=32)
+def _corners(x: float, y: float, tangent: int) -> tuple[Float[np.ndarray, "3 4"], Float[np.ndarray, "4 3 tangent"]]:
+    """Homogeneous corners at (±x, ±y), and how the generators move them (`models.velocities`)."""
+    at = torch.tensor([[-x, -y], [x, -y], [x, y], [-x, y]], dtype=torch.float64)
+    return np.concatenate([at.numpy().T, np.ones((1, 4))]), velocities(at, tangent).numpy()

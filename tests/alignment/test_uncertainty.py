@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.alignment import align, models, synthetic
+from mslsq.alignment import MapStatus, align, belief, models, synthetic
 from mslsq.alignment.estimate import Estimate, PairLevel, mad_sigma, residual_at
 from mslsq.alignment.mosaics import cut
 from mslsq.alignment.objective import Photometric
@@ -79,3 +79,16 @@ def test_noise_is_not_taken_for_detail():
         off = found.local(true)
         squares.append(float(off @ torch.linalg.solve(result.covariance[1], off)) / 4)
     assert 0.05 < sum(squares) / len(squares) < 2  # 19 by JᵀJ
+
+
+def test_a_place_of_which_a_direction_is_undetermined_is_not_believed(monkeypatch):
+    """As the ends of two lines that lie on each other: an affine warp may stretch them."""
+    pair = synthetic.make_pair("camera", "affine", seed=1, size=96)
+    assert align([pair.reference, pair.moving], model="affine").aligned == [0, 1]
+
+    def undetermined(estimate, *_):
+        return estimate.matrix.new_full((6, 6), float("nan"))
+
+    monkeypatch.setattr(belief, "tangent_covariance", undetermined)
+    result = align([pair.reference, pair.moving], model="affine")
+    assert result.status[1] == MapStatus.AMBIGUOUS and "undetermined" in result.reasons[1]

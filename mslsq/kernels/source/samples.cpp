@@ -257,6 +257,28 @@ void whitened(i64 n, const T* image, const T* smooth, const bool* mask, T* to) {
     for (i64 k = 0; k < n; k++) to[k] /= spread > 0 ? spread : T(1);
 }
 
+// Of every shift, from sums over the samples that both maps know there (how many, of one map's values and of the other's, of
+// their squares, and of the products): Fisher's z of the correlation, times the root of the share of the smaller map; -1 where
+// that share is too little.
+template <class T>
+void scores_of_sums(i64 n, const T* counts, const T* ones, const T* others, const T* ones_squared, const T* others_squared,
+                    const T* products, T smaller, T least, T* to) {
+    constexpr T TEXTURE = T(0.01), HIGHEST = T(0.999), TINY = T(1e-12);
+    for (i64 k = 0; k < n; k++) {
+        const T count = std::max(counts[k], T(0)), safe = std::max(count, T(1)), share = count / smaller;
+        const T one = ones_squared[k] - ones[k] * ones[k] / safe, other = others_squared[k] - others[k] * others[k] / safe;
+        const bool textured = (one > TEXTURE * count) & (other > TEXTURE * count);
+        const T found = (products[k] - ones[k] * others[k] / safe) / std::sqrt(std::max(one * other, TINY));
+        const T bounded = textured ? std::min(std::max(found, -HIGHEST), HIGHEST) : T(0);
+        to[k] = share >= least ? (1 + bounded) / (1 - bounded) : T(-1);  // -1: no logarithm
+    }
+    for (i64 k = 0; k < n; k++)
+        if (to[k] >= 0) {
+            const T share = std::max(counts[k], T(0)) / smaller;
+            to[k] = T(0.5) * std::log(to[k]) * std::sqrt(std::min(share, T(1)));
+        }
+}
+
 // The highest of the scores that no other exceeds within `lobe` rows and columns of it, where they are numbered around, and
 // that lies farther than `lobe` from the shift (0, 0): row and column, or the first of all with -1.
 template <class T>
@@ -351,6 +373,13 @@ void survey(i64 channels, i64 n, const T* values, bool* known, double* to) {
     (i64 rows, i64 columns, const T* scores, const double* down, const double* right, i64 lobe, i64* to,              \
      double* score) {                                                                                                 \
         best_peak<T>(rows, columns, scores, down, right, lobe, to, score);                                            \
+    }                                                                                                                 \
+    /* settings: the smaller map's samples, the least share of them; to: a score for every shift */                   \
+    MSLSQ_EXPORT(scores_of_sums, type)                                                                                \
+    (i64 n, const T* counts, const T* ones, const T* others, const T* ones_squared, const T* others_squared,          \
+     const T* products, const double* settings, T* to) {                                                              \
+        scores_of_sums<T>(n, counts, ones, others, ones_squared, others_squared, products, T(settings[0]),            \
+                          T(settings[1]), to);                                                                        \
     }                                                                                                                 \
     /* known: true where no mask says otherwise, and then where numbers are; to: count, mean, deviation, extremes */  \
     MSLSQ_EXPORT(survey, type)(i64 channels, i64 n, const T* values, bool* known, double* to) {                       \
