@@ -5,7 +5,6 @@ Everything works on one level and in its pixels.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -64,24 +63,19 @@ def shift_scores(
     height = next_fast_len(fixed.shape[0] + images.shape[1] - 1, real=True)
     width = next_fast_len(fixed.shape[1] + images.shape[2] - 1, real=True)
     shape = (height, width)
-
-    def transform(x: Tensor) -> Any:
-        return torch.fft.rfft2(x, s=shape)
-
-    def back(x: Tensor) -> Any:
-        return torch.fft.irfft2(x, s=shape)
-
+    transform = lambda x: torch.fft.rfft2(x, s=shape)  # noqa: E731
+    back = lambda x: torch.fft.irfft2(x, s=shape)  # noqa: E731
     f_mask, f_one, f_two = transform(known).conj(), transform(fixed).conj(), transform(fixed.square()).conj()
     g_mask, g_one, g_two = transform(masks), transform(images), transform(images.square())
-    pairs = (f_mask, g_mask), (f_one, g_mask), (f_mask, g_one), (f_two, g_mask), (f_mask, g_two), (f_one, g_one)
-    sums: list[Tensor] = [back(one * other) for one, other in pairs]
+    sums = [back(f_mask * g_mask), back(f_one * g_mask), back(f_mask * g_one)]
+    sums += [back(f_two * g_mask), back(f_mask * g_two), back(f_one * g_one)]
     smaller = torch.minimum(known.sum(), masks.sum((-2, -1)).clamp(min=1.0))
     if may_read(*sums, smaller) and sums[0].dtype in (torch.float32, torch.float64):
         scores = torch.empty_like(sums[0])
         for k, samples in enumerate(smaller.tolist()):
             planes = [one[k].contiguous() for one in sums]
             settings = torch.tensor([samples, min_overlap], dtype=torch.float64)
-            _SCORES_OF_SUMS(height * width, *planes, settings, scores[k])
+            _SCORES_OF_SUMS(planes[0].numel(), *planes, settings, scores[k])
         return scores
     return _scores(sums, smaller[:, None, None], min_overlap)
 
