@@ -51,7 +51,7 @@ class DirectLossMinimization(Adjoint):
                 "DirectLossMinimization perturbs a minimum without bounds, and has no derivative where there are some. "
                 "Use Implicit()."
             )
-        return judged(ended, Factorization("exact"))
+        return judged(ended, Factorization("exact"), moves=True)
 
     def attach(self, attachment: Attachment) -> Attached:
         if transforms_are_active():

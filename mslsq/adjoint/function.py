@@ -83,6 +83,7 @@ class Call:
         else:
             begin = time.thread_time()  # of this thread: other threads' time must not decide what is made
             prepared = adjoint.prepare(ended)
+            outcome = prepared.outcome or outcome
             has_looked(ended, inputs, time.thread_time() - begin)
         if findings is not None:
             differentiable = decided(prepared.differentiable, findings, adjoint is not None)

@@ -33,6 +33,9 @@ class Implicit(Adjoint):
     directional derivative of the cost along v in the data; it is computed when backward comes (`pullback`). Like
     `order=1` it is as accurate as the minimum.
 
+    A problem that tolerances have ended just short of its minimum is moved there by Newton steps with the exact Hessian
+    before it is differentiated: its value is then that of the minimum. See `docs/guide/derivatives.md`.
+
     Cost: the exact Hessian once (block by block), one factorisation, and `order` gradients (for plain `backward()`
     alone: one directional derivative). Memory does not depend on the number of solver steps.
 
@@ -76,7 +79,7 @@ class Implicit(Adjoint):
         return self.order
 
     def prepare(self, ended: Ended) -> Prepared:
-        return with_constraints(ended, judged(ended, self.factorization), self.factorization)
+        return with_constraints(ended, judged(ended, self.factorization, moves=True), self.factorization)
 
     def attach(self, attachment: Attachment) -> Attached:
         # A solve that checkpointing runs again may be recorded by then, and would save other tensors than at first.

@@ -1,7 +1,7 @@
 """Which problems of a batch have a derivative by a Hessian at their solution, and the factor that it takes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,14 +19,26 @@ from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
 from mslsq.solution import Status
 from mslsq.solvers.bound_checks import is_weakly_held
-from mslsq.solvers.box import distances, free_of_bounds
+from mslsq.solvers.box import box_of, distances, free_of_bounds, with_projected_gradient
+from mslsq.solvers.run import Outcome
 from mslsq.solvers.solver import Solver
+from mslsq.solvers.step import LEVEL
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
+NEWTON_STEPS = 3
+"""That a problem is moved at most: each squares what is left of the gradient."""
 
-def judged(ended: Ended, factorization: Factorization) -> Prepared:
-    """The factor, which problems are differentiable, and how well systems with it are solved."""
-    return Judgement.of(ended, factorization).prepared()
+
+def judged(ended: Ended, factorization: Factorization, moves: bool = False) -> Prepared:
+    """The factor, which problems are differentiable, and how well systems with it are solved.
+
+    Args:
+        moves: may problems that have stopped just short of their minimum be moved there?
+    """
+    judgement = Judgement.of(ended, factorization)
+    # Outer loops have found out more about the point than that, and several ranks would have to agree.
+    moves = moves and ended.task.outer is None and ended.task.ranks.is_alone
+    return judgement.prepared(moves)
 
 
 class Factored(NamedTuple):
@@ -72,16 +84,15 @@ class Judgement:
     def solver(self) -> Solver:
         return self.ended.task.solver
 
-    def prepared(self) -> Prepared:
+    def prepared(self, moves: bool) -> Prepared:
         converged = unprepared(self.ended).differentiable
         stopped = converged | (self.ended.outcome.status == Status.STALLED)
-        recorded = self.factorization.can_be_recorded(self.linear)
         with torch.no_grad(), TRANSFORM_LOCK:
-            found = self._factored(recorded)
-            fails = stopped & found.definite & ~(found.evidence.vanishes & found.evidence.smooth)
-            if self.linearizer.ranks.any(bool(fails.any()))[0]:
-                found = self._looked_at_again(found)
-            weak = self._is_weakly_held(found)
+            at, found = self, self._found_of(stopped)
+            short = stopped & found.evidence.short
+            if moves and bool(short.any()):
+                at, found = self._at_the_minimum(found, stopped, short)
+            weak = at._is_weakly_held(found)
         solved = found.definite & found.evidence.solved & self.factorization.is_trusted(found.residual)
         exists = solved & found.evidence.vanishes & found.evidence.smooth
         # Tolerances below what the dtype resolves end in STALLED; at a minimum that is as good as converged.
@@ -90,7 +101,57 @@ class Judgement:
         asked = converged | (stopped & solved & ~found.evidence.smooth)
         if bool((asked & ~usable).any()):
             warn_about(asked, solved, found.definite, found.residual, found.evidence, found.hessian, weak)
-        return Prepared(usable, found.residual, found.factor)
+        return Prepared(usable, found.residual, found.factor, outcome=None if at is self else at.ended.outcome)
+
+    def _found_of(self, stopped: Tensor) -> Factored:
+        """All that is found out; of problems that have not stopped no more than is found out at once."""
+        found = self._factored(self.factorization.can_be_recorded(self.linear))
+        fails = stopped & found.definite & ~(found.evidence.vanishes & found.evidence.smooth)
+        if self.linearizer.ranks.any(bool(fails.any()))[0]:
+            found = self._looked_at_again(found)
+        return found
+
+    def _at_the_minimum(self, found: Factored, stopped: Tensor, short: Tensor) -> tuple["Judgement", Factored]:
+        """The same after Newton steps of the problems in `short`, those that come to where the gradient vanishes."""
+        at, running = self, short
+        for _ in range(NEWTON_STEPS):
+            step = self.factorization.inverse(
+                self.linear, found.factor, at.point.of_free(at._gradient()(*at.point[:2]))
+            )
+            at = at._moved(torch.where(running[:, None], -step, 0), running)
+            found = at._found_of(stopped)
+            running = running & found.evidence.near
+            if not bool(running.any()):
+                break
+        rounding = LEVEL * torch.finfo(at.point.cost.dtype).eps
+        arrived = found.evidence.vanishes & found.evidence.smooth & (at.point.cost <= (1 + rounding) * self.point.cost)
+        if bool((short & ~arrived).any()):  # those stay where they were
+            at = at._with_outcome(selected(arrived, at.ended.outcome, self.ended.outcome))
+            found = at._found_of(stopped)
+        return at, found
+
+    def _moved(self, step: Tensor, moving: Tensor) -> "Judgement":
+        """The same after a step of the problems in `moving`, to the bit for all others."""
+        outcome, inputs = self.ended.outcome, self.point.inputs
+        values = self.linearizer.retract(self.point.values, step)
+        values = tuple(
+            torch.where(moving[:, None, None], new, old) for new, old in zip(values, outcome.values, strict=True)
+        )
+        model = self.linearizer.linearize(values, inputs)
+        if self.ended.bounds:
+            box = box_of(self.linearizer, values, self.ended.bounds)
+            model = with_projected_gradient(self.linearizer, model, values, box)
+        after = replace(
+            outcome,
+            values=values,
+            cost=model.cost,
+            gradient_norm=model.gradient.abs().amax(-1),
+            matrix=model.matrix,
+        )
+        return self._with_outcome(selected(moving, after, outcome))
+
+    def _with_outcome(self, outcome: Outcome) -> "Judgement":
+        return Judgement.of(replace(self.ended, outcome=outcome), self.factorization)
 
     def _factored(self, recorded: bool) -> Factored:
         """Factors of all Hessians, and what they and the gradient say; `recorded` with a graph of all that."""
@@ -181,6 +242,19 @@ class Judgement:
         return f"hessian, {kind}", lambda values, inputs, normal: linearizer.hessian(
             values, inputs, exact=kind == "exact"
         )
+
+
+def selected(mask: Tensor, one: Outcome, other: Outcome) -> Outcome:
+    """Where the problems in the mask are as `one` has them, the others as `other` does."""
+
+    def chosen(name: str) -> Tensor:
+        new, old = getattr(one, name), getattr(other, name)
+        return torch.where(mask.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+    values = tuple(
+        torch.where(mask[:, None, None], new, old) for new, old in zip(one.values, other.values, strict=True)
+    )
+    return replace(other, values=values, **{name: chosen(name) for name in ("cost", "gradient_norm", "matrix")})
 
 
 def _point(tensors: tuple[Any, ...]) -> Point:

@@ -21,6 +21,7 @@ from torch import Tensor
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.solvers.solver import Solver
+from mslsq.solvers.stationarity import share
 from mslsq.solvers.step import LEVEL
 
 SMALLEST = 16.0
@@ -47,6 +48,10 @@ class Evidence(NamedTuple):
     """Could the gradient be solved for? An iterative solver may not."""
     by_a_bound: Bool[Tensor, "batch"]
     """Is it so near to a bound that nothing could be asked of what is around it?"""
+    near: Bool[Tensor, "batch"]
+    """Does a Newton step that is short, though not rounding, lead to where the gradient vanishes?"""
+    short: Bool[Tensor, "batch"]
+    """Is that further than the tolerances allow for?"""
 
 
 class Curvature(NamedTuple):
@@ -124,7 +129,11 @@ def evidence_of_a_minimum(
         least = columns * (SMALLEST * eps) * (1 + _sizes_by_column(linearizer, start))
         rounding = torch.maximum((summed * curvature.inverse(summed)).sum(-1), (least * least).sum(-1))
         vanishes, smooth = vanishes | (length <= rounding), smooth | (remaining <= rounding)
-    return Evidence(usable & (vanishes | by_a_bound), usable & (smooth | by_a_bound), solved, by_a_bound)
+    few, size = share(solver, cost.dtype), _size(values)
+    near = ((length <= 2 * few * cost) | (moves <= few**0.5 * size)) & (length > told) & (moves > eps**0.5 * size)
+    near = usable & smooth & ~by_a_bound & near
+    short = near & (~vanishes | (moves > ftol**0.5 * size))
+    return Evidence(usable & (vanishes | by_a_bound), usable & (smooth | by_a_bound), solved, by_a_bound, near, short)
 
 
 def _size(values: Values) -> Float[Tensor, "batch"]:

@@ -42,6 +42,8 @@ class Prepared(NamedTuple):
     if not wanted."""
     constraints: ActiveRows | tuple[()] = ()
     """Empty where there are none, or no derivatives."""
+    outcome: Outcome | None = None
+    """The end of the solve with problems moved to the minimum that they had stopped short of; None where none was."""
 
 
 class Answer(NamedTuple):
