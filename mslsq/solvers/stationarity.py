@@ -117,10 +117,15 @@ def gradient_floor(
         asks: may the numbers be asked? Then nothing is multiplied where neither test reads a floor: of Ladybug 49's
             steps of 28 ms that takes 5.
     """
-    floor = Floor(torch.zeros_like(sizes), (linear.storage.diagonal(matrix) * sizes).sum(-1))
+    floor = Floor(torch.zeros_like(sizes), _known((linear.storage.diagonal(matrix) * sizes).sum(-1)))
     if asks and not bool((_rests_on_rounding(cost, floor) | _is_near(solver, length, floor)).any()):
         return floor
-    return floor._replace(gradient=linear.storage.magnitude(matrix, sizes.sqrt()))
+    return floor._replace(gradient=_known(linear.storage.magnitude(matrix, sizes.sqrt())))
+
+
+def _known(floor: Tensor) -> Tensor:
+    """Zero where it is infinite: below that is everything. Of a variable of 1e160 (float32: 1e20) the square is."""
+    return torch.where(torch.isfinite(floor), floor, 0)
 
 
 def gradient_met(

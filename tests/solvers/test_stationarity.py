@@ -277,3 +277,37 @@ def test_a_variable_that_shrinks_while_its_column_grows_is_not_lost_in_rounding(
     )
     certified = 87.94585517 / 2
     assert not bool(solution.converged) or float(solution.cost) == pytest.approx(certified, rel=1e-8)
+
+
+@PER_DTYPE
+@pytest.mark.parametrize("asks", [False, True])
+def test_below_a_floor_that_is_infinite_nothing_is_small(dtype, asks):
+    """|Dx|² and |JᵀJ||x| of a variable whose square is beyond the dtype, and of a column whose product with it is."""
+    solver = mslsq.LevenbergMarquardt()
+    linear: Any = SimpleNamespace(storage=DenseNormal())
+    gradient, cost = torch.tensor([[1e3, 1.0]], dtype=dtype), torch.ones(1, dtype=dtype)
+    large = torch.finfo(dtype).max
+    for matrix, sizes in (
+        (torch.eye(2), torch.tensor([[torch.inf, 1.0]])),
+        (0.1 * large * torch.eye(2), torch.tensor([[100.0, 1.0]])),
+        (torch.tensor([[1.0, 0.5], [0.5, 1.0]]), torch.tensor([[torch.inf, torch.inf]])),
+    ):
+        matrix, sizes = matrix.to(dtype)[None, None], sizes.to(dtype)
+        length = squared_length(gradient, torch.ones_like(gradient))
+        floor = gradient_floor(solver, linear, matrix, sizes, length, cost, asks)
+        assert bool(torch.isfinite(floor.reach).all()) and bool(torch.isfinite(floor.gradient).all())
+        assert not bool(nearly_stationary(solver, gradient, length, cost, floor))
+        assert not bool(gradient_met(solver, gradient, gradient.amax(1), length, cost, floor))
+
+
+@PER_SOLVER
+@PER_DTYPE
+def test_a_start_whose_square_is_infinite_has_not_converged(solver, dtype):
+    """x / u - 3 from x = 1e12 u, in a unit u in which x² overflows."""
+    unit = 1e12 if dtype == F32 else 1e150
+    start = torch.tensor([1e12 * unit], dtype=dtype)
+    solution = mslsq.least_squares(lambda x: x / unit - 3, start, solver=solver)
+    if bool(solution.converged):
+        assert float(solution.value[0]) == pytest.approx(3 * unit, rel=1e-4)
+    else:
+        assert int(solution.num_steps) > 0
