@@ -62,7 +62,7 @@ def test_the_derivative_is_that_of_the_minimum(solver, trace, adjoint):
         assert float(solution.gradient_norm) < 1e-3 * float(short.gradient_norm)
         assert int(solution.num_steps) == int(short.num_steps)
         (found,) = torch.autograd.grad(solution.value.sum(), d)
-        error = 1e-6 if isinstance(adjoint, mslsq.Implicit) else 1e-3  # of second order in ε
+        error = 1e-6 if isinstance(adjoint, mslsq.Implicit) else 1e-2  # of second order in ε: 0.3 % here
         assert float(found) == pytest.approx(slope, rel=error)
 
 
