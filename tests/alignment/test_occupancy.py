@@ -96,22 +96,24 @@ def test_a_map_that_has_seen_a_part_is_found():
     assert off(result.transforms[1], truth) < 5.0
 
 
-def test_other_buildings_are_left_out():
+@pytest.mark.parametrize(("model", "degrees"), [("se2", 70.0), ("translation", 0.0)])
+def test_other_buildings_are_left_out(model, degrees):
     plans = [building(seed) for seed in range(10, 18)]
     for one, other in itertools.pairwise(plans):
-        turned, _ = recorded(other, 70.0, drift=2.0, seed=1)
-        result = align(tensors(one, turned), model="se2", metric="occupancy")
+        turned, _ = recorded(other, degrees, drift=2.0, seed=1)
+        result = align(tensors(one, turned), model=model, metric="occupancy")
         assert result.aligned == [0], result.message()
         assert result.status[1] in (MapStatus.AMBIGUOUS, MapStatus.LOW_CORRELATION, MapStatus.NO_OVERLAP)
 
 
-def test_equal_rooms_in_a_row_are_ambiguous():
+@pytest.mark.parametrize(("model", "width"), [("se2", 40), ("translation", 60)])
+def test_equal_rooms_in_a_row_are_ambiguous(model, width):
     """Two equal rooms: half of the walls fit when the map is laid a room farther."""
     plan = np.full((SIDE, SIDE), 0.5)
-    for left in range(60, 340, 40):
-        plan[150:250, left : left + 43] = 0.0
-        plan[153:247, left + 3 : left + 40] = 1.0
-    result = align(tensors(plan, np.roll(plan, 11, 1)), model="se2", metric="occupancy")
+    for left in range(60, 340, width):
+        plan[150:250, left : left + width + 3] = 0.0
+        plan[153:247, left + 3 : left + width] = 1.0
+    result = align(tensors(plan, np.roll(plan, 11, 1)), model=model, metric="occupancy")
     assert result.aligned == [0] and result.status[1] in (MapStatus.AMBIGUOUS, MapStatus.LOW_CORRELATION)
 
 

@@ -42,6 +42,9 @@ WITNESSED = " Its georeference says this place, too."
 EXACT = 0.9
 """Of the walls within one cell: then the maps have hardly drifted, and values may say the place more accurately."""
 
+BY_CHANCE = 0.02
+"""Of what a placement could score: what another place is taken to score at least. A lead over nothing is none."""
+
 NO_PLAN = "(There are no walls, or no free space, in map {}: metric='occupancy' is for dark walls on light ground.)"
 
 
@@ -101,8 +104,9 @@ def place(
         said = None if header is None else _said(candidates, header, one, options.min_lead)
         chosen, witnessed = (candidates[0], False) if said is None else (said, True)
         second = max((entry.score for entry in candidates if entry is not chosen), default=0.0)
-        lead = chosen.score / max(second, 1e-3 * chosen.score)
-        initial, support = chosen.matrix, chosen.score / min(own_score(one), own_score(other))
+        most = min(own_score(one), own_score(other))
+        lead, support = chosen.score / max(second, BY_CHANCE * most), chosen.score / most
+        initial = chosen.matrix
     estimate, stages, leader = _solved(pair, Estimate(frame.from_pixels(initial), fixed.values.new_zeros(2), "walls"))
     if report is not None:
         for stage in stages:

@@ -28,6 +28,9 @@ ROTATIONS = 120
 APART = 0.15
 """Of the diagonal of what is known: placements nearer than this are one, turned or moved a little."""
 
+ALONE = 4
+"""Shifts that are looked at where the plan does not turn."""
+
 MARGIN = 2
 """Cells around what is known that are correlated as well."""
 
@@ -73,7 +76,8 @@ def ranked(reference: Cells, moving: Cells, turns: bool) -> list[Candidate]:
     grow = torch.diag(like.new_tensor([factor, factor, 1.0]))
     to_cut = translation(-fixed.corner[0], -fixed.corner[1], like)
     out = []
-    for score, matrix in _correlated(fixed, cut, angles, like):
+    diagonal = _known_corners(reference)[1] / factor
+    for score, matrix in _correlated(fixed, cut, angles, diagonal, like):
         placed = translation(*cut.corner, like) @ matrix @ to_cut
         out.append(Candidate(score, grow @ placed @ torch.linalg.inv(grow)))
     return distinct(sorted(out, key=lambda candidate: -candidate.score), reference)
@@ -104,9 +108,12 @@ def distinct(candidates: Sequence[Candidate], reference: Cells) -> list[Candidat
 
 
 def _correlated(
-    fixed: _Cut, moving: _Cut, angles: Sequence[float], like: Tensor
+    fixed: _Cut, moving: _Cut, angles: Sequence[float], diagonal: float, like: Tensor
 ) -> list[tuple[float, Float[Tensor, "3 3"]]]:
-    """For every angle the two best shifts: their scores, and matrices between the cuts' cells."""
+    """For every angle the best shifts: their scores, and matrices between the cuts' cells.
+
+    Two of each angle, near each other perhaps: the angles beside it have others. Of one angle alone those that are apart.
+    """
     height, width = moving.wall.shape
     side = math.ceil(math.hypot(height, width))
     shape = [int(next_fast_len(size + side - 1, real=True) or 0) for size in fixed.wall.shape]
@@ -124,11 +131,13 @@ def _correlated(
         turned = [(part[y, x] * valid).reshape(side, side) for part in (moving.wall, moving.free)]
         spectra = [torch.fft.rfft2(part, s=shape) for part in turned]
         scores = torch.fft.irfft2(for_wall * spectra[0] + for_free * spectra[1], s=shape)
-        for _ in range(2):
+        across, shifts = (4, 2) if len(angles) > 1 else (math.ceil(APART * diagonal), ALONE)
+        for _ in range(shifts):
             row, column = divmod(int(scores.argmax()), shape[1])
             # Entry [dy, dx] compares cell u of the reference with cell u + d of the canvas; negative ones have wrapped.
             down, right = (n if n < side else n - size for n, size in zip((row, column), shape, strict=True))
             found.append((float(scores[row, column]), turn @ translation(right, down, like)))
-            near = [(torch.arange(-4, 5) + n) % size for n, size in zip((row, column), shape, strict=True)]
+            beside = torch.arange(-across, across + 1)
+            near = [(beside + n) % size for n, size in zip((row, column), shape, strict=True)]
             scores[near[0][:, None], near[1][None, :]] = -torch.inf
     return found
