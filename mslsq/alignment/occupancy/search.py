@@ -112,7 +112,7 @@ def _correlated(
 ) -> list[tuple[float, Float[Tensor, "3 3"]]]:
     """For every angle the best shifts: their scores, and matrices between the cuts' cells.
 
-    Two of each angle, near each other perhaps: the angles beside it have others. Of one angle alone those that are apart.
+    Two of each angle, near each other perhaps: the angles beside it have others. Of one angle alone those apart.
     """
     height, width = moving.wall.shape
     side = math.ceil(math.hypot(height, width))
