@@ -68,7 +68,8 @@ def made(kind: str, bias: str, holes: bool, seed: int, side: int) -> tuple[np.nd
     reference = fixed + rng.standard_normal(fixed.shape)
     dem = dem + rng.standard_normal(fixed.shape)
     if kind == "steep":
-        slope = np.hypot(*np.gradient(moved))
+        down, along = np.gradient(moved)
+        slope = np.hypot(down, along)
         dem = dem + 2 * slope / slope.mean() * rng.standard_normal(fixed.shape)
     elif kind == "tilt":
         dem = dem + np.linspace(-4, 4, side)

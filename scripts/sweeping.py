@@ -143,7 +143,7 @@ def _csv(jobs: Sequence[Job]) -> str:
 
 
 def _let_jobs_import() -> None:
-    """A launcher that starts Python anew for a job (submitit) sends `main` by value, and by name the modules that it
+    """A launcher that starts a new Python for a job (submitit) sends `main` by value, and by name the modules that it
     imports from this folder."""
     known = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), known)))

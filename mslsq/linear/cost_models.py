@@ -63,5 +63,5 @@ def merging_model() -> np.ndarray:
 
 
 def padded(count: Count) -> Count:
-    """As many numbers as the registers have that hold so many."""
+    """Rounded up to whole registers."""
     return speed().register * -(-count // speed().register)

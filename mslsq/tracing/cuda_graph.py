@@ -15,6 +15,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from mslsq.private import version_of
+
 VARIABLE = "MSLSQ_CUDA_GRAPHS"
 
 WARM_UP = 3
@@ -68,14 +70,14 @@ class _Input:
         self._memory = torch.empty_strided(once.shape, once.stride(), dtype=like.dtype, device=like.device)
         self.tensor = self._memory.expand(like.shape)
         self._source: weakref.ref[Tensor] | None = None
-        self._version = 0
+        self._written = 0
 
     def take(self, tensor: Tensor) -> None:
-        """Its numbers, unless they are here already."""
-        is_here = self._source is not None and self._source() is tensor and self._version == tensor._version
-        if not is_here:
+        """Its numbers, unless they are here already. (What is written into an inference tensor is not counted.)"""
+        is_known = self._source is not None and self._source() is tensor and not tensor.is_inference()
+        if not (is_known and self._written == version_of(tensor)):
             self._memory.copy_(_once(tensor))
-            self._source, self._version = weakref.ref(tensor), tensor._version
+            self._source, self._written = weakref.ref(tensor), version_of(tensor)
 
 
 def _once(tensor: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.linearize.test_normal_products import free_entries, system_of
 from torch import Tensor
 
 import mslsq
@@ -21,6 +20,7 @@ from mslsq.native.cuda.nvrtc import Compiled
 from mslsq.native.cuda.programs import CudaMaking
 from mslsq.native.cuda.segments import SegmentKernels, segments_text
 from mslsq.problem.structure import structure_of
+from tests.linear.test_normal_products import free_entries, system_of
 from tests.linearize.test_programs import attempts
 from tests.native.cuda.host import Host, host_driver
 from tests.native.cuda.test_zoo import NEEDS_NVRTC, nvrtc_of_tests

@@ -81,7 +81,7 @@ def covariance_of_one(
 
 
 def _are_plain(*tensors: Tensor) -> bool:
-    """Can NumPy read them, and does nobody differentiate what comes of them?"""
+    """Can NumPy read them, and is nothing differentiated that comes of them?"""
     is_differentiated = torch.is_grad_enabled()
     return all(
         x.is_cpu and type(x) is Tensor and not is_wrapped(x) and not (is_differentiated and x.requires_grad)

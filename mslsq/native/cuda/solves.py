@@ -40,7 +40,7 @@ MOST_STEPS = 128
 """Of a launch, in between which Python may be told to stop."""
 
 FULL = 2
-"""A launch has at most so many times the problems that are still running: where there are more, these are put side by
+"""A launch has at most this many times the problems that are still running: where there are more, these are put side by
 side, which reads and writes all that is known of each once."""
 
 
