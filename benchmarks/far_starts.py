@@ -66,6 +66,7 @@ def contestants() -> dict[str, Callable[[Run], Ended]]:
     own_options: Any = {"max_steps": MOST, "native": "never"}
     solvers = {
         "mslsq LM": mslsq.LevenbergMarquardt(**own_options),
+        "mslsq LM, straight": mslsq.LevenbergMarquardt(acceleration=None, **own_options),
         "mslsq LM, accelerated": mslsq.LevenbergMarquardt(acceleration=0.75, **own_options),
         "mslsq Dogleg": mslsq.Dogleg(**own_options),
         "mslsq GN": mslsq.GaussNewton(**own_options),

@@ -57,7 +57,7 @@ class Unrolled(Adjoint):
         fill = torch.nan if self.failed == "nan" else 0.0
         linearizer, prepared = _differentiable(attachment.linearizer), attachment.prepared(fill)
         solver = attachment.call.task.solver
-        if solver.most_acceleration is not None:
+        if solver.bends_always:
             raise AdjointOptionError(
                 "Unrolled does not differentiate steps that are bent by their acceleration: take Implicit(), or a "
                 "solver without acceleration."

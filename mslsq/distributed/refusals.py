@@ -42,7 +42,7 @@ def solver_over_ranks(solver: Any, ranks: Together) -> Solver:
         (solver.execution.compile, "compile=True", "leave it out; residuals become native programs all the same"),
         (not solver.early_stop, "early_stop=False", "leave it out: all ranks stop together"),
         (solver.checkpoint is not None, "a checkpoint", "write solution.value from one rank, and start there"),
-        (solver.most_acceleration is not None, "acceleration", "leave it out"),
+        (solver.bends_always, "acceleration", "leave it out"),
     ):
         if is_asked:
             raise SolverOptionError(f"distributed.solve: {what} is not possible over ranks; {instead}.")

@@ -87,8 +87,12 @@ class Direct:
         program = program_in_use(self.plan)
         if program is None or not self.solver.takes_programs or is_switched_off():
             return self._found_by_steps(starts, inputs)
+        if self.solver.creep is not None and not self.solver.early_stop:
+            return None  # steps are straight then, and the program would bend them
         found = program.solve_one(starts, inputs, self.solver.max_steps, self.shapes)
         if not found.first_gradient_norm and self.solver.max_steps and self.solver.early_stop:
+            return None
+        if found.creeps:
             return None
         value = found.values[0] if self.is_value else self.in_users_form(found.values)
         return Found(_solution(value, lambda: _figures(found)), found.values, starts, found.interrupted, found)

@@ -60,16 +60,16 @@ def pulled_acceleration_of_block(
         residual = block.residual_of_block(storages, inputs)
         bend = jvp(lambda t: jvp(along, (t,), (one,))[1], (zero,), (one,))[1]
         function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
-        return vjp(function, at)[1](_weights(block, residual, inputs) * bend.to(residual.dtype))[0]
+        return vjp(function, at)[1](weights_of_block(block, residual, inputs) * bend.to(residual.dtype))[0]
     residual, jacobian = block.linearization_of_block(storages, inputs)
     lanes = jacobian[None, ..., None]
     ahead = (along(move.new_full((), PART)) - residual) / PART
     bend = 2 / PART * (ahead - block.way.layout.pushed(lanes, move[None, :, None])[0, :, 0])
-    weighted = _weights(block, residual, inputs) * bend
+    weighted = weights_of_block(block, residual, inputs) * bend
     return block.way.layout.pulled(lanes, weighted[None, :, None])[0, :, 0]
 
 
-def _weights(block: BlockTerm, residual: Float[Tensor, "rows"], inputs: Inputs) -> Float[Tensor, "..."]:
+def weights_of_block(block: BlockTerm, residual: Float[Tensor, "rows"], inputs: Inputs) -> Float[Tensor, "..."]:
     """ρ' of every row, which broadcasts to the rows."""
     term = block.term
     if term.loss is None:

@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mslsq.native.whole_solves import FIRST_BUDGET, RUNNING, UNSOLVED, Job, WholeSolves, by_problem, placed
+from mslsq.native.whole_solves import (
+    CREEPS,
+    FIRST_BUDGET,
+    OF_CREEPING,
+    RUNNING,
+    UNSOLVED,
+    Job,
+    WholeSolves,
+    by_problem,
+    placed,
+)
 from mslsq.private import empty_maker
 
 NUMPY = {torch.float64: np.float64, torch.float32: np.float32}
@@ -55,6 +65,11 @@ class SolvedOne(NamedTuple):
     def counts(self) -> Tensor:
         """Status and number of steps."""
         return self.memory[self.places.counts : self.places.accepted].view(torch.int64)
+
+    @property
+    def creeps(self) -> bool:
+        """Has the program left it because it creeps?"""
+        return int(self.counts[0]) == CREEPS
 
     @property
     def accepted(self) -> Tensor:
@@ -109,7 +124,7 @@ class _Slots:
         self._steps = (ctypes.c_long * max(own, 1))()
         self._memory = ctypes.create_string_buffer(memory_bytes)
         places = (self._memory, self.own, self._steps, self.shared, self.outputs)
-        self.job = Job(0, 1, 0, *map(ctypes.addressof, places))
+        self.job = Job(0, 1, 0, *map(ctypes.addressof, places), OF_CREEPING)
         self.reference = ctypes.byref(self.job)
 
 

@@ -22,6 +22,7 @@ class SolveMaking:
 
     def __init__(self, name: str, functions: Functions, layout: Layout, dtype: torch.dtype):
         self._name, self._layout, self._dtype = name, layout, dtype
+        self._bends = functions.bending is not None
         text, width = solving_text(name, functions, layout), VECTOR_BYTES[target()]
         self._source = source([text], dtype, width, ("normal.h", "steps.h"))
         self.build: Build = request(self._source, wait=False)
@@ -39,4 +40,5 @@ class SolveMaking:
         library = self.build.library()
         if self.build.why:
             raise CompilerError(self.build.why)
-        return None if library is None else WholeSolves(library, self._name, self._layout, self._dtype)
+        given = self._name, self._layout, self._dtype, self._bends
+        return None if library is None else WholeSolves(library, *given)

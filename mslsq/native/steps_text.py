@@ -48,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Linearizing:
-    """The sums of all parts, at values that a program is given.
+    """The sums of all parts at the values that a program is given, and at what else the parts read with them.
 
     Attributes:
         sources: of the inputs, by number.
@@ -252,7 +252,7 @@ class Layout:
         unknowns: numbers of each unknown.
         own: by input of which each problem has its own part, how many numbers, and whether they are real.
         shared: how many inputs all problems share.
-        state: numbers of the state, and the places of some.
+        state: numbers of the state, and the places of some; `creep` is -1 where nothing is said to creep.
         matrix: the place of every entry of the matrix in the state, row by row.
     """
 
@@ -264,6 +264,9 @@ class Layout:
     status: int
     steps: int
     matrix: tuple[int, ...]
+    creep: int = -1
+    patience: float = 0.0
+    """A problem creeps whose number at `creep` is at least that."""
 
     def text(self, name: str) -> str:
         """The tables of it."""
@@ -271,7 +274,7 @@ class Layout:
         data = sum(size for size, is_real in self.own if is_real)
         integers = sum(size for size, is_real in self.own if not is_real)
         sizes = (self.state, data, integers, len(own), len(self.unknowns))
-        sizes += (self.cost, self.status, self.steps, len(self.matrix))
+        sizes += (self.cost, self.status, self.steps, self.creep, len(self.matrix), self.patience)
         return "\n".join(
             [
                 f"static const Sizes {name}_sizes = {{{', '.join(map(str, sizes))}}};",
@@ -282,23 +285,45 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class Bending:
+    """What bends the steps of a problem that creeps.
+
+    Attributes:
+        pulled: Jᵀr″ along a tangent that follows the values.
+        step: that is bent by it.
+    """
+
+    pulled: Linearizing
+    step: Stepping
+
+    def text(self, name: str) -> str:
+        """Both in C++; they call what `Functions.text` has."""
+        return "\n".join([self.pulled.text(f"{name}_pull"), self.step.text(f"{name}_bent")])
+
+
+@dataclass(frozen=True)
 class Functions:
     """What a problem is solved by, for whatever runs it."""
 
     linearization: Linearizing
     start: Stepping
     step: Stepping
+    bending: Bending | None = None
+    """None where steps are straight, or all alike."""
 
     def text(self, name: str, loops: int = 1) -> str:
-        """All of it in C++; `loops` as `Linearizing.text` has them."""
+        """Linearization, start and step in C++; `loops` as `Linearizing.text` has them."""
         steps = self.start.text(f"{name}_start"), self.step.text(f"{name}_step")
         return "\n".join([self.linearization.text(name, loops), *steps])
 
     def count(self, loops: int = 1) -> int:
-        """How many operations it takes."""
+        """How many operations `text` takes."""
         return self.linearization.count(loops) + self.start.count + self.step.count
 
 
 def solving_text(name: str, functions: Functions, layout: Layout) -> str:
     """A program of the processor around these functions."""
-    return "\n".join([functions.text(name), layout.text(name), f"SOLVES({name})"])
+    parts, bent = [functions.text(name)], "0"
+    if functions.bending is not None:
+        parts, bent = [*parts, functions.bending.text(name)], f"{name}_bent"
+    return "\n".join([*parts, layout.text(name), f"SOLVES({name}, {bent})"])

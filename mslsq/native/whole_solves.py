@@ -55,8 +55,12 @@ class Solved(NamedTuple):
         return self._replace(history=(cost, gradient, step, damping), accepted=self.accepted[:, :length].clone())
 
 
-RUNNING = 0
-"""The status of a problem whose steps have run out, as in `steps.h`."""
+RUNNING, CREEPS = 0, -2
+"""The status of a problem whose steps have run out, and of one that would be bent, which this program does not do; as
+in `steps.h`."""
+
+OF_CREEPING, OF_ALL, OF_NONE = range(3)
+"""Whose steps are bent: those of problems that creep, of all problems, of none; as in `steps.h`."""
 
 UNSOLVED = -1
 """The status of a problem that no program has come to the end of."""
@@ -74,6 +78,7 @@ class Job(ctypes.Structure):
         ("own_steps", ctypes.c_void_p),
         ("shared", ctypes.c_void_p),
         ("outputs", ctypes.c_void_p),
+        ("bending", ctypes.c_long),
     )
 
 
@@ -84,12 +89,14 @@ class WholeSolves:
     Args:
         library: with the functions `name` and `name_bytes`.
         dtype: of real numbers.
+        bends: are the steps of problems that creep bent? Those problems are left otherwise.
     """
 
     library: ctypes.CDLL
     name: str
     layout: Layout
     dtype: torch.dtype
+    bends: bool
 
     def __post_init__(self) -> None:
         self.advance = getattr(self.library, self.name)
@@ -105,6 +112,7 @@ class WholeSolves:
         shared: Sequence[Tensor],
         max_steps: int,
         looks: bool = True,
+        bending: int = OF_CREEPING,
     ) -> Solved:
         """Solve all problems.
 
@@ -113,22 +121,28 @@ class WholeSolves:
             own: inputs of which each problem has its own part, (batch, ...).
             shared: inputs that all problems have in common.
             looks: of no meaning here: nothing is waited for (`cuda.solves`).
+            bending: of which problems are steps bent?
         """
         batch = len(values[0])
         if batch <= WITH_WHOLE_HISTORY:
-            return self._solved_at_once(values, own, shared, max_steps)
+            return self._solved_at_once(values, own, shared, max_steps, bending)
         number = -(-batch // WITH_WHOLE_HISTORY)
         ends = [batch * piece // number for piece in range(number + 1)]
         pieces: list[Solved] = []
         for begin, end in itertools.pairwise(ends):
             starts, data = ([x[begin:end] for x in tensors] for tensors in (values, own))
             steps = 0 if pieces and pieces[-1].interrupted else max_steps
-            found = self._solved_at_once(starts, data, shared, steps)._shortened()
+            found = self._solved_at_once(starts, data, shared, steps, bending)._shortened()
             pieces.append(found._replace(interrupted=found.interrupted or steps < max_steps))
         return _joined(pieces)
 
     def _solved_at_once(
-        self, values: Sequence[Tensor], own: Sequence[Tensor], shared: Sequence[Tensor], max_steps: int
+        self,
+        values: Sequence[Tensor],
+        own: Sequence[Tensor],
+        shared: Sequence[Tensor],
+        max_steps: int,
+        bending: int,
     ) -> Solved:
         batch = len(values[0])
         given = [by_problem(x, self.dtype) for x in (*values, *own)]
@@ -150,6 +164,7 @@ class WholeSolves:
                 ctypes.addressof(steps),
                 ctypes.addressof(pointers[1]),
                 ctypes.addressof(pointers[2]),
+                bending,
             )
             for k in range(threads)
         ]

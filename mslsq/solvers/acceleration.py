@@ -1,21 +1,27 @@
 """Geodesic acceleration: a step along the parabola that the curvature of the model bends it to."""
 
+from collections.abc import Callable
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.linear import LinearSolver
-from mslsq.linearize.acceleration import pulled_acceleration
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.solvers.box import Box, coordinates
 from mslsq.solvers.solver import Proposal, quotient
+
+Pulled = Callable[[Values, TermInputs, Tensor], Tensor]
+"""`linearize.acceleration.pulled_acceleration` of a linearizer, or what stands for it."""
 
 
 def accelerated(
     proposal: Proposal,
     moved: Values,
     most: float,
+    wanted: Bool[Tensor, "batch"] | None,
+    pulled: Pulled,
     linearizer: Linearizer,
     model: Linearization,
     linear: LinearSolver,
@@ -35,17 +41,22 @@ def accelerated(
 
     Args:
         moved: where v leads to.
+        wanted: the problems whose steps are bent; None for all.
+        pulled: gives Jᵀr″.
     """
     step = proposal.step
     finite = torch.isfinite(step).all(-1)
+    finite = finite if wanted is None else finite & wanted
     safe = torch.where(finite[:, None], step, 0)
-    rhs = pulled_acceleration(linearizer, values, inputs, safe)
+    rhs = pulled(values, inputs, safe)
     usable = finite & torch.isfinite(rhs).all(-1)
     rhs = torch.where(usable[:, None], rhs, 0)
     bend, solved = linear.solve(model.matrix, linear.storage.right_hand_side(model.matrix, rhs), proposal.damping)
     usable = usable & solved & torch.isfinite(bend).all(-1)
     bend = torch.where(usable[:, None], bend, 0)
     longest, length = (_length(vector, proposal.damping) for vector in (safe, bend))
+    # The model's cost falls by ½(½Jᵀr″)(JᵀJ + μD²)⁻¹(½Jᵀr″) where the step follows the residual's bend.
+    worth = quotient(-0.125 * (rhs * bend).sum(-1), proposal.predicted)
     bend = 0.5 * bend * quotient(most * longest, 2 * length).clamp(max=1)[:, None]
     if box:
         x = coordinates(linearizer, values)
@@ -57,7 +68,8 @@ def accelerated(
         torch.where(usable[:, None, None], new, old)
         for new, old in zip(linearizer.retract(values, bent), moved, strict=True)
     )
-    return proposal._replace(step=torch.where(usable[:, None], bent, step)), values
+    step = torch.where(usable[:, None], bent, step)
+    return proposal._replace(step=step, worth=torch.where(usable, worth, 0)), values
 
 
 def _length(vector: Float[Tensor, "batch columns"], damping: Float[Tensor, "batch columns"]) -> Float[Tensor, "batch"]:

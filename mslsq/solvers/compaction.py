@@ -18,7 +18,7 @@ from mslsq.linearize.plan import Plan
 from mslsq.problem.system import Inputs
 from mslsq.pytree import map_leaves
 from mslsq.solution import Status
-from mslsq.solvers.planning import Task, linearizer_of
+from mslsq.solvers.planning import Task, creep_of, linearizer_of
 from mslsq.solvers.runner import Runner
 from mslsq.solvers.step import Record, State
 from mslsq.solvers.witness import Witness
@@ -51,7 +51,8 @@ class Batch:
 
     def runner(self) -> Runner:
         """What steps it."""
-        return Runner(self.plan, self.linearizer, self.task.solver, self.prepared, self.witness)
+        creep = creep_of(self.task, self.linearizer.linear_solver)
+        return Runner(self.plan, self.linearizer, self.task.solver, self.prepared, self.witness, creep)
 
     @property
     def may_shrink(self) -> bool:
@@ -99,9 +100,9 @@ class Remaining:
         """All of a batch."""
         return cls(batch, runner, state, record, state.values)
 
-    def stepped(self) -> "Remaining":
-        """After one more step."""
-        state, record = self.runner.step(self.state)
+    def stepped(self, bends: bool) -> "Remaining":
+        """After one more step; `bends` if one of the problems creeps."""
+        state, record = self.runner.step(self.state, bends)
         return replace(self, state=state, record=record)
 
     def looked_at(self, count: int) -> "Remaining":

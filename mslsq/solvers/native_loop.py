@@ -12,11 +12,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mslsq.linearize.blocks import Values
+from mslsq.linearize.linearizer import Linearization
 from mslsq.native.graphs.arrays import contiguous
 from mslsq.native.graphs.calling import laid_out
 from mslsq.native.graphs.whole import Buffer, Place, WholeCall
 from mslsq.private import empty_maker
 from mslsq.solution import History, Status
+from mslsq.solvers.solver import Creep
 from mslsq.solvers.step import NUM_EVALUATIONS, NUM_STEPS, STATUS, Record
 
 OF_RECORD, REALS = len(Record._fields), len(Record._fields) - 1
@@ -107,13 +109,16 @@ class NativeLoop:
         is_left = all(isinstance(output, Place) or (output is not None and output < state) for output in records)
         return NativeLoop(start, step, count) if is_left else None
 
-    def solve(self, values: Values, given: Sequence[Tensor], max_steps: int) -> Ended | None:
-        """The end of a solve; None where the calls are not for these tensors, or where the gradient is exactly zero at
-        the start of one that is to take steps.
+    def solve(
+        self, values: Values, given: Sequence[Tensor], max_steps: int, creep: Creep | None = None
+    ) -> Ended | None:
+        """The end of a solve; None where the calls are not for these tensors, where the gradient is exactly zero at
+        the start of one that is to take steps, or where it creeps.
 
         Args:
             values: the start of every unknown, (1, count, storage).
             given: the inputs of all terms, in the layout of the lanes.
+            creep: how that is told.
         """
         try:
             memory = self._spare.pop()
@@ -138,6 +143,8 @@ class NativeLoop:
                     return None
                 memory.note(done + 1, memory.after_steps[at], memory.of_records[at])
                 at, done = 1 - at, done + 1
+                if creep is not None and memory.method_number(at, creep.place) >= creep.count:
+                    return None
         except KeyboardInterrupt:
             interrupted = True  # a step that was not finished has changed nothing: it writes elsewhere
         del held
@@ -194,7 +201,8 @@ class _Memory:
         self.after_steps = tuple(after_steps)
         self.of_start_record, *of_records = [fields for _, fields in found]
         self.of_records = tuple(of_records)
-        self._row = REALS * real
+        self._row, self._method = REALS * real, loop.count + len(Linearization._fields)
+        self._number = number
         places = [state + k for k in (STATUS, NUM_STEPS, NUM_EVALUATIONS)]
         self.counts = [[ctypes.c_int64.from_address(own[k]) for k in places] for own in here]
         self.costs = [number.from_address(own[loop.count]) for own in here]
@@ -224,6 +232,10 @@ class _Memory:
                 held.append(x)
             self._step_at[0][place.slot] = self._step_at[1][place.slot] = x.data_ptr()
         return held
+
+    def method_number(self, at: int, place: int) -> float:
+        """A number of the method's state."""
+        return self._number.from_address(self.state[at][self._method + place]).value
 
     def note(self, row: int, copies: "Copies", fields: list[int]) -> None:
         """What a call has left goes to all places that it is for, and its record to the history."""

@@ -28,7 +28,7 @@ from mslsq.ranks import ALONE, Ranks
 from mslsq.solvers.box import limits_of
 from mslsq.solvers.compressing import compressed_plan
 from mslsq.solvers.second_order import kinds_of_programs, look_for_second_order
-from mslsq.solvers.solver import Solver
+from mslsq.solvers.solver import Creep, Solver
 
 if TYPE_CHECKING:
     from mslsq.solvers.outer import OuterLoop
@@ -299,12 +299,21 @@ def is_small_and_dense(task: Task, plan: Plan) -> bool:
         return False
     if not plan.ranks.is_alone:
         return False
-    if task.solver.most_acceleration is not None:
+    if task.solver.bends_always:
         return False  # the recorded step knows linearizations, not the residuals that it is bent by
     is_of_library = type(task.solver).__module__.startswith(f"{__package__}.")
     is_cholesky = type(linear_solver_of(task, plan)) in (Cholesky, UnrolledCholesky)
     is_small = structure.num_columns * structure.size <= LARGEST_MATRIX
     return is_small and is_of_library and is_cholesky
+
+
+def creep_of(task: Task, linear: LinearSolver) -> Creep | None:
+    """How the problems of a task are told whose steps are bent; None where steps are all of one kind.
+
+    Of a problem whose matrix is kept in blocks a bent step takes two to four times as long as a straight one, and of
+    the pose graphs and bundle adjustments that creep none needs fewer steps for it. Several ranks would have to agree.
+    """
+    return task.solver.creep if linear.storage.is_dense and task.ranks.is_alone else None
 
 
 def _is_wholly_native(task: Task, plan: Plan, wish: Native) -> bool:

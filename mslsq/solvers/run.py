@@ -183,6 +183,7 @@ def _stepped(
     solver, ranks, runner = batch.task.solver, batch.task.ranks, batch.runner()
     state, record = runner.start(values, box)
     records, methods, shrinks = [record], [], not keep_trajectory and saved is None
+    may_bend = not keep_trajectory  # steps that are taken again are straight
     is_idle, begin, why, done = False, None, None, 0
     if saved is not None:
         if keep_trajectory:
@@ -194,12 +195,12 @@ def _stepped(
     taken, remaining = done, Remaining.of(batch, runner, state, records[-1])
     try:
         while done < solver.max_steps:
-            told, running = _told_to_stop(solver, table, done, records[-1], remaining), True
+            told, running, bends = _told_to_stop(solver, table, done, records[-1], remaining), True, False
             if solver.early_stop and not told:
                 if done == taken == 0:
                     running, is_idle = first_look(remaining.state.status, remaining.record.gradient_norm)
                 else:
-                    count = int((remaining.state.status == Status.RUNNING).sum())
+                    count, bends = remaining.runner.look(remaining.state, may_bend)
                     running, remaining = count > 0, remaining.looked_at(count) if shrinks else remaining
             late = solver.time_budget is not None and time.perf_counter() - begun > solver.time_budget
             told, late, running = ranks.any(told, late, running and ranks.is_first)
@@ -209,7 +210,7 @@ def _stepped(
                 why = Status.TIME_BUDGET
                 break
             methods.append((remaining.state.accuracy, remaining.state.method))
-            after = remaining.stepped()
+            after = remaining.stepped(bends)
             records.append(after.all_records())
             remaining, done = after, done + 1
             begin = time.perf_counter() if done == taken + 1 else begin  # the first step imports and records

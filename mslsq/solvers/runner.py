@@ -1,17 +1,39 @@
 """Runs the start and the step of a plan: eagerly, replayed or compiled, whichever the plan has come to."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
 
 from mslsq import pytree
+from mslsq.linearize.acceleration import pulled_acceleration
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
+from mslsq.solution import Status
+from mslsq.solvers.acceleration import Pulled
 from mslsq.solvers.box import Box
-from mslsq.solvers.solver import Solver
+from mslsq.solvers.solver import Creep, Solver
 from mslsq.solvers.step import Record, State, Step
 from mslsq.solvers.witness import Witness
 from mslsq.tracing.recording import Recorded
+
+
+class _Kind(NamedTuple):
+    """A step of one kind, straight or bent."""
+
+    name: str
+    """Of its graph."""
+    recorded: Step
+    """As a graph has it..."""
+    eager: Step
+    """... and as it runs without one."""
+
+    def bent(self, name: str, pulled: Pulled) -> "_Kind":
+        """The same, bent by this."""
+        return _Kind(name, replace(self.recorded, pulled=pulled), replace(self.eager, pulled=pulled))
 
 
 class Runner:
@@ -20,9 +42,20 @@ class Runner:
     The step is one graph, but of the largest problems the linearization alone: nearly all of the time goes there and to
     the factorisation, and it takes half as long to record or compile. Where a step runs without a graph, the cost of
     the next trial after a rejected step can be looked at before a Jacobian is paid for.
+
+    Args:
+        creep: how the problems are told whose steps are bent; None where steps are all of one kind.
     """
 
-    def __init__(self, plan: Plan, linearizer: Linearizer, solver: Solver, inputs: TermInputs, witness: Witness):
+    def __init__(
+        self,
+        plan: Plan,
+        linearizer: Linearizer,
+        solver: Solver,
+        inputs: TermInputs,
+        witness: Witness,
+        creep: Creep | None = None,
+    ):
         self._plan, self._linearizer = plan, linearizer
         self._wish, self._witness = solver.execution, witness
         self._inputs, self._flat_inputs = inputs, pytree.leaves(inputs)
@@ -32,10 +65,11 @@ class Runner:
         # Reading a number of a CPU waits for nothing; of a device only the loop reads, one number in every step.
         asks = solver.early_stop and plan.is_on_cpu and plan.ranks.is_alone
         asks = asks and (plan.is_large or not self._records_steps)
-        self._step = Step(solver, linearizer, linearize)
-        """As a graph has it..."""
-        self._eager_step = Step(solver, linearizer, linearize, asks)
-        """... and as it runs without one."""
+        recorded = Step(solver, linearizer, linearize)
+        straight = _Kind("step", recorded, replace(recorded, asks=asks))
+        pulled = partial(pulled_acceleration, linearizer)
+        self._kind = straight.bent("step", pulled) if solver.bends_always else straight
+        self._bent = None if creep is None else straight.bent("bent step", pulled)
         self._wary = False
         self._running: dict[str, Recorded] = {}
         """The graphs of this solve: a native program that is ready comes with the next."""
@@ -43,18 +77,31 @@ class Runner:
     def start(self, values: Values, box: Box | tuple[()] = ()) -> tuple[State, Record]:
         """The state at these values."""
         rest = (box,) if box else ()
-        graph = self._graph("start", self._step.start, values, *rest) if self._records_steps else None
+        graph = self._graph("start", self._kind.recorded.start, values, *rest) if self._records_steps else None
         if graph is None:
-            return self._plan.execution.run_eagerly(self._eager_step.start, values, self._inputs, *rest)
+            return self._plan.execution.run_eagerly(self._kind.eager.start, values, self._inputs, *rest)
         return graph(values, self._inputs, *rest)
 
-    def step(self, state: State) -> tuple[State, Record]:
-        """The state after one more step. Gradients must be off."""
-        graph = self._graph("step", self._step, state) if self._records_steps else None
+    def look(self, state: State, bends: bool) -> tuple[int, bool]:
+        """How many problems are running, and whether one of them creeps, if that is asked: one question to the
+        device."""
+        running = state.status == Status.RUNNING
+        if not bends or self._bent is None:
+            return int(running.sum()), False
+        creeping = running & self._bent.eager.solver.creeping(state.method)
+        number = running.sum()
+        answer = int(torch.where(creeping.any(), -number, number))  # who creeps is running
+        return abs(answer), answer < 0
+
+    def step(self, state: State, bends: bool = False) -> tuple[State, Record]:
+        """The state after one more step, which is bent for the problems that creep if `bends`. Gradients must be
+        off."""
+        kind = self._bent if bends and self._bent is not None else self._kind
+        graph = self._graph(kind.name, kind.recorded, state) if self._records_steps else None
         if graph is None:
-            after, record = self._plan.execution.run_eagerly(self._eager_step, state, self._inputs, self._wary)
+            after, record = self._plan.execution.run_eagerly(kind.eager, state, self._inputs, self._wary)
             # Rejections come in runs: a damping that was too small is raised several times.
-            self._wary = self._eager_step.asks and not bool(record.accepted.any())
+            self._wary = kind.eager.asks and not bool(record.accepted.any())
             return after, record
         output = graph.flat([*state.flat(), *self._flat_inputs])
         split = len(output) - len(Record._fields)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
+from mslsq.linearize.acceleration import weights_of_block
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.first_block import of_a_block
 from mslsq.linearize.linearizer import Linearizer
@@ -104,13 +105,14 @@ class ScalarLinearization:
     Args:
         linearizer: of one problem.
         values, inputs: of the whole batch, as given by the user.
+        bends: is Jᵀr″ wanted?
 
     Raises:
         NotScalarError: an operation has no form in scalars, or there are too many.
         DataDependentError, RuntimeError: no graph can be recorded.
     """
 
-    def __init__(self, linearizer: Linearizer, values: Values, inputs: tuple[Inputs, ...]):
+    def __init__(self, linearizer: Linearizer, values: Values, inputs: tuple[Inputs, ...], bends: bool = False):
         self._linearizer, self._system = linearizer, linearizer.system
         structure = linearizer.structure
         self.sums = Sums(structure.num_components, structure.size)
@@ -125,13 +127,20 @@ class ScalarLinearization:
                 self.reads.sources[self._variables[number, block]] = Source("x", place, size)
                 place += size
         self._next = len(self._variables)
+        self._along = self._new_number()
+        self.reads.sources[self._along] = Source("x", place, structure.num_columns)
         self.parts: list[Part] = []
+        self.bends: list[Part] | None = [] if bends else None
+        """What Jᵀr″ adds up, of the tangent that follows the values; None where it is not known as the library's own
+        steps compute it."""
         for number, (block, given) in enumerate(zip(linearizer.blocks, inputs, strict=True)):
             self._add_term(number, block, values, given)
-        outputs = [x.number for part in self.parts for _, x in part.sums]
+        of_bends = [x.number for part in self.bends or [] for _, x in part.sums]
+        outputs = [*(x.number for part in self.parts for _, x in part.sums), *of_bends]
         own = {number for number, source in self.reads.sources.items() if source.array != SHARED}
         refuse_lookups(self._program, outputs, frozenset(own))
-        self.count = self._program.count(outputs)
+        self.count = self._program.count(x.number for part in self.parts for _, x in part.sums)
+        self.count_of_bends = self._program.count(of_bends)
         if self.count > LARGEST:
             raise NotScalarError(f"it takes {self.count:,} operations of scalars, more than {LARGEST:,}")
 
@@ -144,6 +153,12 @@ class ScalarLinearization:
             assert place is not None  # of one component
             initial[place] = 1.0
         return Linearizing(self._program, self.reads.sources, self.parts, initial)
+
+    def form_of_bends(self) -> Linearizing:
+        """Jᵀr″, as `form`."""
+        assert self.bends is not None
+        initial = [0.0] * self._linearizer.structure.num_columns
+        return Linearizing(self._program, self.reads.sources, self.bends, initial)
 
     def _new_number(self) -> int:
         self._next += 1
@@ -174,6 +189,8 @@ class ScalarLinearization:
         for copies in found:
             unit = units[copies.members[0]]
             self.parts.append(Part(copies, self._added(block, unit, copies, graphs)))
+            if self.bends is not None:
+                self.bends = self._with_bends(self.bends, block, unit, copies)
 
     def _array(self, block: BlockTerm, name: str, tensor: Tensor, number: int, index: int) -> Array:
         """An input of one block."""
@@ -289,6 +306,77 @@ class ScalarLinearization:
                 slopes[row][place[column]] = by_direction[direction] or zero
         return columns, slopes
 
+    def _with_bends(self, known: list[Part], block: BlockTerm, unit: Unit, copies: Copies) -> list[Part] | None:
+        """What is known of Jᵀr″ with what one copy of a unit adds to it."""
+        if not block.has_forward_mode:
+            return None  # the library's own steps take a difference
+        try:
+            added = self._bent(block, unit, copies)
+        except NotScalarError:
+            return None
+        return [*known, Part(copies, added)] if added else known
+
+    def _bent(self, block: BlockTerm, unit: Unit, copies: Copies) -> tuple[tuple[int, Scalar], ...]:
+        """What one copy of a unit adds to Jᵀr″ (`linearize.acceleration`)."""
+        program, rows = self._program, len(unit.rows)
+        residual = list(copies.outputs[:rows])
+        columns, slopes = self._jacobian(block, unit, residual, ())
+        bends = self._second(unit, residual)
+        program.are_finite = True
+        try:
+            if block.term.loss is not None:
+                weights = self._weights(block, residual, copies.outputs[rows:])
+                bends = [bend * weight for bend, weight in zip(bends, weights, strict=True)]
+            added = []
+            for k, column in enumerate(columns):
+                products = [
+                    row[k] * x for row, x in zip(slopes, bends, strict=True) if 0 not in (row[k].value, x.value)
+                ]
+                if products:
+                    added.append((column, total(products)))
+        finally:
+            program.are_finite = False
+        return tuple(added)
+
+    def _second(self, unit: Unit, residual: list[Scalar]) -> list[Scalar]:
+        """The second derivative of every row along the tangent."""
+        program, structure = self._program, self._linearizer.structure
+        zero, bin_ = program.constant(0, "real"), structure.num_columns
+        velocity: dict[int, dict[int, Scalar]] = {}
+        force: dict[int, dict[int, Scalar]] = {}
+        for variable in dict.fromkeys(unit.variables):
+            own = structure.columns[variable[0]][variable[1]].tolist()
+            along = [zero if column == bin_ else program.input(self._along, column, "real") for column in own]
+            space, number = self._system.unknowns[variable[0]].space, self._variables[variable]
+            if space.is_euclidean:
+                velocity |= {program.input(number, k, "real").number: {0: v} for k, v in enumerate(along)}
+                continue
+            moves = moves_of(space, program.dtype)
+            for entry, slopes in moves.directions(program, number, 0).items():
+                parts = [slope * along[k] for k, slope in slopes.items()]
+                velocity[entry] = {0: total(parts).apply("held")} if parts else {}
+            sums: dict[int, list[Scalar]] = {}
+            for entry, one, other, bend in moves.bends(program, number, 0):
+                sums.setdefault(entry, []).append(bend * along[one] * along[other] * (1.0 if one == other else 2.0))
+            force |= {entry: {0: total(parts).apply("held")} for entry, parts in sums.items()}
+        first = [row or zero for (row,) in derivative.jacobian(program, residual, velocity, 1)]
+        second = [row or zero for (row,) in derivative.jacobian(program, first, velocity, 1)]
+        if not force:
+            return second
+        forced = derivative.jacobian(program, residual, force, 1)
+        return [bend if pull is None else bend + pull for bend, (pull,) in zip(second, forced, strict=True)]
+
+    def _weights(self, block: BlockTerm, residual: list[Scalar], parameters: Sequence[Scalar]) -> list[Scalar]:
+        """ρ' of every row."""
+        rows, dtype, names = len(residual), self._program.dtype, block.term.loss_inputs.values()
+        pairs = block.pairs if block.term.num_blocks > 1 or not block.term.elementwise_loss else rows // 2
+        own = dataclasses.replace(block, rows=rows, pairs=pairs, batch=1)
+        flat = by_place(lambda tensors, given: [weights_of_block(own, tensors[0], given).expand(rows)], 1, names)
+        example = [torch.ones(rows, dtype=dtype), *(torch.ones((), dtype=dtype) for _ in names)]
+        arrays = [_array_of(residual, (rows,), dtype), *(_array_of([x], (), dtype) for x in parameters)]
+        (weights,) = recorded(self._program, graph_of(flat, example, guarded=True, functional=True), arrays)
+        return list(weights.reshape(-1))
+
     def _robust(
         self,
         block: BlockTerm,
@@ -319,6 +407,12 @@ class ScalarLinearization:
             arrays.append(Array(single, dtype))
         rho, r, j = recorded(self._program, graphs[rows, columns], arrays)
         return list(rho.reshape(-1)), list(r.reshape(-1)), [list(row) for row in j.reshape(rows, columns)]
+
+
+def _array_of(scalars: Sequence[Scalar], shape: tuple[int, ...], dtype: torch.dtype) -> Array:
+    entries = np.empty(shape, dtype=object)
+    entries.reshape(-1)[:] = scalars
+    return Array(entries, dtype)
 
 
 def _graph_of_block(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> fx.GraphModule:

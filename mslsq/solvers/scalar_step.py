@@ -55,20 +55,22 @@ MOST_KEPT = 16
 _KEPT: OrderedDict[Hashable, "ScalarSteps"] = OrderedDict()
 
 
-def scalar_steps(solver: Solver, linearizer: Linearizer, values: Values, sums: Sums, name: str) -> "ScalarSteps":
+def scalar_steps(
+    solver: Solver, linearizer: Linearizer, values: Values, sums: Sums, bends: bool, name: str
+) -> "ScalarSteps":
     """`ScalarSteps` of these, recorded once for all problems of one structure. The code of a user's manifold may change
     under its name."""
     unknowns, structure = linearizer.system.unknowns, linearizer.structure
     spaces = [unknown.space for unknown in unknowns]
     if not all(space.is_euclidean or is_of_library(space) for space in spaces):
-        return ScalarSteps(solver, linearizer, values, sums, name)
+        return ScalarSteps(solver, linearizer, values, sums, bends, name)
     columns = tuple(tuple(columns.reshape(-1).tolist()) for columns in structure.columns)
     padding = None if structure.padding is None else tuple(structure.padding.tolist())
     places = structure.num_components, structure.size, columns, padding
     bounded = tuple(unknown.is_bounded for unknown in unknowns)
-    key = (solver.key, tuple(spaces), bounded, tuple(x.shape for x in values), values[0].dtype, places, name)
+    key = (solver.key, tuple(spaces), bounded, tuple(x.shape for x in values), values[0].dtype, places, bends, name)
     if key not in _KEPT:
-        _KEPT[key] = ScalarSteps(solver, linearizer, values, sums, name)
+        _KEPT[key] = ScalarSteps(solver, linearizer, values, sums, bends, name)
         while len(_KEPT) > MOST_KEPT:
             _KEPT.popitem(last=False)
     return _KEPT[key]
@@ -81,10 +83,11 @@ class ScalarSteps:
         linearizer: of one problem.
         values: of one problem, (1, count, storage).
         sums: what the linearization gives.
-        name: of the program: `name_linearize(in, x, model)` is the linearization.
+        bends: is there a function for steps that are bent?
+        name: of the program: `name_linearize(in, x, model)` is the linearization, `name_pull_linearize` is Jᵀr″.
     """
 
-    def __init__(self, solver: Solver, linearizer: Linearizer, values: Values, sums: Sums, name: str):
+    def __init__(self, solver: Solver, linearizer: Linearizer, values: Values, sums: Sums, bends: bool, name: str):
         # Of the problems nothing is kept but shapes: no tensor of the user's outlives a solve by this, on no device.
         values = tuple(torch.ones(x.shape, dtype=x.dtype, device="cpu") for x in values)
         system, structure = replace(linearizer.system, terms=(), key=None), linearizer.structure.to("cpu")
@@ -96,18 +99,22 @@ class ScalarSteps:
         self._box = Box(*sides) if any(unknown.is_bounded for unknown in system.unknowns) else ()
         self._functions = {
             "linearize": f"{name}_linearize",
+            "pull": f"{name}_pull_linearize",
             "solve": f"solve_normal<{sums.components}, {sums.size}>",
         }
         example, _ = self._step(self._example_of).start(values, (), self._box)
         self._example: State = example
         self._places, self._size = self._placed(example)
-        self.start, self.step = self._recorded_start(), self._recorded_step()
+        self.start, self.step = self._recorded_start(), self._recorded_step(bent=False)
+        self.bent = self._recorded_step(bent=True) if bends else None
 
     def layout(self, own: Sequence[tuple[int, bool]], shared: int) -> Layout:
         """Where numbers are; `own` and `shared` as `Layout` has them."""
         count = len(self._values)
         kept = [self._place_of(name, len(self._places)) for name in ("status", "num_steps")]
         cost, matrix, status, steps = (self._places[k] for k in (count, count + 2, *kept))
+        creep = self._solver.creep
+        creeps = None if creep is None else self._places[count + len(Linearization._fields) + creep.place]
         assert cost is not None and matrix is not None and status is not None and steps is not None  # they are kept
         return Layout(
             tuple(x.numel() for x in (*self._values, *self._box)),
@@ -118,9 +125,11 @@ class ScalarSteps:
             int(status[()]),
             int(steps[()]),
             tuple(int(place) for place in matrix.reshape(-1)),
+            -1 if creeps is None else int(creeps[()]),
+            0.0 if creep is None else creep.count,
         )
 
-    def _step(self, answer: Callable[[str, tuple[Tensor, ...]], Sequence[Tensor]]) -> Step:
+    def _step(self, answer: Callable[[str, tuple[Tensor, ...]], Sequence[Tensor]], bent: bool = False) -> Step:
         """A step whose calls are answered; of dense normal equations the right-hand side is the gradient."""
 
         def linearize(values: Values, inputs: TermInputs) -> Linearization:
@@ -131,7 +140,11 @@ class ScalarSteps:
             step, solved = answer("solve", (matrix, rhs, torch.zeros_like(rhs) if damping is None else damping))
             return step, solved > 0
 
-        return Step(self._solver, replace(self._linearizer, linear_solver=_Solving(solve)), linearize)
+        def pulled(values: Values, inputs: TermInputs, along: Vector) -> Vector:
+            return answer("pull", (*values, along))[0]
+
+        linearizer = replace(self._linearizer, linear_solver=_Solving(solve))
+        return Step(self._solver, linearizer, linearize, pulled=pulled if bent else None)
 
     def _example_of(self, function: str, arguments: tuple[Tensor, ...]) -> list[Tensor]:
         """What a call returns, of the right shapes."""
@@ -139,6 +152,8 @@ class ScalarSteps:
         vector = one.new_ones(1, self._columns)
         if function == "solve":
             return [vector, one]
+        if function == "pull":
+            return [vector]
         size, components = self._sums.size, self._sums.components
         return [one, vector, torch.diag_embed(one.new_ones(1, components, size))]
 
@@ -202,6 +217,8 @@ class ScalarSteps:
         columns = self._columns
         if function == "solve":
             return [array(np.arange(columns)), array(np.asarray(columns))]
+        if function == "pull":
+            return [array(np.arange(columns))]
         return [array(np.asarray(0)), array(np.arange(1, 1 + columns)), array(self._sums.matrix())]
 
     def _recorded_start(self) -> Stepping:
@@ -216,13 +233,13 @@ class ScalarSteps:
         given = [*arrays[:count], *arrays[len(arrays) - len(self._box) :]]
         return self._recorded(program, start, [*self._values, *self._box], given)
 
-    def _recorded_step(self) -> Stepping:
+    def _recorded_step(self, bent: bool) -> Stepping:
         rhs = self._repeated
 
         def step(given: list[Tensor], answer: Any) -> tuple[State, Record]:
             if rhs is not None:
                 given.insert(rhs, given[rhs - 2])
-            return self._step(answer)(self._example.like(given), ())
+            return self._step(answer, bent)(self._example.like(given), ())
 
         program = Program(self._dtype)
         arrays, example = self._state_arrays(program), self._example.flat()
@@ -267,11 +284,15 @@ class ScalarSteps:
             Call(
                 self._functions[call.function],
                 self._arguments([next(outputs) for _ in call.arguments], call.function),
-                Source(f"r{k}", 0, self._sums.count if call.function == "linearize" else self._columns + 1),
+                Source(f"r{k}", 0, self._numbers(call.function)),
             )
             for k, call in enumerate(called)
         ]
         return self._stepping(program, calls, list(outputs))
+
+    def _numbers(self, function: str) -> int:
+        """How many a call returns."""
+        return {"linearize": self._sums.count, "pull": self._columns}.get(function, self._columns + 1)
 
     def _arguments(self, arrays: list[np.ndarray], function: str) -> tuple[Scalar, ...]:
         """What a call is given: of matrices the lower triangles."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mslsq.linearize.blocks import LaneLayout, Values
+from mslsq.linearize.linearizer import Linearization
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.prospects import note_seconds
 from mslsq.linearize.trace import Wish
@@ -19,9 +20,9 @@ from mslsq.private import without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
 from mslsq.solvers.native_loop import Ended, NativeLoop
-from mslsq.solvers.planning import Task, is_watched
+from mslsq.solvers.planning import Task, creep_of, is_watched, linear_solver_of
 from mslsq.solvers.run import history_of
-from mslsq.solvers.solver import Solver
+from mslsq.solvers.solver import Creep, Solver
 from mslsq.solvers.step import NUM_EVALUATIONS, NUM_STEPS, STATUS, Record
 from mslsq.tracing.recording import Recorded
 
@@ -80,6 +81,8 @@ class ShortLoop:
     layouts: tuple[LaneLayout, ...]
     """Of the inputs of every term."""
     solver: Solver
+    creep: Creep | None
+    """How it is told that the problem creeps; None where steps are all of one kind."""
     native: list[tuple[Any, Any, NativeLoop | None]] = field(default_factory=list)
     """The programs of start and step that there are now, and the loop around them."""
 
@@ -91,7 +94,8 @@ class ShortLoop:
             return None
         if not solver.early_stop or not solver.keeps_graphs or is_watched(solver):
             return None
-        return ShortLoop(plan, tuple([block.layout for block in task.blocks(plan)]), solver)
+        layouts = tuple([block.layout for block in task.blocks(plan)])
+        return ShortLoop(plan, layouts, solver, creep_of(task, linear_solver_of(task, plan)))
 
     def solve(self, values: Values, inputs: tuple[Inputs, ...]) -> Stepped | Ended | None:
         """The end of a solve; None where it takes what is not recorded, or where there is more to be said or done.
@@ -114,7 +118,7 @@ class ShortLoop:
         native = self._native(start, wish, len(values))
         if native is not None:
             begin = time.perf_counter()
-            ended = native.solve(values, given, self.solver.max_steps)
+            ended = native.solve(values, given, self.solver.max_steps, self.creep)
             if ended is not None:
                 note_seconds(self.plan, time.perf_counter() - begin)
                 return ended
@@ -135,7 +139,9 @@ class ShortLoop:
             step = execution.known("step", self.solver.execution)
             if step is None:
                 return None
-            interrupted = self._advance(outputs, step, given)
+            interrupted = self._advance(outputs, step, given, self._creep_place(len(values)))
+            if interrupted is None:
+                return None
         found = outputs[-1][: len(values)]
         if len(outputs) == 1:
             found = [x.clone() for x in found]  # without a step they are the user's own
@@ -156,11 +162,28 @@ class ShortLoop:
             self.native[:] = [(start.whole, whole, NativeLoop.of(start.whole, whole, count))]
         return self.native[0][2]
 
-    def _advance(self, outputs: list[list[Tensor]], step: Recorded, given: list[Tensor]) -> bool:
-        """Take steps to the end; was it interrupted?"""
+    def _creep_place(self, count: int) -> int | None:
+        """Where in a state stands what tells whether the problem creeps; None where steps are all of one kind."""
+        return None if self.creep is None else count + len(Linearization._fields) + self.creep.place
+
+    def _creeps(self, number: Tensor) -> bool:
+        return self.creep is not None and float(number) >= self.creep.count
+
+    def _advance(
+        self, outputs: list[list[Tensor]], step: Recorded, given: list[Tensor], creep_place: int | None
+    ) -> bool | None:
+        """Take steps to the end; was it interrupted? None where it takes bent steps, which are not recorded."""
         begin = None
         try:
             for _ in range(self.solver.max_steps):
+                if (
+                    self.creep is not None
+                    and creep_place is not None
+                    and float(outputs[-1][creep_place]) >= self.creep.count
+                ):
+                    step, creep_place = self.plan.execution.known("bent step", self.solver.execution), None
+                    if step is None:
+                        return None
                 outputs.append(step.flat([*outputs[-1][:-_OF_RECORD], *given]))
                 outputs[-2] = outputs[-2][-_OF_RECORD:]  # of states the last is enough
                 if not _is_running(outputs[-1]):

@@ -76,6 +76,18 @@ class Proposal(NamedTuple):
     """What was added to the diagonal of JᵀJ: a column that has become short is held back by little."""
     lands: Bool[Tensor, "batch"] | None = None
     """Does it bring a variable to a bound? None where there are none. (Said by the library, not by a method.)"""
+    worth: Float[Tensor, "batch"] | None = None
+    """Of a step that has been bent, what that has won of the model's cost, as a share of `predicted`; of others 0. None
+    where all steps are straight. (Said by the library.)"""
+
+
+class Creep(NamedTuple):
+    """How a method tells that a problem creeps."""
+
+    place: int
+    """Of a number (batch,) in the method's state..."""
+    count: float
+    """... that is at least this where a problem creeps."""
 
 
 MethodState = Any
@@ -170,6 +182,25 @@ class Solver:
     def most_acceleration(self) -> float | None:
         """How far steps are bent by the second derivative along them (`solvers.acceleration`); None for not at all."""
         return None
+
+    @property
+    def creep(self) -> Creep | None:
+        """How problems are told whose steps are bent; None where all are, or none."""
+        return None
+
+    @property
+    def bends_always(self) -> bool:
+        """Are all steps bent?"""
+        return self.most_acceleration is not None and self.creep is None
+
+    def creeping(self, state: MethodState) -> Bool[Tensor, "batch"]:
+        """The problems whose steps are bent next, where not all are."""
+        assert self.creep is not None
+        return state[self.creep.place] >= self.creep.count
+
+    def bending_always(self) -> "Solver":
+        """The same, which bends all steps as it bends those of problems that creep."""
+        raise NotImplementedError
 
     @property
     def may_get_programs(self) -> bool:

@@ -17,7 +17,7 @@ from mslsq.linear import LinearSolver
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.solution import Status
-from mslsq.solvers.acceleration import accelerated
+from mslsq.solvers.acceleration import Pulled, accelerated
 from mslsq.solvers.box import Box, moved_by, with_projected_gradient
 from mslsq.solvers.forcing import first_accuracy, next_accuracy
 from mslsq.solvers.solver import RESOLVED, MethodState, Proposal, Solver, quotient
@@ -132,6 +132,8 @@ class Step:
     """The linearizer's, or a graph of it."""
     asks: bool = False
     """May a step read its numbers? Not where it is recorded, and not on a device, which it would wait for."""
+    pulled: Pulled | None = None
+    """What bends steps; None where they are straight."""
 
     @property
     def linear(self) -> LinearSolver:
@@ -206,8 +208,8 @@ class Step:
         ranks = self.linearizer.ranks
         if ranks.is_alone:
             return proposal, values, verdict
-        assert proposal.lands is None  # there are no bounds
-        parts = (list(proposal[:-1]), list(values), list(verdict))
+        assert proposal.lands is proposal.worth is None  # there are no bounds, and steps are straight
+        parts = (list(proposal[: Proposal._fields.index("lands")]), list(values), list(verdict))
         found = iter(ranks.agreed([tensor for part in parts for tensor in part]))
         step, moved, judged = ([next(found) for _ in part] for part in parts)
         return Proposal(*step), tuple(moved), Verdict(*judged)
@@ -223,10 +225,11 @@ class Step:
         proposal, values = moved_by(
             self.solver, self.linearizer, state.model, state.method, linear, state.values, state.box, self.asks
         )
-        if most is None:
+        if most is None or self.pulled is None:
             return proposal, values
+        wanted = None if self.solver.bends_always else self.solver.creeping(state.method)
         at = self.linearizer, state.model, linear, state.values, inputs, state.box
-        return accelerated(proposal, values, most, *at)
+        return accelerated(proposal, values, most, wanted, self.pulled, *at)
 
     def _next_accuracy(self, state: State, kept: Linearization, accepted: Tensor) -> Float[Tensor, "batch"]:
         if not self.linear.is_inexact:

@@ -3,7 +3,8 @@
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from mslsq.linear import LinearSolver
 from mslsq.linear.unrolled import UnrolledCholesky
+from mslsq.linearize.acceleration import pulled_acceleration
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.independent import irregular
 from mslsq.linearize.linearizer import Linearizer
@@ -21,8 +23,8 @@ from mslsq.native.cuda.solves import CudaSolves
 from mslsq.native.one_solve import OneSolve, SolvedOne
 from mslsq.native.scalars import NotScalarError
 from mslsq.native.solve_building import SolveMaking
-from mslsq.native.steps_text import Functions, Layout
-from mslsq.native.whole_solves import Solved, WholeSolves
+from mslsq.native.steps_text import Bending, Functions, Layout
+from mslsq.native.whole_solves import OF_ALL, OF_CREEPING, OF_NONE, Solved, WholeSolves
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status
 from mslsq.solvers.box import Box, within
@@ -115,12 +117,24 @@ class SolveDraft(Quiet):
         """Is there a way for a single problem, `solve_one`?"""
         return self._one is not None
 
+    @property
+    def leaves_creeping(self) -> bool:
+        """Does it leave problems that creep, for others to bend their steps? A GPU goes on with straight ones."""
+        return isinstance(self._program, WholeSolves) and not self._program.bends
+
     def solve(
-        self, values: Values, inputs: tuple[Inputs, ...], box: Box | tuple[()], max_steps: int, looks: bool = True
+        self,
+        values: Values,
+        inputs: tuple[Inputs, ...],
+        box: Box | tuple[()],
+        max_steps: int,
+        looks: bool = True,
+        bending: int = OF_CREEPING,
     ) -> Solved:
-        """Solve all problems by the program, which `is_ready`; `looks` if a device may be asked whether all is done."""
+        """Solve all problems by the program, which `is_ready`; `looks` if a device may be asked whether all is done,
+        `bending` is whose steps are bent (`native.whole_solves`)."""
         assert self._program is not None
-        solved = self._program.solve([*values, *box], *self._read(inputs), max_steps, looks)
+        solved = self._program.solve([*values, *box], *self._read(inputs), max_steps, looks, bending)
         return solved._replace(values=solved.values[: len(values)])
 
     def solve_one(
@@ -163,12 +177,9 @@ class SolveDraft(Quiet):
         return False
 
     def _steps_alike(self, python: "_Python", moved: Values) -> bool:
-        """Is the first step that of Python?"""
-        expected = python.step(moved, linear_solver_of(python.task, python.plan))
-        nearby = python.moved(moved, 8 * torch.finfo(self._dtype).eps)
-        rounded = python.step(nearby, UnrolledCholesky())
-        found = _figures(self.solve(moved, python.inputs, python.box, 1))
-        self._is_known_to_step = not _differ(found, expected, rounded, RELATIVE[self._dtype])
+        """Is the first step that of Python, straight and bent?"""
+        kinds = (False, True) if isinstance(self._program, WholeSolves) and self._program.bends else (False,)
+        self._is_known_to_step = all(self._is_alike(python, moved, bent) for bent in kinds)
         if not self._is_known_to_step:
             self.why_not = "its numbers differ from those of PyTorch"
             warnings.warn(
@@ -178,6 +189,15 @@ class SolveDraft(Quiet):
                 stacklevel=2,
             )
         return self._is_known_to_step
+
+    def _is_alike(self, python: "_Python", moved: Values, bent: bool) -> bool:
+        """Is one step that of Python?"""
+        expected = python.step(moved, linear_solver_of(python.task, python.plan), bent)
+        nearby = python.moved(moved, 8 * torch.finfo(self._dtype).eps)
+        rounded = python.step(nearby, UnrolledCholesky(), bent)
+        whose = OF_ALL if bent else OF_NONE
+        found = _figures(self.solve(moved, python.inputs, python.box, 1, bending=whose))
+        return not _differ(found, expected, rounded, RELATIVE[self._dtype])
 
     def _starts_alike(self, python: "_Python", moved: Values) -> bool:
         """Are cost and matrix those of Python?"""
@@ -207,8 +227,10 @@ def recorded_solves(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs
         raise NotScalarError(f"programs are of float64 and float32, the variables are of {dtype}")
     with TRANSFORM_LOCK, torch.no_grad():
         linearizer = plan.linearizer(task.system, 1, task.batched, linear_solver_of(task, plan))
-        linearization = ScalarLinearization(linearizer, values, inputs)
-        steps = scalar_steps(task.solver, linearizer, tuple(x[:1] for x in values), linearization.sums, NAME)
+        bends = task.solver.creep is not None and values[0].device.type == "cpu"  # the steps of a GPU are straight
+        linearization = ScalarLinearization(linearizer, values, inputs, bends)
+        bends = linearization.bends is not None and linearization.count_of_bends <= LARGEST
+        steps = scalar_steps(task.solver, linearizer, tuple(x[:1] for x in values), linearization.sums, bends, NAME)
     count = linearization.count + steps.start.count + steps.step.count
     if count > LARGEST:
         raise NotScalarError(f"a step takes {count:,} operations of scalars, more than {LARGEST:,}")
@@ -216,6 +238,8 @@ def recorded_solves(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs
     own = [(inputs[term][name][:1].numel(), inputs[term][name].is_floating_point()) for term, name in reads.own]
     layout = steps.layout(own, len(reads.shared))
     functions = Functions(linearization.form(), steps.start, steps.step)
+    if steps.bent is not None:
+        functions = replace(functions, bending=Bending(linearization.form_of_bends(), steps.bent))
     return RecordedSolves(functions, layout, reads.own, reads.shared)
 
 
@@ -253,11 +277,14 @@ class _Python:
         found = linearizer.linearize(values, linearizer.prepare(self.inputs))
         return _Start(found.cost, found.matrix)
 
-    def step(self, values: Values, linear: LinearSolver) -> list[Tensor]:
+    def step(self, values: Values, linear: LinearSolver, bent: bool) -> list[Tensor]:
         """What the first step comes to, as `_figures` has it."""
-        linearizer = self._linearizer(linear)
+        linearizer, solver = self._linearizer(linear), self.task.solver
         given = linearizer.prepare(self.inputs)
-        step = Step(self.task.solver, linearizer, linearizer.linearize)
+        step = Step(solver, linearizer, linearizer.linearize)
+        if bent:
+            pulled = partial(pulled_acceleration, linearizer)
+            step = replace(step, solver=solver.bending_always(), pulled=pulled)
         before, first = step.start(values, given, self.box)
         after, second = step(before, given)
         is_running = before.status == Status.RUNNING

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from mslsq.linearize.blocks import Values
@@ -14,6 +15,7 @@ from mslsq.linearize.plan import Plan, global_key
 from mslsq.linearize.prospects import PROGRAM_SECONDS, wait_for
 from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import Native
+from mslsq.native.whole_solves import CREEPS, OF_CREEPING, OF_NONE, RUNNING
 from mslsq.problem.system import Inputs
 from mslsq.solution import History
 from mslsq.solvers.box import Box
@@ -105,7 +107,13 @@ def solved_natively(
     assert draft is not None  # it is ready
     solver, structure = task.solver, plan.structure
     looks = solver.early_stop and solver.max_steps > 0
-    solved = draft.solve(values, inputs, box, solver.max_steps, looks)
+    bending = OF_CREEPING if solver.early_stop else OF_NONE  # as in PyTorch, where the loop asks who creeps
+    solved = draft.solve(values, inputs, box, solver.max_steps, looks, bending)
+    left = solved.status == CREEPS if draft.leaves_creeping else None
+    if left is not None and bool(left.any()):
+        if not solved.interrupted:
+            return None  # Python's steps are bent
+        solved = solved._replace(status=torch.where(left, RUNNING, solved.status))
     return Ended(
         tuple(x.reshape(like.shape) for x, like in zip(solved.values, values, strict=True)),
         solved.cost,

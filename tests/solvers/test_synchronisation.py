@@ -73,9 +73,9 @@ def reads_by_step(monkeypatch, solve, solver) -> tuple[Counter, int]:
     reads = Reads()
     step = Runner.step
 
-    def counted(self, state):
+    def counted(self, state, bends=False):
         reads.step += 1
-        return step(self, state)
+        return step(self, state, bends)
 
     monkeypatch.setattr(Runner, "step", counted)
     with reads:

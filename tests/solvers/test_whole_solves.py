@@ -681,8 +681,8 @@ def test_a_program_that_is_too_large_is_refused(watch, monkeypatch):
 def test_a_program_with_other_numbers_is_not_used(watch, monkeypatch):
     real = running.WholeSolves.solve
 
-    def wrong(self: Any, *args: Any) -> Any:
-        solved = real(self, *args)
+    def wrong(self: Any, *args: Any, **options: Any) -> Any:
+        solved = real(self, *args, **options)
         return solved._replace(cost=solved.cost, values=tuple(x * 1.001 for x in solved.values))
 
     monkeypatch.setattr(running.WholeSolves, "solve", wrong)

@@ -21,7 +21,7 @@ from mslsq.native.cuda.programs import LARGEST_GRID, given
 from mslsq.native.cuda.text import THREADS
 from mslsq.native.operator import Placed
 from mslsq.native.steps_text import Layout
-from mslsq.native.whole_solves import RUNNING, Solved, placed
+from mslsq.native.whole_solves import OF_NONE, RUNNING, Solved, placed
 
 BEGIN, ADVANCE = "begin", "advance"
 """The two kernels."""
@@ -100,6 +100,7 @@ class CudaSolves:
         shared: Sequence[Tensor],
         max_steps: int,
         looks: bool = True,
+        bending: int = OF_NONE,
     ) -> Solved:
         """Solve all problems.
 
@@ -109,6 +110,7 @@ class CudaSolves:
             shared: inputs that all problems have in common.
             looks: may the device be asked whether all is done? It is waited for then, once a launch. If not, one launch
                 takes all steps.
+            bending: of no meaning here: all steps are straight (`native.whole_solves`).
         """
         common = [placed(x, self.dtype).contiguous() for x in shared]
         whole = self._placed_side_by_side(values, own)

@@ -17,10 +17,11 @@ struct Sizes {
     long state, data, integers;  // numbers of a problem; the state begins with the values
     long own;                            // tensors of which each problem has its own part; the values come first
     long unknowns;
-    long cost, status, steps, matrix;  // places in the state; of the matrix how many entries it has
+    long cost, status, steps, creep, matrix;  // places in the state; of the matrix how many entries it has
+    double patience;                          // a problem creeps whose number at `creep` is at least that
 };
 
-enum { RECORD = 5, RUNNING = 0 };
+enum { RECORD = 5, RUNNING = 0, CREEPS = -2, OF_ALL = 1, OF_NONE = 2 };
 
 // A vector of problems: their numbers (negative: none), states and data.
 struct Lanes {
@@ -31,7 +32,7 @@ struct Lanes {
 
 struct Memory {
     bool is_used;
-    Lanes active, waiting;
+    Lanes active, bending, waiting;   // bent are the steps of `bending` alone
     long first_waiting, end_waiting;  // the lanes of `waiting` that are still to be taken
 };
 
@@ -42,6 +43,7 @@ struct Job {
     const long* own_steps;
     const char* const* shared;
     char* const* outputs;  // values by unknown; cost, gradient norm, matrix; status, steps; the history of five
+    long bending;          // of problems that creep; of all from their starts; of none
 };
 
 typedef void Start(const Inputs&, V* state, V* record);
@@ -61,7 +63,7 @@ static inline char* laid_out(char* at, const Sizes& z, Lanes& lanes) {
 static inline long memory_bytes(const Sizes& z) {
     Lanes lanes;
     char* const nothing = 0;
-    return sizeof(Memory) + 128 + 2 * (laid_out(nothing, z, lanes) - nothing);
+    return sizeof(Memory) + 128 + 3 * (laid_out(nothing, z, lanes) - nothing);
 }
 
 static inline real& entry(V* vectors, long k, long lane) { return ((real*)(vectors + k))[lane]; }
@@ -101,11 +103,17 @@ static inline void note(const Job& job, const Sizes& z, Lanes& lanes, long lane,
     outputs[4 + RECORD][at] = entry(record, RECORD - 1, lane) != 0;
 }
 
-static inline bool has_stopped(const Job& job, const Sizes& z, Lanes& lanes, long lane) {
-    return entry(lanes.state, z.status, lane) != RUNNING || entry(lanes.state, z.steps, lane) >= job.max_steps;
+static inline bool creeps(const Job& job, const Sizes& z, Lanes& lanes, long lane) {
+    return z.creep >= 0 && job.bending != OF_NONE && entry(lanes.state, z.creep, lane) >= z.patience;
 }
 
-static inline void finish(const Job& job, const Sizes& z, const Own* own, Lanes& lanes, long lane, const long* places) {
+// Where steps are not bent, one that creeps is not stepped on.
+static inline bool has_stopped(const Job& job, const Sizes& z, Lanes& lanes, long lane, bool bends) {
+    return entry(lanes.state, z.status, lane) != RUNNING || entry(lanes.state, z.steps, lane) >= job.max_steps ||
+           (!bends && creeps(job, z, lanes, lane));
+}
+
+static inline void finish(const Job& job, const Sizes& z, const Own* own, Lanes& lanes, long lane, const long* places, bool bends) {
     const long problem = lanes.problem[lane];
     long at = 0;
     for (long k = 0; k < z.unknowns; k++)
@@ -115,7 +123,9 @@ static inline void finish(const Job& job, const Sizes& z, const Own* own, Lanes&
     ((real*)outputs[0])[problem] = entry(lanes.state, z.cost, lane);
     for (long e = 0; e < z.matrix; e++)
         ((real*)outputs[2])[problem * z.matrix + e] = places[e] < 0 ? (real)0 : entry(lanes.state, places[e], lane);
-    ((long*)outputs[3])[problem] = (long)entry(lanes.state, z.status, lane);
+    const long status = (long)entry(lanes.state, z.status, lane);
+    const bool is_left = !bends && status == RUNNING && entry(lanes.state, z.steps, lane) < job.max_steps;
+    ((long*)outputs[3])[problem] = is_left ? CREEPS : status;
     ((long*)outputs[4])[problem] = (long)entry(lanes.state, z.steps, lane);
     lanes.problem[lane] = -1;
 }
@@ -129,55 +139,86 @@ static inline void start_waiting(
         load_problem(job, z, own, memory.waiting, i, job.next + (i < count ? i : count - 1));
     V record[RECORD];
     start(inputs, memory.waiting.state, record);
+    if (job.bending == OF_ALL) memory.waiting.state[z.creep] = splat((real)z.patience);
     for (long i = 0; i < count; i++) note(job, z, memory.waiting, i, record);
     job.next += count;
     memory.first_waiting = 0, memory.end_waiting = count;
 }
 
-// At most `budget` steps of a vector of problems; is everything done?
+// A lane of `bending` that is free, or one whose problem creeps no more; none: -1.
+static inline long lane_to_leave(const Job& job, const Sizes& z, Memory& memory, bool is_free) {
+    for (long i = 0; i < N; i++) {
+        const bool is_none = memory.bending.problem[i] < 0;
+        if (is_free ? is_none : !is_none && !creeps(job, z, memory.bending, i)) return i;
+    }
+    return -1;
+}
+
+// At most `budget` steps of a vector of problems; is everything done? Problems that creep are put together, so that
+// others do not pay for their steps; to the bit both kinds of steps are the same for who does not creep. `bent` is
+// null where steps cannot be bent.
 static inline bool advance(
-    Job& job, const Sizes& z, const Own* own, const long* places, Start* start, Step* step, long budget
+    Job& job, const Sizes& z, const Own* own, const long* places, Start* start, Step* step, Step* bent, long budget
 ) {
+    const bool bends = bent != 0;
     Memory& memory = *(Memory*)job.memory;
+    Lanes &active = memory.active, &bending = memory.bending, &waiting = memory.waiting;
     char* at = aligned(job.memory + sizeof(Memory));
-    at = laid_out(at, z, memory.active);
-    laid_out(at, z, memory.waiting);
-    Lanes &active = memory.active, &waiting = memory.waiting;
-    for (long i = 0; i < N && !memory.is_used; i++) active.problem[i] = -1;
+    at = laid_out(at, z, active);
+    at = laid_out(at, z, bending);
+    laid_out(at, z, waiting);
+    for (long i = 0; i < N && !memory.is_used; i++) active.problem[i] = bending.problem[i] = -1;
     memory.is_used = true;
-    const Inputs of_active = {job.shared, active.data, active.integers};
     const Inputs of_waiting = {job.shared, waiting.data, waiting.integers};
     while (true) {
-        bool is_idle = true;
+        bool is_idle = true, is_due = false;
         for (long i = 0; i < N; i++) {
-            while (active.problem[i] < 0) {
+            while (true) {
+                if (active.problem[i] >= 0) {
+                    if (!bends || !creeps(job, z, active, i)) break;
+                    const long free = lane_to_leave(job, z, memory, true);
+                    is_due |= free < 0;
+                    if (free < 0) break;
+                    move_problem(z, bending, free, active, i);
+                    active.problem[i] = -1;
+                }
+                const long back = bends ? lane_to_leave(job, z, memory, false) : -1;
+                if (back >= 0) {
+                    move_problem(z, active, i, bending, back);
+                    bending.problem[back] = -1;
+                    continue;
+                }
                 if (memory.first_waiting == memory.end_waiting) {
                     if (job.next == job.end) break;
                     if (budget-- <= 0) return false;
                     start_waiting(job, z, own, memory, of_waiting, start);
                 }
                 const long place = memory.first_waiting++;
-                if (has_stopped(job, z, waiting, place))
-                    finish(job, z, own, waiting, place, places);
+                if (has_stopped(job, z, waiting, place, bends))
+                    finish(job, z, own, waiting, place, places, bends);
                 else
                     move_problem(z, active, i, waiting, place);
             }
             is_idle &= active.problem[i] < 0;
         }
-        if (is_idle) return true;
+        long creeping = 0;
+        for (long i = 0; i < N && bends; i++) creeping += bending.problem[i] >= 0;
+        if (is_idle && !creeping) return true;
         if (budget-- <= 0) return false;
+        const bool is_bent = is_idle || is_due || creeping == N;
+        Lanes& now = is_bent ? bending : active;
         V record[RECORD];
-        step(of_active, active.state, record);
+        (is_bent ? bent : step)({job.shared, now.data, now.integers}, now.state, record);
         for (long i = 0; i < N; i++) {
-            if (active.problem[i] < 0) continue;
-            note(job, z, active, i, record);
-            if (has_stopped(job, z, active, i)) finish(job, z, own, active, i, places);
+            if (now.problem[i] < 0) continue;
+            note(job, z, now, i, record);
+            if (has_stopped(job, z, now, i, bends)) finish(job, z, own, now, i, places, bends);
         }
     }
 }
 
-#define SOLVES(name)                                                                                                   \
+#define SOLVES(name, bent)                                                                                             \
     extern "C" __attribute__((visibility("default"))) long name##_bytes() { return memory_bytes(name##_sizes); }       \
     extern "C" __attribute__((visibility("default"))) long name(Job* job, long budget) {                               \
-        return advance(*job, name##_sizes, name##_own, name##_places, name##_start, name##_step, budget);              \
+        return advance(*job, name##_sizes, name##_own, name##_places, name##_start, name##_step, bent, budget);        \
     }

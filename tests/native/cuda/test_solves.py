@@ -210,6 +210,8 @@ def test_without_nvrtc_pytorch_solves_and_verbose_says_so(watch, monkeypatch, ca
 class Roots:
     """x² = the second number of each problem + its whole number · the third that all share."""
 
+    bending = None
+
     def count(self, loops: int = 1) -> int:
         return 10
 
