@@ -181,9 +181,10 @@ class ShortLoop:
                     and creep_place is not None
                     and float(outputs[-1][creep_place]) >= self.creep.count
                 ):
-                    step, creep_place = self.plan.execution.known("bent step", self.solver.execution), None
-                    if step is None:
+                    bent = self.plan.execution.known("bent step", self.solver.execution)
+                    if bent is None:
                         return None
+                    step, creep_place = bent, None
                 outputs.append(step.flat([*outputs[-1][:-_OF_RECORD], *given]))
                 outputs[-2] = outputs[-2][-_OF_RECORD:]  # of states the last is enough
                 if not _is_running(outputs[-1]):

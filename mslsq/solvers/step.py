@@ -209,7 +209,8 @@ class Step:
         if ranks.is_alone:
             return proposal, values, verdict
         assert proposal.lands is proposal.worth is None  # there are no bounds, and steps are straight
-        parts = (list(proposal[: Proposal._fields.index("lands")]), list(values), list(verdict))
+        own = [proposal.step, proposal.predicted, proposal.solved, proposal.resolved, proposal.damping]
+        parts = (own, list(values), list(verdict))
         found = iter(ranks.agreed([tensor for part in parts for tensor in part]))
         step, moved, judged = ([next(found) for _ in part] for part in parts)
         return Proposal(*step), tuple(moved), Verdict(*judged)
