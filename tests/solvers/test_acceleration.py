@@ -14,7 +14,7 @@ from mslsq.solvers.solver import SolverOptionError
 
 F64 = torch.float64
 BENT = mslsq.LevenbergMarquardt(acceleration=0.75)
-STRAIGHT = mslsq.LevenbergMarquardt()
+STRAIGHT = mslsq.LevenbergMarquardt(acceleration=None)
 
 
 def penalty(x):
