@@ -72,7 +72,7 @@ BEND = 0.75
 
 WORTH = 0.05
 """A bend that wins less than that share of what a step promises shows that no valley holds the problem back: signs are
-counted anew."""
+counted from zero again."""
 
 
 class Damping(NamedTuple):
