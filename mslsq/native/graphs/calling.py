@@ -41,7 +41,9 @@ class Opening:
         functions: list[tuple[int, int]],
         slots: int,
         scratch: int,
+        held: tuple[Tensor, ...] = (),
     ):
+        self._held = held  # of plans, whose memory segments read: it must live as long as they are called
         self.__name__ = "opening"  # asked for by graphs
         self._given, self._sizes = given, (functions, slots, scratch)
         self._made = [(slot, empty_maker(shape, strides, dtype)) for slot, shape, strides, dtype in made]

@@ -190,6 +190,7 @@ class Segments:
             list(self._fixed.items()),
             self._num_slots,
             self._scratch.bytes,
+            tuple(self._held),
         )
         opened = graph.call_function(opening, tuple(copied[node] for node in given))
         memory = graph.call_function(operator.getitem, (opened, 0))

@@ -145,7 +145,7 @@ def test_single_precision_and_large_data_are_no_change() -> None:
         start = torch.tensor([1.0, 1.0, offset], dtype=dtype)
         for _ in range(3):
             fit = mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t) + p[2], T.to(dtype), y, start)
-            fit.predict(T.to(dtype))
+            assert fit.predict(T.to(dtype)).mean.isfinite().all()
 
 
 def test_a_model_that_counts_its_calls_is_asked_all_the_same() -> None:
