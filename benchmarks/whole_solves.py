@@ -144,7 +144,7 @@ def million(size: int) -> None:
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     solution = solve_mslsq(given, solver)
     seconds = time.process_time() - begin
-    kept = [solution.value, solution.cost, solution.status, solution.num_steps, *vars(solution.history).values()]
+    kept = [solution.value, solution.cost, solution.status, solution.num_steps, *solution.history.columns]
     results = sum(x.numel() * x.element_size() for x in kept) / 2**20
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10
     header = ["fits", "CPU s", "converged", "data MiB", "results MiB", "the process grew by MiB"]

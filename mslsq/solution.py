@@ -1,6 +1,6 @@
 """What a solve returns: statuses that are sentences, and the solution as a pytree of tensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -77,8 +77,52 @@ _SENTENCES = {
 }
 
 
+LATER = "_later"
+"""What makes the fields that have not been read yet."""
+
+
+class Completed:
+    """A frozen dataclass some fields of which may be made when one of them is read first: making them takes longer than
+    a small solve."""
+
+    @classmethod
+    def _completed_later(cls, rest: Callable[[], dict[str, Any]], **known: Any) -> Any:
+        """With these fields, and the others from `rest`."""
+        found = object.__new__(cls)
+        found.__dict__.update(known, **{LATER: rest})
+        return found
+
+    def _complete(self, name: str) -> None:
+        """Make the fields that were left for later, if this is the name of one."""
+        own = self.__dict__
+        rest = own.get(LATER)
+        if rest is not None and name in type(self).__dataclass_fields__:  # type: ignore[attr-defined]
+            own.update({known: x for known, x in rest().items() if known not in own})
+            own.pop(LATER, None)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            self._complete(name)
+            if name not in self.__dict__:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{self._hint(name)}")
+            return self.__dict__[name]
+
+    def _hint(self, name: str) -> str:
+        """What to say of a name that is none of a field."""
+        return ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in type(self).__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+WITH_WHOLE_HISTORY = 8192
+"""Problems of a solve whose history is padded to all steps: 33 KB of a problem with 1,000 steps, which take 2 KB
+themselves."""
+
+
 @dataclass(frozen=True)
-class History:
+class History(Completed):
     """One record per step, entry 0 the start; unused entries are NaN (False in `accepted`).
 
     All are (*batch, max_steps + 1); of more than 8,192 problems (*batch, n + 1), n the steps of the one that took most.
@@ -92,13 +136,39 @@ class History:
     damping: Float[Tensor, "*batch steps"]
     accepted: Bool[Tensor, "*batch steps"]
 
+    @staticmethod
+    def of_batch(figures: Sequence[Tensor], accepted: Tensor, max_steps: int) -> "History":
+        """Of a batch: cost, gradient norm, step norm and damping, and which steps were accepted, (batch, n + 1) each,
+        NaN where a problem takes fewer steps. They are padded when they are read."""
+        columns = dict(zip(History.__dataclass_fields__, (*figures, accepted), strict=True))
+        missing = max_steps + 1 - accepted.shape[1]
+        if not missing or len(accepted) > WITH_WHOLE_HISTORY:
+            return History(**columns)
 
-LATER = "_later"
-"""What makes the fields of a solution that have not been read yet."""
+        def rest() -> dict[str, Tensor]:
+            return {name: padded(column, missing) for name, column in columns.items()}
+
+        return History._completed_later(rest, _start_cost=columns["cost"][:, 0])
+
+    @property
+    def columns(self) -> list[Tensor]:
+        """All five, in their order."""
+        return [getattr(self, name) for name in History.__dataclass_fields__]
+
+    @property
+    def start_cost(self) -> Float[Tensor, "*batch"]:
+        """The cost of the start."""
+        known = vars(self).get("_start_cost")
+        return self.cost[..., 0] if known is None else known
+
+
+def padded(column: Tensor, missing: int) -> Tensor:
+    """With that many columns more, of NaN or False."""
+    return torch.nn.functional.pad(column, (0, missing), value=torch.nan if column.is_floating_point() else False)
 
 
 @dataclass(frozen=True)
-class Solution:
+class Solution(Completed):
     """The result of a solve: a pytree whose leaves are all tensors, one entry per problem of a batch.
 
     Only `value`, `cost` and `multipliers` carry derivatives.
@@ -129,28 +199,11 @@ class Solution:
 
     @staticmethod
     def completed_later(value: Any, rest: Callable[[], dict[str, Any]]) -> "Solution":
-        """A solution whose other fields are made by `rest` when one of them is read first: making them takes longer
-        than a small solve."""
-        found = object.__new__(Solution)
-        found.__dict__.update(value=value, **{LATER: rest})
-        return found
+        """A solution whose other fields are made by `rest` when one of them is read first."""
+        return Solution._completed_later(rest, value=value)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """A field that was left for later."""
-            own = self.__dict__
-            rest = own.get(LATER)
-            if rest is not None and name in _FIELDS:
-                own.update({known: x for known, x in rest().items() if known not in own})
-                own.pop(LATER, None)
-            if name not in own:
-                hint = f". Here: {ATTRIBUTES_OF_SOLUTIONS[name]}" if name in ATTRIBUTES_OF_SOLUTIONS else ""
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
-            return own[name]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _FIELDS}
+    def _hint(self, name: str) -> str:
+        return f". Here: {ATTRIBUTES_OF_SOLUTIONS[name]}" if name in ATTRIBUTES_OF_SOLUTIONS else ""
 
     @property
     def converged(self) -> Bool[Tensor, "*batch"]:
@@ -169,7 +222,7 @@ class Solution:
 
     def of_problem(self, number: int) -> "Solution":
         """One problem of a batch; of `value` and `active` as the engine has them, tuples of tensors."""
-        history = History(*[column[number] for column in vars(self.history).values()])
+        history = History(*[column[number] for column in self.history.columns])
         tuples = {name: tuple([x[number] for x in getattr(self, name)]) for name in ("value", "active")}
         dicts = {
             name: {key: x[number] for key, x in getattr(self, name).items()} for name in ("weights", "multipliers")
@@ -193,8 +246,6 @@ def _register(cls: type) -> None:
 
     pytree.register(cls, flatten, unflatten, lambda _node: names)
 
-
-_FIELDS = tuple(field.name for field in fields(Solution))
 
 _register(History)
 _register(Solution)

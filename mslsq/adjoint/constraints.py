@@ -115,7 +115,7 @@ def _is_strict(
     curvature = torch.where(mask, (stiffness - penalty).clamp(min=0) + eps * penalty, stiffness)
     costs, of_costs = without_constraints(linearizer, linearizer.prepare(ended.given))
     level = costs.cost(outcome.values, of_costs) if costs.assemblies else torch.zeros_like(outcome.cost)
-    level = (level + eps * outcome.history.cost[:, 0])[:, None]
+    level = (level + eps * outcome.history.start_cost)[:, None]
     told = WEAK * eps**0.5 * (curvature * level).sqrt()
     weak = torch.where(mask, penalty * (shift + c).clamp(min=0) <= told, -c * curvature <= told)
     # What the tolerance of the constraints leaves undecided is not decided either.

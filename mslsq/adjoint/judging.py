@@ -197,7 +197,7 @@ class Judgement:
         values, inputs, cost = self.point.values, self.point.inputs, self.point.cost
         gradient = self._gradient()(values, inputs)
         diagonal = self.linear.storage.diagonal_of_hessian(found.hessian)
-        start_cost = self.ended.outcome.history.cost[:, 0]
+        start_cost = self.ended.outcome.history.start_cost
         weak = is_weakly_held(self.linearizer, values, self.ended.bounds, gradient, diagonal, cost, start_cost)
         return weak | found.evidence.by_a_bound
 

@@ -124,7 +124,7 @@ class _Slots:
         self._steps = (ctypes.c_long * max(own, 1))()
         self._memory = ctypes.create_string_buffer(memory_bytes)
         places = (self._memory, self.own, self._steps, self.shared, self.outputs)
-        self.job = Job(0, 1, 0, *map(ctypes.addressof, places), OF_CREEPING)
+        self.job = Job(0, 1, 0, *map(ctypes.addressof, places), OF_CREEPING, 1)
         self.reference = ctypes.byref(self.job)
 
 

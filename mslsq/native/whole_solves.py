@@ -3,7 +3,7 @@
 import ctypes
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mslsq.kernels.threads import in_parts
 from mslsq.native.steps_text import Layout
+from mslsq.solution import padded
 
 PROBLEMS_OF_A_THREAD = 256
 """Fewer are not given to a thread of their own: starting it takes as long."""
@@ -19,9 +20,12 @@ PROBLEMS_OF_A_THREAD = 256
 SECONDS_AT_A_TIME = 0.02
 """After which a program returns to Python, which may have been told to stop; it is called again until all is done."""
 
-WITH_WHOLE_HISTORY = 8192
-"""Problems of a solve whose history has room for all steps: 33 KB of a problem with 1,000 steps, which take 2 KB
-themselves. More problems have room for the steps that were taken, and are solved in slices of that many."""
+AT_ONCE = 8192
+"""More problems are solved in slices of that many, since there is room for the history of all steps: 33 KB of a problem
+with 1,000 steps, of which that is touched which is used."""
+
+GROUP = 8
+"""Steps of a problem that stand side by side in the history; as in `steps.h`."""
 
 FIRST_BUDGET = 100
 """Steps of a vector of problems in the first call, of which nothing is known; 5,000 operations of a vector take 10 to
@@ -41,18 +45,13 @@ class Solved(NamedTuple):
     """Of a problem that was still running after the last step: 0."""
     num_steps: Tensor
     history: tuple[Tensor, Tensor, Tensor, Tensor]
-    """Cost, gradient norm, step norm, damping, each (batch, max_steps + 1), NaN after the stop; of very many problems
-    no longer than the longest solve."""
+    """Cost, gradient norm, step norm, damping, each (batch, n + 1), NaN after the stop; n are the steps of the problem
+    that took most, or as many as were launched on a GPU, which is asked for it where there are very many problems."""
     accepted: Tensor
+    """(batch, n + 1)"""
     interrupted: bool = False
     """By a KeyboardInterrupt? Then some problems are not done, their status 0, and still where they began; on a GPU,
     where their steps have led."""
-
-    def _shortened(self) -> "Solved":
-        """With a history no longer than the longest solve, in memory of its own."""
-        length = int(self.num_steps.max()) + 1
-        cost, gradient, step, damping = (x[:, :length].clone() for x in self.history)
-        return self._replace(history=(cost, gradient, step, damping), accepted=self.accepted[:, :length].clone())
 
 
 RUNNING, CREEPS = 0, -2
@@ -79,6 +78,7 @@ class Job(ctypes.Structure):
         ("shared", ctypes.c_void_p),
         ("outputs", ctypes.c_void_p),
         ("bending", ctypes.c_long),
+        ("problems", ctypes.c_long),
     )
 
 
@@ -124,15 +124,15 @@ class WholeSolves:
             bending: of which problems are steps bent?
         """
         batch = len(values[0])
-        if batch <= WITH_WHOLE_HISTORY:
+        if batch <= AT_ONCE:
             return self._solved_at_once(values, own, shared, max_steps, bending)
-        number = -(-batch // WITH_WHOLE_HISTORY)
+        number = -(-batch // AT_ONCE)
         ends = [batch * piece // number for piece in range(number + 1)]
         pieces: list[Solved] = []
         for begin, end in itertools.pairwise(ends):
             starts, data = ([x[begin:end] for x in tensors] for tensors in (values, own))
             steps = 0 if pieces and pieces[-1].interrupted else max_steps
-            found = self._solved_at_once(starts, data, shared, steps, bending)._shortened()
+            found = self._solved_at_once(starts, data, shared, steps, bending)
             pieces.append(found._replace(interrupted=found.interrupted or steps < max_steps))
         return _joined(pieces)
 
@@ -147,9 +147,9 @@ class WholeSolves:
         batch = len(values[0])
         given = [by_problem(x, self.dtype) for x in (*values, *own)]
         common = [placed(x, self.dtype).contiguous() for x in shared]
-        solved = self._empty(batch, max_steps)
+        solved, history = self._empty(batch), _Room(batch, max_steps, self.dtype)
         outputs = [*solved.values, solved.cost, solved.gradient_norm, solved.matrix, solved.status, solved.num_steps]
-        outputs += [*solved.history, solved.accepted]
+        outputs += [*history.figures, history.accepted]
         steps = (ctypes.c_long * len(given))(*[x.stride(0) if batch > 1 else 0 for x in given])
         pointers = [_pointers(tensors) for tensors in (given, common, outputs)]
         threads = max(1, min(torch.get_num_threads(), batch // PROBLEMS_OF_A_THREAD))
@@ -165,18 +165,20 @@ class WholeSolves:
                 ctypes.addressof(pointers[1]),
                 ctypes.addressof(pointers[2]),
                 bending,
+                batch,
             )
             for k in range(threads)
         ]
         try:
             self.run(jobs)
         except KeyboardInterrupt:
+            solved = history.of(solved)._replace(interrupted=True)
             unsolved = (solved.status == UNSOLVED).nonzero()[:, 0]
             if not len(unsolved):
-                return solved._replace(interrupted=True)
+                return solved
             starts, data = ([x[unsolved] for x in tensors] for tensors in (values, own))
-            return _merged(solved, self.solve(starts, data, shared, 0), unsolved)._replace(interrupted=True)
-        return solved
+            return _merged(solved, self.solve(starts, data, shared, 0), unsolved)
+        return history.of(solved)
 
     def run(self, jobs: list[Job]) -> None:
         """Advance all jobs until they are done, each in a thread, for `SECONDS_AT_A_TIME` at a time."""
@@ -194,22 +196,38 @@ class WholeSolves:
             jobs = [job for job, is_done in zip(jobs, done, strict=True) if not is_done]
             budget = max(1, int(budget * min(8.0, SECONDS_AT_A_TIME / max(seconds, 1e-6))))
 
-    def _empty(self, batch: int, max_steps: int) -> Solved:
-        real = self.dtype
+    def _empty(self, batch: int) -> Solved:
+        """Room for all but the history."""
+        real, unknowns = self.dtype, self.layout.unknowns
         cost, gradient_norm = torch.empty(batch, dtype=real), torch.empty(batch, dtype=real)
-        counts = [torch.full((batch,), UNSOLVED) for _ in range(2)]
-        # In one piece, whose memory the C library keeps for the next solve: that is 2 of the 8 ms of 1,024 small fits.
-        figures = torch.full((4, batch, max_steps + 1), torch.nan, dtype=real).unbind()
-        return Solved(
-            tuple(torch.empty(batch, size, dtype=real) for size in self.layout.unknowns),
-            cost,
-            gradient_norm,
-            torch.empty(batch, len(self.layout.matrix), dtype=real),
-            counts[0],
-            counts[1],
-            (figures[0], figures[1], figures[2], figures[3]),
-            torch.zeros(batch, max_steps + 1, dtype=torch.bool),
-        )
+        matrix = torch.empty(batch, len(self.layout.matrix), dtype=real)
+        status, num_steps = torch.full((2, batch), UNSOLVED)
+        values = tuple([torch.empty(batch, size, dtype=real) for size in unknowns])
+        none = torch.empty(batch, 0, dtype=real)
+        return Solved(values, cost, gradient_norm, matrix, status, num_steps, (none, none, none, none), none.bool())
+
+
+class _Room:
+    """Room for the history of all steps, of which little is used: 1,000 fits of ten steps would fill 6 MB with NaN, and
+    touch as many new pages, in a third of their time."""
+
+    def __init__(self, batch: int, max_steps: int, dtype: torch.dtype):
+        groups = max_steps // GROUP + 1
+        self.figures = torch.empty(4, groups, batch, GROUP, dtype=dtype)
+        self.accepted = torch.empty(groups, batch, GROUP, dtype=torch.bool)
+
+    def of(self, solved: Solved) -> Solved:
+        """What has been solved with its history, no longer than the longest solve."""
+        columns = max(int(solved.num_steps.max()), 0) + 1
+        groups = -(-columns // GROUP)
+        used = torch.arange(columns) <= solved.num_steps[:, None]
+
+        def side_by_side(x: Tensor) -> Tensor:
+            return x[..., :groups, :, :].movedim(-2, -3).flatten(-2)[..., :columns]
+
+        figures = side_by_side(self.figures).masked_fill(~used, torch.nan)
+        cost, gradient, step, damping = figures.unbind()
+        return solved._replace(history=(cost, gradient, step, damping), accepted=side_by_side(self.accepted) & used)
 
 
 def _joined(pieces: list[Solved]) -> Solved:
@@ -219,12 +237,11 @@ def _joined(pieces: list[Solved]) -> Solved:
     def together(name: str) -> Tensor:
         return torch.cat([getattr(piece, name) for piece in pieces])
 
-    def padded(column: Tensor, value: float | bool) -> Tensor:
-        return torch.nn.functional.pad(column, (0, length - column.shape[1]), value=value)
+    def as_long(columns: Iterable[Tensor]) -> Tensor:
+        return torch.cat([padded(column, length - column.shape[1]) for column in columns])
 
     cost, gradient, step, damping = (
-        torch.cat([padded(x, torch.nan) for x in columns])
-        for columns in zip(*(piece.history for piece in pieces), strict=True)
+        as_long(columns) for columns in zip(*(piece.history for piece in pieces), strict=True)
     )
     return Solved(
         tuple(torch.cat(x) for x in zip(*(piece.values for piece in pieces), strict=True)),
@@ -234,7 +251,7 @@ def _joined(pieces: list[Solved]) -> Solved:
         together("status"),
         together("num_steps"),
         (cost, gradient, step, damping),
-        torch.cat([padded(piece.accepted, False) for piece in pieces]),
+        as_long(piece.accepted for piece in pieces),
         pieces[-1].interrupted,
     )
 

@@ -164,7 +164,7 @@ class Rounds:
         """May the relaxation fall?"""
         if not self.graduation.waits:
             return torch.ones_like(state.done)
-        before = outcome.history.cost[:, 0]
+        before = outcome.history.start_cost
         return ~(before - outcome.cost > SETTLED * before) | (state.held + 1 >= MOST_STEPS)
 
     def _followed(self, state: State, settled: Bool[Tensor, "batch"]) -> State:

@@ -7,14 +7,12 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.functional import pad
 
 from mslsq import pytree
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.prospects import note_seconds
-from mslsq.native.whole_solves import WITH_WHOLE_HISTORY
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
 from mslsq.solvers.bound_checks import check_start
@@ -263,9 +261,7 @@ def history_of(records: list[Record], num_steps: Tensor, max_steps: int) -> Hist
     if taken > 1:  # the start is every problem's
         used = torch.arange(taken, device=num_steps.device) <= num_steps[:, None]
         figures, accepted = torch.where(used, figures, torch.nan), accepted & used
-    rest = (0, max_steps + 1 - taken if batch <= WITH_WHOLE_HISTORY else 0)
-    cost, gradient_norm, step_norm, damping = pad(figures, rest, value=torch.nan).unbind()
-    return History(cost, gradient_norm, step_norm, damping, pad(accepted, rest, value=False))
+    return History.of_batch(figures.unbind(), accepted, max_steps)
 
 
 def _trajectory(records: list[Record], methods: list[tuple[Tensor, MethodState]]) -> Trajectory:

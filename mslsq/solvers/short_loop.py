@@ -69,7 +69,7 @@ class Stepped(NamedTuple):
             "num_evaluations": self.num_evaluations[0],
             "gradient_norm": self.records[-1].gradient_norm[0],
             "differentiable": (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE),
-            "history": History(*[column[0] for column in vars(history).values()]),
+            "history": History(*[column[0] for column in history.columns]),
         }
 
 

@@ -26,7 +26,7 @@ from mslsq.native.solve_building import SolveMaking
 from mslsq.native.steps_text import Bending, Functions, Layout
 from mslsq.native.whole_solves import OF_ALL, OF_CREEPING, OF_NONE, Solved, WholeSolves
 from mslsq.problem.system import Inputs
-from mslsq.solution import Status
+from mslsq.solution import Status, padded
 from mslsq.solvers.box import Box, within
 from mslsq.solvers.planning import Task, linear_solver_of
 from mslsq.solvers.scalar_linearization import ScalarLinearization
@@ -302,13 +302,8 @@ class _Python:
 def _figures(solved: Solved) -> list[Tensor]:
     """What is compared of a solve of one step."""
     dtype = solved.cost.dtype
-    return [
-        *solved.values,
-        solved.matrix,
-        *solved.history,
-        solved.status.to(dtype)[:, None],
-        solved.accepted[:, 1:].to(dtype),
-    ]
+    *history, accepted = [padded(x, 2 - x.shape[1]) for x in (*solved.history, solved.accepted)]
+    return [*solved.values, solved.matrix, *history, solved.status.to(dtype)[:, None], accepted[:, 1:].to(dtype)]
 
 
 def _differ(found: Sequence[Tensor], expected: Sequence[Tensor], rounded: Sequence[Tensor], relative: float) -> bool:

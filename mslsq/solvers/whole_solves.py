@@ -121,7 +121,7 @@ def solved_natively(
         solved.num_steps,
         solved.num_steps + 1,
         solved.gradient_norm,
-        History(*solved.history, solved.accepted),
+        History.of_batch(solved.history, solved.accepted, solver.max_steps),
         solved.matrix.reshape(-1, structure.num_components, structure.size, structure.size),
         looks and not bool(solved.history[1][:, 0].all()),
         solved.interrupted,

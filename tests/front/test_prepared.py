@@ -11,6 +11,7 @@ from torch.func import grad, jacfwd, jacrev, vmap
 import mslsq
 from mslsq import pytree
 from mslsq.front import prepared_call as room
+from mslsq.solution import History
 from mslsq.solvers import whole_solves
 
 F64 = torch.float64
@@ -209,7 +210,7 @@ def same_solutions(found, expected):
     """Are these equal in every field?"""
     for name in ("cost", "status", "num_steps", "num_evaluations", "gradient_norm", "differentiable"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-12, atol=1e-15, msg=name)
-    for name, column in vars(expected.history).items():
+    for name, column in zip(History.__dataclass_fields__, expected.history.columns, strict=True):
         torch.testing.assert_close(
             getattr(found.history, name), column, rtol=1e-12, atol=1e-15, equal_nan=True, msg=name
         )

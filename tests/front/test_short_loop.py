@@ -8,6 +8,7 @@ import torch
 import mslsq
 from mslsq import pytree
 from mslsq.linear import Cholesky
+from mslsq.solution import History
 from mslsq.solvers import short_loop
 
 F64 = torch.float64
@@ -46,7 +47,7 @@ def loops(monkeypatch):
 def same_solutions(found, expected, rtol=1e-11):
     for name in ("cost", "status", "num_steps", "num_evaluations", "gradient_norm", "differentiable"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=rtol, atol=1e-9, msg=name)
-    for name, column in vars(expected.history).items():
+    for name, column in zip(History.__dataclass_fields__, expected.history.columns, strict=True):
         torch.testing.assert_close(getattr(found.history, name), column, rtol=1e-6, atol=1e-9, equal_nan=True, msg=name)
     torch.testing.assert_close(found.value["pose"].storage, expected.value["pose"].storage, rtol=rtol, atol=1e-11)
     assert bool(found.adjoint_residual.isnan()) and found.active == () and found.weights == {}

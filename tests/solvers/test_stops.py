@@ -135,7 +135,7 @@ def test_an_interrupt_in_a_slice_leaves_the_later_slices_where_they_began(monkey
     options = {"native": "wait", "max_steps": 60}
     whole = fits(y, **options)
     in_small_parts(monkeypatch, interrupted_at=60)
-    monkeypatch.setattr(running, "WITH_WHOLE_HISTORY", 50)
+    monkeypatch.setattr(running, "AT_ONCE", 50)
     found = fits(y, on_interrupt="return", **options)
     rest = found.status == mslsq.Status.INTERRUPTED
     assert 50 <= int(rest.sum()) < 200 and bool(rest[-50:].all())

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import mslsq
+from mslsq import solution as solutions
 from mslsq.front import plans
 from mslsq.linearize import prospects
 from mslsq.native import whole_solves as running
@@ -100,7 +101,7 @@ def assert_same(python: mslsq.Solution, native: mslsq.Solution) -> None:
     torch.testing.assert_close(
         native.gradient_norm[chosen], python.gradient_norm[chosen], rtol=1e-3, atol=1e-10, equal_nan=True
     )
-    for name, column in vars(python.history).items():
+    for name, column in zip(History.__dataclass_fields__, python.history.columns, strict=True):
         other = getattr(native.history, name)
         assert other.shape == column.shape and other.dtype == column.dtype
         one, two = column[chosen], other[chosen]
@@ -117,7 +118,7 @@ def assert_same(python: mslsq.Solution, native: mslsq.Solution) -> None:
 
 def flat(solution: mslsq.Solution) -> list[Tensor]:
     leaves = [solution.value, solution.cost, solution.status, solution.num_steps, solution.gradient_norm]
-    return [*leaves, *vars(solution.history).values()]
+    return [*leaves, *solution.history.columns]
 
 
 def equal_bits(one: mslsq.Solution, other: mslsq.Solution) -> bool:
@@ -125,7 +126,7 @@ def equal_bits(one: mslsq.Solution, other: mslsq.Solution) -> bool:
 
 
 def of_problems(solution: mslsq.Solution, chosen: Tensor) -> mslsq.Solution:
-    history = History(*(column[chosen] for column in vars(solution.history).values()))
+    history = History(*(column[chosen] for column in solution.history.columns))
     figures: dict[str, Any] = {name: x[chosen] for name, x in vars(solution).items() if isinstance(x, Tensor)}
     return mslsq.Solution(history=history, **figures)
 
@@ -709,8 +710,8 @@ def test_very_many_problems_have_a_history_as_long_as_their_longest_solve(watch,
     options = {"bounds": bounds, "project_start": True}
     whole = fits(measured(21), **options)(mslsq.LevenbergMarquardt(native="never"))
     assert whole.history.cost.shape == (21, 1001)
-    for module in (running, run):
-        monkeypatch.setattr(module, "WITH_WHOLE_HISTORY", 6)
+    monkeypatch.setattr(solutions, "WITH_WHOLE_HISTORY", 6)
+    monkeypatch.setattr(running, "AT_ONCE", 6)
     python, native = both(watch, fits(measured(21), **options))
     assert_same(python, native)
     longest = int(python.num_steps.max()) + 1
@@ -718,6 +719,6 @@ def test_very_many_problems_have_a_history_as_long_as_their_longest_solve(watch,
 
 
 def _shortened(solution: mslsq.Solution, length: int) -> mslsq.Solution:
-    history = History(*(column[:, :length] for column in vars(solution.history).values()))
+    history = History(*(column[:, :length] for column in solution.history.columns))
     assert bool(solution.history.cost[:, length:].isnan().all())
     return dataclasses.replace(solution, history=history)

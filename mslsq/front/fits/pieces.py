@@ -15,9 +15,8 @@ from mslsq import pytree
 from mslsq.front.fits.fitted import Fitted, One
 from mslsq.front.fits.result import CurveFit
 from mslsq.front.measurements import Points
-from mslsq.native.whole_solves import WITH_WHOLE_HISTORY
 from mslsq.private import transforms_are_active
-from mslsq.solution import History
+from mslsq.solution import WITH_WHOLE_HISTORY, History
 from mslsq.solvers import Solver
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def _piece(fit: "Fit", start: int, stop: int) -> "Fit":
 
 def _kept(part: CurveFit) -> CurveFit:
     """Without history, and with memory of its own: a view would hold that of its solve."""
-    empty = History(*[column.new_empty((len(column), 0)) for column in vars(part.solution.history).values()])
+    empty = History(*[column.new_empty((len(column), 0)) for column in part.solution.history.columns])
     return pytree.map_leaves(torch.clone, replace(part, solution=replace(part.solution, history=empty)))
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mslsq.native import whole_solves
+from mslsq import solution
 from mslsq.native.cuda.driver import Module
 from mslsq.native.cuda.programs import LARGEST_GRID, given
 from mslsq.native.cuda.text import THREADS
@@ -133,7 +133,7 @@ class CudaSolves:
         except KeyboardInterrupt:
             interrupted = True
         _take_back(whole, running)
-        return self._solved(whole, pieces, max_steps, looks)._replace(interrupted=interrupted)
+        return self._solved(whole, pieces, looks)._replace(interrupted=interrupted)
 
     def _placed_side_by_side(self, values: Sequence[Tensor], own: Sequence[Tensor]) -> _Problems:
         """The numbers of all problems, of the states only what is given."""
@@ -166,11 +166,11 @@ class CudaSolves:
         numbers = given(arguments), ctypes.c_long(steps), ctypes.c_long(count)
         self.module.launch(f"{self.name}_{kernel}", grid, THREADS, numbers)
 
-    def _solved(self, whole: _Problems, pieces: Sequence[_Piece], max_steps: int, looks: bool) -> Solved:
+    def _solved(self, whole: _Problems, pieces: Sequence[_Piece], looks: bool) -> Solved:
         layout, state = self.layout, whole.state
         num_steps = state[layout.steps].long()
-        columns = max_steps + 1
-        if looks and whole.count > whole_solves.WITH_WHOLE_HISTORY:
+        columns = pieces[-1].first + pieces[-1].records.shape[1]
+        if looks and whole.count > solution.WITH_WHOLE_HISTORY:
             columns = int(num_steps.max()) + 1
         figures = state.new_full((RECORD, columns, whole.count), torch.nan)
         for piece in pieces:

@@ -44,7 +44,12 @@ struct Job {
     const char* const* shared;
     char* const* outputs;  // values by unknown; cost, gradient norm, matrix; status, steps; the history of five
     long bending;          // of problems that creep; of all from their starts; of none
+    long problems;         // in all, of which [next, end) are this job's: the history of all is in one piece
 };
+
+// The history has its steps in groups, (groups, problems, GROUP): of groups that no problem comes to no page is touched,
+// and the steps of a problem share lines of the cache.
+enum { GROUP = 8 };
 
 typedef void Start(const Inputs&, V* state, V* record);
 typedef void Step(const Inputs&, V* state, V* record);
@@ -96,7 +101,8 @@ static inline void move_problem(const Sizes& z, Lanes& to, long lane, Lanes& fro
 
 // What the history keeps of a step: cost, norms of gradient and step, damping, acceptance.
 static inline void note(const Job& job, const Sizes& z, Lanes& lanes, long lane, V* record) {
-    const long problem = lanes.problem[lane], at = problem * (job.max_steps + 1) + (long)entry(lanes.state, z.steps, lane);
+    const long problem = lanes.problem[lane], steps = (long)entry(lanes.state, z.steps, lane);
+    const long at = (steps / GROUP * job.problems + problem) * GROUP + steps % GROUP;
     char* const* outputs = job.outputs + z.unknowns;
     ((real*)outputs[1])[problem] = entry(record, 1, lane);
     for (long k = 0; k < RECORD - 1; k++) ((real*)outputs[5 + k])[at] = entry(record, k, lane);

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import mslsq
+from mslsq import solution as solutions
 from mslsq.front import plans
 from mslsq.kernels.build import CompilerError
 from mslsq.linearize.plan import Plan
-from mslsq.native import whole_solves as running
 from mslsq.native.cuda import solves
 from mslsq.native.cuda.nvrtc import Compiled, Resources
 from mslsq.native.cuda.solve_building import CudaSolveMaking, making_solves
@@ -20,7 +20,7 @@ from mslsq.native.cuda.solves import ADVANCE, BEGIN, CudaSolves
 from mslsq.native.scalars import NotScalarError
 from mslsq.native.solve_building import SolveMaking
 from mslsq.native.steps_text import Layout
-from mslsq.solvers import planning, run, whole_program
+from mslsq.solvers import planning, whole_program
 from tests.devices.claimed import Device, here, there
 from tests.devices.elsewhere import elsewhere
 from tests.native.cuda.host import Host
@@ -94,8 +94,7 @@ def test_without_an_early_stop_one_launch_takes_all_steps(watch, launches):
 
 @NEEDS_COMPILER
 def test_very_many_problems_have_a_history_as_long_as_their_longest_solve(watch, launches, monkeypatch):
-    for module in (running, run):
-        monkeypatch.setattr(module, "WITH_WHOLE_HISTORY", 6)
+    monkeypatch.setattr(solutions, "WITH_WHOLE_HISTORY", 6)
     python, cuda = both(watch, fits(measured(21)), max_steps=100)
     assert_same(python, cuda)
     assert cuda.history.cost.shape == (21, int(cuda.num_steps.max()) + 1)
