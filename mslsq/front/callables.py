@@ -39,6 +39,15 @@ class Callables:
     def holders(self) -> list[Holder]:
         return [part for part in (self.residual, self.jac, self.others) if part is not None]
 
+    @property
+    def written(self) -> list[Holder]:
+        """What the user has written: the residual, and its Jacobian if there is one."""
+        return [part for part in (self.residual, self.jac) if part is not None]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.given, "__name__", type(self.given).__name__)
+
     def leaves(self, axes: Axes) -> list[Leaf]:
         """Every tensor that they depend on."""
         given = [
@@ -52,7 +61,7 @@ class Callables:
         """The one term of the system, whose unknowns are the leaves of x."""
         key, eager = self._key(kept.changes, loss)
         return Term(
-            name=getattr(self.given, "__name__", type(self.given).__name__),
+            name=self.name,
             slots=tuple(Slot(number, 0) for number in range(len(spaces))),
             num_blocks=1,
             residual=self._residual,

@@ -95,6 +95,11 @@ class ClosedCosts:
         """Do the names of libraries still stand for the same?"""
         return all(closed.holds for _, _, closed in self._known)
 
+    @property
+    def closed(self) -> tuple[Closed, ...]:
+        """What the code of each reads."""
+        return tuple([closed for _, _, closed in self._known])
+
     def hold(self, problem: Problem, held: Held) -> bool:
         """Does their code read what it has read, and the very tensors that are `held_by` the problem, whose objects are
         known to be the same?"""

@@ -13,6 +13,7 @@ from mslsq.front.costs import stated_cost
 from mslsq.front.leaves import Leaf, SharedOrPerBlock, Start
 from mslsq.front.plans import kept_for
 from mslsq.front.statement import Statement
+from mslsq.front.trust import trust_of_costs
 from mslsq.levels import python_numbers
 from mslsq.linearize.blocks import Values
 from mslsq.manifolds.space import Space
@@ -89,6 +90,7 @@ def stated(
         in_users_form,
         entries_in_users_form,
         StatedBounds(bounds, project_start),
+        trust_of_costs(problem, terms),
     )
 
 

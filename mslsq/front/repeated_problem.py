@@ -21,6 +21,7 @@ from mslsq.front.closed_costs import ClosedCosts, Held, may_be_closed, own_costs
 from mslsq.front.leaves import Index
 from mslsq.front.plans import kept_for
 from mslsq.front.statement import Solved
+from mslsq.front.trust import compare_next
 from mslsq.linearize.plan import tensor_key
 from mslsq.private import version_of
 from mslsq.problem import Problem
@@ -46,10 +47,10 @@ def answered(call: Call) -> Solution | None:
     """
     for known in known_of(call.problem):
         if known.is_like(call):
-            return None if known.costs.is_due() else known.answer(call)
+            return None if _is_due(known.costs, known.answering) else known.answer(call)
     content = content_of(call.problem) if ALIKE else None
     alike = None if content is None else ALIKE.find(content, call)
-    if content is None or alike is None or not alike.costs.library_holds or alike.costs.is_due():
+    if content is None or alike is None or not alike.costs.library_holds or _is_due(alike.costs, alike.answering):
         return None
     inputs = alike.inputs(content)
     found = alike.answering.answer(call, inputs)
@@ -58,6 +59,14 @@ def answered(call: Call) -> Solution | None:
             _keep(call, Known.of(alike.answering, call.problem, alike.costs, inputs, content.compared))
         _SOLVED.add(call.problem)
     return found
+
+
+def _is_due(costs: ClosedCosts, answering: Answering) -> bool:
+    """Is this call to be compared with the user's Python? Then the solve of its statement will be."""
+    if not costs.is_due():
+        return False
+    compare_next(answering.direct.plan)
+    return True
 
 
 def known_of(problem: Problem) -> "list[Known]":

@@ -24,6 +24,7 @@ from mslsq.front.leaves import Start
 from mslsq.front.plans import kept_for_callable
 from mslsq.front.stated_loss import StatedLoss, stated_loss
 from mslsq.front.statement import Statement
+from mslsq.front.trust import trust_of_callables
 from mslsq.linearize.blocks import Values
 from mslsq.losses import RobustLoss
 from mslsq.problem import CostFunction, Problem
@@ -97,6 +98,7 @@ def stated_residual(
         in_users_form,
         entries_in_users_form,
         StatedBounds(stated_bounds, project_start),
+        None if losses.holder else trust_of_callables(functions),
     )
     return StatedResidual(statement, functions, axes)
 

@@ -22,7 +22,7 @@ from mslsq.private import transforms_are_active
 from mslsq.problem.system import System
 from mslsq.solution import Solution
 from mslsq.solvers import LevenbergMarquardt, Solver
-from mslsq.solvers.planning import Task
+from mslsq.solvers.planning import Task, Trust
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.validation import instance_of
 
@@ -55,6 +55,8 @@ class Statement:
     entries_in_users_form: Callable[[Values], Any]
     """The same of numbers per tangent entry, (..., count, tangent) of every unknown."""
     bounds: StatedBounds = NO_BOUNDS
+    trust: Trust | None = None
+    """Which of its solves need no comparison with the user's Python."""
 
     @cached_property
     def values(self) -> Values:
@@ -73,7 +75,8 @@ class Statement:
 
     def task(self, solver: Solver) -> Task:
         """Everything about its solve but the tensors."""
-        return Task(self.system, solver, self.size or 1, self.batched, self.plans, self.bounds.batched)
+        size = self.size or 1
+        return Task(self.system, solver, size, self.batched, self.plans, self.bounds.batched, trust=self.trust)
 
     def solved(self, solver: Solver | None, adjoint: Adjoint | None) -> "Solved":
         """The solution; by default of `LevenbergMarquardt()`, with the derivatives of `Implicit()`."""

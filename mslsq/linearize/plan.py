@@ -92,6 +92,8 @@ class Plan:
     """Solves so far."""
     has_gone_stale: bool = False
     """Was something recorded found to differ from the user's Python?"""
+    trusted: Any = field(default=None, init=False, repr=False)
+    """What is known of the code that it was made of (`front.trust`)."""
     parts: dict[int, "Plan"] = field(default_factory=dict, init=False, repr=False)
     """For parts of the batch, by their sizes (`solvers.compaction`)."""
     notes: Notes = field(default_factory=Notes)

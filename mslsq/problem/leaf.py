@@ -21,6 +21,10 @@ class LeafSpace(Space):
         return self.manifold is None
 
     @property
+    def is_of_library(self) -> bool:
+        return self.manifold is None or space_of(self.manifold).is_of_library
+
+    @property
     def tangent_shape(self) -> tuple[int, ...]:
         """The shape of the leaf, with the tangent of an element in the place of its storage."""
         return self.shape if self.manifold is None else (*self.shape, space_of(self.manifold).tangent_dim)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -45,6 +45,18 @@ class Pinned:
     linearizer: Linearizer | None = None
 
 
+class Trust(Protocol):
+    """Which solves need no comparison with the user's Python (`front.trust`)."""
+
+    def is_given(self, plan: Plan) -> bool:
+        """To the solve that has just been made by this plan? Counts it."""
+        ...
+
+    def withdraw(self, plan: Plan) -> None:
+        """A comparison has found a difference."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """Everything about a solve but its tensors."""
@@ -64,6 +76,8 @@ class Task:
     """What solves it by rounds of its solver: to reject outliers, or under constraints."""
     is_trial: bool = False
     """One solve of several, whose start is not the user's: nothing that is odd about it is said."""
+    trust: Trust | None = None
+    """None where every solve is compared."""
     ranks: Ranks = ALONE
     """The processes that solve it together; the terms of the system are those of this one."""
 

@@ -52,7 +52,7 @@ class Witness:
         differentiated: bool = False,
     ):
         self._plan, self._inputs, self._differentiated = plan, inputs, differentiated
-        self._wish = task.solver.execution
+        self._wish, self._trust = task.solver.execution, task.trust
         self._stops_early = task.solver.early_stop
         # What is all the library's own changes with its inputs alone.
         self._terms = {n: term for n, term in enumerate(task.system.terms) if not term.is_of_library}
@@ -80,8 +80,8 @@ class Witness:
 
     def disagrees(self, start: Values, solution: Values) -> Tensor | None:
         """Is there more than rounding between what is recorded and the user's Python, at the start or at the solution?
-        The answer stays on the device; None where nothing is recorded."""
-        if not self.is_needed:
+        The answer stays on the device; None where nothing is recorded, or where that needs no comparison."""
+        if not self.is_needed or (self._trust is not None and self._trust.is_given(self._plan)):
             return None
         with torch.no_grad():
             numbered = self._samples([start, solution])
@@ -99,7 +99,10 @@ class Witness:
             ]
             pinned = None if self._plan.compressed is None else self._plan.compressed.differs(self._inputs[0])
             differ += [] if pinned is None else [pinned]
-        return differ[0] if len(differ) == 1 else torch.stack(differ).any()
+            found = differ[0] if len(differ) == 1 else torch.stack(differ).any()
+        if self._trust is not None and self._plan.is_on_cpu and bool(found):
+            self._trust.withdraw(self._plan)
+        return found
 
     def check_deterministic(self, *points: Values) -> None:
         """Raises NonDeterministicResidualError where two evaluations of the user's Python at one point differ."""
