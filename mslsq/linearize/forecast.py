@@ -33,6 +33,7 @@ def _seconds_of_one(block: BlockTerm, values: Values, inputs: Inputs) -> float:
     lanes = block.batch * block.term.num_blocks
     if block.term.jacobians is not None or lanes < LEAST_LANES:
         return 0.0
+    _seconds_of_few(block, values, inputs, SAMPLES[0])  # what a process loads at its first linearization is no step's
     (few, taken), (more, both) = (_seconds_of_few(block, values, inputs, count) for count in SAMPLES)
     return max(0.0, few + (more - few) / (both - taken) * (lanes - taken))
 

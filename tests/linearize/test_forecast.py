@@ -53,6 +53,20 @@ def test_it_grows_with_the_blocks_of_a_problem(forecasts, count):
     assert forecasts == [pytest.approx(5 * (3e-3 + 1e-5 * count))]
 
 
+def test_what_a_process_loads_at_its_first_linearization_is_not_forecast(forecasts, monkeypatch):
+    """With it few lanes took longer than many, and nothing at all was expected of 2,500 poses."""
+    measure, calls = forecast._seconds_of_few, []
+
+    def loading(*arguments):
+        seconds, lanes = measure(*arguments)
+        calls.append(lanes)
+        return seconds + (1.0 if len(calls) == 1 else 0.0), lanes
+
+    monkeypatch.setattr(forecast, "_seconds_of_few", loading)
+    assert chain(2000).converged
+    assert forecasts == [pytest.approx(5 * (3e-3 + 1e-5 * 2000))]
+
+
 def test_it_grows_with_the_problems_of_a_batch(forecasts):
     def residual(p, y):
         return p[0] * torch.exp(p[1] * T) - y
