@@ -137,18 +137,15 @@ class History(Completed):
     accepted: Bool[Tensor, "*batch steps"]
 
     @staticmethod
-    def of_batch(figures: Sequence[Tensor], accepted: Tensor, max_steps: int) -> "History":
-        """Of a batch: cost, gradient norm, step norm and damping, and which steps were accepted, (batch, n + 1) each,
-        NaN where a problem takes fewer steps. They are padded when they are read."""
-        columns = dict(zip(History.__dataclass_fields__, (*figures, accepted), strict=True))
-        missing = max_steps + 1 - accepted.shape[1]
-        if not missing or len(accepted) > WITH_WHOLE_HISTORY:
-            return History(**columns)
+    def read_later(columns: Callable[[], Sequence[Tensor]], start_cost: Tensor, max_steps: int) -> "History":
+        """Of a batch: `columns` are its fields in order, (batch, n + 1), called for and padded when one is read."""
 
         def rest() -> dict[str, Tensor]:
-            return {name: padded(column, missing) for name, column in columns.items()}
+            found = columns()
+            missing = max_steps + 1 - found[0].shape[1] if len(found[0]) <= WITH_WHOLE_HISTORY else 0
+            return dict(zip(History.__dataclass_fields__, [padded(x, missing) for x in found], strict=True))
 
-        return History._completed_later(rest, _start_cost=columns["cost"][:, 0])
+        return History._completed_later(rest, _start_cost=start_cost)
 
     @property
     def columns(self) -> list[Tensor]:
@@ -164,6 +161,8 @@ class History(Completed):
 
 def padded(column: Tensor, missing: int) -> Tensor:
     """With that many columns more, of NaN or False."""
+    if not missing:
+        return column
     return torch.nn.functional.pad(column, (0, missing), value=torch.nan if column.is_floating_point() else False)
 
 

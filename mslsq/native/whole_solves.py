@@ -32,6 +32,25 @@ FIRST_BUDGET = 100
 50 microseconds."""
 
 
+class Steps:
+    """What the steps of each problem have come to."""
+
+    def __init__(self, columns: list[Tensor]):
+        self._columns = columns
+
+    @property
+    def columns(self) -> list[Tensor]:
+        """Cost, gradient norm, step norm, damping, NaN after the stop, and whether the step was accepted, each
+        (batch, n + 1). n are the steps of the problem that took most, or as many as were launched on a GPU, which is
+        asked for it where there are very many problems."""
+        return self._columns
+
+    @property
+    def of_start(self) -> list[Tensor]:
+        """Cost and gradient norm of the start, (batch,)."""
+        return [column[:, 0] for column in self.columns[:2]]
+
+
 class Solved(NamedTuple):
     """What a program returns, per problem."""
 
@@ -44,11 +63,7 @@ class Solved(NamedTuple):
     status: Tensor
     """Of a problem that was still running after the last step: 0."""
     num_steps: Tensor
-    history: tuple[Tensor, Tensor, Tensor, Tensor]
-    """Cost, gradient norm, step norm, damping, each (batch, n + 1), NaN after the stop; n are the steps of the problem
-    that took most, or as many as were launched on a GPU, which is asked for it where there are very many problems."""
-    accepted: Tensor
-    """(batch, n + 1)"""
+    history: "Steps"
     interrupted: bool = False
     """By a KeyboardInterrupt? Then some problems are not done, their status 0, and still where they began; on a GPU,
     where their steps have led."""
@@ -147,7 +162,8 @@ class WholeSolves:
         batch = len(values[0])
         given = [by_problem(x, self.dtype) for x in (*values, *own)]
         common = [placed(x, self.dtype).contiguous() for x in shared]
-        solved, history = self._empty(batch), _Room(batch, max_steps, self.dtype)
+        history = _Room(batch, max_steps, self.dtype)
+        solved = self._empty(batch, history)
         outputs = [*solved.values, solved.cost, solved.gradient_norm, solved.matrix, solved.status, solved.num_steps]
         outputs += [*history.figures, history.accepted]
         steps = (ctypes.c_long * len(given))(*[x.stride(0) if batch > 1 else 0 for x in given])
@@ -172,13 +188,13 @@ class WholeSolves:
         try:
             self.run(jobs)
         except KeyboardInterrupt:
-            solved = history.of(solved)._replace(interrupted=True)
+            solved = solved._replace(interrupted=True)
             unsolved = (solved.status == UNSOLVED).nonzero()[:, 0]
             if not len(unsolved):
                 return solved
             starts, data = ([x[unsolved] for x in tensors] for tensors in (values, own))
             return _merged(solved, self.solve(starts, data, shared, 0), unsolved)
-        return history.of(solved)
+        return solved
 
     def run(self, jobs: list[Job]) -> None:
         """Advance all jobs until they are done, each in a thread, for `SECONDS_AT_A_TIME` at a time."""
@@ -196,43 +212,53 @@ class WholeSolves:
             jobs = [job for job, is_done in zip(jobs, done, strict=True) if not is_done]
             budget = max(1, int(budget * min(8.0, SECONDS_AT_A_TIME / max(seconds, 1e-6))))
 
-    def _empty(self, batch: int) -> Solved:
-        """Room for all but the history."""
+    def _empty(self, batch: int, history: "_Room") -> Solved:
         real, unknowns = self.dtype, self.layout.unknowns
         cost, gradient_norm = torch.empty(batch, dtype=real), torch.empty(batch, dtype=real)
         matrix = torch.empty(batch, len(self.layout.matrix), dtype=real)
         status, num_steps = torch.full((2, batch), UNSOLVED)
         values = tuple([torch.empty(batch, size, dtype=real) for size in unknowns])
-        none = torch.empty(batch, 0, dtype=real)
-        return Solved(values, cost, gradient_norm, matrix, status, num_steps, (none, none, none, none), none.bool())
+        history.num_steps = num_steps
+        return Solved(values, cost, gradient_norm, matrix, status, num_steps, history)
 
 
-class _Room:
+class _Room(Steps):
     """Room for the history of all steps, of which little is used: 1,000 fits of ten steps would fill 6 MB with NaN, and
-    touch as many new pages, in a third of their time."""
+    touch as many new pages, in a third of their time. Few ask for it: it is put in order then."""
+
+    num_steps: Tensor
 
     def __init__(self, batch: int, max_steps: int, dtype: torch.dtype):
+        super().__init__([])
         groups = max_steps // GROUP + 1
         self.figures = torch.empty(4, groups, batch, GROUP, dtype=dtype)
         self.accepted = torch.empty(groups, batch, GROUP, dtype=torch.bool)
 
-    def of(self, solved: Solved) -> Solved:
-        """What has been solved with its history, no longer than the longest solve."""
-        columns = max(int(solved.num_steps.max()), 0) + 1
+    @property
+    def columns(self) -> list[Tensor]:
+        if self._columns:
+            return self._columns
+        columns = max(int(self.num_steps.max()), 0) + 1
         groups = -(-columns // GROUP)
-        used = torch.arange(columns) <= solved.num_steps[:, None]
+        used = torch.arange(columns) <= self.num_steps[:, None]
 
         def side_by_side(x: Tensor) -> Tensor:
             return x[..., :groups, :, :].movedim(-2, -3).flatten(-2)[..., :columns]
 
         figures = side_by_side(self.figures).masked_fill(~used, torch.nan)
-        cost, gradient, step, damping = figures.unbind()
-        return solved._replace(history=(cost, gradient, step, damping), accepted=side_by_side(self.accepted) & used)
+        self._columns = [*figures.unbind(), side_by_side(self.accepted) & used]
+        return self._columns
+
+    @property
+    def of_start(self) -> list[Tensor]:
+        cost, gradient_norm = self.figures[:2, 0, :, 0]
+        return [cost, gradient_norm]
 
 
 def _joined(pieces: list[Solved]) -> Solved:
     """The problems of several solves as those of one."""
-    length = max(piece.accepted.shape[1] for piece in pieces)
+    histories = [piece.history.columns for piece in pieces]
+    length = max(columns[0].shape[1] for columns in histories)
 
     def together(name: str) -> Tensor:
         return torch.cat([getattr(piece, name) for piece in pieces])
@@ -240,9 +266,6 @@ def _joined(pieces: list[Solved]) -> Solved:
     def as_long(columns: Iterable[Tensor]) -> Tensor:
         return torch.cat([padded(column, length - column.shape[1]) for column in columns])
 
-    cost, gradient, step, damping = (
-        as_long(columns) for columns in zip(*(piece.history for piece in pieces), strict=True)
-    )
     return Solved(
         tuple(torch.cat(x) for x in zip(*(piece.values for piece in pieces), strict=True)),
         together("cost"),
@@ -250,8 +273,7 @@ def _joined(pieces: list[Solved]) -> Solved:
         together("matrix"),
         together("status"),
         together("num_steps"),
-        (cost, gradient, step, damping),
-        as_long(piece.accepted for piece in pieces),
+        Steps([as_long(columns) for columns in zip(*histories, strict=True)]),
         pieces[-1].interrupted,
     )
 
@@ -262,7 +284,7 @@ def _merged(solved: Solved, at_start: Solved, chosen: Tensor) -> Solved:
         getattr(solved, name)[chosen] = getattr(at_start, name)
     for whole, own in zip(solved.values, at_start.values, strict=True):
         whole[chosen] = own
-    for whole, own in zip((*solved.history, solved.accepted), (*at_start.history, at_start.accepted), strict=True):
+    for whole, own in zip(solved.history.columns, at_start.history.columns, strict=True):
         whole[chosen] = torch.nan if whole.is_floating_point() else False
         whole[chosen, :1] = own
     return solved

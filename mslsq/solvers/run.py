@@ -261,7 +261,8 @@ def history_of(records: list[Record], num_steps: Tensor, max_steps: int) -> Hist
     if taken > 1:  # the start is every problem's
         used = torch.arange(taken, device=num_steps.device) <= num_steps[:, None]
         figures, accepted = torch.where(used, figures, torch.nan), accepted & used
-    return History.of_batch(figures.unbind(), accepted, max_steps)
+    columns = [*figures.unbind(), accepted]
+    return History.read_later(lambda: columns, columns[0][:, 0], max_steps)
 
 
 def _trajectory(records: list[Record], methods: list[tuple[Tensor, MethodState]]) -> Trajectory:

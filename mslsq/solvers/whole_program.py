@@ -156,7 +156,7 @@ class SolveDraft(Quiet):
         was written. Before its first use its first step is, too. Where it does not agree, `why_not` says so.
         """
         starts = self.solve(values, inputs, box, 0)
-        finite = torch.isfinite(starts.history[1][:, 0]).nonzero().reshape(-1)
+        finite = torch.isfinite(starts.history.of_start[1]).nonzero().reshape(-1)
         if not len(finite):
             return False  # nothing to compare: next time
         chosen = finite[torch.linspace(0, len(finite) - 1, min(COMPARED, len(finite))).long()]
@@ -302,7 +302,7 @@ class _Python:
 def _figures(solved: Solved) -> list[Tensor]:
     """What is compared of a solve of one step."""
     dtype = solved.cost.dtype
-    *history, accepted = [padded(x, 2 - x.shape[1]) for x in (*solved.history, solved.accepted)]
+    *history, accepted = [padded(x, 2 - x.shape[1]) for x in solved.history.columns]
     return [*solved.values, solved.matrix, *history, solved.status.to(dtype)[:, None], accepted[:, 1:].to(dtype)]
 
 

@@ -114,6 +114,7 @@ def solved_natively(
         if not solved.interrupted:
             return None  # Python's steps are bent
         solved = solved._replace(status=torch.where(left, RUNNING, solved.status))
+    start_cost, gradient_norm = solved.history.of_start
     return Ended(
         tuple(x.reshape(like.shape) for x, like in zip(solved.values, values, strict=True)),
         solved.cost,
@@ -121,9 +122,9 @@ def solved_natively(
         solved.num_steps,
         solved.num_steps + 1,
         solved.gradient_norm,
-        History.of_batch(solved.history, solved.accepted, solver.max_steps),
+        History.read_later(lambda: solved.history.columns, start_cost, solver.max_steps),
         solved.matrix.reshape(-1, structure.num_components, structure.size, structure.size),
-        looks and not bool(solved.history[1][:, 0].all()),
+        looks and not bool(gradient_norm.all()),
         solved.interrupted,
     )
 

@@ -1,6 +1,8 @@
 """Whole solves by native programs: the steps, statuses and histories of Python, whatever lane a problem is in."""
 
+import copy
 import dataclasses
+import pickle
 import time
 import warnings
 import weakref
@@ -716,6 +718,23 @@ def test_very_many_problems_have_a_history_as_long_as_their_longest_solve(watch,
     assert_same(python, native)
     longest = int(python.num_steps.max()) + 1
     assert longest < 60 and equal_bits(python, _shortened(whole, longest))
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("copied", [lambda x: x, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_the_history_of_a_batch_is_put_in_order_when_it_is_read(copied):
+    """One group of steps, two, and a last one that is not full."""
+    for max_steps in (7, 8, 30):
+        solve = fits(measured(21))
+        python = solve(mslsq.LevenbergMarquardt(native="never", max_steps=max_steps))
+        native = solve(mslsq.LevenbergMarquardt(native="wait", max_steps=max_steps))
+        assert "cost" not in vars(native.history)
+        found = copied(native.history)
+        for name, column in zip(History.__dataclass_fields__, python.history.columns, strict=True):
+            assert getattr(found, name).shape == column.shape == (21, max_steps + 1)
+        assert torch.equal(found.cost.isnan(), python.history.cost.isnan())
+        torch.testing.assert_close(found.cost, python.history.cost, rtol=1e-9, atol=1e-20, equal_nan=True)
+        assert torch.equal(found.start_cost, found.cost[:, 0])
 
 
 def _shortened(solution: mslsq.Solution, length: int) -> mslsq.Solution:

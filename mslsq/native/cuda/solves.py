@@ -21,7 +21,7 @@ from mslsq.native.cuda.programs import LARGEST_GRID, given
 from mslsq.native.cuda.text import THREADS
 from mslsq.native.operator import Placed
 from mslsq.native.steps_text import Layout
-from mslsq.native.whole_solves import OF_NONE, RUNNING, Solved, placed
+from mslsq.native.whole_solves import OF_NONE, RUNNING, Solved, Steps, placed
 
 BEGIN, ADVANCE = "begin", "advance"
 """The two kernels."""
@@ -177,7 +177,6 @@ class CudaSolves:
             records = piece.records[:, : max(columns - piece.first, 0)]
             target = figures[:, piece.first : piece.first + records.shape[1]]
             target.copy_(records) if piece.places is None else target.index_copy_(2, piece.places, records)
-        cost, gradient_norm, step_norm, damping, accepted = (x.T for x in figures)
         return Solved(
             tuple(x.T.contiguous() for x in state[: sum(layout.unknowns)].split(layout.unknowns)),
             state[layout.cost].clone(),
@@ -185,8 +184,7 @@ class CudaSolves:
             state.index_select(0, self._matrix_on(state.device)).T.contiguous(),
             state[layout.status].long(),
             num_steps,
-            (cost, gradient_norm, step_norm, damping),
-            accepted == 1,
+            Steps([*(x.T for x in figures[:-1]), figures[-1].T == 1]),
         )
 
     def _matrix_on(self, device: torch.device) -> Tensor:

@@ -264,7 +264,7 @@ def test_a_launch_asks_the_device_once_and_nothing_of_two_devices_meets(device: 
         torch.testing.assert_close(here(solved.matrix)[:, 0], root**2, rtol=1e-9, atol=0)
         assert bool((here(solved.status) == 1).all()) and bool((here(solved.num_steps)[250:] > 16).all())
         assert torch.equal(here(solved.gradient_norm), here(solved.num_steps) + 100.0)
-        assert torch.equal(here(solved.accepted).sum(1), here(solved.num_steps) + 1)
+        assert torch.equal(here(solved.history.columns[-1]).sum(1), here(solved.num_steps) + 1)
 
 
 # ---- compiled for a GPU
