@@ -6,10 +6,11 @@ use, on the numbers of a call.
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 
 from mslsq.native.choice import Native
 from mslsq.native.graphs.arrays import NoLoopError
@@ -22,13 +23,17 @@ OPERATIONS = 200_000
 """Operations that PyTorch has done for a graph when its program is begun: 0.7 s. The compiler takes one to two
 seconds beside the solves, the text 0.1 s. They are counted and not timed: with `native="wait"` two runs are equal."""
 
+NUMBERS = 4096
+"""Numbers that take an operation as long as it takes to begin with it."""
+
 RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """What may lie between the numbers of a program and those of its graph, relative to the largest of the tensor..."""
 
 NOISE = 1e3
-"""... and how many times the difference that inputs changed by `MOVED` units in the last place make to the graph."""
+"""... and how many times the difference that inputs changed by `MOVED` units in the last place make to the graph, to
+the number itself or to half of its tensor: what is rounding alone may be zero by chance."""
 
-MOVED = 8.0
+MOVED = (8.0, -8.0, 24.0)
 
 TRIED = 3
 """Calls in which a program is compared before it is refused: where rounding decides, one may differ."""
@@ -46,7 +51,7 @@ class GraphProspect:
         self.is_wanted = False
         """Is it begun however often the graph has been replayed, since another is waiting for it?"""
         self._recorded = recorded
-        self._operations = sum(node.op == "call_function" for node in recorded.graph.graph.nodes)
+        self._operations = sum(map(_effort, recorded.graph.graph.nodes))
         self._compared = 0
         self._segments: Segments | None = None
         self._build: Build | None = None
@@ -99,7 +104,7 @@ class GraphProspect:
     def _judge(self, tensors: tuple[Tensor, ...], expected: list[Tensor]) -> None:
         """Take the program up if it does the same."""
         assert self._call is not None
-        rounded = self._recorded.flat(list(map(_moved, tensors)))
+        rounded = zip(*[self._recorded.flat([_moved(x, by) for x in tensors]) for by in MOVED], strict=True)
         try:
             found = self._call(*tensors)
         except UnfitError as error:
@@ -147,23 +152,36 @@ def _precision(recorded: Recorded) -> torch.dtype:
     return real[0]
 
 
-def _moved(tensor: Tensor) -> Tensor:
+def _effort(node: Node) -> int:
+    """As how many operations on few numbers this counts."""
+    made = node.meta.get("tensor_meta")
+    return int(node.op == "call_function") * (1 + (made.shape.numel() // NUMBERS if hasattr(made, "shape") else 0))
+
+
+def _moved(tensor: Tensor, units: float) -> Tensor:
     """Numbers that differ from these by little more than rounding."""
     if not tensor.is_floating_point():
         return tensor
-    return tensor * (1 + MOVED * torch.finfo(tensor.dtype).eps)
+    return tensor * (1 + units * torch.finfo(tensor.dtype).eps)
 
 
-def _agree(found: Tensor, expected: Tensor, rounded: Tensor) -> bool:
+def _agree(found: Tensor, expected: Tensor, rounded: Sequence[Tensor]) -> bool:
     """Are these the same numbers, but for rounding? Where a decision hangs on that, nothing can be told."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return False
     if not expected.is_floating_point():
-        return bool(((found == expected) | (expected != rounded)).all())
+        hangs = torch.stack([expected != other for other in rounded]).any(0)
+        return bool(((found == expected) | hangs).all())
     size = torch.where(torch.isfinite(expected), expected.abs(), 0)
     largest = size.amax() if size.numel() else size.sum()
-    noise = (expected - rounded).abs().nan_to_num(torch.inf, torch.inf)
-    noise = torch.where((expected == rounded) | (expected.isnan() & rounded.isnan()), 0, noise)
-    allowed = RELATIVE[expected.dtype] * largest + NOISE * noise
+    noise = torch.stack([_apart(expected, other) for other in rounded]).amax(0)
+    usual = noise.median() if noise.numel() else noise.sum()
+    allowed = RELATIVE[expected.dtype] * largest + NOISE * (noise + torch.where(torch.isfinite(usual), usual, 0))
     close = (found - expected).abs() <= allowed
     return bool((close | (found == expected) | (found.isnan() & expected.isnan()) | torch.isinf(allowed)).all())
+
+
+def _apart(one: Tensor, other: Tensor) -> Tensor:
+    """The distances of these numbers, infinite where only one of two is a number."""
+    apart = (one - other).abs().nan_to_num(torch.inf, torch.inf)
+    return torch.where((one == other) | (one.isnan() & other.isnan()), 0, apart)

@@ -119,3 +119,44 @@ def test_gradients_are_those_of_pytorch():
     expected = gradient("never", "never")
     for _ in range(8):
         torch.testing.assert_close(gradient("wait", "always"), expected, rtol=1e-8, atol=1e-10)
+
+
+def test_what_is_rounding_alone_differs_without_being_wrong():
+    """The residual of a linear system: 1e-17, with another sum another 1e-17, and zero here and there by chance."""
+    generator = torch.Generator().manual_seed(0)
+    first, *others, found = 1e-17 * torch.randint(-3, 4, (5, 50), dtype=F64, generator=generator)
+    assert prospect._agree(found, first, others)
+    assert not prospect._agree(found + 1e-12, first, others)
+    exact = torch.linspace(1, 2, 50, dtype=F64)
+    near = [exact * (1 + 1e-15), exact, exact * (1 - 1e-15)]
+    assert prospect._agree(exact * (1 + 1e-14), exact, near)
+    for wrong in (exact * (1 + 1e-7), torch.where(exact == 1, torch.nan, exact), exact.roll(1)):
+        assert not prospect._agree(wrong, exact, near)
+    alike = [x.flip(0) for x in near]  # of a tensor that hangs on rounding nothing can be told
+    assert prospect._agree(exact.roll(1), exact, alike)
+
+
+def test_derivatives_of_a_batch_of_fits_become_programs(recwarn):
+    """Their graph tells how well the linear system was solved, which is rounding alone."""
+    t = torch.linspace(0, 1, 16, dtype=F64)
+
+    def decay(p, y):
+        return p[0] * torch.exp(p[1] * t) - y
+
+    rates = torch.linspace(-2, -0.5, 200, dtype=F64)[:, None]
+    y = 1.5 * torch.exp(rates * t) + 0.01 * torch.sin(40 * t + 9 * rates)
+    start = torch.tensor([1.0, -1.0], dtype=F64)
+    solver = mslsq.LevenbergMarquardt(native="wait", trace="always")
+
+    def gradient(solver):
+        given = y.clone().requires_grad_()
+        solution = mslsq.least_squares(decay, start, (given,), in_dims=(None, 0), solver=solver)
+        return torch.autograd.grad(solution.value.square().sum(), given)[0]
+
+    expected = gradient(mslsq.LevenbergMarquardt(native="never"))
+    for _ in range(40):
+        torch.testing.assert_close(gradient(solver), expected, rtol=1e-6, atol=1e-9)
+    assert not [one for one in recwarn if one.category is NativeGraphWarning]
+    plans = kept_for(decay.__code__).plans._plans.values()
+    graphs = [(name, graph.prospect) for plan in plans for name, graph in plan.execution.graphs.items()]
+    assert any(graph and graph._form for name, graph in graphs if name.startswith("factored")), graphs
