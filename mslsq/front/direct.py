@@ -82,7 +82,7 @@ class Direct:
             starts: of every unknown, (1, count, storage).
             inputs: per term its tensors by name.
         """
-        if _takes_more(starts, inputs):
+        if takes_more(starts, inputs):
             return None
         program = program_in_use(self.plan)
         if program is None or not self.solver.takes_programs or is_switched_off():
@@ -95,7 +95,7 @@ class Direct:
         if found.creeps:
             return None
         value = found.values[0] if self.is_value else self.in_users_form(found.values)
-        return Found(_solution(value, lambda: _figures(found)), found.values, starts, found.interrupted, found)
+        return Found(completed(value, lambda: _figures(found)), found.values, starts, found.interrupted, found)
 
     def _found_by_steps(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
         if self.loop is None:
@@ -104,7 +104,7 @@ class Direct:
         if found is None:
             return None
         value = self.in_users_form(tuple([x[0] for x in found.values]))
-        return Found(_solution(value, found.fields), found.values, starts, found.interrupted)
+        return Found(completed(value, found.fields), found.values, starts, found.interrupted)
 
 
 def solved_shortly(statement: Statement, solver: Solver | None, adjoint: Adjoint | None) -> Solved | None:
@@ -122,7 +122,7 @@ def solved_shortly(statement: Statement, solver: Solver | None, adjoint: Adjoint
         return None
     task, inputs = statement.task(solver), statement.inputs
     values = tuple([x.contiguous() for x in statement.values])
-    if task.outer is not None or _takes_more(values, inputs) or not all(type(x) in TENSORS for x in values):
+    if task.outer is not None or takes_more(values, inputs) or not all(type(x) in TENSORS for x in values):
         return None
     with torch.no_grad(), without_saved_tensor_hooks():
         plan, linearizer, _ = planned(task, values, inputs)
@@ -150,8 +150,8 @@ def is_plain() -> bool:
     return not transforms_are_active() and not is_recorded_elsewhere()
 
 
-def _solution(value: Any, figures: Callable[[], dict[str, Any]]) -> Solution:
-    """A solution without bounds, weights, constraints or derivatives."""
+def completed(value: Any, figures: Callable[[], dict[str, Any]]) -> Solution:
+    """A solution without bounds, weights, constraints or derivatives; `figures` are its other fields, made later."""
 
     def rest() -> dict[str, Any]:
         found = figures()
@@ -179,7 +179,7 @@ def _figures(found: SolvedOne) -> dict[str, Any]:
     }
 
 
-def _takes_more(starts: Values, inputs: tuple[Inputs, ...]) -> bool:
+def takes_more(starts: Values, inputs: tuple[Inputs, ...]) -> bool:
     """Does a solve of these take more than the numbers?"""
     return torch.is_autocast_enabled("cpu") or _is_differentiated(starts, inputs)
 

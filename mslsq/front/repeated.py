@@ -8,7 +8,7 @@ residual reads, the way to its program. What no call can show is compared in eac
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -16,12 +16,15 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint import Adjoint
+from mslsq.front.batching import Axes
 from mslsq.front.closed_costs import Turns, closed_callable, distrust_callable
 from mslsq.front.direct import Direct, Found, is_plain
+from mslsq.front.direct_batch import DirectBatch
 from mslsq.front.outer import solved
 from mslsq.front.plans import kept_for_callable
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import RESIDUAL_AND_JACOBIAN, Solved, heed_interrupt, jacobian_mode_of
+from mslsq.front.trust import compare_next
 from mslsq.linearize.derivatives import Mode
 from mslsq.linearize.plan import global_key, tensor_key
 from mslsq.linearize.trace import Wish
@@ -56,39 +59,47 @@ def solved_residual(
     Raises:
         ProblemError: something is wrong with the shapes, dtypes or arguments; the message says what.
     """
-    is_bare = options.get("jac") is None and options.get("in_dims") is None
-    is_bare = is_bare and options.get("loss") is None and options.get("bounds") is None
-    call = Repeated.of(residual, x0, args, solver, adjoint) if is_bare else None
+    is_bare = options.get("jac") is None and options.get("loss") is None and options.get("bounds") is None
+    call = Repeated.of(residual, x0, args, solver, adjoint, options.get("in_dims")) if is_bare else None
     answered = None if call is None else call.answered()
     if answered is not None:
         return answered
     stated = stated_residual(residual, x0, args, **options)
     ended = solved(stated.statement, solver, adjoint, has_costs=False)
     if call is not None:
-        call.remember(ended, stated.callables.residual.collected)
+        call.remember(ended, stated.callables.residual.collected, stated.axes)
     return ended
 
 
 @dataclass(frozen=True, eq=False)
 class Repeated:
-    """A residual with a start and arguments, as a call gives them, without a Jacobian, a loss, bounds or a batch."""
+    """A residual with a start and arguments, as a call gives them, without a Jacobian, a loss or bounds."""
 
     residual: Callable[..., Any]
     arguments: tuple[Any, tuple[Any, ...]]
     """The start, and the arguments of the residual behind it."""
     solver: Solver | OuterSolver | None
     adjoint: Adjoint | None
+    in_dims: int | tuple[int | None, ...] | None
     options: tuple[Hashable, ...]
     """All else that a call depends on besides its residual and its arguments."""
 
     @staticmethod
     def of(
-        residual: Any, x0: Any, args: Any, solver: Solver | OuterSolver | None, adjoint: Adjoint | None
+        residual: Any,
+        x0: Any,
+        args: Any,
+        solver: Solver | OuterSolver | None,
+        adjoint: Adjoint | None,
+        in_dims: Any = None,
     ) -> "Repeated | None":
         """The call, where calls like it may be answered at once; None of others."""
         if not callable(residual) or type(args) is not tuple or isinstance(solver, OuterSolver) or not is_plain():
             return None
-        return Repeated(residual, (x0, args), solver, adjoint, (solver, adjoint, global_key()))
+        if not all(dim is None or type(dim) is int for dim in (in_dims if type(in_dims) is tuple else (in_dims,))):
+            return None
+        options = solver, adjoint, in_dims, global_key()
+        return Repeated(residual, (x0, args), solver, adjoint, in_dims, options)
 
     def answered(self) -> "Answered | None":
         """The answer; None where this call is not known, or where it takes more than the program.
@@ -123,16 +134,18 @@ class Repeated:
             heed_interrupt(answered.solution, answered.solver)
         return answered
 
-    def remember(self, solved: Solved, collected: Collected) -> None:
+    def remember(self, solved: Solved, collected: Collected, axes: Axes) -> None:
         """Keep what a solve has shown of calls like this one."""
         kept = kept_for_callable(self.residual).calls
-        direct = Direct.of(solved.statement, solved.solver, solved.plan) if has_one_witness(solved.plan) else None
+        direct: Direct | DirectBatch | None = DirectBatch.of(solved)
+        if not solved.is_batch and has_one_witness(solved.plan):
+            direct = Direct.of(solved.statement, solved.solver, solved.plan)
         if direct is None:
             return
         like = self._known(kept, collected)
         if like is not None and like.direct.plan is solved.plan:
             return
-        known = Known.of(self, collected, direct, solved)
+        known = Known.of(self, collected, direct, solved, axes)
         if known is not None:
             kept[:] = [known, *(one for one in kept if one is not like)][:KNOWN]
 
@@ -157,7 +170,11 @@ class Known:
     names: tuple[str, ...]
     """What the leaves of the arguments behind the start, and then the tensors that the residual holds, are called
     among the inputs; empty for what is no tensor."""
-    direct: Direct
+    axes: tuple[int | None, ...]
+    """Of the leaves of the start, and of all these, the batch axis."""
+    size: int | None
+    """Of the batch; None of one problem."""
+    direct: Direct | DirectBatch
     wish: Wish
     closed: Closed | None
     """Where its code reads nothing but what is compared here."""
@@ -166,7 +183,9 @@ class Known:
     turns: Turns
 
     @staticmethod
-    def of(call: Repeated, collected: Collected, direct: Direct, solved: Solved) -> "Known | None":
+    def of(
+        call: Repeated, collected: Collected, direct: Direct | DirectBatch, solved: Solved, axes: Axes
+    ) -> "Known | None":
         form = pytree.Form(call.arguments)
         if not form.fits(call.arguments):
             return None
@@ -189,8 +208,12 @@ class Known:
             type(x) in SCALARS or type(x) in TENSORS for x in leaves
         )
         closed = closed_callable(collected) if is_plain else None
+        if closed is None and solved.is_batch:
+            return None  # what is compared in every call is stated
         noted = None if closed is None else Noted.of(collected, looks_at_objects=True)
-        return Known(form, kinds, call.options, state, spaces, names, direct, wish, closed, noted, Turns())  # type: ignore[arg-type]
+        dims = (*[axis for own in axes.of for axis in own], *[None] * len(collected.tensors))
+        like, size = (form, kinds, call.options, state), solved.statement.size
+        return Known(*like, spaces, names, dims, size, direct, wish, closed, noted, Turns())  # type: ignore[arg-type]
 
     def leaves_of(self, call: Repeated) -> list[Any] | None:
         """The leaves of its arguments, if it differs in nothing but numbers, and in what its residual reads."""
@@ -218,17 +241,28 @@ class Known:
         return Answered(call, self, found, inputs, True)
 
     def _starts(self, leaves: list[Any]) -> tuple[Tensor, ...]:
-        """(1, 1, storage) of every unknown."""
-        return tuple([x.reshape(1, 1, -1) for x in leaves[: len(self.spaces)]])
+        """(batch or 1, 1, storage) of every unknown."""
+        starts = leaves[: len(self.spaces)]
+        if self.size is None:
+            return tuple([x.reshape(1, 1, -1) for x in starts])
+        shared = [axis is None for axis in self.axes]
+        moved = [x if axis is None else x.movedim(axis, 0) for x, axis in zip(starts, self.axes, strict=False)]
+        shaped = [x.reshape(1 if one else self.size, 1, -1) for x, one in zip(moved, shared, strict=False)]
+        return tuple([x.expand(self.size, 1, -1) for x in shaped])
 
     def _inputs(self, leaves: list[Any], held: Iterable[Any]) -> dict[str, Tensor]:
         """By name, from the leaves of the arguments and from the tensors that the residual holds."""
-        behind = (*leaves[len(self.spaces) :], *held)
-        return {name: x for name, x in zip(self.names, behind, strict=True) if name}
+        count = len(self.spaces)
+        named = zip(self.names, (*leaves[count:], *held), self.axes[count:], strict=True)
+        return {name: x if axis is None else x.movedim(axis, 0) for name, x, axis in named if name}
 
     def answer(self, call: Repeated, collected: Collected) -> "Answered | None":
         """What the program answers to such a call; None where it takes more than the program."""
         leaves, count = self.form.leaves(call.arguments), len(self.spaces)
+        if self.size is not None and (self.turns.is_next_due or not (self.closed and self.closed.holds)):
+            self.turns.is_due()
+            compare_next(self.direct.plan)
+            return None
         inputs = self._inputs(leaves, collected.tensors.values())
         starts = self._starts(leaves)
         found = self.direct.found(starts, (inputs,))
@@ -236,6 +270,7 @@ class Known:
             return None
         if self.closed is not None and self.closed.holds and not self.turns.is_due():
             return Answered(call, self, found, inputs, True)
+        assert isinstance(self.direct, Direct)  # batches were told before
 
         def residual(storages: tuple[Tensor, ...]) -> Tensor:
             shaped = zip(self.spaces, storages, strict=True)
@@ -262,7 +297,10 @@ class Answered:
     inputs: dict[str, Tensor]
     is_right: bool
     """Is what the program has solved the residual of this call?"""
-    is_batch: ClassVar[bool] = False
+
+    @property
+    def is_batch(self) -> bool:
+        return self.known.size is not None
 
     @property
     def solution(self) -> Solution:
@@ -289,8 +327,8 @@ class Answered:
         """At the solution."""
         plan, solver = self.known.direct.plan, self.solver
         graph = plan.execution.known(RESIDUAL_AND_JACOBIAN, self.known.wish)
-        if graph is None:
-            statement = stated_residual(self.call.residual, *self.call.arguments).statement
+        if graph is None or self.is_batch:
+            statement = stated_residual(self.call.residual, *self.call.arguments, in_dims=self.call.in_dims).statement
             solved = Solved(statement, self.solution, self.found.storages, plan, solver, (self.inputs,))
             return solved.residual_and_jacobian()
         residual, jacobian = graph(self.found.storages, self.inputs)

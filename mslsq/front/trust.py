@@ -32,6 +32,10 @@ class Trusted:
     """What was recorded at the last comparison..."""
     is_whole: bool = False
     """... and whether there was a program of whole solves."""
+    has_spared: bool = False
+    """Has a solve gone without a comparison?"""
+    is_asked: bool = False
+    """Is the next one to be made in any case?"""
 
     @property
     def holds(self) -> bool:
@@ -59,21 +63,24 @@ class Trust:
             return False
         if trusted is None:
             trusted = plan.trusted = Trusted(self._look())
-        elif trusted.holds and not trusted.turns.is_due() and trusted.knows(plan):
+        elif trusted.holds and not trusted.turns.is_due() and not trusted.is_asked and trusted.knows(plan):
+            trusted.has_spared = True
             return True
+        trusted.is_asked = False
         trusted.graphs, trusted.is_whole = dict(plan.execution.graphs), plan.holds_whole
         return False
 
     def withdraw(self, plan: Plan) -> None:
         """A comparison has found a difference."""
         trusted, plan.trusted = plan.trusted, Trusted(None)
-        if trusted is not None and trusted.turns.calls and trusted.holds:
+        if trusted is not None and trusted.has_spared and trusted.holds:
             self._withdraw()
 
 
 def compare_next(plan: Plan) -> None:
-    """Have the next solve by this plan compared."""
-    plan.trusted = None
+    """Have the next solve by this plan compared: others have gone without."""
+    if plan.trusted is not None:
+        plan.trusted.is_asked = plan.trusted.has_spared = True
 
 
 def trust_of_callables(functions: Callables) -> Trust:

@@ -16,10 +16,12 @@ from mslsq.linearize.prospects import PROGRAM_SECONDS, wait_for
 from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import Native
 from mslsq.native.whole_solves import CREEPS, OF_CREEPING, OF_NONE, RUNNING
+from mslsq.problem.structure import Structure
 from mslsq.problem.system import Inputs
 from mslsq.solution import History
 from mslsq.solvers.box import Box
 from mslsq.solvers.planning import Task, is_small_and_dense, is_watched
+from mslsq.solvers.solver import Solver
 from mslsq.solvers.whole_program import SolveDraft
 from mslsq.solvers.witness import Witness
 
@@ -105,7 +107,18 @@ def solved_natively(
         return None
     draft = prospect.draft
     assert draft is not None  # it is ready
-    solver, structure = task.solver, plan.structure
+    return solved_by(draft, task.solver, plan.structure, values, inputs, box)
+
+
+def solved_by(
+    draft: SolveDraft,
+    solver: Solver,
+    structure: Structure,
+    values: Values,
+    inputs: tuple[Inputs, ...],
+    box: Box | tuple[()],
+) -> Ended | None:
+    """The end of a solve that this program has run, which `is_ready`; None where problems creep, which it leaves."""
     looks = solver.early_stop and solver.max_steps > 0
     bending = OF_CREEPING if solver.early_stop else OF_NONE  # as in PyTorch, where the loop asks who creeps
     solved = draft.solve(values, inputs, box, solver.max_steps, looks, bending)
