@@ -70,8 +70,13 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     yield watch
 
 
+STEPS: dict[Any, dict[str, Any]] = {}
+"""Options by kind of solver, for programs that do not take the steps of the defaults."""
+
+
 def both(watch: Watch, call: Callable[[Any], mslsq.Solution], kind: Any = mslsq.LevenbergMarquardt, **options: Any):
     """The solution of Python, and that of a native program."""
+    options = {**STEPS.get(kind, {}), **options}
     python = call(kind(native="never", **options))
     with warnings.catch_warnings():
         warnings.simplefilter("error", NativeDifferenceWarning)

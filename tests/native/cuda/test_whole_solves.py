@@ -2,9 +2,11 @@
 
 import pytest
 
+import mslsq
 from tests.native.functions import NEEDS_COMPILER
 from tests.solvers.test_whole_solves import (
     SOLVERS,
+    STEPS,
     compare_hard_fits,
     test_a_jacobian_of_the_users_is_used,
     test_a_singular_problem_is_told_from_its_neighbours,
@@ -47,6 +49,12 @@ __all__ = [
     "test_whole_numbers_and_masks_of_each_problem_are_read",
     "watch",
 ]
+
+
+@pytest.fixture(autouse=True)
+def straight(monkeypatch):
+    """A GPU goes on with straight steps where a problem creeps."""
+    monkeypatch.setitem(STEPS, mslsq.LevenbergMarquardt, {"acceleration": None})
 
 
 @pytest.mark.parametrize("kind", SOLVERS)
