@@ -148,7 +148,10 @@ class WholeSolves:
             starts, data = ([x[begin:end] for x in tensors] for tensors in (values, own))
             steps = 0 if pieces and pieces[-1].interrupted else max_steps
             found = self._solved_at_once(starts, data, shared, steps, bending)
-            pieces.append(found._replace(interrupted=found.interrupted or steps < max_steps))
+            found = found._replace(
+                history=Steps(found.history.columns), interrupted=found.interrupted or steps < max_steps
+            )
+            pieces.append(found)
         return _joined(pieces)
 
     def _solved_at_once(
@@ -165,6 +168,7 @@ class WholeSolves:
         history = _Room(batch, max_steps, self.dtype)
         solved = self._empty(batch, history)
         outputs = [*solved.values, solved.cost, solved.gradient_norm, solved.matrix, solved.status, solved.num_steps]
+        assert history.figures is not None  # nothing has been read
         outputs += [*history.figures, history.accepted]
         steps = (ctypes.c_long * len(given))(*[x.stride(0) if batch > 1 else 0 for x in given])
         pointers = [_pointers(tensors) for tensors in (given, common, outputs)]
@@ -231,12 +235,12 @@ class _Room(Steps):
     def __init__(self, batch: int, max_steps: int, dtype: torch.dtype):
         super().__init__([])
         groups = max_steps // GROUP + 1
-        self.figures = torch.empty(4, groups, batch, GROUP, dtype=dtype)
+        self.figures: Tensor | None = torch.empty(4, groups, batch, GROUP, dtype=dtype)
         self.accepted = torch.empty(groups, batch, GROUP, dtype=torch.bool)
 
     @property
     def columns(self) -> list[Tensor]:
-        if self._columns:
+        if self.figures is None:
             return self._columns
         columns = max(int(self.num_steps.max()), 0) + 1
         groups = -(-columns // GROUP)
@@ -247,12 +251,14 @@ class _Room(Steps):
 
         figures = side_by_side(self.figures).masked_fill(~used, torch.nan)
         self._columns = [*figures.unbind(), side_by_side(self.accepted) & used]
+        self.figures = None  # of a million fits all this room would be kept until the last is solved
         return self._columns
 
     @property
     def of_start(self) -> list[Tensor]:
-        cost, gradient_norm = self.figures[:2, 0, :, 0]
-        return [cost, gradient_norm]
+        if self.figures is None:
+            return super().of_start
+        return list(self.figures[:2, 0, :, 0].clone())
 
 
 def _joined(pieces: list[Solved]) -> Solved:
