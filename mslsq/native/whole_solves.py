@@ -143,15 +143,14 @@ class WholeSolves:
             return self._solved_at_once(values, own, shared, max_steps, bending)
         number = -(-batch // AT_ONCE)
         ends = [batch * piece // number for piece in range(number + 1)]
+        room = _Room(-(-batch // number), max_steps, self.dtype)  # for one slice after the other
         pieces: list[Solved] = []
         for begin, end in itertools.pairwise(ends):
             starts, data = ([x[begin:end] for x in tensors] for tensors in (values, own))
             steps = 0 if pieces and pieces[-1].interrupted else max_steps
-            found = self._solved_at_once(starts, data, shared, steps, bending)
-            found = found._replace(
-                history=Steps(found.history.columns), interrupted=found.interrupted or steps < max_steps
-            )
-            pieces.append(found)
+            found = self._solved_at_once(starts, data, shared, steps, bending, room)
+            is_interrupted = found.interrupted or steps < max_steps
+            pieces.append(found._replace(history=Steps(found.history.columns), interrupted=is_interrupted))
         return _joined(pieces)
 
     def _solved_at_once(
@@ -161,15 +160,15 @@ class WholeSolves:
         shared: Sequence[Tensor],
         max_steps: int,
         bending: int,
+        room: "_Room | None" = None,
     ) -> Solved:
         batch = len(values[0])
+        room = _Room(batch, max_steps, self.dtype) if room is None else room
         given = [by_problem(x, self.dtype) for x in (*values, *own)]
         common = [placed(x, self.dtype).contiguous() for x in shared]
-        history = _Room(batch, max_steps, self.dtype)
-        solved = self._empty(batch, history)
+        solved = self._empty(batch, room)
         outputs = [*solved.values, solved.cost, solved.gradient_norm, solved.matrix, solved.status, solved.num_steps]
-        assert history.figures is not None  # nothing has been read
-        outputs += [*history.figures, history.accepted]
+        outputs += [*room.figures, room.accepted]
         steps = (ctypes.c_long * len(given))(*[x.stride(0) if batch > 1 else 0 for x in given])
         pointers = [_pointers(tensors) for tensors in (given, common, outputs)]
         threads = max(1, min(torch.get_num_threads(), batch // PROBLEMS_OF_A_THREAD))
@@ -185,7 +184,7 @@ class WholeSolves:
                 ctypes.addressof(pointers[1]),
                 ctypes.addressof(pointers[2]),
                 bending,
-                batch,
+                room.problems,
             )
             for k in range(threads)
         ]
@@ -216,49 +215,57 @@ class WholeSolves:
             jobs = [job for job, is_done in zip(jobs, done, strict=True) if not is_done]
             budget = max(1, int(budget * min(8.0, SECONDS_AT_A_TIME / max(seconds, 1e-6))))
 
-    def _empty(self, batch: int, history: "_Room") -> Solved:
+    def _empty(self, batch: int, room: "_Room") -> Solved:
         real, unknowns = self.dtype, self.layout.unknowns
         cost, gradient_norm = torch.empty(batch, dtype=real), torch.empty(batch, dtype=real)
         matrix = torch.empty(batch, len(self.layout.matrix), dtype=real)
         status, num_steps = torch.full((2, batch), UNSOLVED)
         values = tuple([torch.empty(batch, size, dtype=real) for size in unknowns])
-        history.num_steps = num_steps
-        return Solved(values, cost, gradient_norm, matrix, status, num_steps, history)
+        return Solved(values, cost, gradient_norm, matrix, status, num_steps, _InRoom(room, num_steps))
 
 
-class _Room(Steps):
+class _Room:
     """Room for the history of all steps, of which little is used: 1,000 fits of ten steps would fill 6 MB with NaN, and
-    touch as many new pages, in a third of their time. Few ask for it: it is put in order then."""
-
-    num_steps: Tensor
+    touch as many new pages, in a third of their time."""
 
     def __init__(self, batch: int, max_steps: int, dtype: torch.dtype):
-        super().__init__([])
         groups = max_steps // GROUP + 1
-        self.figures: Tensor | None = torch.empty(4, groups, batch, GROUP, dtype=dtype)
+        self.problems = batch
+        self.figures = torch.empty(4, groups, batch, GROUP, dtype=dtype)
         self.accepted = torch.empty(groups, batch, GROUP, dtype=torch.bool)
+
+    def columns(self, num_steps: Tensor) -> list[Tensor]:
+        """Of the first problems, which took so many steps, as `Steps` has them; in memory of their own."""
+        batch, columns = len(num_steps), max(int(num_steps.max()), 0) + 1
+        groups = -(-columns // GROUP)
+        used = torch.arange(columns) <= num_steps[:, None]
+
+        def side_by_side(x: Tensor) -> Tensor:
+            return x[..., :groups, :batch, :].movedim(-2, -3).flatten(-2)[..., :columns]
+
+        figures = side_by_side(self.figures).masked_fill(~used, torch.nan)
+        return [*figures.unbind(), side_by_side(self.accepted) & used]
+
+
+class _InRoom(Steps):
+    """Steps that are put in order when they are read, which few do; the room is given back then."""
+
+    def __init__(self, room: _Room, num_steps: Tensor):
+        super().__init__([])
+        self._room: _Room | None = room
+        self._num_steps = num_steps
 
     @property
     def columns(self) -> list[Tensor]:
-        if self.figures is None:
-            return self._columns
-        columns = max(int(self.num_steps.max()), 0) + 1
-        groups = -(-columns // GROUP)
-        used = torch.arange(columns) <= self.num_steps[:, None]
-
-        def side_by_side(x: Tensor) -> Tensor:
-            return x[..., :groups, :, :].movedim(-2, -3).flatten(-2)[..., :columns]
-
-        figures = side_by_side(self.figures).masked_fill(~used, torch.nan)
-        self._columns = [*figures.unbind(), side_by_side(self.accepted) & used]
-        self.figures = None  # of a million fits all this room would be kept until the last is solved
+        if self._room is not None:
+            self._columns, self._room = self._room.columns(self._num_steps), None
         return self._columns
 
     @property
     def of_start(self) -> list[Tensor]:
-        if self.figures is None:
+        if self._room is None:
             return super().of_start
-        return list(self.figures[:2, 0, :, 0].clone())
+        return list(self._room.figures[:2, 0, : len(self._num_steps), 0].clone())
 
 
 def _joined(pieces: list[Solved]) -> Solved:

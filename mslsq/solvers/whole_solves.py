@@ -127,7 +127,8 @@ def solved_by(
         if not solved.interrupted:
             return None  # Python's steps are bent
         solved = solved._replace(status=torch.where(left, RUNNING, solved.status))
-    start_cost, gradient_norm = solved.history.of_start
+    steps = solved.history
+    start_cost, gradient_norm = steps.of_start
     return Ended(
         tuple(x.reshape(like.shape) for x, like in zip(solved.values, values, strict=True)),
         solved.cost,
@@ -135,7 +136,7 @@ def solved_by(
         solved.num_steps,
         solved.num_steps + 1,
         solved.gradient_norm,
-        History.read_later(lambda: solved.history.columns, start_cost, solver.max_steps),
+        History.read_later(lambda: steps.columns, start_cost, solver.max_steps),
         solved.matrix.reshape(-1, structure.num_components, structure.size, structure.size),
         looks and not bool(gradient_norm.all()),
         solved.interrupted,
