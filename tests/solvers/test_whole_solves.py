@@ -15,7 +15,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq import solution as solutions
-from mslsq.front import plans
+from mslsq.front import direct_batch, plans
 from mslsq.linearize import prospects
 from mslsq.native import whole_solves as running
 from mslsq.native.store import STORE
@@ -61,12 +61,20 @@ class Watch:
         self.sentences.append("" if draft is None else draft.sentence)
         return ended
 
+    def answered(self, draft: Any, *rest: Any) -> Any:
+        """A call like the one before goes to the program at once."""
+        ended = whole_solves.solved_by(draft, *rest)
+        self.native.append(ended is not None)
+        self.sentences.append(draft.sentence)
+        return ended
+
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
     watch = Watch()
     monkeypatch.setattr(run, "solved_natively", watch.solved)
+    monkeypatch.setattr(direct_batch, "solved_by", watch.answered)
     yield watch
 
 
