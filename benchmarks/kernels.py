@@ -15,7 +15,6 @@ factorisations and solves instead; `solver_choice.py` judges the choice.
 
 import argparse
 import ctypes
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from sparse_cholesky import Graph, grid, milliseconds, normal_equations, pose_graph, ring
-from timing import ONE_THREAD, print_machine, print_table
+from timing import for_each_target, print_machine, print_table
 
 from mslsq.kernels import target
 from mslsq.kernels.build import FLAGS, SOURCE, compiler, targets
@@ -161,7 +160,9 @@ def on_adjustment(name: str, points: np.ndarray, graph: Graph) -> Iterator[Measu
     values = torch.rand(1, structure.num_values, dtype=torch.float64) * 0.1
     values[:, structure.diagonal_index] += 10.0
     none, rhs = values.new_zeros(0), torch.ones(1, structure.num_unknowns, dtype=torch.float64)
-    operations = sum(2.0 * len(q.left) * q.height * q.size * q.width for q in tables.pairs)
+    operations = sum(2.0 * len(q.factors) * q.height * q.size * q.width for q in tables.pairs)
+    on_diagonal = ((int((q.factors >> 32 == q.factors & 0xFFFFFFFF).sum()), q) for q in tables.pairs)
+    operations -= sum(count * q.size * q.height * (q.height - 1.0) for count, q in on_diagonal)  # one triangle is enough
     operations += sum(len(e.source) * e.kept_size * e.size * (e.size + 2.0) for e in tables.edges)
     taken = milliseconds(lambda: by_kernels.reduce(values, none, rhs, *tables.packed), RUNS)
     yield Measured("schur_reduce", name, torch.float64, taken, operations, structure.num_values)
@@ -248,14 +249,7 @@ def main() -> int:
             measure(arguments.data)
         return 0
     print_machine(["torch", "numpy"])
-    code = 0
-    for name in targets():
-        environment = os.environ | ONE_THREAD | {"MSLSQ_TARGET": name}
-        done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--here"], env=environment)
-        code |= done.returncode
-        if done.returncode:
-            print(f"\n{name}: not measured (the processor may lack it)", flush=True)
-    return code
+    return for_each_target(__file__, sys.argv[1:], targets())
 
 
 if __name__ == "__main__":

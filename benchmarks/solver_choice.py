@@ -13,16 +13,14 @@ several runs that take turns; the ratio of the chosen solver's time to that of t
 import argparse
 import hashlib
 import itertools
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from timing import ONE_THREAD, print_machine, print_table
+from timing import for_each_target, print_machine, print_table
 
 from mslsq.kernels import target
 from mslsq.kernels.build import targets
@@ -116,12 +114,7 @@ def main() -> int:
         report(arguments.half)
         return 0
     print_machine(["torch", "numpy"])
-    code = 0
-    for name in targets():
-        environment = os.environ | ONE_THREAD | {"MSLSQ_TARGET": name}
-        done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--here"], env=environment)
-        code |= done.returncode
-    return code
+    return for_each_target(__file__, sys.argv[1:], targets())
 
 
 if __name__ == "__main__":

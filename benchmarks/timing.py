@@ -6,7 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -86,4 +86,16 @@ def for_each_thread_setting(script: str, arguments: Sequence[str]) -> int:
         code |= subprocess.run([sys.executable, script, *arguments, "--here"], env=environment).returncode
     load = ", ".join(f"{entry:.2f}" for entry in os.getloadavg())
     print(f"\nload average at the end: {load}")
+    return code
+
+
+def for_each_target(script: str, arguments: Sequence[str], targets: Iterable[str]) -> int:
+    """Run a benchmark with one thread for each of these instruction sets of the kernels, in processes of their own."""
+    code = 0
+    for name in targets:
+        environment = os.environ | ONE_THREAD | {"MSLSQ_TARGET": name}
+        done = subprocess.run([sys.executable, script, *arguments, "--here"], env=environment)
+        code |= done.returncode
+        if done.returncode:
+            print(f"\n{name}: not measured (the processor may lack it)", flush=True)
     return code
