@@ -11,6 +11,7 @@
 #include "plan.h"
 #include "sizes.h"
 #include "small_products.h"
+#include "workspace.h"
 
 namespace mslsq {
 namespace MSLSQ_TARGET {
@@ -52,8 +53,8 @@ struct Edges {
 
 struct Pairs {
     i64 height, size, width, left_stride, right_stride;
-    Array left, right, start, target, stride, pieces;
-    std::vector<Part> parts;
+    Array factors, start, block, target, stride, pieces;
+    Sums sums;
 
     explicit Pairs(PlanReader& plan)
         : height(plan.number()),
@@ -61,13 +62,16 @@ struct Pairs {
           width(plan.number()),
           left_stride(plan.number()),
           right_stride(plan.number()),
-          left(plan.array()),
-          right(plan.array()),
+          factors(plan.array()),
           start(plan.array()),
+          block(plan.array()),
           target(plan.array()),
           stride(plan.array()),
           pieces(plan.array()),
-          parts(parts_of(height, width)) {}
+          sums(height, width) {}
+
+    // Numbers that the sums of all blocks take; those of one block at a time where nothing is added to them later.
+    i64 room(bool at_once) const { return sums.size * (at_once ? 1 : target.count); }
 };
 
 struct Kept {
@@ -345,20 +349,38 @@ void place_kept(const Entry<T>& of, const Kept& group) {
     }
 }
 
+// The products of a piece are added to the sums of the blocks, which are taken off the matrix at last: in rows of a dense
+// matrix the numbers of a block lie on as many pages of memory as it has rows. With one piece alone each block at once.
+inline void subtract_pairs(const Pairs& group, i64 piece, const Tables& plan, const double* Y, double* sums,
+                           double* matrix) {
+    const bool at_once = plan.num_pieces == 1;
+    const Factors of{Y, group.factors.data, group.size, group.left_stride, group.right_stride};
+    const auto sums_of = [&](i64 block) { return at_once ? sums : sums + block * group.sums.size; };
+    const auto take_off = [&](i64 block) {
+        group.sums.take_off(sums_of(block), matrix + group.target[block], group.stride[block]);
+    };
+    for (i64 t = group.pieces[piece]; t < group.pieces[piece + 1]; t++) {
+        group.sums.add(of, group.start[t], group.start[t + 1], sums_of(group.block[t]));
+        if (at_once) take_off(group.block[t]);
+    }
+    if (!at_once && piece == plan.num_pieces - 1)
+        for (i64 block = 0; block < group.target.count; block++) take_off(block);
+}
+
 // One entry of the batch, reduced; false with a pivot that is not positive.
 template <class T>
-bool reduce_entry(const Entry<T>& of, const Tables& plan, double* Y) {
+bool reduce_entry(const Entry<T>& of, const Tables& plan, double* Y, double* sums) {
     for (const Kept& group : plan.kept) place_kept(of, group);
     for (i64 p = 0; p < plan.num_pieces; p++) {
         for (const Pivots& group : plan.pivots)
             if (!factor_pivots(of, group, group.pieces[p], group.pieces[p + 1])) return false;
         for (const Edges& group : plan.edges)
             carry_over(of, group, group.pieces[p], group.pieces[p + 1], Y, plan.begin[p]);
-        for (const Pairs& group : plan.pairs)
-            subtract_pairs({Y, plan.begin[p], group.left.data, group.right.data, group.size, group.left_stride,
-                            group.right_stride},
-                           group.parts, group.pieces[p], group.pieces[p + 1], group.start.data, group.target.data,
-                           group.stride.data, of.matrix);
+        double* own = sums;
+        for (const Pairs& group : plan.pairs) {
+            subtract_pairs(group, p, plan, Y, own, of.matrix);
+            own += group.room(plan.num_pieces == 1);
+        }
     }
     return true;
 }
@@ -406,8 +428,13 @@ inline void solve_pivots(const double* triangles, const double* carried, double*
 
 template <class T>
 void reduce(i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, const T* rhs, double* triangles,
-            double* carried, double* reduced_rhs, double* matrix, bool* regular, double* room, const Tables& plan) {
+            double* carried, double* reduced_rhs, double* matrix, bool* regular, const Tables& plan) {
     const i64 eliminated = plan.unknowns - plan.reduced;
+    i64 all_sums = 0;
+    for (const Pairs& group : plan.pairs) all_sums += group.room(plan.num_pieces == 1);
+    const i64 factors = padded(plan.room) + TILE;  // registers are read beyond the last block
+    Numbers<double> own;
+    double *Y = room_for(factors + all_sums, own), *sums = Y + factors;
     for (i64 b = 0; b < batch; b++) {
         const Entry<T> of{values + b * num_values,
                           shifts ? shift + b * shifts : nullptr,
@@ -417,7 +444,8 @@ void reduce(i64 batch, const T* values, i64 num_values, const T* shift, i64 shif
                           carried + b * eliminated,
                           reduced_rhs + b * plan.reduced,
                           matrix + b * plan.matrix_size};
-        regular[b] = reduce_entry(of, plan, room);
+        std::fill_n(sums, all_sums, 0.0);
+        regular[b] = reduce_entry(of, plan, Y, sums);
     }
 }
 
@@ -441,10 +469,10 @@ void back(i64 batch, const T* values, i64 num_values, const double* triangles, c
 #define MSLSQ_DEFINE(T, type)                                                                                       \
     MSLSQ_EXPORT(schur_reduce, type)                                                                                \
     (i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, const T* rhs, double* triangles,       \
-     double* carried, double* reduced_rhs, double* matrix, bool* regular, double* room, const i64* memory,          \
+     double* carried, double* reduced_rhs, double* matrix, bool* regular, const i64* memory,                        \
      const i64* places, const i64* numbers) {                                                                       \
         reduce<T>(batch, values, num_values, shift, shifts, rhs, triangles, carried, reduced_rhs, matrix, regular,  \
-                  room, Tables(PlanReader(memory, places, numbers)));                                               \
+                  Tables(PlanReader(memory, places, numbers)));                                               \
     }                                                                                                               \
     MSLSQ_EXPORT(schur_back, type)                                                                                  \
     (i64 batch, const T* values, i64 num_values, const double* triangles, const double* carried,                    \

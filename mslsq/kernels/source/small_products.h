@@ -1,8 +1,12 @@
-// Sums of many products of small blocks, subtracted from a block of a matrix: the sums stay in registers.
+// Sums of many products of small blocks: they stay in registers while they grow, and lie in whole registers between.
 #pragma once
 
 #include <algorithm>
 #include <vector>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #include "vectors.h"
 
@@ -34,6 +38,18 @@ inline void subtract_part(double* to, const double* from, i64 count) {
         if (count) subtract_part<W / 2>(to, from, count);
 }
 
+// The same of a register, fewer than it has: by a mask where there are masks.
+inline void subtract_front(double* to, const reg<double>& from, i64 count) {
+#if defined(__AVX512F__)
+    const auto mask = __mmask8((1u << count) - 1);
+    _mm512_mask_storeu_pd(to, mask, _mm512_sub_pd(_mm512_maskz_loadu_pd(mask, to), from));
+#else
+    alignas(REGISTER_BYTES) double part[WIDE];
+    store_register<WIDE>(part, from);
+    subtract_part<WIDE / 2>(to, part, count);
+#endif
+}
+
 // One number of a register in all of its places, by a shuffle where a register has eight.
 template <int PLACE, class R>
 inline R spread(const R& v) {
@@ -45,29 +61,30 @@ inline R spread(const R& v) {
         return v[PLACE] - R{};
 }
 
-// Where the factors lie: (depth, rows) from left[e] on, and (depth, columns) from right[e] on, in `values`, which begin
-// with number `begin`; and how far apart their rows are.
+// Where the factors lie, (depth, rows) and (depth, columns), and how far apart their rows are: the left one of pair e
+// begins with the number of `values` that the lower half of pairs[e] says, the right one with that of the upper half.
 struct Factors {
     const double* values;
-    i64 begin;
-    const i64 *left, *right;
+    const i64* pairs;
     i64 depth, left_stride, right_stride;
+
+    i64 left(i64 e) const { return pairs[e] & 0xffffffff; }
+    i64 right(i64 e) const { return pairs[e] >> 32; }
 };
 
-// to (ROWS, columns from `column` on) -= sum over the pairs first..last of Y_left^T Y_right, on the rows from `row` on.
-// `PIECES` registers of columns, `tail` numbers of the last one; up to WIDE - 1 numbers beyond a factor are read. With
-// ONE_MORE there is one more column; a register has its rows: the nine of a camera are 11 products in registers of eight
-// instead of 18. Two pairs go together where the sums of one are too few to keep the multipliers busy. With registers of
-// eight there are more loads than products: two of the rows' numbers are spread from a register that is loaded anyway (22
-// cycles a pair of 9 x 3 become 18).
+// to (ROWS, PIECES registers of columns from `column` on) += sum over the pairs first..last of Y_left^T Y_right, on the
+// rows from `row` on; up to WIDE - 1 numbers beyond a factor are read. With ONE_MORE there is one more column, `more`; a
+// register has its rows: the nine of a camera are 11 products in registers of eight instead of 18. Two pairs go together
+// where the sums of one are too few to keep the multipliers busy. With registers of eight there are more loads than
+// products: two of the rows' numbers are spread from a register that is loaded anyway (22 cycles a pair of 9 x 3 become
+// 18).
 template <int ROWS, int PIECES, bool ONE_MORE>
-void subtract_products(const Factors& of, i64 first, i64 last, i64 row, i64 column, i64 tail, double* to, i64 stride) {
+void add_products(const Factors& of, i64 first, i64 last, i64 row, i64 column, double* to, i64 stride, double* more) {
     constexpr int TALL = ONE_MORE ? in_registers(ROWS) : 0, CHAINS = ROWS * PIECES + TALL;
     constexpr int SPREAD = WIDE == 8 && PIECES == 1 && ROWS > 2 ? 2 : 0;
     constexpr int TOGETHER = CHAINS < 8 && 2 * (CHAINS + PIECES) + 2 <= REGISTERS ? 2 : 1;
     reg<double> sums[ROWS][PIECES] = {}, last_column[TALL + 1] = {};
     const double *lefts = of.values + row, *rights = of.values + column;
-    const i64 begin = of.begin;
     const i64 depth = of.depth, by_left = of.left_stride, by_right = of.right_stride;
     const auto add = [&](const double* one, const double* other, auto& own, auto& own_last) {
         reg<double> factor[PIECES];
@@ -87,63 +104,53 @@ void subtract_products(const Factors& of, i64 first, i64 last, i64 row, i64 colu
     };
     i64 e = first;
     if constexpr (TOGETHER == 2) {
-        reg<double> more[ROWS][PIECES] = {}, more_last[TALL + 1] = {};
+        reg<double> second[ROWS][PIECES] = {}, second_last[TALL + 1] = {};
         for (; e + 1 < last; e += 2) {
-            const double *one = lefts + (of.left[e] - begin), *other = rights + (of.right[e] - begin);
-            const double *next = lefts + (of.left[e + 1] - begin), *next_other = rights + (of.right[e + 1] - begin);
+            const double *one = lefts + of.left(e), *other = rights + of.right(e);
+            const double *next = lefts + of.left(e + 1), *next_other = rights + of.right(e + 1);
             for (i64 k = 0; k < depth; k++) {
                 add(one + k * by_left, other + k * by_right, sums, last_column);
-                add(next + k * by_left, next_other + k * by_right, more, more_last);
+                add(next + k * by_left, next_other + k * by_right, second, second_last);
             }
         }
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 3
-            for (int m = 0; m < PIECES; m++) sums[r][m] += more[r][m];
+            for (int m = 0; m < PIECES; m++) sums[r][m] += second[r][m];
 #pragma GCC unroll 6
-        for (int m = 0; m < TALL; m++) last_column[m] += more_last[m];
+        for (int m = 0; m < TALL; m++) last_column[m] += second_last[m];
     }
     for (; e < last; e++) {
-        const double *one = lefts + (of.left[e] - begin), *other = rights + (of.right[e] - begin);
+        const double *one = lefts + of.left(e), *other = rights + of.right(e);
         for (i64 k = 0; k < depth; k++, one += by_left, other += by_right) add(one, other, sums, last_column);
     }
-    alignas(REGISTER_BYTES) double numbers[(TALL + 1) * WIDE];
-    if constexpr (ONE_MORE) {
-#pragma GCC unroll 6
-        for (int m = 0; m < TALL; m++) store_register<WIDE>(numbers + m * WIDE, last_column[m]);
-    }
 #pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++) {
-        double* at = to + r * stride;
+    for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 3
-        for (int m = 0; m < PIECES; m++, at += WIDE) {
-            if (m + 1 < PIECES || tail == WIDE) {
-                store_register<WIDE>(at, load_register<WIDE>(at) - sums[r][m]);
-            } else {
-                alignas(REGISTER_BYTES) double part[WIDE];
-                store_register<WIDE>(part, sums[r][m]);
-                subtract_part<WIDE / 2>(at, part, tail);
-            }
+        for (int m = 0; m < PIECES; m++) {
+            double* at = to + r * stride + m * WIDE;
+            store_register<WIDE>(at, load_register<WIDE>(at) + sums[r][m]);
         }
-        if (ONE_MORE) *at -= numbers[r];
-    }
+#pragma GCC unroll 6
+    for (int m = 0; m < TALL; m++)
+        store_register<WIDE>(more + m * WIDE, load_register<WIDE>(more + m * WIDE) + last_column[m]);
 }
 
-using Subtract = void (*)(const Factors&, i64, i64, i64, i64, i64, double*, i64);
+using Add = void (*)(const Factors&, i64, i64, i64, i64, double*, i64, double*);
 
-// `subtract_products` for a number of rows up to `most_rows(PIECES, ONE_MORE)`.
+// `add_products` for a number of rows up to `most_rows(PIECES, ONE_MORE)`.
 template <int PIECES, bool ONE_MORE, int ROWS = most_rows(PIECES, ONE_MORE)>
-Subtract subtract_rows(i64 rows) {
+Add add_rows(i64 rows) {
     if constexpr (ROWS > 1)
-        if (rows < ROWS) return subtract_rows<PIECES, ONE_MORE, ROWS - 1>(rows);
-    return subtract_products<ROWS, PIECES, ONE_MORE>;
+        if (rows < ROWS) return add_rows<PIECES, ONE_MORE, ROWS - 1>(rows);
+    return add_products<ROWS, PIECES, ONE_MORE>;
 }
 
 template <bool ONE_MORE>
-Subtract subtract_of(i64 rows, i64 pieces) {
+Add add_of(i64 rows, i64 pieces) {
     if constexpr (MOST_PIECES > 2)
-        if (pieces == 3) return subtract_rows<3, ONE_MORE>(rows);
-    return pieces == 2 ? subtract_rows<2, ONE_MORE>(rows) : subtract_rows<1, ONE_MORE>(rows);
+        if (pieces == 3) return add_rows<3, ONE_MORE>(rows);
+    return pieces == 2 ? add_rows<2, ONE_MORE>(rows) : add_rows<1, ONE_MORE>(rows);
 }
 
 // `count` things in parts of at most `most`: how many are in a part, so that all parts are about equal.
@@ -152,37 +159,68 @@ inline i64 part_of(i64 count, i64 most) {
     return (count + parts - 1) / parts;
 }
 
-// Rows and columns that are summed up together, and the code for them.
-struct Part {
-    i64 row, column, tail;
-    Subtract subtract;
-};
+// A block's sums of products, in whole registers: what is summed up together, and where it is.
+class Sums {
+    struct Part {
+        i64 row, rows, column, pieces, more;  // `more`: where the rows of one more column are, if there is one
+        Add add;
+    };
 
-inline std::vector<Part> parts_of(i64 rows, i64 columns) {
-    const bool one_more = columns > WIDE && columns % WIDE == 1;
-    const i64 registers = columns / WIDE + (!one_more && columns % WIDE), pieces = part_of(registers, MOST_PIECES);
+    i64 tail, stride;  // numbers of the last register of columns, and the distance of rows
     std::vector<Part> parts;
-    for (i64 p = 0; p < registers; p += pieces) {
-        const i64 have = std::min(pieces, registers - p);
-        const bool ends = p + have == registers, more = one_more && ends;
-        const i64 tail = ends && !more ? columns - (registers - 1) * WIDE : WIDE;
-        const i64 together = part_of(rows, most_rows(have, more));
-        for (i64 r = 0; r < rows; r += together) {
-            const i64 here = std::min(together, rows - r);
-            parts.push_back({r, p * WIDE, tail, more ? subtract_of<true>(here, have) : subtract_of<false>(here, have)});
+
+public:
+    i64 size;
+
+    Sums(i64 rows, i64 columns) {
+        const bool one_more = columns > WIDE && columns % WIDE == 1;
+        const i64 registers = columns / WIDE + (!one_more && columns % WIDE), pieces = part_of(registers, MOST_PIECES);
+        tail = one_more ? WIDE : columns - (registers - 1) * WIDE;
+        stride = registers * WIDE;
+        size = rows * stride;
+        for (i64 p = 0; p < registers; p += pieces) {
+            const i64 have = std::min(pieces, registers - p);
+            const bool more = one_more && p + have == registers;
+            const i64 together = part_of(rows, most_rows(have, more));
+            for (i64 r = 0; r < rows; r += together) {
+                const i64 here = std::min(together, rows - r);
+                const Add add = more ? add_of<true>(here, have) : add_of<false>(here, have);
+                parts.push_back({r, here, p * WIDE, have, more ? size : 0, add});
+                if (more) size += in_registers(here) * WIDE;
+            }
         }
     }
-    return parts;
-}
 
-// Block t, first <= t < last: matrix (rows, columns) at target[t] -= the sum of its pairs start[t]..start[t + 1].
-inline void subtract_pairs(const Factors& of, const std::vector<Part>& parts, i64 first, i64 last, const i64* start,
-                           const i64* target, const i64* stride, double* matrix) {
-    for (i64 t = first; t < last; t++)
+    // The sums of a block += those of the pairs first..last.
+    void add(const Factors& of, i64 first, i64 last, double* sums) const {
         for (const Part& part : parts)
-            part.subtract(of, start[t], start[t + 1], part.row, part.column, part.tail,
-                          matrix + target[t] + part.row * stride[t] + part.column, stride[t]);
-}
+            part.add(of, first, last, part.row, part.column, sums + part.row * stride + part.column, stride,
+                     sums + part.more);
+    }
+
+    // The sums taken off a block of a matrix whose rows are `distance` apart; they are zero afterwards.
+    void take_off(double* sums, double* block, i64 distance) const {
+        for (const Part& part : parts) {
+            for (i64 r = part.row; r < part.row + part.rows; r++) {
+                double *from = sums + r * stride + part.column, *to = block + r * distance + part.column;
+                for (i64 m = 0; m < part.pieces; m++, from += WIDE, to += WIDE) {
+                    const reg<double> taken = load_register<WIDE>(from);
+                    const bool whole = tail == WIDE || part.column + (m + 1) * WIDE < stride;
+                    store_register<WIDE>(from, reg<double>{});
+                    if (whole)
+                        store_register<WIDE>(to, load_register<WIDE>(to) - taken);
+                    else
+                        subtract_front(to, taken, tail);
+                }
+                if (part.more) {
+                    double& taken = sums[part.more + r - part.row];
+                    *to -= taken;
+                    taken = 0;
+                }
+            }
+        }
+    }
+};
 
 }  // namespace
 }  // namespace MSLSQ_TARGET

@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.kernels import Kernel
-from mslsq.linear.schur.tables import PADDING, SchurTables
+from mslsq.linear.schur.tables import SchurTables
 from mslsq.linear.torch_operators import registered
 
 F64 = torch.float64
 
-_reduce = Kernel("schur_reduce", "nTnTnTdddd?dlll")
+_reduce = Kernel("schur_reduce", "nTnTnTdddd?lll")
 _back = Kernel("schur_back", "nTndddddlll")
 
 
@@ -45,13 +45,12 @@ def reduce(
     work = values.new_empty(batch, plan.num_triangles, dtype=F64)
     carried = values.new_empty(batch, plan.num_eliminated, dtype=F64)
     matrix = values.new_zeros(batch, plan.matrix_size, dtype=F64)
-    room = values.new_zeros(plan.room + PADDING, dtype=F64)
     regular = torch.ones(batch, dtype=torch.bool)
     reduced_rhs = rhs[:, plan.kept_unknowns].to(F64)
     values, rhs, shift = values.contiguous(), rhs.contiguous(), shift.contiguous()
     shifts = shift.shape[1] if shift.numel() else 0
     given = batch, values, values.shape[1], shift, shifts, rhs
-    _reduce(*given, work, carried, reduced_rhs, matrix, regular, room, *plan.arrays)
+    _reduce(*given, work, carried, reduced_rhs, matrix, regular, *plan.arrays)
     if not regular.all():
         for part in (work, carried, matrix, reduced_rhs):
             part[~regular] = 0

@@ -42,9 +42,12 @@ def reduce(values: Tensor, shift: Tensor | None, rhs: Tensor, plan: SchurTables)
     for q in plan.pairs:
         left, right = (
             work[:, _grid(plan.num_triangles + at, q.size, n, stride)]
-            for at, n, stride in ((q.left, q.height, q.left_stride), (q.right, q.width, q.right_stride))
+            for at, n, stride in zip(
+                q.left_and_right(plan.begin), (q.height, q.width), (q.left_stride, q.right_stride), strict=True
+            )
         )
-        target, stride = (x.repeat_interleave(q.start.diff(), output_size=len(q.left)) for x in (q.target, q.stride))
+        block = q.block.repeat_interleave(q.start.diff(), output_size=len(q.factors))
+        target, stride = q.target[block], q.stride[block]
         matrix = _add(matrix, _grid(target, q.height, q.width, stride[:, None, None]), -(left.mT @ right))
     alive = regular[:, None]
     work, carried, matrix, reduced_rhs = (torch.where(alive, x, 0) for x in (work, carried, matrix, reduced_rhs))

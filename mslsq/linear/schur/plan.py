@@ -30,6 +30,9 @@ from mslsq.linear.schur.tables import Edges, Kept, Pairs, Pivots, SchurTables
 CACHED = 30_000
 """Numbers of the factors Y (240 KB) that stay in a core's own cache while products of them are formed."""
 
+MOST_NUMBERS = 2**31
+"""Numbers of Y that a piece may have, so that half of an integer says where a factor is."""
+
 FEWEST_PAIRS = 16
 """Products that must on average go to a block at once for its sum in registers to pay."""
 
@@ -112,7 +115,8 @@ def schur_plan(
         edges.append(Edges(a, k, *by, int(strides[here[0]]), list(pivots).index(k), *map(on, arrays)))
     lost: tuple[Pairs, ...] = ()
     if reduced is not None:
-        lost = tuple(_pair_tables(reduced, places, coupling, pairs, depths, targets, strides, piece, begins))
+        within = targets[:-1] - begin[piece[coupling.pivot]]
+        lost = tuple(_pair_tables(reduced, places, coupling, pairs, depths, within, strides, piece, begins))
     tables = SchurTables(
         *(structure.num_unknowns, len(kept_unknowns), matrix_size, int(triangles[-1]), int(targets[-1])),
         *(int(np.diff(begin).max()), num_pieces, on(kept_unknowns), on(begin[:-1])),
@@ -197,7 +201,7 @@ def _pair_tables(
     coupling: _Coupling,
     pairs: _Pairs,
     depths: ndarray,
-    targets: ndarray,
+    within: Int[ndarray, "edges"],
     strides: ndarray,
     piece_of: Int[ndarray, "eliminated"],
     begins: Callable[[ndarray], ndarray],
@@ -209,9 +213,9 @@ def _pair_tables(
     for (a, k, b), here in _groups(*sizes):
         here = here[np.lexsort((block[here], piece[here]))]
         first = np.flatnonzero(np.diff(block[here], prepend=-1) | np.diff(piece[here], prepend=-1))
-        to = block[here[first]]
-        factors = targets[left[here]], targets[right[here]]
-        arrays = *factors, np.append(first, len(here)), places.start[to], places.stride[to], begins(piece[here[first]])
+        to, of = np.unique(block[here[first]], return_inverse=True)
+        factors, start = within[left[here]] | within[right[here]] << 32, np.append(first, len(here))
+        arrays = factors, start, of, places.start[to], places.stride[to], begins(piece[here[first]])
         by_left, by_right = int(strides[left[here[0]]]), int(strides[right[here[0]]])
         yield Pairs(a, k, b, by_left, by_right, *(on_device(array, reduced.device) for array in arrays))
 
@@ -221,7 +225,7 @@ def _pieces(factor: Int[ndarray, "eliminated+1"], pairs: _Pairs) -> Int[ndarray,
     are in the cache. Fewer pieces where that would leave few pairs of one to a block of the reduced matrix."""
     blocks = len(np.unique(pairs.block))
     count = min(factor[-1] // CACHED, len(pairs.block) // (FEWEST_PAIRS * max(blocks, 1)))
-    return factor[:-1] * max(count, 1) // (factor[-1] + 1)
+    return factor[:-1] * max(count, 1 + factor[-1] // MOST_NUMBERS) // (factor[-1] + 1)
 
 
 def _kept_tables(

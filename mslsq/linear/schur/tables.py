@@ -9,9 +9,6 @@ from torch import Tensor
 
 from mslsq.linear.operator_plan import OperatorPlan
 
-PADDING = 8
-"""Numbers at the end of Y that vectors of the kernels read beyond the last block."""
-
 MOST_UNROLLED_PRODUCTS = 4096
 """Up to that many multiplications of vectors of eight in a product of small blocks kernels with the sizes built in are
 compiled."""
@@ -71,16 +68,24 @@ class Pairs(OperatorPlan):
     width: int
     left_stride: int
     right_stride: int
-    left: Int[Tensor, "pairs"]
-    right: Int[Tensor, "pairs"]
-    """Where the factors are, and (above) the distance of their rows."""
-    start: Int[Tensor, "targets+1"]
-    target: Int[Tensor, "targets"]
+    factors: Int[Tensor, "pairs"]
+    """Where both factors are among the Y of their piece, the left one in the lower 32 bits (above: the distances of
+    their rows). Of 10 numbers that are read for a product, these are one."""
+    start: Int[Tensor, "sums+1"]
+    """Where the pairs of each sum begin..."""
+    block: Int[Tensor, "sums"]
+    """... and which block it is subtracted from."""
+    target: Int[Tensor, "blocks"]
     """Where the reduced matrix holds the blocks..."""
-    stride: Int[Tensor, "targets"]
+    stride: Int[Tensor, "blocks"]
     """... and at what distance their rows."""
     pieces: Int[Tensor, "pieces+1"]
-    """Where the blocks of each piece begin."""
+    """Where the sums of each piece begin."""
+
+    def left_and_right(self, begin: Int[Tensor, "pieces"]) -> tuple[Int[Tensor, "pairs"], Int[Tensor, "pairs"]]:
+        """Where the factors are among all Y, given where those of each piece begin."""
+        first = begin.repeat_interleave(self.start[self.pieces].diff(), output_size=len(self.factors))
+        return first + (self.factors & 0xFFFFFFFF), first + (self.factors >> 32)
 
 
 @dataclass(frozen=True, eq=False)
