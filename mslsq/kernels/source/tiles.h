@@ -49,13 +49,12 @@ inline void subtract_eight_rows(const T* A, i64 lda, const T* B, i64 bp, i64 bj,
     subtract_tile<WIDTH<T>, vec<T>::N, FRESH>(A, lda, B, bp, bj, C, ldc, depth);
 }
 
-// C (8, 8) <- C D^-T, the diagonal of D given by its inverse; eight registers at a time.
-template <class T>
-inline void solve_eight_rows(T* C, i64 ldc, const T* D, i64 ldd, const T* inverse) {
-    constexpr int W = WIDTH<T>;
+// C (rows, 8) <- C D^-T, rows W at a time, the diagonal of D given by its inverse; eight registers at a time.
+template <int W, class T>
+inline void solve_rows(T* C, i64 ldc, i64 rows, const T* D, i64 ldd, const T* inverse) {
 #pragma GCC unroll 1
-    for (T* at = C; at < C + TILE; at += W) {
-        reg<T> t[TILE];
+    for (T* at = C; at < C + rows; at += W) {
+        reg<T, W> t[TILE];
 #pragma GCC unroll 8
         for (int j = 0; j < TILE; j++) {
             t[j] = load_register<W>(at + j * ldc);
@@ -75,6 +74,11 @@ inline void subtract_product(const T* A, i64 lda, const T* B, i64 bp, i64 bj, T*
     i64 i = 0;
     for (; i + 3 * TALL <= rows; i += 3 * TALL)
         subtract_tile<FULL<T>, 3 * N, FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
+    if constexpr (columns_together(2 * N) == TILE)  // a number of B is loaded for two registers instead of one
+        if (i + 2 * TALL <= rows) {
+            subtract_tile<FULL<T>, 2 * N, FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
+            i += 2 * TALL;
+        }
     if constexpr (TALL > TILE)
         for (; i + TALL <= rows; i += TALL) subtract_tile<FULL<T>, N, FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
     for (; i < rows; i += TILE) subtract_eight_rows<FRESH>(A + i, lda, B, bp, bj, C + i, ldc, depth);
@@ -85,7 +89,9 @@ template <class T>
 inline void subtract_product_and_solve(const T* A, i64 ld, const T* B, T* C, i64 rows, i64 depth, const T* D,
                                        const T* inverse) {
     if (depth) subtract_product(A, ld, B, ld, 1, C, ld, rows, depth);
-    for (i64 i = 0; i < rows; i += TILE) solve_eight_rows(C + i, ld, D, ld, inverse);
+    const i64 full = rows / FULL<T> * FULL<T>;
+    solve_rows<FULL<T>>(C, ld, full, D, ld, inverse);
+    solve_rows<WIDTH<T>>(C + full, ld, rows - full, D, ld, inverse);
 }
 
 // c[0 : rows] -= A (rows, 8) b[0 : 8], 8 | rows.
