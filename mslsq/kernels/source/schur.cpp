@@ -239,6 +239,7 @@ void carry_edge(const T* W, const Edges& group, const double* __restrict L, cons
         for (i64 q = 0; q < j; q++)
             for (i64 r = 0; r < rows; r++) own[r] -= L[j * k + q] * Y[q * group.stride + r];
         for (i64 r = 0; r < rows; r++) own[r] *= L[j * k + j];
+        for (i64 r = rows; r < group.stride; r++) own[r] = 0;
     }
     for (i64 j = 0; j < k; j++)
         for (i64 r = 0; r < rows; r++) R[r] -= Y[j * group.stride + r] * c[j];
@@ -269,7 +270,8 @@ struct Carrier {
 };
 
 // `carry_edge` on the rows from AT on, one register of them after the other. Of the last one what lies beyond the rows is
-// computed, too, and belongs to nothing; a single row is done as a number.
+// computed, too, and belongs to nothing; a single row is done as a number, with zeros behind it. (Products of whole
+// registers read what is there: what happens to be in memory are often denormal numbers, and cost 20 % with SSE2.)
 template <int K, int ROWS, int AT>
 inline void carry_rows(const double* from, const Carrier<K>& by, double* Y, i64 stride, double* R) {
     constexpr int HERE = ROWS - AT < WIDE ? ROWS - AT : WIDE, W = HERE == 1 ? 1 : WIDE;
@@ -281,7 +283,10 @@ inline void carry_rows(const double* from, const Carrier<K>& by, double* Y, i64 
         for (int q = 0; q < j; q++) y[j] -= y[q] * front<W>(by.L[j][q]);
         y[j] *= front<W>(by.L[j][j]);
         lost += y[j] * front<W>(by.c[j]);
-        store_register<W>(Y + j * stride + AT, y[j]);
+        if constexpr (HERE == 1)
+            store_register<WIDE>(Y + j * stride + AT, reg<double>{y[j][0]});
+        else
+            store_register<W>(Y + j * stride + AT, y[j]);
     }
     if constexpr (HERE == W) {
         store_register<W>(R + AT, load_register<W>(R + AT) - lost);
@@ -435,6 +440,7 @@ void reduce(i64 batch, const T* values, i64 num_values, const T* shift, i64 shif
     const i64 factors = padded(plan.room) + TILE;  // registers are read beyond the last block
     Numbers<double> own;
     double *Y = room_for(factors + all_sums, own), *sums = Y + factors;
+    std::fill(Y + plan.room, sums, 0.0);
     for (i64 b = 0; b < batch; b++) {
         const Entry<T> of{values + b * num_values,
                           shifts ? shift + b * shifts : nullptr,
