@@ -31,6 +31,15 @@ struct Run {
     i64 first, position, count;
 };
 
+// Blocks of A are read in the order of elimination: they are asked for so many blocks before.
+constexpr i64 AHEAD = 16;
+
+template <class T>
+inline void prefetch(const T* A, const Entry& block) {
+    const T* from = A + block.source;
+    for (i64 at = 0; at < block.height * block.width; at += 64 / sizeof(T)) __builtin_prefetch(from + at);
+}
+
 // to += from on `count` numbers, mostly few (the rows of a block): in one register of every width.
 template <int W, class T>
 inline void add(T* to, const T* from, i64 count) {
@@ -71,6 +80,7 @@ bool factor_one(const T* A, const T* shift, T* F, T* U, i64 count, const Front* 
         std::memset(panel, 0, sizeof(T) * f.ld * f.padded);
         for (i64 e = entry_start[s]; e < entry_start[s + 1]; e++) {
             const Entry& a = entries[e];
+            if (e + AHEAD < entry_start[count]) prefetch(A, entries[e + AHEAD]);
             for (i64 j = 0; j < a.width; j++) {
                 T* to = F + a.target + j * f.ld;
                 const T* from = A + a.source + j * a.by_column;
