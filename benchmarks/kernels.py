@@ -162,7 +162,7 @@ def on_adjustment(name: str, points: np.ndarray, graph: Graph) -> Iterator[Measu
     none, rhs = values.new_zeros(0), torch.ones(1, structure.num_unknowns, dtype=torch.float64)
     operations = sum(2.0 * len(q.factors) * q.height * q.size * q.width for q in tables.pairs)
     on_diagonal = ((int((q.factors >> 32 == q.factors & 0xFFFFFFFF).sum()), q) for q in tables.pairs)
-    operations -= sum(count * q.size * q.height * (q.height - 1.0) for count, q in on_diagonal)  # one triangle is enough
+    operations -= sum(n * q.size * q.height * (q.height - 1.0) for n, q in on_diagonal)  # one triangle is enough
     operations += sum(len(e.source) * e.kept_size * e.size * (e.size + 2.0) for e in tables.edges)
     taken = milliseconds(lambda: by_kernels.reduce(values, none, rhs, *tables.packed), RUNS)
     yield Measured("schur_reduce", name, torch.float64, taken, operations, structure.num_values)

@@ -123,7 +123,8 @@ class Schur(LinearSolver):
         total = AROUND_ELIMINATION + of.matrix * tables.matrix_size
         total += sum(len(p.source) * of.pivot * max(1, p.size / 3) ** 3 for p in tables.pivots)
         total += sum(len(e.source) * of.coupling * e.size * padded(e.kept_size) for e in tables.edges)
-        total += sum(len(q.factors) * (of.pair + of.product * q.height * q.size * padded(q.width)) for q in tables.pairs)
+        for q in tables.pairs:
+            total += len(q.factors) * (of.pair + of.product * q.height * q.size * padded(q.width))
         if plan.reduced is None:
             return total
         dense = plan.chosen == "dense"

@@ -70,3 +70,27 @@ def test_an_elimination_in_pieces_is_that_in_one(cached, reduced, dtype, monkeyp
     assert bool(solved.all())
     tolerance = 1e-12 if dtype == DOUBLE else 1e-6
     torch.testing.assert_close(step.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("cached", [40, 1_000_000])
+def test_what_a_call_leaves_in_memory_does_not_change_the_next(cached, monkeypatch):
+    """A thread keeps the memory of a call: after one of numbers that are not finite the next gives the same bits."""
+    monkeypatch.setattr(plan, "CACHED", cached)
+    monkeypatch.setattr(plan, "FEWEST_PAIRS", 1)
+
+    def reduced(points: int, spoiled: bool) -> by_kernels.Reduction:
+        structure, kinds = seen_by_all([9, 6, 5], points, 3, points_first=False)
+        tables = Schur("point", reduced="dense").bound(structure, kinds).elimination.tables
+        values, rhs = well_posed(structure), torch.ones(1, structure.num_unknowns, dtype=DOUBLE)
+        if spoiled:
+            couplings = torch.ones(structure.num_values, dtype=torch.bool)
+            for block in np.flatnonzero(structure.rows == structure.cols):
+                size = int(structure.block_sizes[structure.rows[block]])
+                couplings[structure.offsets[block] : structure.offsets[block] + size * size] = False
+            values[:, couplings] = float("nan")
+        return by_kernels.Reduction(*by_kernels.reduce(values, values.new_zeros(0), rhs, *tables.packed))
+
+    before = reduced(20, spoiled=False)
+    assert reduced(60, spoiled=True).matrix.isnan().any()
+    after = reduced(20, spoiled=False)
+    assert all(map(torch.equal, before[1:], after[1:]))  # above the diagonal of L anything may stand
