@@ -12,7 +12,7 @@ from mslsq.alignment.curvature import curvature
 from mslsq.alignment.descent import Between
 from mslsq.alignment.joint.dense import Dense
 from mslsq.alignment.joint.overlap import Overlap
-from mslsq.alignment.joint.sandwich import covariance, sandwich
+from mslsq.alignment.joint.sandwich import are_warps, covariance, of_warps, sandwich
 from mslsq.alignment.joint.state import State
 
 FEW = 24
@@ -40,11 +40,10 @@ class Tiled:
         """The covariance of every map's warp. Of few tiles from cells of some pixels, else from whole tiles."""
         few = len(self.tiles) < FEW
         whole = EVEN * covariance(self.dense, state, {}, self.pixel) if few else self.covariance(state)
-        maps, tangent = len(self.dense.free), self.dense.coordinates.kind.tangent_dim
-        blocks = whole.reshape(self.dense.free.shape * 2)
-        return blocks[np.arange(maps), :tangent, np.arange(maps), :tangent]
+        maps = np.arange(len(self.dense.free))
+        return whole[maps, :, maps]
 
-    def covariance(self, state: State) -> Float[np.ndarray, "unknowns unknowns"]:
+    def covariance(self, state: State) -> Float[np.ndarray, "maps tangent maps tangent"]:
         """`joint.sandwich.covariance` with whole tiles as cells, from one pass and a subset of samples.
         (Of what neighbours have in common tiles lose less than a hundredth.)"""
         dense, coordinates = self.dense, self.dense.coordinates
@@ -67,12 +66,10 @@ class Tiled:
         size, free, normal = dense.free.size, dense.free.reshape(-1) > 0, dense.system(state)
         inner = np.ix_(free, free)
         bread = normal.matrix + normal.samples / max(taken, 1) * (both - own).reshape(size, size)
-        full = np.full((size, size), np.nan)
-        full[~free], full[:, ~free] = 0.0, 0.0
         found = curvature(normal.matrix[inner], bread[inner], taken / dense.correlated)
-        if found is not None:
-            full[inner] = sandwich(found, scores.reshape(len(scores), size)[:, free])
-        return full
+        if found is None:
+            return of_warps(dense, None)
+        return of_warps(dense, sandwich(found, scores.reshape(len(scores), size)[:, free], are_warps(dense)))
 
 
 class _Products(NamedTuple):

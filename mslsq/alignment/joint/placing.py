@@ -85,9 +85,8 @@ class _Filling:
                 return
             state = settled.state
         of_known = {index: self.draft.entries["covariance"][index].numpy(force=True) for index in self.graph.known}
-        maps, tangent = len(dense.free), self.graph.kind.tangent_dim
-        spread = covariance(dense, state, of_known).reshape(dense.free.shape * 2)
-        own = spread[np.arange(maps), :tangent, np.arange(maps), :tangent]
+        maps = np.arange(len(dense.free))
+        own = covariance(dense, state, of_known)[maps, :, maps]
         self.write(state, factor * own, remark)
 
     def write(self, state: State, spread: Float[np.ndarray, "maps tangent tangent"], remark: str) -> None:
