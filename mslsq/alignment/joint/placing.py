@@ -1,6 +1,7 @@
 """The joint alignment from its first link to its standard errors."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.draft import Draft
 from mslsq.alignment.estimate import Estimate
-from mslsq.alignment.joint.connections import strongest_tree
+from mslsq.alignment.joint.connections import bridges, strongest_tree
 from mslsq.alignment.joint.consensus import Consensus, agreed
 from mslsq.alignment.joint.dense import Dense, settle, weights_of
 from mslsq.alignment.joint.gathering import Gathering
@@ -29,6 +30,9 @@ ROUNDS = 4
 
 BY_LOOPS = "The pair alone leaves it open; loops through other maps close."
 """Of a link that was `open`."""
+
+NO_LOOP = "(The solve of all maps together failed, and no loop of links holds this one.)"
+"""A pair of maps in strong noise was placed 29 px off; beside its link from the other map the solve had no end."""
 
 FREEZES = 2
 """Times that the valid samples are chosen, each before a solve."""
@@ -70,7 +74,7 @@ class _Filling:
     consensus: Consensus
 
     def fill(self) -> None:
-        """All from the pixels; where that solve has no end, what the links say."""
+        """All from the pixels; where that solve has no end, what links say whose loops close."""
         start = state = self.start()
         links = self.graph.restricted(self.consensus.links)
         factor = excess(links, self.consensus.poses)
@@ -81,7 +85,7 @@ class _Filling:
             settled = settle(dense, state, self.linker.options.max_steps)
             if settled.status in UNFINISHED:
                 why = f" The solve of all maps together failed ({settled.status.sentence}): placed by links alone."
-                self.write(start, factor * spread_of_links(links, self.consensus.poses), why + remark)
+                self.write(start, factor * spread_of_links(links, self.consensus.poses), why + remark, self.loose)
                 return
             state = settled.state
         of_known = {index: self.draft.entries["covariance"][index].numpy(force=True) for index in self.graph.known}
@@ -89,12 +93,26 @@ class _Filling:
         own = covariance(dense, state, of_known)[maps, :, maps]
         self.write(state, factor * own, remark)
 
-    def write(self, state: State, spread: Float[np.ndarray, "maps tangent tangent"], remark: str) -> None:
-        """The maps' entries, with the covariances of their warps."""
+    @property
+    def loose(self) -> set[int]:
+        """The maps that one link alone holds: no loop says that they are where it puts them."""
+        return {index for _, part in bridges(self.graph.known, self.consensus.links) for index in part}
+
+    def write(
+        self,
+        state: State,
+        spread: Float[np.ndarray, "maps tangent tangent"],
+        remark: str,
+        doubted: Collection[int] = (),
+    ) -> None:
+        """The maps' entries, with the covariances of their warps; but for the doubted, which are left out."""
         frame, options = self.graph.frame, self.linker.options
         pixels = frame.to_pixels(torch.from_numpy(state.warps)).to(frame.centre)
         for index, link in self.tree.items():
             if link is None:
+                continue
+            if index in doubted:
+                self.draft.says(index, MapStatus.NOT_CONVERGED, f"{MapStatus.NOT_CONVERGED.sentence} {NO_LOOP}")
                 continue
             placed = link.linked.placed
             if not placed.status.ok:

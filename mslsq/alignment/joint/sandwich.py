@@ -148,8 +148,8 @@ def shared(number: Int[np.ndarray, " cells"], scores: Float[np.ndarray, "cells n
 
 
 def half_ring(distance: int) -> list[int]:
-    """What the numbers of half of the cells at a distance (in rows or columns, the larger) are larger by; the other half
-    are smaller by it."""
+    """What the numbers of half of the cells at a distance (in rows or columns, the larger) are larger by; those of the
+    other half are smaller by it."""
     beside = [row * ROW + distance for row in range(-distance, distance)]
     return beside + [distance * ROW + column for column in range(-distance + 1, distance + 1)]
 

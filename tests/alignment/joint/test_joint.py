@@ -8,7 +8,7 @@ import torch
 import mslsq
 from mslsq.alignment import AlignmentOptionError, MapStatus, align, synthetic
 from mslsq.alignment.descent import Descent
-from mslsq.alignment.joint import placing
+from mslsq.alignment.joint import LinkStatus, placing
 from mslsq.alignment.joint.state import State
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.models import MODELS, Frame
@@ -126,6 +126,22 @@ def test_where_the_solve_of_all_maps_fails_links_place_them(mosaic, together, st
     assert all(result.covariance[1:].flatten(1).isfinite().all(-1)) and (result.corner_sigma[1:] > 0).all()
     assert all("The solve of all maps together failed" in result.reasons[i] for i in range(1, 6))
     assert "failed" not in together.reasons[1]
+
+
+def test_where_the_solve_of_all_maps_fails_what_no_loop_holds_is_left_out(mosaic, monkeypatch):
+    """Of a chain of three no map but the reference is placed, and the reason says why."""
+
+    def failing(dense, state, max_steps):
+        return Descent(state, mslsq.Status.MAX_STEPS, [1.0], dense.system(state))
+
+    chain = mosaic.maps[:3]
+    assert align(chain).aligned == [0, 1, 2]
+    monkeypatch.setattr(placing, "settle", failing)
+    result = align(chain)
+    ends = {link.pair for link in result.links if link.status == LinkStatus.USED}
+    assert ends == {(0, 1), (1, 2)} and result.aligned == [0]
+    assert [result.status[i] for i in (1, 2)] == [MapStatus.NOT_CONVERGED] * 2
+    assert all("no loop" in result.reasons[i] for i in (1, 2)) and bool(result.transforms[1:].isnan().all())
 
 
 def test_joint_is_true_false_or_auto(mosaic):
