@@ -2,12 +2,16 @@
 
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["NotWrittenError", "replacing", "write_text"]
+__all__ = ["NotWrittenError", "remove_unfinished", "replacing", "write_text"]
+
+UNFINISHED = re.compile(r"\..*\.part-\w{8}(\.\w+)?")
+"""Names of files that are being written. A process that is killed leaves them."""
 
 
 class NotWrittenError(OSError):
@@ -26,7 +30,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem[:40]}-", suffix=path.suffix, dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem[:40]}.part-", suffix=path.suffix, dir=path.parent)
         temporary = Path(name)
         os.close(handle)
         yield temporary
@@ -42,6 +46,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: str | Path) -> None:
+    """Remove what killed processes have left in a folder, at any depth. Nobody else may be writing there."""
+    for path in Path(folder).rglob(".*"):
+        if UNFINISHED.fullmatch(path.name) and path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -22,7 +22,7 @@ from rich.markup import escape
 from sweeping import INTERRUPTED, conclude, errors, recorded
 from sweeping import console as console
 
-from mslsq.replacing import NotWrittenError
+from mslsq.replacing import NotWrittenError, remove_unfinished
 from mslsq.validation import suggestion
 
 NOTHING_DONE, NOT_VALID, LEFT_OUT, NOT_WRITTEN = 1, 2, 3, 4
@@ -119,6 +119,7 @@ def attempt(run: Callable[[dict[str, Any], Path], int], settings: DictConfig, fo
     def checked() -> int:
         check_names(settings)
         config: Any = OmegaConf.to_container(settings, resolve=True)
+        remove_unfinished(folder)
         return run(config, folder)
 
     whole = f"What is in {escape(str(folder))} is whole. Make room, or choose another hydra.run.dir."

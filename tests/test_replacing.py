@@ -1,11 +1,13 @@
 """A file that cannot be written is named, and what was there stays."""
 
 import errno
+import signal
+import subprocess
 import sys
 
 import pytest
 
-from mslsq.replacing import NotWrittenError, replacing, write_text
+from mslsq.replacing import NotWrittenError, remove_unfinished, replacing, write_text
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,24 @@ def test_an_error_about_another_file_keeps_its_own_name(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere") as caught, replacing(tmp_path / "a.txt"):
         (tmp_path / "nowhere").read_text()
     assert not isinstance(caught.value, NotWrittenError)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no kill -9 there")
+def test_what_a_killed_process_leaves_is_removed_and_nothing_else(tmp_path):
+    inner = tmp_path / "deep" / "er"
+    code = (
+        "import os, signal\nfrom mslsq.replacing import replacing\n"
+        f"with replacing({str(inner / 'overlay.png')!r}) as path:\n"
+        "    path.write_text('half'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    kept = [tmp_path / ".hidden-abcdefgh.png", tmp_path / "overlay.png", tmp_path / ".part-file"]
+    for path in kept:
+        path.write_text("a user's")
+    assert len(list(inner.iterdir())) == 1
+    remove_unfinished(tmp_path)
+    assert list(inner.iterdir()) == [] and all(path.exists() for path in kept)
+    remove_unfinished(tmp_path / "nowhere")
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path):
