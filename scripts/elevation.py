@@ -12,7 +12,8 @@ from rich.table import Table
 
 from mslsq.alignment import Coregistration, CoregistrationStatus, coregister, coregister_blocks
 from mslsq.alignment.dem.files import DemScene, made_scene, read_scene
-from mslsq.alignment.dem.outputs import write_coregistration
+from mslsq.alignment.dem.outputs import summary_of, write_coregistration
+from mslsq.alignment.dem.report import classes_of
 from mslsq.replacing import write_text
 
 
@@ -25,6 +26,8 @@ def run_dem(config: dict[str, Any], folder: Path) -> int:
     given: dict[str, Any] = {name: options[name] for name in ("bias", "loss", "min_overlap", "find_changes")}
     given |= scene.geometry() | {"mask": scene.mask}
     console.print(f"[bold]{escape(scene.name)}[/]: {scene.dem.shape[1]} x {scene.dem.shape[0]} pixels")
+    if scene.note:
+        errors.print(f"[yellow]{escape(scene.note)}[/]")
     local = coregister_blocks(scene.reference, scene.dem, block=block, **given) if block else None
     found = coregister(scene.reference, scene.dem, **given) if local is None else local.whole
     console.print(escape(found.message()))
@@ -32,14 +35,17 @@ def run_dem(config: dict[str, Any], folder: Path) -> int:
         console.print(escape(local.message()))
     if found.status.ok:
         console.print(table_of(found))
-    record = {"name": scene.name, **found.record(), "seconds": time.perf_counter() - begin}
+    seconds = time.perf_counter() - begin
+    summary = {**summary_of(found), "seconds": round(seconds, 3)}
+    record = {"summary": summary, "name": scene.name, "note": scene.note, **scene.record(found), "seconds": seconds}
+    if local is not None:
+        record["blocks"] = local.record()
     if scene.shift is not None:
         record["error_m"] = (found.shift - scene.shift).tolist()
         east, north, up = record["error_m"]
         console.print(f"error against the truth: {east:+.3f} m east, {north:+.3f} m north, {up:+.3f} m up")
-    written = write_coregistration(scene, found, local, folder)
-    written.append(folder / "metrics.json")
-    write_text(written[-1], json.dumps(record, indent=2) + "\n")
+    write_text(folder / "metrics.json", json.dumps(record, indent=2) + "\n")
+    written = [folder / "metrics.json", *write_coregistration(scene, found, local, folder, options, seconds)]
     console.print(f"{len(written)} files written to {folder}")
     for path in written:
         console.print(f"  {path.name}")
@@ -63,12 +69,7 @@ def table_of(found: Coregistration) -> Table:
     table = Table(box=None, header_style="bold")
     for name in ("terrain", "pixels", "median before", "after, m", "NMAD before", "after, m"):
         table.add_column(name, justify="left" if name == "terrain" else "right")
-    rows = [("all stable", found.before.whole, found.after.whole)]
-    for kind in ("by_slope", "by_aspect", "by_mask"):
-        before, after = getattr(found.before, kind), getattr(found.after, kind)
-        label = {"by_slope": "slope ", "by_aspect": "facing ", "by_mask": ""}[kind]
-        rows += [(f"{label}{name}", before[name], after[name]) for name in after if name != "stable"]
-    for name, before, after in rows:
+    for name, before, after in classes_of(found):
         if after["count"]:
             numbers = (before["median"], after["median"], before["nmad"], after["nmad"])
             table.add_row(name, f"{after['count']:,}", *(f"{number:.3f}" for number in numbers))

@@ -59,6 +59,14 @@ class Kind:
         found = re.search(r'role="unittype"[^>]*>([^<]+)<', self.metadata or "")
         return html.unescape(found[1]).strip() if found else ""
 
+    @property
+    def scaling(self) -> tuple[float, float]:
+        """Scale and offset that take the numbers of the file to their unit, as GDAL's metadata have them; those of the
+        first band. 1 and 0 where nothing is said."""
+        of = lambda role: re.search(rf'role="{role}"[^>]*>([^<]+)<', self.metadata or "")  # noqa: E731
+        scale, offset = of("scale"), of("offset")
+        return float(scale[1]) if scale else 1.0, float(offset[1]) if offset else 0.0
+
 
 class Decoded(NamedTuple):
     """What a decoder returns: bands (channels, height, width) in the file's own type without alpha, and where they

@@ -262,7 +262,8 @@ def test_an_elevation_model_is_laid_on_another(tmp_path):
     found = json.loads((out / "metrics.json").read_text())
     assert found["status"] == "coregistered"
     assert np.abs(found["error_m"]).max() < 0.1  # of pixels of 30 m
-    for name in ("coregistered.npy", "changed.npy", "differences.png", "statistics.png", "local_shifts.png"):
+    pictures = ["differences.png", "statistics.png", "local_shifts.png", "report.html"]
+    for name in ("coregistered.npy", "changed.npy", "metrics.csv", "statistics.csv", "local_shifts.csv", *pictures):
         assert (out / name).stat().st_size > 0
         assert name in done.stdout
     corrected = np.load(out / "coregistered.npy")

@@ -49,6 +49,8 @@ class Answer(NamedTuple):
     changed: Bool[Tensor, "height width"]
     held: bool
     settled: bool
+    robust: Solved
+    """Where the loss ended: the shift of `at`, and the bias that most pixels have."""
 
 
 def coregister(
@@ -75,7 +77,8 @@ def coregister(
         reference: (height, width) elevations in metres; a tensor or an array, NaN (or masked) where there are none.
         dem: (rows, columns), the model to be moved, of the same pixel size; its size may differ.
         pixel_size: metres, a number or (dx, dy); rows go south, and both first pixels are at the same place.
-        georeferences: (of the reference, of the model) instead. With a CRS in degrees `pixel_size` is needed, too.
+        georeferences: (of the reference, of the model) instead. Of a CRS in degrees a pixel has the metres that it has
+            in the middle of the reference; with `pixel_size` those.
         mask: (height, width) on the reference's grid, true where terrain is stable (`stable_terrain` makes one).
         dem_mask: (rows, columns), true where `dem` is to be used.
         bias: what a vertical error may depend on: "offset", or one or several of "plane", "quadratic", "cubic" (in x
@@ -92,7 +95,7 @@ def coregister(
 
     Raises:
         CoregistrationError: arguments that make no sense: no data at all, wrong shapes, pixels of no size or of
-            different sizes, a CRS in degrees without a pixel size, unknown names.
+            different sizes, two CRS, unknown names.
 
     >>> import torch
     >>> from mslsq.alignment import coregister
@@ -122,9 +125,9 @@ def coregister(
     answer = _solve(pyramids, model, starts[0].fitted.at, index, loss, find_changes)
     if bias == "auto" and answer is not None:
         bias = choosing.choose(
-            answer.fitted.samples, answer.at, loss, answer.fitted.scale, answer.known.block
+            answer.fitted.samples, answer.robust, loss, answer.fitted.scale, answer.known.block
         )  # fmt: skip
-        start = Solved(answer.at.shift, answer.at.bias[Bias.named(bias).within(model)])
+        start = Solved(answer.robust.shift, answer.robust.bias[Bias.named(bias).within(model)])
         model = Bias.named(bias)
         answer = _solve(pyramids, model, start, 0, loss, find_changes)
     reason = "" if answer is None else not_seen(answer, pair)
@@ -175,7 +178,7 @@ def _answer(
     robust = polish(pyramids, fitted, loss, held).at
     refitted = heights(unsmoothed, fitted.samples, robust)
     found = known(pyramids, fitted.samples, robust, refitted, loss, fitted.scale, held)
-    return Answer(fitted, refitted.at, found, moved, held, fitted.converged)
+    return Answer(fitted, refitted.at, found, moved, held, fitted.converged, robust)
 
 
 def not_seen(answer: Answer, pair: Pair) -> str:
@@ -244,7 +247,7 @@ def _result(
         shift, covariance, dict(zip(model.names, answer.at.bias.tolist(), strict=True)),
         dict(zip(model.names, errors.tolist(), strict=True)), name, status, reason, overlap, answer.changed.numpy(),
         found.correlation_length * pair.pixel, empty, empty, pyramids.frame, pair.metres, pair.offset,
-        (int(pair.known.shape[0]), int(pair.known.shape[1])),
+        (int(pair.known.shape[0]), int(pair.known.shape[1])), pair.header,
     )  # fmt: skip
     return _with_statistics(result, pair)
 
@@ -272,5 +275,5 @@ def _nothing(pair: Pair, model: Bias, name: str, status: CoregistrationStatus, r
     return Coregistration(
         np.full(3, np.nan), np.full((3, 3), np.nan), none, none, name, status, reason, 0.0,
         nowhere, float("nan"), empty, empty,
-        Pyramids.of(pair, 1).frame, pair.metres, pair.offset, (height, width),
+        Pyramids.of(pair, 1).frame, pair.metres, pair.offset, (height, width), pair.header,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from mslsq.alignment.dem.coregister import coregister, not_seen, solve_finest
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.fitting import FEWEST
 from mslsq.alignment.dem.pair import Pair, pair_of
-from mslsq.alignment.dem.result import Coregistration, corrected, sampled_at
+from mslsq.alignment.dem.result import Coregistration, corrected, elevations, sampled_at
 from mslsq.alignment.grids import pixel_grid
 from mslsq.validation import integer
 
@@ -65,6 +65,18 @@ class LocalCoregistration:
             f"horizontally {self.variation:.1f} times what their errors explain."
         )
 
+    def record(self) -> dict[str, Any]:
+        """All numbers, None where a block has none, as `metrics.json` holds them."""
+        number = lambda values: [float(value) if np.isfinite(value) else None for value in values]  # noqa: E731
+        blocks = [
+            {
+                "centre_px": self.centres[i, j].tolist(), "shift_m": number(self.shifts[i, j]),
+                "standard_errors_m": number(self.standard_errors[i, j]), "reason": self.reasons[i][j],
+            }
+            for i, j in np.ndindex(*self.centres.shape[:2])
+        ]  # fmt: skip
+        return {"variation": number([self.variation])[0], "reach_px": self.reach, "blocks": blocks}
+
     def at(self, pixels: Any) -> Float[np.ndarray, "n 3"]:
         """The smooth field at reference pixels (column, row): means weighted by the blocks' variances and a Gaussian
         of `reach` (Nadaraya and Watson). The whole's shift where no block has one."""
@@ -93,7 +105,7 @@ class LocalCoregistration:
         """
         if not np.isfinite(self.whole.shift).all():
             raise CoregistrationError(f"LocalCoregistration.apply: there is no shift to apply. {self.whole.reason}")
-        values = torch.as_tensor(dem).detach().to(torch.float64)
+        values = elevations(dem)
         size = self.whole.shape
         grid = pixel_grid(*size, values)
         local = self.at(grid.numpy())

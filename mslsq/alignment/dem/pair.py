@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment.coordinates import Georeference
+from mslsq.alignment.coordinates import Georeference, GeoreferenceError
+from mslsq.alignment.coordinates.systems import in_degrees, metres_of, same_system
 from mslsq.alignment.dem.blunders import blunders
 from mslsq.alignment.dem.errors import CoregistrationError
 
@@ -27,6 +28,7 @@ class Pair:
 
     `metres` (2, 2) takes a step in pixels (column, row) to one in metres (east, north). `offset` (2,) is the pixel of
     `dem` at the place of the reference's first pixel, were there no shift. `stable` is true where terrain may be used.
+    `header` is that of `dem`, None where there is none.
     """
 
     reference: Float[Tensor, "height width"]
@@ -36,6 +38,7 @@ class Pair:
     dem_known: Bool[Tensor, "rows columns"]
     metres: Float[np.ndarray, "2 2"]
     offset: Float[np.ndarray, "2"]
+    header: Georeference | None = None
 
     @property
     def pixel(self) -> float:
@@ -66,15 +69,17 @@ def pair_of(
     """
     one, known = _raster("reference", reference)
     other, dem_known = _raster("dem", dem)
-    metres, offset = _geometry(pixel_size, georeferences)
+    metres, offset = _geometry(pixel_size, georeferences, one.shape)
+    header = None if georeferences is None else georeferences[1]
     stable = _mask("mask", mask, one.shape)
     if dem_mask is not None:
         dem_known = dem_known & _mask("dem_mask", dem_mask, other.shape)
     zero = one.new_zeros(())
     known, dem_known = known & ~blunders(one, known), dem_known & ~blunders(other, dem_known)
     return Pair(
-        torch.where(known, one, zero), known, stable, torch.where(dem_known, other, zero), dem_known, metres, offset
-    )
+        torch.where(known, one, zero), known, stable, torch.where(dem_known, other, zero), dem_known, metres, offset,
+        header,
+    )  # fmt: skip
 
 
 def _raster(name: str, given: Any) -> tuple[Float[Tensor, "height width"], Bool[Tensor, "height width"]]:
@@ -119,13 +124,11 @@ def _mask(name: str, given: Any, shape: torch.Size) -> Bool[Tensor, "height widt
 
 
 def _geometry(
-    pixel_size: float | Sequence[float] | None, georeferences: Sequence[Georeference] | None
+    pixel_size: float | Sequence[float] | None, georeferences: Sequence[Georeference] | None, shape: torch.Size
 ) -> tuple[np.ndarray, np.ndarray]:
     """Metres per pixel and the offset of the second raster."""
     if georeferences is not None:
-        if pixel_size is not None and not _in_degrees(georeferences):
-            raise CoregistrationError("coregister: give pixel_size or georeferences, not both; they say the same.")
-        return _of_georeferences(georeferences, pixel_size)
+        return _of_georeferences(georeferences, pixel_size, shape)
     if pixel_size is None:
         raise CoregistrationError(
             "coregister: give pixel_size=(dx, dy) in metres (rows go south), or georeferences=(of reference, of dem)."
@@ -145,59 +148,43 @@ def _sizes(given: float | Sequence[float]) -> Float[np.ndarray, "2"]:
     return sizes
 
 
-def _in_degrees(georeferences: Sequence[Georeference]) -> bool:
-    return any(_is_geographic(one.crs) for one in georeferences)
-
-
-def _is_geographic(crs: str | None) -> bool:
-    """Are the units of this CRS degrees? Asked of pyproj where it is installed, else of the text."""
-    if crs is None:
-        return False
-    try:
-        from pyproj import CRS
-    except ImportError:
-        text = crs.upper().replace(" ", "")
-        return text in ("EPSG:4326", "OGC:CRS84", "EPSG:4269", "EPSG:4258") or text.startswith(("GEOGCS", "GEOGCRS"))
-    return bool(CRS.from_user_input(crs).is_geographic)
-
-
 def _of_georeferences(
-    georeferences: Sequence[Georeference], pixel_size: float | Sequence[float] | None
+    georeferences: Sequence[Georeference], pixel_size: float | Sequence[float] | None, shape: torch.Size
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Of a CRS in degrees metres are those at the reference's middle, or a pixel has the size that is given."""
     if len(georeferences) != 2 or not all(isinstance(one, Georeference) for one in georeferences):
         raise CoregistrationError("coregister: georeferences must be two Georeference objects: reference's, dem's.")
     first, second = georeferences
-    if first.crs is not None and second.crs is not None and not _same_crs(first.crs, second.crs):
+    try:
+        same = same_system(first.crs, second.crs)
+        crs = first.crs or second.crs
+        middle = first.to_world([[(shape[1] - 1) / 2, (shape[0] - 1) / 2]])[0]
+        unit = metres_of(crs, middle)
+    except GeoreferenceError as error:
+        raise CoregistrationError(f"coregister: {error}") from None
+    if not same:
         raise CoregistrationError(
             f"coregister: the reference is in {_short(first.crs)}, dem in {_short(second.crs)}; reproject one, for "
             "example with gdalwarp -t_srs ... -tr ... -r cubic."
         )
-    linear, other = first.matrix[:2, :2], second.matrix[:2, :2]
-    if np.abs(linear - other).max() > SAME_SIZE * np.abs(linear).max():
+    if not same_pixels(first, second):
         raise CoregistrationError(
             f"coregister: the reference has pixels of {_sides(first)}, dem of {_sides(second)} (or they are turned "
             "differently); resample one onto the other's pixel size first, for example with gdalwarp -tr ... -r cubic."
         )
+    linear = first.matrix[:2, :2]
     offset = np.linalg.solve(linear, first.matrix[:2, 2] - second.matrix[:2, 2])
-    if not _in_degrees(georeferences):
-        return linear.copy(), offset
     if pixel_size is None:
-        raise CoregistrationError(
-            f"coregister: {_short(first.crs)} counts in degrees, a shift is in metres. Reproject both (gdalwarp -t_srs "
-            "EPSG:326xx of your UTM zone), or give pixel_size=(dx, dy), the metres of a pixel: about 111320 * "
-            "cos(latitude) per degree of longitude and 111320 per degree of latitude."
-        )
+        return unit[:, None] * linear, offset
+    if not in_degrees(crs):
+        raise CoregistrationError("coregister: give pixel_size or georeferences, not both; they say the same.")
     return np.sign(linear) * np.diag(_sizes(pixel_size)), offset
 
 
-def _same_crs(one: str, other: str) -> bool:
-    if one == other:
-        return True
-    try:
-        from pyproj import CRS
-    except ImportError:
-        return False
-    return bool(CRS.from_user_input(one).equals(CRS.from_user_input(other), ignore_axis_order=True))
+def same_pixels(one: Georeference, other: Georeference) -> bool:
+    """Have two rasters pixels of one size and direction?"""
+    linear = one.matrix[:2, :2]
+    return bool(np.abs(linear - other.matrix[:2, :2]).max() <= SAME_SIZE * np.abs(linear).max())
 
 
 def _sides(georeference: Georeference) -> str:

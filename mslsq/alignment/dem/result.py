@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.alignment.coordinates import Georeference
 from mslsq.alignment.dem.bias import Bias, Frame
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.statistics import ElevationStatistics
@@ -19,7 +21,9 @@ from mslsq.alignment.sampling import sample_at, spline_coefficients
 
 CONVENTION = (
     "shift = (east, north, up) in metres: add it to the coordinates of dem, and dem lies on the reference. Standard "
-    "errors are one sigma. bias is added to dem's elevations after the shift; its first coefficient is shift[2]."
+    "errors are one sigma. bias is added to dem's elevations after the shift; its first coefficient is shift[2]. Where "
+    "the CRS counts in degrees, metres are those at the middle of the reference. shift_in_crs is the horizontal shift "
+    "in units of the CRS; corrected_geotransform (GDAL's) is that of dem's own pixels, moved by it: gdal_edit.py -a_gt."
 )
 
 SUBSTITUTIONS = 5
@@ -94,6 +98,17 @@ class Coregistration:
     metres: Float[np.ndarray, "2 2"] = field(repr=False)
     offset: Float[np.ndarray, "2"] = field(repr=False)
     shape: tuple[int, int] = field(repr=False)
+    header: Georeference | None = field(repr=False, default=None)
+    """Of `dem`, as it was given."""
+
+    @property
+    def georeference(self) -> Georeference | None:
+        """Of `dem`'s own pixels, moved by the shift: it lies on the reference without being resampled. None where it
+        had none, or no horizontal shift is known."""
+        if self.header is None or not np.isfinite(self.shift[:2]).all():
+            return None
+        step = np.linalg.solve(self.metres, self.shift[:2])
+        return self.header.moved(float(step[0]), float(step[1]))
 
     @property
     def standard_errors(self) -> Float[np.ndarray, "3"]:
@@ -128,14 +143,15 @@ class Coregistration:
         )
 
     def record(self) -> dict[str, Any]:
-        """All numbers, as `metrics.json` holds them."""
-        return {
+        """All numbers, as `metrics.json` holds them: None where there is none."""
+        record = {
             "convention": CONVENTION,
             "status": self.status.name.lower(),
             "reason": self.reason,
             "shift_m": self.shift.tolist(),
             "standard_errors_m": self.standard_errors.tolist(),
             "covariance_m2": self.covariance.tolist(),
+            **self._in_crs(),
             "bias": self.bias,
             "coefficients_m": dict(self.coefficients),
             "coefficient_errors_m": dict(self.coefficient_errors),
@@ -145,6 +161,72 @@ class Coregistration:
             "correlation_length_m": self.correlation_length,
             "before": self.before.record(),
             "after": self.after.record(),
+        }
+        return {name: _plain(value) for name, value in record.items()}
+
+    def plot(self, reference: Any, dem: Any, *, path: Path | str | None = None) -> Any:
+        """The differences dem - reference before and after, with changed terrain outlined.
+
+        Args:
+            reference: as `coregister` was given it; the result does not hold it.
+            dem: the same.
+            path: of a PNG to write.
+
+        Returns:
+            The matplotlib figure.
+
+        Raises:
+            CoregistrationError: nothing was found that could be shown.
+            ImportError: matplotlib is not installed.
+        """
+        from mslsq.alignment.dem.showing import plot
+
+        return plot(self, reference, dem, path)
+
+    def report(
+        self,
+        path: Path | str,
+        reference: Any,
+        dem: Any,
+        *,
+        options: Mapping[str, Any] | None = None,
+        title: str = "Elevation model",
+    ) -> Path:
+        """Write the page that `scripts/align.py +experiment=dem` writes as `report.html`: one file without a network.
+
+        Args:
+            path: of the page.
+            reference: as `coregister` was given it; the result does not hold it.
+            dem: the same.
+            options: to be listed, as those that `coregister` was called with.
+            title: of the page.
+
+        Returns:
+            The path.
+
+        Raises:
+            NotWrittenError: the page cannot be written.
+            ImportError: matplotlib or Pillow is not installed.
+        """
+        from mslsq.alignment.dem.showing import report
+
+        return report(self, path, reference, dem, options, title)
+
+    def _repr_html_(self) -> str:
+        """The answer and the table of differences, for notebooks."""
+        from mslsq.alignment.dem.showing import table
+
+        return table(self)
+
+    def _in_crs(self) -> dict[str, Any]:
+        """What a user of coordinates needs: the shift in their units, and the corrected header."""
+        moved = self.georeference
+        if moved is None or self.header is None:
+            return {}
+        return {
+            "crs": moved.crs,
+            "shift_in_crs": (moved.matrix[:2, 2] - self.header.matrix[:2, 2]).tolist(),
+            "corrected_geotransform": list(moved.geotransform),
         }
 
     def apply(self, dem: Any) -> Float[np.ndarray, "height width"]:
@@ -158,12 +240,29 @@ class Coregistration:
         Raises:
             CoregistrationError: the raster has no two axes, or nothing was found that could be applied.
         """
-        values = torch.as_tensor(dem).detach().to(torch.float64)
+        values = elevations(dem)
         if values.ndim != 2:
             raise CoregistrationError(f"Coregistration.apply: dem must be (rows, columns), not {tuple(values.shape)}.")
         if not np.isfinite(self.shift[2]):
             raise CoregistrationError(f"Coregistration.apply: nothing was found to apply. {self.reason}")
         return corrected(self, shifted(self, values)).numpy()
+
+
+def elevations(values: Any) -> Float[Tensor, "height width"]:
+    """A raster, or one of a single band, in float64: NaN where it is masked."""
+    if isinstance(values, np.ma.MaskedArray):
+        values = np.ma.filled(values.astype(np.float64), np.nan)
+    raster = torch.as_tensor(values).detach().cpu().to(torch.float64)
+    return raster[0] if raster.ndim == 3 and raster.shape[0] == 1 else raster
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that are not finite as None: JSON has no NaN."""
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def corrected(result: Coregistration, moved: Float[Tensor, "height width"]) -> Float[Tensor, "height width"]:

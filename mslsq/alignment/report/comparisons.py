@@ -52,6 +52,40 @@ class Residuals:
 
 
 @dataclass(frozen=True)
+class Words:
+    """What the pictures of a sheet are called."""
+
+    name: str
+    """Of what is moved."""
+    swipe: str
+    before: str
+    after: str
+    grey: str
+    """Of the button that shows reference and map instead."""
+    checkerboard: str
+    difference: str
+    reference: str
+    moved: str
+    axis: str
+    colours: str = "RdBu_r"
+    """Matplotlib's name of the colours of differences: white is none."""
+
+
+MAPS = Words(
+    name="map",
+    swipe="Reference in red, map in cyan",
+    before="Before: reference red, map cyan, grey where they agree.",
+    after="After.",
+    grey="Reference and map in grey",
+    checkerboard="Checkerboard of the reference (reddish) and the map (bluish)",
+    difference="Map − reference after alignment, red above, blue below",
+    reference="The reference",
+    moved="The map on the reference's grid",
+    axis="map − reference",
+)
+
+
+@dataclass(frozen=True)
 class Sheet:
     """What is shown of one map: small pictures and a histogram, which take no memory to speak of."""
 
@@ -71,6 +105,7 @@ class Sheet:
     """Of the colour scale, ±."""
     residuals: Residuals | None
     """None where the two have no pixel in common."""
+    words: Words = MAPS
 
     @property
     def values(self) -> str:
@@ -152,7 +187,7 @@ def picture_of(values: Float[Tensor, "c h w"], known: Bool[Tensor, "h w"]) -> UI
     seen = small[0][1]
     limits = stretch(torch.stack([band for band, _ in small]).mean(0), seen)
     shown = torch.stack([_scaled(band, *limits) for band, _ in small], -1).expand(*seen.shape, 3)
-    return _bytes(torch.where(seen[..., None], shown, torch.ones_like(shown)).cpu().numpy())
+    return as_bytes(torch.where(seen[..., None], shown, torch.ones_like(shown)).cpu().numpy())
 
 
 def sheet_of(item: Comparison) -> Sheet:
@@ -170,36 +205,40 @@ def sheet_of(item: Comparison) -> Sheet:
         caption=item.caption,
         unit=item.unit,
         size=(item.reference.shape[0], item.reference.shape[1]),
-        before=_bytes(red_cyan(reference, known, *before, limits)),
-        after=_bytes(red_cyan(reference, known, *after, limits)),
+        before=as_bytes(red_cyan(reference, known, *before, limits)),
+        after=as_bytes(red_cyan(reference, known, *after, limits)),
         reference=grey(reference, known),
         moved=grey(*after),
-        checkerboard=_bytes(checkerboard(reference, known, *after, limits)),
+        checkerboard=as_bytes(checkerboard(reference, known, *after, limits)),
         difference=difference.cpu().numpy(),
         limit=limit or 1.0,
-        residuals=_residuals(item),
+        residuals=residuals_of(item.reference, item.known, item.before, item.after),
     )
 
 
 def picture_grey(values: Tensor, known: Tensor, limits: tuple[float, float]) -> UInt8[np.ndarray, "h w 3"]:
     """One band within a range; white where there are no data."""
     shown = torch.where(known, _scaled(values, *limits), torch.ones_like(values))
-    return _bytes(shown[..., None].expand(*shown.shape, 3).cpu().numpy())
+    return as_bytes(shown[..., None].expand(*shown.shape, 3).cpu().numpy())
 
 
-def _residuals(item: Comparison) -> Residuals | None:
-    before, after = (
-        (values - item.reference)[item.known & seen].cpu().numpy() for values, seen in (item.before, item.after)
-    )
-    if not after.size:
+def residuals_of(
+    reference: Float[Tensor, "h w"],
+    known: Bool[Tensor, "h w"],
+    before: tuple[Float[Tensor, "h w"], Bool[Tensor, "h w"]],
+    after: tuple[Float[Tensor, "h w"], Bool[Tensor, "h w"]],
+) -> Residuals | None:
+    """Map minus reference of all pixels that are known in both; None where there are none after."""
+    was, now = ((values - reference)[known & seen].cpu().numpy() for values, seen in (before, after))
+    if not now.size:
         return None
-    reach = [float(np.quantile(np.abs(data), SHARE_WITHIN)) for data in (before, after) if data.size]
+    reach = [float(np.quantile(np.abs(data), SHARE_WITHIN)) for data in (was, now) if data.size]
     limit = min(max(reach), WIDEST * reach[-1]) or 1.0
     edges = np.linspace(-limit, limit, BINS + 1)
-    shares = [np.histogram(data.clip(-limit, limit), edges)[0] / max(data.size, 1) for data in (before, after)]
-    was, now = summary(before), summary(after)
-    return Residuals(limit, shares[0], shares[1], was["rmse"], now["rmse"], now["nmad"])
+    shares = [np.histogram(data.clip(-limit, limit), edges)[0] / max(data.size, 1) for data in (was, now)]
+    first, last = summary(was), summary(now)
+    return Residuals(limit, shares[0], shares[1], first["rmse"], last["rmse"], last["nmad"])
 
 
-def _bytes(picture: np.ndarray) -> UInt8[np.ndarray, "h w 3"]:
+def as_bytes(picture: np.ndarray) -> UInt8[np.ndarray, "h w 3"]:
     return np.rint(255 * picture).astype(np.uint8)

@@ -7,13 +7,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from mslsq.alignment.report.comparisons import Sheet
+from mslsq.alignment.report.comparisons import MAPS, Sheet
 from mslsq.alignment.report.text import plain
 from mslsq.alignment.result import Stage
 from mslsq.plotting import INK, figure_of, save_figure
-
-DIVERGING = "RdBu_r"
-"""The colours of differences: white is none."""
 
 
 def overlay(sheets: Sequence[Sheet], path: Path) -> Path:
@@ -38,7 +35,7 @@ def overlay_figure(sheets: Sequence[Sheet]) -> Any:
             axis.imshow(picture, interpolation="nearest")
             axis.set_title(plain(title), fontsize=10, color=INK)
         limits = {"vmin": -sheet.limit, "vmax": sheet.limit}
-        colours = row[3].imshow(sheet.difference, cmap=DIVERGING, interpolation="nearest", **limits)
+        colours = row[3].imshow(sheet.difference, cmap=sheet.words.colours, interpolation="nearest", **limits)
         row[3].set_title(
             plain(f"map − reference, 99 % within ± {sheet.limit:.3g} {sheet.unit}"), fontsize=10, color=INK
         )
@@ -46,11 +43,11 @@ def overlay_figure(sheets: Sequence[Sheet]) -> Any:
     return figure
 
 
-def coloured(difference: np.ndarray, limit: float) -> UInt8[np.ndarray, "h w 3"]:
+def coloured(difference: np.ndarray, limit: float, colours: str = MAPS.colours) -> UInt8[np.ndarray, "h w 3"]:
     """A difference in the colours of `overlay`; light grey where there is none to see."""
     from matplotlib import colormaps
 
-    shown = colormaps[DIVERGING](0.5 + 0.5 * difference / limit, bytes=True)[..., :3]
+    shown = colormaps[colours](0.5 + 0.5 * difference / limit, bytes=True)[..., :3]
     return np.where(np.isnan(difference)[..., None], np.uint8(225), shown)
 
 

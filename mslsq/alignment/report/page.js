@@ -3,7 +3,7 @@ for (const swipe of document.querySelectorAll(".swipe")) {
   const slider = swipe.querySelector("input"), tools = swipe.nextElementSibling, images = swipe.querySelectorAll("img");
   const [before, after] = [...images].map((image) => image.src);
   const pairs = { red: [before, after], grey: [tools.dataset.reference, tools.dataset.map].map((id) => document.getElementById(id).src) };
-  const names = { red: ["before", "after"], grey: ["reference", "map"] };
+  const names = { red: ["before", "after"], grey: ["reference", tools.dataset.name] };
   const tags = swipe.querySelectorAll(".tag"), buttons = tools.querySelectorAll("button");
   let timer = null;
   const move = () => {

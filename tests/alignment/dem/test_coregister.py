@@ -132,6 +132,8 @@ def test_a_masked_array_a_tensor_and_integers_are_read(pair):
 NAN = np.full((40, 40), np.nan)
 HILLS = np.random.default_rng(0).standard_normal((40, 40)).cumsum(0).cumsum(1)
 DEGREES = Georeference.from_geotransform((10, 1e-3, 0, 45, 0, -1e-3), "EPSG:4326")
+BEYOND = Georeference.from_geotransform((10, 1e-3, 0, 95, 0, -1e-3), "EPSG:4326")
+NOWHERE = Georeference.from_geotransform((10, 1e-3, 0, 45, 0, -1e-3), "EPSG:99999999")
 METRES = Georeference.from_geotransform((0, 30, 0, 0, 0, -30), "EPSG:32633")
 COARSE = Georeference.from_geotransform((0, 60, 0, 0, 0, -60), "EPSG:32633")
 OTHER = Georeference.from_geotransform((0, 30, 0, 0, 0, -30), "EPSG:32634")
@@ -156,7 +158,8 @@ OTHER = Georeference.from_geotransform((0, 30, 0, 0, 0, -30), "EPSG:32634")
         ({"loss": "l1"}, "loss"),
         ({"min_overlap": 2}, "min_overlap"),
         ({"levels": 0}, "levels"),
-        ({"pixel_size": None, "georeferences": (DEGREES, DEGREES)}, "degrees.*Reproject"),
+        ({"pixel_size": None, "georeferences": (BEYOND, BEYOND)}, "no latitude"),
+        ({"pixel_size": None, "georeferences": (NOWHERE, NOWHERE)}, "names no coordinate reference system"),
         ({"pixel_size": None, "georeferences": (METRES, COARSE)}, "pixels of 30 x 30, dem of 60 x 60"),
         ({"pixel_size": None, "georeferences": (METRES, OTHER)}, "reproject"),
         ({"georeferences": (METRES, METRES)}, "not both"),
@@ -172,3 +175,37 @@ def test_degrees_are_taken_with_the_metres_of_a_pixel(pair):
     made = pair()
     found = coregister(made.reference, made.dem, georeferences=(DEGREES, DEGREES), pixel_size=30.0)
     assert (off(found, made) < [0.005, 0.005, 0.02]).all()
+
+
+def test_degrees_are_metres_at_the_middle_of_the_reference(pair):
+    pyproj = pytest.importorskip("pyproj")
+    made, step = pair(), 1 / 3600
+    where = Georeference.from_geotransform((7.5, step, 0, 46.25, 0, -step), "EPSG:4326")
+    found = coregister(made.reference, made.dem, georeferences=(where, where))
+    (x, y), geod = where.to_world([[63.5, 63.5]])[0], pyproj.Geod(ellps="WGS84")
+    east, north = geod.inv(x - step / 2, y, x + step / 2, y)[2], geod.inv(x, y - step / 2, x, y + step / 2)[2]
+    np.testing.assert_allclose(found.shift[:2], [0.4 * east, 1.3 * north], rtol=0.01)
+    record = found.record()
+    np.testing.assert_allclose(record["shift_in_crs"], [0.4 * step, 1.3 * step], rtol=0.01)
+    np.testing.assert_allclose(record["corrected_geotransform"][0], 7.5 + record["shift_in_crs"][0], rtol=1e-12)
+    feet = Georeference.from_geotransform((9e5, 100, 0, 2e5, 0, -100), "EPSG:2263")  # US survey feet
+    found = coregister(made.reference, made.dem, georeferences=(feet, feet))
+    np.testing.assert_allclose(found.shift[:2], [40 * 0.3048006, 130 * 0.3048006], rtol=0.01)
+
+
+def test_the_corrected_header_lies_on_the_reference(pair):
+    made = pair(d=(3.0, -2.0))
+    turned = Georeference(np.array([[26.0, 15, 5e5], [15, -26, 5e6], [0, 0, 1]]), "EPSG:32633")
+    found = coregister(made.reference, made.dem, georeferences=(turned, turned))
+    # dem's pixel (10, 20) shows what the reference's pixel (13, 18) does
+    np.testing.assert_allclose(found.georeference.to_world([[10.0, 20.0]]), turned.to_world([[13.0, 18.0]]), atol=0.2)
+    assert coregister(made.reference, made.dem, pixel_size=30.0).georeference is None
+
+
+def test_a_masked_model_stays_masked_where_it_is_applied(pair):
+    made = pair()
+    masked = np.ma.masked_array(made.dem, np.zeros(made.dem.shape, dtype=bool))
+    masked[40:60, 40:60] = -9999
+    masked[40:60, 40:60] = np.ma.masked
+    found = coregister(made.reference, masked, pixel_size=PIXEL)
+    assert np.isnan(found.apply(masked)[45:55, 45:55]).all()

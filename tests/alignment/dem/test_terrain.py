@@ -65,6 +65,14 @@ def test_a_record_is_of_plain_numbers(pair):
 
     made = pair()
     record = coregister(made.reference, made.dem, pixel_size=30.0, bias="plane").record()
-    again = json.loads(json.dumps(record))
+    again = json.loads(json.dumps(record, allow_nan=False))
     assert again["status"] == "coregistered"
     assert "add it to the coordinates of dem" in again["convention"]
+
+
+def test_what_has_no_number_is_null_in_a_record():
+    import json
+
+    record = coregister(100 + noise(), 105 + noise(), pixel_size=10.0).record()
+    again = json.loads(json.dumps(record, allow_nan=False))
+    assert again["shift_m"][:2] == [None, None] and "corrected_geotransform" not in again
