@@ -44,6 +44,11 @@ def changed(comparison: Comparison, at: Solved) -> Bool[Tensor, "height width"]:
     return out if int((out & known).sum()) <= MOST * int(known.sum()) else torch.zeros_like(out)
 
 
+def width_of_half(comparison: Comparison, at: Solved) -> float:
+    """Metres: the spread of the larger part of all residuals at an answer, as a sigma."""
+    return _mode(comparison.valid(at.shift).residual(at))[1]
+
+
 def widened(moved: Bool[Tensor, "height width"]) -> Bool[Tensor, "height width"]:
     """Changed terrain and what is within `MARGIN` of it."""
     if not bool(moved.any()):

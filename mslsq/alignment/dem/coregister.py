@@ -12,7 +12,7 @@ from torch import Tensor
 from mslsq.alignment.coordinates import Georeference
 from mslsq.alignment.dem import choosing
 from mslsq.alignment.dem.bias import Bias
-from mslsq.alignment.dem.change import changed, widened
+from mslsq.alignment.dem.change import changed, widened, width_of_half
 from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.fitting import FEWEST, Fitted, fit, through_levels
@@ -145,22 +145,69 @@ def coregister(
     return _result(pyramids, model, bias, answer, status, reason, overlap)
 
 
+class Separated(NamedTuple):
+    """A fit, and the terrain that it says has changed and was not fitted."""
+
+    fitted: Fitted
+    changed: Bool[Tensor, "height width"]
+
+
 def _solve(
     pyramids: Pyramids, model: Bias, start: Solved, first: int, loss: str | None, changes: bool, held: bool = False
 ) -> Answer | None:
-    """Through the levels from `first`, then fits and the search for changes in turn, polished and judged."""
+    """Through the levels from `first`, then fits and the search for changed terrain in turn, polished and judged."""
+    found = _from_everywhere(pyramids, model, start, first, loss, changes, held)
+    if changes and model.count > 1 and found is not None:
+        found = _or_from_unchanged(pyramids, model, found, start, first, loss, held)
+    return None if found is None else _answered(pyramids, model, found, loss, held)
+
+
+def _answered(pyramids: Pyramids, model: Bias, found: Separated, loss: str | None, held: bool = False) -> Answer:
+    unsmoothed = Comparison.of(pyramids.unsmoothed, 0, model, ~widened(found.changed))
+    return _answer(pyramids, found.fitted, unsmoothed, loss, found.changed, held)
+
+
+def _from_everywhere(
+    pyramids: Pyramids, model: Bias, start: Solved, first: int, loss: str | None, changes: bool, held: bool
+) -> Separated | None:
+    """From a fit of all terrain."""
     fitted = through_levels(pyramids, model, start, first, loss, held)
-    whole = Comparison.of(pyramids, 0, model)
-    moved = torch.zeros(whole.size, dtype=torch.bool)
-    for _ in range(CHANGES if changes else 0):
-        if fitted is None:
-            return None
+    if fitted is None or not changes:
+        return None if fitted is None else Separated(fitted, torch.zeros_like(pyramids.pair.stable))
+    return _separated(pyramids, model, Separated(fitted, torch.zeros_like(pyramids.pair.stable)), loss, held)
+
+
+def _separated(pyramids: Pyramids, model: Bias, found: Separated, loss: str | None, held: bool) -> Separated | None:
+    """Fits and the search for changed terrain in turn."""
+    whole, (fitted, moved) = Comparison.of(pyramids, 0, model), found
+    for _ in range(CHANGES):
         last, moved = moved, changed(whole, fitted.at)
         if int((moved ^ last).sum()) <= 1e-3 * len(whole.pixels):
             break
         fitted = fit(Comparison.of(pyramids, 0, model, ~moved), fitted.at, loss, held)
-    unsmoothed = Comparison.of(pyramids.unsmoothed, 0, model, ~widened(moved))
-    return None if fitted is None else _answer(pyramids, fitted, unsmoothed, loss, moved, held)
+        if fitted is None:
+            return None
+    return Separated(fitted, moved)
+
+
+def _or_from_unchanged(
+    pyramids: Pyramids, model: Bias, found: Separated, start: Solved, first: int, loss: str | None, held: bool
+) -> Separated:
+    """The better of two: a bias that follows the surface may follow terrain that changed, and hides it. What an offset
+    alone leaves over shows both; a fit that begins without it keeps what the bias explains, and leaves the rest out.
+    Of two ends that agree with themselves the one is taken whose larger half of residuals is the narrower (least median
+    of squares; Rousseeuw, 1984)."""
+    constant = Solved(start.shift, start.bias[:1])
+    simple = _from_everywhere(pyramids, Bias(), constant, first, loss, True, held)
+    if simple is None or not bool(simple.changed.any()):
+        return found
+    at = Solved(simple.fitted.at.shift, np.append(simple.fitted.at.bias, np.zeros(model.count - 1)))
+    begun = fit(Comparison.of(pyramids, 0, model, ~simple.changed), at, loss, held)
+    other = None if begun is None else _separated(pyramids, model, Separated(begun, simple.changed), loss, held)
+    if other is None:
+        return found
+    whole = Comparison.of(pyramids, 0, model)
+    return min(found, other, key=lambda one: width_of_half(whole, one.fitted.at))
 
 
 def solve_finest(

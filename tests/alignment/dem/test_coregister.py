@@ -107,6 +107,17 @@ def test_a_changed_quarter_moves_neither_shift_nor_height(pair):
     assert (off(kept, made) < [0.01, 0.01, 0.08]).all()
 
 
+@pytest.mark.parametrize(("bias", "error"), [("auto", 0.0), ("quadratic", 0.0), ("plane", 6.0)])
+def test_a_bias_does_not_hide_terrain_that_changed(pair, bias, error):
+    made = pair(noise=1.0, side=160, seed=3)
+    melt = 25 / (1 + np.exp((made.x + made.y + 0.7) / 0.05))
+    found = coregister(made.reference, made.dem - melt - error * made.x, pixel_size=PIXEL, bias=bias)
+    assert (off(found, made)[:2] < 0.03).all()
+    assert found.changed[melt > 10].mean() > 0.8
+    left = found.apply(made.dem - melt - error * made.x) - made.truth
+    assert abs(np.nanmean(left[melt < 0.01])) < 0.15
+
+
 def test_holes_and_blunders_are_left_out_and_stay_holes(pair):
     made = pair()
     rng = np.random.default_rng(1)
