@@ -1,16 +1,15 @@
-"""Rasters of another CRS or pixel size on the pixels of the reference, by GDAL's warp, before a comparison.
-
-Cubic, over as many pixels of the raster as one of the reference has: finer models are averaged, nothing aliases.
-"""
+"""Rasters of another CRS or pixel size on the pixels of the reference, before a comparison."""
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from mslsq.alignment.coordinates import Georeference, GeoreferenceError
-from mslsq.alignment.coordinates.reading import INSTALL
 from mslsq.alignment.coordinates.systems import same_system, transformed
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.pair import same_pixels
+from mslsq.alignment.dem.result import sampled_at
+from mslsq.alignment.pyramid import masked_blur
 
 NODES = 65
 """Along each side of a raster: of the grid that says where it is in the other CRS."""
@@ -18,8 +17,8 @@ NODES = 65
 AROUND = 1.0
 """Sides of the reference beyond it that are kept: a header may be wrong."""
 
-ANY = "EPSG:3857"
-"""The CRS of rasters that say none, or the same: no coordinate is changed."""
+COARSER = 1.1
+"""Pixels of a raster in one of the reference, beyond which it is smoothed: it would alias."""
 
 
 def on_pixels_of(
@@ -34,7 +33,7 @@ def on_pixels_of(
         second: of the raster.
 
     Raises:
-        CoregistrationError: the two lie apart, rasterio is missing, or there is no way between the CRS.
+        CoregistrationError: the two lie apart, or there is no way between their CRS.
     """
     rows, columns = values.shape
     x, y = np.meshgrid(np.linspace(-0.5, columns - 0.5, NODES), np.linspace(-0.5, rows - 0.5, NODES))
@@ -65,33 +64,40 @@ def resampled(
     shape: tuple[int, int],
     nearest: bool = False,
 ) -> Float[np.ndarray, "height width"]:
-    """A raster on the pixels of another, NaN where it has no data.
+    """A raster on the pixels of another, by the cubic spline or the nearest pixel; NaN where it has no data.
 
     Raises:
-        CoregistrationError: rasterio is missing, or cannot do it.
+        CoregistrationError: there is no way between the two CRS.
     """
+    places = torch.from_numpy(_places(source, target, shape))
+    if nearest:
+        rows, columns = values.shape
+        column, row = (places + 0.5).floor().nan_to_num(-1).clamp(-1, max(rows, columns)).long().unbind(-1)
+        inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+        found = torch.from_numpy(values)[row.clamp(0, rows - 1), column.clamp(0, columns - 1)]
+        return torch.where(inside, found, torch.nan).reshape(shape).numpy()
+    raster = torch.from_numpy(np.ascontiguousarray(values))
+    known = raster.isfinite()
+    middle = (shape[0] // 2) * shape[1] + shape[1] // 2
+    finer = float((places[middle] - places[middle - 1]).norm())
+    if finer > COARSER:
+        blurred, _ = masked_blur(torch.where(known, raster, 0.0)[None], known, 0.5 * (finer**2 - 1) ** 0.5)
+        raster = torch.where(known, blurred[0], torch.nan)
+    return sampled_at(raster, places.nan_to_num(-1e6)).reshape(shape).numpy()
+
+
+def _places(source: Georeference, target: Georeference, shape: tuple[int, int]) -> Float[np.ndarray, "n 2"]:
+    """Of every pixel of `target` in `source`, NaN where the CRS has none. Each one exactly: GDAL's warp interpolates
+    between places that are up to an eighth of a pixel off, which is seen as a field of shifts."""
+    y, x = np.mgrid[: shape[0], : shape[1]]
+    world = target.to_world(np.stack([x.ravel(), y.ravel()], -1))
     try:
-        from rasterio import Affine
-        from rasterio.crs import CRS
-        from rasterio.errors import CRSError, RasterioError
-        from rasterio.warp import Resampling, reproject
-    except ImportError:
-        raise CoregistrationError(
-            f"coregister: rasters of different pixels or CRS need rasterio to be brought together: {INSTALL}."
-        ) from None
-    same = same_system(source.crs, target.crs)
-    out = np.full(shape, np.nan)
-    try:
-        reproject(
-            np.ascontiguousarray(values), out,
-            src_transform=Affine.from_gdal(*source.geotransform), dst_transform=Affine.from_gdal(*target.geotransform),
-            src_crs=CRS.from_user_input(ANY if same else source.crs),
-            dst_crs=CRS.from_user_input(ANY if same else target.crs),
-            src_nodata=np.nan, dst_nodata=np.nan, resampling=Resampling.nearest if nearest else Resampling.cubic,
-        )  # fmt: skip
-    except (CRSError, RasterioError) as error:
-        raise CoregistrationError(f"coregister: a raster cannot be resampled ({error}).") from error
-    return out
+        if not same_system(source.crs, target.crs):
+            assert source.crs is not None and target.crs is not None
+            world = transformed(world, target.crs, source.crs)
+    except GeoreferenceError as error:
+        raise CoregistrationError(f"coregister: {error}") from None
+    return source.to_pixel(np.where(np.isfinite(world), world, np.nan))
 
 
 def same_grid(one: Georeference, other: Georeference) -> bool:
