@@ -28,8 +28,8 @@ WITH_FIGURES = (0, 1, 3)
 RECORD, TABLE, SWEEP = "job.json", "sweep.csv", "sweep.json"
 SHOWN = (
     "maps", "aligned", "median_corner_sigma_px", "median_corner_error_px", "cells_answered", "views_placed",
-    "start_cost", "final_cost", "num_steps", "converged", "steps", "final_loss", "status", "bias", "east_m", "north_m",
-    "up_m", "nmad_m",
+    "start_cost", "final_cost", "num_steps", "converged", "steps", "final_loss", "east_m", "north_m", "up_m",
+    "nmad_m",
 )  # fmt: skip
 """The figures of `metrics.json` that the printed table has, where jobs have them; `sweep.csv` has all."""
 
