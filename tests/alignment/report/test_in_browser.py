@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mslsq.alignment import align, synthetic
+from mslsq.alignment import align, coregister, synthetic
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("matplotlib")
@@ -41,6 +41,15 @@ def page_file(tmp_path_factory):
     return align(maps, model="translation").report(path, maps, names=names, options={"model": "translation"})
 
 
+@pytest.fixture(scope="module")
+def elevation_file(tmp_path_factory):
+    """The page of an elevation model that is moved by two pixels."""
+    terrain = 500 * synthetic.base_raster("elevation")[:160, :160]
+    reference, dem = terrain[2:130, 2:130], terrain[:128, :128]
+    found = coregister(reference, dem, pixel_size=30.0)
+    return found.report(tmp_path_factory.mktemp("elevation") / "report.html", reference, dem)
+
+
 def opened(browser, file: Path, width: int, **options):
     context = browser.new_context(viewport={"width": width, "height": 900}, **options)
     page, said = context.new_page(), []
@@ -66,6 +75,17 @@ def test_the_page_has_no_errors_asks_for_nothing_and_fits(browser, page_file, wi
     names = page.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
     assert len(set(names)) == len(names)
     assert "<script>alert(1)</script>.png" in page.inner_text("table")
+    page.context.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_the_page_of_an_elevation_model_fits_and_swaps_its_pictures(browser, elevation_file, width):
+    page, said, asked = opened(browser, elevation_file, width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0 && image.alt)")
+    page.click("text=Hillshades of reference and model")
+    assert page.inner_text(".tag.left") == "reference" and page.inner_text(".tag.right") == "model"
+    assert said == [] and [url for url in asked if not url.startswith("data:")] == [elevation_file.as_uri()]
     page.context.close()
 
 
