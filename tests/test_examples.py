@@ -56,6 +56,17 @@ def test_least_squares_come_closer_than_adam_in_the_same_time(run):
     assert errors["least squares"] < 0.1 * errors["Adam"]
 
 
+def test_complex_residuals_find_shifts_as_sure_as_they_say(capsys):
+    spec = importlib.util.spec_from_file_location("fourier_shift", EXAMPLES / "fourier_shift.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    errors = module.main(["--count", "60"])
+    assert errors["phase"] < 0.02 * errors["whole pixels"]
+    assert errors["errors / standard errors"] == pytest.approx(1.0, abs=0.15)  # 120 numbers: 0.065 by chance
+    assert "phase" in capsys.readouterr().out
+
+
 def test_every_example_is_short():
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text("utf-8").splitlines()) < 100, f"{path.name} is long for an example"
