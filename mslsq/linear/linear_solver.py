@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +44,9 @@ class LinearSolver:
     >>> step, solved
     (tensor([[-0.0909, -0.6364]]), tensor([True]))
     """
+
+    may_be_asked: ClassVar[bool] = False
+    """May a method read numbers of a step, to leave out a system that they make needless? Not where it is recorded."""
 
     @property
     def storage(self) -> Storage:

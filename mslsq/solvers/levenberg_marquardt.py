@@ -157,9 +157,15 @@ class LevenbergMarquardt(Solver):
         nearest = torch.zeros_like(near)
         if not linear.is_inexact:
             least, middle, most = FIRST_DAMPINGS
-            near = self._is_short(model, linear, scale, sizes, middle, SHORT[1])
             if self.initial_damping is None:
-                nearest = near & self._is_short(model, linear, scale, sizes, least, SHORT[0])
+                nearest = self._is_short(model, linear, scale, sizes, least, SHORT[0])
+            # The more damping, the shorter the step: one that is short with the least is so with more.
+            if linear.may_be_asked and bool(nearest.all()):
+                near = nearest
+            else:
+                near = self._is_short(model, linear, scale, sizes, middle, SHORT[1])
+            nearest = near & nearest
+            if self.initial_damping is None:
                 factor = torch.where(near, torch.full_like(factor, middle), most)
                 factor = torch.where(nearest, least, factor)
         factor = factor.clamp(max=self.max_damping / 2)

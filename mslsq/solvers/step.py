@@ -6,7 +6,7 @@ entries of the batch.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq.linear import LinearSolver
+from mslsq.linear.remembering import Remembering, Solved
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.solution import Status
@@ -134,6 +135,8 @@ class Step:
     """May a step read its numbers? Not where it is recorded, and not on a device, which it would wait for."""
     pulled: Pulled | None = None
     """What bends steps; None where they are straight."""
+    first: list[Solved] = field(default_factory=list)
+    """The system that the start has solved last: the first step may be the same."""
 
     @property
     def linear(self) -> LinearSolver:
@@ -147,7 +150,7 @@ class Step:
         gradient_norm = _largest(model.gradient)
         scale = scales(squared_norms)
         sizes = squared_sizes(self.linearizer, values)
-        method = self.solver.start(model, self.linear, sizes)
+        method = self.solver.start(model, self._remembering(self.linear), sizes)
         length = squared_length(model.gradient, scale)
         floor = gradient_floor(self.solver, self.linear, model.matrix, sizes, length, model.cost, self.asks)
         met = gradient_met(self.solver, model.gradient, gradient_norm, length, model.cost, floor)
@@ -223,6 +226,8 @@ class Step:
     def _proposed(self, state: State, inputs: TermInputs) -> tuple[Proposal, Values]:
         """The method's step, within the bounds, and where it leads to."""
         linear, most = self.linear.to_accuracy(state.accuracy), self.solver.most_acceleration
+        if self.asks and self.first:
+            linear = Remembering(linear, [self.first.pop()])
         proposal, values = moved_by(
             self.solver, self.linearizer, state.model, state.method, linear, state.values, state.box, self.asks
         )
@@ -231,6 +236,11 @@ class Step:
         wanted = None if self.solver.bends_always else self.solver.creeping(state.method)
         at = self.linearizer, state.model, linear, state.values, inputs, state.box
         return accelerated(proposal, values, most, wanted, self.pulled, *at)
+
+    def _remembering(self, linear: LinearSolver) -> LinearSolver:
+        """A solver by which the first step need not be solved for again, where numbers may be read."""
+        is_of_library = type(self.solver).__module__.startswith(f"{__package__}.")
+        return Remembering(linear, self.first) if self.asks and is_of_library and not linear.iterates else linear
 
     def _next_accuracy(self, state: State, kept: Linearization, accepted: Tensor) -> Float[Tensor, "batch"]:
         if not self.linear.is_inexact:
