@@ -1,6 +1,7 @@
 """A cost function as a term of the system: its functions around explicit tensors, and those tensors as leaves."""
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -57,7 +58,7 @@ def stated_cost(
         is_of_library=is_of_library(cost),
         eager="; ".join(filter(None, (reason, loss_reason))),
         family=Family(
-            lambda: (_family(cost, collected), loss_key),
+            cache(lambda: (_family(cost, collected), loss_key)),
             kept_for(type(cost)).families,
             frozenset(leaf.name for leaf in leaves if isinstance(leaf, Index)),
         ),

@@ -95,7 +95,8 @@ def remember(call: Call, solved: Solved) -> None:
     if answering is None or costs is None:
         return
     costs.keep_rows(call.problem, solved.plan.sizes)
-    content = content_of(call.problem)  # by what is known of the code of its costs now
+    if any(True for _ in own_costs(call.problem)):
+        content = content_of(call.problem)  # by what is known of their code now
     if content is not None and ALIKE.put(content, call, answering, costs, solved.statement.leaves):
         _keep(call, None)
         return

@@ -22,11 +22,14 @@ MOST_TRIED = 16
 def block_term(
     term: Term, system: System, batch: int, batched: frozenset[str], values: Values, inputs: Inputs
 ) -> BlockTerm:
-    """A term ready to be mapped; evaluates the residual of its first block once, as plain Python, to learn its size.
+    """A term ready to be mapped; evaluates the residual of its first block once, as plain Python, to learn its size,
+    unless the residual is the library's own and the problem knows it.
 
     Errors of the user's residual itself surface here, outside any transform. `inputs` are as given by the user (not
     prepared).
     """
+    if term.is_of_library and term.num_rows is not None:
+        return BlockTerm(term, system, batch, batched, term.num_rows, 0)  # of real numbers, in the dtype of the start
     probe = BlockTerm(term, system, batch, batched, 0, 0)
 
     def evaluated(storages: tuple[Tensor, ...], first: Inputs) -> tuple[Any, Inputs]:

@@ -40,10 +40,15 @@ def normal_plan(joint: list[Lanes], structure: BlockStructure) -> NormalPlan:
         for q, other in enumerate(joint):
             for of_one, rows in one.kinds:
                 for of_other, columns in other.kinds:
-                    add_pairs(p, q, np.intersect1d(of_one, of_other, assume_unique=True), rows, columns)
+                    add_pairs(p, q, _common(of_one, of_other), rows, columns)
         for lanes, runs in one.kinds:
             starts = structure.starts[one.numbers[lanes]]
             for run in runs:
                 variables.append(VariablePlan(first[p] + run.first, run.width, kept(lanes), kept(starts + run.place)))
     plan = NormalPlan(structure.num_values, structure.num_unknowns, tuple(pairs), tuple(variables))
     return plan.in_one_piece() if run_on(structure.device) else plan
+
+
+def _common(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """What is in both of two ascending arrays, each without repetition."""
+    return one if np.array_equal(one, other) else np.intersect1d(one, other, assume_unique=True)

@@ -142,6 +142,9 @@ class Pending(Quiet, Generic[P]):
 class Draft(Pending[NativeProgram]):
     """Residual and Jacobian."""
 
+    has_left_sign = False
+    """Has the folder of programs been told (`linearize.signs`)?"""
+
     def written(self, block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> list[Any]:
         is_given = block.term.jacobians is not None
         function = block.linearization_of_block if is_given else block.residual_of_block

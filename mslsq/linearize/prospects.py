@@ -133,7 +133,9 @@ def _try(
         plan.native = plan.with_programs(programs) if programs else None
         plan.tried = frozenset(due)
         for number in programs:
-            leave_sign(blocks[number], values, inputs[number])
+            if not drafts[number].has_left_sign:  # the other sizes of a problem that grows would leave the same
+                leave_sign(blocks[number], values, inputs[number])
+                drafts[number].has_left_sign = True
     for draft in drafts.values():
         (plan.native or plan).notes.say(draft.sentence)
 

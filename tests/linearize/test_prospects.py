@@ -401,3 +401,21 @@ def test_deterministic_runs_are_equal_to_the_bit_whatever_is_compiled_already(tm
         said += run.stdout.splitlines()
     assert len(said) == 6 and len(set(said)) == 1
     assert list((tmp_path / "programs").glob("*/program.so"))  # it was by a program
+
+
+def test_a_problem_that_grows_leaves_its_sign_once(new_process, monkeypatch):
+    """To write it down takes longer than the kernels of a step of a hundred poses."""
+    left = []
+    monkeypatch.setattr(prospects, "leave_sign", lambda *given: left.append(given))
+    new_process()
+    x = mslsq.Variable("x", mslsq.Euclidean(2), 1)
+    target = torch.randn(1, 2, dtype=F64)
+    problem = mslsq.Problem(mslsq.Prior(x, target=target))
+    for count in range(2, 6):
+        x = mslsq.Variable("x", mslsq.Euclidean(2), count)
+        problem = problem.extended(mslsq.Difference(x[[count - 2]], x[[count - 1]], measured=target))
+        start = {"x": torch.zeros(count, 2, dtype=F64)}
+        mslsq.solve(problem, start, solver=mslsq.LevenbergMarquardt(native="wait", max_steps=3))
+    families = {given[0].term.name for given in left}
+    assert families <= {"prior", "difference"} and left
+    assert len(left) <= 3  # one block, and several
