@@ -12,6 +12,7 @@ import torch
 import mslsq
 import mslsq.interop
 from mslsq.elsewhere import ATTRIBUTES_OF_SOLUTIONS, OPTIONS_OF_CALLS, OPTIONS_OF_SOLVERS
+from mslsq.errors import CaptureError, ProblemError
 
 ONES = torch.ones(2, dtype=torch.float64)
 SOLVERS = (mslsq.GaussNewton, mslsq.LevenbergMarquardt, mslsq.Dogleg)
@@ -117,3 +118,33 @@ def test_what_is_recommended_exists():
 @pytest.mark.parametrize("kind", SOLVERS)
 def test_help_still_shows_the_options_of_a_solver(kind):
     assert list(inspect.signature(kind).parameters) == [field.name for field in dataclasses.fields(kind)]
+
+
+class TestOfCallsThatWereMeantOtherwise:
+    T = torch.linspace(0.0, 1.0, 20, dtype=torch.float64)
+
+    @staticmethod
+    def decay(p, t, y):
+        return p[0] * torch.exp(-p[1] * t) - y
+
+    def test_a_batch_that_is_not_declared_is_told_of_in_dims(self):
+        starts, y = torch.ones(3, 2, dtype=torch.float64), torch.ones(3, 20, dtype=torch.float64)
+        with pytest.raises(ProblemError, match=r"start of shape \(3, 2\).*these are 3 problems.*in_dims=0"):
+            mslsq.least_squares(self.decay, starts, (self.T, y))
+        with pytest.raises(ProblemError, match="in_dims=0"):
+            mslsq.least_squares(lambda p: p[5] - 1.0, starts)
+        with pytest.raises(ProblemError, match="in_dims=0"):
+            mslsq.curve_fit(lambda p, t: p[0] * torch.exp(-p[1] * t), self.T, y[0], starts)
+        assert mslsq.least_squares(self.decay, starts, (self.T, y), in_dims=(0, None, 0)).value.shape == (3, 2)
+
+    def test_the_users_own_error_is_his_where_there_is_no_batch_to_forget(self):
+        with pytest.raises(RuntimeError, match="must match the size") as raised:
+            mslsq.least_squares(lambda p: p + torch.ones(3, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+        assert "in_dims" not in str(raised.value)
+
+    def test_an_array_of_numpy_among_the_arguments_is_pointed_at(self):
+        with pytest.raises(CaptureError, match=r"torch.from_numpy\(...\)"):
+            mslsq.least_squares(self.decay, torch.ones(2, dtype=torch.float64), (self.T.numpy(), self.T))
+        with pytest.raises(CaptureError) as raised:
+            mslsq.least_squares(lambda p: torch.tensor(p.tolist()) + p, torch.ones(2, dtype=torch.float64))
+        assert "from_numpy" not in str(raised.value)

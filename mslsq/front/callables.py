@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,8 +16,12 @@ from mslsq.front.stated_loss import StatedLoss
 from mslsq.problem.errors import ProblemError, ShapeError
 from mslsq.problem.leaf import LeafSpace
 from mslsq.problem.system import Family, Inputs, Slot, Term
+from mslsq.tracing.capture import CaptureError
 from mslsq.tracing.reading.changes import Changes
 from mslsq.tracing.reading.inputs import collect, collect_values
+
+OF_SHAPES = "must match the size", "must match the existing size", "shape", "size of dimension", "not broadcastable"
+"""In messages of PyTorch about tensors that do not fit together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +62,7 @@ class Callables:
         ]
         return [*given, *(leaf for part in self.holders for leaf in part.leaves.values())]
 
-    def term(self, spaces: tuple[LeafSpace, ...], kept: Kept, loss: StatedLoss) -> Term:
+    def term(self, spaces: tuple[LeafSpace, ...], kept: Kept, loss: StatedLoss, is_batch: bool) -> Term:
         """The one term of the system, whose unknowns are the leaves of x."""
         key, eager = self._key(kept.changes, loss)
         return Term(
@@ -72,6 +77,22 @@ class Callables:
             key=key,
             eager=eager,
             family=Family(lambda: key, kept.families),
+            hint=lambda error: self._hint(error, is_batch),
+        )
+
+    def _hint(self, error: Exception, is_batch: bool) -> str:
+        """What to try where the residual fails because the call was meant otherwise: with tensors in the place of
+        NumPy's arrays, or of several problems."""
+        if isinstance(error, CaptureError):
+            has_arrays = any(isinstance(leaf, np.ndarray) for leaf in _behind_x(self.arguments.leaves))
+            return "  The arguments hold a NumPy array: pass torch.from_numpy(...) of it." if has_arrays else ""
+        shapes = [tuple(x.shape) for x in self.arguments.leaves[0] if isinstance(x, Tensor) and x.ndim > 1]
+        is_of_shapes = isinstance(error, IndexError) or any(words in str(error) for words in OF_SHAPES)
+        if is_batch or not shapes or not is_of_shapes:
+            return ""
+        return (
+            f"the residual fails, called for one problem with a start of shape {shapes[0]}. If these are "
+            f"{shapes[0][0]} problems, say so: in_dims=0, or a tuple with an entry per argument."
         )
 
     def aux(self, value: Any, axes: Axes) -> Any:

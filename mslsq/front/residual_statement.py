@@ -78,7 +78,7 @@ def stated_residual(
     _check_loss_parameters(losses)
     inputs = [*functions.leaves(axes), *losses.leaves]
     kept = kept_for_callable(residual)
-    term = functions.term(spaces, kept, losses)
+    term = functions.term(spaces, kept, losses, axes.size is not None)
     unknowns = tuple(Unknown(name, space, 1) for name, space in zip(names, spaces, strict=True))
     unknowns, stated_bounds = _bounded(unknowns, bounds, x0, leaves, axes.size)
 

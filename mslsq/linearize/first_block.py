@@ -35,8 +35,8 @@ def block_term(
     def evaluated(storages: tuple[Tensor, ...], first: Inputs) -> tuple[Any, Inputs]:
         try:
             return term.residual(probe.values_of_block(storages), first), first
-        except RuntimeError as error:
-            hint = complex_view_hint(error)
+        except (RuntimeError, IndexError) as error:
+            hint = complex_view_hint(error) or (term.hint(error) if term.hint is not None else "")
             if not hint:
                 raise
             raise ProblemError(f"Cost {term.name!r}: {hint} (PyTorch: {error})") from error

@@ -162,7 +162,13 @@ def captured_residual(block: BlockTerm, values: Values, inputs: Inputs) -> Any:
         return capture(block.term.residual, (block.values_of_block(storages), first), name=block.term.name)
 
     with TRANSFORM_LOCK:
-        return of_a_block(captured, block.term, block.batched, values, inputs)
+        try:
+            return of_a_block(captured, block.term, block.batched, values, inputs)
+        except CaptureError as error:
+            hint = block.term.hint(error) if block.term.hint is not None else ""
+            if not hint:
+                raise
+            raise CaptureError(f"{error}\n{hint}", error.line) from error
 
 
 def _reason_to_rewrite(block: BlockTerm, values: Values, inputs: Inputs) -> str:

@@ -151,6 +151,8 @@ class Term:
     eager: str = ""
     """Why no graph of it may be kept between calls, in words; empty where one may."""
     family: Family | None = None
+    hint: Callable[[Exception], str] | None = None
+    """What to try where the residual fails in this way, in words; empty where nothing is known of it."""
 
     def with_residual(self, residual: Callable[[tuple[Any, ...], Inputs], Any]) -> "Term":
         """The same term with its residual rewritten: a residual of one block, that nothing else stands in for."""
