@@ -59,7 +59,7 @@ def in_pairs(model: Any, y: Any, sigma: Any, mask: Any, in_dims: Any) -> Pairs:
     return Pairs(
         predicting(model, tuple(split)),
         pytree.unflatten(
-            [as_pair(leaf) if apart else leaf for leaf, apart in zip(leaves, split, strict=True)], structure
+            [measured(leaf) if apart else leaf for leaf, apart in zip(leaves, split, strict=True)], structure
         ),
         like_y(sigma, sigma_of_both),
         mask if mask is None else like_y(mask, of_both),
@@ -78,6 +78,11 @@ def predicting(model: Callable[[Any, Any], Any], split: tuple[bool, ...]) -> Cal
         return pytree.unflatten(pairs, structure)
 
     return predicted
+
+
+def measured(y: Tensor) -> Tensor:
+    """Measurements as pairs. NaN put into a complex tensor is NaN + 0i: of what is missing no part was measured."""
+    return torch.where(torch.isnan(y)[..., None], torch.nan, as_pair(y))
 
 
 def as_pair(x: Tensor) -> Tensor:
