@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from mslsq.front.leaves import Data, Held, Holder, Index, Leaf, Weight, loss_inputs
 from mslsq.front.plans import kept_for
@@ -70,15 +70,34 @@ def stated_cost(
 def _family(cost: CostFunction, collected: Collected) -> Hashable:
     """What its derivatives depend on besides the tensors of a block: its code and state, but not how many blocks there
     are and which. That is left out in the places where the library itself keeps it, unless the code names these."""
+    if is_of_library(cost) and not _attributes(cost) and not _attributes(cost.weight):
+        # Without the walk, which takes a twentieth of a pose that is added to a graph.
+        return type(cost), type(cost.weight), _told_arguments(cost)
     names = {name for code in collected.codes for name in reads_of(code).attributes}
     if not names.isdisjoint(BOOKKEEPING):
         return collected.codes, collected.scalars
     state, _ = named(collected, dict.fromkeys(BOOKKEEPING))
-    arguments = tuple(
+    return collected.codes, state, _told_arguments(cost)
+
+
+def _told_arguments(cost: CostFunction) -> Hashable:
+    """What its derivatives depend on of the data of a cost, but for tensors."""
+    return tuple(
         (keyword, argument.leaves, repr(argument.structure), value_of(argument.static, type(argument.static)))
         for keyword, argument in cost.arguments.items()
     )
-    return collected.codes, state, arguments
+
+
+def _attributes(module: nn.Module | None) -> set[str]:
+    """What a cost of the library or its weight holds besides what all of them do. The loss has a key of its own."""
+    if module is None:
+        return set()
+    if not type(module).__module__.startswith("mslsq.problem."):
+        return {"code"}
+    return vars(module).keys() - _OF_MODULES - {"name", "weight", "loss", *BOOKKEEPING}
+
+
+_OF_MODULES = vars(nn.Module()).keys()
 
 
 def _leaves(cost: CostFunction, collected: Collected, loss: StatedLoss) -> dict[str, Leaf]:

@@ -181,3 +181,24 @@ def test_names_that_do_not_fit_are_said_of_known_signatures_too():
     One.residual.__defaults__ = None
     with pytest.raises(mslsq.ProblemError, match="gain"):
         One(p, y=Y)
+
+
+def test_costs_of_the_library_are_one_family_by_what_they_hold():
+    """Their class, their weight's and the form of their data: a cost that holds more is looked through."""
+    from mslsq.front.costs import _family
+    from mslsq.tracing.reading.inputs import collect_module
+
+    pose, index = mslsq.Variable("pose", mslsq.SE2, 4), torch.arange(3)
+
+    def family(weight=None, index=index, **attributes):
+        measured = mslsq.SE2.random(len(index), dtype=torch.float64)
+        cost = mslsq.Between(pose[index], pose[index + 1], measured=measured, weight=weight)
+        for name, value in attributes.items():
+            setattr(cost, name, value)
+        return _family(cost, collect_module(cost))
+
+    one = torch.eye(3, dtype=torch.float64)
+    assert family() == family(index=index[:2])
+    assert family(mslsq.SqrtInformation(one)) == family(mslsq.SqrtInformation(2 * one))
+    assert len({family(), family(2.0), family(mslsq.SqrtInformation(one)), family(mslsq.Diagonal(one[0]))}) == 4
+    assert family(flag=True) != family(flag=False) != family()
