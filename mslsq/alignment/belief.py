@@ -1,6 +1,5 @@
 """Is the end of a search believed? Overlap, detail, convergence, and that no other placement fits as well."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -191,7 +190,7 @@ def believed(
         better = FITS if outgrown is None else outgrown.misfit
         return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision, better)
     covariance, sigma, off, reason, fitting = _precision(pair, estimate, leader, found, outgrown)
-    if pair.options.searches and not math.isfinite(sigma):
+    if pair.options.searches and not sigma < 2 * pair.frame.half:  # the side of the reference, and what is not a number
         # It may be anywhere along that direction: the end of one line on another, in two charts that have nothing else.
         why = "(Its detail leaves a direction of the place undetermined.)"
         return refused(pair, estimate, stages, MapStatus.AMBIGUOUS, why, found.agreement, ahead)
@@ -218,6 +217,8 @@ class _Weighed(NamedTuple):
     found: Evidence
     suffices: bool
     standing: Standing | None
+    unknowns: int
+    """Of the warp, that were fitted to what is seen."""
     min_ncc: float
     min_detail: float
 
@@ -225,27 +226,31 @@ class _Weighed(NamedTuple):
 def _weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> _Weighed:
     """The lead over other placements is asked last, and only of what may be believed: it takes longest. It is that of
     the larger model, where this one is too small."""
-    options = pair.options
-    plain = options.min_ncc, options.min_detail
+    options, unknowns = pair.options, MODELS[pair.options.model].tangent_dim
+    plain, best = (options.min_ncc, options.min_detail), relieved(options)
     first = clear(pair.levels, options.prefilter)
     levels = pair.levels if options.metric.coarse else pair.levels[: first + 1]
-    best = relieved(options)
+
+    def weighed(levels: Sequence[PairLevel], standing: Standing | None, least: tuple[float, float]) -> _Weighed:
+        found = strongest(levels, estimate.matrix, least[1], first, unknowns)
+        return _Weighed(*found, standing, unknowns, *least)
+
     if outgrown is not None:  # its parts fit better elsewhere, as the larger model has it
-        return _Weighed(*strongest(pair.levels, estimate.matrix, best[1], first), outgrown.standing, *best)
+        return weighed(pair.levels, outgrown.standing, best)
     if not options.searches or options.min_lead == 0:
-        return _Weighed(*strongest(levels, estimate.matrix, plain[1], first), None, *plain)
-    hopeful = strongest(pair.levels, estimate.matrix, best[1], first)
-    if not hopeful[1] or estimate.ncc < best[0]:
-        return _Weighed(*hopeful, None, *plain)
+        return weighed(levels, None, plain)
+    hopeful = weighed(pair.levels, None, best)
+    if not hopeful.suffices or estimate.ncc < best[0]:
+        return hopeful._replace(min_ncc=plain[0], min_detail=plain[1])
     asked = asked_lead(options, estimate.overlap)
     standing = pair.standing(estimate.matrix, asked)
-    found, suffices = strongest(levels, estimate.matrix, plain[1], first)
-    if options.metric.values:
-        # Parts that do not agree where they are, and do elsewhere, are the same parts: the map has drifted.
-        explained = not suffices and standing.lead >= asked and drift(pair.levels, estimate.matrix, first) > 0
-    else:
-        explained = standing.lead >= SURE
-    return _Weighed(*hopeful, standing, *best) if explained else _Weighed(found, suffices, standing, *plain)
+    found = weighed(levels, standing, plain)
+    if not options.metric.values:
+        return hopeful._replace(standing=standing) if standing.lead >= SURE else found
+    if found.suffices or standing.lead < asked:
+        return found
+    # Parts that do not agree where they are, and do elsewhere, are the same parts: the map has drifted.
+    return hopeful._replace(standing=standing) if drift(pair.levels, estimate.matrix, first) > 0 else found
 
 
 def _doubt(
@@ -258,7 +263,7 @@ def _doubt(
         why = (
             f"(The best found, over an overlap of {estimate.overlap:.0%}, has {estimate.ncc:.2f}, and "
             f"{found.agreement:.2f} in the detail of its {found.blocks} strongest blocks; {weighed.min_ncc:.2f} and "
-            f"{found.asked(weighed.min_detail):.2f} are asked.)"
+            f"{found.asked(weighed.min_detail, weighed.unknowns):.2f} are asked.)"
         )
         return MapStatus.LOW_CORRELATION, why
     # To a sample of a coarse level, the place where the steps ran out on the finest is as good as its minimum.

@@ -6,6 +6,10 @@ quadratic surface has been taken out of it (what varies more slowly than the blo
 which the most is to be seen, in either map, must agree in the median. What stands in one map alone counts against the
 placement, and blocks that hold only noise do not count. Nor do blocks that are flat in both maps, as most are of
 drawings, plans, masks and night pictures: the correlation of what rounding leaves of them is 1.00 anywhere.
+
+What agrees because it had to is no evidence. An edge that runs on from one block into the next is measured once
+(`mslsq.alignment.apertures`), and the unknowns take as many of the blocks as they are: six of an affine warp lay a
+piece of one line on any other. What is left over is counted (`Evidence.left`).
 """
 
 import math
@@ -18,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mslsq.alignment.apertures import independent
 from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.measures import middle_of
 from mslsq.alignment.noise import reliability
@@ -67,18 +72,24 @@ class Evidence(NamedTuple):
     """How many were asked."""
     reliability: float = 1.0
     """What noise leaves of the correlation of detail that agrees, in the median of the blocks that were asked."""
+    independent: float = math.inf
+    """How many of the blocks that were asked agree in what no other one has said (`apertures.independent`)."""
     position: int = 0
     """Of the level in the pyramid: 0 is the finest."""
 
-    def asked(self, least: float) -> float:
+    def left(self, unknowns: int) -> float:
+        """Blocks that speak for the placement, beyond those that so many unknowns were fitted to."""
+        return max(min(self.blocks, self.independent) - unknowns, 0.0)
+
+    def asked(self, least: float, unknowns: int = 0) -> float:
         """The agreement at which a chance match is out of the question: `least` of many blocks, more of a few, and as
         much less as noise explains. -1 or less asks nothing."""
         room = max(1 - least, 1e-3)
-        more = room * math.tanh(SCATTER / (room * max(self.blocks, 1)))
+        more = room * math.tanh(SCATTER / (room * max(self.left(unknowns), 1e-3)))
         return max(self.reliability, FAINTEST) * (least + more)
 
-    def suffices(self, least: float) -> bool:
-        return least <= -1 or self.agreement >= self.asked(least)
+    def suffices(self, least: float, unknowns: int = 0) -> bool:
+        return least <= -1 or self.agreement >= self.asked(least, unknowns)
 
 
 def evidence(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
@@ -92,7 +103,10 @@ def _agreement(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
     if not count:
         return Evidence(math.nan, 0)
     middles = [middle_of(one.numpy(force=True)) for one in (asked.correlation, asked.reliability)]
-    return Evidence(middles[0], count, middles[1])
+    # As well as half of them do: noise, and what a metric makes of values, lower them all.
+    agreement = (asked.correlation / max(middles[0], 1e-3)).clamp(0, 1)
+    seen = (figures.numpy(force=True).astype(np.float64) for figures in (asked.slopes, asked.at, agreement))
+    return Evidence(middles[0], count, middles[1], independent(*seen))
 
 
 class Compared(NamedTuple):
@@ -108,6 +122,8 @@ class Compared(NamedTuple):
     """Row and column of the block."""
     reliability: Float[Tensor, " shown"]
     """What noise leaves of the correlation of detail that agrees (`noise.reliability`)."""
+    slopes: Float[Tensor, "shown 3"]
+    """Means of the products of both maps' slopes: xx, xy, yy."""
 
     @property
     def asked(self) -> "Compared":
@@ -148,17 +164,17 @@ def clear(levels: Sequence[PairLevel], prefilter: float) -> int:
 
 
 def strongest(
-    levels: Sequence[PairLevel], matrix: Float[Tensor, "3 3"], least: float, first: int = 0
+    levels: Sequence[PairLevel], matrix: Float[Tensor, "3 3"], least: float, first: int, unknowns: int
 ) -> tuple[Evidence, bool]:
     """The evidence of the finest level on which it suffices, or of the finest; and whether it does.
 
     On a coarser level noise is weaker, and so is the drift of a map whose parts have moved by a few pixels; but it has
-    fewer blocks, of which more is asked. `first` is the finest level that is asked.
+    fewer blocks, of which more is asked. `first` is the finest level that is asked, `unknowns` are those of the warp.
     """
-    finest = Evidence(*evidence(levels[first], matrix)[:3], first)
+    finest = evidence(levels[first], matrix)._replace(position=first)
     for position in range(first, len(levels)):
-        found = Evidence(*evidence(levels[position], matrix)[:3], position) if position > first else finest
-        if found.suffices(least):
+        found = evidence(levels[position], matrix)._replace(position=position) if position > first else finest
+        if found.suffices(least, unknowns):
             return found, True
     return finest, False
 
@@ -170,9 +186,10 @@ def _compared(
     side: int,
     reliable: Callable[..., Float[Tensor, " blocks"]],
 ) -> Compared:
-    number, energy, product = _energies(one, other, valid, side)
+    number, energy, product, slopes = _energies(one, other, valid, side)
     if not len(number):
-        return Compared(0, one.new_empty(0), one.new_empty(0), one.new_empty(0, 2), one.new_empty(0))
+        none = one.new_empty(0)
+        return Compared(0, none, none, one.new_empty(0, 2), none, one.new_empty(0, 3))
     amplitude = energy.sqrt()
     shows = amplitude > (SHOWS * amplitude.mean(-1, keepdim=True)).clamp(min=ROUNDING)
     either = shows.any(0)
@@ -183,7 +200,7 @@ def _compared(
     shown = number[either]
     at = torch.stack([shown // across, shown % across], -1).to(one.dtype)
     reliability = reliable(energy, side=side)[either]
-    return Compared(len(number), (product / both)[either], relative[either], at, reliability)
+    return Compared(len(number), (product / both)[either], relative[either], at, reliability, slopes[either])
 
 
 def _energies(
@@ -191,25 +208,39 @@ def _energies(
     other: Float[Tensor, "channels height width"],
     valid: Bool[Tensor, "height width"],
     side: int,
-) -> tuple[Int[Tensor, " blocks"], Float[Tensor, "maps blocks"], Float[Tensor, " blocks"]]:
-    """Of the blocks that are filled, row by row, the numbers, the mean square of either map's detail, and the mean of
-    their product."""
+) -> tuple[Int[Tensor, " blocks"], Float[Tensor, "maps blocks"], Float[Tensor, " blocks"], Float[Tensor, "blocks 3"]]:
+    """Of the blocks that are filled, row by row, the numbers, the mean square of either map's detail, the mean of their
+    product, and those of their slopes' products (xx, xy, yy)."""
     if may_read(one, other, valid) and one.dtype == other.dtype and one.dtype in (torch.float32, torch.float64):
         height, width = valid.shape
-        found = torch.empty(-(-height // side) * -(-width // side), 4, dtype=torch.float64)
+        found = torch.empty(-(-height // side) * -(-width // side), 7, dtype=torch.float64)
         rasters = one.contiguous(), other.contiguous(), valid.contiguous()
         _BLOCK_DETAILS(*one.shape, *rasters, side, np.array([FILLED * side**2]), found)
         number = (found[:, 0] >= FILLED * side**2).nonzero()[:, 0]
         figures = (found[number, 1:] / found[number, :1]).T.to(one.dtype)
-        return number, figures[:2], figures[2]
+        return number, figures[:2], figures[2], figures[3:].T
     known = _blocks(valid.to(one.dtype)[None], side)[0]
     filled = known.sum(-1) >= FILLED * side**2
     known, number = known[filled], filled.nonzero()[:, 0]
     if not len(known):
-        return number, one.new_empty(2, 0), one.new_empty(0)
+        return number, one.new_empty(2, 0), one.new_empty(0), one.new_empty(0, 3)
     detail = _detail(torch.stack([_blocks(values, side)[:, filled] for values in (one, other)]), known)
     energy = (detail * detail).sum((1, -1)) / known.sum(-1)
-    return number, energy, (detail[0] * detail[1]).sum((0, -1)) / known.sum(-1)
+    slopes = _common_slopes(detail.unflatten(-1, (side, side)), known.unflatten(-1, (side, side)))
+    return number, energy, (detail[0] * detail[1]).sum((0, -1)) / known.sum(-1), slopes / known.sum(-1)[:, None]
+
+
+def _common_slopes(
+    detail: Float[Tensor, "maps channels blocks side side"], known: Float[Tensor, "blocks side side"]
+) -> Float[Tensor, "blocks 3"]:
+    """The products of both maps' slopes, added up: xx, xy (the mean of both orders), yy. Slopes are those of the
+    middles between four known samples."""
+    right, down = (0.5 * torch.diff(detail, dim=way) for way in (-1, -2))
+    use = known[:, 1:, 1:] * known[:, 1:, :-1] * known[:, :-1, 1:] * known[:, :-1, :-1]
+    x = use * (right[..., 1:, :] + right[..., :-1, :])
+    y = use * (down[..., 1:] + down[..., :-1])
+    products = x[0] * x[1], 0.5 * (x[0] * y[1] + y[0] * x[1]), y[0] * y[1]
+    return torch.stack([product.sum((0, -2, -1)) for product in products], -1)
 
 
 def _detail(

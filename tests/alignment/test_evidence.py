@@ -8,6 +8,7 @@ import scipy.ndimage
 import torch
 
 from mslsq.alignment import MapStatus, align, belief, synthetic
+from mslsq.alignment.apertures import independent
 from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.evidence import SCATTER, Evidence, clear, compared, evidence
 from mslsq.alignment.metrics import METRICS
@@ -266,3 +267,68 @@ def test_a_strong_prefilter_leaves_no_chance_to_blurred_blocks():
     levels = [PairLevel.of(a, b, Frame(112, 112, maps[0]), 0) for a, b in zip(*pyramids, strict=True)]
     assert [clear(levels, prefilter) for prefilter in (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0)] == [0, 0, 0, 1, 1, 2, 2]
     assert align(maps, prefilter=4.0).aligned == [0]
+
+
+@pytest.mark.parametrize(
+    ("edges", "least", "most"),
+    [
+        (lambda x, y: np.sin(x), 5.9, 6.1),
+        (lambda x, y: np.sin(x + 0.05 * y), 5.9, 6.3),
+        (lambda x, y: np.sin(x + y), 10.9, 11.1),
+        (lambda x, y: np.sin(x) * np.sin(y), 35.9, 36.0),
+    ],
+)
+def test_what_blocks_measure_across_edges_and_at_corners(edges, least, most):
+    """Of 6 by 6 blocks: bars from top to bottom, 6; slanted ones, 11 diagonals; blobs, all."""
+    y, x = np.mgrid[:SIZE, :SIZE] * (2 * np.pi / 8)
+    page = edges(x, y) + 0.0 * x
+    level, frame = level_of(page, page)
+    seen = compared(level, frame.from_pixels(EYE))
+    inner = (seen.at % 7 != 0).all(-1)  # the border's blocks are cut
+    found = independent(seen.slopes[inner].numpy(), seen.at[inner].numpy(), np.ones(36))
+    assert least <= found <= most
+
+
+def test_maps_without_anything_in_common_measure_nothing():
+    assert (
+        independent(np.array([[-1.0, 0.0, -2.0], [0.0, 0.0, 0.0]]), np.array([[0.0, 0.0], [0.0, 1.0]]), np.ones(2))
+        == 0.0
+    )
+    assert independent(np.zeros((0, 3)), np.zeros((0, 2)), np.zeros(0)) == 0.0
+
+
+def test_noise_of_two_maps_is_no_corner():
+    """It has slopes in all directions, but not the same ones in both maps."""
+    random = np.random.default_rng(6).standard_normal((2, SIZE, SIZE))
+    bars = 3 * np.sin(np.arange(SIZE) / 2.5)[None, :] + np.zeros((SIZE, 1))
+    level, frame = level_of(bars + random[0], bars + random[1])
+    seen = compared(level, frame.from_pixels(EYE))
+    assert independent(seen.slopes.numpy(), seen.at.numpy(), np.ones(len(seen.at))) < 16
+
+
+def test_blocks_that_do_not_agree_measure_nothing():
+    """Two rails agreed in 35 of 47 blocks; of the others each seemed to show an edge of its own."""
+    edge = np.array([[1.0, 0.0, 0.0]] * 4)
+    at = np.array([[0.0, 0.0], [0.0, 2.0], [0.0, 4.0], [0.0, 6.0]])
+    assert independent(edge, at, np.array([1.0, 1.0, 0.0, 0.0])) == 2.0
+
+
+def test_what_a_warp_was_fitted_to_is_no_evidence():
+    assert Evidence(0.9, 20, independent=24.0).left(6) == 14.0
+    assert Evidence(0.9, 20, independent=9.0).left(6) == 3.0
+    assert Evidence(0.9, 4, independent=5.0).left(6) == Evidence(0.9, 4, independent=0.0).left(2) == 0.0
+    assert Evidence(0.9, 4, independent=5.0).asked(0.6, 6) == pytest.approx(1.0)
+    assert Evidence(0.9, 20, independent=24.0).asked(0.6, 6) == pytest.approx(Evidence(0.9, 14).asked(0.6))
+
+
+def test_pieces_of_one_line_are_not_laid_on_each_other():
+    """All of it agrees, along an edge that goes on and on."""
+    random = np.random.default_rng(7).standard_normal((2, SIZE, SIZE))
+    across = np.arange(8, SIZE - 8)
+    page = np.zeros((SIZE, SIZE))
+    page[40 + np.abs(across - 50) // 2, across] = 1.0
+    line = scipy.ndimage.gaussian_filter(page, 1.2)
+    level, frame = level_of(*(line * (1 + 0.3 * noise) for noise in random))
+    found = evidence(level, frame.from_pixels(EYE))
+    assert found.agreement > 0.95 and found.blocks > 12 and found.independent < 7
+    assert found.suffices(0.6) and not found.suffices(0.6, unknowns=6)

@@ -179,8 +179,24 @@ void solve_symmetric(double (*A)[SURFACES], double* b) {
     }
 }
 
+// The products of two maps' slopes over a block, added up: to += xx, (xy + yx) / 2, yy. Slopes are those of the middles between
+// four valid samples.
+void common_slopes(i64 side, const double* known, const double* one, const double* other, double* to) {
+    double xx = 0, xy = 0, yy = 0;
+    for (i64 y = 0; y + 1 < side; y++)
+        for (i64 x = 0; x + 1 < side; x++) {
+            const i64 a = y * side + x, b = a + 1, c = a + side, d = c + 1;
+            const double use = 0.25 * known[a] * known[b] * known[c] * known[d];
+            const double right = one[b] + one[d] - one[a] - one[c], down = one[c] + one[d] - one[a] - one[b];
+            const double across = other[b] + other[d] - other[a] - other[c], along = other[c] + other[d] - other[a] - other[b];
+            xx += use * right * across, xy += 0.5 * use * (right * along + down * across), yy += use * down * along;
+        }
+    to[0] += xx, to[1] += xy, to[2] += yy;
+}
+
 // Block by block, row by row: how many of its samples are valid, and of both maps' detail, which is what a quadratic surface,
-// fitted to the valid samples, leaves, the energies and the product, channels added up. Only of blocks with `least` samples.
+// fitted to the valid samples, leaves, the energies, the product and the products of slopes, channels added up. Only of blocks
+// with `least` samples.
 template <class T>
 void block_details(i64 channels, i64 rows, i64 columns, const T* map, const T* reference, const bool* valid, i64 side, double least,
                    double* to) {
@@ -198,7 +214,7 @@ void block_details(i64 channels, i64 rows, i64 columns, const T* map, const T* r
     };
     std::fill_n(known, size, 1.0);
     normal_of(known, of_full);
-    for (i64 block = 0; block < down * across; block++, to += 4) {
+    for (i64 block = 0; block < down * across; block++, to += 7) {
         const i64 top = block / across * side, left = block % across * side;
         const i64 high = std::min(side, rows - top), wide = std::min(side, columns - left);
         double count = 0;
@@ -208,7 +224,7 @@ void block_details(i64 channels, i64 rows, i64 columns, const T* map, const T* r
                 const double use = valid[(top + y) * columns + left + x];
                 known[y * side + x] = use, count += use;
             }
-        to[0] = count, to[1] = to[2] = to[3] = 0;
+        std::fill_n(to, 7, 0.0), to[0] = count;
         if (count < least) continue;
         if (count == double(size))
             std::copy_n(&of_full[0][0], SURFACES * SURFACES, &normal[0][0]);
@@ -237,6 +253,7 @@ void block_details(i64 channels, i64 rows, i64 columns, const T* map, const T* r
             to[1] += summed<double>(size, [&](i64 k) { return one[k] * one[k]; });
             to[2] += summed<double>(size, [&](i64 k) { return other[k] * other[k]; });
             to[3] += summed<double>(size, [&](i64 k) { return one[k] * other[k]; });
+            common_slopes(side, known, one, other, to + 4);
         }
     }
 }
@@ -359,7 +376,7 @@ void survey(i64 channels, i64 n, const T* values, bool* known, double* to) {
      const double* values, double* to) {                                                                              \
         means_of_blocks<T>(channels, rows, columns, map, reference, valid, side, T(values[0]), T(values[1]), to);     \
     }                                                                                                                 \
-    /* to (blocks, 4): valid samples, energy of the map's detail, of the reference's, their product */                \
+    /* to (blocks, 7): valid samples, energy of the map's detail, of the reference's, their product, their slopes' */  \
     MSLSQ_EXPORT(block_details, type)                                                                                 \
     (i64 channels, i64 rows, i64 columns, const T* map, const T* reference, const bool* valid, i64 side,              \
      const double* least, double* to) {                                                                               \

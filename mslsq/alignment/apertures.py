@@ -1,0 +1,73 @@
+"""How many blocks measure something of their own: what agrees because it had to is measured once.
+
+Through a small window an edge is seen to move across itself alone (the aperture problem). And where it runs on into the
+next window, what that shows was to be expected: any piece of a line lies on any other, once they have been laid on each
+other in one place. Pictures of one line agreed by 0.85 to 0.96 in 8 to 31 blocks, where they were false.
+"""
+
+import numpy as np
+from jaxtyping import Float
+
+AHEAD = 0.71
+"""Cosine of the angle between an edge and the way to a block around, if it runs on into it: within 45°. Of 590 true
+placements (half "choose") one is lost whether it is 0.65 or 0.8; at 0.8 one skyline on another was believed."""
+
+AROUND = [(down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) if (down, right) != (0, 0)]
+
+
+def independent(
+    slopes: Float[np.ndarray, "blocks 3"], at: Float[np.ndarray, "blocks 2"], agreement: Float[np.ndarray, " blocks"]
+) -> float:
+    """The number of blocks that agree with what no other block has said. The first block of an edge counts as 1, those
+    that it runs on into as far as it turns or ends there, a corner as 1.
+
+    Args:
+        slopes: the products of slopes of the two maps, in which noise has a mean of zero: xx, xy, yy of every block.
+        at: row and column of every block.
+        agreement: how well the two maps agree in every block, from 0 to 1.
+
+    >>> edge, corner, all_of_it = [1.0, 0.0, 0.0], [1.0, 0.0, 1.0], np.ones(3)
+    >>> independent(np.array([edge, edge, edge]), np.array([[0.0, 0], [0, 1], [0, 2]]), all_of_it)  # side by side
+    3.0
+    >>> independent(np.array([edge, edge, edge]), np.array([[0.0, 0], [1, 0], [2, 0]]), all_of_it)  # from top to bottom
+    1.0
+    >>> independent(np.array([corner, corner, edge]), np.array([[0.0, 0], [1, 0], [2, 0]]), all_of_it)
+    3.0
+    """
+    components, edges = _seen(slopes)
+    own = (components > 0) - _continued(edges, at) + np.maximum(components - 1, 0)
+    return float((agreement * np.minimum(own, 1)).sum())
+
+
+def _seen(slopes: Float[np.ndarray, "blocks 3"]) -> tuple[Float[np.ndarray, " blocks"], Float[np.ndarray, "blocks 2"]]:
+    """Of each block the components that it measures, (λ₁ + λ₂)² / (λ₁² + λ₂²) of its structure tensor, from 1 to 2, or
+    0 where the maps have nothing in common; and how much of an edge it is, (λ₁ - λ₂) / (λ₁ + λ₂), towards twice the
+    angle of its slope. Eigenvalues below zero count as zero.
+    """
+    xx, xy, yy = slopes.T
+    middle, half = 0.5 * (xx + yy), np.hypot(0.5 * (xx - yy), xy)
+    larger, smaller = np.maximum(middle + half, 0), np.maximum(middle - half, 0)
+    ratio = smaller / np.maximum(larger, np.finfo(np.float64).tiny)
+    components = np.where(larger > 0, (1 + ratio) ** 2 / (1 + ratio**2), 0.0)
+    strength = np.where(larger > 0, (1 - ratio) / (1 + ratio), 0.0)
+    twice = np.arctan2(xy, 0.5 * (xx - yy))
+    return components, strength[:, None] * np.stack([np.cos(twice), np.sin(twice)], -1)
+
+
+def _continued(edges: Float[np.ndarray, "blocks 2"], at: Float[np.ndarray, "blocks 2"]) -> Float[np.ndarray, " blocks"]:
+    """How far each block shows the edge that another block shows, further on along it: 1 of one straight edge, 0 of
+    edges at 45° to each other, of a corner, and of the last block."""
+    place = at.astype(np.int64) + 1
+    number = np.full(place.max(0, initial=0) + 2, -1)
+    number[*place.T] = np.arange(len(place))
+    # The edge is normal to its slope; of its two ways the one to the right, or down.
+    angle = 0.5 * np.arctan2(edges[:, 1], edges[:, 0]) + 0.5 * np.pi
+    way = np.stack([np.sin(angle), np.cos(angle)], -1)
+    way *= np.where((way[:, 1] > 1e-9) | ((np.abs(way[:, 1]) <= 1e-9) & (way[:, 0] > 0)), 1.0, -1.0)[:, None]
+    most = np.zeros(len(edges))
+    for step in AROUND:
+        there = number[*(place + step).T]
+        ahead = (there >= 0) & (way @ step > AHEAD * np.hypot(*step))
+        alike = (edges * edges[there]).sum(-1)
+        most = np.where(ahead, np.maximum(most, alike), most)
+    return most
