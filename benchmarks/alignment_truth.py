@@ -2,6 +2,7 @@
 
     python benchmarks/alignment_truth.py --half claim --false 3000 --true 500
     python benchmarks/alignment_truth.py --half choose --false 300 --true 300 --json chosen.json
+    python benchmarks/alignment_truth.py --half choose --read chosen.json more.json     # tables of earlier runs
 
 Thresholds (`mslsq.alignment.evidence`) are chosen on the kinds of the half "choose" alone; "claim" has kinds that were
 not looked at. A placement of a pair without a match is false whatever it is; one of a pair with a match is right within
@@ -87,6 +88,13 @@ def bound(false: int, count: int) -> float:
     return float(scipy.stats.beta.ppf(0.95, false + 1, count - false)) if false < count else 1.0
 
 
+def read(names: list[str]) -> Iterator[dict[str, Any]]:
+    """What earlier runs wrote, record by record."""
+    for name in names:
+        with open(name, encoding="utf-8") as file:
+            yield from map(json.loads, file)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=("choose", "claim"), default="claim")
@@ -96,18 +104,22 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--metric", default="squared", help="squared, inverted, local, gradients or auto")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--json", help="also write every pair's result here")
+    parser.add_argument("--json", help="also add every pair's result here, one a line")
+    parser.add_argument("--read", nargs="+", help="no pairs: the tables of what earlier runs wrote")
     arguments = parser.parse_args()
     everything = [
         task
         for sort, count in (("false", arguments.false), ("true", arguments.true))
         for task in tasks(arguments.half, sort, count, arguments.size, arguments.first, arguments.metric)
     ]
-    with ProcessPoolExecutor(arguments.jobs) as pool:
-        records = list(pool.map(outcome, everything, chunksize=4))
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(records, file, indent=0)
+    records = list(read(arguments.read)) if arguments.read else []
+    if not arguments.read:
+        with ProcessPoolExecutor(arguments.jobs) as pool:
+            for record in pool.map(outcome, everything, chunksize=4):
+                records.append(record)
+                if arguments.json:
+                    with open(arguments.json, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(record) + "\n")
     rows = []
     false = [r for r in records if r["sort"] == "false"]
     for kind in [*WITHOUT_MATCH[arguments.half], None]:

@@ -12,13 +12,14 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
-from alignment_truth import RIGHT, bound
+from alignment_truth import RIGHT, bound, read
 from metric_pairs import KINDS, MetricPair, pair, without_match
 from peers import opencv_alignment, registration
 from timing import print_table
@@ -131,6 +132,17 @@ def print_false(records: list[dict[str, Any]], names: list[str]) -> None:
     print_table("Pairs without a match: how many are believed", header, rows)
 
 
+def print_tables(records: list[dict[str, Any]]) -> None:
+    """Of pairs with and without a match, with the methods in their order; pairs that not all of them have seen are left
+    out."""
+    for sort, table in (("true", print_true), ("false", print_false)):
+        mine = [record for record in records if record["sort"] == sort]
+        taken = {record["method"] for record in mine}
+        seen = Counter(record["pair"] for record in mine)
+        if mine:
+            table([r for r in mine if seen[r["pair"]] == len(taken)], [name for name in CONTESTANTS if name in taken])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=("choose", "claim"), default="claim")
@@ -142,7 +154,11 @@ def main() -> int:
     parser.add_argument("--methods", nargs="*", default=None, choices=list(CONTESTANTS))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", help="also write every outcome here")
+    parser.add_argument("--read", nargs="+", help="no pairs: the tables of what earlier runs wrote")
     arguments = parser.parse_args()
+    if arguments.read:
+        print_tables(list(read(arguments.read)))
+        return 0
     records: list[dict[str, Any]] = []
     for sort, count in (("true", arguments.pairs), ("false", arguments.false)):
         names = arguments.methods or (list(CONTESTANTS) if sort == "true" else ["auto"])
@@ -157,9 +173,7 @@ def main() -> int:
                 if arguments.json:
                     with open(arguments.json, "a", encoding="utf-8") as file:
                         file.writelines(json.dumps(record) + "\n" for record in found)
-        if count:
-            mine = [record for record in records if record["sort"] == sort]
-            (print_true if sort == "true" else print_false)(mine, names)
+    print_tables(records)
     return 0
 
 
