@@ -83,8 +83,15 @@ class Attachment:
 
     @cached_property
     def nothing_failed(self) -> bool:
-        """Is it known that every problem has a derivative? Under a transform that cannot be known."""
-        return not transforms_are_active() and bool(self.answer.differentiable.all())
+        """Is it known that every problem has a derivative? Under a transform that cannot be known, nor where no number
+        may be read."""
+        return not transforms_are_active() and self.asks and bool(self.answer.differentiable.all())
+
+    @property
+    def asks(self) -> bool:
+        """May numbers be read?"""
+        plan = self.call.made.plan
+        return plan is None or plan.may_be_asked(self.call.task.solver.early_stop)
 
     def gradient(self, values: Values, inputs: TermInputs) -> Tensor:
         """The exact gradient of the cost, as it was written or recorded where it was: a third of the time for 1024

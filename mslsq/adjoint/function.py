@@ -86,7 +86,8 @@ class Call:
             outcome = prepared.outcome or outcome
             has_looked(ended, inputs, time.thread_time() - begin)
         if findings is not None:
-            differentiable = decided(prepared.differentiable, findings, adjoint is not None)
+            says = adjoint is not None and outcome.planned[0].may_be_asked(self.task.solver.early_stop)
+            differentiable = decided(prepared.differentiable, findings, says)
             prepared = prepared._replace(differentiable=differentiable)
         self.made.plan, self.made.interrupted = outcome.planned[0], outcome.interrupted
         return Answer(

@@ -84,13 +84,18 @@ class Judgement:
     def solver(self) -> Solver:
         return self.ended.task.solver
 
+    @property
+    def asks(self) -> bool:
+        """May numbers be read? Where not, all is done for every problem that is done for some elsewhere."""
+        return self.plan.may_be_asked(self.solver.early_stop)
+
     def prepared(self, moves: bool) -> Prepared:
         converged = unprepared(self.ended).differentiable
         stopped = converged | (self.ended.outcome.status == Status.STALLED)
         with torch.no_grad(), TRANSFORM_LOCK:
             at, found = self, self._found_of(stopped)
             short = stopped & found.evidence.short
-            if moves and bool(short.any()):
+            if moves and (not self.asks or bool(short.any())):
                 at, found = self._at_the_minimum(found, stopped, short)
             weak = at._is_weakly_held(found)
         solved = found.definite & found.evidence.solved & self.factorization.is_trusted(found.residual)
@@ -99,7 +104,7 @@ class Judgement:
         usable = exists & stopped if weak is None else exists & stopped & ~weak
         # A solve that ends at a kink has stalled: no step goes further, and the gradient does not vanish.
         asked = converged | (stopped & solved & ~found.evidence.smooth)
-        if bool((asked & ~usable).any()):
+        if self.asks and bool((asked & ~usable).any()):
             warn_about(asked, solved, found.definite, found.residual, found.evidence, found.hessian, weak)
         return Prepared(usable, found.residual, found.factor, outcome=None if at is self else at.ended.outcome)
 
@@ -107,7 +112,7 @@ class Judgement:
         """All that is found out; of problems that have not stopped no more than is found out at once."""
         found = self._factored(self.factorization.can_be_recorded(self.linear))
         fails = stopped & found.definite & ~(found.evidence.vanishes & found.evidence.smooth)
-        if self.linearizer.ranks.any(bool(fails.any()))[0]:
+        if not self.asks or self.linearizer.ranks.any(bool(fails.any()))[0]:
             found = self._looked_at_again(found)
         return found
 
@@ -121,11 +126,11 @@ class Judgement:
             at = at._moved(torch.where(running[:, None], -step, 0), running)
             found = at._found_of(stopped)
             running = running & found.evidence.near
-            if not bool(running.any()):
+            if self.asks and not bool(running.any()):
                 break
         rounding = LEVEL * torch.finfo(at.point.cost.dtype).eps
         arrived = found.evidence.vanishes & found.evidence.smooth & (at.point.cost <= (1 + rounding) * self.point.cost)
-        if bool((short & ~arrived).any()):  # those stay where they were
+        if not self.asks or bool((short & ~arrived).any()):  # those stay where they were
             at = at._with_outcome(selected(arrived, at.ended.outcome, self.ended.outcome))
             found = at._found_of(stopped)
         return at, found

@@ -17,12 +17,11 @@ def with_found(inputs: tuple[Inputs, ...], found: tuple[dict[str, Tensor], ...])
     return tuple({**given, **own} for given, own in zip(inputs, found, strict=True))
 
 
-def decided(
-    differentiable: Bool[Tensor, "batch"], findings: Findings, is_differentiated: bool
-) -> Bool[Tensor, "batch"]:
-    """Which problems have a derivative: not those with a block on the truncation."""
+def decided(differentiable: Bool[Tensor, "batch"], findings: Findings, says: bool) -> Bool[Tensor, "batch"]:
+    """Which problems have a derivative: not those with a block on the truncation, which is said in a warning if one may
+    be (`says`)."""
     lost = differentiable & ~findings.decided
-    if is_differentiated and bool(lost.any()):
+    if says and bool(lost.any()):
         count, total = int(lost.sum()), len(lost)
         which = "The solution" if total == 1 else f"{count} solution{'s' * (count > 1)} of {total}"
         warnings.warn(

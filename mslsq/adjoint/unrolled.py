@@ -78,6 +78,7 @@ class Unrolled(Adjoint):
 
         trajectory = attachment.answer.trajectory
         count = trajectory.accepted.shape[1] if trajectory else 0
+        # Where no number may be read nothing is known to have gone well.
         all_moved = bool(trajectory) and attachment.nothing_failed and bool(trajectory.accepted.all())
         recompute = self.checkpoint and not transforms_are_active()
         with TRANSFORM_LOCK:

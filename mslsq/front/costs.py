@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -161,10 +162,24 @@ def _index(reference: Blocks, like: Tensor | None) -> int | Tensor:
     """An index as a plan may keep it: nothing is written into it later on where its key is what it holds."""
     index = reference.index
     if isinstance(index, Tensor) and len(index) == 1:
-        return int(index)  # a number is read here, once: inside a recorded step it cannot be read
+        return _only_entry(reference, index)  # inside of a recorded step it could not be read
     if isinstance(index, Tensor) and is_compared(index):
         index = index.clone()
     return index.to(like.device) if isinstance(index, Tensor) and like is not None else index
+
+
+def _only_entry(reference: Blocks, index: Tensor) -> int:
+    """The entry of an index that has one; read from its device again only if it was written to."""
+    if index.is_cpu or index.is_inference():
+        return int(index)
+    known, version = _ONLY.get(reference), version_of(index)
+    if known is None or known[0] != version:
+        known = _ONLY[reference] = version, int(index)
+    return known[1]
+
+
+_ONLY: WeakKeyDictionary[Blocks, tuple[int, int]] = WeakKeyDictionary()
+"""How often an index had been written to when its only entry was read, and that entry."""
 
 
 def _told_apart(index: int | Tensor) -> Hashable:

@@ -28,7 +28,7 @@ from mslsq.front.fits.result import CurveFit, of_all
 from mslsq.front.fits.robust import check_robust, loss_of, of_inliers
 from mslsq.front.fits.scheme import Divided, divided, without_ties
 from mslsq.front.fits.unread import check_read
-from mslsq.front.measurements import Measurements, NanPolicy, Points, check_finite, check_numbers, spoiled
+from mslsq.front.measurements import Measurements, NanPolicy, Points, check_finite, check_numbers, may_ask, spoiled
 from mslsq.front.repeated import Answered, solved_residual
 from mslsq.front.repeated_fit import FitCall
 from mslsq.front.statement import Solved
@@ -130,6 +130,7 @@ def curve_fit(
         if again is not None:
             warn_where_infinite(again.fitted.tensors, False)
             return again
+    asks = may_ask(solver, y)
     is_complex = any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in pytree.leaves(y))
     if is_complex:
         for what, given in (("noise='poisson'", noise == "poisson"), ("sigma_t", sigma_t is not None)):
@@ -137,7 +138,7 @@ def curve_fit(
                 raise ProblemError(f"curve_fit: complex y does not go with {what}.")
         model, y, sigma, mask, in_dims = in_pairs(model, y, sigma, mask, in_dims)
     check_finite(nan_policy, t=t, y=y, sigma=sigma, sigma_t=sigma_t)
-    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise, sigma_t, loss, nan_policy)
+    fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, fixed, tied, bounds, noise, sigma_t, loss, nan_policy, asks)
     fit.check_solver(solver)
     options = {"loss": loss, "bounds": fit.bounds, "project_start": project_start}
 
@@ -149,7 +150,8 @@ def curve_fit(
         return result
 
     result = in_pieces(found, fit) if is_for_pieces(fit, solver) else found(fit)
-    warn_where_infinite(result.fitted.tensors, nan_policy == "propagate")
+    if asks:
+        warn_where_infinite(result.fitted.tensors, nan_policy == "propagate")
     return result
 
 
@@ -195,8 +197,9 @@ class Fit(NamedTuple):
         sigma_t: Any = None,
         loss: RobustLoss | None = None,
         nan_policy: NanPolicy = "omit",
+        asks: bool = True,
     ) -> "Fit":
-        """An error for anything that cannot be fitted."""
+        """An error for anything that cannot be fitted; of sigma and counts if it may be asked what they are."""
         one_of("curve_fit: noise", noise, ("normal", "poisson"), ProblemError)
         if noise == "poisson" and sigma is not None:
             raise ProblemError("noise='poisson': the errors of counts follow from their mean, leave sigma out.")
@@ -212,7 +215,8 @@ class Fit(NamedTuple):
         bounds = bounds_of_free(bounds, start, measurements.p0_dims, division, tied, measurements.size)
         check_read(predicted, measurements, p0, fixed, division)
         points, t_dims = measurements.prepare()
-        check_numbers(measurements, points, noise)
+        if asks:
+            check_numbers(measurements, points, noise)
         kind, x0, x0_dims = measurements.sigma_kind, division.free, division.free_dims
         residual, free_of, errors = residual_of(predicted, division.scheme, noise), None, None
         if sigma_t is not None:

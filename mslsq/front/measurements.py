@@ -12,6 +12,8 @@ from mslsq.front.batching import shape_of_one, taken_apart
 from mslsq.levels import at_the_bottom
 from mslsq.private import transforms_are_active
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
+from mslsq.solvers import Solver
+from mslsq.solvers.outer import OuterSolver
 from mslsq.validation import one_of
 
 
@@ -26,6 +28,15 @@ class Points(NamedTuple):
 
 
 NanPolicy = Literal["omit", "raise", "propagate"]
+
+
+def may_ask(solver: Any, y: Any) -> bool:
+    """May numbers of a fit be read, to say what is wrong with them? Of another device than a CPU not where the solver
+    takes a fixed number of steps: then the results tell."""
+    inner = solver.solver if isinstance(solver, OuterSolver) else solver
+    if not isinstance(inner, Solver) or inner.early_stop:
+        return True
+    return all(leaf.device.type == "cpu" for leaf in pytree.leaves(y) if isinstance(leaf, Tensor))
 
 
 def check_finite(policy: str, **data: Any) -> None:

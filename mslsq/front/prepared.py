@@ -14,7 +14,7 @@ from mslsq.front.curve_fit import CurveFit, Fit, curve_fit, fit_of
 from mslsq.front.fits.covariance import warn_where_infinite
 from mslsq.front.fits.residual import Noise
 from mslsq.front.leaves import Start
-from mslsq.front.measurements import NanPolicy, check_finite
+from mslsq.front.measurements import NanPolicy, check_finite, may_ask
 from mslsq.front.prepared_call import Prepared
 from mslsq.front.problem_statement import BOUNDS, stated
 from mslsq.front.residual_statement import StatedResidual, stated_residual
@@ -110,13 +110,14 @@ class PreparedFit:
         """As `mslsq.curve_fit(model, t, y, p0, sigma=sigma, mask=mask, sigma_t=sigma_t, ...)` with the options that it
         was prepared with."""
         check_finite(self._fit_options["nan_policy"], t=t, y=y, sigma=sigma, sigma_t=sigma_t)
-        options = {**self._fit_options, "sigma_t": sigma_t}
+        options = {**self._fit_options, "sigma_t": sigma_t, "asks": may_ask(self._solver, y)}
         fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, **options)
         fit.check_solver(self._solver)
         result = fit_of(
             self._solve.solved(fit.start, fit.arguments), fit, self._absolute_sigma, self._loss, self._solver
         )
-        warn_where_infinite(result.fitted.tensors, fit.propagates)
+        if options["asks"]:
+            warn_where_infinite(result.fitted.tensors, fit.propagates)
         return result
 
 

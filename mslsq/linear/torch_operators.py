@@ -13,6 +13,9 @@ from mslsq.private import enter_directly
 
 _LIBRARY = torch.library.Library("mslsq", "DEF")
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+"""By the name of an operator, what it was made of."""
+
 
 class Registered:
     """A function of tensors and lists as the operator `mslsq::name`; it changes no argument and has no derivative."""
@@ -23,6 +26,7 @@ class Registered:
         _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
         self._overload = getattr(torch.ops.mslsq, name).default
         enter_directly(self._overload, function)
+        FUNCTIONS[self.name] = function
 
     def __call__(self, *args: Any) -> Any:
         return self._overload(*args)

@@ -167,6 +167,11 @@ class Plan:
     def is_on_cpu(self) -> bool:
         return self.structure.columns[0].device.type == "cpu"
 
+    def may_be_asked(self, early_stop: bool) -> bool:
+        """May a solve read numbers to decide what it does next? Of another device than a CPU not where it takes a fixed
+        number of steps: reading waits for all that was asked of the device before."""
+        return early_stop or self.is_on_cpu
+
     def may_have_programs(self, wish: Native) -> bool:
         """May its blocks be linearized by native programs in a solve that wishes so? On a GPU only where it waits for
         them: none has been timed there, by which it could be said when they pay."""

@@ -1,5 +1,7 @@
 """What is asked of bounds before a solve, and of a solution on them."""
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -47,18 +49,47 @@ def is_weakly_held(
     return (weak & (box.lower < box.upper)).any(-1)
 
 
-def check_start(system: System, values: Values, bounds: Inputs) -> None:
+def check_start(
+    system: System, values: Values, bounds: Inputs, early_stop: bool = True
+) -> Bool[Tensor, "batch"] | None:
     """Look whether bounds are a box with the start in it; not where something else records the solve for later.
 
+    Returns:
+        The problems of which they are none, where no number may be read: on another device than a CPU without an early
+        stop. None elsewhere.
+
     Raises:
-        ProblemError: they are not; names the entry, and the problem of a batch.
+        ProblemError: they are none; names the entry, and the problem of a batch.
     """
     if is_recorded_elsewhere():
-        return
+        return None
+    inside = [_is_inside(*one) for one in _bounded(system, values, bounds)]
+    if not early_stop and inside[0].device.type != "cpu":
+        return ~torch.stack([one.flatten(1).all(1) for one in inside]).all(0)
+    found = [one.all() for one in inside]
+    if not bool(found[0] if len(found) == 1 else torch.stack(found).all()):
+        _refuse(system, values, bounds)
+    return None
+
+
+def _bounded(system: System, values: Values, bounds: Inputs) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Start, lower and upper bound of every unknown that has some."""
     for unknown, x in zip(system.unknowns, values, strict=True):
-        if not unknown.is_bounded:
-            continue
-        lower, upper = (bounds[name].expand_as(x) for name in unknown.bounds)
+        if unknown.is_bounded:
+            lower, upper = (bounds[name].expand_as(x) for name in unknown.bounds)
+            yield x, lower, upper
+
+
+def _is_inside(x: Tensor, lower: Tensor, upper: Tensor) -> Bool[Tensor, "batch count tangent"]:
+    """Is the lower bound not above the upper one, and the start not outside? (A start that is NaN is not; bounds that
+    are NaN are none.)"""
+    return (lower <= upper) & ~((x < lower) | (x > upper))
+
+
+def _refuse(system: System, values: Values, bounds: Inputs) -> None:
+    """Name the first entry that is not inside."""
+    bounded = [unknown for unknown in system.unknowns if unknown.is_bounded]
+    for unknown, (x, lower, upper) in zip(bounded, _bounded(system, values, bounds), strict=True):
         wrong = ~(lower <= upper)
         outside = (x < lower) | (x > upper)
         if not bool((wrong | outside).any()):

@@ -80,7 +80,7 @@ class Graduation(OuterLoop):
         origin = rounds.start(values)
         found, spent = Trials(rounds), origin
         for number in range(self.descents):
-            if number and (rounds.is_over(last) or not bool((origin.relaxation > 1).any())):
+            if number and (rounds.is_over(last) or (rounds.asks and not bool((origin.relaxation > 1).any()))):
                 break  # a way that is all but convex has no other beginnings
             state = self._rounds(rounds, rounds.descent(origin, number, spent), solver, last)
             if self.descents == 1 or (number == 0 and rounds.is_over(last)):

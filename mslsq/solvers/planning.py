@@ -233,6 +233,11 @@ def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs,
 
 def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
     """The linear solver that the task's solver chooses for this structure, bound to its pattern where it is sparse."""
+    linear = _linear_solver_of(task, plan)
+    return linear if plan.may_be_asked(task.solver.early_stop) else linear.without_asking()
+
+
+def _linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
     by_rows = None if plan.rows is None else task.solver.linear.of_rows(plan.rows)
     if by_rows is not None:
         return by_rows

@@ -215,6 +215,11 @@ class Rounds:
         return 1 if block.term.elementwise_loss else block.rows
 
     @property
+    def asks(self) -> bool:
+        """May numbers be read?"""
+        return self.plan.may_be_asked(self.task.solver.early_stop)
+
+    @property
     def surrogate(self) -> Surrogate:
         loss = self.task.system.terms[next(iter(self.graduation.names))].loss
         assert isinstance(loss, Surrogate)  # the front door has put it there
@@ -261,7 +266,7 @@ class Rounds:
     def live(self, norms: Norms, state: State, relaxed: bool = True) -> dict[int, Bool[Tensor, "blocks"]]:
         """Which blocks have a weight in some problem, at the relaxation of the state or at none; nothing is said where
         it does not pay to leave blocks out."""
-        if not self.plan.is_large or not self.surrogate.rejects or self.plan.compressed is not None:
+        if not self.plan.is_large or not self.surrogate.rejects or self.plan.compressed is not None or not self.asks:
             return {}
         slack = 1 + state.relaxation[:, None] if relaxed else 1
         shares = self._shares(norms, state.scales)

@@ -76,8 +76,7 @@ def run(
     Raises:
         ProblemError: the start is not within the bounds.
     """
-    if bounds:
-        check_start(task.system, values, bounds)
+    refused = check_start(task.system, values, bounds, task.solver.early_stop) if bounds else None
     outcome = _solved(task, values, inputs, bounds, keep_trajectory, differentiated, native=True)
     if outcome is None:
         # What was recorded is not what the user's Python says: once more, with a new plan, and without programs.
@@ -87,7 +86,14 @@ def run(
         eager = replace(task, solver=replace(task.solver, trace="never", compile=False))
         outcome = _solved(eager, values, inputs, bounds, keep_trajectory, differentiated, last=True)
         assert outcome is not None  # it would have raised
-    return outcome
+    return outcome if refused is None else _without(refused, outcome)
+
+
+def _without(refused: Bool[Tensor, "batch"], outcome: Outcome) -> Outcome:
+    """The outcome without that of some problems: what cannot be raised must not pass for an answer."""
+    values = tuple(torch.where(refused[:, None, None], torch.nan, x) for x in outcome.values)
+    status = torch.where(refused, int(Status.NON_FINITE), outcome.status)
+    return replace(outcome, values=values, status=status, cost=torch.where(refused, torch.nan, outcome.cost))
 
 
 def _solved(
@@ -183,6 +189,8 @@ def _stepped(
     records, methods, shrinks = [record], [], not keep_trajectory and saved is None
     may_bend = not keep_trajectory  # steps that are taken again are straight
     is_idle, begin, why, done = False, None, None, 0
+    # Who solves by trials of a single step looks between them; a device is asked once for each.
+    looks = solver.early_stop and not (batch.task.is_trial and solver.max_steps == 1 and not batch.plan.is_on_cpu)
     if saved is not None:
         if keep_trajectory:
             raise CheckpointError(f"Checkpoint {saved.file}: an adjoint that differentiates steps needs all of them.")
@@ -194,7 +202,7 @@ def _stepped(
     try:
         while done < solver.max_steps:
             told, running, bends = _told_to_stop(solver, table, done, records[-1], remaining), True, False
-            if solver.early_stop and not told:
+            if looks and not told:
                 if done == taken == 0:
                     running, is_idle = first_look(remaining.state.status, remaining.record.gradient_norm)
                 else:
@@ -235,7 +243,8 @@ def _stepped(
         remaining.all_matrices(),
         is_idle,
     )
-    trajectory = _trajectory(records[1:], methods) if keep_trajectory and methods else ()
+    asks = batch.plan.may_be_asked(solver.early_stop)
+    trajectory = _trajectory(records[1:], methods, asks) if keep_trajectory and methods else ()
     return ended, trajectory, why, None if batch.task.pinned is not None else remaining.disagrees()
 
 
@@ -265,10 +274,10 @@ def history_of(records: list[Record], num_steps: Tensor, max_steps: int) -> Hist
     return History.read_later(lambda: columns, columns[0][:, 0], max_steps)
 
 
-def _trajectory(records: list[Record], methods: list[tuple[Tensor, MethodState]]) -> Trajectory:
-    """The steps that at least one problem accepted, stacked."""
+def _trajectory(records: list[Record], methods: list[tuple[Tensor, MethodState]], asks: bool) -> Trajectory:
+    """The steps that at least one problem accepted, stacked; all of them where it may not be asked which these are."""
     accepted = torch.stack([record.accepted for record in records], 1)
-    useful = accepted.any(0)
+    useful = accepted.any(0).nonzero()[:, 0] if asks else slice(None)
 
     def stacked(*steps: Tensor) -> Tensor:
         return torch.stack(steps, 1)[:, useful]

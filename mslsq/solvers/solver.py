@@ -112,7 +112,8 @@ class Solver:
             other devices than a CPU, with PyTorch's compiler: slow the first time (about 20 s), fast after. The
             residuals of a large problem on a CPU as native programs, a second each: there it means `native="wait"`.
         early_stop: look after each step whether all problems are done. `False` takes exactly `max_steps` without
-            asking the device (problems that are done do not move).
+            asking the device (problems that are done do not move). On other devices than a CPU nothing is raised or
+            warned of then that a number would tell: a start outside of its bounds is NaN.
         callback: called after each step with a `StepInfo`; return True to stop.
         verbose: print a table as the solve goes on.
         trace: `"auto"` records the step as a plain graph as soon as that pays, `"always"` at once, `"never"` not at

@@ -34,13 +34,14 @@ class Trials:
         # A minimum found twice is that of the first.
         blur = max(10 * self.rounds.task.solver.ftol, LEVEL * torch.finfo(cost.dtype).eps)
         better = cost < (1 - blur) * self.cost
-        if not bool(better.any()):
+        asks = self.rounds.asks
+        if asks and not bool(better.any()):
             return self
         kept = self.state
         merged = state._replace(
             values=_chosen(better, state.values, kept.values),
             norms={number: chosen(better, norms, kept.norms[number]) for number, norms in state.norms.items()},
-            live=state.live if bool(better.all()) else LiveBlocks(self.rounds.task, self.rounds.task, {}),
+            live=state.live if asks and bool(better.all()) else LiveBlocks(self.rounds.task, self.rounds.task, {}),
         )
         values = _chosen(better, outcome.values, self.values)
         return replace(self, state=merged, values=values, cost=torch.where(better, cost, self.cost))

@@ -5,6 +5,10 @@ is seen: tensors of two devices in one operator, `.numpy()`, data that go back t
 for backends of others ("PrivateUse1"), because a build without CUDA cannot differentiate tensors that claim CUDA. The
 library asks everywhere for "cpu" or not; where it asks for "cuda", these tests see nothing.
 
+An operator of the library's own runs there as on any device, by the operators that it is written in; a kernel of the
+CPU refuses these tensors. Which of PyTorch's operators have a form on CUDA its own table tells
+(`tests.devices.forms`).
+
 The slot belongs to the process once it is taken, and the threads of the backward pass are counted before the first of
 them, so the device has a process of its own (`tests.devices.elsewhere`).
 """
@@ -21,7 +25,10 @@ from torch.utils import _pytree as pytree
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mslsq.linear.torch_operators import FUNCTIONS
+from mslsq.solvers import bound_checks
 from mslsq.tracing.recording import NotRecordableError, Recorded
+from tests.devices.forms import has_form_on_cuda
 
 REAL = os.environ.get("MSLSQ_TEST_DEVICE")
 """A device that is there ("cuda"): the same tests on it. What is sent to the host is then not counted."""
@@ -53,6 +60,10 @@ MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put", "a
 
 class TwoDevicesError(RuntimeError):
     """An operator was called with tensors of two devices."""
+
+
+class NoFormError(RuntimeError):
+    """An operator was called that CUDA does not have."""
 
 
 class Claimed(Tensor):
@@ -102,6 +113,11 @@ class Device(TorchDispatchMode):
         name = function._schema.name
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         ours = [tensor for tensor in tensors if isinstance(tensor, Claimed)]
+        if ours and name in FUNCTIONS:
+            with self:
+                return FUNCTIONS[name](*args, **kwargs)
+        if ours and not has_form_on_cuda(function):
+            raise NoFormError(name)
         if ours and name not in MAY_MIX:
             refuse_two_devices(name, tensors)
         labelled = bool(ours)
@@ -182,6 +198,7 @@ def claimed_device() -> Iterator[Device]:
         torch._C._set_multithreading_enabled(False)
 
     Recorded.__init__ = _refuse_to_record  # type: ignore[method-assign]
+    bound_checks.is_recorded_elsewhere = lambda: False  # it would take this mode for somebody's tracing
     torch.inference_mode.__enter__ = enter_in_one_thread  # type: ignore[method-assign]
     # Backward passes run in this thread, where the mode is: the threads of the engine were counted before the device.
     with torch.autograd.set_multithreading_enabled(False), Device() as device:

@@ -8,50 +8,18 @@ import torch
 from torch import Tensor
 
 import mslsq
-from mslsq import SE3, linear
 from mslsq.alignment import align, synthetic
 from mslsq.datasets import ring_graph
 from tests.devices.claimed import NAME, Device, assert_same, there
+from tests.devices.doors import LINEAR, Scene, normal
 from tests.devices.elsewhere import elsewhere
 
 pytestmark = pytest.mark.fake_cuda
-F64 = torch.float64
-CAMERAS, POINTS = 3, 8
-LINEAR = {
-    "cholesky": linear.Cholesky(),
-    "sparse": linear.SparseCholesky(),
-    "conjugate_gradient": linear.ConjugateGradient(tolerance=1e-10, forcing="constant"),
-    "matrix_free": linear.ConjugateGradient(matrix_free=True, tolerance=1e-10, forcing="constant"),
-    "schur": linear.Schur(eliminate="point"),
-}
 
 
-@mslsq.cost
-def seen(camera: SE3, point: Tensor, pixel: Tensor) -> Tensor:
-    x = camera.act(point)
-    return x[:2] / x[2] - pixel
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
-
-
-def adjusted(place: Any, **options: Any) -> tuple[mslsq.Problem, mslsq.Solution, Tensor]:
-    """A small bundle adjustment, all of its tensors moved by `place`, and its solution."""
-    point = normal(0, POINTS, 3) + torch.tensor([0.0, 0.0, 6.0], dtype=F64)
-    camera = SE3.exp(0.1 * normal(1, CAMERAS, 6))
-    of_camera = torch.arange(CAMERAS).repeat_interleave(POINTS)
-    of_point = torch.arange(POINTS).repeat(CAMERAS)
-    x = camera[of_camera].act(point[of_point])
-    pixel = place(x[:, :2] / x[:, 2:] + 0.001 * normal(2, CAMERAS * POINTS, 2)).requires_grad_()
-    near = {"camera": camera @ SE3.exp(0.02 * normal(3, CAMERAS, 6)), "point": point + 0.05 * normal(4, POINTS, 3)}
-    cameras = mslsq.Variable("camera", SE3, count=CAMERAS)
-    points = mslsq.Variable("point", mslsq.Euclidean(3), count=POINTS)
-    problem = mslsq.Problem(
-        seen(cameras[of_camera], points[of_point], pixel=pixel, loss=options.pop("loss", None)),
-        mslsq.Prior(cameras[:2], target=place(camera[:2]), weight=mslsq.Scale(100.0)),
-    )
-    return problem, mslsq.solve(problem, place(near), **options), pixel
+def adjusted(place: Any, loss: Any = None, **options: Any) -> tuple[Scene, mslsq.Solution]:
+    scene = Scene(place, loss=loss)
+    return scene, scene.solved(**options)
 
 
 def unmoved(tree: Any) -> Any:
@@ -62,9 +30,9 @@ def unmoved(tree: Any) -> Any:
 @elsewhere
 def test_bundle_adjustment_and_its_gradient(name: str, device: Device):
     def gradient(place: Any) -> tuple[Any, Tensor | None]:
-        _, solution, pixel = adjusted(place, solver=mslsq.LevenbergMarquardt(linear_solver=LINEAR[name]))
+        scene, solution = adjusted(place, solver=mslsq.LevenbergMarquardt(linear_solver=LINEAR[name]))
         solution.value["point"].square().sum().backward()
-        return solution.value, pixel.grad
+        return solution.value, scene.pixel.grad
 
     assert_same(gradient(there), gradient(unmoved))
 
@@ -72,7 +40,8 @@ def test_bundle_adjustment_and_its_gradient(name: str, device: Device):
 @elsewhere
 def test_what_is_told_of_a_solution(device: Device):
     def told(place: Any) -> tuple[Any, ...]:
-        problem, solution, _ = adjusted(place)
+        scene, solution = adjusted(place)
+        problem = scene.problem
         mslsq.explain(problem, solution.value)
         return (
             mslsq.covariance(problem, solution, "camera"),

@@ -3,6 +3,7 @@
 The graphs are recorded on the CPU; what they hold and what they make is moved with their inputs.
 """
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,11 @@ from torch.utils import _pytree as pytree
 import mslsq
 from mslsq import linear
 from mslsq.datasets import ring_graph
+from mslsq.front import plans
+from mslsq.linearize.trace import Execution
 from mslsq.tracing.recording import Recorded
+from tests.devices.doors import DOORS, LOSSES
+from tests.devices.forms import has_form_on_cuda, table
 
 pytestmark = pytest.mark.fake_cuda
 F64 = torch.float64
@@ -39,6 +44,8 @@ class OnCuda(fx.Interpreter):
         return self.fake(held) if isinstance(held, Tensor) else held
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
+            assert has_form_on_cuda(target), target
         with self.mode:
             return super().call_function(
                 target, args, {name: CUDA if isinstance(x, torch.device) else x for name, x in kwargs.items()}
@@ -97,3 +104,52 @@ def test_pose_graphs(solver: Any, graphs: Any):
         solver=mslsq.LevenbergMarquardt(linear_solver=solver, max_steps=4, **ALWAYS),
     )
     assert_all_run_on_cuda(graphs)
+
+
+KINDS = {
+    "bounds": {"start", "step"},
+    "GraduatedNonConvexity": {"start", "step", "norms of"},
+    "constraints": {"start", "step", "constraints", "cost alone"},
+    "solve, a batch of graphs": {"start", "step"},
+    "curve_fit, errors of t": {"start", "step"},
+    "derivatives, Implicit": {"start", "step", "gradient", "factored", "cost", "pullback to", "pullback through"},
+    "derivatives, Truncated": {"linearization"},
+    "derivatives, Unrolled": {"linearization"},
+    "derivatives, DirectLossMinimization": {"factored"},
+    "derivatives, of bounds": {"factored"},
+    **{name: {"start", "step"} for name in LOSSES},
+}
+"""Doors, and how the names of graphs begin that are recorded behind them."""
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_graphs_behind_front_doors(name: str, graphs: Any, monkeypatch: pytest.MonkeyPatch):
+    names: list[str] = []
+    record = Execution.record
+
+    def named(self: Execution, name: str, *args: Any, **options: Any) -> None:
+        names.append(name)
+        record(self, name, *args, **options)
+
+    monkeypatch.setattr(Execution, "record", named)
+    monkeypatch.setattr(plans, "_KEPT", weakref.WeakKeyDictionary())  # graphs are recorded again
+    DOORS[name](lambda tree: tree, mslsq.LevenbergMarquardt(native="never", acceleration=None, **ALWAYS))
+    missing = {kind for kind in KINDS[name] if not any(one.startswith(kind) for one in names)}
+    assert not missing, sorted(set(names))
+    assert_all_run_on_cuda(graphs)
+
+
+def test_a_bent_step_runs_on_cuda(graphs: Any):
+    solver = mslsq.LevenbergMarquardt(native="never", acceleration=0.75, **ALWAYS)
+    DOORS["least_squares, a batch"](lambda tree: tree, solver)
+    assert_all_run_on_cuda(graphs)
+
+
+def test_an_operator_that_cuda_does_not_have_is_seen():
+    if table() is None:
+        pytest.skip("this PyTorch has no table of its operators")
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_function(torch.ops.aten.mkldnn_linear.default, (x, x)))
+    with pytest.raises(AssertionError, match="mkldnn_linear"):
+        assert_all_run_on_cuda([(fx.GraphModule({}, graph), [torch.ones(2, 2)])])

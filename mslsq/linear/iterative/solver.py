@@ -85,6 +85,8 @@ class ConjugateGradient(LinearSolver):
     """Why it was chosen, where it was not asked for."""
     accuracy: Tensor | None = field(default=None, compare=False, repr=False)
     """(batch,) the relative residual of the present step; set by the engine."""
+    asks: bool = field(default=True, compare=False, repr=False)
+    """May it look whether all entries of a batch are solved? Set by the engine."""
 
     def __post_init__(self) -> None:
         for option, known in (
@@ -119,6 +121,9 @@ class ConjugateGradient(LinearSolver):
 
     def to_accuracy(self, accuracy: Float[Tensor, "batch"]) -> "ConjugateGradient":
         return replace(self, accuracy=accuracy)
+
+    def without_asking(self) -> "ConjugateGradient":
+        return replace(self, asks=False)
 
     def summary(self) -> str:
         how = "matrix-free, " if self.matrix_free else ""
@@ -162,6 +167,7 @@ class ConjugateGradient(LinearSolver):
             self.preconditioner == "jacobi",
             self.tolerance,
             self.max_iterations,
+            self.asks,
         )
         return -x, solved
 

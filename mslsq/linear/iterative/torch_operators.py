@@ -33,9 +33,10 @@ def iterate(
     jacobi: bool,
     tolerance: float,
     max_iterations: int,
+    asks: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(A + diag(damping))⁻¹ rhs to an accuracy per entry (an empty one: `tolerance` for all), which entries have moved
-    at all, and how many iterations each took."""
+    at all, and how many iterations each took. Unless it `asks`, another device than a CPU makes `max_iterations`."""
     form = OPERATORS[kind]
     plan = form.Plan.unpacked(tensors, numbers)
     operator = form(values, damping if damping.numel() else None, plan, jacobi)
@@ -45,7 +46,7 @@ def iterate(
         operator.precondition,
         accuracy.clamp(max=tolerance) if accuracy.numel() else tolerance,
         max_iterations,
-        goes_on=operator.is_wanted,
+        goes_on=operator.is_wanted if asks or values.device.type == "cpu" else lambda active: True,
     )
     x = operator.expanded(result.solution, rhs)
     solved = torch.isfinite(x).all(-1) & operator.definite & (result.converged | (result.iterations > 0))

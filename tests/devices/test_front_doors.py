@@ -1,0 +1,140 @@
+"""Every front door on another device: the CPU's numbers, no tensor of two devices, few questions to the device."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mslsq
+from mslsq import linear
+from mslsq.linear.block_structure import analyze
+from tests.devices.claimed import REAL, Device, NoFormError, TwoDevicesError, assert_same, here, there
+from tests.devices.doors import BATCH, DOORS, LOSSES, START, T, Y, decay
+from tests.devices.elsewhere import elsewhere
+
+pytestmark = pytest.mark.fake_cuda
+F64 = torch.float64
+
+STEPS = 8
+"""Enough for every door."""
+
+AROUND = 2
+"""Questions of a solve besides one for each step."""
+
+MORE = {
+    # What a fit is asked of its arguments and its covariance, once a call.
+    "curve_fit, errors of t": 4,
+    "curve_fit, counts": 2,
+    "curve_fit, fixed and bounds": 1,
+    "separable_fit": 7,  # two solves, the steps of the second are told
+    "multi_start": 20,  # so are those of the last
+    # Each descent is a solve of its own, and compared with the one before.
+    "GraduatedNonConvexity": 8,
+    "GraduatedNonConvexity, no scale": 8,
+    "GraduatedNonConvexity, Geman-McClure": 8,
+    "curve_fit, outliers": 10,
+    # Derivatives are asked for once a call: does each exist, is a problem just short of its minimum?
+    **{name: 8 for name in DOORS if name.startswith("derivatives")},
+    "prepared problem": 4,  # whose pixels require grad
+}
+
+ITERATING = {f"solve, {name}" for name in ("conjugate gradients", "matrix-free", "jacobi", "schur_jacobi")}
+"""Conjugate gradients ask once in ten of their iterations, of which a step has up to 40 here, and the first one three
+times as many."""
+
+
+def unmoved(tree: Any) -> Any:
+    return tree
+
+
+def asked_by(name: str, solver: mslsq.LevenbergMarquardt, device: Device) -> tuple[int, int]:
+    """How often a door asks the device in a call like one before, and how many steps it takes; what it finds is what it
+    finds on the CPU."""
+    door = DOORS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        door(there, solver)  # whatever is planned is planned once
+        device.transfers.clear()
+        found, solution = door(there, solver)
+        asked = device.transfers.total()
+        expected, _ = door(unmoved, solver)
+    assert_same(found, expected)
+    return asked, int(here(solution.num_steps).max())
+
+
+@pytest.mark.parametrize("name", [name for name in DOORS if name != "constraints"])
+@elsewhere
+def test_a_step_asks_the_device_once(name: str, device: Device):
+    asked, steps = asked_by(name, mslsq.LevenbergMarquardt(), device)
+    iterations = 4 * (steps + 3) if name in ITERATING else 0
+    assert asked <= steps + AROUND + MORE.get(name, 0) + iterations, device.transfers
+
+
+@elsewhere
+def test_a_round_under_constraints_asks_about_twice_beside_its_steps(device: Device):
+    asked, steps = asked_by("constraints", mslsq.LevenbergMarquardt(), device)
+    assert asked <= 2.2 * steps, device.transfers
+
+
+ALIKE = {*LOSSES, "prepared", "prepared problem", "prepared curve_fit", "curve_fit, Cauchy", "curve_fit, outliers"}
+"""Doors behind which a solve without an early stop does nothing that another one does not."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ITERATING - {"solve, matrix-free"} else ())
+        for name in DOORS
+        if name != "constraints" and name not in ALIKE
+    ],
+)
+@elsewhere
+def test_without_an_early_stop_the_device_is_never_asked(name: str, device: Device):
+    asked, _ = asked_by(name, mslsq.LevenbergMarquardt(early_stop=False, max_steps=STEPS), device)
+    assert asked <= (name == "curve_fit, errors of t"), device.transfers  # is each point of its own t? Asked once a fit
+
+
+@elsewhere
+def test_a_start_outside_of_its_bounds_is_nan_where_it_may_not_be_asked(device: Device):
+    lower = torch.tensor([[0.0, -2.0, -1.0], [0.0, -0.5, -1.0], [0.0, -2.0, -1.0], [0.0, -2.0, 1.0]], dtype=F64)
+    solver = mslsq.LevenbergMarquardt(early_stop=False, max_steps=STEPS)
+    given = {"bounds": there((lower, lower + 4)), "solver": solver, **BATCH}
+    device.transfers.clear()
+    solution = mslsq.least_squares(decay, there(START), there((T, Y)), **given)
+    assert REAL is not None or not device.transfers
+    inside = torch.tensor([True, False, True, False])  # -1 is below -0.5, 0 below 1
+    found = here(solution)
+    assert torch.equal(found.status == mslsq.Status.NON_FINITE, ~inside)
+    assert torch.equal(found.value.isnan().all(1), ~inside) and torch.equal(found.cost.isnan(), ~inside)
+    alone = mslsq.least_squares(decay, START, (T, Y[inside]), bounds=(lower[0], lower[0] + 4), solver=solver, **BATCH)
+    torch.testing.assert_close(found.value[inside], alone.value)
+    with pytest.raises(mslsq.ProblemError, match="outside of its bounds"):
+        mslsq.least_squares(decay, there(START), there((T, Y)), **given | {"solver": mslsq.LevenbergMarquardt()})
+
+
+@elsewhere
+def test_what_cuda_refuses_is_refused(device: Device):
+    if REAL is not None:
+        pytest.skip("it does")
+    x, y = there(torch.ones(3)), torch.ones(3)
+    with pytest.raises(TwoDevicesError, match=r"aten::add.*\(3,\) on cpu"):
+        x + y
+    with pytest.raises((RuntimeError, TypeError), match="numpy"):
+        x.numpy()
+    with pytest.raises(NoFormError, match="mkldnn"):
+        torch.ops.aten.mkldnn_linear(x[None], x[None])
+    structure = analyze(np.array([2, 1]), np.array([1]), np.array([0]), device=torch.device("cpu"))
+    values = there(torch.ones(1, structure.num_values, dtype=F64))
+    with pytest.raises(ValueError, match="in the CPU's memory"):
+        linear.SparseCholesky().bound(structure, {}).solve(values, there(torch.ones(1, 3, dtype=F64)), None)
+
+
+@elsewhere
+def test_questions_inside_of_operators_are_counted(device: Device):
+    """Conjugate gradients are one operator, whose loop asks the device."""
+    if REAL is not None:
+        pytest.skip("a GPU does not count")
+    asked, steps = asked_by("solve, jacobi", mslsq.LevenbergMarquardt(), device)
+    assert asked > 2 * steps
