@@ -3,10 +3,12 @@
     make cuda                                          # the tests on the GPU, then this
     python benchmarks/cuda.py --out benchmarks/results # writes cuda_<device>.md
     python benchmarks/cuda.py --device cpu --small     # what is measured, in small, without a GPU
+    python benchmarks/cuda.py --look                   # is there a GPU?
 
 The floor of a step is what its Jacobian alone costs the device: the bytes that are written and read once, at the speed
 of a copy, and the flops of the products, at the speed of a large matrix product; both are measured first. A case that
-cannot run is a sentence, not the end.
+cannot run is a sentence, not the end. The page is written after every case: what ends the process takes no figure away,
+and what does not begin within `--minutes` says so.
 """
 
 import sys
@@ -18,6 +20,7 @@ if "torch" in sys.modules and not hasattr(sys.modules["torch"], "tensor"):
 import argparse
 import contextlib
 import io
+import itertools
 import os
 import statistics
 import time
@@ -179,10 +182,22 @@ def speeds(device: torch.device, dtype: torch.dtype, small: bool) -> tuple[float
     return 2 * n / copying, 2 * side**3 / seconds(lambda: matrix @ matrix, device, 5)
 
 
-def rows_of(case: Case, device: torch.device, dtype: torch.dtype, small: bool) -> list[tuple[Any, ...]]:
-    """A line of the table for every way; what cannot run says why. The CPU's time is taken once, by its default way."""
+class TimeIsOverError(RuntimeError):
+    """The minutes that there were are over."""
+
+
+def begin_before(end: float) -> None:
+    """Raises TimeIsOverError after that time of the monotonic clock."""
+    if time.monotonic() > end:
+        raise TimeIsOverError("not measured, the minutes of --minutes are over")
+
+
+def rows_of(case: Case, device: torch.device, dtype: torch.dtype, small: bool, end: float) -> list[tuple[Any, ...]]:
+    """A line of the table for every way; what cannot run, or not begin before the end, says why. The CPU's time is
+    taken once, by its default way."""
     name = str(dtype).removeprefix("torch.")
     try:
+        begin_before(end)
         solve, moved, flops = case.make(device, dtype, small)
         copy, product = speeds(device, dtype, small)
         floor = max(moved / copy, flops / product)
@@ -196,6 +211,7 @@ def rows_of(case: Case, device: torch.device, dtype: torch.dtype, small: bool) -
     for way, options in ways.items():
         os.environ["MSLSQ_CUDA_GRAPHS"] = str(int(way == CUDA_GRAPH))
         try:
+            begin_before(end)
             missing = why_not_native(solve) if options is NATIVE else ""
             if missing:
                 rows.append((case.name, way, name, f"not there: {missing}", "", "", ""))
@@ -219,6 +235,13 @@ def why_not_native(solve: Callable[[dict[str, Any]], Any]) -> str:
     return said[0] if said else "no program was begun"
 
 
+def why_no_gpu() -> str:
+    """Why PyTorch sees none, in a clause."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA (python -m pip install torch brings a build with it)"
+    return f"torch {torch.__version__} finds none (torch.cuda.is_available() is False; does nvidia-smi show one?)"
+
+
 def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:90]}"
 
@@ -227,31 +250,39 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="a few of everything: does it run?")
+    parser.add_argument("--look", action="store_true", help="is there a GPU? Nothing is measured")
+    parser.add_argument("--minutes", type=float, default=8.0, help="after which no more is begun")
     parser.add_argument("--out", type=Path, help="folder of the page cuda_<device>.md")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
-        print("There is no GPU here (torch.cuda.is_available() is False). --device cpu --small shows what is measured.")
+        print(f"There is no GPU here: {why_no_gpu()}. --device cpu --small shows what is measured.")
         return 1
+    if options.look:
+        return 0
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    rows: list[tuple[Any, ...]] = []
+    end = time.monotonic() + 60 * options.minutes
+    for case, dtype in itertools.product(CASES, (torch.float64, torch.float32)):
+        print(f"{case.name}, {dtype} ...", file=sys.stderr, flush=True)
+        rows += rows_of(case, device, dtype, options.small, end)
+        if options.out is not None:
+            path = options.out / f"cuda_{name.lower().replace(' ', '_')}.md"
+            path.write_text(page_of(name, options.small, rows), encoding="utf-8")
+    print(page_of(name, options.small, rows))
+    return 0
+
+
+def page_of(name: str, small: bool, rows: list[tuple[Any, ...]]) -> str:
+    """What has been measured so far."""
     page = io.StringIO()
     with contextlib.redirect_stdout(page):
-        print(f"# mslsq on {name}\n\n`python benchmarks/cuda.py{' --small' if options.small else ''}`\n")
+        print(f"# mslsq on {name}\n\n`python benchmarks/cuda.py{' --small' if small else ''}`\n")
         print_machine(["torch"])
-        rows = [
-            row
-            for case in CASES
-            for dtype in (torch.float64, torch.float32)
-            for row in rows_of(case, device, dtype, options.small)
-        ]
         header = ("case", "way", "dtype", "ms a step", "ms on the CPU", "CPU / device", "times the floor")
         print_table(f"{STEPS} steps of Levenberg-Marquardt, wall time; the CPU as it is by default", header, rows)
         print("\nThe alignment computes on the CPU wherever its maps are, so that its pairs are not measured here.")
-    print(page.getvalue())
-    if options.out is not None:
-        path = options.out / f"cuda_{name.lower().replace(' ', '_')}.md"
-        path.write_text(page.getvalue(), encoding="utf-8")
-    return 0
+    return page.getvalue()
 
 
 if __name__ == "__main__":

@@ -27,11 +27,47 @@ def test_every_case_runs_or_says_why(cuda, tmp_path, monkeypatch, capsys):
     assert not wrong, wrong
 
 
-def test_without_a_gpu_it_says_so(cuda, capsys):
-    if cuda.torch.cuda.is_available():
-        pytest.skip("there is one")
-    assert cuda.main([]) == 1
-    assert "no GPU" in capsys.readouterr().out
+@pytest.mark.parametrize("arguments", [[], ["--look"]])
+def test_without_a_gpu_it_says_so(cuda, arguments, capsys, monkeypatch):
+    monkeypatch.setattr(cuda.torch.cuda, "is_available", lambda: False)
+    for version, why in ((None, "built without CUDA"), ("13.0", "does nvidia-smi show one?")):
+        monkeypatch.setattr(cuda.torch.version, "cuda", version)
+        assert cuda.main(arguments) == 1
+        assert why in capsys.readouterr().out
+
+
+def only(cuda: Any, monkeypatch: Any, *cases: Any) -> None:
+    monkeypatch.setattr(cuda, "CASES", [cuda.Case(str(number), make) for number, make in enumerate(cases)])
+    monkeypatch.setattr(cuda, "REPEATS", 1)
+
+
+def test_what_cannot_be_made_is_a_sentence_and_the_next_case_runs(cuda, monkeypatch, tmp_path, capsys):
+    def too_large(*_: Any) -> Any:
+        raise MemoryError("CUDA out of memory")
+
+    only(cuda, monkeypatch, too_large, cuda.fits(1, 64))
+    monkeypatch.setattr(cuda, "WAYS", {"eager": {"trace": "never"}})
+    assert cuda.main(["--device", "cpu", "--small", "--out", str(tmp_path)]) == 0
+    lines = (tmp_path / "cuda_cpu.md").read_text().splitlines()
+    assert sum("MemoryError: CUDA out of memory" in line for line in lines) == 2
+    assert sum(line.startswith("| 1 ") and "eager" in line for line in lines) == 2
+
+
+def test_what_ends_the_process_takes_no_figure_away(cuda, monkeypatch, tmp_path):
+    def dies(*_: Any) -> Any:
+        raise SystemExit  # as a signal does
+
+    only(cuda, monkeypatch, cuda.fits(1, 64), dies)
+    monkeypatch.setattr(cuda, "WAYS", {"eager": {"trace": "never"}})
+    with pytest.raises(SystemExit):
+        cuda.main(["--device", "cpu", "--small", "--out", str(tmp_path)])
+    assert "| 0 " in (tmp_path / "cuda_cpu.md").read_text()
+
+
+def test_after_its_minutes_nothing_is_begun(cuda, monkeypatch, capsys):
+    only(cuda, monkeypatch, lambda *_: pytest.fail("begun"))
+    assert cuda.main(["--device", "cpu", "--small", "--minutes", "-1"]) == 0
+    assert capsys.readouterr().out.count("the minutes of --minutes are over") == 2
 
 
 def test_where_there_is_no_native_program_a_sentence_says_why(cuda):
