@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
-LIMIT = 240.0
+LIMIT = 400.0
 """Seconds after which a test ends its processes."""
 
 
