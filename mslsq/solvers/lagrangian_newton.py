@@ -101,8 +101,8 @@ class NewtonEnd:
             after = self._moved(at, torch.where(going[:, None], step, 0), change, mask, free)
             left = self._distance(linear, factor, penalty, after)
             going = going & (left <= GAIN * distance)
-            if not bool(going.any()):
-                break
+            if self.plan.is_on_cpu and not bool(going.any()):
+                break  # of another device asking takes longer than a step
             at, helped, distance = _chosen_point(going, after, at), helped | going, torch.where(going, left, distance)
         distance = torch.where(wanted & definite & found.regular, distance, torch.inf)
         return Improvement(at.values, at.multipliers, helped, distance)

@@ -71,6 +71,10 @@ class State:
         return self.status == Status.RUNNING
 
 
+NOT_RUNNING = -1
+"""In the place of the steps of a problem that is done."""
+
+
 @dataclass(frozen=True, eq=False)
 class MultiplierRounds(OuterLoop):
     """The outer loop; the terms named in `terms` are `constraint_term`s."""
@@ -83,12 +87,13 @@ class MultiplierRounds(OuterLoop):
     ) -> tuple[Outcome, Findings]:
         rounds = _Rounds(self, replace(task, outer=None), inputs, bounds, differentiated)
         with torch.no_grad():
-            state = rounds.start(tuple(x.contiguous() for x in values))
+            state, most = rounds.start(tuple(x.contiguous() for x in values)), 0
             for number in range(self.options.max_rounds):
-                state = rounds.after(state)
+                state = rounds.after(state, most)
                 if task.solver.verbose:
                     print(_line(number + 1, state), flush=True)
-                if not bool(state.running.any()):
+                most = int(torch.where(state.running, state.num_steps, NOT_RUNNING).amax())
+                if most == NOT_RUNNING:
                     break
             return rounds.ended(state)
 
@@ -136,11 +141,11 @@ class _Rounds:
         largest = largest_violation(self.terms, residuals)
         return State(values, multipliers, penalties, measures, largest, zeros, zeros, zeros, zeros, zeros)
 
-    def after(self, state: State) -> State:
-        """One round more."""
+    def after(self, state: State, most: int) -> State:
+        """One round more; `most` steps were taken by a problem that is running."""
         given = self.terms.given(self.inputs, state.multipliers, state.penalties)
         outcome = run(
-            replace(self.task, solver=self._solver(state)),
+            replace(self.task, solver=self._solver(most)),
             state.values,
             given,
             differentiated=self.differentiated,
@@ -184,10 +189,10 @@ class _Rounds:
 
     # ---- parts of a round
 
-    def _solver(self, state: State) -> Any:
+    def _solver(self, most: int) -> Any:
         """The solver of a round."""
         solver, options = self.task.solver, self.loop.options
-        left = solver.max_steps - int(torch.where(state.running, state.num_steps, 0).amax())
+        left = solver.max_steps - most
         return replace(
             solver,
             max_steps=max(min(left, options.steps_per_round), 0),
@@ -207,7 +212,7 @@ class _Rounds:
         steps = state.num_steps + torch.where(running, outcome.num_steps, 0)
         evaluations = state.num_evaluations + torch.where(running, outcome.num_evaluations, 0)
         before = state.outcome
-        if before is not None and not bool(running.all()):
+        if before is not None and not (outcome.planned[0].is_on_cpu and bool(running.all())):
             outcome = merged(running, outcome, before)
             given = tuple(
                 {name: chosen(running, tensor, old[name]) if name in own else tensor for name, tensor in new.items()}
@@ -249,7 +254,9 @@ class _Rounds:
         values = state.values
         # One that has met its constraints to the tolerance, but not yet to rounding, goes on for as long as that helps.
         improves = running & ended & (~met | (worst > EXACT * tolerance) | (outcome.status == Status.STALLED))
-        if self._takes_newton_steps and bool(improves.any()):
+        may_be_hopeless = running & (stuck >= STUCK)
+        answer = int(improves.any() + 2 * may_be_hopeless.any())  # one question to the device
+        if self._takes_newton_steps and answer & 1:
             found = self._improved(outcome, values, multipliers, penalties, improves)
             values, multipliers = found.values, found.multipliers
             # Where steps of Levenberg-Marquardt stall for want of precision Newton's can still tell that it is there.
@@ -257,8 +264,8 @@ class _Rounds:
             settled = met & ~found.helped & (found.distance <= max(self.task.solver.ftol, eps) * outcome.cost)
             stalled_there = settled & (outcome.status == Status.STALLED)
             status = torch.where(stalled_there, int(Status.COST_TOLERANCE), torch.where(found.helped, 0, status))
-        hopeless = (status == Status.RUNNING) & running & (stuck >= STUCK)
-        if bool(hopeless.any()):
+        if answer & 2:
+            hopeless = (status == Status.RUNNING) & may_be_hopeless
             at = (linearizer, state.values, plain, before.penalties, self.bounds)
             stationary = is_stationary(self.terms, *at)
             status = torch.where(hopeless & (stationary | (stuck >= HOPELESS)), int(Status.INFEASIBLE), status)
