@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mslsq import pytree
@@ -96,3 +97,9 @@ def _size(axes: list[int | None], leaves: list[Any]) -> int | None:
     if sizes == {0}:
         raise ShapeError("The batch is empty: the mapped axes have size 0.")
     return next(iter(sizes), None)
+
+
+def sent(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """The tensor on a device. One of a CPU is sent without waiting for what the device is doing; the other way round
+    its numbers must have come."""
+    return tensor.to(device, dtype, non_blocking=tensor.is_cpu)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mslsq import pytree
-from mslsq.front.batching import is_whole
+from mslsq.front.batching import is_whole, sent
 from mslsq.linearize.blocks import Values
 from mslsq.manifolds.space import Space
 from mslsq.problem.errors import DeviceError, ProblemError, ShapeError
@@ -121,9 +121,9 @@ def tensor_like(given: Any, like: Tensor, what: str) -> Tensor | None:
             raise DeviceError(f"{what} is on {given.device}, the start on {like.device}.")
         if given.is_complex() or given.dtype == torch.bool:
             raise ProblemError(f"{what} must be real numbers, not {given.dtype}.")
-        return given.to(like)
+        return sent(given, like.device, like.dtype)
     try:
-        return torch.as_tensor(np.asarray(given, dtype=np.float64)).to(like)
+        return sent(torch.as_tensor(np.asarray(given, dtype=np.float64)), like.device, like.dtype)
     except (TypeError, ValueError):
         raise ProblemError(
             f"{what} must be a number, an array or None, not {type(given).__name__}. Elements of manifolds have no "

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
+from mslsq.front.batching import sent
 from mslsq.front.leaves import Data, Held, Holder, Index, Leaf, Weight, loss_inputs
 from mslsq.front.plans import kept_for
 from mslsq.front.replacements import replaced_leaves
@@ -165,7 +166,7 @@ def _index(reference: Blocks, like: Tensor | None) -> int | Tensor:
         return _only_entry(reference, index)  # inside of a recorded step it could not be read
     if isinstance(index, Tensor) and is_compared(index):
         index = index.clone()
-    return index.to(like.device) if isinstance(index, Tensor) and like is not None else index
+    return sent(index, like.device) if isinstance(index, Tensor) and like is not None else index
 
 
 def _only_entry(reference: Blocks, index: Tensor) -> int:

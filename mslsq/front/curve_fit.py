@@ -335,5 +335,5 @@ def _checked(model: Any, y: Any, p0: Any, sigma: Any) -> Tensor | None:
     if sigma is None or isinstance(sigma, Tensor):
         return sigma
     if isinstance(sigma, (int, float)) and not isinstance(sigma, bool):
-        return torch.as_tensor(float(sigma), dtype=y.dtype, device=y.device)
+        return torch.full((), float(sigma), dtype=y.dtype, device=y.device)
     raise ProblemError(f"sigma must be a tensor or a number, not {type(sigma).__name__}.")

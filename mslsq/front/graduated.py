@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mslsq.front.batching import sent
 from mslsq.front.leaves import LossParameter, loss_inputs, loss_parameter
 from mslsq.front.statement import Statement
 from mslsq.problem.errors import ProblemError, ShapeError, unknown_name
@@ -60,7 +61,7 @@ def _scale(given: Tensor | None, per_problem: Tensor, size: int | None) -> LossP
             f"GraduatedNonConvexity: scale has shape {tuple(given.shape)}; expected {expected}. For blocks of "
             "different accuracy whiten the residuals (a weight per block)."
         )
-    return loss_parameter(SCALE, given.to(per_problem), 0 if given.ndim else None)
+    return loss_parameter(SCALE, sent(given, per_problem.device, per_problem.dtype), 0 if given.ndim else None)
 
 
 def _names(statement: Statement, solver: GraduatedNonConvexity, has_costs: bool) -> dict[int, str]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from mslsq import pytree
-from mslsq.front.batching import taken_apart
+from mslsq.front.batching import sent, taken_apart
 from mslsq.front.bounds import Bound, StatedBounds, bounded, of_shape, pair_of, refuse_manifold, tensor_like
 from mslsq.front.costs import stated_cost
 from mslsq.front.leaves import Leaf, SharedOrPerBlock, Start
@@ -203,7 +203,7 @@ def _system(problem: Problem, terms: tuple[Term, ...], like: Tensor) -> System:
         for name, variable in problem.variables.items():
             free = problem.free_entries(variable)
             unknowns.append(
-                Unknown(name, variable.space, variable.num_blocks, None if free is None else free.to(like.device))
+                Unknown(name, variable.space, variable.num_blocks, None if free is None else sent(free, like.device))
             )
         key = tuple(
             (u.name, u.space, u.count, None if u.free is None else tuple(python_numbers(u.free.reshape(-1))))
@@ -257,7 +257,7 @@ def _followed(leaf: Leaf, like: Tensor) -> Leaf:
     losses to its dtype; `_check_agrees` lets them pass."""
     tensor = leaf.tensor
     is_number = isinstance(leaf, SharedOrPerBlock) and not tensor.ndim and tensor.is_floating_point()
-    tensor = tensor.to(like.device, like.dtype if is_number else None)
+    tensor = sent(tensor, like.device, like.dtype if is_number else None)
     return leaf if tensor is leaf.tensor else leaf.replaced(tensor, leaf.axis)
 
 

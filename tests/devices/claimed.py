@@ -124,6 +124,8 @@ class Device(TorchDispatchMode):
         if kwargs.get("device") is not None:
             labelled = torch.device(kwargs["device"]).type == NAME
             kwargs["device"] = torch.device("cpu")
+        if name == "aten::_to_copy" and labelled and not ours and not kwargs.get("non_blocking"):
+            self.transfers["from the host"] += 1  # waits for all that the device is doing
         self._count(name, args, bool(ours), labelled)
         function = WITHOUT_MARKS.get(name, function)
         found = function(*pytree.tree_map(_bare, args), **pytree.tree_map(_bare, kwargs))

@@ -62,7 +62,9 @@ def errors_of_t(t: Any, t_dims: Any, y: Tensor, y_dim: int | None, sigma_t: Any,
             "sigma_t: y of one fit must then have shape (points,), and t (points,) or (points, coordinates); they "
             f"have {of_y} and {shape}."
         )
-    given = torch.as_tensor(sigma_t, dtype=t.dtype, device=t.device) if isinstance(sigma_t, (int, float)) else sigma_t
+    given = (
+        torch.full((), float(sigma_t), dtype=t.dtype, device=t.device) if isinstance(sigma_t, (int, float)) else sigma_t
+    )
     if not isinstance(given, Tensor) or isinstance(sigma_t, bool) or given.dtype != t.dtype:
         raise DtypeError(f"sigma_t must be a number or a tensor of {t.dtype}, the dtype of t, not {sigma_t!r}.")
     if t_dims is not None and given.shape == t.shape:

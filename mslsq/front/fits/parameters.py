@@ -89,7 +89,7 @@ def started(p0: Any, y: Tensor) -> Any:
 
     def tensor(leaf: Any) -> Any:
         if isinstance(leaf, (int, float)) and not isinstance(leaf, bool):
-            return torch.as_tensor(float(leaf), dtype=y.dtype, device=y.device)
+            return torch.full((), float(leaf), dtype=y.dtype, device=y.device)
         return leaf
 
     return p0 if isinstance(p0, Tensor) else pytree.map_leaves(tensor, p0, is_leaf=is_whole)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint.compiling import outside_compiled_regions
+from mslsq.front.batching import sent
 from mslsq.front.fits import prediction
 from mslsq.front.fits.as_fitted import check_as_fitted
 from mslsq.front.fits.fitted import Fitted, One
@@ -239,7 +240,7 @@ class CurveFit(Statistics):
             return recipe.parameters.tree(free)
         figures, notes = self._parameters.vector(self.value), self.notes
         figures = torch.where(torch.tensor([note == "tied" for note in notes], device=free.device), torch.nan, figures)
-        places = torch.tensor(recipe.places, device=free.device)
+        places = sent(torch.tensor(recipe.places), free.device)
         return self._parameters.tree(figures.index_copy(-1, places, free))
 
     def _check_ties(self, what: str) -> None:
@@ -275,7 +276,7 @@ def of_all(fitted: Fitted, solution: Solution) -> CurveFit:
     active = solution.active
     if active != ():
         free = recipe.free.vector(active)
-        places = torch.tensor(fitted.recipe.places, device=free.device)
+        places = sent(torch.tensor(fitted.recipe.places), free.device)
         zeros = torch.zeros((*free.shape[:-1], parameters.count), dtype=free.dtype, device=free.device)
         active = parameters.tree(zeros.index_copy(-1, places, free))
     return CurveFit(value, matrix, errors, replace(solution, value=value, active=active), fitted)

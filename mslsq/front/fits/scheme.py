@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mslsq import pytree
-from mslsq.front.batching import shape_of_one
+from mslsq.front.batching import sent, shape_of_one
 from mslsq.levels import python_numbers
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError, unknown_name
 
@@ -153,7 +153,7 @@ def divided(p0: Any, dims: Any, fixed: Any, tied: Mapping[Any, Tie] | None, keys
         if part.held and mark.value is None:
             held, held_dims = [*held, flat[..., part.held]], [*held_dims, None if dim is None else 0]
         elif part.held:
-            value = torch.as_tensor(mark.value, dtype=leaf.dtype, device=leaf.device)
+            value = sent(torch.as_tensor(mark.value, dtype=leaf.dtype), leaf.device)
             held, held_dims = [*held, _broadcast(value, shape, mark.where).reshape(-1)], [*held_dims, None]
     if not free:
         raise ProblemError("All parameters are fixed or tied: there is nothing to fit.")
