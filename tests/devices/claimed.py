@@ -200,7 +200,7 @@ def claimed_device() -> Iterator[Device]:
         torch._C._set_multithreading_enabled(False)
 
     Recorded.__init__ = _refuse_to_record  # type: ignore[method-assign]
-    bound_checks.is_recorded_elsewhere = lambda: False  # it would take this mode for somebody's tracing
+    bound_checks.is_recorded_elsewhere = lambda: False  # it would take this mode for another library's tracing
     torch.inference_mode.__enter__ = enter_in_one_thread  # type: ignore[method-assign]
     # Backward passes run in this thread, where the mode is: the threads of the engine were counted before the device.
     with torch.autograd.set_multithreading_enabled(False), Device() as device:
