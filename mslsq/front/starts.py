@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq import pytree
-from mslsq.front.batching import is_whole, tensor_of
+from mslsq.front.batching import is_whole, sent, tensor_of
 from mslsq.front.bounds import SIDES, by_leaf, pair_of, tensor_like
 from mslsq.manifolds import Manifold
 from mslsq.problem.errors import ProblemError, ShapeError
@@ -32,7 +32,7 @@ def sampled(x0: Any, count: int, bounds: Any, spread: float, seed: int, batched:
     columns = np.split(_hypercube(count - 1, sum(sizes), seed), np.cumsum(sizes)[:-1], axis=1)
     starts = []
     for leaf, low, high, column in zip(leaves, lower, upper, columns, strict=True):
-        uniform = torch.from_numpy(np.ascontiguousarray(column)).to(tensor_of(leaf))
+        uniform = _on_device_of(tensor_of(leaf), column)
         normal = torch.special.ndtri(uniform)
         if isinstance(leaf, Manifold):
             starts.append(_moved(leaf, normal, spread, batched))
@@ -110,7 +110,7 @@ def given(starts: Any, x0: Any, batched: bool) -> Any:
                 f"or a function of a torch.Generator that returns one; not {start!r}."
             )
         shape = tuple(like.shape)
-        tensor = tensor.to(like)
+        tensor = sent(tensor, like.device, like.dtype)
         if batched and tuple(tensor.shape[1:]) == shape[1:]:
             tensor = tensor[:, None].expand(len(tensor), *shape)
         if tuple(tensor.shape[1:]) != shape:
@@ -120,3 +120,8 @@ def given(starts: Any, x0: Any, batched: bool) -> Any:
     if len(counts) != 1 or counts == {0}:
         raise ShapeError(f"The leaves of starts have {sorted(counts)} starts; expected one number, at least 1.")
     return pytree.unflatten(result, structure)
+
+
+def _on_device_of(like: Tensor, numbers: np.ndarray) -> Tensor:
+    """Numbers of NumPy in the dtype of a tensor and on its device."""
+    return sent(torch.from_numpy(np.ascontiguousarray(numbers)), like.device, like.dtype)
