@@ -126,7 +126,7 @@ def honeycomb(size: int, random: Random) -> Raster:
     )
     at += 0.04 * pitch * random.standard_normal(at.shape)
     y, x = np.mgrid[:size, :size]
-    away, nearest = KDTree(at).query(np.stack([x, y], -1), k=2)
+    away, nearest = map(np.asarray, KDTree(at).query(np.stack([x, y], -1), k=2))
     wall = np.exp(-(((away[..., 1] - away[..., 0]) / 2.0) ** 2))
     full = random.random(len(at)) < random.uniform(0.1, 0.5)
     return wall + 0.4 * full[nearest[..., 0]] + 0.1 * grains(size, 1.5, random)

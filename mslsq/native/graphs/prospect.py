@@ -154,8 +154,10 @@ def _precision(recorded: Recorded) -> torch.dtype:
 
 def _effort(node: Node) -> int:
     """As how many operations on few numbers this counts."""
-    made = node.meta.get("tensor_meta")
-    return int(node.op == "call_function") * (1 + (made.shape.numel() // NUMBERS if hasattr(made, "shape") else 0))
+    if node.op != "call_function":
+        return 0
+    shape = getattr(node.meta.get("tensor_meta"), "shape", None)  # of several tensors there is none
+    return 1 if shape is None else 1 + shape.numel() // NUMBERS
 
 
 def _moved(tensor: Tensor, units: float) -> Tensor:
