@@ -81,9 +81,13 @@ class Witness:
     def disagrees(self, start: Values, solution: Values) -> Tensor | None:
         """Is there more than rounding between what is recorded and the user's Python, at the start or at the solution?
         The answer stays on the device; None where nothing is recorded, or where that needs no comparison."""
-        if not self.is_needed or (self._trust is not None and self._trust.is_given(self._plan)):
+        if not self.is_needed:
             return None
         with torch.no_grad():
+            # What a sparsity hangs on is data: code that is trusted may be given others.
+            pinned = None if self._plan.compressed is None else self._plan.compressed.differs(self._inputs[0])
+            if self._trust is not None and self._trust.is_given(self._plan):
+                return pinned
             numbered = self._samples([start, solution])
             samples = list(numbered.values())
             graph = self._plan.execution.fastest(WITNESS, self._wish)
@@ -97,12 +101,10 @@ class Witness:
                 self._differs(number, sample, expected)
                 for (number, sample), expected in zip(numbered.items(), recorded, strict=True)
             ]
-            pinned = None if self._plan.compressed is None else self._plan.compressed.differs(self._inputs[0])
-            differ += [] if pinned is None else [pinned]
             found = differ[0] if len(differ) == 1 else torch.stack(differ).any()
-        if self._trust is not None and self._plan.is_on_cpu and bool(found):
-            self._trust.withdraw(self._plan)
-        return found
+            if self._trust is not None and self._plan.is_on_cpu and bool(found):
+                self._trust.withdraw(self._plan)
+        return found if pinned is None else found | pinned
 
     def check_deterministic(self, *points: Values) -> None:
         """Raises NonDeterministicResidualError where two evaluations of the user's Python at one point differ."""
