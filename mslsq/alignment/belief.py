@@ -231,7 +231,9 @@ def _weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> _Weig
     first = clear(pair.levels, options.prefilter)
     levels = pair.levels if options.metric.coarse else pair.levels[: first + 1]
 
-    def weighed(levels: Sequence[PairLevel], standing: Standing | None, least: tuple[float, float]) -> _Weighed:
+    def weighed(
+        levels: Sequence[PairLevel], standing: Standing | None, least: tuple[float, float], unknowns: int = unknowns
+    ) -> _Weighed:
         found = strongest(levels, estimate.matrix, least[1], first, unknowns)
         return _Weighed(*found, standing, unknowns, *least)
 
@@ -239,7 +241,8 @@ def _weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> _Weig
         return weighed(pair.levels, outgrown.standing, best)
     if not options.searches or options.min_lead == 0:
         return weighed(levels, None, plain)
-    hopeful = weighed(pair.levels, None, best)
+    # Where a lead decides, other placements have been fitted by the same unknowns.
+    hopeful = weighed(pair.levels, None, best, unknowns if options.metric.values else 0)
     if not hopeful.suffices or estimate.ncc < best[0]:
         return hopeful._replace(min_ncc=plain[0], min_detail=plain[1])
     asked = asked_lead(options, estimate.overlap)
