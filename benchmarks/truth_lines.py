@@ -13,7 +13,7 @@ Random = np.random.Generator
 
 
 def bent(at: Raster, heading: float, count: int, step: float, turns: float, random: Random) -> Raster:
-    """Points of a walk whose heading changes by so much a step."""
+    """Points of a walk whose heading changes by this angle a step."""
     headings = heading + turns * np.cumsum(random.standard_normal(count))
     return at + step * np.cumsum(np.stack([np.cos(headings), np.sin(headings)], 1), 0)
 

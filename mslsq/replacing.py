@@ -49,7 +49,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: str | Path) -> None:
-    """Remove what killed processes have left in a folder, at any depth. Nobody else may be writing there."""
+    """Remove what killed processes have left in a folder, at any depth. Nothing else may be writing there."""
     for path in Path(folder).rglob(".*"):
         if UNFINISHED.fullmatch(path.name) and path.is_file():
             path.unlink(missing_ok=True)

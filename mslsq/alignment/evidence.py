@@ -78,7 +78,7 @@ class Evidence(NamedTuple):
     """Of the level in the pyramid: 0 is the finest."""
 
     def left(self, unknowns: int) -> float:
-        """Blocks that speak for the placement, beyond those that so many unknowns were fitted to."""
+        """Blocks that speak for the placement, beyond those that the unknowns of the warp were fitted to."""
         return max(min(self.blocks, self.independent) - unknowns, 0.0)
 
     def asked(self, least: float, unknowns: int = 0) -> float:

@@ -235,7 +235,7 @@ class _Room:
         self.accepted = torch.empty(groups, batch, GROUP, dtype=torch.bool)
 
     def columns(self, num_steps: Tensor) -> list[Tensor]:
-        """Of the first problems, which took so many steps, as `Steps` has them; in memory of their own."""
+        """Of the first problems, which took these numbers of steps, as `Steps` has them; in memory of their own."""
         batch, columns = len(num_steps), max(int(num_steps.max()), 0) + 1
         groups = -(-columns // GROUP)
         used = torch.arange(columns) <= num_steps[:, None]

@@ -60,8 +60,8 @@ def _of_attribute(node: ast.Attribute) -> Iterator[str]:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(ROOT).as_posix())
 def test_it_takes_public_names_alone(file):
     # a named tuple's method is public, whatever its name, and so is a package's version
-    allowed = {"decoded._replace", "mslsq.__version__"}
-    assert [said for said in complaints(file.read_text()) if said not in allowed] == []
+    taken = [said for said in complaints(file.read_text()) if not said.endswith("._replace")]
+    assert [said for said in taken if said != "mslsq.__version__"] == []
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,12 @@ def asked_by(name: str, solver: mslsq.LevenbergMarquardt, device: Device) -> tup
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         door(there, solver)  # whatever is planned is planned once
-        device.transfers.clear()
-        found, solution = door(there, solver)
-        asked = device.transfers.total()
+        counts = []
+        for _ in range(2):  # in one call a recording may be begun: once it has taken enough time
+            device.transfers.clear()
+            found, solution = door(there, solver)
+            counts.append(device.transfers.total())
+        asked = min(counts)
         expected, _ = door(unmoved, solver)
     assert_same(found, expected)
     return asked, int(here(solution.num_steps).max())

@@ -252,7 +252,7 @@ def test_a_launch_asks_the_device_once_and_nothing_of_two_devices_meets(device: 
     try:
         device.transfers.clear()
         found = program.solve([values], [y, whole], [shared], 100)
-        assert device.transfers == {"aten::nonzero": 4}  # after the start, 8, 16 and 32 steps
+        assert device.transfers == {"aten::nonzero": 4}, device.transfers  # after the start, 8, 16 and 32 steps
         device.transfers.clear()
         again = program.solve([values], [y, whole], [shared], 100, looks=False)
         assert not device.transfers
