@@ -25,9 +25,9 @@ call: it pays after 1.1 to 1.7 s of solving without (pose graphs with Jacobians 
 Gaussians of 15 × 15 pixels), after 15 s for 1,024 fits of three cheap operations, which gain 2 %.
 """
 
-LOOK_SECONDS = 0.3
-"""The same of a first solve for which a program is only loaded: writing its text and comparing it takes a tenth of a
-second for an SE(3) between factor, and linearizing then takes a tenth of its time."""
+LOOK_SECONDS = 0.15
+"""The same of a first solve for which a program is only loaded: writing its text and comparing it takes 0.06 s for an
+SE(3) between factor, and linearizing then takes a tenth of its time."""
 
 
 def with_programs(
