@@ -3,7 +3,7 @@
 import ctypes
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +23,9 @@ SECONDS_AT_A_TIME = 0.02
 AT_ONCE = 8192
 """More problems are solved in slices of that many, since there is room for the history of all steps: 33 KB of a problem
 with 1,000 steps, of which that is touched which is used."""
+
+OWN_ROOMS = 8
+"""More slices share one room: each has up to 54 MB in float64 with 200 steps."""
 
 GROUP = 8
 """Steps of a problem that stand side by side in the history; as in `steps.h`."""
@@ -143,14 +146,16 @@ class WholeSolves:
             return self._solved_at_once(values, own, shared, max_steps, bending)
         number = -(-batch // AT_ONCE)
         ends = [batch * piece // number for piece in range(number + 1)]
-        room = _Room(-(-batch // number), max_steps, self.dtype)  # for one slice after the other
+        # Of very many, one room for one slice after the other; of few, nothing is put in order before it is read.
+        room = _Room(-(-batch // number), max_steps, self.dtype) if number > OWN_ROOMS else None
         pieces: list[Solved] = []
         for begin, end in itertools.pairwise(ends):
             starts, data = ([x[begin:end] for x in tensors] for tensors in (values, own))
             steps = 0 if pieces and pieces[-1].interrupted else max_steps
             found = self._solved_at_once(starts, data, shared, steps, bending, room)
+            history = found.history if room is None else Steps(found.history.columns)
             is_interrupted = found.interrupted or steps < max_steps
-            pieces.append(found._replace(history=Steps(found.history.columns), interrupted=is_interrupted))
+            pieces.append(found._replace(history=history, interrupted=is_interrupted))
         return _joined(pieces)
 
     def _solved_at_once(
@@ -268,16 +273,37 @@ class _InRoom(Steps):
         return list(self._room.figures[:2, 0, : len(self._num_steps), 0].clone())
 
 
+class _Joined(Steps):
+    """Those of several solves, joined when they are read."""
+
+    def __init__(self, parts: list[Steps]):
+        super().__init__([])
+        self._parts = parts
+
+    @property
+    def columns(self) -> list[Tensor]:
+        if self._parts:
+            histories = [part.columns for part in self._parts]
+            length = max(columns[0].shape[1] for columns in histories)
+            self._columns = [
+                torch.cat([padded(column, length - column.shape[1]) for column in columns])
+                for columns in zip(*histories, strict=True)
+            ]
+            self._parts = []
+        return self._columns
+
+    @property
+    def of_start(self) -> list[Tensor]:
+        if not self._parts:
+            return super().of_start
+        return [torch.cat(figures) for figures in zip(*(part.of_start for part in self._parts), strict=True)]
+
+
 def _joined(pieces: list[Solved]) -> Solved:
     """The problems of several solves as those of one."""
-    histories = [piece.history.columns for piece in pieces]
-    length = max(columns[0].shape[1] for columns in histories)
 
     def together(name: str) -> Tensor:
         return torch.cat([getattr(piece, name) for piece in pieces])
-
-    def as_long(columns: Iterable[Tensor]) -> Tensor:
-        return torch.cat([padded(column, length - column.shape[1]) for column in columns])
 
     return Solved(
         tuple(torch.cat(x) for x in zip(*(piece.values for piece in pieces), strict=True)),
@@ -286,7 +312,7 @@ def _joined(pieces: list[Solved]) -> Solved:
         together("matrix"),
         together("status"),
         together("num_steps"),
-        Steps([as_long(columns) for columns in zip(*histories, strict=True)]),
+        _Joined([piece.history for piece in pieces]),
         pieces[-1].interrupted,
     )
 

@@ -92,7 +92,7 @@ def test_few_blocks_and_jacobians_in_closed_form_are_not_measured(forecasts):
     place = mslsq.Variable("place", mslsq.Euclidean(1), count=3000)
     problem = mslsq.Problem(mslsq.Prior(place[torch.arange(3000)], target=torch.ones(3000, 1, dtype=torch.float64)))
     mslsq.solve(problem, {"place": torch.zeros(3000, 1, dtype=torch.float64)})
-    assert forecasts == [0.0, 0.0]
+    assert set(forecasts) == {0.0}  # none of what another test has begun with
 
 
 def test_a_solve_that_wants_no_programs_is_not_measured(forecasts):

@@ -169,7 +169,7 @@ def test_a_first_solve_takes_the_program_of_a_process_before(residual, new_proce
     store = new_process()
     monkeypatch.setattr(store, "_start", lambda *_: pytest.fail("a compiler is started"))
     assert_equal_to_the_bit(solve(new_decay()), native)
-    monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 0.2)
+    monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 0.1)
     assert_equal_to_the_bit(solve(new_decay()), plain)
     monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 0.5)
     assert_equal_to_the_bit(solve(new_decay(), native="never"), plain)
