@@ -30,10 +30,13 @@ ROUNDING = 1e3
 """Two evaluations may differ by this many units in the last place of |J|·|x| plus the largest residual of the start."""
 DERIVATIVE_ROUNDING = {torch.float64: 1e5, torch.float32: 1e4}
 """The same for uᵀJ, of |u|ᵀ|J|: inside of a derivative larger numbers may cancel."""
-SHAKES, NOISE, MOST, MOST_OF_DERIVATIVES = 3, 30.0, 1e4, 1e6
+SHAKES, NOISE, MOST, MOST_OF_DERIVATIVES = 8, 30.0, 1e4, 1e6
 """Where they differ by more, `SHAKES` evaluations with every number rounded otherwise tell what rounding does: they may
 differ by `NOISE` times that, but by no more than `MOST` times what is allowed otherwise (a whole number that jumps is
 no rounding). A nearly singular matrix enters its inverse's derivative twice: its rounding is the larger one."""
+SIDES = 2.0
+"""At a kink (two numbers that are sorted and equal up to rounding, |x| at zero) rounding chooses the side whose
+derivative it is: either counts, that is what lies within so many times the jumps that these evaluations show."""
 
 Expected = tuple[Float[Tensor, "outer numbers lanes"], Float[Tensor, "outer numbers lanes"], Float[Tensor, "rows"]]
 """Residual and uᵀJ (or J, where the user gives it) of every lane, what they may differ by, and u."""
@@ -160,8 +163,12 @@ class Witness:
         if differ:
             most = torch.full_like(allowed, MOST_OF_DERIVATIVES)
             most[:, : len(u)] = MOST
-            more = _noise(user, now, u, rewritten).minimum(most * allowed)
+            jumps = _jumps(user, now, u, rewritten)
+            more = (NOISE * jumps).minimum(most * allowed)
             differ, times = _differ(numbers, now, allowed + more, True), 1 + float((more / allowed).nan_to_num().amax())
+            if differ:
+                jumps[:, : len(u)] = 0  # the residual is continuous at a kink
+                differ = _differ(numbers, now, allowed + more.maximum(SIDES * jumps), True)
         if not differ:
             known[number] = max(known.get(number, 1.0), times)
         return torch.as_tensor(differ, device=numbers.device)
@@ -195,22 +202,22 @@ def _by_plain_python(user: Sample, numbers: Tensor, u: Tensor, rewritten: bool) 
     return torch.stack(columns, -1).unflatten(-1, (numbers.shape[0], numbers.shape[2])).movedim(1, 0)
 
 
-def _noise(user: Sample, now: Tensor, u: Tensor, rewritten: bool) -> Tensor:
-    """By how much rounding may change what the user's Python gives, which is more than its derivative tells where a
-    matrix is nearly singular inside.
+def _jumps(user: Sample, now: Tensor, u: Tensor, rewritten: bool) -> Tensor:
+    """By how much other rounding changes what the user's Python gives, which is more than its derivative tells where a
+    matrix is nearly singular inside, and far more for derivatives at a kink.
 
     Nothing, where the same point does not have the same numbers again: then it is not rounding that changes them.
     """
     again = _by_plain_python(user, now, u, rewritten)
-    noise = torch.zeros_like(now)
+    jumps = torch.zeros_like(now)
     if again is None or not torch.equal(again.nan_to_num(), now.nan_to_num()):
-        return noise
+        return jumps
     for seed in range(SHAKES):
         with Shaken(seed):
             there = _by_plain_python(user, now, u, rewritten)
         if there is not None:
-            noise = noise.maximum((there - now).abs().nan_to_num(0.0, 0.0))
-    return NOISE * noise
+            jumps = jumps.maximum((there - now).abs().nan_to_num(0.0, 0.0))
+    return jumps
 
 
 def _is_start(block: BlockTerm, problem: int, lane: int) -> bool:

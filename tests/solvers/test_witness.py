@@ -401,3 +401,52 @@ def test_what_jumps_is_not_excused_as_rounding(monkeypatch):
     mslsq.least_squares(residual, torch.tensor([2.0, 0.5], dtype=F64), solver=RECORDED)
     room, more = (float(allowed[:, :2].max()) for allowed in seen[:2])  # of the two residuals
     assert more <= 1.0002e4 * room < 1e-6
+
+
+def test_at_a_kink_the_derivative_of_either_side_counts(monkeypatch):
+    """A solve that ends where two sorted numbers are equal up to rounding: their order is not the same everywhere.
+    (Such a solve was refused: "the residual changes while the solve runs".)"""
+    dropped = count_drops(monkeypatch)
+    generator = torch.Generator().manual_seed(6)
+    matrix = torch.randn(8, 8, generator=generator, dtype=F64) / 8**0.5
+    t, start = torch.randn(8, generator=generator, dtype=F64), 0.5 * torch.randn(8, generator=generator, dtype=F64)
+
+    def residual(x, y):
+        h = matrix @ x
+        out = torch.zeros(8, dtype=F64)
+        out[:] = (0.5 * torch.sort(h).values + 0.4 * h) * (1 + 0.1 * t) - y
+        out[0] += 0.1 * x[0]
+        return out
+
+    generator.manual_seed(6)
+    y = residual(start + 0.5 * torch.randn(8, generator=generator, dtype=F64), torch.zeros(8, dtype=F64))
+    y = y + 0.3 * torch.randn(8, generator=generator, dtype=F64)
+    solver = mslsq.Dogleg(max_steps=500, ftol=1e-15, xtol=1e-13, gtol=1e-13, native="never")
+    with pytest.warns(mslsq.errors.InPlaceResidualWarning):
+        solution = mslsq.least_squares(residual, start, (y,), solver=solver)
+    assert int(solution.status) == mslsq.Status.STALLED and not bool(solution.differentiable)
+    assert float(solution.cost) == pytest.approx(0.5 * float(residual(solution.value, y).square().sum()), rel=1e-12)
+    assert not dropped
+
+
+def test_a_derivative_far_from_both_sides_of_a_kink_is_a_change(monkeypatch):
+    """What rounding does there excuses its sides, not all there is."""
+    seen, differ = [], witness._differ
+
+    def spy(old, new, allowed, *asks):
+        seen.append(allowed)
+        wrong = torch.zeros_like(new)
+        wrong[:, 2:] = 10.0  # of the derivatives
+        return differ(old, new + wrong, allowed, *asks)
+
+    monkeypatch.setattr(witness, "_differ", spy)
+
+    def residual(p):
+        q = (p[0] + p[1]) - 1
+        return torch.stack((q.abs(), p[1] - 1))
+
+    dropped = count_drops(monkeypatch)
+    mslsq.least_squares(residual, torch.tensor([0.0, 1.0], dtype=F64), solver=RECORDED)
+    assert dropped
+    sides = max(float(allowed[:, 2:].max()) for allowed in seen)
+    assert 0.1 < sides < 10.0
