@@ -49,16 +49,21 @@ def factor(values: Tensor, shift: Tensor, tensors: list[Tensor], numbers: list[i
     """Factors (batch, factor) of A_b + diag(shift_b), an empty `shift` being none, and which entries of the batch could
     be factored: one that is not positive definite, or not finite, harms no other. Its factor is zero."""
     plan = Elimination.unpacked(tensors, numbers)
+    factors = values.new_empty(len(values), plan.factor_size)
+    return factors, factor_into(factors, values, shift, plan)
+
+
+def factor_into(factors: Tensor, values: Tensor, shift: Tensor, plan: Elimination) -> Tensor:
+    """`factor` into memory that is there, (batch, factor), whatever it holds: which entries could be factored."""
     batch, values = len(values), values.contiguous()
     shift = shift.contiguous() if shift.numel() else values.new_empty(batch, 0)
-    factors = values.new_empty(batch, plan.factor_size)
     definite = torch.zeros(batch, dtype=torch.bool)
     arrays = values, values.shape[1], shift, shift.shape[1], factors, plan.factor_size, definite
     fronts = fronts_of(plan)
     in_parts(lambda begin, end: KERNELS.factor(*arrays, begin, end, *fronts), batch, _threads(factors))
     if not bool(definite.all()):
         factors[~definite] = 0
-    return factors, definite
+    return definite
 
 
 @registered("block_cholesky_solve")
@@ -67,7 +72,11 @@ def solve(factors: Tensor, usable: Tensor, rhs: Tensor, tensors: list[Tensor], n
 
     Up to two right-hand sides go one by one (reading the factor costs all the time), more of them eight at a time.
     """
-    plan = Elimination.unpacked(tensors, numbers)
+    return solve_by(Elimination.unpacked(tensors, numbers), factors, usable, rhs)
+
+
+def solve_by(plan: Elimination, factors: Tensor, usable: Tensor, rhs: Tensor) -> Tensor:
+    """`solve`, with the plan as it is."""
     solved = torch.empty_like(rhs, memory_format=torch.contiguous_format)
     arrays = factors.contiguous(), plan.factor_size, usable.contiguous(), rhs.contiguous(), solved
     rest = *rhs.shape[1:], *rows_of(plan)

@@ -10,13 +10,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.kernels import available
+from mslsq.kernels import available, may_read
 from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.differentiable_inverse import constant_inverse
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.sparse.backends.analysis import BACKENDS, analysis_of, solve_with_backend
 from mslsq.linear.sparse.backends.cudss import is_installed, require_cudss
-from mslsq.linear.sparse.multifrontal import factor, solve
+from mslsq.linear.sparse.elimination import Elimination
+from mslsq.linear.sparse.multifrontal import factor, factor_into, solve, solve_by
 from mslsq.linear.storage import Storage, Vector, already_bound
 from mslsq.linear.stored_blocks import StoredBlocks, Values
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem
@@ -24,6 +25,11 @@ from mslsq.validation import one_of
 
 WITHOUT_KERNELS = ("superlu", "cudss")
 """Backends for where the library's own kernels are not: nothing that they are asked for is done by those."""
+
+LARGEST_KEPT = 32 * 2**20
+"""Bytes of factors that are kept from one step to the next. Memory that is handed back and taken again costs 1.6 µs for
+each 4 KB: 6.5 ms for the 15.5 MB of sphere2500, where a step takes 11. Larger ones than glibc ever keeps are not kept
+here either, so that a solve needs no more memory at once than it did."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,8 @@ class SparseCholesky(LinearSolver):
     backend: Literal["auto", "mslsq", "pardiso", "cholmod", "mumps", "cudss", "superlu"] = "auto"
     structure: BlockStructure | None = field(default=None, compare=False, repr=False)
     """The structure it is bound to; set by the engine."""
+    workspace: list[Tensor] = field(default_factory=list, compare=False, repr=False)
+    """Memory for the factors of the next step, as long as this object lives: for one solve of a problem."""
 
     def __post_init__(self) -> None:
         one_of("SparseCholesky: backend", self.backend, ("auto", "mslsq", *BACKENDS))
@@ -67,12 +75,12 @@ class SparseCholesky(LinearSolver):
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "SparseCholesky":
         if self.backend == "auto" and not available():
-            return replace(self, backend="superlu", structure=structure)
+            return replace(self, backend="superlu", structure=structure, workspace=[])
         if self.backend == "cudss":
             require_cudss()
         elif self.backend in BACKENDS:
             analysis_of(structure, self.backend)  # a missing library is said before anything is computed
-        return replace(self, structure=structure)
+        return replace(self, structure=structure, workspace=[])
 
     def elsewhere(self) -> "SparseCholesky | None":
         """cuDSS, None where it is not to be had."""
@@ -94,9 +102,25 @@ class SparseCholesky(LinearSolver):
         if self.backend in BACKENDS:
             solution, solved = _solved_by(self._structure, self.backend, matrix, damping, rhs[..., None])
             return -solution[..., 0], solved
-        plan = self._structure.elimination.packed
-        factors, solved = factor(matrix, matrix.new_zeros(0) if damping is None else damping, *plan)
-        return -solve(factors, solved, rhs[..., None], *plan)[..., 0], solved
+        damping, plan = matrix.new_zeros(0) if damping is None else damping, self._structure.elimination
+        if may_read(matrix, rhs, damping):
+            return self._solved_at_once(matrix, rhs, damping, plan)
+        factors, solved = factor(matrix, damping, *plan.packed)
+        return -solve(factors, solved, rhs[..., None], *plan.packed)[..., 0], solved
+
+    def _solved_at_once(
+        self, matrix: Values, rhs: Vector, damping: Vector, plan: Elimination
+    ) -> tuple[Vector, Bool[Tensor, "batch"]]:
+        """`solve` of plain tensors, the factors in memory that the next call takes again."""
+        kept, shape = self.workspace, (len(matrix), plan.factor_size)
+        factors = kept.pop() if kept else None  # of two threads one finds none
+        if factors is None or factors.shape != shape or factors.dtype != matrix.dtype:
+            factors = matrix.new_empty(shape)
+        solved = factor_into(factors, matrix, damping, plan)
+        step = -solve_by(plan, factors, solved, rhs[..., None])[..., 0]
+        if factors.nbytes <= LARGEST_KEPT and not factors.is_inference():
+            kept.append(factors)
+        return step, solved
 
     def definite_factor(self, matrix: Values) -> DefiniteFactor:
         if self.backend in WITHOUT_KERNELS:
