@@ -147,7 +147,7 @@ def new_process(start: Start, folder: str, **environment: str) -> tuple[dict[str
 def measured(name: str, start: Start, repeats: int) -> list[list[object]]:
     """A row for each kind of caches: CPU milliseconds of every phase, sums of CPU and wall time, and the first solve
     relative to `import torch`."""
-    kinds = ["empty", "warm", *["programs"] * ("own residual" in name)]
+    kinds = ["empty", "warm", *["programs"] * (name in CALLS)]
     runs: dict[str, list[dict[str, list[float]]]] = {kind: [] for kind in kinds}
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:

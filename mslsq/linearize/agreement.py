@@ -51,11 +51,11 @@ def compare_jacobian(sample: Sample, block: BlockTerm, residual: Tensor, jacobia
     u = independent.irregular(residual.shape[1], residual)
     pulled = block.way.layout.pulled(jacobian, u[None, :, None])
     size = block.way.layout.pulled(jacobian.abs(), u.abs()[None, :, None])
-    for (problem, lane), storages, inputs in sample.each():
+    lanes = list(sample.each())
+    found = independent.pullbacks(sample.block, [(storages, inputs) for _, storages, inputs in lanes], u, True)
+    for ((problem, lane), _, _), (r, expected) in zip(lanes, found, strict=True):
         place = (problem, slice(None), lane)
-        try:
-            r, expected = independent.pullback(sample.block, storages, inputs, u)
-        except RuntimeError:  # an operator without a derivative in reverse mode
+        if r is None or expected is None:  # an operator without a derivative in reverse mode
             return _compare_with_differences(sample, block, residual, jacobian)
         if not (_agree(residual[place], r, r.abs()) and _agree(pulled[place], expected, size[place])):
             raise DerivativeMismatchError(f"wrong derivatives of {block.term.name!r}")

@@ -292,6 +292,11 @@ class BlockTerm(OneBlock):
     def lanes(self) -> int:
         return self.batch if self.lanes_are_batch else self.term.num_blocks
 
+    @property
+    def all_lanes(self) -> int:
+        """Blocks of all problems."""
+        return self.batch * self.term.num_blocks
+
     def lane(
         self,
         storages: tuple[Tensor, ...],

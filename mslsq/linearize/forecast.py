@@ -30,7 +30,7 @@ def seconds_of_steps(blocks: Sequence[BlockTerm], values: Values, inputs: tuple[
 
 
 def _seconds_of_one(block: BlockTerm, values: Values, inputs: Inputs) -> float:
-    lanes = block.batch * block.term.num_blocks
+    lanes = block.all_lanes
     if block.term.jacobians is not None or lanes < LEAST_LANES:
         return 0.0
     _seconds_of_few(block, values, inputs, SAMPLES[0])  # what a process loads at its first linearization is no step's

@@ -4,14 +4,14 @@ A program bakes in what the residual has read, as a recorded graph does: a plan 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import astuple, dataclass, field, replace
+from functools import cache, partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from mslsq.kernels.build import CompilerError
 from mslsq.linearize.agreement import DerivativeMismatchError, compare_program
@@ -19,12 +19,15 @@ from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.first_block import of_a_block
 from mslsq.linearize.ways import sample_at_ends
 from mslsq.manifolds.space import ManifoldSpace, Space
+from mslsq.native import noted
 from mslsq.native.arrays import input_array, kind_of
-from mslsq.native.building import Making, Written, linearized
+from mslsq.native.building import Kept, Making, Written, linearized
 from mslsq.native.cuda.programs import CudaMaking, making
 from mslsq.native.curvature import Motion
 from mslsq.native.moves import Moves, moved_at_rest
+from mslsq.native.noted import Noted
 from mslsq.native.operator import NativeProgram
+from mslsq.native.processor import VECTOR_BYTES, target
 from mslsq.native.recording import recorded
 from mslsq.native.scalars import NotScalarError, Program, Scalar
 from mslsq.native.text import Argument
@@ -66,7 +69,7 @@ class Pending(Quiet, Generic[P]):
 
     def __init__(self, block: BlockTerm, values: Values, inputs: Inputs, compiled: bool = True):
         self._name = f"{self.what}{block.term.name!r}"
-        self._making: Making[Any] | CudaMaking[Any] | None = None
+        self._making: Making[Any] | Kept[Any] | CudaMaking[Any] | None = None
         self._scalars: list[Any] = []
         self._compared: P | None = None
         self._device = values[0].device
@@ -140,21 +143,40 @@ class Pending(Quiet, Generic[P]):
 
 
 class Draft(Pending[NativeProgram]):
-    """Residual and Jacobian."""
+    """Residual and Jacobian. Where a process before has noted which text their graph becomes, and the program is kept,
+    it is taken without the text."""
 
     has_left_sign = False
     """Has the folder of programs been told (`linearize.signs`)?"""
+    _to_note: tuple[str, frozenset[int]] | None = None
+    """The key of the text (`native.noted`), and which inputs it reads."""
 
     def written(self, block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> list[Any]:
         is_given = block.term.jacobians is not None
         function = block.linearization_of_block if is_given else block.residual_of_block
-        program, outputs, arguments = scalars_of(block, function, storages, first)
+        graph, arguments = graph_of_block(function, storages, first), arguments_of(block, storages, first)
+        key = _key_of_text(block, graph, storages, arguments)
+        known = None if key is None else noted.find(key)
+        if known is not None:
+            form = arguments, known.used, partial(NativeProgram, rows=block.rows, columns=sum(block.tangents))
+            self._making = Kept.found(known.digest, [form], storages[0].dtype)
+            if self._making is not None:
+                return []
+        program, outputs = scalars_of(graph, storages, first)
         residual: list[Scalar] = list(outputs[0].reshape(-1))
         if is_given:
             jacobian = list(outputs[1].reshape(-1))
         else:
             jacobian = linearized(program, residual, motion_of(block, program).directions, sum(block.tangents))
-        return [Written.of(program, arguments, residual, jacobian)]
+        made = Written.of(program, arguments, residual, jacobian)
+        self._to_note = None if key is None else (key, made.used)
+        return [made]
+
+    def leave_note(self) -> None:
+        """Note which text the graph became, for processes that only load the program."""
+        if self._to_note is not None and isinstance(self._making, Making):
+            key, used = self._to_note
+            noted.note(key, Noted(self._making.build.digest, used))
 
     def checked(self, block: BlockTerm, values: Values, inputs: Inputs, programs: list[Any]) -> NativeProgram:
         compare_program(sample_at_ends(block, values, inputs), replace(block, program=programs[0]))
@@ -180,16 +202,34 @@ class Prospect:
         self.mixed.clear()
 
 
+def graph_of_block(
+    function: Callable[..., Any], storages: tuple[Tensor, ...], first: dict[str, Tensor]
+) -> fx.GraphModule:
+    """A function of storages and inputs of one block, recorded at these numbers to be read."""
+    leaves = distinct([*storages, *first.values()])
+    return graph_of(by_place(function, len(storages), first), leaves, guarded=True, functional=True, runs=False)
+
+
 def scalars_of(
-    block: BlockTerm, function: Callable[..., Any], storages: tuple[Tensor, ...], first: dict[str, Tensor]
-) -> tuple[Program, list[Any], list[Argument]]:
-    """A function of storages and inputs of one block as scalars, recorded at these numbers: the program, arrays of
-    outputs, and the program's inputs."""
-    leaves = [*storages, *first.values()]
-    graph = graph_of(by_place(function, len(storages), first), distinct(leaves), guarded=True, functional=True)
+    graph: fx.GraphModule, storages: tuple[Tensor, ...], first: dict[str, Tensor]
+) -> tuple[Program, list[Any]]:
+    """The graph of a function of storages and inputs of one block as scalars: the program, and arrays of outputs."""
     program = Program(storages[0].dtype)
-    outputs = recorded(program, graph, [input_array(number, leaf) for number, leaf in enumerate(leaves)])
-    return program, outputs, _arguments(block, leaves, list(first))
+    leaves = [*storages, *first.values()]
+    return program, recorded(program, graph, [input_array(number, leaf) for number, leaf in enumerate(leaves)])
+
+
+def _key_of_text(
+    block: BlockTerm, graph: fx.GraphModule, storages: tuple[Tensor, ...], arguments: Sequence[Argument]
+) -> str | None:
+    """By which a process finds what is noted of the program of a graph; None where nothing can be: manifolds of the
+    user's own may change under their names."""
+    spaces = [block.system.unknowns[slot.unknown].space for slot in block.term.slots]
+    if not all(space.is_euclidean or is_of_library(space) for space in spaces) or storages[0].device.type != "cpu":
+        return None
+    named = [(space.name, space.storage_dim, space.tangent_dim) for space in spaces]
+    is_given = block.term.jacobians is not None
+    return noted.key_of(graph, VECTOR_BYTES[target()], is_given, tuple(named), tuple(map(astuple, arguments)))
 
 
 def motion_of(block: BlockTerm, program: Program, twice: bool = False) -> Motion:
@@ -226,16 +266,17 @@ def _recorded_moves(space: Space, dtype: torch.dtype) -> Moves:
     # Of a generator of its own: the user's random numbers stay as they are.
     random = space.random(generator=torch.Generator().manual_seed(0), dtype=dtype, device="cpu")
     example = [random, torch.zeros(space.tangent_dim, dtype=dtype, device="cpu")]
-    graph = graph_of(lambda x, delta: [space.retract(x, delta)], example, guarded=True, functional=True)
+    graph = graph_of(lambda x, delta: [space.retract(x, delta)], example, guarded=True, functional=True, runs=False)
     return moved_at_rest(graph, space.storage_dim, space.tangent_dim, dtype)
 
 
 kept_moves = cache(_recorded_moves)
 
 
-def _arguments(block: BlockTerm, leaves: list[Tensor], names: list[str]) -> list[Argument]:
+def arguments_of(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> tuple[Argument, ...]:
     """Which tensors have a number of their own for each lane, as `BlockTerm.gather` and `prepare` give them."""
-    lanes, _ = block.input_dims(names)
+    lanes, _ = block.input_dims(first)
     own = [block.lanes_are_batch or not slot.is_shared for slot in block.term.slots]
-    own += [lanes[name] is not None for name in names]
-    return [Argument(leaf.numel(), has, kind_of(leaf.dtype)) for leaf, has in zip(leaves, own, strict=True)]
+    own += [lanes[name] is not None for name in first]
+    leaves = [*storages, *first.values()]
+    return tuple(Argument(leaf.numel(), has, kind_of(leaf.dtype)) for leaf, has in zip(leaves, own, strict=True))

@@ -16,7 +16,16 @@ from mslsq.linear.storage import added
 from mslsq.linearize.agreement import compare_mixed, compare_second_order, double_backward
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
-from mslsq.linearize.programs import P, Pending, is_of_library, kept_moves, motion_of, scalars_of
+from mslsq.linearize.programs import (
+    P,
+    Pending,
+    arguments_of,
+    graph_of_block,
+    is_of_library,
+    kept_moves,
+    motion_of,
+    scalars_of,
+)
 from mslsq.linearize.ways import sample_at_ends
 from mslsq.manifolds.space import Space
 from mslsq.native.building import WrittenVector, linearized
@@ -49,9 +58,10 @@ class Cost(NamedTuple):
             residual = block.residual_of_block(storages, inputs)
             return [residual, block._cost_of_residual(residual, inputs)]
 
-        program, (residual, cost), arguments = scalars_of(block, both, storages, first)
+        graph = graph_of_block(both, storages, first)
+        program, (residual, cost) = scalars_of(graph, storages, first)
         numbers = tuple(entry.number for entry in residual.reshape(-1))
-        return Cost(program, tuple(arguments), numbers, cost.reshape(-1)[0].number)
+        return Cost(program, arguments_of(block, storages, first), numbers, cost.reshape(-1)[0].number)
 
     def value(self, program: Program) -> Scalar:
         """½ρ in a copy of the program."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
+import torch
+
 from mslsq.kernels.build import CompilerError
 from mslsq.native import derivative
 from mslsq.native.operator import (
@@ -20,7 +22,7 @@ from mslsq.native.operator import (
 from mslsq.native.processor import VECTOR_BYTES, target
 from mslsq.native.replaying import ReplayedVector
 from mslsq.native.scalars import LARGEST, NotScalarError, Program, Scalar
-from mslsq.native.store import Build, is_kept, request
+from mslsq.native.store import Build, is_kept, kept, request
 from mslsq.native.text import Argument, Function, source, written
 
 P = TypeVar("P", covariant=True)
@@ -125,14 +127,13 @@ class Making(Generic[P]):
 
     def __init__(self, all_written: Sequence["AnyWritten[P]"], begins: bool = True):
         self._dtype = all_written[0].program.dtype
-        self._width = VECTOR_BYTES[target()]
         parts = [
             written(one.program, one.inputs, Function(f"program{k}_{name}", outputs))
             for k, one in enumerate(all_written)
             for name, outputs in one.outputs.items()
         ]
         self._forms = [(one.inputs, one.used, one.form) for one in all_written]
-        self._source = source(parts, self._dtype, self._width)
+        self._source = source(parts, self._dtype, VECTOR_BYTES[target()])
         self.build: Build
         if begins:
             self.build = request(self._source, wait=False)
@@ -152,16 +153,47 @@ class Making(Generic[P]):
         Raises:
             CompilerError: there is no compiler, or it failed.
         """
-        library = self.build.library()
-        if self.build.why:
-            raise CompilerError(self.build.why)
-        if library is None:
-            return None
-        lanes = self._width // self._dtype.itemsize
-        return [
-            form(Loaded(self.build.digest, f"program{k}_", inputs, used, self._dtype, library, lanes))
-            for k, (inputs, used, form) in enumerate(self._forms)
-        ]
+        return _loaded(self.build, self._forms, self._dtype)
+
+
+Form = tuple[tuple[Argument, ...], frozenset[int], Callable[[LoadedProgram], P]]
+"""Of a program its inputs, which of them it reads, and what makes its functions."""
+
+
+class Kept(Generic[P]):
+    """The same of programs that were compiled before, and are found without their text."""
+
+    is_settled = True
+
+    @staticmethod
+    def found(digest: str, forms: "Sequence[Form[P]]", dtype: torch.dtype) -> "Kept[P] | None":
+        """The programs of the text with this hash; None where they are not kept."""
+        build = kept(digest)
+        return None if build is None else Kept(build, forms, dtype)
+
+    def __init__(self, build: Build, forms: "Sequence[Form[P]]", dtype: torch.dtype):
+        self.build, self._forms, self._dtype = build, forms, dtype
+
+    def wait(self, patience: float = math.inf) -> None:
+        """There is nothing to wait for."""
+
+    def programs(self) -> list[P] | None:
+        """The programs."""
+        return _loaded(self.build, self._forms, self._dtype)
+
+
+def _loaded(build: Build, forms: Sequence[Form[P]], dtype: torch.dtype) -> list[P] | None:
+    """As `Making.programs`."""
+    library = build.library()
+    if build.why:
+        raise CompilerError(build.why)
+    if library is None:
+        return None
+    lanes = VECTOR_BYTES[target()] // dtype.itemsize
+    return [
+        form(Loaded(build.digest, f"program{k}_", inputs, used, dtype, library, lanes))
+        for k, (inputs, used, form) in enumerate(forms)
+    ]
 
 
 class AnyWritten(Protocol[P]):

@@ -22,6 +22,8 @@ UNFINISHED = "new-"
 """How the names of folders begin in which a compiler works."""
 SIGN = "sign-"
 """How those begin that say something and hold nothing."""
+NOTE, WORDS = "note-", "words"
+"""How those begin that hold a few words, and the file of these."""
 ABANDONED = 3600.0
 """Seconds after which such a folder is what an ended process has left."""
 
@@ -89,6 +91,32 @@ class Folder:
 
     def _sign(self, sign: str) -> Path | None:
         return None if self._kept is None else self._kept / f"{SIGN}{sign}"
+
+    def note(self, key: str) -> str | None:
+        """The words that were left under a key; None where there are none."""
+        path = None if self._kept is None else self._kept / f"{NOTE}{key}"
+        try:
+            words = None if path is None else (path / WORDS).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+        with suppress(OSError):  # read-only
+            if path is not None:
+                os.utime(path)
+        return words
+
+    def leave_note(self, key: str, words: str) -> None:
+        """Leave words under a key for processes to come, whole or not at all; deleted as programs are."""
+        if self._kept is None or self.unusable:
+            return
+        with suppress(OSError):
+            aside = self._workplace(self._kept)
+            try:
+                made = aside / "note"
+                made.mkdir(mode=0o700)
+                (made / WORDS).write_text(words, encoding="utf-8")
+                made.rename(self._kept / f"{NOTE}{key}")  # fails where another process was faster
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
 
     def make_workplace(self) -> Path:
         """A new folder for a compiler, beside the programs. OSError where there is no place at all."""

@@ -102,6 +102,27 @@ class Store:
             except EXPECTED:
                 return False
 
+    def kept(self, digest: str) -> Build | None:
+        """The build of the text with this hash, where its program is loaded here, or can be from the folder."""
+        with self._lock:
+            build = self._builds.get(digest)
+            if build is None:
+                build = Build(self, "", digest)
+                with suppress(*EXPECTED):
+                    if self._load(build, self._key(digest)[1]):
+                        self._builds[digest] = build
+            return build if build._library is not None else None
+
+    def note(self, key: str) -> str | None:
+        """The words that were left under a key beside the programs."""
+        with self._lock:
+            return self._place.note(key)
+
+    def leave_note(self, key: str, words: str) -> None:
+        """Leave them for processes to come, where the folder is kept."""
+        with self._lock:
+            self._place.leave_note(key, words)
+
     def has_sign(self, sign: str) -> bool:
         """Was this sign left beside the programs?"""
         with self._lock:
@@ -258,8 +279,8 @@ def _words(error: Exception) -> str:
 
 
 STORE = Store()
-request, is_kept = STORE.request, STORE.is_kept
-"""The build of a text in this process: `Store.request`; `Store.is_kept`."""
+request, is_kept, kept = STORE.request, STORE.is_kept, STORE.kept
+"""The build of a text in this process: `Store.request`; `Store.is_kept`, `Store.kept`."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=STORE.forget)

@@ -190,9 +190,9 @@ def _look_ahead(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ..
     has_begun = any(prospect.draft is not None or prospect.is_given_up for prospect in plan.prospects.values())
     if wish == "auto" and plan.may_have_programs(wish) and task.ranks.is_alone and not has_begun:
         blocks = task.blocks(plan)
-        seconds = seconds_of_steps(blocks, values, inputs, task.solver.max_steps)
-        hurry(plan, seconds)
-        take_up_made(plan, seconds, blocks, values, inputs)
+        left = take_up_made(plan, blocks, values, inputs)
+        given = tuple(blocks[number] for number in left), values, tuple(inputs[number] for number in left)
+        hurry(plan, seconds_of_steps(*given, task.solver.max_steps))
 
 
 def _with_programs(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> Plan:

@@ -374,7 +374,7 @@ class ScalarLinearization:
         flat = by_place(lambda tensors, given: [weights_of_block(own, tensors[0], given).expand(rows)], 1, names)
         example = [torch.ones(rows, dtype=dtype), *(torch.ones((), dtype=dtype) for _ in names)]
         arrays = [_array_of(residual, (rows,), dtype), *(_array_of([x], (), dtype) for x in parameters)]
-        (weights,) = recorded(self._program, graph_of(flat, example, guarded=True, functional=True), arrays)
+        (weights,) = recorded(self._program, graph_of(flat, example, guarded=True, functional=True, runs=False), arrays)
         return list(weights.reshape(-1))
 
     def _robust(
@@ -395,7 +395,7 @@ class ScalarLinearization:
             flat = by_place(lambda tensors, given: robustified(own, tensors[0], tensors[1], given), 2, names)
             shapes = [(1, rows, 1), (1, rows, columns, 1), *(() for _ in names)]
             example = [torch.ones(shape, dtype=dtype, device="cpu") for shape in shapes]
-            graphs[rows, columns] = graph_of(flat, example, guarded=True, functional=True)
+            graphs[rows, columns] = graph_of(flat, example, guarded=True, functional=True, runs=False)
         flat_slopes = np.empty((1, rows, columns, 1), dtype=object)
         flat_slopes[0, :, :, 0] = slopes
         flat_residual = np.empty((1, rows, 1), dtype=object)
@@ -419,7 +419,7 @@ def _graph_of_block(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[
     """The residual of a block, with its Jacobian where the term gives that, recorded at these numbers."""
     function = block.residual_of_block if block.term.jacobians is None else block.linearization_of_block
     example = distinct([*storages, *first.values()])
-    return graph_of(by_place(function, len(storages), first), example, guarded=True, functional=True)
+    return graph_of(by_place(function, len(storages), first), example, guarded=True, functional=True, runs=False)
 
 
 def _variables_of(block: BlockTerm, index: int) -> tuple[Variable, ...]:

@@ -19,10 +19,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import mslsq
 from mslsq.front import prepared_call
 from mslsq.interop import export
-from mslsq.linearize import prospects, signs
+from mslsq.linearize import programs, prospects, signs
 from mslsq.linearize.programs import Prospect
-from mslsq.native import building
-from mslsq.native.building import Making
+from mslsq.linearize.programs import scalars_of as scalars_of_graph
+from mslsq.native import building, noted
+from mslsq.native.building import Kept, Making
+from mslsq.native.folder import NOTE, WORDS
 from mslsq.native.operator import native_residuals
 from mslsq.native.store import Store
 from mslsq.solvers import planning, whole_solves
@@ -124,6 +126,7 @@ def test_a_first_solve_whose_steps_will_take_long_waits_for_its_program(residual
 
 def test_a_first_solve_waits_no_longer_than_its_steps_will_take_and_later_ones_not_at_all(residual, monkeypatch):
     plain, waited = solve(residual, native="never"), []
+    monkeypatch.setattr(Kept, "found", lambda *_: None)
     monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 1.0)
     monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 1.5)
     monkeypatch.setattr(Making, "wait", lambda _, patience: waited.append(patience))
@@ -137,24 +140,25 @@ def test_a_first_solve_waits_no_longer_than_its_steps_will_take_and_later_ones_n
 def test_a_first_solve_that_is_short_waits_for_nothing(residual, monkeypatch):
     monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 1.0)
     monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 0.9)
-    monkeypatch.setattr(prospects, "LOOK_SECONDS", 1.0)
     monkeypatch.setattr(Making, "wait", lambda *_: pytest.fail("it waits"))
     assert_equal_to_the_bit(solve(residual), solve(residual, native="never"))
 
 
 @pytest.fixture
 def new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Store]]:
-    """Programs as a new process finds them, in a folder of the test; and first solves that take half a second."""
+    """Programs as a new process finds them, in a folder of the test; and one block is enough to look for them."""
     monkeypatch.setenv("MSLSQ_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 1.0)
-    monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 0.5)
+    monkeypatch.setattr(prospects, "LOOK_LANES", 1)
     made: list[Store] = []
 
     def new() -> Store:
         store = Store()
         monkeypatch.setattr(building, "request", store.request)
         monkeypatch.setattr(building, "is_kept", store.is_kept)
-        monkeypatch.setattr(signs, "STORE", store)
+        monkeypatch.setattr(building, "kept", store.kept)
+        for module in (signs, noted):
+            monkeypatch.setattr(module, "STORE", store)
         made.append(store)
         return store
 
@@ -169,10 +173,58 @@ def test_a_first_solve_takes_the_program_of_a_process_before(residual, new_proce
     store = new_process()
     monkeypatch.setattr(store, "_start", lambda *_: pytest.fail("a compiler is started"))
     assert_equal_to_the_bit(solve(new_decay()), native)
-    monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 0.1)
+    monkeypatch.setattr(prospects, "LOOK_LANES", 2)
     assert_equal_to_the_bit(solve(new_decay()), plain)
-    monkeypatch.setattr(planning, "seconds_of_steps", lambda *_: 0.5)
+    monkeypatch.setattr(prospects, "LOOK_LANES", 1)
     assert_equal_to_the_bit(solve(new_decay(), native="never"), plain)
+
+
+def test_a_program_that_is_noted_is_taken_without_its_text(residual, new_process, monkeypatch):
+    native = solve(residual, native="wait")
+    new_process()
+    monkeypatch.setattr(programs, "scalars_of", lambda *_: pytest.fail("a text is written"))
+    for native_of in ("auto", "wait"):
+        assert_equal_to_the_bit(solve(new_decay(), native=native_of), native)
+
+
+def scaled_decay(factor: float) -> Residual:
+    """The same with a number that it reads."""
+    names: dict[str, Any] = {"torch": torch, "T": T, "factor": factor}
+    exec("\n" * next(LINES) + "def decay(p, y):\n    return p[0] * torch.exp(p[1] * T) - factor * y", names)
+    return names["decay"]
+
+
+@pytest.mark.parametrize("spoiled", ["", "0" * 64, "0" * 64 + " 0", "\0"])
+def test_a_note_that_is_damaged_or_of_another_program_does_no_harm(residual, new_process, tmp_path, spoiled):
+    """Whatever it says: the text is written then, or the program that it names is compared with PyTorch."""
+    native, other = solve(residual, native="wait"), solve(scaled_decay(2.0), native="wait")
+    one, two = (tmp_path / "cache" / "programs").glob(f"{NOTE}*")
+    if spoiled:
+        (one / WORDS).write_text(spoiled)
+        (two / WORDS).write_text(spoiled)
+    else:  # each names the program of the other
+        words = [path.joinpath(WORDS).read_text() for path in (one, two)]
+        (one / WORDS).write_text(words[1])
+        (two / WORDS).write_text(words[0])
+    new_process()
+    for found, expected in ((solve(new_decay()), native), (solve(scaled_decay(2.0)), other)):
+        torch.testing.assert_close(found.value, expected.value, rtol=1e-9, atol=0)
+        assert found.converged
+
+
+def test_what_the_residual_holds_and_how_the_library_writes_tell_notes_apart(new_process, tmp_path, monkeypatch):
+    folder = tmp_path / "cache" / "programs"
+    for factor in (1.0, 2.0):
+        solve(scaled_decay(factor), native="wait")
+    assert len(list(folder.glob(f"{NOTE}*"))) == 2
+    store = new_process()
+    monkeypatch.setattr(noted, "_code", lambda: "another version")
+    monkeypatch.setattr(store, "_start", lambda *_: pytest.fail("a compiler is started"))
+    written = []
+    monkeypatch.setattr(programs, "scalars_of", lambda *given: written.append(given) or scalars_of_graph(*given))
+    solve(scaled_decay(1.0), native="wait")
+    assert len(written) == 1  # the text is the same one, and so is the program
+    assert len(list(folder.glob(f"{NOTE}*"))) == 3
 
 
 def test_without_a_sign_nothing_is_written(residual, new_process, monkeypatch):

@@ -1,0 +1,133 @@
+"""Which text a recorded graph became in a process before, noted beside the programs.
+
+A process that only loads a program needs its text for one thing: to find it. Writing the text of an SE(3) between
+factor (derivatives included) takes 60 ms, recording its graph 10. A text follows from the graph and from the library's
+own code, so that their hash tells it; what is noted is the hash of the text, under which the program is kept, and which
+inputs it reads. A program that is found so is compared with PyTorch as any other.
+"""
+
+import hashlib
+import os
+from collections.abc import Hashable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from mslsq.native.arrays import LARGEST_READ
+from mslsq.native.store import STORE
+from mslsq.private import is_operator
+from mslsq.tracing.graph import attribute_of
+
+ROOMS = "native", "linearize", "manifolds", "tracing"
+"""Where the code is that makes a text of a graph: rules and derivatives, what they are asked for, the moves of
+manifolds, and how those are recorded."""
+
+PLAIN = str, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format
+"""Arguments of operators that are told by how they are written."""
+
+
+class Noted(NamedTuple):
+    """What is known of a text."""
+
+    digest: str
+    """Its hash."""
+    used: frozenset[int]
+    """The inputs of which the program reads something."""
+
+
+def key_of(graph: fx.GraphModule, *more: Hashable) -> str | None:
+    """What tells the text of a graph from others, in every process alike; None where something in the graph is not
+    known to the end.
+
+    Args:
+        graph: with `meta["val"]`, as it was recorded.
+        more: what the text depends on besides, of plain values.
+    """
+    try:
+        told = list(_told(graph))
+    except _UnknownError:
+        return None
+    parts = _code(), torch.__version__, torch.get_default_dtype(), told, more
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def find(key: str) -> Noted | None:
+    """What was noted under a key."""
+    digest, _, used = (STORE.note(key) or "").partition(" ")
+    is_whole = len(digest) == 64 and all(word.isdecimal() for word in used.split())
+    return Noted(digest, frozenset(map(int, used.split()))) if is_whole else None
+
+
+def note(key: str, known: Noted) -> None:
+    """For processes to come."""
+    STORE.leave_note(key, " ".join([known.digest, *map(str, sorted(known.used))]))
+
+
+class _UnknownError(Exception):
+    """Something in a graph is not told by how it is written."""
+
+
+def _told(graph: fx.GraphModule) -> Iterator[Any]:
+    """The nodes of a graph, by their numbers, in plain values."""
+    numbers: dict[fx.Node, int] = {}
+
+    def told(value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return "node", numbers[value]
+        if isinstance(value, (list, tuple)):
+            return [told(part) for part in value]
+        if type(value) not in PLAIN:
+            raise _UnknownError
+        return value
+
+    for number, node in enumerate(graph.graph.nodes):
+        numbers[node] = number
+        constant = _constant(attribute_of(graph, node)) if node.op == "get_attr" else None
+        named = sorted(node.kwargs.items())
+        arguments = None if constant else (told(node.args), [(name, told(value)) for name, value in named])
+        yield node.op, _target(node), arguments, constant, _shapes(node.meta.get("val"))
+
+
+def _target(node: fx.Node) -> str:
+    if node.op != "call_function":
+        return ""  # placeholders are told by their order, constants by what they hold
+    if is_operator(node.target):
+        return str(node.target)
+    if getattr(node.target, "__name__", "") == "getitem":
+        return "getitem"
+    raise _UnknownError
+
+
+def _constant(tensor: Tensor) -> Any:
+    if tensor.numel() > LARGEST_READ:  # no program has such a one
+        raise _UnknownError
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return tuple(tensor.shape), tensor.dtype, plain.view(torch.uint8).numpy().tobytes()
+
+
+def _shapes(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_shapes(part) for part in value]
+    return (tuple(value.shape), value.dtype, value.device.type) if isinstance(value, Tensor) else None
+
+
+@cache
+def _code() -> str:
+    """A hash of the library's code that makes texts, which takes 2 ms to read."""
+    digest, package = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(path for room in ROOMS for path in _files(os.path.join(package, room))):
+        with open(path, "rb", buffering=0) as file:
+            digest.update(f"{os.path.relpath(path, package)}\0".encode() + file.read())
+    return digest.hexdigest()
+
+
+def _files(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path)
+            elif entry.name.endswith((".py", ".h")):
+                yield entry.path
