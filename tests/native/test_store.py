@@ -1,5 +1,6 @@
 """Text becomes a library: at once, beside the solve, or never, with a sentence why; and nothing is left behind."""
 
+import hashlib
 import multiprocessing
 import os
 import subprocess
@@ -9,6 +10,7 @@ import threading
 import pytest
 
 import mslsq.native.background as background
+from mslsq.native.folder import NAME
 from mslsq.native.store import STORE
 from tests.native.programs import answer, ended, forked, is_running, program, settled, wait_for_text
 
@@ -242,3 +244,56 @@ def test_signs_go_with_the_programs_that_are_not_used(new_store, cache, cxx, mon
     monkeypatch.setenv("MSLSQ_CACHE_MIB", "0.001")
     settled(new_store().request(program(7), wait=True))
     assert not (cache / "sign-old").exists()
+
+
+def test_notes_are_left_whole_and_private_for_processes_to_come(new_store, cache, cxx):
+    first = new_store()
+    assert first.note("a") is None
+    first.leave_note("a", "words")  # there is no folder yet
+    assert first.note("a") is None and not cache.exists()
+    first.request(program(), wait=True)
+    before = os.umask(0)
+    try:
+        first.leave_note("a", "words")
+    finally:
+        os.umask(before)
+    first.leave_note("a", "others")  # the first one stays
+    assert new_store().note("a") == "words" and new_store().note("b") is None
+    assert (cache / "note-a").stat().st_mode & 0o077 == 0
+    assert not list(cache.glob("new-*"))
+    (cache / "note-a" / "words").write_bytes(b"\xff\xff")
+    assert new_store().note("a") is None
+    (cache / "note-a" / "words").unlink()
+    assert new_store().note("a") is None
+
+
+def test_notes_go_with_the_programs_that_are_not_used(new_store, cache, cxx, monkeypatch):
+    store = new_store()
+    store.request(program(), wait=True)
+    store.leave_note("old", "words"), store.leave_note("new", "words")
+    for path in (cache / "note-old", *[path for path in cache.iterdir() if not path.name.startswith("note-")]):
+        os.utime(path, (1, 1))
+    assert store.note("new") == "words"
+    monkeypatch.setenv("MSLSQ_CACHE_MIB", "0.001")
+    new_store().request(program(7), wait=True)
+    assert not (cache / "note-old").exists()
+
+
+def test_a_program_that_is_kept_is_found_by_the_hash_of_its_text(new_store, cache, cxx):
+    store, digest = new_store(), hashlib.sha256(program().encode()).hexdigest()
+    assert store.kept(digest) is None
+    made = store.request(program(), wait=True)
+    assert store.kept(digest) is made
+    later = new_store()
+    found = later.kept(digest)
+    assert found is not None and answer(found) == 42 and later.request(program(), wait=False) is found
+    (path,) = cache.rglob(NAME)
+    path.chmod(0o777)
+    assert new_store().kept(digest) is None
+
+
+def test_a_text_that_is_with_the_compiler_is_not_kept(store, compiling_with):
+    compiling_with("sleep 60")
+    store.request(program(), wait=False)
+    assert store._running is not None
+    assert store.kept(hashlib.sha256(program().encode()).hexdigest()) is None

@@ -8,7 +8,7 @@ import torch
 from torch.func import jacfwd, jacrev, vmap
 
 import mslsq
-from mslsq.linear.block_structure import analyze
+from mslsq.linear.block_structure import BlockStructure, analyze
 
 DENSE, SPARSE = mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky()
 ITERATIVE, MATRIX_FREE = mslsq.linear.ConjugateGradient(), mslsq.linear.ConjugateGradient(matrix_free=True)
@@ -197,20 +197,21 @@ def test_an_unknown_backend_is_an_error():
         mslsq.linear.SparseCholesky(backend="cholmd")
 
 
-def systems(count: int) -> tuple[mslsq.linear.SparseCholesky, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A solver bound to a chain of blocks, matrices (count, batch, values), right-hand sides, shifts."""
+def systems(count: int) -> tuple[BlockStructure, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A chain of blocks, matrices (count, batch, values), right-hand sides, shifts."""
     structure = analyze(np.array([2, 3, 2, 1]), np.array([1, 2, 3]), np.array([0, 1, 2]))
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(count, 3, structure.num_values, generator=generator, dtype=torch.float64)
     values[..., structure.diagonal_index] = 12.0
     rhs = torch.randn(count, 3, 8, generator=generator, dtype=torch.float64)
-    return mslsq.linear.SparseCholesky().bound(structure, {}), values, rhs, torch.rand_like(rhs)
+    return structure, values, rhs, torch.rand_like(rhs)
 
 
 def test_factors_in_the_memory_of_others_are_equal_to_the_bit():
     """Also after a matrix that has none, for another batch, for float32, and in inference mode."""
-    solver, values, rhs, shift = systems(4)
-    values[1, 2, solver.structure.diagonal_index] = -1.0
+    structure, values, rhs, shift = systems(4)
+    solver = SPARSE.bound(structure, {})
+    values[1, 2, structure.diagonal_index] = -1.0
     given = [
         *zip(values, rhs, shift, strict=True),
         (values[0].float(), rhs[0].float(), None),
@@ -219,7 +220,7 @@ def test_factors_in_the_memory_of_others_are_equal_to_the_bit():
     given += [(values[3, :1], rhs[3, :1], shift[3, :1]), (values[3], rhs[3], shift[3])]
     for _ in range(2):
         for one in given:
-            fresh = mslsq.linear.SparseCholesky().bound(solver.structure, {})
+            fresh = SPARSE.bound(structure, {})
             step, solved = solver.solve(*one)
             assert torch.equal(solved, fresh.solve(*one)[1])
             assert torch.equal(step.nan_to_num(7), fresh.solve(*one)[0].nan_to_num(7))
@@ -228,13 +229,14 @@ def test_factors_in_the_memory_of_others_are_equal_to_the_bit():
             assert torch.equal(recorded[0].nan_to_num(7), step.nan_to_num(7))
     with torch.inference_mode():
         assert torch.equal(solver.solve(values[0], rhs[0], None)[0], fresh.solve(values[0], rhs[0], None)[0])
-    values[0, 0, solver.structure.diagonal_index] = -1.0
+    values[0, 0, structure.diagonal_index] = -1.0
     assert solver.solve(values[0], rhs[0], None)[1].tolist() == [False, True, True]
 
 
 def test_threads_do_not_share_the_memory_of_factors():
-    solver, values, rhs, shift = systems(16)
-    fresh = [mslsq.linear.SparseCholesky().bound(solver.structure, {}) for _ in values]
+    structure, values, rhs, shift = systems(16)
+    solver = SPARSE.bound(structure, {})
+    fresh = [SPARSE.bound(structure, {}) for _ in values]
     expected = [one.solve(*given)[0] for one, *given in zip(fresh, values, rhs, shift, strict=True)]
 
     def solved(k: int) -> bool:
