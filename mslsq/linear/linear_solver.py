@@ -67,6 +67,10 @@ class LinearSolver:
         """The solver whose steps have a relative residual of at most `accuracy`; direct ones are always exact."""
         return self
 
+    def with_workspace(self) -> "LinearSolver":
+        """The solver with memory that it takes again from step to step, for as long as that object lives."""
+        return self
+
     def without_asking(self) -> "LinearSolver":
         """The solver whose steps read no number of another device than a CPU, where each would be waited for."""
         return self

@@ -56,6 +56,7 @@ class Runner:
         witness: Witness,
         creep: Creep | None = None,
     ):
+        linearizer = replace(linearizer, linear_solver=linearizer.linear_solver.with_workspace())
         self._plan, self._linearizer = plan, linearizer
         self._wish, self._witness = solver.execution, witness
         self._inputs, self._flat_inputs = inputs, pytree.leaves(inputs)

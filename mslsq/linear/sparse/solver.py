@@ -63,8 +63,8 @@ class SparseCholesky(LinearSolver):
     backend: Literal["auto", "mslsq", "pardiso", "cholmod", "mumps", "cudss", "superlu"] = "auto"
     structure: BlockStructure | None = field(default=None, compare=False, repr=False)
     """The structure it is bound to; set by the engine."""
-    workspace: list[Tensor] = field(default_factory=list, compare=False, repr=False)
-    """Memory for the factors of the next step, as long as this object lives: for one solve of a problem."""
+    workspace: list[Tensor] | None = field(default=None, compare=False, repr=False)
+    """Memory for the factors of the next step, in one solve of a problem."""
 
     def __post_init__(self) -> None:
         one_of("SparseCholesky: backend", self.backend, ("auto", "mslsq", *BACKENDS))
@@ -75,12 +75,15 @@ class SparseCholesky(LinearSolver):
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "SparseCholesky":
         if self.backend == "auto" and not available():
-            return replace(self, backend="superlu", structure=structure, workspace=[])
+            return replace(self, backend="superlu", structure=structure)
         if self.backend == "cudss":
             require_cudss()
         elif self.backend in BACKENDS:
             analysis_of(structure, self.backend)  # a missing library is said before anything is computed
-        return replace(self, structure=structure, workspace=[])
+        return replace(self, structure=structure)
+
+    def with_workspace(self) -> "SparseCholesky":
+        return replace(self, workspace=[])
 
     def elsewhere(self) -> "SparseCholesky | None":
         """cuDSS, None where it is not to be had."""
@@ -112,7 +115,7 @@ class SparseCholesky(LinearSolver):
         self, matrix: Values, rhs: Vector, damping: Vector, plan: Elimination
     ) -> tuple[Vector, Bool[Tensor, "batch"]]:
         """`solve` of plain tensors, the factors in memory that the next call takes again."""
-        kept, shape = self.workspace, (len(matrix), plan.factor_size)
+        kept, shape = [] if self.workspace is None else self.workspace, (len(matrix), plan.factor_size)
         factors = kept.pop() if kept else None  # of two threads one finds none
         if factors is None or factors.shape != shape or factors.dtype != matrix.dtype:
             factors = matrix.new_empty(shape)

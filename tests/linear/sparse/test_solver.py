@@ -1,6 +1,9 @@
 """Block-sparse normal equations: the same costs and steps as dense ones, and the same derivatives."""
 
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from torch.func import jacfwd, jacrev, vmap
 
 import mslsq
 from mslsq.linear.block_structure import BlockStructure, analyze
+from mslsq.linear.sparse.multifrontal import factor_into
 
 DENSE, SPARSE = mslsq.linear.Cholesky(), mslsq.linear.SparseCholesky()
 ITERATIVE, MATRIX_FREE = mslsq.linear.ConjugateGradient(), mslsq.linear.ConjugateGradient(matrix_free=True)
@@ -210,7 +214,7 @@ def systems(count: int) -> tuple[BlockStructure, torch.Tensor, torch.Tensor, tor
 def test_factors_in_the_memory_of_others_are_equal_to_the_bit():
     """Also after a matrix that has none, for another batch, for float32, and in inference mode."""
     structure, values, rhs, shift = systems(4)
-    solver = SPARSE.bound(structure, {})
+    solver = SPARSE.bound(structure, {}).with_workspace()
     values[1, 2, structure.diagonal_index] = -1.0
     given = [
         *zip(values, rhs, shift, strict=True),
@@ -235,7 +239,7 @@ def test_factors_in_the_memory_of_others_are_equal_to_the_bit():
 
 def test_threads_do_not_share_the_memory_of_factors():
     structure, values, rhs, shift = systems(16)
-    solver = SPARSE.bound(structure, {})
+    solver = SPARSE.bound(structure, {}).with_workspace()
     fresh = [SPARSE.bound(structure, {}) for _ in values]
     expected = [one.solve(*given)[0] for one, *given in zip(fresh, values, rhs, shift, strict=True)]
 
@@ -246,7 +250,21 @@ def test_threads_do_not_share_the_memory_of_factors():
         assert all(pool.map(solved, range(2000)))
 
 
-def test_a_problem_and_its_solver_keep_no_memory_of_factors():
+def test_the_memory_of_factors_goes_with_a_solve(monkeypatch):
+    """Also where its problem, its solver and what is prepared of it stay."""
+    made = []
+
+    def noted(factors: torch.Tensor, *given: Any) -> torch.Tensor:
+        made.append(weakref.ref(factors))
+        return factor_into(factors, *given)
+
+    monkeypatch.setattr("mslsq.linear.sparse.solver.factor_into", noted)
     problem, start, _ = ring()
-    mslsq.solve(problem, {"pose": start}, solver=mslsq.LevenbergMarquardt(linear_solver=SPARSE))
-    assert SPARSE.workspace == []
+    solver = mslsq.LevenbergMarquardt(linear_solver=SPARSE, trace="never")
+    prepared = mslsq.prepared(problem, {"pose": start}, solver=solver)
+    for solve in (lambda: mslsq.solve(problem, {"pose": start}, solver=solver), lambda: prepared({"pose": start})):
+        made.clear()
+        solution = solve()
+        assert solution.converged and len(made) > 3 and len(set(made)) == 1
+        gc.collect()
+        assert made[0]() is None
