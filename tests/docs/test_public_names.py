@@ -17,6 +17,7 @@ MODULES = public_names.public_modules()
 NAMES = [(module, name) for module in MODULES for name in public_names.names_of(module)]
 REFERENCE = ROOT / "docs" / "reference"
 INTERNAL = {
+    "_UnknownError": "the text of the graph is not noted, and is written (`native.noted`)",
     "CompilerError": "becomes a KernelsMissingError or a warning",
     "DataDependentError": "becomes a CaptureError",
     "NotPositiveDefiniteError": "becomes an entry that could not be solved",
