@@ -127,13 +127,14 @@ class Making(Generic[P]):
 
     def __init__(self, all_written: Sequence["AnyWritten[P]"], begins: bool = True):
         self._dtype = all_written[0].program.dtype
+        self._width = VECTOR_BYTES[target()]
         parts = [
             written(one.program, one.inputs, Function(f"program{k}_{name}", outputs))
             for k, one in enumerate(all_written)
             for name, outputs in one.outputs.items()
         ]
         self._forms = [(one.inputs, one.used, one.form) for one in all_written]
-        self._source = source(parts, self._dtype, VECTOR_BYTES[target()])
+        self._source = source(parts, self._dtype, self._width)
         self.build: Build
         if begins:
             self.build = request(self._source, wait=False)
@@ -153,7 +154,7 @@ class Making(Generic[P]):
         Raises:
             CompilerError: there is no compiler, or it failed.
         """
-        return _loaded(self.build, self._forms, self._dtype)
+        return _loaded(self.build, self._forms, self._dtype, self._width)
 
 
 Form = tuple[tuple[Argument, ...], frozenset[int], Callable[[LoadedProgram], P]]
@@ -173,23 +174,24 @@ class Kept(Generic[P]):
 
     def __init__(self, build: Build, forms: "Sequence[Form[P]]", dtype: torch.dtype):
         self.build, self._forms, self._dtype = build, forms, dtype
+        self._width = VECTOR_BYTES[target()]
 
     def wait(self, patience: float = math.inf) -> None:
         """There is nothing to wait for."""
 
     def programs(self) -> list[P] | None:
         """The programs."""
-        return _loaded(self.build, self._forms, self._dtype)
+        return _loaded(self.build, self._forms, self._dtype, self._width)
 
 
-def _loaded(build: Build, forms: Sequence[Form[P]], dtype: torch.dtype) -> list[P] | None:
-    """As `Making.programs`."""
+def _loaded(build: Build, forms: Sequence[Form[P]], dtype: torch.dtype, width: int) -> list[P] | None:
+    """As `Making.programs`; of vector registers of `width` bytes."""
     library = build.library()
     if build.why:
         raise CompilerError(build.why)
     if library is None:
         return None
-    lanes = VECTOR_BYTES[target()] // dtype.itemsize
+    lanes = width // dtype.itemsize
     return [
         form(Loaded(build.digest, f"program{k}_", inputs, used, dtype, library, lanes))
         for k, (inputs, used, form) in enumerate(forms)

@@ -7,6 +7,7 @@ inputs it reads. A program that is found so is compared with PyTorch as any othe
 """
 
 import hashlib
+import operator
 import os
 from collections.abc import Hashable, Iterator
 from functools import cache
@@ -55,15 +56,23 @@ def key_of(graph: fx.GraphModule, *more: Hashable) -> str | None:
 
 
 def find(key: str) -> Noted | None:
-    """What was noted under a key."""
-    digest, _, used = (STORE.note(key) or "").partition(" ")
-    is_whole = len(digest) == 64 and all(word.isdecimal() for word in used.split())
-    return Noted(digest, frozenset(map(int, used.split()))) if is_whole else None
+    """What was noted under a key; None also of what is damaged: a program is given no input but those it is said to
+    read."""
+    words, _, checksum = (STORE.note(key) or "").rpartition(" ")
+    if not words or checksum != _checksum(key, words):
+        return None
+    digest, *used = words.split()
+    return Noted(digest, frozenset(map(int, used)))
 
 
 def note(key: str, known: Noted) -> None:
     """For processes to come."""
-    STORE.leave_note(key, " ".join([known.digest, *map(str, sorted(known.used))]))
+    words = " ".join([known.digest, *map(str, sorted(known.used))])
+    STORE.leave_note(key, f"{words} {_checksum(key, words)}")
+
+
+def _checksum(key: str, words: str) -> str:
+    return hashlib.sha256(f"{key} {words}".encode()).hexdigest()
 
 
 class _UnknownError(Exception):
@@ -92,11 +101,11 @@ def _told(graph: fx.GraphModule) -> Iterator[Any]:
 
 
 def _target(node: fx.Node) -> str:
-    if node.op != "call_function":
-        return ""  # placeholders are told by their order, constants by what they hold
-    if is_operator(node.target):
+    if node.op in ("placeholder", "get_attr", "output"):
+        return ""  # inputs are told by their order, constants by what they hold
+    if node.op == "call_function" and is_operator(node.target):
         return str(node.target)
-    if getattr(node.target, "__name__", "") == "getitem":
+    if node.op == "call_function" and node.target is operator.getitem:
         return "getitem"
     raise _UnknownError
 
