@@ -6,7 +6,7 @@ What they call of a linearizer and of a linear solver is put between them as fun
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,25 +18,16 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.linearize.programs import is_of_library
 from mslsq.native.arrays import Array, each, kind_of
-from mslsq.native.recording import recorded
 from mslsq.native.scalars import Program, Scalar
 from mslsq.native.steps_text import Call, Layout, Source, Stepping
 from mslsq.solvers.box import Box
-from mslsq.solvers.scalar_linearization import Sums
+from mslsq.solvers.scalar_calls import Answer, Callees
+from mslsq.solvers.scalar_system import Sums
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.step import Record, State, Step
-from mslsq.tracing.graph import distinct, graph_of
 
 STATE = 0
 """The input of a program that holds the state; what its calls return are the next ones."""
-
-
-class _Called(NamedTuple):
-    """A call that a step has made: of what, with which tensors, and what came back."""
-
-    function: str
-    arguments: tuple[Tensor, ...]
-    results: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -97,12 +88,13 @@ class ScalarSteps:
         self._columns = linearizer.structure.num_columns
         sides = [torch.full((1, self._columns), side, dtype=self._dtype, device="cpu") for side in (-9.0, 9.0)]
         self._box = Box(*sides) if any(unknown.is_bounded for unknown in system.unknowns) else ()
-        self._functions = {
+        functions = {
             "linearize": f"{name}_linearize",
             "pull": f"{name}_pull_linearize",
             "solve": f"solve_normal<{sums.components}, {sums.size}>",
         }
-        example, _ = self._step(self._example_of).start(values, (), self._box)
+        self._callees = Callees(sums, self._dtype, functions)
+        example, _ = self._step(lambda name, _: self._callees.example(name)).start(values, (), self._box)
         self._example: State = example
         self._places, self._size = self._placed(example)
         self.start, self.step = self._recorded_start(), self._recorded_step(bent=False)
@@ -129,7 +121,7 @@ class ScalarSteps:
             0.0 if creep is None else creep.count,
         )
 
-    def _step(self, answer: Callable[[str, tuple[Tensor, ...]], Sequence[Tensor]], bent: bool = False) -> Step:
+    def _step(self, answer: Answer, bent: bool = False) -> Step:
         """A step whose calls are answered; of dense normal equations the right-hand side is the gradient."""
 
         def linearize(values: Values, inputs: TermInputs) -> Linearization:
@@ -145,17 +137,6 @@ class ScalarSteps:
 
         linearizer = replace(self._linearizer, linear_solver=_Solving(solve))
         return Step(self._solver, linearizer, linearize, pulled=pulled if bent else None)
-
-    def _example_of(self, function: str, arguments: tuple[Tensor, ...]) -> list[Tensor]:
-        """What a call returns, of the right shapes."""
-        one = torch.ones(1, dtype=self._dtype, device="cpu")
-        vector = one.new_ones(1, self._columns)
-        if function == "solve":
-            return [vector, one]
-        if function == "pull":
-            return [vector]
-        size, components = self._sums.size, self._sums.components
-        return [one, vector, torch.diag_embed(one.new_ones(1, components, size))]
 
     def _placed(self, example: State) -> tuple[list[np.ndarray | None], int]:
         """The places of every tensor of `State.flat`; None of what direct solvers do not keep."""
@@ -208,100 +189,33 @@ class ScalarSteps:
             arrays.append(Array(entries, tensor.dtype))
         return arrays
 
-    def _result_arrays(self, program: Program, function: str, number: int) -> list[Array]:
-        """What call `number` returns, as inputs of a program."""
-
-        def array(places: np.ndarray) -> Array:
-            return Array(each(lambda place: program.input(1 + number, int(place), "real"), places[None]), self._dtype)
-
-        columns = self._columns
-        if function == "solve":
-            return [array(np.arange(columns)), array(np.asarray(columns))]
-        if function == "pull":
-            return [array(np.arange(columns))]
-        return [array(np.asarray(0)), array(np.arange(1, 1 + columns)), array(self._sums.matrix())]
-
     def _recorded_start(self) -> Stepping:
         count = len(self._values)
 
-        def start(given: list[Tensor], answer: Any) -> tuple[State, Record]:
+        def start(given: list[Tensor], answer: Answer) -> list[Tensor]:
             box = Box(*given[count:]) if self._box else ()
-            return self._step(answer).start(tuple(given[:count]), (), box)
+            return _flat(*self._step(answer).start(tuple(given[:count]), (), box))
 
         program = Program(self._dtype)
         arrays = self._state_arrays(program)
         given = [*arrays[:count], *arrays[len(arrays) - len(self._box) :]]
-        return self._recorded(program, start, [*self._values, *self._box], given)
+        return self._stepping(program, *self._callees.recorded(program, start, [*self._values, *self._box], given))
 
     def _recorded_step(self, bent: bool) -> Stepping:
         rhs = self._repeated
 
-        def step(given: list[Tensor], answer: Any) -> tuple[State, Record]:
+        def step(given: list[Tensor], answer: Answer) -> list[Tensor]:
             if rhs is not None:
                 given.insert(rhs, given[rhs - 2])
-            return self._step(answer, bent)(self._example.like(given), ())
+            return _flat(*self._step(answer, bent)(self._example.like(given), ()))
 
         program = Program(self._dtype)
         arrays, example = self._state_arrays(program), self._example.flat()
         if rhs is not None:
             del arrays[rhs], example[rhs]
-        return self._recorded(program, step, example, arrays)
+        return self._stepping(program, *self._callees.recorded(program, step, example, arrays))
 
-    def _recorded(
-        self,
-        program: Program,
-        function: Callable[[list[Tensor], Any], tuple[State, Record]],
-        example: list[Tensor],
-        arrays: list[Array],
-    ) -> Stepping:
-        """`function(state, answer)` with its calls: what they return are inputs of its graph, what they are given are
-        outputs."""
-        called: list[_Called] = []
-
-        def noted(name: str, arguments: tuple[Tensor, ...]) -> list[Tensor]:
-            called.append(_Called(name, arguments, tuple(self._example_of(name, arguments))))
-            return list(called[-1].results)
-
-        function(list(example), noted)  # which calls it makes does not depend on numbers
-        functions = [call.function for call in called]
-        results = [x for call in called for x in call.results]
-        arrays = [*arrays, *(a for k, name in enumerate(functions) for a in self._result_arrays(program, name, k))]
-
-        def flat(*leaves: Tensor) -> Any:
-            given, returned = list(leaves[: len(example)]), iter(leaves[len(example) :])
-            arguments: list[Tensor] = []
-
-            def answer(name: str, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-                arguments.extend(tensors)
-                return [next(returned) for _ in self._example_of(name, tensors)]
-
-            state, record = function(given, answer)
-            return [*arguments, *state.flat(), *record]
-
-        graph = graph_of(flat, distinct([*example, *results]), guarded=True, functional=True, runs=False)
-        outputs = iter(recorded(program, graph, arrays))
-        calls = [
-            Call(
-                self._functions[call.function],
-                self._arguments([next(outputs) for _ in call.arguments], call.function),
-                Source(f"r{k}", 0, self._numbers(call.function)),
-            )
-            for k, call in enumerate(called)
-        ]
-        return self._stepping(program, calls, list(outputs))
-
-    def _numbers(self, function: str) -> int:
-        """How many a call returns."""
-        return {"linearize": self._sums.count, "pull": self._columns}.get(function, self._columns + 1)
-
-    def _arguments(self, arrays: list[np.ndarray], function: str) -> tuple[Scalar, ...]:
-        """What a call is given: of matrices the lower triangles."""
-        if function == "solve":
-            size = self._sums.size
-            arrays[0] = arrays[0][..., np.tril_indices(size)[0], np.tril_indices(size)[1]]
-        return tuple(x for array in arrays for x in array.reshape(-1))
-
-    def _stepping(self, program: Program, calls: list[Call], outputs: list[np.ndarray]) -> Stepping:
+    def _stepping(self, program: Program, calls: tuple[Call, ...], outputs: list[np.ndarray]) -> Stepping:
         """From what `State.flat` and the record have come to."""
         split = len(outputs) - len(Record._fields)
         state: dict[int, Scalar] = {}
@@ -312,7 +226,11 @@ class ScalarSteps:
         return Stepping(
             program,
             {STATE: Source("s", 0, self._size)} | {1 + k: call.results for k, call in enumerate(calls)},
-            tuple(calls),
+            calls,
             tuple((place, x) for place, x in sorted(state.items()) if x.number != kept[place]),
             tuple(array.reshape(-1)[0] for array in outputs[split:]),
         )
+
+
+def _flat(state: State, record: Record) -> list[Tensor]:
+    return [*state.flat(), *record]

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -14,8 +14,6 @@ from mslsq.linear import LinearSolver
 from mslsq.linear.unrolled import UnrolledCholesky
 from mslsq.linearize.acceleration import pulled_acceleration
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.independent import irregular
-from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.programs import Quiet
 from mslsq.native.cuda.solve_building import CudaSolveMaking, making_solves
@@ -27,7 +25,8 @@ from mslsq.native.steps_text import Bending, Functions, Layout
 from mslsq.native.whole_solves import OF_ALL, OF_CREEPING, OF_NONE, Solved, WholeSolves
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status, padded
-from mslsq.solvers.box import Box, within
+from mslsq.solvers.box import Box
+from mslsq.solvers.few_problems import MOVED, RELATIVE, FewProblems, differ, some_of
 from mslsq.solvers.planning import Task, linear_solver_of
 from mslsq.solvers.scalar_linearization import ScalarLinearization
 from mslsq.solvers.scalar_step import scalar_steps
@@ -37,18 +36,6 @@ from mslsq.tracing.graph import TRANSFORM_LOCK
 
 LARGEST = 6_000
 """Operations of a program, of start, step and linearization together."""
-
-COMPARED = 3
-"""Problems whose first step is compared with Python's before a program is used."""
-
-MOVED = 1e-3
-"""How far from their starts, relative to the variables: at a start there are kinks and ties, and zeros hide much."""
-
-RELATIVE = {torch.float64: 1e-6, torch.float32: 3e-3}
-"""What may lie between the numbers of a program and those of Python, relative to their size..."""
-
-NOISE = 1e3
-"""... and how many times the difference that rounding makes to Python's own numbers."""
 
 NAME = "solves"
 
@@ -156,18 +143,11 @@ class SolveDraft(Quiet):
         was written. Before its first use its first step is, too. Where it does not agree, `why_not` says so.
         """
         starts = self.solve(values, inputs, box, 0)
-        finite = torch.isfinite(starts.history.of_start[1]).nonzero().reshape(-1)
-        if not len(finite):
+        chosen = some_of(torch.isfinite(starts.history.of_start[1]))
+        if not len(chosen):
             return False  # nothing to compare: next time
-        chosen = finite[torch.linspace(0, len(finite) - 1, min(COMPARED, len(finite))).long()]
-        few = task.of_batch(len(chosen), task.batched)
-        given = tuple(
-            {name: x.index_select(0, chosen) if name in batched else x for name, x in tensors.items()}
-            for tensors, batched in zip(inputs, task.batched, strict=True)
-        )
         with TRANSFORM_LOCK, torch.no_grad():
-            few_bounds = Box(*(side.index_select(0, chosen) for side in box)) if box else ()
-            python = _Python(few, plan, given, few_bounds)
+            python = _Python.of(chosen, task, plan, inputs, box)
             moved = python.moved(tuple(x.index_select(0, chosen) for x in values), MOVED)
             if not self._is_known_to_step and not self._steps_alike(python, moved):
                 return False
@@ -197,7 +177,7 @@ class SolveDraft(Quiet):
         rounded = python.step(nearby, UnrolledCholesky(), bent)
         whose = OF_ALL if bent else OF_NONE
         found = _figures(self.solve(moved, python.inputs, python.box, 1, bending=whose))
-        return not _differ(found, expected, rounded, RELATIVE[self._dtype])
+        return not differ(found, expected, rounded, RELATIVE[self._dtype])
 
     def _starts_alike(self, python: "_Python", moved: Values) -> bool:
         """Are cost and matrix those of Python?"""
@@ -212,7 +192,7 @@ class SolveDraft(Quiet):
             return [scaled.flatten(1), cost[:, None]]
 
         relative = DERIVATIVE_ROUNDING[self._dtype] * torch.finfo(self._dtype).eps
-        return not _differ(figures(found.cost, found.matrix), figures(*expected), figures(*rounded), relative)
+        return not differ(figures(found.cost, found.matrix), figures(*expected), figures(*rounded), relative)
 
 
 def recorded_solves(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> RecordedSolves:
@@ -250,36 +230,18 @@ class _Start(NamedTuple):
     matrix: Tensor
 
 
-@dataclass
-class _Python:
+class _Python(FewProblems):
     """The library's own step on a few problems."""
-
-    task: Task
-    plan: Plan
-    inputs: tuple[Inputs, ...]
-    box: Box | tuple[()]
-
-    def _linearizer(self, linear: LinearSolver) -> Linearizer:
-        return self.plan.linearizer(self.task.system, self.task.batch, self.task.batched, linear)
-
-    def moved(self, values: Values, size: float) -> Values:
-        """Values retracted a little, irregularly, not beyond bounds."""
-        linearizer = self._linearizer(UnrolledCholesky())
-        columns = linearizer.structure.num_columns
-        largest = torch.stack([x.abs().flatten(1).amax(1) for x in values]).amax(0)
-        scale = size * torch.where(largest > 0, largest, 1)
-        moved = linearizer.retract(values, scale[:, None] * irregular(columns, values[0]))
-        return within(linearizer, moved, self.box) if self.box else moved
 
     def start(self, values: Values) -> "_Start":
         """What a linearization comes to."""
-        linearizer = self._linearizer(UnrolledCholesky())
+        linearizer = self.linearizer(UnrolledCholesky())
         found = linearizer.linearize(values, linearizer.prepare(self.inputs))
         return _Start(found.cost, found.matrix)
 
     def step(self, values: Values, linear: LinearSolver, bent: bool) -> list[Tensor]:
         """What the first step comes to, as `_figures` has it."""
-        linearizer, solver = self._linearizer(linear), self.task.solver
+        linearizer, solver = self.linearizer(linear), self.task.solver
         given = linearizer.prepare(self.inputs)
         step = Step(solver, linearizer, linearizer.linearize)
         if bent:
@@ -304,20 +266,3 @@ def _figures(solved: Solved) -> list[Tensor]:
     dtype = solved.cost.dtype
     *history, accepted = [padded(x, 2 - x.shape[1]) for x in solved.history.columns]
     return [*solved.values, solved.matrix, *history, solved.status.to(dtype)[:, None], accepted[:, 1:].to(dtype)]
-
-
-def _differ(found: Sequence[Tensor], expected: Sequence[Tensor], rounded: Sequence[Tensor], relative: float) -> bool:
-    """Is there more than rounding between them? NaN equals NaN. A wrong program is wrong by far.
-
-    `rounded` is what is expected from a start that differs by rounding: where a decision hangs on that, nothing can be
-    told.
-    """
-    for one, right, other in zip(found, expected, rounded, strict=True):
-        size = torch.where(torch.isfinite(right), right.abs(), 0)
-        noise = (right - other).abs().nan_to_num(torch.inf, torch.inf)
-        noise = torch.where(right.isnan() & other.isnan(), 0, noise)
-        allowed = relative * (size + size.amax(1, keepdim=True)) + NOISE * noise
-        close = (one - right).abs() <= allowed
-        if not bool((close | (one == right) | (one.isnan() & right.isnan()) | torch.isinf(allowed)).all()):
-            return True
-    return False
