@@ -20,7 +20,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from batched_fits import MAX_STEPS, Fits, fits, optimistix_contestants, residual, scipy_contestant, solve_mslsq
+from batched_fits import (
+    MAX_STEPS,
+    Fits,
+    fits,
+    optimistix_contestants,
+    optimistix_functions,
+    residual,
+    scipy_contestant,
+    solve_mslsq,
+)
 from scipy.optimize import least_squares as scipy_least_squares
 from scipy.optimize import leastsq
 from timing import Timing, interleaved, print_machine, print_table
@@ -52,6 +61,56 @@ def decays(case: str, size: int, repeats: int) -> None:
     statuses = int((native.status == replayed.status).sum())
     note = f"steps equal to those of Python: {steps}, statuses: {statuses} of {size}"
     table(f"### {size} decays, {case} starts", interleaved(contestants, repeats), {"mslsq native": note})
+
+
+def with_gradient(solve: Callable[[torch.Tensor], mslsq.Solution], data: torch.Tensor) -> torch.Tensor:
+    """The gradient of the sum of all solutions in the data."""
+    data = data.detach().requires_grad_()
+    solve(data).value.sum().backward()
+    assert data.grad is not None
+    return data.grad
+
+
+def gradient_table(
+    title: str, contestants: dict[str, tuple[Callable[[], Any], Callable[[], Any]]], repeats: int
+) -> None:
+    """Of pairs of a solve and of one with its gradient; each pair for itself, so that both find the caches alike."""
+    rows = []
+    for name, (solve, both) in contestants.items():
+        times = interleaved({"solve": solve, "both": both}, repeats)
+        alone, joint = times["solve"].cpu, times["both"].cpu
+        rows.append([name, alone, joint, joint - alone, (joint - alone) / alone])
+    print_table(title, ["", "solve CPU ms", "with gradient", "on top", "share of the solve"], rows)
+
+
+def decay_gradients(size: int, repeats: int) -> None:
+    """Of many fits and of one, in all data."""
+    given = fits("well-posed", size)
+
+    def solve(y: torch.Tensor) -> mslsq.Solution:
+        return solve_mslsq(Fits(given.t, y, given.start), NATIVE)
+
+    def solve_one(y: torch.Tensor) -> mslsq.Solution:
+        return mslsq.least_squares(residual, given.start, (given.t, y), solver=NATIVE)
+
+    contestants: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "mslsq native": (lambda: solve(given.y), lambda: with_gradient(solve, given.y))
+    }
+    if importlib.util.find_spec("optimistix"):
+        import jax
+
+        function, y = optimistix_functions(given)["optimistix LM"]
+        forward = jax.jit(lambda y: function(y)[0])
+        both = jax.jit(jax.grad(lambda y: function(y)[0].sum()))
+        contestants["optimistix LM"] = (
+            lambda: np.asarray(jax.block_until_ready(forward(y))),
+            lambda: np.asarray(jax.block_until_ready(both(y))),
+        )
+        apart = np.abs(with_gradient(solve, given.y).numpy() - np.asarray(both(y))).max()
+        print(f"\nlargest difference of gradients from optimistix's: {apart:.1e}")
+    gradient_table(f"### {size} decays, gradient of the sum of all solutions in all data", contestants, 5 * repeats)
+    single = {"mslsq native": (lambda: solve_one(given.y[0]), lambda: with_gradient(solve_one, given.y[0]))}
+    gradient_table("### One decay, the same", single, 20 * repeats)
 
 
 def one_decay(repeats: int) -> None:
@@ -135,6 +194,12 @@ def peaks(size: int, repeats: int) -> None:
     apart = np.abs(solve(NATIVE).value.numpy() - np.stack(scipy_loop())).max()
     table(f"### {size} peaks", interleaved(contestants, repeats), {"mslsq native": f"from SciPy's at most {apart:.1e}"})
 
+    def solve_images(images: torch.Tensor) -> mslsq.Solution:
+        return mslsq.least_squares(peak, start, (images,), in_dims=(None, 0), solver=NATIVE)
+
+    pair = lambda: solve_images(images), lambda: with_gradient(solve_images, images)
+    gradient_table(f"### {size} peaks, gradient in all pixels", {"mslsq native": pair}, repeats)
+
 
 def million(size: int) -> None:
     """Time and memory of very many fits; at most 20 steps, of which the history keeps every one."""
@@ -163,6 +228,7 @@ def main() -> int:
     print(f"instruction set: {os.environ.get('MSLSQ_TARGET', 'the best that the processor has')}")
     for case in ("well-posed", "hard"):
         decays(case, arguments.size, arguments.repeats)
+    decay_gradients(arguments.size, arguments.repeats)
     one_decay(arguments.repeats)
     peaks(1000, arguments.repeats)
     if arguments.million:

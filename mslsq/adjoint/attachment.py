@@ -1,6 +1,6 @@
 """What an adjoint is given: the answer of a solve, and the system at the level of the caller's derivatives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,6 +33,8 @@ class Attachment:
     bounds: Inputs
     """By the names of `Unknown.bounds`, as the user gave them; empty where there are none."""
     answer: Answer
+    written: Mapping[str, Callable[[Values, TermInputs], Tensor]] | None = None
+    """Gradient and cost as scalars, where the caller has them."""
 
     @property
     def failed(self) -> Bool[Tensor, "batch"]:
@@ -117,9 +119,11 @@ class Attachment:
         return bool(self._kept)
 
     @cached_property
-    def _kept(self) -> dict[str, Callable[[Values, TermInputs], Tensor]]:
+    def _kept(self) -> Mapping[str, Callable[[Values, TermInputs], Tensor]]:
         """Gradient and cost as scalars or as recorded graphs, recorded now if that pays; none where one is missing, or
         under a transform."""
+        if self.written is not None:
+            return self.written
         plan, solver = self.call.made.plan, self.call.task.solver
         if transforms_are_active() or plan is None:
             return {}

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mslsq.adjoint.adjoint import unprepared
+from mslsq.adjoint.ends import look_of
 from mslsq.adjoint.factor import Factorization
-from mslsq.adjoint.minimum import Curvature, Evidence, Point, evidence_of_a_minimum
+from mslsq.adjoint.look import Factored, Look
+from mslsq.adjoint.minimum import Point
 from mslsq.adjoint.outputs import Ended, Prepared
 from mslsq.adjoint.warning import warn_about
 from mslsq.linear import LinearSolver
@@ -41,19 +42,6 @@ def judged(ended: Ended, factorization: Factorization, moves: bool = False) -> P
     return judgement.prepared(moves)
 
 
-class Factored(NamedTuple):
-    """The Hessian that the adjoint wants, and what is known of each problem with it."""
-
-    factor: Tensor
-    """Of the Hessian, or of its pseudo-inverse."""
-    definite: Tensor
-    residual: Tensor
-    """How well systems with it are solved; where it is not definite how far an iterative solver came, else NaN."""
-    evidence: Evidence
-    hessian: Tensor
-    """Of all columns."""
-
-
 @dataclass(frozen=True, eq=False)
 class Judgement:
     """The end of a solve, looked at for derivatives by a Hessian."""
@@ -81,6 +69,10 @@ class Judgement:
         return self.linearizer.linear_solver
 
     @property
+    def look(self) -> Look:
+        return Look(self.linearizer, self.factorization, self.solver)
+
+    @property
     def solver(self) -> Solver:
         return self.ended.task.solver
 
@@ -98,8 +90,7 @@ class Judgement:
             if moves and (not self.asks or bool(short.any())):
                 at, found = self._at_the_minimum(found, stopped, short)
             weak = at._is_weakly_held(found)
-        solved = found.definite & found.evidence.solved & self.factorization.is_trusted(found.residual)
-        exists = solved & found.evidence.vanishes & found.evidence.smooth
+        solved, exists = self.look.is_solved(found), self.look.exists(found)
         # Tolerances below what the dtype resolves end in STALLED; at a minimum that is as good as converged.
         usable = exists & stopped if weak is None else exists & stopped & ~weak
         # A solve that ends at a kink has stalled: no step goes further, and the gradient does not vanish.
@@ -161,38 +152,25 @@ class Judgement:
     def _factored(self, recorded: bool) -> Factored:
         """Factors of all Hessians, and what they and the gradient say; `recorded` with a graph of all that."""
         execution, wish, point = self.plan.execution, self.solver.execution, self.point
+        program = look_of(self.ended, point, self.factorization)
+        if program is not None:
+            return program.found(point, self.ended.given)
         gradient = self._gradient()
         name, hessian = self._hessian()
 
         def whole(*at: Any) -> Factored:
             within = self.linearizer.gradient if self._is_native else self.plain.gradient
-            return self._found(hessian(*at[:3]), _point(at), within)
+            return self.look.found(hessian(*at[:3]), _point(at), within)
 
         if recorded:
             name = f"factored {name}, ftol {self.solver.ftol}, xtol {self.solver.xtol}"
             return execution.run(name, wish, whole, *point[:4], *point.free, compiled="small")
         matrix = execution.run(name, wish, hessian, *point[:3], compiled="small")
-        return self._found(matrix, point, gradient)
-
-    def _found(self, hessian: Tensor, point: Point, gradient: Callable[..., Tensor]) -> Factored:
-        restricted = self._restricted(hessian, point)
-        found = self.factorization.factor(self.linear, restricted)
-        residual = self.factorization.residual(self.linear, restricted, found, self._right_hand_side(restricted))
-        curvature = self._curvature(restricted, found.factor, found.definite)
-        evidence = evidence_of_a_minimum(self.linearizer, gradient, self.solver, point, curvature)
-        return Factored(found.factor, found.definite, residual, evidence, hessian)
+        return self.look.found(matrix, point, gradient)
 
     def _looked_at_again(self, found: Factored) -> Factored:
         """The same with all the evidence there is: some problem would have no derivative."""
-        curvature = self._curvature(self._restricted(found.hessian, self.point), found.factor, found.definite)
-        evidence = evidence_of_a_minimum(
-            self.linearizer, self._gradient(), self.solver, self.point, curvature, self.ended.start
-        )
-        return found._replace(evidence=evidence)
-
-    def _restricted(self, hessian: Tensor, point: Point) -> Tensor:
-        """The Hessian of what no bound holds."""
-        return self.linear.storage.restricted(hessian, point.free[0]) if point.free else hessian
+        return self.look.again(found, self.point, self._gradient(), self.ended.start)
 
     def _is_weakly_held(self, found: Factored) -> Tensor | None:
         """Per problem: could rounding, or the least change of the data, set another variable on its bound or free one?
@@ -217,17 +195,6 @@ class Judgement:
     @property
     def _is_native(self) -> bool:
         return self.linearizer.has_second_order
-
-    def _curvature(self, hessian: Tensor, factor: Tensor, definite: Tensor) -> Curvature:
-        product = partial(self.linear.storage.product, hessian)
-        inverse = partial(self.factorization.inverse, self.linear, factor)
-        return Curvature(product, inverse, definite, 0.5 if self.factorization.hessian == "exact" else 1.0)
-
-    def _right_hand_side(self, hessian: Tensor) -> Tensor:
-        """One in which every unknown has a part: H u with cosines for u."""
-        columns = self.linearizer.structure.num_columns
-        u = torch.arange(1.0, columns + 1, dtype=hessian.dtype, device=hessian.device).cos()
-        return self.linear.storage.product(hessian, u.expand(len(hessian), -1))
 
     def _hessian(self) -> tuple[str, Callable[[Values, TermInputs, Tensor], Tensor]]:
         """The Hessian that the adjoint wants: its name, and a function of values, inputs and the matrix of the last

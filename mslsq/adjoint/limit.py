@@ -36,6 +36,14 @@ def _zero(plain: Tensor, taken: int, order: int) -> Tensor:
     return torch.where(never, Limited.apply(plain, taken, order), 0)
 
 
+def limited_gradient(gradient: Tensor | None, x: Tensor, taken: int, order: int) -> Tensor | None:
+    """A gradient in x that can be differentiated once less than x, of which `taken` derivatives had been taken."""
+    _check(taken + 1, order)
+    if gradient is None or not torch.is_grad_enabled():
+        return gradient  # no derivative of it will be taken
+    return _Derivative.apply(gradient, x, taken + 1, order)
+
+
 class Limited(Function):
     """x, which can be differentiated `order - taken` times."""
 
@@ -51,12 +59,9 @@ class Limited(Function):
         ctx.save_for_backward(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
         (x,) = ctx.saved_tensors
-        _check(ctx.taken + 1, ctx.order)
-        if not torch.is_grad_enabled():
-            return gradient, None, None  # no derivative of it will be taken
-        return _Derivative.apply(gradient, x, ctx.taken + 1, ctx.order), None, None
+        return limited_gradient(gradient, x, ctx.taken, ctx.order), None, None
 
 
 class _Derivative(Function):

@@ -16,6 +16,8 @@ def has_looked(ended: Ended, inputs: tuple[Inputs, ...], seconds: float) -> None
     task, plan, values = ended.task, ended.outcome.planned[0], ended.outcome.values
     for prospect in plan.prospects.values():
         prospect.seconds += seconds
+    if plan.plain.whole is not None:
+        plan.plain.whole.seconds_of_looks += seconds
     if seconds < REPLAY_SECONDS or plan.execution.why_eager or not task.solver.keeps_graphs:
         return
     if plan.compressed is not None or not plan.is_on_cpu or is_recorded_elsewhere():

@@ -18,10 +18,14 @@ import torch
 from torch import Tensor
 
 from mslsq import pytree
+from mslsq.adjoint.along import gradient_along
+from mslsq.adjoint.ends import PullDraft, pull_of
+from mslsq.adjoint.factor import Factorization
+from mslsq.adjoint.limit import limited_gradient
+from mslsq.adjoint.minimum import Point
 from mslsq.adjoint.outputs import Attached
 from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.second_order import gradients_by_input, pulled_through_retraction
 from mslsq.private import gradients, is_batched_by_autograd, transforms_are_active, vjp, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
@@ -54,19 +58,38 @@ def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached |
     wanted = tuple(tensor.requires_grad for tensor in flat)
     if not any(wanted):
         return None
-    ways = _native_ways(attachment) or _graphs(attachment, wanted)
-    if ways is None:
-        return None
-    *values, cost = Pullback.apply(adjoint, attachment, ways, *flat)
+    ways = _fused_ways(adjoint, attachment) or _native_ways(adjoint, attachment) or _graphs(adjoint, attachment, wanted)
+    return None if ways is None else pulled_back(adjoint, attachment, ways)
+
+
+def pulled_back(adjoint: "Implicit", attachment: "Attachment", ways: "Ways", order: int | None = None) -> Attached:
+    """Values and cost whose derivative waits for `backward`.
+
+    Args:
+        order: where the inputs have not passed through a limit on the number of backward passes (`limit`): that limit.
+    """
+    *values, cost = Pullback.apply(adjoint, attachment, ways, order, *_tensors(attachment.inputs))
     return Attached(tuple(values), cost)
+
+
+def _tensors(inputs: tuple[Inputs, ...]) -> list[Tensor]:
+    """In the order of `pytree.leaves`."""
+    return [tensor for given in inputs for tensor in given.values()]
+
+
+def _by_name(tensors: Sequence[Tensor], like: tuple[Inputs, ...]) -> tuple[dict[str, Tensor], ...]:
+    rest = iter(tensors)
+    return tuple([{name: next(rest) for name in given} for given in like])
 
 
 class Pullback(torch.autograd.Function):
     """Values and cost of an answer, as a function of all inputs; reverse mode, on plain tensors."""
 
     @staticmethod
-    def forward(ctx: Any, adjoint: "Implicit", attachment: "Attachment", ways: "Ways", *flat: Tensor) -> Any:
-        ctx.adjoint, ctx.attachment, ctx.ways = adjoint, attachment, ways
+    def forward(
+        ctx: Any, adjoint: "Implicit", attachment: "Attachment", ways: "Ways", order: int | None, *flat: Tensor
+    ) -> Any:
+        ctx.adjoint, ctx.attachment, ctx.ways, ctx.order = adjoint, attachment, ways, order
         ctx.save_for_backward(*flat)
         ctx.set_materialize_grads(False)
         # Copies: who writes into the solution must not change what the derivative is taken at.
@@ -76,19 +99,20 @@ class Pullback(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         *of_values, of_cost = cotangents
         flat = ctx.saved_tensors  # once: hooks (checkpointing, save_on_cpu) make them each time
-        inputs = pytree.unflatten(flat, pytree.flatten(ctx.attachment.inputs)[1])
+        inputs = _by_name(flat, ctx.attachment.inputs)
         batched = any(g is not None and is_batched_by_autograd(g) for g in cotangents)
         if of_cost is not None or batched or torch.is_grad_enabled() or transforms_are_active():
-            wanted = ctx.needs_input_grad[3:]
+            wanted = ctx.needs_input_grad[4:]
             with without_saved_tensor_hooks():
                 found = _through_chord_steps(ctx.adjoint, ctx.attachment, inputs, wanted, cotangents)
-            return None, None, None, *found
-        answer, linear = ctx.attachment.answer, ctx.attachment.linearizer.linear_solver
+            if ctx.order is not None:
+                found = [limited_gradient(g, tensor, 0, ctx.order) for g, tensor in zip(found, flat, strict=True)]
+            return None, None, None, None, *found
+        answer = ctx.attachment.answer
         towards = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(answer.values, of_values, strict=True))
         gradient = ctx.attachment.of_free(ctx.ways.through_retraction(answer.values, towards))
-        move = -ctx.adjoint.factorization.inverse(linear, answer.factor, gradient)
-        found = iter(ctx.ways.to_inputs(answer.values, inputs, move))
-        return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in flat)
+        found = iter(ctx.ways.to_inputs(answer.values, inputs, gradient))
+        return None, None, None, None, *(next(found) if tensor.requires_grad else None for tensor in flat)
 
 
 class Ways(NamedTuple):
@@ -97,10 +121,55 @@ class Ways(NamedTuple):
     through_retraction: Callable[[Values, Values], Tensor]
     """From cotangents of the values to one in the tangent."""
     to_inputs: Callable[[Values, tuple[Inputs, ...], Tensor], Sequence[Tensor]]
-    """From a tangent to the wanted inputs."""
+    """From a cotangent in the tangent to the wanted inputs."""
 
 
-def _graphs(attachment: "Attachment", wanted: tuple[bool, ...]) -> Ways | None:
+def _from_moves(adjoint: "Implicit", attachment: "Attachment", to_inputs: Callable[..., Sequence[Tensor]]) -> Any:
+    """From a cotangent by its move v = −H⁻¹g, which `to_inputs` takes to the inputs."""
+    linear, factor = attachment.linearizer.linear_solver, attachment.answer.factor
+
+    def found(values: Values, inputs: tuple[Inputs, ...], gradient: Tensor) -> Sequence[Tensor]:
+        return to_inputs(values, inputs, -adjoint.factorization.inverse(linear, factor, gradient))
+
+    return found
+
+
+def _fused_ways(adjoint: "Implicit", attachment: "Attachment") -> Ways | None:
+    """One native program that solves for the move and takes it to the inputs, of small dense problems whose solve was
+    one."""
+    call, answer, plan = attachment.call, attachment.answer, attachment.call.made.plan
+    if plan is None or attachment.bounds or call.task.outer is not None:
+        return None
+    if type(adjoint.factorization) is not Factorization:
+        return None  # its factors are of another form
+    wanted = wanted_of(attachment.inputs)
+    detached = tuple({name: tensor.detach() for name, tensor in given.items()} for given in attachment.inputs)
+    matrix = answer.factor  # of the shape of the last linearization's, which is not kept
+    program = pull_of(call.task, plan, Point(answer.values, (), matrix, answer.cost), detached, wanted)
+    return None if program is None else ways_by(program, attachment, wanted)
+
+
+def wanted_of(inputs: tuple[Inputs, ...]) -> dict[int, tuple[str, ...]]:
+    """By term the names of the inputs that a derivative is to be taken of."""
+    wanted = {
+        number: tuple(name for name, tensor in given.items() if tensor.requires_grad)
+        for number, given in enumerate(inputs)
+    }
+    return {number: names for number, names in wanted.items() if names}
+
+
+def ways_by(program: PullDraft, attachment: "Attachment", wanted: dict[int, tuple[str, ...]]) -> Ways:
+    """Those by one native program."""
+    factor = attachment.answer.factor
+
+    def to_inputs(values: Values, inputs: tuple[Inputs, ...], gradient: Tensor) -> list[Tensor]:
+        found = program.pulled(values, inputs, factor, gradient)
+        return [found[number, name] for number, names in wanted.items() for name in names]
+
+    return Ways(partial(pulled_through_retraction, attachment.linearizer), to_inputs)
+
+
+def _graphs(adjoint: "Implicit", attachment: "Attachment", wanted: tuple[bool, ...]) -> Ways | None:
     """The recorded pullbacks: of the retraction to tangents, and of the gradient to the wanted inputs."""
     linearizer, values = attachment.linearizer, attachment.answer.values
     columns = values[0].new_zeros(len(values[0]), linearizer.structure.num_columns)
@@ -109,24 +178,22 @@ def _graphs(attachment: "Attachment", wanted: tuple[bool, ...]) -> Ways | None:
         return vjp(lambda delta: linearizer.retract(values, delta), torch.zeros_like(columns))[1](towards)[0]
 
     def to_inputs(values: Values, inputs: tuple[Inputs, ...], move: Tensor) -> tuple[Tensor, ...]:
-        return _gradient_along(linearizer, values, inputs, move, wanted)
+        return gradient_along(linearizer, values, inputs, move, wanted)
 
     numbers = ", ".join(str(number) for number, flag in enumerate(wanted) if flag)
     first = attachment.recorded("pullback through the retraction", through_retraction, values, values)
     second = attachment.recorded(f"pullback to inputs {numbers}", to_inputs, values, attachment.inputs, columns)
-    return None if first is None or second is None else Ways(first, second)
+    if first is None or second is None:
+        return None
+    return Ways(first, _from_moves(adjoint, attachment, second))
 
 
-def _native_ways(attachment: "Attachment") -> Ways | None:
+def _native_ways(adjoint: "Implicit", attachment: "Attachment") -> Ways | None:
     """The pullback to the inputs as native code, where there is some for every term that has a wanted input."""
     call, linearizer, values = attachment.call, attachment.linearizer, attachment.answer.values
     plan = call.made.plan
     assert plan is not None  # the solve has just been run
-    wanted = {
-        number: tuple(name for name, tensor in given.items() if tensor.requires_grad)
-        for number, given in enumerate(attachment.inputs)
-    }
-    wanted = {number: names for number, names in wanted.items() if names}
+    wanted = wanted_of(attachment.inputs)
     if not wanted.keys() <= plan.seconds.keys():
         return None
     detached = tuple({name: tensor.detach() for name, tensor in given.items()} for given in attachment.inputs)
@@ -144,27 +211,7 @@ def _native_ways(attachment: "Attachment") -> Ways | None:
             found += [by_input[name] for name in given if name in by_input]
         return found
 
-    return Ways(partial(pulled_through_retraction, linearizer), to_inputs)
-
-
-def _gradient_along(
-    linearizer: Linearizer, values: Values, inputs: tuple[Inputs, ...], move: Tensor, wanted: tuple[bool, ...]
-) -> tuple[Tensor, ...]:
-    """∂/∂d [D_v cost(x, d)] for the wanted tensors among the inputs."""
-    flat, structure = pytree.flatten(inputs)
-
-    def slope(*moved: Tensor) -> Tensor:
-        rest = iter(moved)
-        tensors = [next(rest) if flag else tensor for flag, tensor in zip(wanted, flat, strict=True)]
-        prepared = linearizer.prepare(pytree.unflatten(tensors, structure))
-        try:
-            return linearizer.slope(values, prepared, move)
-        except NotImplementedError:  # an operation without a derivative in forward mode, such as grid_sample
-            return (linearizer.gradient(values, prepared) * move).sum(-1)
-
-    pull = vjp(slope, *[tensor for flag, tensor in zip(wanted, flat, strict=True) if flag])[1]
-    # Not `grad` of the sum, whose graph would compute the slope itself.
-    return pull(move.new_ones(len(move)))
+    return Ways(partial(pulled_through_retraction, linearizer), _from_moves(adjoint, attachment, to_inputs))
 
 
 def _through_chord_steps(

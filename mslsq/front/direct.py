@@ -151,12 +151,13 @@ def is_plain() -> bool:
 
 
 def completed(value: Any, figures: Callable[[], dict[str, Any]]) -> Solution:
-    """A solution without bounds, weights, constraints or derivatives; `figures` are its other fields, made later."""
+    """A solution without bounds, weights or constraints; `figures` are its other fields, made later."""
 
     def rest() -> dict[str, Any]:
-        found = figures()
-        none = {"active": (), "weights": {}, "multipliers": {}, "violation": ()}
-        return {**found, "adjoint_residual": torch.full_like(found["cost"], torch.nan), **none}
+        found = {"active": (), "weights": {}, "multipliers": {}, "violation": (), **figures()}
+        if "adjoint_residual" not in found:
+            found["adjoint_residual"] = torch.full_like(found["cost"], torch.nan)
+        return found
 
     return Solution.completed_later(value, rest)
 

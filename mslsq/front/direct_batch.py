@@ -4,22 +4,28 @@ Of 1,024 fits of 32 points the program takes 0.8 ms, and the way through plan an
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mslsq.adjoint import Adjoint
+from mslsq.adjoint.direct import DirectDerivatives
 from mslsq.front.direct import Found, completed, takes_more
 from mslsq.front.statement import Solved
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import is_switched_off
+from mslsq.private import forward_level_is_open
 from mslsq.solution import Status
 from mslsq.solvers import Solver
 from mslsq.solvers.planning import is_watched
-from mslsq.solvers.whole_solves import program_in_use, solved_by
+from mslsq.solvers.whole_solves import Ended, program_in_use, solved_by
+
+REST = 32
+"""Calls with derivatives that are not tried after one in which a problem had none: it would be solved twice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +35,10 @@ class DirectBatch:
     in_users_form: Callable[[Values], Any]
     solver: Solver
     plan: Plan
+    derivatives: DirectDerivatives | None = None
+    """How they are attached; None where solves with derivatives go another way."""
+    rests: list[int] = field(default_factory=lambda: [0])
+    """How many calls with derivatives are not tried."""
 
     @staticmethod
     def of(solved: Solved) -> "DirectBatch | None":
@@ -42,33 +52,64 @@ class DirectBatch:
         is_compared = plan.holds_whole and plan.whole_witness is plan.execution.graphs.get(WITNESS)
         return DirectBatch(statement.in_users_form, solver, plan) if is_compared else None
 
+    def with_derivatives(self, solved: Solved, adjoint: Adjoint | None) -> "DirectBatch":
+        """The same, which attaches derivatives, too."""
+        task = solved.statement.task(self.solver)
+        return replace(self, derivatives=DirectDerivatives.of(adjoint, task, self.plan))
+
     def found(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
-        """The solutions; None where it takes more: derivatives, a word of warning, or what is no program.
+        """The solutions; None where it takes more: derivatives that some problem may not have, a word of warning, or
+        what is no program.
 
         Args:
             starts: of every unknown, (batch, count, storage).
             inputs: per term its tensors by name, the batch axis of those that are mapped first.
         """
         program = program_in_use(self.plan)
-        if takes_more(starts, inputs) or program is None or is_switched_off():
+        if program is None or is_switched_off():
             return None
+        programs = None
+        if takes_more(starts, inputs):
+            programs = self._programs(inputs)
+            if programs is None:
+                return None
         with torch.no_grad():
             ended = solved_by(program, self.solver, self.plan.structure, starts, inputs, ())
         if ended is None or ended.is_idle:
             return None
+        if programs is None:
+            solution = completed(self.in_users_form(ended.values), lambda: _figures(ended))
+            return Found(solution, ended.values, starts, ended.interrupted)
+        assert self.derivatives is not None  # there are programs of them
+        found = None if ended.interrupted else self.derivatives.differentiated(programs, ended, starts, inputs)
+        if found is None:
+            self.rests[0] = REST
+            return None
+        values, cost, _ = found.attached
+        own = {"cost": cost, "adjoint_residual": found.residual}
+        solution = completed(self.in_users_form(values), lambda: {**_figures(ended), **own})
+        return Found(solution, values, starts, False)
 
-        def figures() -> dict[str, Any]:
-            left = int(Status.INTERRUPTED if ended.interrupted else Status.MAX_STEPS)
-            status = torch.where(ended.status == Status.RUNNING, left, ended.status)
-            return {
-                "cost": ended.cost,
-                "status": status,
-                "num_steps": ended.num_steps,
-                "num_evaluations": ended.num_evaluations,
-                "gradient_norm": ended.gradient_norm,
-                "differentiable": (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE),
-                "history": ended.history,
-            }
+    def _programs(self, inputs: tuple[dict[str, Tensor], ...]) -> Any:
+        """Those for derivatives; None where there are none, or where this call is not to be tried."""
+        if torch.is_autocast_enabled("cpu") or forward_level_is_open() or self.derivatives is None:
+            return None
+        if self.rests[0]:
+            self.rests[0] -= 1
+            return None
+        return self.derivatives.programs(inputs)
 
-        solution = completed(self.in_users_form(ended.values), figures)
-        return Found(solution, ended.values, starts, ended.interrupted)
+
+def _figures(ended: Ended) -> dict[str, Any]:
+    """The fields of a solution that the solver knows, but its value."""
+    left = int(Status.INTERRUPTED if ended.interrupted else Status.MAX_STEPS)
+    status = torch.where(ended.status == Status.RUNNING, left, ended.status)
+    return {
+        "cost": ended.cost,
+        "status": status,
+        "num_steps": ended.num_steps,
+        "num_evaluations": ended.num_evaluations,
+        "gradient_norm": ended.gradient_norm,
+        "differentiable": (status >= Status.COST_TOLERANCE) & (status <= Status.STEP_TOLERANCE),
+        "history": ended.history,
+    }

@@ -7,7 +7,7 @@ residual reads, the way to its program. What no call can show is compared in eac
 """
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -146,6 +146,8 @@ class Repeated:
         if like is not None and like.direct.plan is solved.plan:
             return
         known = Known.of(self, collected, direct, solved, axes)
+        if known is not None and isinstance(direct, DirectBatch):
+            known = replace(known, direct=direct.with_derivatives(solved, self.adjoint))
         if known is not None:
             kept[:] = [known, *(one for one in kept if one is not like)][:KNOWN]
 

@@ -22,13 +22,18 @@ class DenseSolver(LinearSolver):
         is replaced afterwards would have turned the gradients of parameters shared with good problems into NaN."""
         eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
         finite = torch.isfinite(matrix).all(-1).all(-1)
-        factor, info = torch.linalg.cholesky_ex(torch.where(finite[..., None, None], matrix, eye))
+        factor, found = self.factored(torch.where(finite[..., None, None], matrix, eye))
         pivots = factor.diagonal(dim1=-2, dim2=-1) ** 2
         # A pivot that is only rounding of what stood there before elimination: singular to working precision.
         before = matrix.diagonal(dim1=-2, dim2=-1)
         regular = (pivots > torch.finfo(matrix.dtype).eps * matrix.shape[-1] * before).all(-1)
-        definite = (finite & (info == 0) & regular).all(-1)
+        definite = (finite & found & regular).all(-1)
         return DefiniteFactor(torch.where(definite[:, None, None, None], factor, eye), definite)
+
+    def factored(self, matrix: Matrix) -> tuple[Matrix, Bool[Tensor, "batch components"]]:
+        """The lower triangle L of symmetric matrices LLᵀ, and which have one."""
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        return factor, info == 0
 
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         solved = torch.cholesky_solve(rhs.reshape(factor.shape[:-1])[..., None], factor)

@@ -75,6 +75,8 @@ class Plan:
     """... has it been taken up..."""
     whole_witness: Recorded | None = None
     """... and which graph is it that was compared with the user's Python when it was?"""
+    ends_witness: dict[Hashable, Recorded | None] = field(default_factory=dict)
+    """The same of programs for the ends of whole solves, by their names (`adjoint.ends`)."""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
     ranks: Ranks = ALONE

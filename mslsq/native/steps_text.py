@@ -43,7 +43,14 @@ class Part:
 
     copies: Copies
     sums: tuple[tuple[int, Scalar], ...]
-    """What one of them adds to which of the sums."""
+    """What one of them adds to which of the sums..."""
+    scattered: tuple[tuple[tuple[int, ...], Scalar], ...] = ()
+    """... and, by copy, to which of the places of what is scattered."""
+
+    @property
+    def scalars(self) -> list[Scalar]:
+        """All that one of them adds."""
+        return [x for _, x in (*self.sums, *self.scattered)]
 
 
 @dataclass(frozen=True)
@@ -53,12 +60,19 @@ class Linearizing:
     Attributes:
         sources: of the inputs, by number.
         initial: what each sum begins with.
+        scattered: how many numbers stand behind the sums, to which copies add in places of their own.
     """
 
     program: Program
     sources: Mapping[int, Source]
     parts: Sequence[Part]
     initial: Sequence[float]
+    scattered: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many numbers that are."""
+        return len(self.initial) + self.scattered
 
     def text(self, name: str, loops: int = 1) -> str:
         """`name_linearize(in, x, model)`.
@@ -70,28 +84,43 @@ class Linearizing:
         program, read = self.program, _reader(self.sources)
         varying = {part.copies.number: _varying(program, part) for part in self.parts if part.copies.leaves}
         inside = set[int]().union(*varying.values())
-        outputs = [x.number for part in self.parts for _, x in part.sums]
+        outputs = [x.number for part in self.parts for x in part.scalars]
         lines = [f"V a{k} = splat((real){value!r});" for k, value in enumerate(self.initial)]
+        lines += [f"for (long k = {len(self.initial)}; k < {self.size}; k++) model[k] = V{{}};"] * bool(self.scattered)
         lines += statements(program, (n for n in program.needed(outputs) if n not in inside), read)
         tables: list[str] = []
         for part in self.parts:
+            prefix = f"{name}_{part.copies.number}"
             if not part.copies.leaves:
+                # Copies without leaves read the same, and add to the same places.
                 lines += [f"a{k} = a{k} + v{x.number};" for k, x in part.sums] * len(part.copies.members)
+                lines += self._scattering(prefix, part, tables) * len(part.copies.members)
                 continue
             own = varying[part.copies.number]
-            leaf = _leaf_reader(f"{name}_{part.copies.number}", part.copies, self.sources, tables)
-            for sums in _divided(part.sums, loops):
+            leaf = _leaf_reader(prefix, part.copies, self.sources, tables)
+            for first, sums in enumerate(_divided(part.sums, loops)):
+                # What is scattered is not taken apart: the first loop has it.
+                scalars = [x for _, x in sums] if first else [*[x for _, x in sums], *[x for _, x in part.scattered]]
                 body = statements(
                     program,
-                    (n for n in program.needed(x.number for _, x in sums) if n in own),
+                    (n for n in program.needed(x.number for x in scalars) if n in own),
                     lambda node, operands, part=part, leaf=leaf: (
                         leaf(node) if _is_leaf(node, part.copies) else read(node, operands)
                     ),
                 )
+                body += [] if first else self._scattering(prefix, part, tables)
                 lines += _loop(len(part.copies.members), body, sums)
         lines += [f"model[{k}] = a{k};" for k in range(len(self.initial))]
         heading = f"SEPARATE void {name}_linearize(const Inputs& in, const V* x, V* model)"
         return "\n".join([*dict.fromkeys(tables), _function(heading, lines)])
+
+    def _scattering(self, prefix: str, part: Part, tables: list[str]) -> list[str]:
+        """The statements of copy i that add what is scattered."""
+        lines = []
+        for number, (places, x) in enumerate(part.scattered):
+            at = f"{len(self.initial)} + {_place(f'{prefix}_to{number}', places, tables)}"
+            lines.append(f"model[{at}] = model[{at}] + v{x.number};")
+        return lines
 
     def count(self, loops: int = 1) -> int:
         """How many operations that writes down."""
@@ -101,7 +130,7 @@ class Linearizing:
 
 def _divided(sums: tuple[tuple[int, Scalar], ...], loops: int) -> list[tuple[tuple[int, Scalar], ...]]:
     """Sums in groups of equal sizes."""
-    count = min(loops, len(sums))
+    count = max(1, min(loops, len(sums)))
     ends = [len(sums) * k // count for k in range(count + 1)]
     return [sums[begin:end] for begin, end in itertools.pairwise(ends)]
 
@@ -126,7 +155,7 @@ def _loop(count: int, body: Sequence[str], sums: Sequence[tuple[int, Scalar]]) -
 def _varying(program: Program, part: Part) -> set[int]:
     """The nodes of a part that are others in each copy."""
     found: set[int] = set()
-    for number in program.needed(x.number for _, x in part.sums):
+    for number in program.needed(x.number for x in part.scalars):
         node = program.nodes[number]
         if _is_leaf(node, part.copies) or any(operand in found for operand in node.operands):
             found.add(number)
@@ -151,20 +180,29 @@ def _reader(sources: Mapping[int, Source]) -> Callable[[Node, list[str]], str]:
 def _leaf_reader(name: str, copies: Copies, sources: Mapping[int, Source], tables: list[str]) -> Callable[[Node], str]:
     """The expression of a number of which copy i has its own; what is not evenly spaced goes to a table."""
 
-    def table(leaf: int, type_: str, entries: Sequence[str]) -> str:
-        tables.append(f"static const {type_} {name}_{leaf}[] = {{{', '.join(entries)}}};")
-        return f"{name}_{leaf}[i]"
-
     def read(node: Node) -> str:
         number = node.detail[1]
         leaf = copies.leaves[number]
         if leaf.tensor is None:
-            return f"splat({table(number, 'real', [_literal(x) for x in leaf.entries])})"
-        spaced = affine(leaf.entries)
-        place = f"{spaced[0]} + i * {spaced[1]}" if spaced else table(number, "int", [f"{x}" for x in leaf.entries])
-        return sources[leaf.tensor].read(place, leaf.kind)
+            return f"splat({_table(f'{name}_{number}', 'real', [_literal(x) for x in leaf.entries], tables)})"
+        return sources[leaf.tensor].read(_place(f"{name}_{number}", leaf.entries, tables), leaf.kind)
 
     return read
+
+
+def _place(name: str, entries: Sequence[float], tables: list[str]) -> str:
+    """The expression of a place, of each copy i its own."""
+    spaced = affine(entries)
+    if spaced is None:
+        return _table(name, "int", [f"{x}" for x in entries], tables)
+    first, step = spaced
+    return f"{first} + i * {step}" if step else f"{first}"
+
+
+def _table(name: str, type_: str, entries: Sequence[str], tables: list[str]) -> str:
+    """The expression of what a table of this name has for copy i."""
+    tables.append(f"static const {type_} {name}[] = {{{', '.join(entries)}}};")
+    return f"{name}[i]"
 
 
 def _literal(value: float) -> str:
@@ -196,7 +234,8 @@ class Stepping:
         program: of the state and of what calls return.
         calls: in their order.
         state: the state that follows, by place; only what changes.
-        record: what the history keeps.
+        record: what the history keeps; what a mapping returns.
+        returning: a call behind all others, whose results are the record.
     """
 
     program: Program
@@ -204,6 +243,7 @@ class Stepping:
     calls: tuple[Call, ...]
     state: tuple[tuple[int, Scalar], ...]
     record: tuple[Scalar, ...]
+    returning: Call | None = None
 
     def text(self, name: str) -> str:
         """`name(in, s, record)`, with the state s as it is and as it will be."""
@@ -216,14 +256,17 @@ class Stepping:
             known.update(needed)
             lines.extend(statements(program, needed, read))
 
-        for call in self.calls:
-            compute(call.arguments)
-            results = call.results.array
-            lines += [
-                f"const V {results}_of[] = {{{', '.join(f'v{x.number}' for x in call.arguments)}}};",
-                f"V {results}[{call.results.size}];",
-                f"{call.function}(in, {results}_of, {results});",
-            ]
+        def call(one: Call, results: str) -> None:
+            compute(one.arguments)
+            given, own = f"{one.results.array}_of", one.results.array
+            lines.append(f"const V {given}[] = {{{', '.join(f'v{x.number}' for x in one.arguments)}}};")
+            lines.extend([f"V {own}[{one.results.size}];"] * (results == own))
+            lines.append(f"{one.function}(in, {given}, {results});")
+
+        for one in self.calls:
+            call(one, one.results.array)
+        if self.returning is not None:
+            call(self.returning, "record")
         compute(self._outputs)
         lines += [f"s[{place}] = v{x.number};" for place, x in self.state]
         lines += [f"record[{k}] = v{x.number};" for k, x in enumerate(self.record)]
@@ -319,6 +362,45 @@ class Functions:
     def count(self, loops: int = 1) -> int:
         """How many operations `text` takes."""
         return self.linearization.count(loops) + self.start.count + self.step.count
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a program that maps a function over problems is given, and returns.
+
+    Attributes:
+        own: by tensor of which each problem has its own part, how many numbers, and whether they are real.
+        arguments: how many of these are read as the state of the function, one behind the other.
+        outputs: numbers of a problem in each tensor that is returned.
+        sums: how many numbers behind them are added up over problems.
+    """
+
+    own: tuple[tuple[int, bool], ...]
+    arguments: int
+    outputs: tuple[int, ...]
+    sums: int = 0
+
+    def text(self, name: str) -> str:
+        """The tables of it."""
+        given, data = self.own[: self.arguments], self.own[self.arguments :]
+        sizes = [len(self.own), self.arguments, sum(size for size, _ in given)]
+        sizes += [sum(size for size, is_real in data if is_real == wanted) for wanted in (True, False)]
+        sizes += [len(self.outputs), sum(self.outputs), self.sums]
+        own = ", ".join(f"{{{size}, {int(is_real)}}}" for size, is_real in self.own)
+        return "\n".join(
+            [
+                f"static const Extents {name}_extents = {{{', '.join(map(str, sizes))}}};",
+                f"static const Own {name}_own[] = {{{own}}};",
+                f"static const long {name}_outputs[] = {{{', '.join(map(str, self.outputs)) or '0'}}};",
+            ]
+        )
+
+
+def mapping_text(name: str, called: Mapping[str, Linearizing], function: Stepping, table: Table) -> str:
+    """A program of the processor that maps a function over problems; `called` are the linearizations that it calls, by
+    their names."""
+    parts = [linearizing.text(own) for own, linearizing in called.items()]
+    return "\n".join([*parts, function.text(f"{name}_of_one"), table.text(name), f"MAPS({name})"])
 
 
 def solving_text(name: str, functions: Functions, layout: Layout) -> str:

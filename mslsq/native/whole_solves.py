@@ -175,7 +175,7 @@ class WholeSolves:
         outputs = [*solved.values, solved.cost, solved.gradient_norm, solved.matrix, solved.status, solved.num_steps]
         outputs += [*room.figures, room.accepted]
         steps = (ctypes.c_long * len(given))(*[x.stride(0) if batch > 1 else 0 for x in given])
-        pointers = [_pointers(tensors) for tensors in (given, common, outputs)]
+        arrays = [pointers(tensors) for tensors in (given, common, outputs)]
         threads = max(1, min(torch.get_num_threads(), batch // PROBLEMS_OF_A_THREAD))
         memory = [torch.zeros(self.memory_bytes, dtype=torch.uint8) for _ in range(threads)]
         jobs = [
@@ -184,10 +184,10 @@ class WholeSolves:
                 batch * (k + 1) // threads,
                 max_steps,
                 memory[k].data_ptr(),
-                ctypes.addressof(pointers[0]),
+                ctypes.addressof(arrays[0]),
                 ctypes.addressof(steps),
-                ctypes.addressof(pointers[1]),
-                ctypes.addressof(pointers[2]),
+                ctypes.addressof(arrays[1]),
+                ctypes.addressof(arrays[2]),
                 bending,
                 room.problems,
             )
@@ -345,5 +345,6 @@ def by_problem(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if is_dense else tensor.contiguous()
 
 
-def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+def pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    """Where their numbers begin."""
     return (ctypes.c_void_p * max(len(tensors), 1))(*[x.data_ptr() for x in tensors])

@@ -113,11 +113,7 @@ class ScalarSystem:
 
     Args:
         linearizer: of one problem.
-        values, inputs: of the whole batch, as given by the user.
-
-    Raises:
-        NotScalarError: an operation has no form in scalars, or there are too many.
-        DataDependentError, RuntimeError: no graph can be recorded.
+        values: of the whole batch.
     """
 
     def __init__(self, linearizer: Linearizer, values: Values):
@@ -145,7 +141,12 @@ class ScalarSystem:
         raise NotImplementedError
 
     def _add_terms(self, values: Values, inputs: tuple[Inputs, ...]) -> None:
-        """Take all units of all terms."""
+        """Take all units of all terms; the inputs are those of the whole batch, as given by the user.
+
+        Raises:
+            NotScalarError: an operation has no form in scalars, or there are too many.
+            DataDependentError, RuntimeError: no graph can be recorded.
+        """
         for number, (block, given) in enumerate(zip(self._linearizer.blocks, inputs, strict=True)):
             self._add_term(number, block, values, given)
 
@@ -227,7 +228,7 @@ class ScalarSystem:
         return [unit((2 * k, 2 * k + 1)) for k in range(pairs)] + [unit((row,)) for row in everything[2 * pairs :]]
 
     def _loss_of(self, block: BlockTerm, rows: int) -> BlockTerm:
-        """The term as the loss of a unit of so many rows sees it."""
+        """The term as the loss of a unit with this number of rows sees it."""
         pairs = block.pairs if block.term.num_blocks > 1 or not block.term.elementwise_loss else rows // 2
         return dataclasses.replace(block, rows=rows, pairs=pairs, batch=1)
 

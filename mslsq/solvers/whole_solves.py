@@ -4,8 +4,8 @@ That is for batches of small dense problems, whose steps are not looked at: `sol
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,6 +51,10 @@ class SolveProspect:
     draft: SolveDraft | None = None
     is_given_up: bool = False
     """Does what the residual reads change unseen?"""
+    seconds_of_looks: float = 0.0
+    """What looking at the ends of solves has taken, for derivatives..."""
+    ends: dict[Hashable, Any] = field(default_factory=dict)
+    """... and the programs for that (`adjoint.ends`)."""
 
     @property
     def is_ready(self) -> bool:
@@ -74,6 +78,7 @@ class SolveProspect:
 
     def give_up(self) -> None:
         self.draft, self.is_given_up = None, True
+        self.ends.clear()
 
 
 def prospect_of(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> SolveProspect:

@@ -1,0 +1,122 @@
+"""Derivatives of a batch that its native program has solved, by native programs alone: no statement of the problem, and
+nothing of the user's Python, stands between."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mslsq.adjoint.adjoint import Adjoint
+from mslsq.adjoint.attachment import Attachment
+from mslsq.adjoint.ends import LOOK, LookDraft, PullDraft, key_of_pull, known
+from mslsq.adjoint.function import Call, Made
+from mslsq.adjoint.implicit import Implicit
+from mslsq.adjoint.minimum import Point
+from mslsq.adjoint.outputs import Answer, Attached
+from mslsq.adjoint.pullback import pulled_back, wanted_of, ways_by
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.linearizer import Linearizer
+from mslsq.linearize.plan import Plan
+from mslsq.private import without_saved_tensor_hooks
+from mslsq.problem.system import Inputs, Term
+from mslsq.solution import Status
+from mslsq.solvers.planning import Task, linear_solver_of
+from mslsq.solvers.second_order import written_system
+from mslsq.solvers.whole_solves import Ended
+
+IS_SO = torch.ones((), dtype=torch.bool)
+
+
+class Differentiated(NamedTuple):
+    """A solution with derivatives, which every problem of the batch has."""
+
+    attached: Attached
+    residual: Tensor
+    """How well the linear systems of derivatives are solved."""
+
+
+@dataclass(frozen=True, eq=False)
+class DirectDerivatives:
+    """How derivatives are attached to solves by one plan. Holds no tensor and no code of the user's."""
+
+    adjoint: Implicit
+    call: Call
+    linearizer: Linearizer
+    written: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(adjoint: Adjoint | None, task: Task, plan: Plan) -> "DirectDerivatives | None":
+        """The way for solves like this one, by default with the derivatives of `Implicit()`; None where there cannot be
+        one."""
+        adjoint = Implicit() if adjoint is None else adjoint
+        if type(adjoint) is not Implicit or adjoint.hessian != "exact" or adjoint.gauge != "error":
+            return None
+        system = replace(task.system, terms=tuple(map(_without_code, task.system.terms)), key=None)
+        own = replace(task, system=system, trust=None)
+        linear = linear_solver_of(task, plan)
+        linearizer = plan.linearizer(system, task.batch, task.batched, linear, differentiable=True)
+        return DirectDerivatives(adjoint, Call(own, (), adjoint, Made(plan)), linearizer)
+
+    def programs(self, inputs: tuple[Inputs, ...]) -> tuple[LookDraft, PullDraft] | None:
+        """Those for derivatives in the inputs that require some; None where one is missing."""
+        plan, wanted = self.call.made.plan, wanted_of(inputs)
+        assert plan is not None  # it was given
+        look, pull = (known(plan, key) for key in (LOOK, key_of_pull(wanted))) if wanted else (None, None)
+        return (look, pull) if isinstance(look, LookDraft) and isinstance(pull, PullDraft) else None
+
+    def differentiated(
+        self, programs: tuple[LookDraft, PullDraft], ended: Ended, starts: Values, inputs: tuple[Inputs, ...]
+    ) -> Differentiated | None:
+        """The solution with derivatives; None where that takes more than the programs: some problem may have none.
+
+        Args:
+            inputs: as given by the user, those of each problem's own with the batch axis first.
+        """
+        look, pull = programs
+        least, most = torch.aminmax(ended.status)
+        if int(least) < Status.COST_TOLERANCE or int(most) > Status.STEP_TOLERANCE:
+            return None  # one has not converged
+        with torch.no_grad():
+            found = look.factor_if_fine(Point(ended.values, (), ended.matrix, ended.cost), inputs)
+        if found is None:
+            return None
+        factor, residual = found
+        answer = Answer(
+            *(ended.values, ended.cost, ended.status, ended.num_steps, ended.num_evaluations, ended.gradient_norm),
+            *(ended.history, (), IS_SO.expand_as(ended.status), residual, factor),
+            *({}, (), {}, (), ()),
+        )
+        given = tuple(map(_views, inputs))
+        attachment = Attachment(self.call, self.linearizer, starts, given, {}, answer, self._written())
+        if not attachment.is_kept:
+            return None
+        ways = ways_by(pull, attachment, wanted_of(inputs))
+        with without_saved_tensor_hooks():
+            return Differentiated(pulled_back(self.adjoint, attachment, ways, self.adjoint.order), residual)
+
+    def _written(self) -> dict[str, Any]:
+        """Gradient and cost, which the chord steps of further derivatives take; as they were written first."""
+        if not self.written and self.call.made.plan is not None:
+            found = written_system(self.call.made.plan, self.call.task.solver, self.linearizer)
+            if found is not None:
+                self.written.update(gradient=found.gradient, cost=found.cost)
+        return self.written
+
+
+def _views(inputs: Inputs) -> dict[str, Tensor]:
+    """Views of leaves: `Function.apply` would wait for ever for another thread that makes their accumulators
+    (`limit`)."""
+    return {name: x.view_as(x) if x.requires_grad and x.is_leaf else x for name, x in inputs.items()}
+
+
+def _without_code(term: Term) -> Term:
+    """The term without what the user wrote: programs stand for it."""
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("jacobians", "curvature", "residual_and_jacobians", "whiten", "whiten_jacobian", "key", "family", "hint")
+    )
+    return replace(term, residual=_gone, **nothing)
+
+
+def _gone(*_: Any) -> Any:
+    raise AssertionError("programs stand for this residual")

@@ -1,0 +1,77 @@
+"""A look at points where solves have stopped: their Hessians factored, and what these and the gradient say."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mslsq.adjoint.factor import Factorization
+from mslsq.adjoint.minimum import Curvature, Evidence, Point, evidence_of_a_minimum
+from mslsq.linearize.blocks import Values
+from mslsq.linearize.linearizer import Linearizer
+from mslsq.solvers.solver import Solver
+
+
+class Factored(NamedTuple):
+    """The Hessian that the adjoint wants, and what is known of each problem with it."""
+
+    factor: Tensor
+    """Of the Hessian, or of its pseudo-inverse."""
+    definite: Tensor
+    residual: Tensor
+    """How well systems with it are solved; where it is not definite how far an iterative solver came, else NaN."""
+    evidence: Evidence
+    hessian: Tensor
+    """Of all columns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What looks: pure functions of the point, and of its Hessian and gradient."""
+
+    linearizer: Linearizer
+    factorization: Factorization
+    solver: Solver
+
+    def found(self, hessian: Tensor, point: Point, gradient: Callable[..., Tensor]) -> Factored:
+        """All that is found out at once."""
+        linear, restricted = self.linearizer.linear_solver, self._restricted(hessian, point)
+        found = self.factorization.factor(linear, restricted)
+        residual = self.factorization.residual(linear, restricted, found, self._right_hand_side(restricted))
+        curvature = self._curvature(restricted, found.factor, found.definite)
+        evidence = evidence_of_a_minimum(self.linearizer, gradient, self.solver, point, curvature)
+        return Factored(found.factor, found.definite, residual, evidence, hessian)
+
+    def again(self, found: Factored, point: Point, gradient: Callable[..., Tensor], start: Values) -> Factored:
+        """The same with all the evidence there is."""
+        curvature = self._curvature(self._restricted(found.hessian, point), found.factor, found.definite)
+        evidence = evidence_of_a_minimum(self.linearizer, gradient, self.solver, point, curvature, start)
+        return found._replace(evidence=evidence)
+
+    def exists(self, found: Factored) -> Tensor:
+        """Which problems have a derivative, if their solves have ended at a minimum."""
+        evidence = found.evidence
+        return self.is_solved(found) & evidence.vanishes & evidence.smooth
+
+    def is_solved(self, found: Factored) -> Tensor:
+        """Of which problems are systems with the Hessian solved, as far as is known?"""
+        return found.definite & found.evidence.solved & self.factorization.is_trusted(found.residual)
+
+    def _restricted(self, hessian: Tensor, point: Point) -> Tensor:
+        """The Hessian of what no bound holds."""
+        return self.linearizer.linear_solver.storage.restricted(hessian, point.free[0]) if point.free else hessian
+
+    def _curvature(self, hessian: Tensor, factor: Tensor, definite: Tensor) -> Curvature:
+        linear = self.linearizer.linear_solver
+        product = partial(linear.storage.product, hessian)
+        inverse = partial(self.factorization.inverse, linear, factor)
+        return Curvature(product, inverse, definite, 0.5 if self.factorization.hessian == "exact" else 1.0)
+
+    def _right_hand_side(self, hessian: Tensor) -> Tensor:
+        """One in which every unknown has a part: H u with cosines for u."""
+        columns = self.linearizer.structure.num_columns
+        u = torch.arange(1.0, columns + 1, dtype=hessian.dtype, device=hessian.device).cos()
+        return self.linearizer.linear_solver.storage.product(hessian, u.expand(len(hessian), -1))
