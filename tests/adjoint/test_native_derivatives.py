@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import mslsq
-from mslsq.adjoint import looking
+from mslsq.adjoint import judging, looking, pullback
 from mslsq.kernels.build import CompilerError, compiler
 from mslsq.linearize.programs import Pending, Prospect
 from mslsq.linearize.second_order import MixedDraft, SecondOrderDraft
@@ -68,6 +68,9 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mad
     monkeypatch.delenv("MSLSQ_NATIVE", raising=False)
     monkeypatch.setattr(second_order, "SecondOrderDraft", noting(SecondOrderDraft))
     monkeypatch.setattr(second_order, "MixedDraft", noting(MixedDraft))
+    # Those of whole solves have tests of their own (`test_ends`).
+    monkeypatch.setattr(judging, "look_of", lambda *_: None)
+    monkeypatch.setattr(pullback, "pull_of", lambda *_: None)
     # Nothing is known of other tests' terms and plans.
     monkeypatch.setattr(planning, "prospect_of", lambda *_: Prospect())
     for module in (planning, run):
