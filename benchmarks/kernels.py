@@ -27,6 +27,7 @@ import torch
 from sparse_cholesky import Graph, grid, milliseconds, normal_equations, pose_graph, ring
 from timing import for_each_target, print_machine, print_table
 
+from mslsq.datasets.bal import read_bal
 from mslsq.kernels import target
 from mslsq.kernels.build import FLAGS, SOURCE, compiler, targets
 from mslsq.linear.block_structure import analyze
@@ -160,12 +161,20 @@ def on_adjustment(name: str, points: np.ndarray, graph: Graph) -> Iterator[Measu
     values = torch.rand(1, structure.num_values, dtype=torch.float64) * 0.1
     values[:, structure.diagonal_index] += 10.0
     none, rhs = values.new_zeros(0), torch.ones(1, structure.num_unknowns, dtype=torch.float64)
-    operations = sum(2.0 * len(q.factors) * q.height * q.size * q.width for q in tables.pairs)
-    on_diagonal = ((int((q.factors >> 32 == q.factors & 0xFFFFFFFF).sum()), q) for q in tables.pairs)
-    operations -= sum(n * q.size * q.height * (q.height - 1.0) for n, q in on_diagonal)  # one triangle is enough
-    operations += sum(len(e.source) * e.kept_size * e.size * (e.size + 2.0) for e in tables.edges)
+    sizes, point, camera = graph
+    depth, width = sizes[points].astype(float), np.bincount(point, sizes[camera])[points]
+    operations = (depth * width * (width + 1)).sum()  # one triangle of Y Y^T is enough
+    operations += (depth * (depth + 2) * width).sum()
     taken = milliseconds(lambda: by_kernels.reduce(values, none, rhs, *tables.packed), RUNS)
     yield Measured("schur_reduce", name, torch.float64, taken, operations, structure.num_values)
+
+
+def photographed(path: Path) -> tuple[np.ndarray, Graph]:
+    """The same of a file of BAL."""
+    scene = read_bal(path)
+    cameras, points = len(scene.cameras), len(scene.points)
+    sizes = np.concatenate((np.full(cameras, 9), np.full(points, 3)))
+    return np.arange(cameras, cameras + points), (sizes, cameras + scene.point.numpy(), scene.camera.numpy())
 
 
 def structures() -> Iterator[tuple[str, Graph]]:
@@ -217,6 +226,8 @@ def measure(data: Path) -> None:
         for cameras, points, sightings, size in ((49, 7776, 4, 9), (16, 22106, 4, 9), (60, 10000, 6, 6)):
             name = f"{cameras} cameras × {size}, {points} points seen {sightings} times"
             yield from on_adjustment(name, *seen(cameras, points, sightings, size))
+        if (bal := data / "bal" / "problem-49-7776-pre.txt.bz2").exists():
+            yield from on_adjustment("BAL 49-7776, cameras × 9", *photographed(bal))
 
     table = []
     for of in results():  # the peaks are measured right after each kernel: the machine's speed changes with its load

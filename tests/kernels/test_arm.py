@@ -141,7 +141,9 @@ def solve_something(dtype: torch.dtype) -> None:
     def seen(c, p, *, seen_at):
         return torch.stack((c[:3] @ p + c[6] * p[0] ** 2, c[3:6] @ p + c[7] * c[8])) - seen_at
 
-    i, j = torch.randint(5, (200,)), torch.randint(30, (200,))
+    # some points are seen from the same cameras
+    i = torch.cat((torch.randint(5, (80,)), torch.arange(5).repeat(24)))
+    j = torch.cat((torch.randint(24, 30, (80,)), torch.arange(24).repeat_interleave(5)))
     adjustment = mslsq.Problem(
         seen(camera[i], point[j], seen_at=torch.randn(200, 2, dtype=dtype)),
         mslsq.Prior(camera, target=torch.zeros(5, 9, dtype=dtype)),

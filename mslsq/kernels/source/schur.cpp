@@ -11,6 +11,7 @@
 #include "plan.h"
 #include "sizes.h"
 #include "small_products.h"
+#include "symmetric_products.h"
 #include "workspace.h"
 
 namespace mslsq {
@@ -32,7 +33,7 @@ struct Pivots {
 };
 
 struct Edges {
-    i64 kept_size, size, by_row, by_column, stride, group;
+    i64 kept_size, size, by_row, by_column, group;
     Array pivot, source, triangle, right, column, target, pieces;
 
     explicit Edges(PlanReader& plan)
@@ -40,7 +41,6 @@ struct Edges {
           size(plan.number()),
           by_row(plan.number()),
           by_column(plan.number()),
-          stride(plan.number()),
           group(plan.number()),
           pivot(plan.array()),
           source(plan.array()),
@@ -49,6 +49,10 @@ struct Edges {
           column(plan.array()),
           target(plan.array()),
           pieces(plan.array()) {}
+
+    // Where Y^T of an edge is among those of its piece, and how far apart its rows are.
+    i64 place(i64 e) const { return target[e] & 0xffffffff; }
+    i64 stride(i64 e) const { return target[e] >> 32; }
 };
 
 struct Pairs {
@@ -70,8 +74,40 @@ struct Pairs {
           pieces(plan.array()),
           sums(height, width) {}
 
-    // Numbers that the sums of all blocks take; those of one block at a time where nothing is added to them later.
-    i64 room(bool at_once) const { return sums.size * (at_once ? 1 : target.count); }
+    // Is nothing added to the sums of a block later?
+    bool at_once() const { return block.count == target.count; }
+
+    // Numbers that the sums of all blocks take, or those of one at a time.
+    i64 room() const { return sums.size * (at_once() ? 1 : target.count); }
+};
+
+struct Alike {
+    i64 size, width, stride, slots;
+    Array start, count, set, last, slot, first, row, column, height, breadth, target, distance, pieces;
+    Triangle sums;
+
+    explicit Alike(PlanReader& plan)
+        : size(plan.number()),
+          width(plan.number()),
+          stride(plan.number()),
+          slots(plan.number()),
+          start(plan.array()),
+          count(plan.array()),
+          set(plan.array()),
+          last(plan.array()),
+          slot(plan.array()),
+          first(plan.array()),
+          row(plan.array()),
+          column(plan.array()),
+          height(plan.array()),
+          breadth(plan.array()),
+          target(plan.array()),
+          distance(plan.array()),
+          pieces(plan.array()),
+          sums(width) {}
+
+    // Numbers that the sums of all slots take.
+    i64 room() const { return sums.size * slots; }
 };
 
 struct Kept {
@@ -94,6 +130,7 @@ struct Tables {
     std::vector<Pivots> pivots;
     std::vector<Edges> edges;
     std::vector<Pairs> pairs;
+    std::vector<Alike> alike;
     std::vector<Kept> kept;
 
     explicit Tables(PlanReader plan)
@@ -109,6 +146,7 @@ struct Tables {
           pivots(plan.parts<Pivots>()),
           edges(plan.parts<Edges>()),
           pairs(plan.parts<Pairs>()),
+          alike(plan.parts<Alike>()),
           kept(plan.parts<Kept>()) {}
 };
 
@@ -230,19 +268,19 @@ bool factor_pivots(const Entry<T>& of, const Pivots& group, i64 first, i64 last)
 
 // One edge: Y^T from W^T, whose entry (j, r) is at j by_row + r by_column, and R - Y c.
 template <class T>
-void carry_edge(const T* W, const Edges& group, const double* __restrict L, const double* __restrict c,
+void carry_edge(const T* W, const Edges& group, i64 stride, const double* __restrict L, const double* __restrict c,
                 double* __restrict Y, double* __restrict R) {
     const i64 k = group.size, rows = group.kept_size;
     for (i64 j = 0; j < k; j++) {
-        double* own = Y + j * group.stride;
+        double* own = Y + j * stride;
         for (i64 r = 0; r < rows; r++) own[r] = W[j * group.by_row + r * group.by_column];
         for (i64 q = 0; q < j; q++)
-            for (i64 r = 0; r < rows; r++) own[r] -= L[j * k + q] * Y[q * group.stride + r];
+            for (i64 r = 0; r < rows; r++) own[r] -= L[j * k + q] * Y[q * stride + r];
         for (i64 r = 0; r < rows; r++) own[r] *= L[j * k + j];
-        for (i64 r = rows; r < group.stride; r++) own[r] = 0;
+        for (i64 r = rows; r < in_registers(rows) * WIDE; r++) own[r] = 0;
     }
     for (i64 j = 0; j < k; j++)
-        for (i64 r = 0; r < rows; r++) R[r] -= Y[j * group.stride + r] * c[j];
+        for (i64 r = 0; r < rows; r++) R[r] -= Y[j * stride + r] * c[j];
 }
 
 // The first W numbers of a register.
@@ -299,44 +337,43 @@ inline void carry_rows(const double* from, const Carrier<K>& by, double* Y, i64 
 }
 
 template <class T, class K, class A>
-void carry_edges(const Entry<T>& of, const Edges& group, i64 first, i64 last, double* Y, i64 begin, K k, A rows) {
+void carry_edges(const Entry<T>& of, const Edges& group, i64 first, i64 last, double* Y, K k, A rows) {
     for (i64 e = first; e < last; e++) {
         if (e + AHEAD < group.source.count) prefetch(of.values + group.source[e + AHEAD], rows * k);
-        carry_edge(of.values + group.source[e], group, of.L + group.triangle[e], of.carried + group.right[e],
-                   Y + (group.target[e] - begin), of.reduced_rhs + group.column[e]);
+        carry_edge(of.values + group.source[e], group, group.stride(e), of.L + group.triangle[e],
+                   of.carried + group.right[e], Y + group.place(e), of.reduced_rhs + group.column[e]);
     }
 }
 
 template <class T, int K, int ROWS>
-void carry_edges(const Entry<T>& of, const Edges& group, i64 first, i64 last, double* Y, i64 begin, Known<K>,
-                 Known<ROWS>) {
+void carry_edges(const Entry<T>& of, const Edges& group, i64 first, i64 last, double* Y, Known<K>, Known<ROWS>) {
     for (i64 e = first; e < last;) {
         const i64 triangle = group.triangle[e];
         const Carrier<K> by(of.L + triangle, of.carried + group.right[e]);
         for (; e < last && group.triangle[e] == triangle; e++) {
             if (e + AHEAD < group.source.count) prefetch(of.values + group.source[e + AHEAD], K * ROWS);
-            const i64 source = group.source[e];
+            const i64 source = group.source[e], stride = group.stride(e);
             const T* W = of.values + source;
-            double *to = Y + (group.target[e] - begin), *R = of.reduced_rhs + group.column[e];
+            double *to = Y + group.place(e), *R = of.reduced_rhs + group.column[e];
             if constexpr (sizeof(T) == sizeof(double)) {
                 if (group.by_column == 1 && source + K * ROWS + WIDE <= of.num_values) {
-                    carry_rows<K, ROWS, 0>(W, by, to, group.stride, R);
+                    carry_rows<K, ROWS, 0>(W, by, to, stride, R);
                     continue;
                 }
             }
             double own[K * ROWS + WIDE] = {};
             for (int j = 0; j < K; j++)
                 for (int r = 0; r < ROWS; r++) own[j * ROWS + r] = W[j * group.by_row + r * group.by_column];
-            carry_rows<K, ROWS, 0>(own, by, to, group.stride, R);
+            carry_rows<K, ROWS, 0>(own, by, to, stride, R);
         }
     }
 }
 
-// Y^T = L^-1 W^T of the edges first..last, and b - Y L^-1 c. Y begins with number `begin`.
+// Y^T = L^-1 W^T of the edges first..last, and b - Y L^-1 c.
 template <class T>
-void carry_over(const Entry<T>& of, const Edges& group, i64 first, i64 last, double* Y, i64 begin) {
+void carry_over(const Entry<T>& of, const Edges& group, i64 first, i64 last, double* Y) {
     with_size<2, 3>(group.size, [&](auto k) {
-        with_size<3, 6, 7, 9>(group.kept_size, [&](auto a) { carry_edges(of, group, first, last, Y, begin, k, a); });
+        with_size<3, 6, 7, 9>(group.kept_size, [&](auto a) { carry_edges(of, group, first, last, Y, k, a); });
     });
 }
 
@@ -355,10 +392,10 @@ void place_kept(const Entry<T>& of, const Kept& group) {
 }
 
 // The products of a piece are added to the sums of the blocks, which are taken off the matrix at last: in rows of a dense
-// matrix the numbers of a block lie on as many pages of memory as it has rows. With one piece alone each block at once.
+// matrix the numbers of a block lie on as many pages of memory as it has rows. A block with one sum alone at once.
 inline void subtract_pairs(const Pairs& group, i64 piece, const Tables& plan, const double* Y, double* sums,
                            double* matrix) {
-    const bool at_once = plan.num_pieces == 1;
+    const bool at_once = group.at_once();
     const Factors of{Y, group.factors.data, group.size, group.left_stride, group.right_stride};
     const auto sums_of = [&](i64 block) { return at_once ? sums : sums + block * group.sums.size; };
     const auto take_off = [&](i64 block) {
@@ -372,6 +409,20 @@ inline void subtract_pairs(const Pairs& group, i64 piece, const Tables& plan, co
         for (i64 block = 0; block < group.target.count; block++) take_off(block);
 }
 
+// Y Y^T of the clusters of a piece, added to the sums of their sets, which are taken off the matrix when they are done.
+inline void subtract_alike(const Alike& group, i64 piece, const double* Y, double* sums, double* matrix) {
+    for (i64 c = group.pieces[piece]; c < group.pieces[piece + 1]; c++) {
+        const i64 set = group.set[c];
+        double* own = sums + group.slot[set] * group.sums.size;
+        group.sums.add(Y + group.start[c], group.size * group.count[c], group.stride, own);
+        if (!group.last[c]) continue;
+        for (i64 b = group.first[set]; b < group.first[set + 1]; b++)
+            group.sums.take_off(own, group.row[b], group.column[b], group.height[b], group.breadth[b],
+                                matrix + group.target[b], group.distance[b]);
+        std::fill_n(own, group.sums.size, 0.0);
+    }
+}
+
 // One entry of the batch, reduced; false with a pivot that is not positive.
 template <class T>
 bool reduce_entry(const Entry<T>& of, const Tables& plan, double* Y, double* sums) {
@@ -380,11 +431,15 @@ bool reduce_entry(const Entry<T>& of, const Tables& plan, double* Y, double* sum
         for (const Pivots& group : plan.pivots)
             if (!factor_pivots(of, group, group.pieces[p], group.pieces[p + 1])) return false;
         for (const Edges& group : plan.edges)
-            carry_over(of, group, group.pieces[p], group.pieces[p + 1], Y, plan.begin[p]);
+            carry_over(of, group, group.pieces[p], group.pieces[p + 1], Y);
         double* own = sums;
         for (const Pairs& group : plan.pairs) {
             subtract_pairs(group, p, plan, Y, own, of.matrix);
-            own += group.room(plan.num_pieces == 1);
+            own += group.room();
+        }
+        for (const Alike& group : plan.alike) {
+            subtract_alike(group, p, Y, own, of.matrix);
+            own += group.room();
         }
     }
     return true;
@@ -435,8 +490,9 @@ template <class T>
 void reduce(i64 batch, const T* values, i64 num_values, const T* shift, i64 shifts, const T* rhs, double* triangles,
             double* carried, double* reduced_rhs, double* matrix, bool* regular, const Tables& plan) {
     const i64 eliminated = plan.unknowns - plan.reduced;
-    i64 all_sums = 0;
-    for (const Pairs& group : plan.pairs) all_sums += group.room(plan.num_pieces == 1);
+    i64 all_sums = TILE;
+    for (const Pairs& group : plan.pairs) all_sums += group.room();
+    for (const Alike& group : plan.alike) all_sums += group.room();
     const i64 factors = padded(plan.room) + TILE;  // registers are read beyond the last block
     Numbers<double> own;
     double *Y = room_for(factors + all_sums, own), *sums = Y + factors;

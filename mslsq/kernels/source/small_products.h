@@ -17,7 +17,7 @@ namespace {
 constexpr int WIDE = WIDTH<double>;  // numbers in a register
 constexpr int MOST_PIECES = WIDE == TILE ? 2 : 3;  // registers of columns that are summed up together
 
-constexpr int in_registers(int count) { return (count + WIDE - 1) / WIDE; }
+constexpr i64 in_registers(i64 count) { return (count + WIDE - 1) / WIDE; }
 
 // Rows whose sums the registers hold beside a row of the right factor and a number of the left one; with one more column
 // also its sums and its number.
@@ -80,7 +80,7 @@ struct Factors {
 // 18).
 template <int ROWS, int PIECES, bool ONE_MORE>
 void add_products(const Factors& of, i64 first, i64 last, i64 row, i64 column, double* to, i64 stride, double* more) {
-    constexpr int TALL = ONE_MORE ? in_registers(ROWS) : 0, CHAINS = ROWS * PIECES + TALL;
+    constexpr int TALL = ONE_MORE ? int(in_registers(ROWS)) : 0, CHAINS = ROWS * PIECES + TALL;
     constexpr int SPREAD = WIDE == 8 && PIECES == 1 && ROWS > 2 ? 2 : 0;
     constexpr int TOGETHER = CHAINS < 8 && 2 * (CHAINS + PIECES) + 2 <= REGISTERS ? 2 : 1;
     reg<double> sums[ROWS][PIECES] = {}, last_column[TALL + 1] = {};
@@ -146,9 +146,9 @@ Add add_rows(i64 rows) {
     return add_products<ROWS, PIECES, ONE_MORE>;
 }
 
-template <bool ONE_MORE>
+template <bool ONE_MORE, int MOST = MOST_PIECES>
 Add add_of(i64 rows, i64 pieces) {
-    if constexpr (MOST_PIECES > 2)
+    if constexpr (MOST > 2)
         if (pieces == 3) return add_rows<3, ONE_MORE>(rows);
     return pieces == 2 ? add_rows<2, ONE_MORE>(rows) : add_rows<1, ONE_MORE>(rows);
 }

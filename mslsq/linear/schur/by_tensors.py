@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mslsq.linear.schur.by_kernels import F64, Reduction
-from mslsq.linear.schur.tables import SchurTables
+from mslsq.linear.schur.tables import Edges, SchurTables
 
 
 def reduce(values: Tensor, shift: Tensor | None, rhs: Tensor, plan: SchurTables) -> Reduction:
@@ -31,7 +31,7 @@ def reduce(values: Tensor, shift: Tensor | None, rhs: Tensor, plan: SchurTables)
     for e in plan.edges:
         block = values[:, _grid(e.source, e.size, e.kept_size, e.by_row, e.by_column)]
         y = torch.linalg.solve_triangular(triangles[e.group][:, e.pivot], block, upper=False)
-        work = _put(work, _grid(plan.num_triangles + e.target, e.size, e.kept_size, e.stride), y)
+        work = _put(work, _places(e, plan), y)
     carried, reduced_rhs = carry(work, rhs.to(F64), plan)
     matrix = values.new_zeros(len(values), plan.matrix_size)
     for k in plan.kept:
@@ -39,16 +39,12 @@ def reduce(values: Tensor, shift: Tensor | None, rhs: Tensor, plan: SchurTables)
         if k.is_diagonal and shift is not None:
             block = block + torch.diag_embed(shift[:, _rows(k.column, k.height)].to(F64))
         matrix = _add(matrix, _grid(k.target, k.height, k.width, k.stride[:, None, None]), block)
-    for q in plan.pairs:
+    for q in (products for some in (*plan.pairs, *plan.alike) for products in some.products(plan.begin)):
         left, right = (
-            work[:, _grid(plan.num_triangles + at, q.size, n, stride)]
-            for at, n, stride in zip(
-                q.left_and_right(plan.begin), (q.height, q.width), (q.left_stride, q.right_stride), strict=True
-            )
+            work[:, _grid(plan.num_triangles + at, q.depth, n, stride)]
+            for at, n, stride in zip(q.factors, q.widths, q.strides, strict=True)
         )
-        block = q.block.repeat_interleave(q.start.diff(), output_size=len(q.factors))
-        target, stride = q.target[block], q.stride[block]
-        matrix = _add(matrix, _grid(target, q.height, q.width, stride[:, None, None]), -(left.mT @ right))
+        matrix = _add(matrix, _grid(q.target, *q.widths, q.distance[:, None, None]), -(left.mT @ right))
     alive = regular[:, None]
     work, carried, matrix, reduced_rhs = (torch.where(alive, x, 0) for x in (work, carried, matrix, reduced_rhs))
     return Reduction(work, carried, matrix, reduced_rhs, regular)
@@ -63,7 +59,7 @@ def carry(work: Tensor, rhs: Tensor, plan: SchurTables) -> tuple[Tensor, Tensor]
         carried = _put(carried, _rows(p.right, p.size), own[..., 0])
     kept = rhs[:, plan.kept_unknowns]
     for e in plan.edges:
-        y = work[:, _grid(plan.num_triangles + e.target, e.size, e.kept_size, e.stride)]
+        y = work[:, _places(e, plan)]
         lost = (y * carried[:, _rows(e.right, e.size)][..., None]).sum(-2)
         kept = _add(kept, _rows(e.column, e.kept_size), -lost)
     return carried, kept
@@ -72,7 +68,7 @@ def carry(work: Tensor, rhs: Tensor, plan: SchurTables) -> tuple[Tensor, Tensor]
 def back(work: Tensor, carried: Tensor, kept: Tensor, plan: SchurTables) -> Tensor:
     """The second half: all unknowns from the kept ones."""
     for e in plan.edges:
-        y = work[:, _grid(plan.num_triangles + e.target, e.size, e.kept_size, e.stride)]
+        y = work[:, _places(e, plan)]
         lost = (y * kept[:, _rows(e.column, e.kept_size)][..., None, :]).sum(-1)
         carried = _add(carried, _rows(e.right, e.size), -lost)
     solution = kept.new_zeros(len(kept), plan.num_unknowns)
@@ -83,6 +79,12 @@ def back(work: Tensor, carried: Tensor, kept: Tensor, plan: SchurTables) -> Tens
         own = torch.linalg.solve_triangular(triangle.mT, right, upper=True)[..., 0]
         solution = _put(solution, _rows(p.column, p.size), own)
     return solution
+
+
+def _places(edges: Edges, plan: SchurTables) -> Int[Tensor, "edges size kept"]:
+    """Where the work array has Yᵀ."""
+    rows = plan.num_triangles + edges.rows(plan.begin)
+    return rows + torch.arange(edges.kept_size, device=rows.device)
 
 
 def _rows(start: Int[Tensor, "blocks"], count: int) -> Int[Tensor, "blocks count"]:

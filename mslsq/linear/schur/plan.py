@@ -20,15 +20,16 @@ from numpy import ndarray
 from torch import Tensor
 
 from mslsq.kernels import run_on
-from mslsq.linear.block_structure import BlockStructure, analyze, starts_of
+from mslsq.linear.block_structure import CPU, BlockStructure, analyze, starts_of
 from mslsq.linear.cost_models import padded
 from mslsq.linear.independent_kinds import blocks_of
 from mslsq.linear.operator_plan import on_device
+from mslsq.linear.schur.alike import Clusters, Couplings, FactorPlaces, clusters_of, places_of
 from mslsq.linear.schur.reduced import Reduced, Way, way_of
-from mslsq.linear.schur.tables import Edges, Kept, Pairs, Pivots, SchurTables
+from mslsq.linear.schur.tables import Alike, Edges, Kept, Pairs, Pivots, SchurTables, are_small
 
-CACHED = 30_000
-"""Numbers of the factors Y (240 KB) that stay in a core's own cache while products of them are formed."""
+CACHED = 60_000
+"""Numbers of the factors Y (480 KB) that stay in a core's own cache while products of them are formed."""
 
 MOST_NUMBERS = 2**31
 """Numbers of Y that a piece may have, so that half of an integer says where a factor is."""
@@ -76,27 +77,34 @@ def schur_plan(
     kept_unknowns = np.repeat(structure.starts[kept] - kept_starts[:-1], np.diff(kept_starts))
     kept_unknowns = kept_unknowns + np.arange(kept_starts[-1])
     widths = structure.block_sizes[kept][coupling.other]
-    strides = padded(widths) if kernels else widths
-    targets = starts_of(strides * depths[coupling.pivot])
+    couplings = Couplings(coupling.pivot, coupling.other, coupling.across, widths, depths)
+    room = padded(widths) if kernels else widths
     triangles, rights = starts_of(depths**2), starts_of(depths)
 
-    reduced, chosen, matrix_size, pairs = None, "dense", 0, _NO_PAIRS
+    # Blocks that are alike fill the same blocks of the reduced matrix.
+    together = kernels and are_small(*(int(sizes.max(initial=0)) for sizes in (widths, depths, widths)))
+    models = couplings.models() if together else np.arange(len(eliminated))
+    sides, filled = _pairs(coupling, couplings.first, np.unique(models)), np.zeros(0, np.int64)
+    reduced, chosen, matrix_size = None, "dense", 0
     stays: tuple[Kept, ...] = ()
     if len(kept):
         inside = np.flatnonzero(~gone[structure.rows] & ~gone[structure.cols])
         stored = number[structure.rows[inside]], number[structure.cols[inside]]
-        sides = _pairs(coupling, len(eliminated))
         reduced = _reduced(structure, kept, stored, [coupling.other[side] for side in sides])
         chosen = way_of(reduced, asked, kernels)
         places = _places(reduced, dense=chosen == "dense")
         matrix_size = reduced.num_unknowns**2 if chosen == "dense" else reduced.num_values
-        pairs = _Pairs(*sides, reduced.numbers_of(*(coupling.other[side] for side in sides)))
+        filled = reduced.numbers_of(*(coupling.other[side] for side in sides))
         stays = tuple(_kept_tables(structure, reduced, places, inside, stored, structure.starts[kept]))
 
-    first_edge = np.searchsorted(coupling.pivot, np.arange(len(eliminated) + 1))
-    piece = _pieces(targets[first_edge], pairs)
+    degrees = np.diff(couplings.first)
+    products, blocks = int((degrees * (degrees + 1) // 2).sum()), len(np.unique(filled))
+    piece = _pieces(starts_of(couplings.sums(room * depths[coupling.pivot])), products, blocks)
     num_pieces = int(piece.max(initial=0)) + 1
-    begin = targets[first_edge][np.searchsorted(piece, np.arange(num_pieces + 1))]
+    clusters = clusters_of(couplings, models, piece)
+    factors = places_of(couplings, room, piece, clusters.of_block)
+    begin = starts_of(np.bincount(piece, factors.numbers, num_pieces).astype(np.int64))
+    within = factors.targets - begin[piece[coupling.pivot]]
 
     def begins(pieces: ndarray) -> ndarray:
         return np.searchsorted(pieces, np.arange(num_pieces + 1))
@@ -108,19 +116,26 @@ def schur_plan(
         arrays = diagonal[eliminated[here]], structure.starts[eliminated[here]], triangles[here], rights[here]
         pivots[k] = Pivots(k, *map(on, (*arrays, begins(piece[here]))))
     edges = []
-    for (a, k, across), here in _groups(np.diff(kept_starts)[coupling.other], depths[coupling.pivot], coupling.across):
+    for (a, k, across), here in _groups(widths, depths[coupling.pivot], coupling.across):
         p, by = coupling.pivot[here], (1, k) if across else (a, 1)
         source, column = structure.offsets[coupling.block[here]], kept_starts[coupling.other[here]]
-        arrays = among[p], source, triangles[p], rights[p], column, targets[here], begins(piece[p])
-        edges.append(Edges(a, k, *by, int(strides[here[0]]), list(pivots).index(k), *map(on, arrays)))
+        target = within[here] | factors.strides[here] << 32
+        arrays = among[p], source, triangles[p], rights[p], column, target, begins(piece[p])
+        edges.append(Edges(a, k, *by, list(pivots).index(k), *map(on, arrays)))
     lost: tuple[Pairs, ...] = ()
+    alike: tuple[Alike, ...] = ()
     if reduced is not None:
-        within = targets[:-1] - begin[piece[coupling.pivot]]
-        lost = tuple(_pair_tables(reduced, places, coupling, pairs, depths, within, strides, piece, begins))
+        alone, of_sets = (
+            _Pairs(*sides, reduced.numbers_of(*(coupling.other[side] for side in sides)))
+            for some in (np.flatnonzero(clusters.of_block < 0), clusters.blocks_of_sets)
+            for sides in [_pairs(coupling, couplings.first, some)]
+        )
+        lost = tuple(_pair_tables(reduced, places, coupling, alone, depths, within, room, piece, begins))
+        alike = tuple(_alike_tables(places, couplings, of_sets, clusters, factors, begin, begins))
     tables = SchurTables(
-        *(structure.num_unknowns, len(kept_unknowns), matrix_size, int(triangles[-1]), int(targets[-1])),
+        *(structure.num_unknowns, len(kept_unknowns), matrix_size, int(triangles[-1]), int(begin[-1])),
         *(int(np.diff(begin).max()), num_pieces, on(kept_unknowns), on(begin[:-1])),
-        *(tuple(pivots.values()), tuple(edges), lost, stays),
+        *(tuple(pivots.values()), tuple(edges), lost, alike, stays),
     )
     tables = tables.in_one_piece() if kernels else tables
     return SchurPlan(structure, names, on(eliminated), reduced, chosen, tables, kernels)
@@ -156,15 +171,13 @@ class _Pairs(NamedTuple):
     """The stored block of the reduced matrix that the product goes to."""
 
 
-_NO_PAIRS = _Pairs(*(np.zeros(0, np.int64) for _ in range(3)))
-
-
-def _pairs(coupling: _Coupling, count: int) -> tuple[Int[ndarray, "pairs"], Int[ndarray, "pairs"]]:
-    """All pairs of edges at one eliminated block, the one with the later kept block first."""
-    start = np.searchsorted(coupling.pivot, np.arange(count + 1))
+def _pairs(
+    coupling: _Coupling, first_edge: Int[ndarray, "eliminated+1"], some: Int[ndarray, "some"]
+) -> tuple[Int[ndarray, "pairs"], Int[ndarray, "pairs"]]:
+    """All pairs of edges at each of some eliminated blocks, the one with the later kept block first."""
     left, right = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for (degree,), here in _groups(np.diff(start)):
-        first = start[here, None]
+    for (degree,), here in _groups(np.diff(first_edge)[some]):
+        first = first_edge[some[here], None]
         i, j = np.tril_indices(degree)
         left.append((first + i).ravel())
         right.append((first + j).ravel())
@@ -220,11 +233,39 @@ def _pair_tables(
         yield Pairs(a, k, b, by_left, by_right, *(on_device(array, reduced.device) for array in arrays))
 
 
-def _pieces(factor: Int[ndarray, "eliminated+1"], pairs: _Pairs) -> Int[ndarray, "eliminated"]:
+def _alike_tables(
+    places: _Places,
+    couplings: Couplings,
+    pairs: _Pairs,
+    clusters: Clusters,
+    factors: FactorPlaces,
+    begin: Int[ndarray, "pieces+1"],
+    begins: Callable[[ndarray], ndarray],
+) -> Iterator[Alike]:
+    """Args: pairs: those of the first block of each set."""
+    blocks, first, counts = clusters.blocks_of_sets, clusters.firsts, clusters.counts
+    sizes = couplings.depths[blocks], factors.width[blocks], factors.numbers[blocks] // couplings.depths[blocks]
+    set_of_block = np.full(len(couplings.depths), -1)
+    set_of_block[blocks] = np.arange(len(blocks))
+    set_of_pair, local = set_of_block[couplings.pivot[pairs.left]], np.empty(len(blocks), np.int64)
+    column = factors.targets - factors.start[couplings.pivot]
+    for (k, width, stride), here in _groups(*sizes):
+        local[here] = np.arange(len(here))
+        some, own = np.isin(clusters.set, here), np.flatnonzero(np.isin(set_of_pair, here))
+        own, slots = own[np.argsort(set_of_pair[own], kind="stable")], clusters.slots(some)
+        left, right, block = (part[own] for part in pairs)
+        start = factors.start[first[some]] - begin[clusters.piece[some]]
+        arrays = start, counts[some], local[clusters.set[some]], clusters.last[some].astype(np.int64)
+        arrays += slots, np.searchsorted(local[set_of_pair[own]], np.arange(len(here) + 1)), column[left], column[right]
+        arrays += couplings.widths[left], couplings.widths[right], places.start[block], places.stride[block]
+        arrays += (begins(clusters.piece[some]),)
+        yield Alike(k, width, stride, int(slots.max()) + 1, *(on_device(array, CPU) for array in arrays))
+
+
+def _pieces(factor: Int[ndarray, "eliminated+1"], products: int, blocks: int) -> Int[ndarray, "eliminated"]:
     """The piece of every eliminated block, given where its Y begin: all products of one piece are formed while its Y
     are in the cache. Fewer pieces where that would leave few pairs of one to a block of the reduced matrix."""
-    blocks = len(np.unique(pairs.block))
-    count = min(factor[-1] // CACHED, len(pairs.block) // (FEWEST_PAIRS * max(blocks, 1)))
+    count = min(factor[-1] // CACHED, products // (FEWEST_PAIRS * max(blocks, 1)))
     return factor[:-1] * max(count, 1 + factor[-1] // MOST_NUMBERS) // (factor[-1] + 1)
 
 

@@ -125,6 +125,8 @@ class Schur(LinearSolver):
         total += sum(len(e.source) * of.coupling * e.size * padded(e.kept_size) for e in tables.edges)
         for q in tables.pairs:
             total += len(q.factors) * (of.pair + of.product * q.height * q.size * padded(q.width))
+        for q in tables.alike:
+            total += len(q.row) * of.pair + int(q.count.sum()) * of.product * q.size * q.width * padded(q.width) / 2
         if plan.reduced is None:
             return total
         dense = plan.chosen == "dense"

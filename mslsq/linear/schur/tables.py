@@ -1,9 +1,12 @@
 """Where every number of the elimination of a Schur complement comes from and goes to; the parts are named in
 `schur.plan`."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -41,8 +44,6 @@ class Edges(OperatorPlan):
     by_row: int
     by_column: int
     """Entry (k, a) of Wᵀ is at source + k by_row + a by_column."""
-    stride: int
-    """The distance of the rows of Yᵀ."""
     group: int
     """Which of the groups of pivots the eliminated blocks belong to."""
     pivot: Int[Tensor, "edges"]
@@ -54,8 +55,16 @@ class Edges(OperatorPlan):
     column: Int[Tensor, "edges"]
     """The first unknown of the kept block in the reduced system."""
     target: Int[Tensor, "edges"]
-    """Where Yᵀ is, k × a by rows that begin where a register of the kernels may be loaded at once."""
+    """Where Yᵀ is among those of its piece, k × a by rows, in the lower 32 bits (above: the distance of its rows). A
+    register may be stored at each row; beside it, where blocks are alike, stands the next Yᵀ."""
     pieces: Int[Tensor, "pieces+1"]
+
+    def rows(self, begin: Int[Tensor, "pieces"]) -> Int[Tensor, "edges size 1"]:
+        """Where the rows are among all Y, given where those of each piece begin."""
+        first = begin.repeat_interleave(self.pieces.diff(), output_size=len(self.source))
+        first = first + (self.target & 0xFFFFFFFF)
+        row = torch.arange(self.size, device=first.device)
+        return (first[:, None] + row * (self.target[:, None] >> 32))[:, :, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +91,87 @@ class Pairs(OperatorPlan):
     pieces: Int[Tensor, "pieces+1"]
     """Where the sums of each piece begin."""
 
-    def left_and_right(self, begin: Int[Tensor, "pieces"]) -> tuple[Int[Tensor, "pairs"], Int[Tensor, "pairs"]]:
-        """Where the factors are among all Y, given where those of each piece begin."""
+    def products(self, begin: Int[Tensor, "pieces"]) -> Iterator["Products"]:
+        """One by one, given where the Y of each piece begin."""
         first = begin.repeat_interleave(self.start[self.pieces].diff(), output_size=len(self.factors))
-        return first + (self.factors & 0xFFFFFFFF), first + (self.factors >> 32)
+        left, right = first + (self.factors & 0xFFFFFFFF), first + (self.factors >> 32)
+        block = self.block.repeat_interleave(self.start.diff(), output_size=len(self.factors))
+        shapes = (self.height, self.width), (self.left_stride, self.right_stride)
+        yield Products(self.size, *shapes, (left, right), self.target[block], self.stride[block])
+
+
+@dataclass(frozen=True, eq=False)
+class Alike(OperatorPlan):
+    """Sets of eliminated blocks that couple with the same kept blocks. Those of a set in one piece are a cluster: their
+    Yᵀ lie beside each other, one matrix whose product with itself is added to the sums of the set."""
+
+    size: int
+    """k, of the eliminated blocks."""
+    width: int
+    """How many columns Yᵀ has, for all of the kept blocks together (some may be left free)..."""
+    stride: int
+    """... and the distance of its rows."""
+    slots: int
+    """How many sums there are at the same time."""
+    start: Int[Tensor, "clusters"]
+    """Where the Yᵀ of a cluster begin among those of their piece..."""
+    count: Int[Tensor, "clusters"]
+    """... how many eliminated blocks it has..."""
+    set: Int[Tensor, "clusters"]
+    """... which set it belongs to..."""
+    last: Int[Tensor, "clusters"]
+    """... and is it the last one of that set?"""
+    slot: Int[Tensor, "sets"]
+    """Which of the sums a set uses."""
+    first: Int[Tensor, "sets+1"]
+    """Where the blocks of the reduced matrix begin that a set is subtracted from. Of each:"""
+    row: Int[Tensor, "blocks"]
+    """where it is in the sums,"""
+    column: Int[Tensor, "blocks"]
+    height: Int[Tensor, "blocks"]
+    """its shape,"""
+    breadth: Int[Tensor, "blocks"]
+    target: Int[Tensor, "blocks"]
+    """where the reduced matrix holds it,"""
+    distance: Int[Tensor, "blocks"]
+    """and at what distance its rows."""
+    pieces: Int[Tensor, "pieces+1"]
+    """Where the clusters of each piece begin."""
+
+    def products(self, begin: Int[Tensor, "pieces"]) -> Iterator["Products"]:
+        """One by one, given where the Y of each piece begin."""
+        start = begin.repeat_interleave(self.pieces.diff(), output_size=len(self.set)) + self.start
+        within = torch.arange(int(self.count.sum()), device=begin.device)
+        within = within - (self.count.cumsum(0) - self.count).repeat_interleave(self.count)
+        of_set = self.set.repeat_interleave(self.count)
+        point = start.repeat_interleave(self.count) + within * self.size * self.stride
+        many = self.first.diff()[of_set]
+        block = torch.arange(int(many.sum()), device=begin.device)
+        block = block - (many.cumsum(0) - many - self.first[of_set]).repeat_interleave(many)
+        point = point.repeat_interleave(many)
+        shapes = torch.stack((self.height, self.breadth), 1).unique(dim=0)
+        for height, width in shapes.tolist():
+            here = (self.height[block] == height) & (self.breadth[block] == width)
+            own, at = block[here], point[here]
+            factors = at + self.row[own], at + self.column[own]
+            strides = self.stride, self.stride
+            yield Products(self.size, (height, width), strides, factors, self.target[own], self.distance[own])
+
+
+class Products(NamedTuple):
+    """Products of two of the Y that have the same shapes, each by itself."""
+
+    depth: int
+    widths: tuple[int, int]
+    """Of the left factor and the right one..."""
+    strides: tuple[int, int]
+    """... the distances of their rows..."""
+    factors: tuple[Int[Tensor, "products"], Int[Tensor, "products"]]
+    """... and where they are among all Y."""
+    target: Int[Tensor, "products"]
+    """Where the reduced matrix holds the block that a product is subtracted from..."""
+    distance: Int[Tensor, "products"]
+    """... and at what distance its rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +214,7 @@ class SchurTables(OperatorPlan):
     pivots: tuple[Pivots, ...]
     edges: tuple[Edges, ...]
     pairs: tuple[Pairs, ...]
+    alike: tuple[Alike, ...]
     kept: tuple[Kept, ...]
 
     @property
@@ -145,4 +232,9 @@ class SchurTables(OperatorPlan):
         """Are all blocks small enough for kernels with the sizes built in?"""
         sizes = [(pairs.height, pairs.size, pairs.width) for pairs in self.pairs]
         sizes += [(edges.kept_size, edges.size, 1) for edges in self.edges]
-        return all(a * k * -(-b // 8) <= MOST_UNROLLED_PRODUCTS for a, k, b in sizes)
+        return all(are_small(*size) for size in sizes)
+
+
+def are_small(height: int, depth: int, width: int) -> bool:
+    """May products of blocks of these sizes be done by kernels with the sizes built in?"""
+    return height * depth * -(-width // 8) <= MOST_UNROLLED_PRODUCTS
