@@ -16,7 +16,6 @@ strict=true); 4 a file could not be written (a full disk): what was written befo
 did not end with 0: the table says which; 130 interrupted (Ctrl-C).
 """
 
-import json
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -26,13 +25,13 @@ import hydra
 import torch
 from big import run_big, too_big
 from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors, exit_with, start
-from elevation import run_dem
-from hydra.core.hydra_config import HydraConfig
+from elevation import inputs_of, run_dem
 from omegaconf import DictConfig
 from pairs import run_pairs
-from resuming import Resumable, with_recorded
+from resuming import Resumable, given, resumable, said_whole, with_recorded
 from rich.markup import escape
 from rich.table import Table
+from scale_maps import run_scale_sync, views_of
 from schemas import AlignmentOptions
 
 from mslsq.alignment import Alignment, MapStatus, Stage, align
@@ -42,12 +41,7 @@ from mslsq.alignment.options import SCALE_RANGE
 from mslsq.alignment.output_names import refuse_to_overwrite_inputs
 from mslsq.alignment.outputs import Aligned, describe, write_all
 from mslsq.alignment.report.text import printable
-from mslsq.alignment.scale_scene import ViewScene, read_scene, synthetic_ratios
-from mslsq.alignment.scale_sync import scale_sync
-from mslsq.alignment.scales.fields import scale_fields
-from mslsq.alignment.scales.outputs import figures_of, figures_of_fields, write_fields, write_scales
 from mslsq.alignment.scenes import Scene, scene_from_bundled, scene_from_files
-from mslsq.replacing import write_text
 from mslsq.validation import integer, one_of
 
 USED, IGNORED = GEOREFERENCES = "auto", "ignore"
@@ -189,48 +183,8 @@ def run(config: dict[str, Any], folder: Path) -> int:
     """The whole command; returns the exit code."""
     integer("threads", config["threads"], 1)
     one_of("task", config["task"], list(TASKS))
-    if config["resume"] is not None and config["task"] != "align":
-        raise CommandError(f"resume is for task=align; run task={config['task']} again.")
     torch.set_num_threads(config["threads"])
     return TASKS[config["task"]](config, folder)
-
-
-def run_scale_sync(config: dict[str, Any], folder: Path) -> int:
-    """Scale maps from ratio maps or from views with poses: synthetic ones with known truth, or the user's file."""
-    begin = time.perf_counter()
-    options = dict(config["scale_sync"])
-    file, grid = options.pop("file"), tuple(options.pop("grid"))
-    scene = read_scene(file) if file else synthetic_ratios(**{**options, "size": tuple(options["size"])})
-    if isinstance(scene, ViewScene):
-        console.print(f"[bold]{shown(scene.name)}[/]: {len(scene.depths)} views, a grid of {grid[0]} x {grid[-1]}")
-        fields_found = scale_fields(scene.depths, scene.intrinsics, scene.poses, grid=grid)
-        console.print(shown(fields_found.message()))
-        written = write_fields(scene, fields_found, folder)
-        write_figures({**figures_of_fields(scene, fields_found), "seconds": time.perf_counter() - begin}, written)
-        return LEFT_OUT if config["strict"] and fields_found.alone else 0
-    pairs, cells = len(scene.pairs), scene.ratios[0].numel()
-    console.print(f"[bold]{shown(scene.name)}[/]: {pairs} ratio maps of {cells} cells")
-    result = scale_sync(scene.ratios, scene.pairs)
-    console.print(shown(result.message()))
-    written = write_scales(scene, result, folder)
-    figures = {**figures_of(scene, result), "seconds": time.perf_counter() - begin}
-    write_figures(figures, written)
-    if not figures["cells_answered"]:
-        errors.print("[red]no cell has an answer:[/] no ratio is positive and finite.")
-        return NOTHING_DONE
-    return LEFT_OUT if config["strict"] and figures["cells_answered"] < cells else 0
-
-
-def write_figures(figures: dict[str, Any], written: list[Path]) -> None:
-    """The figures to `metrics.json` beside the files that are written, and both to the console."""
-    folder = written[0].parent
-    written = [*written, folder / "metrics.json"]
-    for name, value in figures.items():
-        console.print(f"  {name:<28} {value:.4g}" if isinstance(value, float) else f"  {name:<28} {value}")
-    write_text(written[-1], json.dumps(figures, indent=2) + "\n")
-    console.print(f"{len(written)} files written to {folder}")
-    for path in written:
-        console.print(f"  {path.name}")
 
 
 def say_what_suits(config: dict[str, Any], scene: Scene) -> None:
@@ -289,9 +243,8 @@ def say_what_became(items: list[Aligned], config: dict[str, Any]) -> int:
 def run_align(config: dict[str, Any], folder: Path) -> int:
     """Maps into one frame."""
     begin, maps = time.perf_counter(), as_list(config, "maps")
-    arguments = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
     if config["pairs"] is not None:
-        return run_pairs(config, maps, folder, arguments)
+        return run_pairs(config, maps, folder, given())
     if too_big(config, maps):
         return run_big(config, maps, folder, reference_of)
     scenes = scenes_of(config)
@@ -302,9 +255,8 @@ def run_align(config: dict[str, Any], folder: Path) -> int:
     references = [reference_of(config, scene) for scene in scenes]
     refuse_to_overwrite_inputs(scenes, references, folder)
     files = [file for scene in scenes for file in scene.files]
-    run = Resumable(folder, config, files, arguments)
-    if run.is_whole:
-        console.print(f"{shown(str(folder))}: this run is whole already, and nothing is done again.")
+    run = Resumable(folder, config, files, given())
+    if said_whole(run):
         return run.code
     items = solved(scenes, config, run)
     options = {name: config[name] for name in OPTIONS}
@@ -322,7 +274,11 @@ def shown(text: str) -> str:
     return escape(printable(text))
 
 
-TASKS = {"align": run_align, "scale_sync": run_scale_sync, "dem": run_dem}
+TASKS = {
+    "align": run_align,
+    "scale_sync": resumable(run_scale_sync, views_of),
+    "dem": resumable(run_dem, inputs_of),
+}
 
 
 @hydra.main(version_base="1.3", config_path="../configs", config_name="align")

@@ -35,16 +35,23 @@ def refuse_too_big(pixels: int, memory: int) -> None:
         )
 
 
-def run_dem(config: dict[str, Any], folder: Path) -> int:
-    """Coregister, write, and say what was found; the exit code."""
-    begin = time.perf_counter()
+def inputs_of(config: dict[str, Any]) -> list[Path]:
+    """The files that a run reads."""
+    return [Path(config["dem"][name]) for name in ("reference", "dem", "mask") if config["dem"][name] is not None]
+
+
+def run_dem(config: dict[str, Any], folder: Path) -> tuple[list[Path], int]:
+    """Coregister, write, and say what was found; the files, and the exit code."""
     options = dict(config["dem"])
+    begin = time.perf_counter()
     scene = scene_of(options)
     if hasattr(os, "sysconf"):  # not on Windows
         pixels = max(scene.reference.size, scene.dem.size)
         refuse_too_big(pixels, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     block = options["block"]
-    given: dict[str, Any] = {name: options[name] for name in ("bias", "loss", "min_overlap", "find_changes")}
+    given: dict[str, Any] = {
+        name: options[name] for name in ("bias", "loss", "min_overlap", "max_shift", "find_changes")
+    }
     given |= scene.geometry() | {"mask": scene.mask}
     console.print(f"[bold]{escape(scene.name)}[/]: {scene.dem.shape[1]} x {scene.dem.shape[0]} pixels")
     if scene.note:
@@ -67,13 +74,11 @@ def run_dem(config: dict[str, Any], folder: Path) -> int:
         console.print(f"error against the truth: {east:+.3f} m east, {north:+.3f} m north, {up:+.3f} m up")
     write_text(folder / "metrics.json", json.dumps(record, indent=2) + "\n")
     written = [folder / "metrics.json", *write_coregistration(scene, found, local, folder, options, seconds)]
-    console.print(f"{len(written)} files written to {folder}")
-    for path in written:
-        console.print(f"  {path.name}")
     if not np.isfinite(found.shift[2]):
         errors.print("[red]nothing could be coregistered:[/]", escape(found.reason))
-        return NOTHING_DONE
-    return LEFT_OUT if config["strict"] and found.status is not CoregistrationStatus.COREGISTERED else 0
+        return written, NOTHING_DONE
+    left_out = config["strict"] and found.status is not CoregistrationStatus.COREGISTERED
+    return written, LEFT_OUT if left_out else 0
 
 
 def scene_of(options: dict[str, Any]) -> DemScene:

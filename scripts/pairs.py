@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors
-from resuming import Resumable
+from resuming import Resumable, said_whole
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -42,8 +42,7 @@ def run_pairs(config: dict[str, Any], maps: list[str], folder: Path, arguments: 
     if not {path.resolve() for path in (*files, *table)}.isdisjoint((folder / name).resolve() for name in WRITTEN):
         raise CommandError(f"{folder}: an input would be overwritten; choose another hydra.run.dir.")
     run = Resumable(folder, config, [*table, *sorted(files)], arguments)
-    if run.is_whole:
-        console.print(f"{shown(str(folder))}: this run is whole already, and nothing is done again.")
+    if said_whole(run):
         return run.code
     console.print(f"{len(pairs)} pairs of {len(files)} files")
     found = aligned(pairs, config, run.progress / "pairs.jsonl")

@@ -11,7 +11,7 @@ import json
 import pickle
 import platform
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
 from importlib import import_module
@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sweeping import SWEEP
+from hydra.core.hydra_config import HydraConfig
+from rich.markup import escape
+from sweeping import SWEEP, console
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 import mslsq
@@ -66,6 +68,11 @@ def with_recorded(arguments: list[str]) -> list[str]:
 def _name(argument: str) -> str:
     """Of the option that an argument is for; flags of Hydra are their own."""
     return {"-m": "--multirun"}.get(argument, argument.lstrip("+~").partition("=")[0])
+
+
+def given() -> list[str]:
+    """The command line of this run."""
+    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
 class Resumable:
@@ -160,6 +167,32 @@ class Resumable:
 
     def _write(self) -> None:
         write_text(self.folder / MANIFEST, json.dumps(self.content, indent=2) + "\n")
+
+
+def said_whole(run: Resumable) -> bool:
+    """Is there nothing left to do? Then that is said."""
+    if run.is_whole:
+        console.print(f"{escape(str(run.folder))}: this run is whole already, and nothing is done again.")
+    return run.is_whole
+
+
+def resumable(
+    work: Callable[[dict[str, Any], Path], tuple[list[Path], int]], inputs: Callable[[dict[str, Any]], list[Path]]
+) -> Callable[[dict[str, Any], Path], int]:
+    """A task of one solve, of which a killed run leaves no parts: `resume` does it again where it is not whole."""
+
+    def whole(config: dict[str, Any], folder: Path) -> int:
+        run = Resumable(folder, config, inputs(config), given())
+        if said_whole(run):
+            return run.code
+        written, code = work(config, folder)
+        run.finish(written, code)
+        console.print(f"{len(written)} files written to {escape(str(folder))}")
+        for path in written:
+            console.print(f"  {path.name}")
+        return code
+
+    return whole
 
 
 def _data_classes(names: Sequence[str]) -> Iterator[type]:

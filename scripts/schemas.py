@@ -65,6 +65,7 @@ class Dem:
     bias: str = MISSING
     loss: str | None = MISSING
     min_overlap: float = MISSING
+    max_shift: Any = MISSING  # metres, or "auto"
     find_changes: bool = MISSING
     block: int = MISSING
     seed: int = MISSING

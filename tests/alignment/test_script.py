@@ -268,6 +268,13 @@ def test_an_elevation_model_is_laid_on_another(tmp_path):
         assert name in done.stdout
     corrected = np.load(out / "coregistered.npy")
     assert corrected.dtype == np.float32 and np.load(out / "changed.npy").shape == corrected.shape
+    before = (out / "metrics.json").stat().st_mtime_ns
+    done = run(f"resume={out}")
+    assert done.returncode == 0 and "nothing is done again" in done.stdout, done.stderr
+    (out / "report.html").unlink()  # as if it had been killed
+    done = run(f"resume={out}")
+    assert done.returncode == 0 and (out / "report.html").exists(), done.stderr
+    assert (out / "metrics.json").stat().st_mtime_ns > before
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,13 @@ from jaxtyping import Float
 from mslsq.alignment.dem.bias import Bias
 from mslsq.alignment.dem.change import widened
 from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
-from mslsq.alignment.dem.coregister import coregister, not_seen, solve_finest
+from mslsq.alignment.dem.coregister import coregister
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.fitting import FEWEST
+from mslsq.alignment.dem.judging import not_seen
 from mslsq.alignment.dem.pair import Pair, pair_of
 from mslsq.alignment.dem.result import Coregistration, corrected, elevations, sampled_at
+from mslsq.alignment.dem.solving import solve_finest
 from mslsq.alignment.grids import pixel_grid
 from mslsq.validation import integer
 

@@ -39,6 +39,7 @@ class CoregistrationStatus(IntEnum):
     LITTLE_OVERLAP = 3
     AMBIGUOUS = 4
     NOT_CONVERGED = 5
+    FAR_FROM_HEADER = 6
 
     @property
     def ok(self) -> bool:
@@ -58,6 +59,7 @@ MESSAGES = {
     CoregistrationStatus.LITTLE_OVERLAP: "The models overlap too little.",
     CoregistrationStatus.AMBIGUOUS: "Several shifts fit nearly as well; the best is given.",
     CoregistrationStatus.NOT_CONVERGED: "The fit did not settle; its last values are given.",
+    CoregistrationStatus.FAR_FROM_HEADER: "The models agree only far from where their georeferences put them.",
 }
 
 

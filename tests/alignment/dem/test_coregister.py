@@ -169,6 +169,7 @@ OTHER = Georeference.from_geotransform((0, 30, 0, 0, 0, -30), "EPSG:32634")
         ({"loss": "l1"}, "loss"),
         ({"min_overlap": 2}, "min_overlap"),
         ({"levels": 0}, "levels"),
+        ({"max_shift": "far"}, "max_shift"),
         ({"pixel_size": None, "georeferences": (BEYOND, BEYOND)}, "no latitude"),
         ({"pixel_size": None, "georeferences": (NOWHERE, NOWHERE)}, "names no coordinate reference system"),
         ({"pixel_size": None, "georeferences": (METRES, COARSE)}, "pixels of 30 x 30, dem of 60 x 60"),
@@ -211,6 +212,25 @@ def test_the_corrected_header_lies_on_the_reference(pair):
     # dem's pixel (10, 20) shows what the reference's pixel (13, 18) does
     np.testing.assert_allclose(found.georeference.to_world([[10.0, 20.0]]), turned.to_world([[13.0, 18.0]]), atol=0.2)
     assert coregister(made.reference, made.dem, pixel_size=30.0).georeference is None
+
+
+def test_a_header_that_is_far_off_is_asked_about(pair):
+    made = pair(d=(40.0, -30.0))
+    here = Georeference.from_geotransform((5e5, 30, 0, 5e6, 0, -30), "EPSG:32633")
+    near = coregister(made.reference, made.dem, georeferences=(here, here))  # half of the model stays where it was
+    assert near.status is CoregistrationStatus.COREGISTERED
+    wrong = here.moved(-40.0, 0.0)  # 80 of 128 columns from the true place
+    refused = coregister(made.reference, made.dem, georeferences=(here, wrong))
+    assert refused.status is CoregistrationStatus.FAR_FROM_HEADER and not refused.status.ok
+    assert np.isnan(refused.shift).all() and "max_shift=" in refused.reason
+    with pytest.raises(CoregistrationError, match="otherwise"):
+        refused.apply(made.dem)
+    asked = float(refused.reason.partition("max_shift=")[2].split()[0])
+    allowed = coregister(made.reference, made.dem, georeferences=(here, wrong), max_shift=asked)
+    assert allowed.status is CoregistrationStatus.COREGISTERED
+    np.testing.assert_allclose(allowed.shift[:2], [2400, 900], atol=1.0)
+    refused = coregister(made.reference, made.dem, pixel_size=PIXEL, max_shift=1000)
+    assert "1,500 m, more than max_shift=1,000 m" in refused.reason
 
 
 def test_a_masked_model_stays_masked_where_it_is_applied(pair):
