@@ -9,11 +9,12 @@ INK, PAPER, ACCENT = "#1a1a1a", "white", "#1f6fb4"
 
 
 def figure_of(width: float, height: float) -> Any:
-    """A matplotlib figure in inches: no pyplot, so nothing to close and no backend to choose."""
+    """A matplotlib figure in inches: no pyplot, so nothing to close and no backend to choose. A notebook shows it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=110, facecolor=PAPER, layout="constrained")
+    from mslsq.plotting.notebook import ShownFigure
+
+    figure = ShownFigure(figsize=(width, height), dpi=110, facecolor=PAPER, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 

@@ -31,6 +31,7 @@ def test_data_curve_bands_and_residuals_are_those_of_the_fit(tmp_path: Path) -> 
     fit = mslsq.curve_fit(decay, T, y, torch.ones(3, dtype=D), sigma=0.05, absolute_sigma=True)
     figure = fit.plot(tmp_path / "fit.png", level=0.9)
     assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
+    assert figure._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
     upper, lower = figure.axes
     curve = next(line for line in upper.lines if line.get_label() == "fit")
     x, shown = curve.get_data()
