@@ -4,8 +4,9 @@ The shift is the root of scores s = Z w r (`polish`), the bias that of S r (`hei
 shift does to the heights is in both. To first order an error is the sum of the influences of cells. Residuals are the
 mean of their cell and what they differ from it by. The latter's influences ψ speak for themselves, whatever the noise:
 Σ ψ ψᵀ (Huber, 1967). Noise of elevation models reaches over tens of pixels, and what a bias model lacks over hundreds;
-of that no block sees enough. So the means have Σ u_c C_cd u_dᵀ, with u what a metre in a cell does, and C from the
-likelihood of their contrasts (`correlation`).
+of that no block sees enough. So of the means, with u what a metre in a cell does, the mean square of uᵀe is from the
+likelihood of their contrasts, which say what they have in common and what of it is a trend that the bias model lacks
+(`correlation`).
 """
 
 from typing import NamedTuple
@@ -16,8 +17,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mslsq.alignment.curvature import curvature
+from mslsq.alignment.dem.bias import Bias, Frame
 from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved, robust
-from mslsq.alignment.dem.correlation import common
+from mslsq.alignment.dem.correlation import Field, mean_squares
 from mslsq.alignment.dem.heights import Heights
 from mslsq.alignment.dem.polish import instruments
 
@@ -42,13 +44,16 @@ LEAST_SHARE = 0.25
 
 
 class Cells:
-    """Squares of `side` pixels over the reference; `places` (cells, 2) in sides."""
+    """Squares of about `side` pixels that divide the reference evenly, a lattice of `shape` (rows, columns); `places`
+    (cells, 2) are their columns and rows there."""
 
     def __init__(self, samples: Comparison) -> None:
-        self.side = max(CELL, round((len(samples.pixels) / CELLS) ** 0.5))
-        self.shape = tuple(-(-length // self.side) for length in samples.size)
+        side = max(CELL, (len(samples.pixels) / CELLS) ** 0.5)
+        self.size = samples.size
+        self.shape = tuple(max(round(length / side), 1) for length in samples.size)
+        self.area = float(np.prod(self.size)) / float(np.prod(self.shape))
         row, column = np.divmod(np.arange(self.shape[0] * self.shape[1]), self.shape[1])
-        self.places = np.stack([column, row], -1).astype(float)
+        self.places = np.stack([column, row], -1)
 
     def sums(self, samples: Comparison, values: Float[Tensor, "n k"]) -> Float[np.ndarray, "cells k"]:
         """Sums of what samples have."""
@@ -61,8 +66,9 @@ class Cells:
 
     def numbers(self, samples: Comparison) -> Int[Tensor, " n"]:
         """Of the cells of samples."""
-        place = (samples.pixels / self.side).floor().long()
-        return place[:, 1] * self.shape[1] + place[:, 0]
+        along = samples.pixels.new_tensor([m / n for n, m in zip(self.size, self.shape, strict=True)][::-1])
+        column, row = (samples.pixels * along).floor().long().unbind(-1)
+        return row.clamp(max=self.shape[0] - 1) * self.shape[1] + column.clamp(max=self.shape[1] - 1)
 
 
 class Known(NamedTuple):
@@ -98,25 +104,43 @@ def known(
     own, cells = heights.samples, Cells(heights.samples)
     left, slopes = _residuals(own, heights.at)
     sums = cells.sums(own, torch.cat([torch.ones_like(left)[:, None], left[:, None], own.columns, slopes], -1))
-    used = sums[:, 0] >= LEAST_SHARE * cells.side**2
+    used = sums[:, 0] >= LEAST_SHARE * cells.area
     length, covariance = correlation_length(fit, weight * residual), np.full((z.shape[1],) * 2, np.nan)
     if bread is not None:
         means = sums[used, 1:] / sums[used, :1]
         columns = means[:, 1:-2] if held else means[:, 1:]
-        found = common(means[:, 0], sums[used, 0], cells.places[used], columns)
-        if found is not None:
-            turned = np.zeros((z.shape[1], 2))
-            turned[free] = 0.0 if held else bread.inverse[:, :2]
-            of = _Influence(cells, fit, own, z, turned, slopes)
-            level = np.where(used, sums[:, 1] / np.maximum(sums[:, 0], 1), 0.0)
-            within = of(weight * (residual - cells.of(fit, level)), left - cells.of(own, level))
-            unit = of(weight, torch.ones_like(left))[used]
-            followed = len(found) / max(len(found) - len(free), 1)
-            covariance = followed * within.T @ within + unit.T @ found @ unit
+        turned = np.zeros((z.shape[1], 2))
+        turned[free] = 0.0 if held else bread.inverse[:, :2]
+        of = _Influence(cells, fit, own, z, turned, slopes)
+        level = np.where(used, sums[:, 1] / np.maximum(sums[:, 0], 1), 0.0)
+        within = of(weight * (residual - cells.of(fit, level)), left - cells.of(own, level))
+        unit = of(weight, torch.ones_like(left))[used]
+        followed = len(means) / max(len(means) - len(free), 1)
+        trends = [trend[used] for trend in _trends(own, cells, sums[:, 0])]
+        field = Field(means[:, 0], sums[used, 0], cells.places[used], columns, trends)
+        covariance = followed * within.T @ within + mean_squares(field, unit)
     return Known(
         covariance, length, _side(fit, length), int(used.sum()), _common(normal, products),
         float(np.sqrt(CORRELATED / max(len(z), 1))),
     )  # fmt: skip
+
+
+def _trends(
+    samples: Comparison, cells: Cells, counts: Float[np.ndarray, " cells"]
+) -> list[Float[np.ndarray, "cells trend"]]:
+    """Means over cells of what one and two degrees more of the bias would have explained, of a mean square of 1 over
+    the samples' rectangle, and but for the constant of none in the mean."""
+    degree = samples.bias.degree
+    low, high = (end.values for end in (samples.pixels.min(0), samples.pixels.max(0)))
+    frame = Frame(((high - low) / 2).clamp(min=0.5).tolist(), 0.0, 1.0)
+    found = []
+    for more in (1, 2):
+        larger = Bias(degree + more)
+        new = [k for k, pair in enumerate(larger.exponents) if sum(pair) > degree]
+        sizes = [np.sqrt((2 * i + 1) * (2 * j + 1)) for i, j in larger.exponents if i + j > degree]
+        columns = larger.columns(samples.pixels - low, samples.target, frame)[:, new]
+        found.append(cells.sums(samples, columns) / np.maximum(counts, 1)[:, None] * sizes)
+    return found
 
 
 class _Influence:

@@ -6,10 +6,11 @@ import torch
 
 import mslsq
 from mslsq.alignment import CoregistrationError, Georeference, coregister, coregister_blocks, stable_terrain
+from mslsq.alignment.dem import correlation
 from mslsq.alignment.dem.bias import Bias, Frame, legendre
 from mslsq.alignment.dem.blunders import blunders
 from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
-from mslsq.alignment.dem.correlation import common
+from mslsq.alignment.dem.correlation import Field, mean_squares
 from mslsq.alignment.dem.fitting import fit
 from mslsq.alignment.dem.pair import pair_of
 from mslsq.alignment.dem.statistics import slope_and_aspect, statistics
@@ -152,23 +153,50 @@ def test_a_scale_that_also_stretches_detail_is_found_within_its_error(pair):
     assert np.nanstd(left) < 0.31  # the noise of the pixels, and no detail
 
 
+SIDE = 12
+PLACES = np.stack(np.meshgrid(np.arange(SIDE), np.arange(SIDE)), -1).reshape(-1, 2)
+COUNTS, CONSTANT, MEAN = np.full(SIDE**2, 400.0), np.ones((SIDE**2, 1)), np.full((SIDE**2, 1), SIDE**-2.0)
+TILT = np.sqrt(3) * (2 * (PLACES[:, :1] + 0.5) / SIDE - 1)
+
+
 def test_a_common_error_of_cells_is_known_from_their_contrasts():
     from scipy import ndimage
 
-    rng, side = np.random.default_rng(0), 12
-    places = np.stack(np.meshgrid(np.arange(side), np.arange(side)), -1).reshape(-1, 2).astype(float)
-    counts, constant = np.full(side**2, 400.0), np.ones((side**2, 1))
+    rng = np.random.default_rng(0)
     squares, stated = [], []
     for _ in range(40):
         field = ndimage.gaussian_filter(rng.standard_normal((60, 60)), 2)[20:32, 20:32]  # falls to 1/e within 4 cells
-        means = 15 * field.ravel() + 0.05 * rng.standard_normal(side**2)
-        found = common(means - means.mean(), counts, places, constant)
+        means = 15 * field.ravel() + 0.05 * rng.standard_normal(SIDE**2)
+        found = mean_squares(Field(means - means.mean(), COUNTS, PLACES, CONSTANT), MEAN)
         squares.append(means.mean() ** 2)
-        stated.append(found.sum() / side**4)
+        stated.append(found[0, 0])
     assert 0.5 < np.mean(squares) / np.mean(stated) < 1.5
-    white = common(rng.standard_normal(side**2), counts, places, constant)
-    assert 0.6 < white.sum() / side**2 < 2.5  # what white cells have by themselves
-    assert common(np.zeros(6), counts[:6], places[:6], constant[:6]) is None
+    white = mean_squares(Field(rng.standard_normal(SIDE**2), COUNTS, PLACES, CONSTANT), MEAN)
+    assert 0.6 < white[0, 0] * SIDE**2 < 2.5  # what white cells have by themselves
+    few = Field(np.zeros(6), COUNTS[:6], PLACES[:6], CONSTANT[:6])
+    assert np.isnan(mean_squares(few, MEAN[:6])).all()
+
+
+def test_a_tilt_that_is_missing_says_nothing_of_a_mean_and_all_of_a_half():
+    rng = np.random.default_rng(1)
+    means = 3 * TILT[:, 0] + 0.1 * rng.standard_normal(SIDE**2)
+    halves = np.where(PLACES[:, :1] < SIDE / 2, 2 * MEAN, 0.0)
+    influences = np.concatenate([MEAN, halves], 1)
+    blind = mean_squares(Field(means - means.mean(), COUNTS, PLACES, CONSTANT), influences)
+    found = mean_squares(Field(means - means.mean(), COUNTS, PLACES, CONSTANT, [TILT]), influences)
+    assert found[0, 0] < 0.02 * blind[0, 0] and found[0, 0] * SIDE**2 < 3 * 0.1**2
+    half = means[PLACES[:, 0] < SIDE / 2].mean()
+    assert found[1, 1] == pytest.approx(half**2, rel=0.1)  # what was seen of it is its error
+
+
+def test_what_cells_have_in_common_is_that_of_their_points():
+    # the mean over two cells of exp(-d), by many random points
+    rng = np.random.default_rng(0)
+    points = rng.uniform(0, 1, (2, 200_000, 2))
+    of = lambda step: np.exp(-np.hypot(*(points[0] - points[1] + step).T) / 2.0).mean()  # noqa: E731
+    found = correlation._between_cells(correlation._exponential, 2.0, 4)
+    assert found[1, 0] == pytest.approx(of([1, 0]) / of([0, 0]), rel=0.03)
+    assert found[2, 3] == pytest.approx(of([2, 3]) / of([0, 0]), rel=0.03)
 
 
 def test_blocks_follow_a_shift_that_grows_and_refuse_flat_ground():
