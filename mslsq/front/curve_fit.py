@@ -179,6 +179,8 @@ class Fit(NamedTuple):
     """With errors of t: the free parameters from their leaves."""
     propagates: bool
     """Is a fit NaN of which a point that counts is?"""
+    asks: bool
+    """May its numbers be read, to say what is wrong with them?"""
 
     @classmethod
     def of(
@@ -228,7 +230,7 @@ class Fit(NamedTuple):
         if measurements.size is not None:
             dims = (x0_dims, t_dims, 0, 0, 0, division.held_dims, *(() if errors is None else (errors.dim,)))
         solve = residual, x0, points, division, bounds, dims, t_dims
-        return cls(model, sets, *solve, kind, noise, errors, free_of, nan_policy == "propagate")
+        return cls(model, sets, *solve, kind, noise, errors, free_of, nan_policy == "propagate", asks)
 
     def check_solver(self, solver: Any) -> None:
         """An error for a solver that rejects points, where it cannot."""
@@ -279,7 +281,7 @@ def fit_of(ended: Solved | Answered, fit: Fit, absolute_sigma: bool, loss: Robus
 
     if of_t:
         before = fitted(vector, torch.diag_embed(vector), of_t)  # asked for no errors
-        both = before.each(lambda one: effective(before, one))
+        both = before.each(lambda one: effective(before, one, fit.asks))
         r, jacobian = both if batched else (both[0][None], both[1][None])
     else:
         r, jacobian = ended.residual_and_jacobian()

@@ -39,13 +39,13 @@ class Evaluated(NamedTuple):
         kinds = zip(self.parts, self.pairs, strict=True)
         return torch.cat([torch.full((part.numel(),), pair, device=part.device) for part, pair in kinds])
 
-    def cost(self, loss: RobustLoss | None) -> float:
+    def cost(self, loss: RobustLoss | None) -> Float[Tensor, ""]:
         """½Σρ(r²), summed in float64: rounding of the sum shall not decide about a step."""
         squared = self.squared().to(torch.float64 if self.parts[0].device.type != "mps" else torch.float32)
         rho = squared if loss is None else loss(squared)
         if any(self.pairs):
             rho = torch.where(self.paired(), 0.5 * rho, rho)  # ρ of a pair stands at both of its entries
-        return 0.5 * float(rho.sum())
+        return 0.5 * rho.sum()
 
 
 class Repeatable:
@@ -145,21 +145,23 @@ def _check(part: Any, dtype: torch.dtype) -> None:
         )
 
 
-def check_start(at_start: Evaluated, parameters: Iterable[Tensor]) -> None:
-    """Raises ResidualError where residuals have no graph, or are not finite."""
+def check_graph(at_start: Evaluated) -> None:
+    """Raises ResidualError where residuals have no graph."""
     if not any(part.requires_grad for part in at_start.parts):
         raise ResidualError(NO_GRAPH)
-    vector = at_start.vector().detach()
-    broken = ~vector.isfinite()
-    if bool(broken.any()):
-        where = int(broken.nonzero()[0, 0])
-        odd = any(not bool(parameter.isfinite().all()) for parameter in parameters)
-        cause = (
-            "A parameter itself is not finite: load the last good state."
-            if odd
-            else "The parameters are finite: look at the data of this batch, at divisions and logarithms in the model."
-        )
-        raise ResidualError(
-            f"LevenbergMarquardt: {int(broken.sum())} of {len(vector)} residuals are NaN or infinite at the current "
-            f"parameters, the first is entry {where} of the flattened residuals. {cause} Nothing was changed."
-        )
+
+
+def broken(vector: Float[Tensor, "m"], parameters: Iterable[Tensor]) -> ResidualError:
+    """What is said of residuals that are not finite."""
+    finite = vector.isfinite()
+    where = int((~finite).nonzero()[0, 0])
+    odd = any(not bool(parameter.isfinite().all()) for parameter in parameters)
+    cause = (
+        "A parameter itself is not finite: load the last good state."
+        if odd
+        else "The parameters are finite: look at the data of this batch, at divisions and logarithms in the model."
+    )
+    return ResidualError(
+        f"LevenbergMarquardt: {int((~finite).sum())} of {len(vector)} residuals are NaN or infinite at the current "
+        f"parameters, the first is entry {where} of the flattened residuals. {cause} Nothing was changed."
+    )

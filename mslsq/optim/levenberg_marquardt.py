@@ -10,10 +10,11 @@ from torch.optim import Optimizer
 
 from mslsq.losses import RobustLoss
 from mslsq.optim.errors import OptimizerError
-from mslsq.optim.evaluation import Closure, Evaluated, Repeatable, check_start, evaluated
+from mslsq.optim.evaluation import Closure, Evaluated, Repeatable, check_graph, evaluated
 from mslsq.optim.jacobian import Jacobian, RowSource
 from mslsq.optim.layers import LayerRows, Recording
 from mslsq.optim.linearization import Linearization, SystemOptions, rescaled
+from mslsq.optim.numbers import Numbers
 from mslsq.optim.parameters import Active, active_parameters, check_parameter
 from mslsq.optim.per_sample import PerSample, SampleRows
 from mslsq.optim.report import StepReport, StepStatus
@@ -179,61 +180,74 @@ class LevenbergMarquardt(Optimizer):
         else:
             with recording:
                 at_start = evaluated(evaluation.first, active.tensors)
-        check_start(at_start, active.tensors)
-        trials = Trials(evaluation, active, self.loss, at_start)
+        check_graph(at_start)
+        numbers = Numbers(active.device)
+        trials = Trials(evaluation, active, self.loss, at_start, numbers)
         if not self._is_checked:
             trials.check_repeatable()
             self._is_checked = True
         sources = self._sources(closure, evaluation, active, at_start, recording)
-        jacobian = Jacobian(at_start.vector(), active.tensors, sources)
-        model = Linearization(jacobian, rescaled(at_start, self.loss), active)
+        jacobian = Jacobian(at_start.vector(), active.tensors, sources, numbers)
+        model = Linearization(jacobian, rescaled(at_start, self.loss), active, numbers)
         self.report = self._search(model, trials)
         self._reads_layers &= not sources or self.report.jacobian in ("layers", "samples", "products")
         if self.report.status == StepStatus.REJECTED:
             trials.check_repeatable()
-        return torch.tensor(self.report.loss, dtype=active.dtype, device=active.device)
+        return torch.full((), self.report.loss, dtype=active.dtype, device=active.device)
 
     def _search(self, model: Linearization, trials: Trials) -> StepReport:
-        """Try steps of growing damping until one lowers the loss."""
-        memory = self._memory()
+        """Try steps of growing damping until one lowers the loss.
+
+        Where numbers are read for nothing a trial is made only of a step that is worth it. Else it is made first, and
+        all that is to be known is read with its loss: one question to the device for each.
+        """
+        memory, numbers = self._memory(), trials.numbers
+        if numbers.are_here or memory["unit"] is None:
+            model.check()
         if memory["unit"] is None:
             memory["unit"] = model.mean_squared_column() or None
         system = model.system(self.system, memory["unit"] or 1.0)
-        before, after, gain = trials.cost_at_start, trials.cost_at_start, math.nan
+        accepted, gain, iterations = None, math.nan, numbers.later(system.iterations)
         status, number_of_trials, damping = StepStatus.REJECTED, 0, memory["damping"]
-        rounding = ROUNDING * torch.finfo(trials.active.dtype).eps * before
+        eps = torch.finfo(trials.active.dtype).eps
         while number_of_trials < self.max_trials and status == StepStatus.REJECTED:
             damping, gain = memory["damping"], math.nan
-            step = system.solve(damping)
-            step = None if step is None else step * model.active.lr
-            predicted = math.nan if step is None else model.predicted_decrease(step, system)
+            step, solved = system.solve(damping)
+            step = step * model.active.lr
+            definite, promised = numbers.later(solved), numbers.later(model.predicted_decrease(step, system))
+            trial = None if numbers.are_here else trials.after(step)
+            iterations = numbers.later(system.iterations)
+            model.check()
+            rounding = ROUNDING * eps * trials.cost.value
+            predicted = promised.value if definite.value else math.nan
             if abs(predicted) <= rounding:
                 status = StepStatus.LEVEL
                 if predicted > 0:  # as a long step may promise more
                     memory["damping"] = self._clamped(damping * SHRINK)
                 break
             number_of_trials += 1
-            if step is not None and predicted > 0:  # negative: shares `lr` that differ by group
-                cost, moved = trials.cost_after(step)
-                gain = (before - cost) / predicted if math.isfinite(cost) else math.nan
+            if predicted > 0:  # negative: shares `lr` that differ by group
+                trial = trial or trials.after(step)
+                gained = trials.cost.value - trial.cost.value
+                gain = gained / predicted if math.isfinite(gained) else math.nan
                 if gain >= LEAST_GAIN:
-                    trials.keep(moved)
-                    status, after = StepStatus.ACCEPTED, cost
-                elif abs(before - cost) <= rounding and predicted <= LITTLE * rounding:
+                    trials.keep(trial.moved)
+                    status, accepted = StepStatus.ACCEPTED, trial
+                elif abs(gained) <= rounding and predicted <= LITTLE * rounding:
                     status = StepStatus.LEVEL
             self._steer(memory, gain, status == StepStatus.ACCEPTED)
         return StepReport(
             status=status,
-            loss=before,
-            loss_after=after,
+            loss=trials.cost.value,
+            loss_after=(trials if accepted is None else accepted).cost.value,
             gain=gain,
             damping=damping,
             next_damping=memory["damping"],
-            gradient_norm=float(model.gradient.abs().max()),
+            gradient_norm=model.gradient_norm.value,
             trials=number_of_trials,
             system=system.name,
             jacobian=model.way,
-            cg_iterations=system.iterations,
+            cg_iterations=int(iterations.value),
         )
 
     def _steer(self, memory: dict[str, Any], gain: float, accepted: bool) -> None:

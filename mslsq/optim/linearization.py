@@ -1,5 +1,6 @@
 """A step's linearization: residual and Jacobian of the batch as plain least squares, and the system to solve."""
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -10,8 +11,9 @@ from torch import Tensor
 from mslsq.linearize.robust import LEAST_CURVATURE
 from mslsq.losses import RobustLoss
 from mslsq.optim.errors import ResidualError
-from mslsq.optim.evaluation import Evaluated
+from mslsq.optim.evaluation import Evaluated, broken
 from mslsq.optim.jacobian import Block, Jacobian, irregular
+from mslsq.optim.numbers import Numbers
 from mslsq.optim.parameters import Active
 from mslsq.optim.systems import Diagonals, Dual, Iterative, Normal, System
 
@@ -70,20 +72,24 @@ class Linearization:
         jacobian: of the residual as evaluated.
         plain: what the loss makes of it.
         active: the parameters, with options in the dtype of the linear algebra.
+        numbers: of the step.
     """
 
-    def __init__(self, jacobian: Jacobian, plain: Rescaled, active: Active):
+    def __init__(self, jacobian: Jacobian, plain: Rescaled, active: Active, numbers: Numbers):
         self.jacobian, self.plain, self.active = jacobian, plain, active
         self.dtype = active.lr.dtype
         self.parameters = active.vector().to(self.dtype)
         self.residual = plain.residual.to(self.dtype)
         self.gradient = self.transposed(self.residual) + active.weight_decay * self.parameters
         self.way = "products"
-        self._check_gradient()
+        self.gradient_norm = numbers.later(self.gradient.abs().max())
+        self._has_finite_residuals = numbers.later(jacobian.residual.isfinite().all())
 
-    def _check_gradient(self) -> None:
-        """Raises ResidualError for a derivative that is not finite where the residuals are."""
-        if bool(self.gradient.isfinite().all()):
+    def check(self) -> None:
+        """Raises ResidualError for residuals that are not finite, or a derivative where the residuals are."""
+        if not self._has_finite_residuals.value:
+            raise broken(self.jacobian.residual.detach(), self.active.tensors)
+        if self.gradient_norm.value < math.inf:
             return
         sizes = [tensor.numel() for tensor in self.active.tensors]
         finite = [bool(part.isfinite().all()) for part in self.gradient.split(sizes)]
@@ -108,17 +114,18 @@ class Linearization:
     def mean_squared_column(self) -> float:
         """|J|² / n in the Frobenius norm, estimated by |Jᵀu|² of vectors of independent normal numbers."""
         probes = irregular(self.plain.residual, PROBES)
-        total = sum(float(self.transposed(probe).square().sum()) for probe in probes)
-        return total / (PROBES * self.active.size)
+        total = torch.stack([self.transposed(probe).square().sum() for probe in probes]).sum()
+        return float(total) / (PROBES * self.active.size)
 
-    def predicted_decrease(self, step: Tensor, system: System) -> float:
+    def predicted_decrease(self, step: Tensor, system: System) -> Float[Tensor, ""]:
         """By how much the linearized loss falls: −gᵀp − ½|J p|² − ½λ|p|²."""
-        decay = float((self.active.weight_decay * step * step).sum())
-        return -float(self.gradient @ step) - 0.5 * (system.curvature(step) + decay)
+        decay = (self.active.weight_decay * step * step).sum()
+        return -(self.gradient @ step) - 0.5 * (system.curvature(step) + decay)
 
     def system(self, options: SystemOptions, unit: float) -> System:
         rows, columns = self.jacobian.num_rows, self.jacobian.num_columns
-        diagonals = Diagonals(unit * self.active.relative_damping, self.active.weight_decay)
+        active = self.active
+        diagonals = Diagonals(unit * active.relative_damping, active.weight_decay, active.decays, active.are_alike)
         name = chosen_system(rows, columns, self.residual.element_size(), options)
         if name == "cg":
             return Iterative(

@@ -38,6 +38,10 @@ class Active(NamedTuple):
     lr: Float[Tensor, "n"]
     weight_decay: Float[Tensor, "n"]
     relative_damping: Float[Tensor, "n"]
+    decays: bool
+    """Is any weight decay not zero?"""
+    are_alike: bool
+    """Have all the same weight decay and relative damping?"""
 
     @property
     def size(self) -> int:
@@ -81,7 +85,7 @@ def active_parameters(groups: Sequence[dict[str, Any]]) -> Active:
         OptimizerError: there are none, or they differ in dtype or device.
     """
     tensors: list[Tensor] = []
-    options: dict[str, list[Tensor]] = {"lr": [], "weight_decay": [], "relative_damping": []}
+    options: dict[str, list[tuple[float, int]]] = {"lr": [], "weight_decay": [], "relative_damping": []}
     moving = [group for group in groups if group["lr"] != 0] or groups  # schedulers may begin at zero
     for group in moving:
         for parameter in group["params"]:
@@ -90,8 +94,7 @@ def active_parameters(groups: Sequence[dict[str, Any]]) -> Active:
             check_parameter(parameter)
             tensors.append(parameter)
             for name, entries in options.items():
-                value = torch.full((parameter.numel(),), float(group[name]), dtype=working_dtype(parameter.device))
-                entries.append(value.to(parameter.device))
+                entries.append((float(group[name]), parameter.numel()))
     if not tensors:
         raise OptimizerError("LevenbergMarquardt: no parameter requires grad, so there is nothing to fit.")
     kinds = dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors)
@@ -101,7 +104,14 @@ def active_parameters(groups: Sequence[dict[str, Any]]) -> Active:
             f"LevenbergMarquardt: parameters are {found}; one linear system needs one dtype and one device. Use "
             "model.to(dtype, device), or one optimizer for each."
         )
-    return Active(tensors, *(torch.cat(entries) for entries in options.values()))
+    ((_, device),) = kinds
+    how: dict[str, Any] = {"dtype": working_dtype(device), "device": device}
+    lr, decay, damping = (
+        torch.cat([torch.full((n,), value, **how) for value, n in entries]) for entries in options.values()
+    )
+    decays = any(value for value, _ in options["weight_decay"])
+    kinds_of = [{value for value, _ in options[name]} for name in ("weight_decay", "relative_damping")]
+    return Active(tensors, lr, decay, damping, decays, all(len(values) == 1 for values in kinds_of))
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq.linear.iterative.conjugate_gradients import conjugate_gradients
@@ -35,6 +35,10 @@ class Diagonals(NamedTuple):
     """D, without μ."""
     decay: Vector
     """λ, the weights of weight decay."""
+    decays: bool
+    """Is one of these not zero?"""
+    is_uniform: bool
+    """Is d the same everywhere?"""
 
     def of(self, damping: float) -> Vector:
         return damping * self.scale + self.decay
@@ -44,14 +48,14 @@ class System(Protocol):
     """A linearization at the start of a step; solved for several dampings."""
 
     name: str
-    iterations: int
+    iterations: Int[Tensor, ""]
     """Of conjugate gradients, in all solves."""
 
-    def solve(self, damping: float) -> Vector | None:
-        """The step; None where the matrix is not positive definite in this precision."""
+    def solve(self, damping: float) -> tuple[Vector, Bool[Tensor, ""]]:
+        """The step, and whether it is one: the matrix is positive definite in this precision."""
         ...
 
-    def curvature(self, step: Vector) -> float:
+    def curvature(self, step: Vector) -> Float[Tensor, ""]:
         """|J p|²."""
         ...
 
@@ -60,30 +64,28 @@ class Normal:
     """By JᵀJ, which blocks of rows are added to one after the other."""
 
     name = "normal"
-    iterations = 0
 
     def __init__(self, blocks: Iterable[Block], gradient: Vector, diagonals: Diagonals):
         n = len(gradient)
-        self.matrix = gradient.new_zeros(n, n)
+        self.matrix, self.iterations = gradient.new_zeros(n, n), gradient.new_zeros((), dtype=torch.int64)
         self.gradient, self.diagonals = gradient, diagonals
         for _, block in blocks:
             rows = block.to(gradient.dtype)
             self.matrix.addmm_(rows.T, rows)
 
-    def solve(self, damping: float) -> Vector | None:
+    def solve(self, damping: float) -> tuple[Vector, Bool[Tensor, ""]]:
         damped = self.matrix.clone()
         damped.diagonal().add_(self.diagonals.of(damping))
         return _solved(damped, -self.gradient)
 
-    def curvature(self, step: Vector) -> float:
-        return float(step @ (self.matrix @ step))
+    def curvature(self, step: Vector) -> Float[Tensor, ""]:
+        return step @ (self.matrix @ step)
 
 
 class Dual:
     """By J D⁻¹Jᵀ; J is kept."""
 
     name = "dual"
-    iterations = 0
 
     def __init__(
         self,
@@ -93,25 +95,26 @@ class Dual:
         diagonals: Diagonals,
     ):
         self.residual, self.diagonals = residual, diagonals
+        self.iterations = residual.new_zeros((), dtype=torch.int64)
         self.jacobian = _gathered(blocks, residual, len(parameters))
         self.pull = diagonals.decay * parameters
-        self.gram = None if bool(diagonals.decay.any()) else self._gram(diagonals.scale)
+        self.gram = None if diagonals.decays else self._gram(diagonals.scale)
 
     def _gram(self, diagonal: Vector) -> Float[Tensor, "m m"]:
-        if bool((diagonal == diagonal[0]).all()):  # the usual case, without a copy of J
+        if self.diagonals.is_uniform:  # the usual case, without a copy of J
             return (self.jacobian @ self.jacobian.T) / diagonal[0]
         return (self.jacobian / diagonal) @ self.jacobian.T
 
-    def solve(self, damping: float) -> Vector | None:
+    def solve(self, damping: float) -> tuple[Vector, Bool[Tensor, ""]]:
         diagonal = self.diagonals.of(damping)
         # Without weight decay the same products serve every damping.
         matrix = self._gram(diagonal) if self.gram is None else self.gram / damping
         matrix.diagonal().add_(1)
-        u = _solved(matrix, self.residual - self.jacobian @ (self.pull / diagonal))
-        return None if u is None else -(self.jacobian.T @ u + self.pull) / diagonal
+        u, solved = _solved(matrix, self.residual - self.jacobian @ (self.pull / diagonal))
+        return -(self.jacobian.T @ u + self.pull) / diagonal, solved
 
-    def curvature(self, step: Vector) -> float:
-        return float((self.jacobian @ step).square().sum())
+    def curvature(self, step: Vector) -> Float[Tensor, ""]:
+        return (self.jacobian @ step).square().sum()
 
 
 class Iterative:
@@ -132,9 +135,9 @@ class Iterative:
         self.product, self.transposed = product, transposed
         self.gradient, self.diagonals = gradient, diagonals
         self.tolerance, self.max_iterations = tolerance, max_iterations
-        self.iterations = 0
+        self.iterations = gradient.new_zeros((), dtype=torch.int64)
 
-    def solve(self, damping: float) -> Vector | None:
+    def solve(self, damping: float) -> tuple[Vector, Bool[Tensor, ""]]:
         diagonal = self.diagonals.of(damping)
 
         def multiply(x: Tensor) -> Tensor:
@@ -143,11 +146,11 @@ class Iterative:
         found = conjugate_gradients(
             multiply, -self.gradient[None], lambda r: r / diagonal, self.tolerance, self.max_iterations
         )
-        self.iterations += int(found.iterations[0])
-        return found.solution[0] if bool(found.solution.isfinite().all()) else None
+        self.iterations = self.iterations + found.iterations[0]
+        return found.solution[0], found.solution.isfinite().all()
 
-    def curvature(self, step: Vector) -> float:
-        return float(self.product(step).square().sum())
+    def curvature(self, step: Vector) -> Float[Tensor, ""]:
+        return self.product(step).square().sum()
 
 
 def _gathered(blocks: Iterable[Block], residual: Tensor, columns: int) -> Float[Tensor, "m n"]:
@@ -163,8 +166,6 @@ def _gathered(blocks: Iterable[Block], residual: Tensor, columns: int) -> Float[
     return jacobian
 
 
-def _solved(matrix: Tensor, rhs: Tensor) -> Tensor | None:
+def _solved(matrix: Tensor, rhs: Tensor) -> tuple[Tensor, Bool[Tensor, ""]]:
     factor, info = torch.linalg.cholesky_ex(matrix)
-    if int(info) != 0:
-        return None
-    return torch.cholesky_solve(rhs[:, None], factor)[:, 0]
+    return torch.cholesky_solve(rhs[:, None], factor)[:, 0], info == 0

@@ -1,12 +1,24 @@
 """Trials of one step: the loss at other parameters, which are put back to the bit unless the trial is kept."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from mslsq.linearize.agreement import NonDeterministicResidualError
 from mslsq.losses import RobustLoss
 from mslsq.optim.evaluation import Evaluated, Repeatable, evaluated
+from mslsq.optim.numbers import Number, Numbers
 from mslsq.optim.parameters import Active
+
+
+class Trial(NamedTuple):
+    """A trial that was made."""
+
+    cost: Number
+    """Infinite where the parameters are not finite."""
+    moved: list[Tensor]
+    """The parameters there."""
 
 
 class Trials:
@@ -17,25 +29,37 @@ class Trials:
         active: the parameters, at the start of the step.
         loss: of the residuals.
         at_start: what the closure returned there.
+        numbers: of the step.
     """
 
-    def __init__(self, evaluation: Repeatable, active: Active, loss: RobustLoss | None, at_start: Evaluated):
-        self.evaluation, self.active, self.loss = evaluation, active, loss
+    def __init__(
+        self,
+        evaluation: Repeatable,
+        active: Active,
+        loss: RobustLoss | None,
+        at_start: Evaluated,
+        numbers: Numbers,
+    ):
+        self.evaluation, self.active, self.loss, self.numbers = evaluation, active, loss, numbers
         self.start = active.copies()
         self.at_start = at_start
-        self.cost_at_start = at_start.cost(loss) + self._decay(self.start)
+        self.cost = numbers.later(at_start.cost(loss) + self._decay(self.start))
 
-    def cost_after(self, step: Tensor) -> tuple[float, list[Tensor]]:
-        """The loss after a step, and the parameters there. Those of the model are back at the start afterwards."""
+    def after(self, step: Tensor) -> Trial:
+        """The loss after a step. The parameters of the model are back at the start afterwards. They are never NaN:
+        where a step is not finite, and was not asked about, they stay."""
         moved = self.active.moved(self.start, step)
-        if not all(bool(value.isfinite().all()) for value in moved):
-            return float("inf"), moved
-        self.active.put(moved)
+        finite = torch.stack([value.isfinite().all() for value in moved]).all()
+        if self.numbers.are_here and not bool(finite):
+            return Trial(self.numbers.later(torch.full_like(step[0], torch.inf)), moved)
+        pairs = zip(moved, self.start, strict=True)
+        self.active.put(moved if self.numbers.are_here else [torch.where(finite, *pair) for pair in pairs])
         try:
             cost = self._evaluated().cost(self.loss)  # before parameters move: a residual may be one of them
         finally:
             self.active.put(self.start)
-        return cost + self._decay(moved), moved
+        cost = torch.where(finite, cost + self._decay(moved), torch.inf)
+        return Trial(self.numbers.later(cost), moved)
 
     def keep(self, values: list[Tensor]) -> None:
         self.active.put(values)
@@ -62,13 +86,13 @@ class Trials:
             )
         return there
 
-    def _decay(self, values: list[Tensor]) -> float:
+    def _decay(self, values: list[Tensor]) -> Tensor | float:
         """½λ|θ|²."""
         decay = self.active.weight_decay
-        if not bool(decay.any()):
+        if not self.active.decays:
             return 0.0
         flat = torch.cat([value.reshape(-1) for value in values]).to(decay.dtype)
-        return 0.5 * float((decay * flat.square()).sum())
+        return 0.5 * (decay * flat.square()).sum()
 
 
 _DIFFER = (

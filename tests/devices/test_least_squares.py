@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import mslsq
-from tests.devices.claimed import Device, assert_same, here, there
+from tests.devices.claimed import REAL, Device, assert_same, here, there
 from tests.devices.elsewhere import elsewhere
 
 pytestmark = pytest.mark.fake_cuda
@@ -113,4 +113,36 @@ def test_a_network_is_trained(device: Device):
         return weight
 
     start = torch.full((3,), 0.3, dtype=F64)
-    assert_same(trained(there(start), there(x)), trained(start, x))
+    assert_same(trained(there(start.clone()), there(x)), trained(start, x))
+
+
+@pytest.mark.parametrize(("system", "layers", "questions"), [("normal", False, 1), ("dual", True, 2), ("cg", False, 4)])
+@elsewhere
+def test_a_step_of_training_asks_once_for_each_trial(device: Device, system: str, layers: bool, questions: int):
+    """Once more where rows of layers are compared with the graph, and as often as conjugate gradients do."""
+    x = torch.randn(20, 3, dtype=F64, generator=torch.Generator().manual_seed(1))
+    weights = [torch.full((1, 3), 0.3, dtype=F64), torch.full((1,), 0.1, dtype=F64)]
+
+    def trained(weights: list[Tensor], x: Tensor) -> tuple[list[Any], int]:
+        weights = [torch.nn.Parameter(weight) for weight in weights]
+
+        def residual() -> Tensor:
+            linear = torch.nn.functional.linear(x, *weights) if layers else x @ weights[0].T + weights[1]
+            return torch.tanh(linear)[:, 0] - torch.tanh(x.sum(1))
+
+        optimizer = mslsq.optim.LevenbergMarquardt(weights, system=system, weight_decay=1e-3)
+        optimizer.step(residual)  # with what is looked at once
+        device.transfers.clear()
+        losses = []
+        trials = 0
+        for _ in range(4):
+            losses.append(optimizer.step(residual))
+            trials += optimizer.report.trials
+        return [*weights, *losses], trials
+
+    found, trials = trained(there([weight.clone() for weight in weights]), there(x))
+    asked = device.transfers.total()
+    known, trials_known = trained(weights, x)
+    assert_same(found, known)
+    assert trials == trials_known
+    assert REAL is not None or asked <= questions * trials, device.transfers

@@ -9,6 +9,7 @@ from mslsq.optim import PerSample, ResidualError
 from mslsq.optim.evaluation import Repeatable, evaluated
 from mslsq.optim.jacobian import Jacobian
 from mslsq.optim.layers import LayerRows, Recording
+from mslsq.optim.numbers import Numbers
 from mslsq.optim.per_sample import SampleRows
 
 D = torch.float64
@@ -77,7 +78,7 @@ def jacobian_of(model, residual, with_layers=True):
     with recording:
         at_start = evaluated(residual, parameters)
     layers = LayerRows(at_start.parts, parameters, recording.calls)
-    return Jacobian(at_start.vector(), parameters, [layers] if with_layers else [])
+    return Jacobian(at_start.vector(), parameters, [layers] if with_layers else [], Numbers(CPU))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -131,7 +132,9 @@ def test_small_memory_makes_small_blocks_of_the_same_rows(kind, memory):
         closure = PerSample(model, lambda model, x: model(x), x)
         evaluation = Repeatable(closure, CPU, ())
         residual = closure().reshape(-1)
-        jacobian = Jacobian(residual, parameters, [SampleRows(closure, parameters, evaluation, len(residual))])
+        jacobian = Jacobian(
+            residual, parameters, [SampleRows(closure, parameters, evaluation, len(residual))], Numbers(CPU)
+        )
     else:
         jacobian = jacobian_of(model, lambda: model(x), with_layers=kind == "layers")
     expected = reference(model, lambda call: call(x))
@@ -220,7 +223,9 @@ def test_samples_that_depend_on_each_other_are_noticed():
     parameters = list(model.parameters())
     mean["value"] = model(x).mean(0)  # a graph that the derivative of one sample does not see
     residual = closure().reshape(-1)
-    jacobian = Jacobian(residual, parameters, [SampleRows(closure, parameters, Repeatable(closure, CPU, ()), 8)])
+    jacobian = Jacobian(
+        residual, parameters, [SampleRows(closure, parameters, Repeatable(closure, CPU, ()), 8)], Numbers(CPU)
+    )
     with pytest.raises(ResidualError, match="function of its own sample"):
         jacobian.blocks(2**20)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq import pytree
@@ -107,8 +107,12 @@ def corrected(plain: Callable[..., Tensor], p0: Any, p0_dims: Any, bounds: Any, 
     return Corrected(residual, [*leaves, u], [*dims, None], bounds, build)
 
 
-def effective(fitted: Fitted, one: One) -> tuple[Float[Tensor, "rows"], Float[Tensor, "points n"]]:
+def effective(fitted: Fitted, one: One, asks: bool) -> tuple[Float[Tensor, "rows"], Float[Tensor, "points n"]]:
     """The residuals of one fit, those of t behind those of y, and the Jacobian of p with the corrections eliminated.
+
+    Args:
+        asks: may it be looked whether each point is a function of its own t alone? Where it is not, a ProblemError
+            says so; if that may not be asked, the Jacobian is NaN.
 
     With a = ∂(residual of y)/∂u of a point, its row of the Jacobian divided by √(1 + a·a): the Schur complement of the
     full JᵀJ = [[AᵀA, Aᵀa], [aᵀA, I + aᵀa]] is AᵀA/(1 + a·a) for each point.
@@ -130,21 +134,25 @@ def effective(fitted: Fitted, one: One) -> tuple[Float[Tensor, "rows"], Float[Te
         of_y, torch.cat([one.free, torch.zeros_like(one.free[:1]).expand(2 * k)]), recipe.mode
     )
     rows, slopes, scaled = jacobian.split([n, k, k], 1)
-    _check_pointwise(slopes * factors[:, None], scaled)
-    stretched = (1 + slopes.square().sum(1)).sqrt()
+    mixed = _is_mixed(slopes * factors[:, None], scaled)
+    if asks:
+        _refuse(mixed)
+    stretched = torch.where(mixed, torch.nan, (1 + slopes.square().sum(1)).sqrt())
     return torch.cat([r, u.reshape(-1)]), rows / stretched[:, None]
 
 
-def _check_pointwise(expected: Tensor, found: Tensor) -> None:
-    """Is each point of the model a function of its own t alone?"""
-    worst = (expected - found).abs().amax() - torch.finfo(found.dtype).eps ** 0.5 * expected.abs().amax()
+def _is_mixed(expected: Tensor, found: Tensor) -> Bool[Tensor, ""]:
+    """Is a point of the model a function of the t of others?"""
+    return (expected - found).abs().amax() > torch.finfo(found.dtype).eps ** 0.5 * expected.abs().amax()
 
-    def check(worst: Tensor) -> Tensor:
-        if bool((worst > 0).any()):
+
+def _refuse(mixed: Bool[Tensor, ""]) -> None:
+    def check(mixed: Tensor) -> Tensor:
+        if bool(mixed.any()):
             raise ProblemError(
                 "sigma_t: model(p, t) computes points from the t of other points. With errors of t each point must be "
                 "a function of its own t. (State other models as residuals of mslsq.least_squares.)"
             )
-        return worst
+        return mixed
 
-    at_the_bottom(worst, check)
+    at_the_bottom(mixed, check)
