@@ -15,7 +15,7 @@ from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.differentiable_inverse import constant_inverse
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.sparse.backends.analysis import BACKENDS, analysis_of, solve_with_backend
-from mslsq.linear.sparse.backends.cudss import is_installed, require_cudss
+from mslsq.linear.sparse.backends.cudss import is_taken, require_cudss
 from mslsq.linear.sparse.elimination import Elimination
 from mslsq.linear.sparse.multifrontal import factor, factor_into, solve, solve_by
 from mslsq.linear.storage import Storage, Vector, already_bound
@@ -38,15 +38,16 @@ class SparseCholesky(LinearSolver):
 
     Multifrontal, on supernodes in a fill-reducing order (I. S. Duff & J. K. Reid, "The multifrontal solution of
     indefinite sparse symmetric linear equations", 1983; J. W. H. Liu, "The multifrontal method for sparse matrix
-    solution", 1992). On CPUs, float64 and float32, each in itself. On CUDA by cuDSS where that is installed; else
-    `Cholesky()` stands in, as on any other device. An entry that is not positive definite is not solved and harms no
-    other.
+    solution", 1992). On CPUs, float64 and float32, each in itself. On CUDA by cuDSS where that is installed and has
+    proved itself (`make cuda`); else `Cholesky()` stands in, as on any other device. An entry that is not positive
+    definite is not solved and harms no other.
 
     Args:
         backend: `"auto"` is the fastest: on CPUs `"mslsq"`, the library's own multifrontal kernels, which take less
-            time than the others wherever it was measured (`benchmarks/sparse_cholesky.py`); on CUDA `"cudss"`
-            (nvmath-python, never run so far). Others take the steps where they are installed and asked for, in
-            float64, the entries of a batch one by one: `"pardiso"` (pip install pypardiso), `"cholmod"` (scikit-sparse
+            time than the others wherever it was measured (`benchmarks/sparse_cholesky.py`); on CUDA `"cudss"` (1.0 or
+            later, never run so far) where `make cuda` has seen it right and faster than dense factors. Others take the
+            steps where they are installed and asked for, in float64, the entries of a batch one by one (those of cuDSS
+            in one call, where that has proved itself): `"pardiso"` (pip install pypardiso), `"cholmod"` (scikit-sparse
             or kvxopt), `"mumps"` (python-mumps), `"superlu"` (SciPy's, always there). With `"superlu"` and `"cudss"`
             derivatives use the same library, which factors again for each of their systems; with the others they use
             the library's own kernels.
@@ -86,10 +87,10 @@ class SparseCholesky(LinearSolver):
         return replace(self, workspace=[])
 
     def elsewhere(self) -> "SparseCholesky | None":
-        """cuDSS, None where it is not to be had."""
+        """cuDSS, None where it is not to be had, or has not proved itself."""
         if self.backend == "cudss":
             return self
-        return replace(self, backend="cudss") if self.backend == "auto" and is_installed() else None
+        return replace(self, backend="cudss") if self.backend == "auto" and is_taken() else None
 
     def damped_system(self) -> DampedSystem:
         return StoredSystem(self._structure, self)

@@ -1,8 +1,11 @@
-"""cuDSS: the whole solve on a GPU, and without one how nvmath's solver is used, with one in its place that counts."""
+"""cuDSS: the whole solve on a GPU; without one how it is called, with a library in its place that factors densely."""
 
+import ctypes
+import functools
 import gc
-import sys
-import types
+import importlib
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,61 +13,43 @@ import torch
 from torch.func import jacrev
 
 import mslsq
+from mslsq.kernels.build import compiler
 from mslsq.linear.block_structure import analyze
-from mslsq.linear.sparse.backends import BackendMissingError, cudss
+from mslsq.linear.sparse.backends import BackendMissingError, cudss, cudss_library, cudss_proof
+from mslsq.linear.sparse.backends.cudss_library import ANALYSIS, FACTORIZATION, SOLVE, Cudss
 
 F64 = torch.float64
 
 
-class DirectSolver:
-    """Solves as nvmath's of that name does: by pointers to the operands of its making, planned for their shapes."""
-
-    made = 0
-    plans = 0
-    freed = 0
-
-    def __init__(self, a: torch.Tensor, b: torch.Tensor, *, options: types.SimpleNamespace) -> None:
-        assert a.layout == torch.sparse_csr and a.crow_indices().dtype == torch.int32
-        assert (options.sparse_system_type, options.sparse_system_view) == ("SPD", "UPPER")
-        self.indptr, self.columns, self.entries, self.rhs = a.crow_indices(), a.col_indices(), a.values(), b
-        self.factor = None
-        DirectSolver.made += 1
-
-    def plan(self) -> None:
-        DirectSolver.plans += 1
-
-    def factorize(self) -> types.SimpleNamespace:
-        whole = torch.zeros(len(self.rhs), len(self.rhs), dtype=F64)
-        rows = torch.repeat_interleave(self.indptr.diff())
-        whole[rows, self.columns.long()] = self.entries
-        assert torch.equal(whole, whole.triu())
-        self.factor, info = torch.linalg.cholesky_ex(whole.triu(1).T + whole)
-        return types.SimpleNamespace(info=int(info))
-
-    def solve(self) -> torch.Tensor:
-        return torch.cholesky_solve(self.rhs[:, None], self.factor)[:, 0]
-
-    def free(self) -> None:
-        DirectSolver.freed += 1
+@pytest.fixture(scope="module")
+def substitute(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    made = tmp_path_factory.mktemp("cudss") / "libcudss.so.1"
+    text = Path(__file__).with_name("cudss_substitute.cpp")
+    subprocess.run([*compiler(), "-std=c++17", "-O1", "-shared", "-fPIC", str(text), "-o", str(made)], check=True)
+    return ctypes.CDLL(str(made))
 
 
 @pytest.fixture
-def stand_in(monkeypatch):
-    """nvmath's module with that solver in it, for the CPU."""
-    module = types.ModuleType("nvmath.sparse.advanced")
-    module.DirectSolver, module.DirectSolverOptions = DirectSolver, types.SimpleNamespace
-    module.DirectSolverMatrixType = types.SimpleNamespace(SPD="SPD")
-    module.DirectSolverMatrixViewType = types.SimpleNamespace(UPPER="UPPER")
-    bindings = types.ModuleType("nvmath.bindings.cudss")
-    bindings.get_property = lambda which: 0
-    for name in ("nvmath", "nvmath.sparse", "nvmath.bindings"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "nvmath.sparse.advanced", module)
-    monkeypatch.setitem(sys.modules, "nvmath.bindings.cudss", bindings)
+def stand_in(substitute: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
+    """That library in the place of cuDSS, for the CPU."""
+    substitute.substitute_reset()
+    known = Cudss(substitute)
+    for module in (cudss, cudss_proof):
+        monkeypatch.setattr(module, "cudss", lambda: known)
     monkeypatch.setattr(cudss, "DEVICE", "cpu")
-    for count in ("made", "plans", "freed"):
-        monkeypatch.setattr(DirectSolver, count, 0)
-    return bindings
+    monkeypatch.setattr(cudss_proof, "_read", functools.cache(dict))
+    return substitute
+
+
+@pytest.fixture(params=["alone", "together"])
+def proved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Have batches proved themselves?"""
+    monkeypatch.setattr(cudss, "is_proved", lambda what, device: what == request.param)
+    return request.param == "together"
+
+
+def executed(stand_in: ctypes.CDLL) -> list[int]:
+    return [stand_in.substitute_count(phase) for phase in (ANALYSIS, FACTORIZATION, SOLVE)]
 
 
 def systems(batch: int = 3, device: str = "cpu") -> tuple:
@@ -99,31 +84,96 @@ def compare(other: mslsq.linear.SparseCholesky, device: str, tolerance: float) -
     torch.testing.assert_close(other.storage.diagonal(there[0]).cpu(), own.storage.diagonal(values))
 
 
-def test_one_plan_serves_a_batch_and_its_derivatives(stand_in):
+def test_a_batch_and_its_derivatives_are_solved(stand_in, proved):
     structure, *_ = systems()
     compare(mslsq.linear.SparseCholesky("cudss").bound(structure, {}), "cpu", 1e-12)
-    # `compare` has a structure of its own: one analysis
-    assert (DirectSolver.made, DirectSolver.plans) == (1, 1)
+    # `compare` has a structure of its own: one analysis for single matrices, and one for three of them and an identity.
+    assert executed(stand_in)[0] == (2 if proved else 1)
 
 
-def test_a_structure_that_is_gone_frees_what_it_held_on_the_device(stand_in):
+def test_a_batch_is_one_factorisation_where_that_has_proved_itself(stand_in, proved):
+    structure, values, damping, rhs = systems()
+    good = values[[0, 2, 0, 2, 2]]
+    solver = mslsq.linear.SparseCholesky("cudss").bound(structure, {})
+    solver.solve(good, rhs[[0, 2, 0, 2, 2]], damping[[0, 2, 0, 2, 2]])
+    assert executed(stand_in) == ([1, 1, 1] if proved else [1, 5, 5])
+
+
+@pytest.mark.parametrize("bad", [[0], [4], [1, 3], [0, 1, 2, 3, 4]])
+def test_a_matrix_without_a_factor_is_found_at_every_place_and_harms_no_other(stand_in, proved, bad):
+    structure, values, damping, rhs = systems()
+    batch = values[0].repeat(5, 1)
+    batch[bad] = values[1]
+    batch[0, 0] = torch.nan if bad == [4] else batch[0, 0]
+    solver, own = mslsq.linear.SparseCholesky("cudss"), mslsq.linear.SparseCholesky()
+    given = batch, rhs[0].repeat(5, 1), damping[0].repeat(5, 1)
+    solutions, solved = solver.bound(structure, {}).solve(*given)
+    expected, known = own.bound(structure, {}).solve(*given)
+    assert torch.equal(solved, known) and not solved[bad].any()
+    torch.testing.assert_close(solutions[solved], expected[known], rtol=1e-12, atol=1e-12)
+    assert solutions[~solved].isnan().all()
+
+
+def test_a_batch_that_becomes_smaller_is_planned_by_halves(stand_in, monkeypatch):
+    monkeypatch.setattr(cudss, "is_proved", lambda what, device: True)
+    structure, values, _, rhs = systems()
+    solver = mslsq.linear.SparseCholesky("cudss").bound(structure, {})
+    own = mslsq.linear.SparseCholesky().bound(structure, {})
+    for count in (8, 7, 5, 4, 3, 2, 1, 8):
+        given = values[:1].repeat(count, 1) * torch.arange(1.0, count + 1, dtype=F64)[:, None], rhs[:1].repeat(count, 1)
+        torch.testing.assert_close(solver.solve(*given, None), own.solve(*given, None))
+    assert executed(stand_in)[0] == 5  # 8, 4, 2, 1, and 8 once more: two are kept
+
+
+def test_a_structure_that_is_gone_frees_what_it_held_on_the_device(stand_in, proved):
+    gc.collect()
+    before = stand_in.substitute_alive()
     structure, values, damping, rhs = systems()
     mslsq.linear.SparseCholesky("cudss").bound(structure, {}).solve(values, rhs, damping)
-    assert DirectSolver.freed == 0
+    assert stand_in.substitute_alive() > before
     del structure
     gc.collect()
-    assert DirectSolver.freed == 1
+    assert stand_in.substitute_alive() == before
 
 
-def test_what_is_missing_is_said(stand_in, monkeypatch):
+def test_what_is_missing_is_said(monkeypatch):
     structure, *_ = systems()
-
-    def not_found(which):
-        raise RuntimeError("libcudss.so.0: not found")
-
-    monkeypatch.setattr(stand_in, "get_property", not_found)
-    with pytest.raises(BackendMissingError, match="nvmath-python"):
+    monkeypatch.setattr(cudss_library, "_candidates", lambda: iter(["/nowhere/libcudss.so.1"]))
+    cudss_library.cudss.cache_clear()
+    with pytest.raises(BackendMissingError, match="nvidia-cudss-cu13"):
         mslsq.linear.SparseCholesky("cudss").bound(structure, {})
+
+
+def test_another_version_is_refused(substitute, monkeypatch):
+    substitute.substitute_version(2)
+    try:
+        with pytest.raises(ImportError, match=r"cuDSS 2.0.0 was found, and 1.0"):
+            Cudss(substitute)
+    finally:
+        substitute.substitute_version(1)
+
+
+def test_a_call_that_fails_is_said(stand_in):
+    with pytest.raises(RuntimeError, match="cudssConfigSet of cuDSS failed: invalid value"):
+        cudss.cudss().call("cudssConfigSet", None, 3, None, 4)
+
+
+def test_what_has_proved_itself_is_kept_by_device_and_version(stand_in, monkeypatch, tmp_path):
+    monkeypatch.undo()
+    monkeypatch.setenv("MSLSQ_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setattr(cudss_proof, "cudss", lambda: Cudss(stand_in))
+    cudss_proof._read.cache_clear()
+    cpu = torch.device("cpu")
+    assert not cudss_proof.is_proved("alone", cpu)
+    path = cudss_proof.record(cpu, ["alone"])
+    assert "cpu, cuDSS 1.0.0" in path.read_text()
+    assert cudss_proof.is_proved("alone", cpu) and not cudss_proof.is_proved("together", cpu)
+    cudss_proof.record(cpu, ["alone", "together"])
+    assert cudss_proof.is_proved("together", cpu)
+    path.write_text("{")  # cut off
+    cudss_proof._read.cache_clear()
+    assert not cudss_proof.is_proved("alone", cpu)
+    cudss_proof._read.cache_clear()
 
 
 def test_a_problem_on_the_cpu_is_told_to_move(stand_in, monkeypatch):
@@ -134,11 +184,11 @@ def test_a_problem_on_the_cpu_is_told_to_move(stand_in, monkeypatch):
 
 
 @pytest.mark.parametrize(("backend", "there"), [("auto", True), ("mslsq", False), ("pardiso", False), ("cudss", True)])
-def test_devices_other_than_the_cpu_have_it_where_it_is_installed(monkeypatch, backend, there):
+def test_devices_other_than_the_cpu_have_it_where_it_has_proved_itself(monkeypatch, backend, there):
     solver = mslsq.LevenbergMarquardt(linear_solver=mslsq.linear.SparseCholesky(backend))
     structure, *_ = systems()
     for installed in (False, True):
-        monkeypatch.setattr("mslsq.linear.sparse.solver.is_installed", lambda found=installed: found)
+        monkeypatch.setattr("mslsq.linear.sparse.solver.is_taken", lambda found=installed: found)
         expected = there and (installed or backend == "cudss")
         assert solver.linear.is_sparse_anywhere(structure, {}) == expected
         if expected:
@@ -170,7 +220,7 @@ def with_derivatives(data: torch.Tensor, linear, device: str = "cpu") -> tuple[t
     return end_of_a_chain(data, linear, device), jacrev(lambda moved: end_of_a_chain(moved, linear, device))(data)
 
 
-def test_a_whole_solve_and_its_derivatives_use_nothing_else(stand_in, capsys):
+def test_a_whole_solve_and_its_derivatives_use_nothing_else(stand_in, proved, capsys):
     expected = with_derivatives(MEASURED, mslsq.linear.SparseCholesky("mslsq"))
     capsys.readouterr()
     for result, wanted in zip(with_derivatives(MEASURED, mslsq.linear.SparseCholesky("cudss")), expected, strict=True):
@@ -178,19 +228,64 @@ def test_a_whole_solve_and_its_derivatives_use_nothing_else(stand_in, capsys):
     assert "SparseCholesky (cudss)" in capsys.readouterr().out
 
 
+needs_it = pytest.mark.skipif(
+    not (torch.cuda.is_available() and cudss.is_installed()), reason="needs a GPU and cuDSS 1.0 (nvidia-cudss-cu13)"
+)
+
+
 @pytest.mark.cuda
-@pytest.mark.skipif(not cudss.is_installed(), reason="needs a GPU and nvmath-python[cu13] with cuDSS")
-def test_on_a_gpu_it_solves_what_our_own_kernels_solve():
+@needs_it
+def test_on_a_gpu_it_solves_what_our_own_kernels_solve(proved):
     structure, *_ = systems(device="cuda")
     compare(mslsq.linear.SparseCholesky("cudss").bound(structure, {}), "cuda", 1e-11)
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not cudss.is_installed(), reason="needs a GPU and nvmath-python[cu13] with cuDSS")
+@needs_it
 @pytest.mark.parametrize("choice", ["auto", mslsq.linear.SparseCholesky()])
-def test_on_a_gpu_a_large_problem_takes_it_by_itself(choice, capsys):
+def test_on_a_gpu_a_large_problem_takes_it_by_itself(choice, proved, capsys, monkeypatch):
+    monkeypatch.setattr("mslsq.linear.sparse.solver.is_taken", lambda: True)
     expected = with_derivatives(MEASURED, mslsq.linear.SparseCholesky("mslsq"))
     capsys.readouterr()
     for result, wanted in zip(with_derivatives(MEASURED.cuda(), choice, "cuda"), expected, strict=True):
         torch.testing.assert_close(result.cpu(), wanted, rtol=0, atol=1e-8)
     assert "SparseCholesky (cudss)" in capsys.readouterr().out
+
+
+@pytest.fixture
+def proving(stand_in, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """What `make cuda` asks, in small on the CPU; its records go to a folder of their own."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
+    monkeypatch.setenv("MSLSQ_CACHE_DIR", str(tmp_path / "kept"))
+    cudss_module = importlib.import_module("cuda_cudss")
+    monkeypatch.setattr(cudss_module, "REPEATS", 1)
+    return cudss_module
+
+
+def test_what_make_cuda_asks_is_answered(proving, monkeypatch, capsys):
+    ways = {"dense": 3.0, "cuDSS": 2.0, "cuDSS, one after the other": 2.0, "cuDSS, together": 1.0}
+    monkeypatch.setattr(proving, "seconds", lambda work, device: (work(), ways[times.pop(0)])[1])
+    times = ["dense", "cuDSS", "dense", "cuDSS, one after the other", "cuDSS, together"]
+    assert proving.look(torch.device("cpu"), small=True) == ["alone", "together"]
+    page = capsys.readouterr().out
+    assert page.count("| yes") == 5 and "Proved: alone, together; kept in " in page
+
+
+@pytest.mark.parametrize(
+    ("slow", "expected"), [("cuDSS", []), ("cuDSS, together", ["alone"]), ("cuDSS, one after the other", None)]
+)
+def test_what_is_slower_has_not_proved_itself(proving, monkeypatch, slow, expected):
+    times = ["dense", "cuDSS", "dense", "cuDSS, one after the other", "cuDSS, together"]
+    monkeypatch.setattr(proving, "seconds", lambda work, device: 9.0 if times.pop(0) == slow else len(times) + 1.0)
+    _, proved = proving.prove(torch.device("cpu"), small=True)
+    assert proved == (["alone", "together"] if expected is None else expected)
+
+
+def test_a_library_that_does_not_tell_of_a_pivot_in_a_batch_has_not_proved_itself(proving, substitute, monkeypatch):
+    monkeypatch.setattr(proving, "seconds", lambda work, device: 1.0)
+    substitute.substitute_silent(1)
+    try:
+        rows, proved = proving.prove(torch.device("cpu"), small=True)
+    finally:
+        substitute.substitute_silent(0)
+    assert "together" not in proved and [row[-1] for row in rows] == ["yes", "yes", "yes", "yes", "no"]

@@ -2,7 +2,8 @@
 
 A file defines a class `Factorization`, made from a `Lower` triangle (the analysis, once per structure), with
 `factor(entries)`, which raises NotPositiveDefiniteError where the matrix has no factor, and `solve(rhs)` of
-(size, k) with the last factor. They take and return arrays; that of cuDSS is given a device too, and tensors.
+(size, k) with the last factor. They take and return arrays. That of cuDSS is given a device too, and solves a batch of
+tensors in one call.
 """
 
 from mslsq.linear.sparse.backends.analysis import (

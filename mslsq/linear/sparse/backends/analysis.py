@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor
 
@@ -21,7 +21,7 @@ BACKENDS = {
     "pardiso": "pypardiso",
     "cholmod": "scikit-sparse (or kvxopt; both with the GPL part of CHOLMOD)",
     "mumps": "python-mumps (with MUMPS itself beside it, e.g. Debian's libmumps-seq-dev)",
-    "cudss": "nvmath-python[cu13] (or [cu12])",
+    "cudss": "nvidia-cudss-cu13 (or -cu12), 1.0 or later",
     "superlu": "scipy",
 }
 """The backends, and what to install for each."""
@@ -63,26 +63,38 @@ class Analysis:
         _ANALYSES[self.handle] = self
 
     def solve(
-        self, values: Float[Tensor, "values"], shift: Float[Tensor, "size"] | None, rhs: Float[Tensor, "size k"]
-    ) -> Float[Tensor, "size k"] | None:
-        """(A + diag(shift))⁻¹ rhs in float64, None where that is not positive definite."""
-        entries = values[self._place].to(torch.float64)
+        self,
+        values: Float[Tensor, "batch values"],
+        shift: Float[Tensor, "batch size"] | None,
+        rhs: Float[Tensor, "batch size k"],
+    ) -> tuple[Float[Tensor, "batch size k"], Bool[Tensor, "batch"]]:
+        """(A + diag(shift))⁻¹ rhs in float64, NaN where that is not positive definite; and where it is."""
+        entries, rhs = values[:, self._place].to(torch.float64), rhs.to(torch.float64)
         if shift is not None:
-            entries[self._diagonal] += shift
-        if not torch.isfinite(entries).all():
-            return None
-        rhs = rhs.to(torch.float64)
+            entries[:, self._diagonal] += shift
+        usable = torch.isfinite(entries).all(1)
         with self._lock:
+            solution, definite = (self._solved_on_device if self._on_device else self._solved)(entries, rhs, usable)
+        solved = usable & definite & torch.isfinite(solution).all((1, 2))
+        return torch.where(solved[:, None, None], solution, torch.nan), solved
+
+    def _solved_on_device(self, entries: Tensor, rhs: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+        """All together, if the library does that."""
+        identity = torch.zeros_like(entries[0])
+        identity[self._diagonal] = 1.0
+        return self._factorization.solve(torch.where(usable[:, None], entries, identity), rhs)
+
+    def _solved(self, entries: Tensor, rhs: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+        """One after the other."""
+        solution, definite = torch.full_like(rhs, torch.nan), torch.zeros_like(usable)
+        for number in usable.nonzero()[:, 0].tolist():
             try:
-                if self._on_device:
-                    self._factorization.factor(entries)
-                    solution = self._factorization.solve(rhs)
-                else:
-                    self._factorization.factor(entries.numpy())
-                    solution = torch.from_numpy(self._factorization.solve(rhs.numpy()))
+                self._factorization.factor(entries[number].numpy())
+                solution[number] = torch.from_numpy(self._factorization.solve(rhs[number].numpy()))
             except NotPositiveDefiniteError:
-                return None
-        return solution if torch.isfinite(solution).all() else None
+                continue
+            definite[number] = True
+        return solution, definite
 
 
 def missing(backend: str) -> BackendMissingError:
@@ -121,16 +133,10 @@ def lower_triangle(structure: BlockStructure) -> tuple[Lower, Int[ndarray, "entr
 
 @registered("foreign_cholesky_solve")
 def solve_with_backend(values: Tensor, shift: Tensor, rhs: Tensor, handle: int) -> tuple[Tensor, Tensor]:
-    """(A + diag(shift))⁻¹ rhs for (batch, columns, k), one entry of the batch after the other, and which could be
-    solved; the others are NaN."""
-    analysis = _ANALYSES[handle]
-    solution = torch.full_like(rhs, torch.nan, memory_format=torch.contiguous_format)
-    solved = torch.zeros(len(rhs), dtype=torch.bool, device=rhs.device)
-    for entry in range(len(rhs)):
-        found = analysis.solve(values[entry], shift[entry] if shift.numel() else None, rhs[entry])
-        if found is not None:
-            solution[entry], solved[entry] = found, True
-    return solution, solved
+    """(A + diag(shift))⁻¹ rhs for (batch, columns, k), and which entries of the batch could be solved; the others are
+    NaN."""
+    solution, solved = _ANALYSES[handle].solve(values, shift if shift.numel() else None, rhs)
+    return solution.to(rhs.dtype, memory_format=torch.contiguous_format), solved
 
 
 @solve_with_backend.register_fake
