@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from rank_simulation import main as simulations
+from rank_simulation import messages_of_step
 from timing import print_machine, print_table
 from torch import Tensor
 
@@ -199,11 +201,8 @@ COLLECTIVES = 5.0
 
 
 def bytes_of_fit(unknowns: int) -> float:
-    """What a rank gives in a step: two announcements, the sum, and what the first rank says."""
-    announced, normal = 2 * 6, 1 + unknowns + unknowns**2
-    verdict = 4 * unknowns + 11  # step, damping, values, scale; a few figures
-    method = unknowns + 6  # Levenberg-Marquardt's scale; status, damping and the like
-    return DOUBLE * (announced + normal + verdict + method)
+    """What a rank gives in a step."""
+    return sum(messages_of_step(unknowns))
 
 
 def fitted(sizes: list[int]) -> Model:
@@ -224,24 +223,6 @@ def check(model: Model, sizes: list[int]) -> None:
         rows.append([f"{size:,}", 1e3 * predicted, 1e3 * found, predicted / found, *counted])
     head = ["rows", "predicted ms", "measured ms", "ratio", "collectives (model)", "bytes (model)"]
     print_table("The model on two ranks: processor time of a step", head, rows)
-
-
-def sixty_four(unknowns: int = 1000, rows: float = 1e9) -> None:
-    """A dense fit of 1e9 rows on 8 machines of 8 GPUs. The rates are assumed, not measured: no GPU was there."""
-    flops, bandwidth, latency, link = 20e12, 2e12, 40e-6, 25e9
-    found = []
-    for ranks in (1, 8, 64):
-        mine = rows / ranks
-        work = max(mine * unknowns**2 / flops, mine * unknowns * DOUBLE * 2 / bandwidth)
-        cholesky = unknowns**3 / 3 / 1e12
-        exchanged = 0.0 if ranks == 1 else COLLECTIVES * latency + 2 * bytes_of_fit(unknowns) / link
-        found.append([ranks, 1e3 * work, 1e3 * cholesky, 1e3 * exchanged, 1e3 * (work + cholesky + exchanged)])
-    head = ["GPUs", "rows, ms", "Cholesky, ms", "collectives, ms", "a step, ms"]
-    print_table(f"Model only: {rows:.0e} rows, {unknowns} unknowns, assumed rates", head, found)
-    print(
-        f"Assumed: {flops:.0e} flop/s in float64, {bandwidth:.0e} B/s of memory (J is written and read once), "
-        f"{1e6 * latency:.0f} us a collective, {link:.0e} B/s a GPU between machines, Cholesky at 1e12 flop/s."
-    )
 
 
 def main() -> None:
@@ -270,7 +251,7 @@ def main() -> None:
         f"{1e9 * model.byte:.2f} ns. All in processor time."
     )
     check(model, [100_000, 200_000, 400_000] if quick else [300_000, 800_000, 1_500_000])
-    sixty_four()
+    simulations()
 
 
 if __name__ == "__main__":
