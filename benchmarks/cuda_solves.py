@@ -3,8 +3,9 @@
     pip install nvidia-cuda-nvrtc-cu12        # or MSLSQ_NVRTC=/path/to/libnvrtc.so.12
     python benchmarks/cuda_solves.py          # the second table of results/cuda_programs.md
 
-A thread has one problem: its start is one kernel, its steps are another. Nothing is run on a GPU here; tests/native/
-cuda compile the same text for the processor and compare its solutions with those of the native program and of PyTorch.
+A thread has one problem: its start is one kernel, its steps are another, or several in a row where that one spills.
+Nothing is run on a GPU here; tests/native/cuda compile the same text for the processor and compare its solutions with
+those of the native program and of PyTorch.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from mslsq.kernels.build import CompilerError
 from mslsq.native.cuda import solves
 from mslsq.native.cuda.nvrtc import FLAGS, nvrtc
 from mslsq.native.cuda.solve_building import CudaSolveMaking
+from mslsq.native.cuda.solves import ADVANCE, BEGIN, PIECE
 from mslsq.solvers.planning import planned
 from mslsq.solvers.whole_program import NAME, RecordedSolves, recorded_solves
 
@@ -201,17 +203,18 @@ def rows(capability: int) -> Iterator[tuple[Any, ...]]:
             found = recorded(made().to(dtype))
             making = CudaSolveMaking(NAME, found.functions, found.layout, dtype, tools)
             began = time.process_time()
-            compiled, loops = making.compiled(found.functions)
+            compiled, loops, pieces, _ = making.compiled(found.functions)
             seconds = time.process_time() - began
             assert nvrtc().compiled(making.source(found.functions), capability, ptx=True).image
-            start, step = (compiled.resources[f"{NAME}_{kernel}"] for kernel in ("begin", "advance"))
+            kernels = [compiled.resources[f"{NAME}_{BEGIN}"]]
+            names = [f"{PIECE}{number}" for number in range(pieces)] or [ADVANCE]
+            kernels += [compiled.resources[f"{NAME}_{kernel}"] for kernel in names]
+            told = zip(*[(one.registers, one.spilled, one.stack) for one in kernels], strict=True)
             yield (
                 name,
                 str(dtype).removeprefix("torch."),
                 found.layout.state,
-                f"{start.registers}, {step.registers}",
-                f"{start.spilled}, {step.spilled}",
-                f"{start.stack}, {step.stack}",
+                *(", ".join(map(str, figures)) for figures in told),
                 loops,
                 f"{seconds:.1f}",
             )

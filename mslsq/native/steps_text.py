@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mslsq.native.copies import Copies, affine
+from mslsq.native.operations import OPERATIONS
 from mslsq.native.scalars import Node, Program, Scalar
 from mslsq.native.text import statements
 
@@ -81,7 +82,7 @@ class Linearizing:
             loops: over the same rows, each of which adds up its share of the sums, and computes again what they have in
                 common: for where there are fewer registers than sums.
         """
-        program, read = self.program, _reader(self.sources)
+        program, read = self.program, reader(self.sources)
         varying = {part.copies.number: _varying(program, part) for part in self.parts if part.copies.leaves}
         inside = set[int]().union(*varying.values())
         outputs = [x.number for part in self.parts for x in part.scalars]
@@ -123,9 +124,16 @@ class Linearizing:
         return lines
 
     def count(self, loops: int = 1) -> int:
-        """How many operations that writes down."""
-        divided = [sums for part in self.parts for sums in _divided(part.sums, loops if part.copies.leaves else 1)]
-        return sum(self.program.count(x.number for _, x in sums) for sums in divided)
+        """How many operations that takes, those of a loop in each of its rounds."""
+        outside, total = set[int](), 0
+        for part in self.parts:
+            own, rounds = _varying(self.program, part), len(part.copies.members)
+            for sums in _divided(part.sums, loops if own else 1):
+                needed = self.program.needed(x.number for _, x in sums)
+                operations = {n for n in needed if self.program.nodes[n].operation in OPERATIONS}
+                outside |= operations - own
+                total += rounds * (len(operations & own) + len(sums))
+        return total + len(outside)
 
 
 def _divided(sums: tuple[tuple[int, Scalar], ...], loops: int) -> list[tuple[tuple[int, Scalar], ...]]:
@@ -166,7 +174,9 @@ def _is_leaf(node: Node, copies: Copies) -> bool:
     return node.operation == "input" and node.detail[0] == copies.number
 
 
-def _reader(sources: Mapping[int, Source]) -> Callable[[Node, list[str]], str]:
+def reader(sources: Mapping[int, Source]) -> Callable[[Node, list[str]], str]:
+    """The expression of an input, or of a lookup with its operands."""
+
     def read(node: Node, operands: list[str]) -> str:
         source = sources[node.detail[0]]
         if node.operation == "lookup":
@@ -247,7 +257,7 @@ class Stepping:
 
     def text(self, name: str) -> str:
         """`name(in, s, record)`, with the state s as it is and as it will be."""
-        program, read = self.program, _reader(self.sources)
+        program, read = self.program, reader(self.sources)
         lines: list[str] = []
         known: set[int] = set()
 
@@ -360,7 +370,7 @@ class Functions:
         return "\n".join([self.linearization.text(name, loops), *steps])
 
     def count(self, loops: int = 1) -> int:
-        """How many operations `text` takes."""
+        """How many operations `text` takes, with loops as often as they go round."""
         return self.linearization.count(loops) + self.start.count + self.step.count
 
 

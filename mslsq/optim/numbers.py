@@ -24,7 +24,10 @@ class Numbers:
         self._dtype = torch.float32 if device.type == "mps" else torch.float64
 
     def later(self, tensor: Tensor) -> "Number":
-        """A number, a condition or a count of 0 dimensions, to be read when it is needed."""
+        """A number, a condition or a count of 0 dimensions, to be read when it is needed; at once where that costs
+        nothing."""
+        if self.are_here:
+            return Number(self._read, float(tensor))
         number = Number(self._read)
         self._waiting.append((tensor.detach(), number))
         return number
@@ -40,9 +43,8 @@ class Numbers:
 class Number:
     """One of them."""
 
-    def __init__(self, read: Callable[[], None]):
-        self._read = read
-        self.known: float | None = None
+    def __init__(self, read: Callable[[], None], known: float | None = None):
+        self._read, self.known = read, known
 
     @property
     def value(self) -> float:

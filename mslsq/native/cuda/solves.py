@@ -26,6 +26,9 @@ from mslsq.native.whole_solves import OF_NONE, RUNNING, Solved, Steps, placed
 BEGIN, ADVANCE = "begin", "advance"
 """The two kernels."""
 
+PIECE = "piece"
+"""With a number each of those that take a step in place of the second (`native.cuda.pieces`)."""
+
 FIXED = 4
 """What a kernel is given besides what all problems share: states, records, real data and whole numbers."""
 
@@ -82,14 +85,18 @@ class CudaSolves:
     """A compiled program that solves problems of one structure, any number of them.
 
     Args:
-        module: with the kernels `name_begin` and `name_advance`.
+        module: with the kernels `name_begin` and `name_advance`, or those of pieces.
         dtype: of real numbers.
+        pieces: how many kernels a step is; 0 where one kernel takes many.
+        room: numbers that pieces hand on to the next ones.
     """
 
     module: Module
     name: str
     layout: Layout
     dtype: torch.dtype
+    pieces: int = 0
+    room: int = 0
     _matrix: dict[torch.device, Tensor] = field(default_factory=dict)
     """`Layout.matrix` on the devices that have asked: a list would be sent there in every solve."""
 
@@ -160,11 +167,26 @@ class CudaSolves:
         pieces.append(_Piece(first, records, problems.places))  # noted before it is done: an interrupt loses nothing
         if not count:
             return
-        columns = [state, records, problems.data, problems.integers]
-        arguments = [Placed(x, 0, x.stride(0)) for x in columns] + [Placed(x) for x in shared]
         grid = min(-(-count // THREADS), LARGEST_GRID[0]), 1
-        numbers = given(arguments), ctypes.c_long(steps), ctypes.c_long(count)
+        rest = records, problems.data, problems.integers
+        if kernel == ADVANCE and self.pieces:
+            self._launch_pieces(state, rest, shared, steps, grid)
+            return
+        numbers = _given([state, *rest], shared), ctypes.c_long(steps), ctypes.c_long(count)
         self.module.launch(f"{self.name}_{kernel}", grid, THREADS, numbers)
+
+    def _launch_pieces(
+        self, state: Tensor, rest: Sequence[Tensor], shared: Sequence[Tensor], steps: int, grid: tuple[int, int]
+    ) -> None:
+        """Some steps, each from one place of the states to another and the next one back."""
+        other, handed = torch.empty_like(state), state.new_empty(self.room, state.shape[1])
+        ways = [_given([a, *rest], shared, [handed, b]) for a, b in ((state, other), (other, state))]
+        for number in range(steps):
+            numbers = ways[number % 2], ctypes.c_long(number), ctypes.c_long(state.shape[1])
+            for piece in range(self.pieces):
+                self.module.launch(f"{self.name}_{PIECE}{piece}", grid, THREADS, numbers)
+        if steps % 2:
+            state.copy_(other)
 
     def _solved(self, whole: _Problems, pieces: Sequence[_Piece], looks: bool) -> Solved:
         layout, state = self.layout, whole.state
@@ -191,6 +213,12 @@ class CudaSolves:
         if device not in self._matrix:
             self._matrix[device] = torch.tensor(self.layout.matrix).to(device, non_blocking=True)
         return self._matrix[device]
+
+
+def _given(columns: Sequence[Tensor], shared: Sequence[Tensor], more: Sequence[Tensor] = ()) -> ctypes.Structure:
+    """Where a kernel finds numbers: columns of problems, what all share, and more columns."""
+    by_problem = [[Placed(x, 0, x.stride(0)) for x in tensors] for tensors in (columns, more)]
+    return given([*by_problem[0], *(Placed(x) for x in shared), *by_problem[1]])
 
 
 def _take_back(whole: _Problems, part: _Problems) -> None:

@@ -144,6 +144,51 @@ def test_sums_in_several_loops_are_the_same(watch, launches, monkeypatch):
     torch.testing.assert_close(divided.cost, whole.cost, rtol=1e-12, atol=0)
 
 
+def whole_steps_spill(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """As if kernels of whole steps spilled very much; filled with how many steps are taken in pieces."""
+    host_compiled, launched, taken = Host.compiled, CudaSolves._launch_pieces, []
+
+    def compiled(self: Any, source: str) -> Compiled:
+        spilled = {"solves_advance": Resources(255, 10**9, 0)} if "solves_advance(" in source else {}
+        return Compiled(host_compiled(self, source).image, spilled)
+
+    def noted(self: Any, state: Tensor, rest: Any, shared: Any, steps: int, grid: Any) -> None:
+        taken.append(steps)
+        launched(self, state, rest, shared, steps, grid)
+
+    monkeypatch.setattr(Host, "compiled", compiled)
+    monkeypatch.setattr(CudaSolves, "_launch_pieces", noted)
+    monkeypatch.setattr(plans, "_KEPT", weakref.WeakKeyDictionary())
+    return taken
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("options", [{}, {"early_stop": False, "max_steps": 37}], ids=["stops", "odd"])
+def test_steps_in_pieces_have_the_bits_of_whole_steps(watch, launches, monkeypatch, options):
+    y = measured(301)
+    y[::7] += torch.linspace(0, 3, y[::7].shape[0])[:, None] * torch.linspace(-1, 1, 20) ** 3  # some take longer
+    solver = mslsq.LevenbergMarquardt(**{"native": "wait", "max_steps": 100} | options)
+    whole = fits(y)(solver)
+    taken = whole_steps_spill(monkeypatch)
+    for most in (7, 128):  # an odd number of steps ends in the other place of the states
+        monkeypatch.setattr(solves, "FIRST_STEPS", min(most, 8))
+        monkeypatch.setattr(solves, "MOST_STEPS", most)
+        assert equal_bits(fits(y)(solver), whole)
+    assert len(taken) > 2 and all(watch.native)
+
+
+@pytest.mark.slow
+@NEEDS_COMPILER
+def test_every_fit_of_the_table_has_the_bits_of_whole_steps_in_pieces(solve_zoo, launches, monkeypatch):
+    fits = {name: made for name, made in solve_zoo.ZOO.items() if not isinstance(made().residual, mslsq.Problem)}
+    whole = {name: made().solved(native="wait") for name, made in fits.items()}
+    taken = whole_steps_spill(monkeypatch)
+    for name, made in fits.items():
+        del taken[:]
+        assert equal_bits(made().solved(native="wait"), whole[name]), name
+        assert taken, name
+
+
 # ---- when there are programs
 
 
@@ -276,13 +321,25 @@ def test_machine_code_and_ptx_of_a_whole_solve(solve_zoo, dtype):
     solve = solve_zoo.ZOO["decay, 3 unknowns, 20 points"]().to(dtype)
     found = solve_zoo.recorded(solve)
     making = CudaSolveMaking("solves", found.functions, found.layout, dtype, solve_zoo.ForArchitecture(90))
-    told = making.compiled(found.functions)[0].resources
+    told = making.compiled(found.functions).compiled.resources
     assert set(told) == {"solves_begin", "solves_advance"}
     assert all(0 < one.registers <= 255 and one.spilled < 64 for one in told.values())
     assert (
         ".entry solves_advance"
         in nvrtc_of_tests().compiled(making.source(found.functions), 90, ptx=True).image.decode()
     )
+
+
+@NEEDS_NVRTC
+def test_what_spills_less_in_pieces_is_divided(solve_zoo):
+    """A step of six unknowns in SE(3), float64: 2.4 KB spilled, in pieces 0.5 KB and 1.9 KB moved."""
+    found = solve_zoo.recorded(solve_zoo.ZOO["pose, SE(3), 12 points"]())
+    making = CudaSolveMaking("solves", found.functions, found.layout, F64, solve_zoo.ForArchitecture(90))
+    chosen = making.compiled(found.functions)
+    assert chosen.pieces == 3
+    assert set(chosen.compiled.resources) == {"solves_begin", "solves_piece0", "solves_piece1", "solves_piece2"}
+    text = making.source(found.functions, chosen.loops, is_divided=True)
+    assert ".entry solves_piece2" in nvrtc_of_tests().compiled(text, 90, ptx=True).image.decode()
 
 
 @pytest.mark.slow
