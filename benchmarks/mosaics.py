@@ -3,6 +3,7 @@
     python benchmarks/mosaics.py rings --half claim             # rings of 6 and 12: who is placed, how well
     python benchmarks/mosaics.py errors --half claim --runs 50  # do standard errors hold? NEES per dimension
     python benchmarks/mosaics.py grid --size 512                # twenty maps: processor time and memory
+    python benchmarks/mosaics.py added --size 256               # the twentieth map, added to the others
 
 What was chosen, was chosen on the scenes of the half "choose"; "claim" has scenes that were not looked at. A map is
 wrong if it is called aligned and its corners are off by more than a pixel in the mean. The error of a mosaic is the
@@ -114,12 +115,14 @@ def timed(mosaic: Mosaic, model: str, joint: bool) -> tuple[Alignment, float]:
 
 def rings(arguments: argparse.Namespace) -> None:
     """The ratios are over the maps that both ways place within `WRONG`."""
-    rows, ratios = [], {"tree": [], "chain": []}
+    rows, ratios = [], {other: [] for other in arguments.beside}
     for name in arguments.scenes or SCENES[arguments.half]:
-        for count in NEIGHBOURS:
+        for count in arguments.counts:
             mosaic = ring_of(name, count, arguments.first, arguments.size, noise=arguments.noise)
-            row, off = [name, count, len(mosaic.maps[0])], {"chain": errors(chain(mosaic, arguments.model), mosaic)}
-            for way in ("tree", "joint"):
+            row, off = [name, count, len(mosaic.maps[0])], {}
+            if "chain" in ratios:
+                off["chain"] = errors(chain(mosaic, arguments.model), mosaic)
+            for way in ("tree", "joint") if "tree" in ratios else ("joint",):
                 result, seconds = timed(mosaic, arguments.model, way == "joint")
                 off[way] = errors(result.transforms, mosaic)
                 row += [f"{len(result.aligned)} / {count}", int((off[way] > WRONG).sum()), f"{seconds:.1f}"]
@@ -127,11 +130,15 @@ def rings(arguments: argparse.Namespace) -> None:
                 both = (off[other] <= WRONG) & (off["joint"] <= WRONG)
                 rms = [np.sqrt(np.mean(off[way][both] ** 2)) if both.any() else np.nan for way in (other, "joint")]
                 known.append(rms[1] / rms[0])
-                row += [f"{rms[0]:.4f}", f"{rms[1]:.4f}", f"{known[-1]:.2f}"]
+                row += [int(both.sum()), f"{rms[0]:.4f}", f"{rms[1]:.4f}", f"{known[-1]:.2f}"]
             rows.append(row)
             print(*row, flush=True)
-    heads = ["scene", "maps", "side", "tree: placed", "wrong", "s", "joint: placed", "wrong", "s"]
-    print_table("Rings", (*heads, "tree px", "joint px", "ratio", "chain px", "joint px", "ratio"), rows)
+    heads = ["scene", "maps", "side"]
+    for way in ("tree", "joint") if "tree" in ratios else ("joint",):
+        heads += [f"{way}: placed", "wrong", "s"]
+    for other in ratios:
+        heads += ["both", f"{other} px", "joint px", "ratio"]
+    print_table("Rings", heads, rows)
     for other, known in ratios.items():
         finite = np.array(known)[np.isfinite(known)]
         print(f"\nto the {other}: median {np.median(finite):.2f}, largest {max(finite):.2f}, over {len(finite)} rings")
@@ -163,9 +170,9 @@ def standard_errors(arguments: argparse.Namespace) -> None:
     print_table("NEES per dimension", ("mosaics", "number", "placed", "mean", "median", "px (median)"), rows)
 
 
-def grid(arguments: argparse.Namespace) -> None:
+def twenty(size: int, noise: float) -> Mosaic:
     """Five by four maps of a mosaic of rasters."""
-    size, step = arguments.size, int(0.6 * arguments.size)
+    step = int(0.6 * size)
     parts = [scene(name, 0)[:400, :512] for name in ("camera", "astronaut", "gravel", "moon", "grass")]
     parts += [part[:, ::-1] for part in parts]  # no rotation takes one to the other
     hubble = scene("hubble", 0)
@@ -173,30 +180,55 @@ def grid(arguments: argparse.Namespace) -> None:
     parts += [scene("retina", 0)[:400, :512], hubble[400:800, 488:1000]]
     tiles = np.concatenate([np.concatenate(parts[k::4], 1) for k in range(4)], 0)
     middles = [(size / 2 + 8 + step * x, size / 2 + 8 + step * y) for y in range(4) for x in range(5)]
-    mosaic = cut(tiles, middles, size, 0, noise=arguments.noise)
+    return cut(tiles, middles, size, 0, noise=noise)
+
+
+def grid(arguments: argparse.Namespace) -> None:
+    mosaic = twenty(arguments.size, arguments.noise)
     result, seconds = timed(mosaic, arguments.model, joint=True)
     off = errors(result.transforms, mosaic)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    figures = (size, f"{len(result.aligned)} / 20", int((off > WRONG).sum()), f"{np.sqrt(np.nanmean(off**2)):.4f}")
+    figures = (arguments.size, f"{len(result.aligned)} / 20", int((off > WRONG).sum()))
     heads = ("side", "placed", "wrong", "px", "processor s", "GB at most")
-    print_table("Twenty maps", heads, [(*figures, f"{seconds:.1f}", f"{memory:.2f}")])
+    values = f"{np.sqrt(np.nanmean(off**2)):.4f}", f"{seconds:.1f}", f"{memory:.2f}"
+    print_table("Twenty maps", heads, [(*figures, *values)])
+
+
+def added(arguments: argparse.Namespace) -> None:
+    """What was placed must stay, to the bit."""
+    mosaic = twenty(arguments.size, arguments.noise)
+    whole, of_all = timed(mosaic, arguments.model, joint=True)
+    first = align(mosaic.maps[:-1], model=arguments.model)
+    begin = time.process_time()
+    more = align(mosaic.maps, model=arguments.model, previous=first)
+    seconds = time.process_time() - begin
+    stays = bool(torch.equal(more.transforms[:-1].nan_to_num(), first.transforms.nan_to_num()))
+    off = [errors(result.transforms, mosaic)[-1] for result in (whole, more)]
+    sigma = [float(result.corner_sigma[-1]) for result in (whole, more)]
+    rows = [
+        ("all together", f"{of_all:.1f}", f"{off[0]:.4f}", f"{sigma[0]:.4f}", ""),
+        ("added", f"{seconds:.1f}", f"{off[1]:.4f}", f"{sigma[1]:.4f}", "yes" if stays else "NO"),
+    ]
+    print_table("The twentieth map", ("how", "processor s", "px", "stated px", "the others stay"), rows)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("rings", "errors", "grid"))
+    parser.add_argument("what", choices=("rings", "errors", "grid", "added"))
     parser.add_argument("--half", choices=tuple(SCENES), default="claim")
     parser.add_argument("--scenes", nargs="*")
     parser.add_argument("--model", default="sim2", choices=tuple(MODELS))
     parser.add_argument("--noise", type=float, default=0.01)
     parser.add_argument("--size", type=int, default=160, help="of the maps, at most")
+    parser.add_argument("--counts", nargs="*", type=int, choices=tuple(NEIGHBOURS), default=tuple(NEIGHBOURS))
+    parser.add_argument("--beside", nargs="*", choices=("tree", "chain"), default=("tree", "chain"))
     parser.add_argument("--only", nargs="*", help='errors: some of "noise 1 %%", "tilt 10 %%" and so on')
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print_machine(("torch", "numpy", "scipy"))
-    {"rings": rings, "errors": standard_errors, "grid": grid}[arguments.what](arguments)
+    {"rings": rings, "errors": standard_errors, "grid": grid, "added": added}[arguments.what](arguments)
     return 0
 
 

@@ -12,7 +12,7 @@ from mslsq.alignment.curvature import curvature
 from mslsq.alignment.descent import Between
 from mslsq.alignment.joint.dense import Dense
 from mslsq.alignment.joint.overlap import Overlap
-from mslsq.alignment.joint.sandwich import are_warps, covariance, of_warps, sandwich
+from mslsq.alignment.joint.sandwich import are_warps, covariance, fitted, of_warps, sandwich
 from mslsq.alignment.joint.state import State
 
 FEW = 24
@@ -69,7 +69,8 @@ class Tiled:
         found = curvature(normal.matrix[inner], bread[inner], taken / dense.correlated)
         if found is None:
             return of_warps(dense, None)
-        return of_warps(dense, sandwich(found, scores.reshape(len(scores), size)[:, free], are_warps(dense)))
+        of_free = scores.reshape(len(scores), size)[:, free]
+        return of_warps(dense, fitted(of_free) * sandwich(found, of_free, are_warps(dense)))
 
 
 class _Products(NamedTuple):

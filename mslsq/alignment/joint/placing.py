@@ -15,11 +15,11 @@ from mslsq.alignment.estimate import Estimate
 from mslsq.alignment.joint.connections import bridges, strongest_tree
 from mslsq.alignment.joint.consensus import Consensus, agreed
 from mslsq.alignment.joint.dense import Dense, settle, weights_of
+from mslsq.alignment.joint.distortion import Distorted, covariance
 from mslsq.alignment.joint.gathering import Gathering
 from mslsq.alignment.joint.links import Link, LinkStatus
 from mslsq.alignment.joint.overlap import Overlap
 from mslsq.alignment.joint.pose_graph import Graph, excess, spread_of_links
-from mslsq.alignment.joint.sandwich import covariance
 from mslsq.alignment.joint.state import Coordinates, State, in_values, standardised
 from mslsq.alignment.linking import Linker
 from mslsq.alignment.result import MapStatus
@@ -77,21 +77,21 @@ class _Filling:
         """All from the pixels; where that solve has no end, what links say whose loops close."""
         start = state = self.start()
         links = self.graph.restricted(self.consensus.links)
-        factor = excess(links, self.consensus.poses)
-        why = f" Loops do not close as well as noise would let them: standard errors are {math.sqrt(factor):.1f} times"
-        remark = f"{why} those of noise." if factor > 1 else ""
         for _ in range(FREEZES):
             dense = self.dense(state)
             settled = settle(dense, state, self.linker.options.max_steps)
             if settled.status in UNFINISHED:
+                factor = excess(links, self.consensus.poses)
                 why = f" The solve of all maps together failed ({settled.status.sentence}): placed by links alone."
-                self.write(start, factor * spread_of_links(links, self.consensus.poses), why + remark, self.loose)
+                self.write(
+                    start, factor * spread_of_links(links, self.consensus.poses), why + loops(factor), self.loose
+                )
                 return
             state = settled.state
         of_known = {index: self.draft.entries["covariance"][index].numpy(force=True) for index in self.graph.known}
         maps = np.arange(len(dense.free))
-        own = covariance(dense, state, of_known)[maps, :, maps]
-        self.write(state, factor * own, remark)
+        found = covariance(dense, state, of_known)
+        self.write(state, found.covariance[maps, :, maps], distorted(found))
 
     @property
     def loose(self) -> set[int]:
@@ -173,6 +173,24 @@ class _Filling:
         """(mean, spread) of the reference and of a map."""
         reference = self.draft.reference
         return self.linker.units(reference, reference)[0], self.linker.units(reference, index)[1]
+
+
+def loops(factor: float) -> str:
+    """What there is to say where links' loops do not close as well as noise would let them."""
+    if factor <= 1:
+        return ""
+    why = f" Loops do not close as well as noise would let them: standard errors are {math.sqrt(factor):.1f} times"
+    return f"{why} those of noise."
+
+
+def distorted(found: Distorted) -> str:
+    """What there is to say where more than half of the variances is of distortions."""
+    if not found.share > 0.5:
+        return ""
+    why = (
+        f" The maps are distorted, by some {found.sigma:.2g} px, as no warp of the model is: standard errors are larger"
+    )
+    return f"{why} than those of noise."
 
 
 def _say_why_not(draft: Draft, gathering: Gathering, consensus: Consensus) -> None:

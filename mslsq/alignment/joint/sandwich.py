@@ -13,36 +13,18 @@ one sign everywhere, and in those of the warps with the signs of the texture's s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
-from mslsq.alignment.curvature import Curvature, Seen, curvature
+from mslsq.alignment.curvature import Curvature
+from mslsq.alignment.joint.cells import ROW, Scores
 from mslsq.alignment.joint.dense import Dense
-from mslsq.alignment.joint.overlap import Overlap
 from mslsq.alignment.joint.state import State
-
-CELL = 8.0
-"""Pixels of the reference: the side of a cell. The prefilter correlates neighbours up to 3 pixels apart; larger cells
-are so few that their scatter is known too badly."""
-
-ROW = 2**22
-"""The number of a cell is its column plus this times its row."""
 
 FARTHEST = 12
 """Cells: scores are not asked beyond what they have in common. Bends of 0.2 px of maps of 112² ended after two or
 three."""
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """Of one overlap: the bread between the two maps, and the scores per cell."""
-
-    bread: Float[np.ndarray, "unknowns unknowns"]
-    cells: Int[np.ndarray, " cells"]
-    scores: Float[np.ndarray, "cells unknowns"]
 
 
 def covariance(
@@ -54,37 +36,25 @@ def covariance(
     their warps (independent of each other), add what their errors do to the others: A Σ Aᵀ with A = -H⁻¹ H_known, the
     columns of the known in H.
     """
-    maps, unknowns = dense.free.shape
-    size = maps * unknowns
-    bread = np.zeros((maps, unknowns, maps, unknowns))
-    parts = []
-    for overlap, weight in zip(dense.overlaps, dense.weights, strict=True):
-        ends = overlap.fixed, overlap.moving
-        sums = _sums(dense, state, overlap, CELL * pixel)
-        chain = dense.coordinates.chain(state, *ends)
-        for one, by_one in zip(ends, chain, strict=True):
-            for other, by_other in zip(ends, chain, strict=True):
-                bread[one, :, other] += weight * by_one.T @ sums.bread @ by_other
-        parts.append((ends, sums.cells, [weight * sums.scores @ by_one for by_one in chain]))
-    number = np.unique(np.concatenate([cells for _, cells, _ in parts]))
-    scores = np.zeros((len(number), maps, unknowns))
-    for ends, cells, by_end in parts:
-        rows = np.searchsorted(number, cells)
-        for index, score in zip(ends, by_end, strict=True):
-            scores[rows, index] += score
-    free = dense.free.reshape(-1) > 0
-    flat, normal = bread.reshape(size, size), dense.system(state)
-    both = np.ix_(free, free)
-    found = curvature(normal.matrix[both], flat[both], normal.samples / dense.correlated)
-    if found is None:
+    seen = Scores.of(dense, state, pixel)
+    if seen is None:
         return of_warps(dense, None)
     warps = are_warps(dense)
-    spread = sandwich(found, scores.reshape(len(number), size)[:, free], warps, number)
+    factor = shared(seen.number, whitened(seen.found, seen.scores, warps)[1]) * fitted(seen.scores)
+    return of_warps(dense, factor * sandwich(seen.found, seen.scores, warps) + of_held(dense, seen, of_known))
+
+
+def of_held(
+    dense: Dense, seen: Scores, of_known: Mapping[int, Float[np.ndarray, "tangent tangent"]]
+) -> Float[np.ndarray, "warps warps"]:
+    """What the errors of the maps that are held do to the warps that are free."""
+    warps, unknowns = are_warps(dense), dense.free.shape[1]
+    spread = np.zeros((int(warps.sum()),) * 2)
     for index, block in of_known.items():
         columns = index * unknowns + np.arange(len(block))
-        moved = (found.inverse @ flat[np.ix_(free, columns)])[warps]
+        moved = (seen.found.inverse @ seen.bread[np.ix_(seen.free, columns)])[warps]
         spread += moved @ block @ moved.T
-    return of_warps(dense, spread)
+    return spread
 
 
 def are_warps(dense: Dense) -> Bool[np.ndarray, " free"]:
@@ -103,25 +73,31 @@ def of_warps(
     return whole.reshape(2 * (len(dense.free), dense.free.shape[1] - 2))
 
 
-def sandwich(
-    found: Curvature,
-    scores: Float[np.ndarray, "cells n"],
-    warps: Bool[np.ndarray, " n"],
-    number: Int[np.ndarray, " cells"] | None = None,
-) -> Float[np.ndarray, "warps warps"]:
-    """H⁻¹ Σ s sᵀ H⁻¹ of the warps, with the usual factor for the unknowns that the residuals were fitted by, and for
-    what cells have in common where their numbers are given.
-
-    Scatter is judged where white noise has a multiple of the unit matrix: in the metric of H⁻¹ JᵀJ H⁻¹ of the warps.
-    With the scores of gains and biases among them the level would be theirs, which the prefilter makes larger (12.6
-    times white noise, texture 4 to 8): of tilted maps errors were 2.4 times too large in the mean.
-    """
+def fitted(scores: Float[np.ndarray, "cells n"]) -> float:
+    """The usual factor for the unknowns that the residuals were fitted by."""
     cells, unknowns = scores.shape
-    upper = np.linalg.qr((found.root / found.share)[warps].T)[1]
-    root = upper.T
-    moved = np.linalg.solve(root, (scores @ found.inverse)[:, warps].T).T
-    farther = 1.0 if number is None else shared(number, moved)
-    return farther * cells / max(cells - unknowns, 1) * root @ shrunk(moved) @ root.T
+    return cells / max(cells - unknowns, 1)
+
+
+def sandwich(
+    found: Curvature, scores: Float[np.ndarray, "cells n"], warps: Bool[np.ndarray, " n"]
+) -> Float[np.ndarray, "warps warps"]:
+    """H⁻¹ Σ s sᵀ H⁻¹ of the warps."""
+    root, moved = whitened(found, scores, warps)
+    return root @ shrunk(moved) @ root.T
+
+
+def whitened(
+    found: Curvature, scores: Float[np.ndarray, "cells n"], warps: Bool[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, "warps warps"], Float[np.ndarray, "cells warps"]]:
+    """By what every cell moves the warps, m = R x, in the metric of R Rᵀ = H⁻¹ JᵀJ H⁻¹ of the warps; R and x.
+
+    There white noise has a multiple of the unit matrix. With the scores of gains and biases among them the level would
+    be theirs, which the prefilter makes larger (12.6 times white noise, texture 4 to 8): of tilted maps errors were 2.4
+    times too large in the mean.
+    """
+    root = np.linalg.qr((found.root / found.share)[warps].T)[1].T
+    return root, np.linalg.solve(root, (scores @ found.inverse)[:, warps].T).T
 
 
 def shared(number: Int[np.ndarray, " cells"], scores: Float[np.ndarray, "cells n"]) -> float:
@@ -134,17 +110,23 @@ def shared(number: Int[np.ndarray, " cells"], scores: Float[np.ndarray, "cells n
     are added, from the nearest on, until one has a sum below zero (as of a Markov chain; Geyer, "Practical Markov chain
     Monte Carlo", 1992).
     """
-    total, factor = float(np.square(scores).sum()), 1.0
+    factor = 1.0
     for distance in range(1, FARTHEST + 1):
-        across = 0.0
-        for step in half_ring(distance):
-            at = np.searchsorted(number, number + step).clip(max=len(number) - 1)
-            apart = number[at] == number + step
-            across += float(np.einsum("cu,cu->", scores[apart], scores[at[apart]]))
+        across = ring_sum(number, scores, distance)
         if not across > 0:
             break
-        factor += 2 * across / total
+        factor += across
     return factor
+
+
+def ring_sum(number: Int[np.ndarray, " cells"], scores: Float[np.ndarray, "cells n"], distance: int) -> float:
+    """Σ s_c·s_d over all cells c and d at a distance, over Σ s_c·s_c."""
+    total, across = float(np.square(scores).sum()), 0.0
+    for step in half_ring(distance):
+        at = np.searchsorted(number, number + step).clip(max=len(number) - 1)
+        apart = number[at] == number + step
+        across += float(np.einsum("cu,cu->", scores[apart], scores[at[apart]]))
+    return 2 * across / total if total > 0 else 0.0
 
 
 def half_ring(distance: int) -> list[int]:
@@ -171,32 +153,3 @@ def shrunk(scores: Float[np.ndarray, "cells n"]) -> Float[np.ndarray, "n n"]:
     scatter = (float(np.square(lengths).sum()) / cells - float(np.square(mean).sum())) / cells
     share = 1.0 if apart <= 0 else min(max(scatter / apart, 0.0), 1.0)
     return cells * ((1 - share) * mean + share * towards)
-
-
-def _sums(dense: Dense, state: State, overlap: Overlap, cell: float) -> _Sums:
-    at = dense.coordinates.between(state, overlap.fixed, overlap.moving)
-    unknowns = dense.free.shape[1]
-    bread, cells, scores = np.zeros((unknowns, unknowns)), [], []
-    for seen in overlap.samples(at):
-        weight = overlap.influence(seen.residual)
-        jacobian = seen.jacobian * weight[:, None, None]
-        bread += np.einsum("ncu,ncv->uv", jacobian.numpy(force=True), seen.of_target.numpy(force=True), optimize=True)
-        where = _cells(dense, state, overlap, seen, cell)
-        score = (jacobian * seen.residual[..., None]).sum(1).numpy(force=True)
-        found, inverse = np.unique(where, return_inverse=True)
-        cells.append(found)
-        scores.append(np.stack([np.bincount(inverse, column, len(found)) for column in score.T], -1))
-    found, inverse = np.unique(np.concatenate(cells), return_inverse=True)
-    total = np.zeros((len(found), unknowns))
-    np.add.at(total, inverse, np.concatenate(scores))
-    return _Sums(0.5 * (bread + bread.T), found, total)
-
-
-def _cells(dense: Dense, state: State, overlap: Overlap, seen: Seen, side: float) -> Int[np.ndarray, " n"]:
-    """Which cell of the scene each sample is in, as one number."""
-    frame = dense.coordinates.frame
-    out_of = dense.coordinates.out_of(state, overlap.fixed)
-    points: Tensor = seen.points
-    moved = dense.coordinates.kind.from_matrix(points.new_tensor(out_of)).act(points)
-    cell = (moved * (frame.half / side)).floor().clamp(-(2**20), 2**20).long()
-    return (cell[:, 0] + cell[:, 1] * ROW).numpy(force=True)

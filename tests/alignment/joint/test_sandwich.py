@@ -5,7 +5,8 @@ import pytest
 import scipy.ndimage
 
 from mslsq.alignment.curvature import Curvature
-from mslsq.alignment.joint.sandwich import ROW, half_ring, sandwich, shared, shrunk
+from mslsq.alignment.joint.cells import ROW
+from mslsq.alignment.joint.sandwich import fitted, half_ring, sandwich, shared, shrunk
 
 UNKNOWNS = 12
 
@@ -86,4 +87,5 @@ def test_what_is_common_to_all_scores_of_values_is_in_no_error_of_a_warp():
     sloped = np.where(values, 10 * even, even)
     spread = sandwich(identity, sloped, ~values)
     np.testing.assert_allclose(spread, sandwich(identity, even, ~values), rtol=1e-9, atol=1e-12)
-    assert np.trace(spread) == pytest.approx(40 / 28 * np.square(even[:, ~values]).sum())
+    assert np.trace(spread) == pytest.approx(np.square(even[:, ~values]).sum())
+    assert fitted(even) == pytest.approx(40 / 28)
