@@ -1,8 +1,11 @@
 """mslsq: differentiable nonlinear least squares for PyTorch. Names only; every idea has a room of its own."""
 
+from typing import TYPE_CHECKING
+
 from mslsq import errors, linear, losses, optim
 from mslsq.adjoint import Adjoint, Detached, DirectLossMinimization, Implicit, Truncated, Unrolled
 from mslsq.diagnostics import Evaluation, check_jacobian, covariance, evaluate, explain, marginalized
+from mslsq.elsewhere.names import module_knowing_words
 from mslsq.front.curve_fit import CurveFit, curve_fit
 from mslsq.front.fit_file import FileFits, fit_file
 from mslsq.front.layer import LeastSquaresLayer
@@ -43,6 +46,9 @@ from mslsq.solvers import (
 )
 
 __version__ = "0.1.0"
+
+if not TYPE_CHECKING:  # a checker of types would take any name for one of ours
+    __getattr__ = module_knowing_words(__name__)
 
 __all__ = [
     "SE2",

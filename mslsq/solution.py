@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq import pytree
-from mslsq.elsewhere import ATTRIBUTES_OF_SOLUTIONS
+from mslsq.elsewhere.options import ATTRIBUTES_OF_SOLUTIONS
 
 
 class Status(IntEnum):

@@ -10,12 +10,17 @@ import pytest
 import torch
 
 import mslsq
-import mslsq.interop
-from mslsq.elsewhere import ATTRIBUTES_OF_SOLUTIONS, OPTIONS_OF_CALLS, OPTIONS_OF_SOLVERS
+import mslsq.factors
+import mslsq.interop.scipy
+import mslsq.interop.theseus
+from mslsq.elsewhere.elements import NAMES_OF_ELEMENTS
+from mslsq.elsewhere.names import FAMILIES, NAMES
+from mslsq.elsewhere.options import ATTRIBUTES_OF_SOLUTIONS, OPTIONS_OF_CALLS, OPTIONS_OF_SOLVERS
 from mslsq.errors import CaptureError, ProblemError
 
 ONES = torch.ones(2, dtype=torch.float64)
 SOLVERS = (mslsq.GaussNewton, mslsq.LevenbergMarquardt, mslsq.Dogleg)
+GROUPS = (mslsq.SO2, mslsq.SE2, mslsq.Sim2, mslsq.SO3, mslsq.SE3, mslsq.Sim3)
 
 
 def line(p):
@@ -82,6 +87,79 @@ def test_elements_of_groups():
             product()
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("Expmap", ".exp(tangent)"),  # GTSAM
+        ("Logmap", ".log()"),
+        ("localCoordinates", ".local(other)"),
+        ("transformTo", ".inverse().act(points)"),
+        ("exp_map", ".exp(tangent)"),  # Theseus
+        ("transform_from", ".act(points)"),
+        ("Inv", ".inverse()"),  # PyPose
+        ("Retr", ".retract(tangent)"),
+        ("rplus", ".retract(tangent)"),  # manif
+        ("Adj", ".adjoint()"),  # Sophus
+        ("as_matrix", ".matrix()"),  # SciPy, jaxlie
+    ],
+)
+@pytest.mark.parametrize("kind", GROUPS)
+def test_groups_and_their_elements_say_our_word(kind, word, said):
+    for asked in (kind, kind.identity()):
+        with pytest.raises(AttributeError, match=rf"{kind.__name__} has no '{word}'. Here: {re.escape(said)}"):
+            getattr(asked, word)
+        assert not hasattr(asked, word)
+        assert getattr(asked, word, None) is None
+    with pytest.raises(AttributeError, match=r"no attribute 'flavour'$"):
+        _ = kind.identity().flavour
+
+
+def test_no_group_is_said_to_have_what_it_does_not():
+    with pytest.raises(AttributeError, match=r"SE3 has no 'rjac'. Here: .right_jacobian\(tangent\)"):
+        _ = mslsq.SE3.rjac
+    with pytest.raises(AttributeError, match=r"Sim3 has no 'rjac'.$"):
+        _ = mslsq.Sim3.rjac
+    with pytest.raises(AttributeError, match=r"SO3 has no 'trans'.$"):
+        _ = mslsq.SO3.identity().trans
+
+
+def test_a_group_of_a_user_may_have_such_names():
+    class Own(mslsq.SO2):
+        coeffs = 3
+
+        def Log(self):
+            return self.log()
+
+    own = Own.identity()
+    assert own.coeffs == 3
+    assert own.Log().shape == (1,)
+    own.theta = 2.0
+    assert own.theta == 2.0
+
+
+@pytest.mark.parametrize("name", ["Pose3", "NonlinearFactorGraph", "LevenbergMarquardtOptimizer", "TheseusLayer"])
+def test_the_package_says_our_word(name):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'. Here: .*mslsq"):
+        getattr(mslsq, name)
+    with pytest.raises(ImportError, match=f"mslsq has no '{name}'. Here: .*mslsq"):
+        exec(f"from mslsq import {name}")
+    assert not hasattr(mslsq, name)
+
+
+def test_a_factor_of_gtsam_is_known_by_its_beginning():
+    for name, said in (("BetweenFactorPose2", "mslsq.Between"), ("BearingRangeFactor2D", "mslsq.factors.BearingRange")):
+        with pytest.raises(AttributeError, match=said):
+            getattr(mslsq, name)
+
+
+def test_a_name_that_no_library_has_is_python_s_error_too():
+    with pytest.raises(AttributeError, match=r"module 'mslsq' has no attribute 'flavour'$"):
+        _ = mslsq.flavour
+    with pytest.raises(ImportError, match="cannot import name 'flavour' from 'mslsq'"):
+        exec("from mslsq import flavour")
+    exec("from mslsq import alignment")  # a module that is not imported yet is found
+
+
 def test_what_is_made_otherwise_is_made_as_before():
     solver = mslsq.LevenbergMarquardt(max_steps=3)
     for again in (copy.copy(solver), copy.deepcopy(solver), pickle.loads(pickle.dumps(solver))):
@@ -100,10 +178,14 @@ def test_no_word_of_ours_is_called_another_library_s():
 
         assert not set(inspect.signature(call).parameters) & set(words), call
     assert not {*dir(mslsq.Solution), *mslsq.Solution.__dataclass_fields__} & set(ATTRIBUTES_OF_SOLUTIONS)
+    assert not {*vars(mslsq), *mslsq.__all__} & set(NAMES)
+    assert not [name for name in vars(mslsq) for start in FAMILIES if name.startswith(start)]
+    assert not [name for name in NAMES_OF_ELEMENTS for group in GROUPS if hasattr(group, name)]
 
 
 def test_what_is_recommended_exists():
-    for sentence in {*OPTIONS_OF_SOLVERS.values(), *OPTIONS_OF_CALLS.values(), *ATTRIBUTES_OF_SOLUTIONS.values()}:
+    words = (OPTIONS_OF_SOLVERS, OPTIONS_OF_CALLS, ATTRIBUTES_OF_SOLUTIONS, NAMES, FAMILIES)
+    for sentence in {sentence for table in words for sentence in table.values()}:
         for path in re.findall(r"mslsq\.([\w.]+\w)", sentence):
             found = mslsq
             for name in path.split("."):
@@ -113,6 +195,12 @@ def test_what_is_recommended_exists():
         if sentence.startswith("."):
             attribute = re.match(r"\.(\w+)", sentence)[1]
             assert attribute in {*dir(mslsq.Solution), *mslsq.Solution.__dataclass_fields__}
+
+
+def test_what_is_recommended_of_elements_exists():
+    for sentence in set(NAMES_OF_ELEMENTS.values()):
+        for name in re.findall(r"\.([a-z_]+)", sentence):
+            assert hasattr(mslsq.SE3.identity(), name) or hasattr(mslsq.SE2, name), sentence
 
 
 @pytest.mark.parametrize("kind", SOLVERS)

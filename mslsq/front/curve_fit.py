@@ -13,7 +13,7 @@ from torch.func import vmap
 from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.elsewhere import call_knowing_words
+from mslsq.elsewhere.calls import call_knowing_words
 from mslsq.front.batching import is_whole
 from mslsq.front.fits.complex_data import in_pairs
 from mslsq.front.fits.covariance import covariance_of_one, on_bounds, warn_where_infinite

@@ -9,7 +9,7 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.adjoint import Adjoint, Detached
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.elsewhere import call_knowing_words
+from mslsq.elsewhere.calls import call_knowing_words
 from mslsq.front.bounds import SIDES, by_leaf, pair_of
 from mslsq.front.curve_fit import CurveFit, Fit, curve_fit
 from mslsq.front.fits.projection import model_of, projected_residual_of

@@ -5,7 +5,7 @@ from typing import Any
 
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
-from mslsq.elsewhere import call_knowing_words
+from mslsq.elsewhere.calls import call_knowing_words
 from mslsq.front import repeated_problem
 from mslsq.front.answering import Call
 from mslsq.front.outer import solved

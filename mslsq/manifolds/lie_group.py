@@ -8,12 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.elsewhere.elements import group_knowing_words
 from mslsq.levels import python_numbers
 from mslsq.manifolds.base import Manifold, ManifoldError, _batch
 from mslsq.manifolds.components import cat, stack
 from mslsq.manifolds.validation import check_matrix, refuse, squared_norm_is_off
 
 
+@group_knowing_words
 class LieGroup(Manifold):
     """A group of transformations: `@` composes, `retract(delta)` is `self @ exp(delta)` (a perturbation on the right).
 

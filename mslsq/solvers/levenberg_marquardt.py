@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from mslsq.elsewhere import solver_knowing_words
+from mslsq.elsewhere.calls import solver_knowing_words
 from mslsq.linear import LinearSolver
 from mslsq.linearize.linearizer import Linearization
 from mslsq.solvers.solver import RESOLVED, Creep, Proposal, Solver, SolverOptionError
