@@ -4,8 +4,8 @@ A lane is one evaluation of the operator: one block of one problem. Transforms o
 `jacrev`) make many lanes, which are always one leading axis here, so that the operator is called once for all.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -14,6 +14,15 @@ Backward = Callable[[Tensors, Tensors, Sequence[int]], Sequence[Tensor | None]]
 """(inputs, cotangents, wanted) -> Jᵀ·cotangents, for every input; those that are not `wanted` may be None."""
 Second = Callable[[Tensors, Tensors, Tensors, Sequence[int]], Sequence[Tensor | None]]
 """(inputs, cotangents, tangents, wanted) -> the derivative of Jᵀ·cotangents along the tangents of the inputs."""
+
+
+MISSING: Mapping[str, str] = {
+    "backward": "no derivative in reverse mode: give backward=",
+    "jvp": "no derivative in forward mode: give jvp= as a function, 'rows' (exact, by one backward pass per row) or "
+    "'differences'",
+    "second": "no second derivative: give second= as a function, 'autograd' or 'differences'",
+}
+"""What is said where a transform needs a rule that was not given."""
 
 
 @dataclass(frozen=True)
@@ -34,3 +43,5 @@ class Contract:
     """Do the functions take tensors without the lane axis, one lane a call?"""
     check: bool
     """Are its derivatives compared with differences at the first call of every shape?"""
+    missing: Mapping[str, str] = field(default_factory=lambda: MISSING)
+    """What is said where a transform needs a rule that was not given, by the rule."""

@@ -237,21 +237,13 @@ def _bent(
     return Second.apply(registered, moved, wanted, groups, *counts, *inputs, *cotangents, *along)
 
 
-RULES = {
-    "backward": "no derivative in reverse mode: give backward=",
-    "jvp": "no derivative in forward mode: give jvp= as a function, 'rows' (exact, by one backward pass per row) or "
-    "'differences'",
-    "second": "no second derivative: give second= as a function, 'autograd' or 'differences'",
-}
-
-
 def _look_for(registered: Registered, rule: str) -> None:
     """
     Raises:
         NotImplementedError: the contract has no such rule.
     """
     if getattr(registered.contract, rule) is None:
-        raise NotImplementedError(f"{registered.contract.name} has {RULES[rule]}.")
+        raise NotImplementedError(f"{registered.contract.name} has {registered.contract.missing[rule]}.")
 
 
 def _no_third(registered: Registered) -> NotImplementedError:

@@ -84,8 +84,18 @@ def operator(
             shared=frozenset(signature.inputs.index(name) for name in shared),
             one_lane=False,
             check=check,
+            missing=MISSING,
         )
     )
+
+
+MISSING: Mapping[str, str] = {
+    "backward": "no derivative in reverse mode",
+    "jvp": "no derivative in forward mode: give tangent= as a kernel, 'rows' (exact, by one launch per row) or "
+    "'differences'",
+    "second": "no second derivative: give second='differences'",
+}
+"""In the words of `operator`, what is said where a transform needs a rule that was not given."""
 
 
 def _look_at_names(signature: Signature, shapes: Mapping[str, tuple[int, ...]], shared: Sequence[str]) -> None:

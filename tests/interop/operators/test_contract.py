@@ -57,6 +57,16 @@ def test_a_right_backward_passes_at_kinks_in_float32_and_where_some_lanes_are_na
     assert jacrev(kinked)(torch.zeros(2)).tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("shift", [1, -1])
+def test_a_lane_that_reads_its_neighbour_is_refused_whatever_the_number_of_lanes(count, shift):
+    def neighbour(x):
+        return torch.cat([x[shift:], x[-1:]]) if shift == 1 else torch.cat([x[:1], x[:shift]])
+
+    with pytest.raises(OperatorError, match="a lane has other results"):
+        vmap(wrap(neighbour, lanes="batch"))(torch.arange(1.0, 1.0 + count))
+
+
 def test_lanes_that_know_of_each_other_are_refused():
     mixing = wrap(lambda x: x - x.mean(0), backward=lambda inputs, cotangents: cotangents, lanes="batch")
     with pytest.raises(OperatorError, match="a lane has other results"):

@@ -247,3 +247,10 @@ def sampled_image(
     top = image[y, x] * (1.0 - u) + image[y, x + 1] * u
     bottom = image[y + 1, x] * (1.0 - u) + image[y + 1, x + 1] * u
     residual[i] = top * (1.0 - v) + bottom * v - seen[i]
+
+
+@wp.kernel
+def first_of_all(x: wp.array(dtype=float), residual: wp.array(dtype=float)):
+    """Wrong on purpose: all lanes add to the first one's place."""
+    i = wp.tid()
+    wp.atomic_add(residual, 0, x[i] * x[i])

@@ -206,3 +206,17 @@ def test_on_cuda_the_same():
     function = operator(kernels.polar)
     found = vmap(jacrev(function))(X.cuda(), S.cuda())
     torch.testing.assert_close(found.cpu(), vmap(jacrev(polar))(X, S))
+
+
+def test_a_kernel_whose_lanes_know_of_each_other_is_refused():
+    operator = mslsq.interop.warp.operator(kernels.first_of_all)
+    with pytest.raises(ValueError, match="a lane has other results"):
+        vmap(operator)(torch.tensor([1.5, 2.5]))
+
+
+def test_a_rule_that_is_missing_is_called_as_warp_s_interface_calls_it():
+    operator = mslsq.interop.warp.operator(kernels.first_of_all)
+    with pytest.raises(NotImplementedError, match="give tangent="):
+        jacfwd(operator)(torch.tensor(1.5))
+    with pytest.raises(NotImplementedError, match=r"tangent=|second='differences'"):
+        hessian(operator)(torch.tensor(1.5))
