@@ -15,7 +15,7 @@ import mslsq.interop.scipy
 import mslsq.interop.theseus
 from mslsq.elsewhere.elements import NAMES_OF_ELEMENTS
 from mslsq.elsewhere.names import FAMILIES, NAMES
-from mslsq.elsewhere.options import ATTRIBUTES_OF_SOLUTIONS, OPTIONS_OF_CALLS, OPTIONS_OF_SOLVERS
+from mslsq.elsewhere.options import ATTRIBUTES_OF_FITS, ATTRIBUTES_OF_SOLUTIONS, OPTIONS_OF_CALLS, OPTIONS_OF_SOLVERS
 from mslsq.errors import CaptureError, ProblemError
 
 ONES = torch.ones(2, dtype=torch.float64)
@@ -71,6 +71,31 @@ def test_a_solution_says_our_attribute(attribute):
         getattr(solution, attribute)
     with pytest.raises(AttributeError, match=r"no attribute 'flavour'$"):
         getattr(solution, "flavour")  # noqa: B009
+
+
+def test_a_fit_says_our_attribute():
+    t = torch.linspace(0, 1, 5)
+    fit = mslsq.curve_fit(lambda p, t: p * t, t, 2 * t, torch.ones(1))
+    for attribute, said in (("popt", ".value"), ("pcov", ".covariance"), ("redchi", ".reduced_chi"), ("cost", ".sol")):
+        with pytest.raises(AttributeError, match=rf"no attribute '{attribute}'. Here: {re.escape(said)}"):
+            getattr(fit, attribute)
+        assert not hasattr(fit, attribute)
+    with pytest.raises(AttributeError, match=r"no attribute 'flavour'$"):
+        _ = fit.flavour
+    with pytest.raises(TypeError, match=r"fit.value and fit.covariance"):
+        _popt, _pcov = fit
+    for again in (copy.copy(fit), copy.deepcopy(fit), torch.func.vmap(lambda x: fit.value * x)(torch.ones(2)) * 0 + 2):
+        torch.testing.assert_close(getattr(again, "value", again).reshape(-1)[:1], fit.value)
+
+
+def test_the_error_inside_of_an_attribute_of_a_fit_is_its_own():
+    class Broken(mslsq.CurveFit):
+        @property
+        def odd(self):
+            return torch.nothing_of_that_name
+
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        _ = Broken(*[torch.ones(1)] * 5).odd
 
 
 def test_jac_is_a_function():
@@ -178,12 +203,16 @@ def test_no_word_of_ours_is_called_another_library_s():
 
         assert not set(inspect.signature(call).parameters) & set(words), call
     assert not {*dir(mslsq.Solution), *mslsq.Solution.__dataclass_fields__} & set(ATTRIBUTES_OF_SOLUTIONS)
+    assert not {*dir(mslsq.CurveFit), *mslsq.CurveFit.__dataclass_fields__} & set(ATTRIBUTES_OF_FITS)
     assert not {*vars(mslsq), *mslsq.__all__} & set(NAMES)
     assert not [name for name in vars(mslsq) for start in FAMILIES if name.startswith(start)]
     assert not [name for name in NAMES_OF_ELEMENTS for group in GROUPS if hasattr(group, name)]
 
 
 def test_what_is_recommended_exists():
+    for sentence in ATTRIBUTES_OF_FITS.values():
+        attribute = re.match(r"\.(\w+)", sentence)
+        assert attribute is None or attribute[1] in {*dir(mslsq.CurveFit), *mslsq.CurveFit.__dataclass_fields__}
     words = (OPTIONS_OF_SOLVERS, OPTIONS_OF_CALLS, ATTRIBUTES_OF_SOLUTIONS, NAMES, FAMILIES)
     for sentence in {sentence for table in words for sentence in table.values()}:
         for path in re.findall(r"mslsq\.([\w.]+\w)", sentence):

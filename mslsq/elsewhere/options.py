@@ -88,3 +88,24 @@ ATTRIBUTES_OF_SOLUTIONS: Mapping[str, str] = {
     "info": ".status and .message()",
 }
 """What the solutions of other libraries have; what it is of a `Solution`."""
+
+ATTRIBUTES_OF_FITS: Mapping[str, str] = {
+    **dict.fromkeys(("popt", "x", "params", "best_values", "parameters", "beta", "coefficients"), ".value"),
+    **dict.fromkeys(("pcov", "cov", "covar", "cov_beta", "covariance_matrix", "cov_params"), ".covariance"),
+    **dict.fromkeys(("perr", "stderr", "sd_beta", "bse", "errors", "uncertainties", "std_errors"), ".standard_errors"),
+    **dict.fromkeys(("chisqr", "chisq", "chi2", "sum_square"), ".chi_square"),
+    **dict.fromkeys(("redchi", "red_chisq", "res_var", "reduced_chisq"), ".reduced_chi_square"),
+    **dict.fromkeys(("best_fit", "eval", "fittedvalues"), ".predict(t)"),
+    **dict.fromkeys(("fit_report", "summary"), ".report()"),
+    **dict.fromkeys(("conf_interval", "ci_report", "conf_int"), ".confidence_interval(level, method)"),
+    **dict.fromkeys(("rsquared", "R2"), ".r_squared"),
+    **dict.fromkeys(("fun", "residual", "residuals", "fvec", "resid"), "model(fit.value, t) - y, over sigma"),
+    **dict.fromkeys(
+        (
+            *("cost", "status", "num_steps", "num_evaluations", "nfev", "nit", "converged", "success", "message"),
+            *("mesg", "history", "infodict", "ier"),
+        ),
+        ".solution has the cost, the status and the steps of the solve",
+    ),
+}
+"""What the fits of SciPy, lmfit, statsmodels and ODRPACK have; what it is of a `CurveFit`."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint.compiling import outside_compiled_regions
+from mslsq.elsewhere.options import ATTRIBUTES_OF_FITS
 from mslsq.front.batching import sent
 from mslsq.front.fits import prediction
 from mslsq.front.fits.as_fitted import check_as_fitted
@@ -50,6 +51,20 @@ class CurveFit(Statistics):
     """Cost, status, steps of the solve."""
     fitted: Fitted
     """What was fitted: points and model."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # a property has raised this: that is its own error
+            hint = f". Here: {ATTRIBUTES_OF_FITS[name]}" if name in ATTRIBUTES_OF_FITS else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+        def __iter__(self) -> Any:
+            raise TypeError(
+                "A CurveFit is no pair (popt, pcov): they are fit.value and fit.covariance. "
+                "mslsq.interop.scipy.curve_fit returns them as SciPy does."
+            )
 
     @property
     def corrections(self) -> Any:

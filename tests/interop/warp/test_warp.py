@@ -67,7 +67,7 @@ def test_transforms_of_the_first_order_are_those_of_pytorch(form):
 
 
 def test_forward_mode_without_a_tangent_is_refused_by_name():
-    with pytest.raises(NotImplementedError, match=r"polar has no derivative in forward mode: give jvp="):
+    with pytest.raises(NotImplementedError, match=r"polar has no derivative in forward mode: give tangent="):
         jacfwd(operator(kernels.polar))(X[0], S[0])
 
 
