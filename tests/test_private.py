@@ -513,13 +513,55 @@ assert private._OF_FORWARD_MODE in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@of("jvp", "jacfwd")
+@of("jvp", "jacfwd", "value_and_jacfwd")
 def forward_derivatives() -> None:
     x = torch.tensor([1.0, 2.0], dtype=torch.float64)
     value, tangent = private.jvp(lambda x: x**3, (x,), (torch.ones_like(x),))
     assert (value.tolist(), tangent.tolist()) == ([1, 8], [3, 12])
-    jacobian, half = private.jacfwd(lambda x: (x**3, x / 2), has_aux=True)(x)
-    assert (jacobian.tolist(), half.tolist()) == ([[3, 0], [0, 12]], [0.5, 1])
+    value, jacobian = private.value_and_jacfwd(lambda x: x**3, x)
+    assert (value.tolist(), jacobian.tolist()) == ([1, 8], [[3, 0], [0, 12]])
+    bends = torch.func.jacfwd(private.jacfwd(lambda x: x**3))(x)  # levels within levels
+    assert bends.tolist() == [[[6, 0], [0, 0]], [[0, 0], [0, 12]]]
+    assert torch.equal(private.jacfwd(private.jacfwd(lambda x: x**3))(x), bends)
+
+
+@of("vmapped")
+def mapping() -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    both = private.vmapped(lambda x, y: (x.sum(), x * y), (x, torch.tensor([1.0, 2.0])), (-1, None))
+    assert (both[0].tolist(), both[1].tolist()) == ([3, 5, 7], [[0, 6], [1, 8], [2, 10]])
+    nested = private.vmapped(lambda x: private.vmapped(torch.sin, (x,), (0,)), (x,), (0,))
+    assert torch.equal(nested, x.sin())
+    with pytest.raises(RuntimeError, match="randomness"):
+        private.vmapped(lambda x: x + torch.randn(()), (x,), (0,))
+
+
+@of("is_differentiated_once_at_most")
+def first_derivatives() -> None:
+    seen = []
+
+    def looking(x: torch.Tensor) -> torch.Tensor:
+        seen.append(private.is_differentiated_once_at_most())
+        return x.sum() ** 2
+
+    x = torch.ones(2)
+    with torch.no_grad():
+        torch.func.vmap(torch.func.grad(looking))(x[None])
+        torch.func.jacrev(torch.func.grad(looking))(x)
+    torch.func.grad(looking)(x)
+    assert seen == [True, False, False]
+
+
+@of("LazyGraphModule")
+def graphs_written_when_called() -> None:
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(torch.sin, (graph.placeholder("x"),)))
+    module = private.LazyGraphModule(torch.nn.Module(), graph)
+    assert "_code" not in vars(module)
+    assert torch.equal(module(torch.ones(2)), torch.ones(2).sin())
+    graph.find_nodes(op="call_function", target=torch.sin)[0].target = torch.cos
+    module.recompile()
+    assert torch.equal(module.forward(torch.ones(2)), torch.ones(2).cos())
 
 
 @of("spare_dynamo")

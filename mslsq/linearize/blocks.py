@@ -15,13 +15,12 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import vmap
 
 from mslsq.linearize.derivatives import ORDINARY, Way
 from mslsq.linearize.one_block import OneBlock
 from mslsq.native.operator import NativeProgram, SecondOrder
 from mslsq.native.replaying import ReplayedProgram
-from mslsq.private import forward_level_is_open, is_wrapped
+from mslsq.private import forward_level_is_open, is_wrapped, vmapped
 from mslsq.problem.errors import ShapeError
 from mslsq.problem.system import Inputs, System, Term
 
@@ -253,23 +252,25 @@ class BlockTerm(OneBlock):
         if self.way.lane_by_lane and not at_once:
             return self._one_by_one(function, storages, inputs)
         storage_dims, (input_lanes, input_batch) = self.storage_dims(storages), self.input_dims(inputs)
+        tensors, lanes = [*storages, *inputs.values()], [*storage_dims, *input_lanes.values()]
+        count = len(storages)
 
-        def all_at_once(storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> Any:
-            leading = [s if dim is None else s.movedim(-1, 0) for s, dim in zip(storages, storage_dims, strict=True)]
-            given = {name: t if input_lanes[name] is None else t.movedim(-1, 0) for name, t in inputs.items()}
-            return function(tuple(leading), given)
+        def of_one(*tensors: Tensor) -> Any:
+            return function(tensors[:count], dict(zip(inputs, tensors[count:], strict=True)))
 
-        # Not out_dims=-1, which fails in torch 2.13 for an output that does not depend on the lanes (a constant
-        # Jacobian).
-        over_first = all_at_once if at_once else vmap(function, in_dims=(storage_dims, input_lanes))
-
-        def mapped(storages: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> Any:
-            output = over_first(storages, inputs)
+        def mapped(*tensors: Tensor) -> Any:
+            if at_once:
+                leading = [x if dim is None else x.movedim(-1, 0) for x, dim in zip(tensors, lanes, strict=True)]
+                output = of_one(*leading)
+            else:
+                # Not out_dims=-1, which fails in torch 2.13 for an output that does not depend on the lanes (a constant
+                # Jacobian).
+                output = vmapped(of_one, tensors, lanes)
             return tuple(t.movedim(0, -1) for t in output) if isinstance(output, tuple) else output.movedim(0, -1)
 
         if self._maps_batch:
-            return vmap(mapped, in_dims=(tuple(0 for _ in storages), input_batch), out_dims=0)(storages, inputs)
-        output = mapped(storages, inputs)
+            return vmapped(mapped, tensors, [*(0 for _ in storages), *input_batch.values()])
+        output = mapped(*tensors)
         return tuple(t[None] for t in output) if isinstance(output, tuple) else output[None]
 
     def _one_by_one(

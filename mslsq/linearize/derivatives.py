@@ -11,11 +11,10 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import vmap
 
 from mslsq.linearize.compressed.plan import CompressedPlan
 from mslsq.linearize.layouts import BLOCKS, Blocks
-from mslsq.private import jacfwd, vjp
+from mslsq.private import value_and_jacfwd, vjp, vmapped
 
 Mode = Literal["forward", "reverse", "row by row"]
 """`vmap` of one forward derivative per column, of one backward pass per row, or a loop of those without `vmap`."""
@@ -63,12 +62,7 @@ def value_and_jacobian(
         identity = torch.eye(len(value), dtype=value.dtype, device=value.device)
         if mode == "row by row":
             return value, torch.stack([pull(row)[0] for row in identity])
-        return value, vmap(lambda row: pull(row)[0])(identity).to(value.dtype)
-
-    def twice(z: Tensor) -> tuple[Tensor, Tensor]:
-        output = function(z)
-        return output, output
-
-    jacobian, value = jacfwd(twice, has_aux=True)(at)
+        return value, vmapped(lambda row: pull(row)[0], (identity,), (0,)).to(value.dtype)
+    value, jacobian = value_and_jacfwd(function, at)
     # In torch 2.13 a float32 tensor of shape () times a Python number has a tangent of float64.
     return value, jacobian.to(value.dtype)

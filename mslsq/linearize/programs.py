@@ -207,7 +207,7 @@ def graph_of_block(
 ) -> fx.GraphModule:
     """A function of storages and inputs of one block, recorded at these numbers to be read."""
     leaves = distinct([*storages, *first.values()])
-    return graph_of(by_place(function, len(storages), first), leaves, guarded=True, functional=True, runs=False)
+    return graph_of(by_place(function, len(storages), first), leaves, guarded=True, functional=True)
 
 
 def scalars_of(
@@ -266,7 +266,7 @@ def _recorded_moves(space: Space, dtype: torch.dtype) -> Moves:
     # Of a generator of its own: the user's random numbers stay as they are.
     random = space.random(generator=torch.Generator().manual_seed(0), dtype=dtype, device="cpu")
     example = [random, torch.zeros(space.tangent_dim, dtype=dtype, device="cpu")]
-    graph = graph_of(lambda x, delta: [space.retract(x, delta)], example, guarded=True, functional=True, runs=False)
+    graph = graph_of(lambda x, delta: [space.retract(x, delta)], example, guarded=True, functional=True)
     return moved_at_rest(graph, space.storage_dim, space.tangent_dim, dtype)
 
 

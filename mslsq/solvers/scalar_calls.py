@@ -111,7 +111,7 @@ class Callees:
             found = function(tensors, answer)
             return [*arguments, *found]
 
-        graph = graph_of(flat, distinct([*example, *results]), guarded=True, functional=True, runs=False)
+        graph = graph_of(flat, distinct([*example, *results]), guarded=True, functional=True)
         outputs = iter(recorded(program, graph, given))
         calls = [
             Call(

@@ -185,7 +185,7 @@ class ScalarLinearization(ScalarSystem):
         flat = by_place(lambda tensors, given: [weights_of_block(own, tensors[0], given).expand(rows)], 1, names)
         example = [torch.ones(rows, dtype=dtype), *(torch.ones((), dtype=dtype) for _ in names)]
         arrays = [array_of(residual, (rows,), dtype), *(array_of([x], (), dtype) for x in parameters)]
-        (weights,) = recorded(self._program, graph_of(flat, example, guarded=True, functional=True, runs=False), arrays)
+        (weights,) = recorded(self._program, graph_of(flat, example, guarded=True, functional=True), arrays)
         return list(weights.reshape(-1))
 
     def _robust(
@@ -204,7 +204,7 @@ class ScalarLinearization(ScalarSystem):
             flat = by_place(lambda tensors, given: robustified(own, tensors[0], tensors[1], given), 2, names)
             shapes = [(1, rows, 1), (1, rows, columns, 1), *(() for _ in names)]
             example = [torch.ones(shape, dtype=dtype, device="cpu") for shape in shapes]
-            graphs[rows, columns] = graph_of(flat, example, guarded=True, functional=True, runs=False)
+            graphs[rows, columns] = graph_of(flat, example, guarded=True, functional=True)
         flat_slopes = np.empty((1, rows, columns, 1), dtype=object)
         flat_slopes[0, :, :, 0] = slopes
         flat_residual = np.empty((1, rows, 1), dtype=object)

@@ -266,7 +266,7 @@ def _graph_of_block(block: BlockTerm, storages: tuple[Tensor, ...], first: dict[
     """The residual of a block, with its Jacobian where the term gives that, recorded at these numbers."""
     function = block.residual_of_block if block.term.jacobians is None else block.linearization_of_block
     example = distinct([*storages, *first.values()])
-    return graph_of(by_place(function, len(storages), first), example, guarded=True, functional=True, runs=False)
+    return graph_of(by_place(function, len(storages), first), example, guarded=True, functional=True)
 
 
 def variables_of(block: BlockTerm, index: int) -> tuple[Variable, ...]:

@@ -11,7 +11,7 @@ from torch.func import functionalize
 
 from mslsq.tracing.guard import DependenceMode, ValueMode
 from mslsq.tracing.operators import WHILE_RECORDING, without_fused_modules
-from mslsq.tracing.recorder import Unrun, record
+from mslsq.tracing.recorder import record
 
 TRANSFORM_LOCK = threading.RLock()
 """Forward-mode levels are global to the process in PyTorch: a fifth of concurrent `jacfwd` calls are silently wrong,
@@ -20,12 +20,7 @@ needs none."""
 
 
 def graph_of(
-    function: Callable[..., Any],
-    example: Sequence[Any],
-    *,
-    guarded: bool = False,
-    functional: bool = False,
-    runs: bool = True,
+    function: Callable[..., Any], example: Sequence[Any], *, guarded: bool = False, functional: bool = False
 ) -> fx.GraphModule:
     """The operations that `function(*example)` does, without those whose results nothing needs.
 
@@ -37,7 +32,6 @@ def graph_of(
         example: tensors, each an object of its own: one that stands in two places would be taken for one input.
         guarded: raise where Python looks at the value of an input, which a graph would keep for ever.
         functional: write in-place operations and views out of place.
-        runs: False where the graph is read alone, operation by operation.
 
     Raises:
         DataDependentError: `guarded`, and a value of an input is asked for, or random numbers are drawn.
@@ -57,7 +51,7 @@ def graph_of(
         with modes(leaves):
             return functionalize(function, remove="mutations_and_views")(*leaves) if functional else function(*leaves)
 
-    graph = record(recorded, example, WHILE_RECORDING, fx.GraphModule if runs else Unrun)
+    graph = record(recorded, example, WHILE_RECORDING)
     # Dead nodes of a forward-mode trace (zero tensors, meta devices) cost a third of the time, and break transforms of
     # the graph.
     without_dead_code(graph)

@@ -15,6 +15,7 @@ from torch.fx.passes.shape_prop import TensorMetadata
 
 from mslsq.private import (
     DispatchMode,
+    LazyGraphModule,
     WeakTensorKeyDictionary,
     disable_proxy_modes_tracing,
     dispatch_modes,
@@ -28,19 +29,10 @@ PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 """Types of tensors that have no `__torch_dispatch__` of their own."""
 
 
-class Unrun(fx.GraphModule):
-    """A graph that is read, and never run: no Python is written for it, which takes a third of the time of recording
-    a between factor."""
-
-    def recompile(self) -> Any:
-        return None
-
-
 def record(
     function: Callable[..., Any],
     example: Sequence[Any],
     formulas: Mapping[Any, Operator],
-    kind: type[fx.GraphModule] = fx.GraphModule,
 ) -> fx.GraphModule:
     """The operations of `function(*example)`, in order, with what has no effect.
 
@@ -51,14 +43,13 @@ def record(
     Args:
         formulas: by operator, what is called in its place; where that returns NotImplemented the operator itself is.
             Of operators that autograd sees the parts of, the parts are written down, in inference mode too.
-        kind: of the graph, `Unrun` where it is only read.
     """
     recorder = Recorder(formulas)
     with disable_proxy_modes_tracing():
         leaves = recorder.placeholders(example)
         with recorder:
             outputs = function(*leaves)
-        return recorder.module(outputs, kind)
+        return recorder.module(outputs)
 
 
 def is_recording() -> bool:
@@ -108,10 +99,10 @@ class Recorder(DispatchMode):
         self._describe_all(result, node)
         return result
 
-    def module(self, outputs: Any, kind: type[fx.GraphModule]) -> fx.GraphModule:
+    def module(self, outputs: Any) -> fx.GraphModule:
         """What was written, which returns what the function has returned."""
         self._graph.output(map_aggregate(outputs, self._argument))
-        return kind(self._root, self._graph)
+        return LazyGraphModule(self._root, self._graph)
 
     def _number(self, func: Any, args: Any, kwargs: Any, given: Any) -> Any:
         """A number that Python asks for: one that no input changes."""

@@ -7,11 +7,12 @@ orders, finite at the identity too.
 """
 
 import contextlib
-import copy
+import functools
 import importlib
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -88,53 +89,106 @@ def _instead(own: Callable[..., Any], ours: Callable[..., Tensor]) -> Callable[.
     return called
 
 
-@contextlib.contextmanager
-def differentiable() -> Iterator[None]:
-    """Theseus' operations on SO3, SE3 and fields are those of this library; its checks of elements, which read values,
-    are off."""
-    with _LOCK, library().no_lie_group_check(silent=True), contextlib.ExitStack() as undo:
-        for holder, name, instead in _exchanged():
-            undo.callback(setattr, holder, name, vars(holder)[name])
-            setattr(holder, name, instead)
-        yield
+class _Differentiable:
+    """The context that `differentiable` returns. Entering it within itself changes nothing."""
+
+    def __init__(self) -> None:
+        self._entered = 0
+        self._before: list[Any] = []
+        """Theseus' checks of elements as they were, by level."""
+
+    def __enter__(self) -> None:
+        _LOCK.acquire()
+        try:
+            if not self._entered:
+                self._exchange(lambda exchange: exchange.instead)
+            checks = _checks()
+            self._before.append(checks.get_context())
+            checks.set_context(False, True, False)
+            self._entered += 1
+        except BaseException:
+            _LOCK.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            _checks().set_context(*self._before.pop())
+            self._entered -= 1
+            if not self._entered:
+                self._exchange(lambda exchange: exchange.own)
+        finally:
+            _LOCK.release()
+
+    @staticmethod
+    def _exchange(chosen: "Callable[[Exchange], Any]") -> None:
+        for exchange in _exchanged("torchkin" in sys.modules):
+            setattr(exchange.holder, exchange.name, chosen(exchange))
 
 
-def _exchanged() -> list[tuple[Any, str, Any]]:
-    """What is set where: holder, name, and what stands there instead."""
+_DIFFERENTIABLE = _Differentiable()
+
+
+def differentiable() -> _Differentiable:
+    """A context: Theseus' operations on SO3, SE3 and fields are those of this library; its checks of elements, which
+    read values, are off."""
+    return _DIFFERENTIABLE
+
+
+class Exchange(NamedTuple):
+    """What stands where, and what is put there."""
+
+    holder: Any
+    name: str
+    own: Any
+    instead: Any
+
+
+@functools.cache
+def _exchanged(with_kinematics: bool) -> tuple[Exchange, ...]:
+    """All that is exchanged. Made once: a residual of a small problem takes less time than that would."""
     functional = importlib.import_module("torchlie.functional")
-    of_groups = [
-        (fns, name, _instead(getattr(fns, name), ours))
+    found = [
+        Exchange(fns, name, vars(fns)[name], _instead(vars(fns)[name], ours))
         for fns, operations in ((functional.SO3, OF_SO3), (functional.SE3, OF_SE3))
         for name, ours in operations.items()
     ]
-    own = torch.autograd.Function.apply.__func__
+    field = library().eb.SignedDistanceField2D
+    found.append(Exchange(field, "signed_distance", vars(field)["signed_distance"], signed_distance))
+    if with_kinematics:
+        base = torch.autograd.Function
+        own = base.apply.__func__
 
-    def apply(cls: Any, *arguments: Any, **options: Any) -> Any:
-        """Forward kinematics in torchkin has a backward that is right once, and wrong when it is differentiated."""
-        if cls.__module__.startswith("torchkin."):
-            return cls.forward(*arguments)
-        return own(cls, *arguments, **options)
+        def apply(cls: Any, *arguments: Any, **options: Any) -> Any:
+            """Forward kinematics in torchkin has a backward that is right once, and wrong when it is differentiated."""
+            if cls.__module__.startswith("torchkin."):
+                return cls.forward(*arguments)
+            return own(cls, *arguments, **options)
 
-    return [
-        *of_groups,
-        (library().eb.SignedDistanceField2D, "signed_distance", signed_distance),
-        (torch.autograd.Function, "apply", classmethod(apply)),
-    ]
+        found.append(Exchange(base, "apply", vars(base)["apply"], classmethod(apply)))
+    return tuple(found)
+
+
+@functools.cache
+def _checks() -> Any:
+    """What keeps whether Theseus checks elements. Its context managers forget to restore that after an error."""
+    return importlib.import_module("theseus.geometry.lie_group_check")._LieGroupCheckContext
 
 
 def emptied(variable: Any) -> Any:
     """A copy of a variable of Theseus to be filled in for a call. It holds no tensor between calls, which would be
     taken for one that the residual depends on."""
-    container = copy.copy(variable)
-    container.tensor = None
-    return container
+    return _around(variable, None)
 
 
 def filled(containers: Sequence[Any], tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     """Copies of containers around tensors of one element each, given the batch axis."""
-    made = tuple(copy.copy(container) for container in containers)
-    for container, tensor in zip(made, tensors, strict=True):
-        container.tensor = tensor[None]
+    return tuple([_around(container, tensor[None]) for container, tensor in zip(containers, tensors, strict=True)])
+
+
+def _around(container: Any, tensor: Tensor | None) -> Any:
+    """A shallow copy of a variable around another tensor; `copy.copy` takes ten times as long."""
+    made = object.__new__(type(container))
+    made.__dict__.update(container.__dict__, tensor=tensor)
     return made
 
 

@@ -209,3 +209,17 @@ def test_what_has_no_counterpart_is_refused_by_name():
         problem.inputs({"v": torch.zeros(1, 2, dtype=F64)})
     with pytest.raises(TheseusError, match="batch sizes do not agree"):
         problem.inputs({"x": torch.zeros(2, 20, dtype=F64), "y": torch.zeros(3, 20, dtype=F64)})
+
+
+def test_what_theseus_does_elsewhere_is_as_it_was_after_a_residual_and_after_an_error():
+    import torchlie.functional
+    from theseus.geometry.lie_group_check import _LieGroupCheckContext
+
+    from mslsq.interop.theseus.evaluation import differentiable
+
+    before = dict(vars(torchlie.functional.SE3)), _LieGroupCheckContext.get_context()
+    with pytest.raises(ZeroDivisionError), differentiable(), differentiable():
+        assert vars(torchlie.functional.SE3)["exp"] is not before[0]["exp"]
+        assert not _LieGroupCheckContext.get_context()[0]
+        _ = 1 / 0
+    assert (dict(vars(torchlie.functional.SE3)), _LieGroupCheckContext.get_context()) == before
