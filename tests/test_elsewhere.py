@@ -98,6 +98,13 @@ def test_the_error_inside_of_an_attribute_of_a_fit_is_its_own():
         _ = Broken(*[torch.ones(1)] * 5).odd
 
 
+def test_a_curve_fit_as_scipy_calls_it_is_told_of_the_start():
+    t = torch.linspace(0, 1, 5)
+    with pytest.raises(TypeError, match=r"curve_fit needs 'p0': .*mslsq.interop.scipy.curve_fit"):
+        mslsq.curve_fit(lambda t, a: a * t, t, t)
+    assert mslsq.curve_fit(model=lambda p, t: p * t, t=t, y=2 * t, p0=torch.ones(1)).value.item() == pytest.approx(2)
+
+
 def test_jac_is_a_function():
     with pytest.raises(mslsq.ProblemError, match="not '2-point': without one derivatives are exact"):
         mslsq.least_squares(line, ONES, jac="2-point")

@@ -10,12 +10,21 @@ from mslsq.elsewhere.options import OPTIONS_OF_CALLS, OPTIONS_OF_SOLVERS
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
 
+STARTS: Mapping[str, str] = {
+    "p0": "the start says how many parameters there are, and model(p, t) takes them as one; "
+    "mslsq.interop.scipy.curve_fit has SciPy's signature, curve_fit(f, xdata, ydata)",
+}
+"""What other libraries do without, and why a call here does not."""
+
 
 def knows_words(what: str, words: Mapping[str, str]) -> Callable[[F], F]:
     """A function that answers an option which it does not have, but another library has, with our word."""
 
     def knowing(function: F) -> F:
-        known = frozenset(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
+        known = frozenset(parameters)
+        needed = [(place, name) for place, (name, own) in enumerate(parameters.items()) if own.default is own.empty]
+        starts = [(place, name) for place, name in needed if name in STARTS]
 
         @functools.wraps(function)
         def called(*args: Any, **options: Any) -> Any:
@@ -23,6 +32,9 @@ def knows_words(what: str, words: Mapping[str, str]) -> Callable[[F], F]:
                 for name in options:
                     if name not in known and name in words:
                         raise TypeError(f"{what} has no option {name!r}. Here: {words[name]}.")
+            for place, name in starts:
+                if len(args) <= place and name not in options:
+                    raise TypeError(f"{what} needs {name!r}: {STARTS[name]}.")
             return function(*args, **options)
 
         return cast(F, called)
