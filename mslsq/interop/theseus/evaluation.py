@@ -94,6 +94,7 @@ class _Differentiable:
 
     def __init__(self) -> None:
         self._entered = 0
+        self._exchanged: tuple[Exchange, ...] = ()
         self._before: list[Any] = []
         """Theseus' checks of elements as they were, by level."""
 
@@ -101,7 +102,9 @@ class _Differentiable:
         _LOCK.acquire()
         try:
             if not self._entered:
-                self._exchange(lambda exchange: exchange.instead)
+                self._exchanged = _exchanged("torchkin" in sys.modules)
+                for exchange in self._exchanged:
+                    setattr(exchange.holder, exchange.name, exchange.instead)
             checks = _checks()
             self._before.append(checks.get_context())
             checks.set_context(False, True, False)
@@ -114,15 +117,11 @@ class _Differentiable:
         try:
             _checks().set_context(*self._before.pop())
             self._entered -= 1
-            if not self._entered:
-                self._exchange(lambda exchange: exchange.own)
+            if not self._entered:  # torchkin may have been imported since
+                for exchange in self._exchanged:
+                    setattr(exchange.holder, exchange.name, exchange.own)
         finally:
             _LOCK.release()
-
-    @staticmethod
-    def _exchange(chosen: "Callable[[Exchange], Any]") -> None:
-        for exchange in _exchanged("torchkin" in sys.modules):
-            setattr(exchange.holder, exchange.name, chosen(exchange))
 
 
 _DIFFERENTIABLE = _Differentiable()
