@@ -47,9 +47,6 @@ from mslsq.solvers import (
 
 __version__ = "0.1.0"
 
-if not TYPE_CHECKING:  # a checker of types would take any name for one of ours
-    __getattr__ = module_knowing_words(__name__)
-
 __all__ = [
     "SE2",
     "SE3",
@@ -124,3 +121,6 @@ __all__ = [
     "separable_fit",
     "solve",
 ]
+
+if not TYPE_CHECKING:  # a checker of types would take any name for one of ours
+    __getattr__ = module_knowing_words(__name__)
