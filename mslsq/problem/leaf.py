@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mslsq.manifolds import Manifold
@@ -62,6 +63,12 @@ class LeafSpace(Space):
         inner = space_of(self.manifold)
         delta = inner.local(self._elements(a).storage, self._elements(b).storage)
         return delta.reshape(*delta.shape[: delta.ndim - len(self.shape) - 1], self.tangent_dim)
+
+    def _random(self, batch_shape: tuple[int, ...], options: dict[str, Any]) -> Tensor:
+        if self.manifold is None:
+            return torch.randn((*batch_shape, self.storage_dim), **options)
+        inner = space_of(self.manifold)
+        return self.unwrap(inner.wrap(inner.random(*batch_shape, *self.shape, **options)))
 
 
 def leaf_space(leaf: Any, name: str) -> LeafSpace:

@@ -643,6 +643,21 @@ def test_what_is_watched_or_solved_otherwise_runs_in_python(watch, options, caps
     assert watch.native == [False]
 
 
+def test_a_start_that_is_an_element_of_a_manifold_is_solved_natively(watch):
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    start = mslsq.UnitVector.random(2, generator=generator, dtype=torch.float64)
+
+    def residual(x, points):
+        return torch.sin(points @ x.storage - 0.3)
+
+    python, native = both(
+        watch, lambda kind: mslsq.least_squares(residual, start, (points,), in_dims=(0, None), solver=kind)
+    )
+    assert torch.equal(python.num_steps, native.num_steps)
+    assert torch.allclose(python.value.storage, native.value.storage, rtol=0, atol=1e-10)
+
+
 def test_verbose_says_that_it_keeps_the_program_from_running(watch, capsys):
     fits(measured(5))(mslsq.LevenbergMarquardt(native="wait"))
     assert watch.native == [True]
