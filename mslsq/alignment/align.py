@@ -73,7 +73,8 @@ def align(
         min_ncc: correlation over the overlap below which a placement is not believed.
         min_detail: the median correlation of the blocks with the strongest detail below which a placement is not
             believed, if there are many blocks; of a few, more is asked (`mslsq.alignment.evidence`), and of maps with
-            white noise as much less as that explains (`mslsq.alignment.noise`). -1 asks nothing.
+            white noise as much less as that explains (`mslsq.alignment.noise`). 0.2 less where many small blocks agree
+            all but entirely, as of a scene in which things have moved (`mslsq.alignment.consensus`). -1 asks nothing.
         min_lead: how far a placement must stand out from every other shift of the map (`mslsq.alignment.rivals`): 1 is
             twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. Where less than half overlaps,
             more is asked. `min_detail` is lowered by 0.4 where parts of a map fit better elsewhere, as it has drifted,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import mslsq
 from mslsq.alignment.candidates import LATE_SIDE, search_level
+from mslsq.alignment.consensus import united
 from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.drift import drift, even
 from mslsq.alignment.estimate import Estimate, PairLevel, judge
@@ -243,7 +244,8 @@ def _weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> _Weig
         return weighed(levels, None, plain)
     # Where a lead decides, other placements have been fitted by the same unknowns.
     hopeful = weighed(pair.levels, None, best, unknowns if options.metric.values else 0)
-    if not hopeful.suffices or estimate.ncc < best[0]:
+    agreed = options.metric.values and united(pair.levels[first], estimate.matrix, options.min_detail, unknowns)
+    if not (hopeful.suffices or agreed) or estimate.ncc < best[0]:
         return hopeful._replace(min_ncc=plain[0], min_detail=plain[1])
     asked = asked_lead(options, estimate.overlap)
     standing = pair.standing(estimate.matrix, asked)
@@ -252,6 +254,8 @@ def _weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> _Weig
         return hopeful._replace(standing=standing) if standing.lead >= SURE else found
     if found.suffices or standing.lead < asked:
         return found
+    if agreed:
+        return found._replace(suffices=True)
     # Parts that do not agree where they are, and do elsewhere, are the same parts: the map has drifted.
     return hopeful._replace(standing=standing) if drift(pair.levels, estimate.matrix, first) > 0 else found
 

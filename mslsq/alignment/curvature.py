@@ -121,16 +121,19 @@ class Curvature(NamedTuple):
     root: Float[np.ndarray, "n n"]
     share: Float[np.ndarray, " n"]
     """What is detail in JᵀJ, by direction: 1 without noise."""
+    unsure: float = 0.0
+    """The standard error of a share, and the least that one is said to be."""
 
     @property
     def inverse(self) -> Float[np.ndarray, "n n"]:
         """H⁻¹"""
         return self.root / self.share @ self.root.T
 
-    @property
-    def spread(self) -> Float[np.ndarray, "n n"]:
-        """H⁻¹ JᵀJ H⁻¹"""
-        return self.root / self.share**2 @ self.root.T
+    def spread(self, noise: float = 1.0) -> Float[np.ndarray, "n n"]:
+        """H⁻¹ (H + noise · (JᵀJ - H)) H⁻¹: with what noise adds to JᵀJ, weighed; in full in directions of which no
+        share of detail is known."""
+        weight = noise + (1 - noise) * np.minimum(self.unsure / self.share, 1)
+        return self.root * ((self.share + weight * (1 - self.share)) / self.share**2) @ self.root.T
 
 
 def curvature(
@@ -138,7 +141,7 @@ def curvature(
 ) -> Curvature | None:
     """Of the product of both Jacobians, beside JᵀJ. None where JᵀJ has no inverse.
 
-    A share has a standard error of about 1 / √(independent samples): less than that none is said to be.
+    A share has a standard error of about 1 / √(independent samples).
     """
     lengths = np.sqrt(np.abs(normal.diagonal()))
     if not (np.isfinite(normal).all() and np.isfinite(products).all() and (lengths > 0).all()):
@@ -148,4 +151,5 @@ def curvature(
         return None
     whitening = vectors / np.sqrt(values) / lengths[:, None]
     share, turned = np.linalg.eigh(whitening.T @ (0.5 * (products + products.T)) @ whitening)
-    return Curvature(whitening @ turned, share.clip(min(independent**-0.5, 1.0)))
+    unsure = min(independent**-0.5, 1.0)
+    return Curvature(whitening @ turned, share.clip(unsure), unsure)

@@ -145,11 +145,16 @@ def loudest(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:
 
 
 def _all_compared(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Compared:
+    seen = compared_in(level, matrix, SIDES[0])
+    return seen if seen.count >= ENOUGH else compared_in(level, matrix, SIDES[1])
+
+
+def compared_in(level: PairLevel, matrix: Float[Tensor, "3 3"], side: int) -> Compared:
+    """The same of blocks of this side."""
     sampled, valid = level.look(matrix)
     one, other = (values.T.reshape(-1, *level.grid) for values in (sampled, level.target))
     noise = partial(reliability, noises=(level.moving.noise, level.noise), stride=level.stride)
-    seen = _compared(one, other, valid.reshape(level.grid), SIDES[0], noise)
-    return seen if seen.count >= ENOUGH else _compared(one, other, valid.reshape(level.grid), SIDES[1], noise)
+    return _compared(one, other, valid.reshape(level.grid), side, noise)
 
 
 BLUR = 2.0

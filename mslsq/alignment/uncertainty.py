@@ -1,5 +1,6 @@
 """How well a placement is determined: the covariance of the warp's tangent, and the standard error at the corners."""
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -30,7 +31,8 @@ def tangent_covariance(
 ) -> Float[Tensor, "tangent tangent"]:
     """σ̂² (JᵀJ)⁻¹ of the warp's tangent, gain and bias marginalised, times 4πσ² for a prefilter of σ px.
 
-    Where noise is a part of JᵀJ that matters, σ̂² H⁻¹ JᵀJ H⁻¹ instead, H the curvature without it.
+    Where noise is a part of JᵀJ that matters, σ̂² H⁻¹ (H + w (JᵀJ - H)) H⁻¹ instead, H the curvature without it and w
+    the weight of its noise (`_weight_of_noise`).
 
     The prefilter correlates neighbouring residuals, so that n samples hold only n / 4πσ² independent ones (12.6 at 1
     px). The noise is that of the MAD. NaN where the samples leave a direction undetermined. `normal` are the plain
@@ -57,7 +59,8 @@ def tangent_covariance(
         seen = products(level, reference.coefficients, kind, freedom.numpy(), at, chosen)
         assert seen.both is not None
         found = curvature(seen.own[inner], seen.both[inner], len(chosen) / options.correlated)
-        inverse = inverse * np.nan if found is None else found.spread * (len(chosen) / max(normal.samples, 1))
+        weight = _weight_of_noise(estimate, sigma, level, options)
+        inverse = inverse * np.nan if found is None else found.spread(weight) * (len(chosen) / max(normal.samples, 1))
     return level.planes.new_tensor(sigma**2 * options.correlated * inverse[: kind.tangent_dim, : kind.tangent_dim])
 
 
@@ -77,6 +80,25 @@ def _noise_matters(normal: passes.NormalEquations, sigma: float, level: PairLeve
     slope = sigma / max(options.prefilter, 0.5) * level.frame.half
     of_shifts = float(np.linalg.eigvalsh(normal.matrix[:2, :2])[0])
     return 0.5 * slope**2 * normal.samples > NOISE_MATTERS * of_shifts
+
+
+def _weight_of_noise(estimate: Estimate, sigma: float, level: PairLevel, options: Options) -> float:
+    """What a share of noise in JᵀJ adds to the spread of Jᵀr, beside the same share of detail.
+
+    Behind a Gaussian of s px noise n has the correlation exp(-d²/4s²), its slope n' that times (1/2s²) (1 - dx²/2s²).
+    Detail varies slowly, so that the sum of its products with the residuals has the variance of 4πs² samples for each;
+    n' of the map times n of the reference has that of πs². And n' n of one map, the derivative of n²/2, adds up to
+    nothing: of the residuals' variance the reference's part alone counts. What is measured as white noise
+    (`mslsq.alignment.noise`) is taken for that, all else of the residuals for detail. Without this standard errors of
+    similarities were twice too large where noise is as strong as the scene.
+    """
+    of_reference = level.noise.variance
+    both = of_reference + level.moving.noise.variance * math.exp(2 * float(estimate.value[0]))
+    if both == 0:
+        return 1.0
+    white = min(both / max(sigma**2, 1e-30), 1.0)
+    samples = max(1.0, math.pi * options.prefilter**2) / options.correlated
+    return 1 - white + white * samples * of_reference / both
 
 
 def _by_covariance(
