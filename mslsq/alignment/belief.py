@@ -244,8 +244,11 @@ def _weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> _Weig
         return weighed(levels, None, plain)
     # Where a lead decides, other placements have been fitted by the same unknowns.
     hopeful = weighed(pair.levels, None, best, unknowns if options.metric.values else 0)
-    agreed = options.metric.values and united(pair.levels[first], estimate.matrix, options.min_detail, unknowns)
-    if not (hopeful.suffices or agreed) or estimate.ncc < best[0]:
+
+    def agreed() -> bool:
+        return options.metric.values and united(pair.levels[first], estimate.matrix, options.min_detail, unknowns)
+
+    if estimate.ncc < best[0] or not (hopeful.suffices or agreed()):
         return hopeful._replace(min_ncc=plain[0], min_detail=plain[1])
     asked = asked_lead(options, estimate.overlap)
     standing = pair.standing(estimate.matrix, asked)
@@ -254,7 +257,7 @@ def _weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> _Weig
         return hopeful._replace(standing=standing) if standing.lead >= SURE else found
     if found.suffices or standing.lead < asked:
         return found
-    if agreed:
+    if agreed():
         return found._replace(suffices=True)
     # Parts that do not agree where they are, and do elsewhere, are the same parts: the map has drifted.
     return hopeful._replace(standing=standing) if drift(pair.levels, estimate.matrix, first) > 0 else found
