@@ -22,10 +22,9 @@ from mslsq.alignment.tree import grow
 EDGES = NormalizedGradients()
 
 UNEVEN = 0.2
-"""Share of the residuals' energy that the means of the blocks hold, outliers apart, at which values are doubted. It was
-0.04 to 0.06 where a gain and a bias are all that is between two maps, 0.06 to 0.20 where 30 % have moved (0.3 to 0.4
-with outliers), 0.2 to 0.6 under a gamma, 0.7 to 0.9 under a lamp (the half "choose" of `benchmarks/metric_pairs.py`).
-"""
+"""Share of the residuals' energy that the means of the blocks hold, at which values are doubted. It was 0.04 to 0.09
+where a gain and a bias are all that is between two maps, 0.2 to 0.8 under a gamma, 0.6 to 0.9 under a lamp (the half
+"choose" of `benchmarks/metric_pairs.py`)."""
 
 NEAR = 0.04
 """Of the reference's longer side: how far two metrics may put the corners apart and still mean one place."""
@@ -87,10 +86,9 @@ class Choice:
         return replace(again, placed=placed), apart
 
     def unevenness(self, linked: Linked) -> float:
-        """Which share of the energy of a placement's residuals in values the means of blocks hold, outliers apart: what
-        has moved is no light."""
+        """Which share of the energy of a placement's residuals in values the means of blocks hold."""
         by_values = self.linker.by(SquaredDifference(linked.metric == "inverted"))
-        return unevenness(by_values.finest(linked.fixed, linked.moving), linked.placed.estimate, everywhere=False)
+        return unevenness(by_values.finest(linked.fixed, linked.moving), linked.placed.estimate)
 
 
 def explained(linked: Linked, why: str) -> Linked:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.alignment.estimate import Estimate, PairLevel, mad_sigma, residual_at
+from mslsq.alignment.estimate import Estimate, PairLevel, residual_at
 from mslsq.kernels import Kernel, may_read
 
 _MEANS_OF_BLOCKS = Kernel("means_of_blocks", "nnnTT?ndd")
@@ -15,17 +15,10 @@ SIDE = 16
 """Samples: of the blocks whose means hold what varies slowly."""
 
 
-WITHIN = 3.0
-"""Sigmas (of the MAD): residuals beyond are of what has moved, which varies as slowly as that is large."""
-
-
-def unevenness(level: PairLevel, estimate: Estimate, everywhere: bool = True) -> float:
+def unevenness(level: PairLevel, estimate: Estimate) -> float:
     """Which share of the energy of a placement's residuals the means of blocks hold; 4πσ²/256 for white noise under a
-    prefilter of σ px (0.05 at 1 px). Everywhere, or where residuals are not those of outliers."""
+    prefilter of σ px (0.05 at 1 px)."""
     sampled, valid = level.look(estimate.matrix)
-    if not everywhere:
-        residual, _ = residual_at(estimate, level)
-        valid = valid & (residual.abs().amax(-1) <= WITHIN * mad_sigma(residual, valid))
     values = sampled.T
     if may_read(values, level.planes, valid) and values.dtype == level.planes.dtype:
         gain, bias = estimate.value.tolist()
@@ -34,7 +27,7 @@ def unevenness(level: PairLevel, estimate: Estimate, everywhere: bool = True) ->
         _MEANS_OF_BLOCKS(*shape, values.contiguous(), level.planes, valid, SIDE, settings, found)
         of_means, energy = found.tolist()
         return of_means / energy if energy > 0 else 0.0
-    residual, _ = residual_at(estimate, level)
+    residual, valid = residual_at(estimate, level)
     known = valid.to(residual.dtype)
     seen = (residual * known[:, None]).T.reshape(-1, *level.grid)
     energy = float(seen.square().sum())
