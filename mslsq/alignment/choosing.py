@@ -50,6 +50,10 @@ class Choice:
             return by_values
         doubt = f"values leave residuals of which {share:.0%} vary slowly over the map, as light does"
         by_edges, apart = self._again(by_values, EDGES)
+        if not by_edges.placed.status.ok:  # looked for, they may lead every other place by enough
+            searched = self.linker.by(EDGES).link(fixed, moving, initial)
+            if searched.placed.status.ok:
+                by_edges, apart = searched, self._apart(searched, by_values)
         if by_edges.placed.status.ok and apart <= NEAR * self._side(fixed):
             return explained(by_edges, f" By {EDGES.words}: {doubt}.")
         if apart <= CONTRADICTED * by_values.placed.corner_sigma:
@@ -82,8 +86,11 @@ class Choice:
         again = self.linker.by(metric).link(*pair, linked.transform, trusted=True)
         # How far a place stands out from others was asked of the first metric.
         placed = replace(again.placed, lead=linked.placed.lead)
-        apart = corner_error(again.transform, linked.transform, *self.linker.map(linked.fixed).mask.shape)
-        return replace(again, placed=placed), apart
+        return replace(again, placed=placed), self._apart(again, linked)
+
+    def _apart(self, one: Linked, other: Linked) -> float:
+        """How far two places put the corners apart."""
+        return corner_error(one.transform, other.transform, *self.linker.map(one.fixed).mask.shape)
 
     def unevenness(self, linked: Linked) -> float:
         """Which share of the energy of a placement's residuals in values the means of blocks hold."""
