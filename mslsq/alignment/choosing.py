@@ -51,7 +51,7 @@ class Choice:
         doubt = f"values leave residuals of which {share:.0%} vary slowly over the map, as light does"
         by_edges, apart = self._again(by_values, EDGES)
         if not by_edges.placed.status.ok:  # looked for, they may lead every other place by enough
-            searched = self.linker.by(EDGES).link(fixed, moving, initial)
+            searched = self._by_edges(fixed, moving, initial)
             if searched.placed.status.ok:
                 by_edges, apart = searched, self._apart(searched, by_values)
         if by_edges.placed.status.ok and apart <= NEAR * self._side(fixed):
@@ -64,7 +64,7 @@ class Choice:
 
     def second(self, fixed: int, moving: int, initial: Tensor | None = None) -> Linked:
         """By edges, for a pair whose values were refused; and by values from there, where they hold."""
-        by_edges = self.linker.by(EDGES).link(fixed, moving, initial)
+        by_edges = self._by_edges(fixed, moving, initial)
         if not by_edges.placed.status.ok:
             return by_edges
         found = f" Found by {EDGES.words}, as values were refused"
@@ -76,6 +76,10 @@ class Choice:
             if near and self.unevenness(by_values) < UNEVEN:
                 return explained(by_values, f"{found}; then by {metric.words}.")
         return explained(by_edges, f"{found}.")
+
+    def _by_edges(self, fixed: int, moving: int, initial: Tensor | None) -> Linked:
+        """Where edges put it, of all places."""
+        return self.linker.by(EDGES).link(fixed, moving, initial)
 
     def _side(self, fixed: int) -> int:
         return max(self.linker.map(fixed).mask.shape)

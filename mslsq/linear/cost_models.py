@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from mslsq.kernels import target
+from mslsq.kernels import available, target
 
 Count = TypeVar("Count", int, np.ndarray)
 
@@ -51,8 +51,8 @@ AROUND_ELIMINATION = 3e4
 
 
 def speed() -> Speed:
-    """Of the instruction set in use."""
-    return SPEEDS[target()]
+    """Of the instruction set in use; without compiled kernels of the one that every processor has."""
+    return SPEEDS[target() if available() else "baseline"]
 
 
 def merging_model() -> np.ndarray:

@@ -36,7 +36,7 @@ differ by `NOISE` times that, but by no more than `MOST` times what is allowed o
 no rounding). A nearly singular matrix enters its inverse's derivative twice: its rounding is the larger one."""
 SIDES = 2.0
 """At a kink (two numbers that are sorted and equal up to rounding, |x| at zero) rounding chooses the side whose
-derivative it is: either counts, that is what lies within so many times the jumps that these evaluations show."""
+derivative it is, and either counts: derivatives may differ by this many times the jumps that these evaluations show."""
 
 Expected = tuple[Float[Tensor, "outer numbers lanes"], Float[Tensor, "outer numbers lanes"], Float[Tensor, "rows"]]
 """Residual and uᵀJ (or J, where the user gives it) of every lane, what they may differ by, and u."""

@@ -234,19 +234,38 @@ def test_a_metric_that_is_not_valid_is_refused_with_what_is(pair, options, says)
         align([pair.reference, pair.moving], **options)
 
 
-def test_values_that_are_doubted_and_contradicted_are_refused(pair, monkeypatch):
-    """Such pairs are rare: here residuals are always doubted, and edges said to lie elsewhere and not searched for."""
-    maps = pair.reference, pair.moving
+def edges_elsewhere(monkeypatch):
+    """Residuals are always doubted, and edges from that place are not sure and 2 px away."""
     monkeypatch.setattr(choosing, "UNEVEN", 0.0)
     again = choosing.Choice._again
 
     def elsewhere(self, linked, metric):
         found, _ = again(self, linked, metric)
-        return replace(found, placed=replace(found.placed, status=MapStatus.LOW_CORRELATION)), 2.0
+        return unsure(found), 2.0
 
-    agreed = align(maps, model="se2", metric="auto")
-    assert agreed.metrics[1] == "gradients" and "vary slowly" in agreed.reasons[1]
     monkeypatch.setattr(choosing.Choice, "_again", elsewhere)
     monkeypatch.setattr(choosing, "ASKED_AGAIN", ())
+
+
+def unsure(linked):
+    return replace(linked, placed=replace(linked.placed, status=MapStatus.LOW_CORRELATION))
+
+
+def test_values_that_are_doubted_and_contradicted_are_refused(pair, monkeypatch):
+    """Such pairs are rare: here edges are said to lie elsewhere, and to be unsure where they are searched for, too."""
+    maps = pair.reference, pair.moving
+    monkeypatch.setattr(choosing, "UNEVEN", 0.0)
+    agreed = align(maps, model="se2", metric="auto")
+    assert agreed.metrics[1] == "gradients" and "vary slowly" in agreed.reasons[1]
+    edges_elsewhere(monkeypatch)
+    searched = choosing.Choice._by_edges
+    monkeypatch.setattr(choosing.Choice, "_by_edges", lambda *args: unsure(searched(*args)))
     result = align(maps, model="se2", metric="auto", init="identity")
     assert result.aligned == [0] and "puts it 2.0 px away" in result.reasons[1]
+
+
+def test_edges_that_are_not_sure_from_there_are_searched_for(pair, monkeypatch):
+    """What they find so counts, where it is the same place."""
+    edges_elsewhere(monkeypatch)
+    result = align((pair.reference, pair.moving), model="se2", metric="auto", init="identity")
+    assert result.aligned == [0, 1] and result.metrics[1] == "gradients"
