@@ -4,7 +4,6 @@ They are begun once looking at ends has taken as long as making them does, or at
 with Python before a plan uses them, and go when the program of the solves goes (`solvers.whole_solves`).
 """
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
@@ -32,7 +31,7 @@ from mslsq.linear.unrolled import UnrolledCholesky
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.independent import irregular
 from mslsq.linearize.plan import Plan
-from mslsq.linearize.programs import Quiet
+from mslsq.linearize.programs import Drafted
 from mslsq.linearize.prospects import PROGRAM_SECONDS, wait_for
 from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import is_recorded_elsewhere, is_switched_off
@@ -48,7 +47,7 @@ D = TypeVar("D", bound="EndDraft")
 LOOK = "look"
 
 
-class EndDraft(Quiet):
+class EndDraft(Drafted):
     """A program on its way: written when this is made. Nothing is ever raised: `why_not` says in words why there will
     be none, or no more."""
 
@@ -60,19 +59,6 @@ class EndDraft(Quiet):
             recorded = write(name)
             self._own, self._shared, self._returned = recorded.own, recorded.shared, recorded.returned
             self._making = MapMaking(name, recorded.text, recorded.table, dtype)
-
-    def wait(self, patience: float = math.inf) -> None:
-        """Wait for the compiler, at most that number of seconds."""
-        if self._making is not None and self._program is None and not self.why_not:
-            self._making.wait(patience)
-
-    @property
-    def is_ready(self) -> bool:
-        """Is the program compiled, and nothing known against it?"""
-        if self._program is None and self._making is not None and not self.why_not:
-            with self._saying_why():
-                self._program = self._making.program()
-        return self._program is not None and not self.why_not
 
     def agrees(self, task: Task, plan: Plan, point: Point, inputs: tuple[Inputs, ...]) -> bool:
         """Does the program, which `is_ready`, come to what Python comes to now, near some of the points? Where it does

@@ -57,6 +57,31 @@ class Quiet:
             self.why_not = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
+class Drafted(Quiet):
+    """One program on its way: the text is written when this is made, and what is compiled is taken up when it is asked
+    for."""
+
+    _making: Any = None
+    _program: Any = None
+
+    def wait(self, patience: float = math.inf) -> None:
+        """Wait for the compiler, at most that number of seconds."""
+        if self._making is not None and self._program is None and not self.why_not:
+            self._making.wait(patience)
+
+    @property
+    def is_ready(self) -> bool:
+        """Is the program compiled, and nothing known against it?"""
+        if self._program is None and self._making is not None and not self.why_not:
+            with self._saying_why():
+                self._take_up()
+        return self._program is not None and not self.why_not
+
+    def _take_up(self) -> None:
+        """`_program` of what is compiled by now, if it is."""
+        self._program = self._making.program()
+
+
 class Pending(Quiet, Generic[P]):
     """Programs of a term on their way: the text is written when this is made, what is compiled is compared with PyTorch
     when it is first asked for. Nothing is ever raised: `why_not` says in words why there will be none.

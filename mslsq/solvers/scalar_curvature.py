@@ -75,13 +75,7 @@ class ScalarHessian(ScalarCurvature):
 
     def form(self) -> Linearizing:
         """Cost, gradient and Hessian, by the places of `sums`."""
-        initial = [0.0] * self.sums.count
-        padding = self._linearizer.structure.padding
-        for column in [] if padding is None else padding.nonzero().reshape(-1).tolist():
-            place = self.sums.product(column, column)
-            assert place is not None  # of one component
-            initial[place] = 1.0
-        return Linearizing(self._program, self.reads.sources, self._parts, initial)
+        return Linearizing(self._program, self.reads.sources, self._parts, self._initial())
 
     def form_of_gradient(self) -> Linearizing:
         """The gradient, by columns."""

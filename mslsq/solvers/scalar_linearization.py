@@ -51,13 +51,7 @@ class ScalarLinearization(ScalarSystem):
 
     def form(self) -> Linearizing:
         """What is written in C++."""
-        initial = [0.0] * self.sums.count
-        padding = self._linearizer.structure.padding
-        for column in [] if padding is None else padding.nonzero().reshape(-1).tolist():
-            place = self.sums.product(column, column)
-            assert place is not None  # of one component
-            initial[place] = 1.0
-        return Linearizing(self._program, self.reads.sources, self.parts, initial)
+        return Linearizing(self._program, self.reads.sources, self.parts, self._initial())
 
     def form_of_bends(self) -> Linearizing:
         """Jᵀr″, as `form`."""

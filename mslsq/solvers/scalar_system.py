@@ -136,6 +136,15 @@ class ScalarSystem:
         self._graphs: dict[tuple[int, ...], fx.GraphModule] = {}
         """Of the loss of the term at hand, by shapes."""
 
+    def _initial(self) -> list[float]:
+        """The sums before anything is added to them: one in the place of each padded column's square."""
+        initial, padding = [0.0] * self.sums.count, self._linearizer.structure.padding
+        for column in [] if padding is None else padding.nonzero().reshape(-1).tolist():
+            place = self.sums.product(column, column)
+            assert place is not None  # of one component
+            initial[place] = 1.0
+        return initial
+
     def _take(self, term: int, block: BlockTerm, unit: Unit, copies: Copies, numbers: dict[str, int]) -> None:
         """Note what one copy of a unit of this term adds; `numbers` are those of the term's inputs."""
         raise NotImplementedError

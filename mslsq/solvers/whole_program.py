@@ -1,6 +1,5 @@
 """The native program of whole solves on its way: recorded, with the compiler, compared with Python's steps."""
 
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from mslsq.linear.unrolled import UnrolledCholesky
 from mslsq.linearize.acceleration import pulled_acceleration
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
-from mslsq.linearize.programs import Quiet
+from mslsq.linearize.programs import Drafted
 from mslsq.native.cuda.solve_building import CudaSolveMaking, making_solves
 from mslsq.native.cuda.solves import CudaSolves
 from mslsq.native.one_solve import OneSolve, SolvedOne
@@ -57,7 +56,7 @@ class RecordedSolves(NamedTuple):
     """... and of the others."""
 
 
-class SolveDraft(Quiet):
+class SolveDraft(Drafted):
     """The program of whole solves: written when this is made, compared with Python before a plan takes it up.
 
     Nothing is ever raised: `why_not` says in words why there will be none, or no more.
@@ -84,20 +83,10 @@ class SolveDraft(Quiet):
             return f"Whole solves have no native program: {self.why_not}"
         return self._making.build.sentence("whole solves")
 
-    def wait(self, patience: float = math.inf) -> None:
-        """Wait for the compiler, at most that number of seconds."""
-        if self._making is not None and self._program is None and not self.why_not:
-            self._making.wait(patience)
-
-    @property
-    def is_ready(self) -> bool:
-        """Is the program compiled, and nothing known against it?"""
-        if self._program is None and self._making is not None and not self.why_not:
-            with self._saying_why():
-                self._program = self._making.program()
-                if isinstance(self._program, WholeSolves):
-                    self._one = OneSolve(self._program)
-        return self._program is not None and not self.why_not
+    def _take_up(self) -> None:
+        super()._take_up()
+        if isinstance(self._program, WholeSolves):
+            self._one = OneSolve(self._program)
 
     @property
     def solves_one(self) -> bool:
