@@ -110,14 +110,14 @@ report(torch.func.jvp(torch.trace, (matrix,), (matrix,))[1])
 def test_shapes_without_sympy_are_those_of_pytorch():
     code = """
 import itertools
-from mslsq import private
+from mslsq.private.forward_mode import _shape_without_sympy
 shapes, dtypes = [(), (3,), (2, 1, 3), (4, 1), (1, 4, 3)], [torch.float32, torch.float64, torch.complex64, torch.int64]
 kinds = list(itertools.product(shapes, dtypes))
 pairs = [
     tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in pair)
     for pair in itertools.product(kinds, kinds)
 ]
-found = [private._shape_without_sympy(*pair) for pair in pairs]
+found = [_shape_without_sympy(*pair) for pair in pairs]
 assert "sympy" not in sys.modules
 compared = 0
 for one, pair in zip(found, pairs):

@@ -1,6 +1,6 @@
 """Every private name of PyTorch that the library uses still does what the library expects of it.
 
-A failure here says which name this version of PyTorch has changed; `mslsq/private.py` is the one file to mend.
+A failure here says which name this version of PyTorch has changed; `mslsq/private` is the one folder to mend.
 """
 
 import ast
@@ -169,6 +169,12 @@ def dispatching() -> None:
     with Mode():
         torch.ones(2).add_(1)
     assert set(seen) == {"dispatching"}
+
+
+@of("OPERATORS_IN_C")
+def modules_of_operators() -> None:
+    functions = torch.linalg.cholesky, nn.functional.softplus, torch.special.erf, torch.fft.fft
+    assert {function.__module__ for function in functions} == private.OPERATORS_IN_C
 
 
 @of("is_operator", "operator_name", "overload_name")
@@ -505,10 +511,10 @@ def loaded() -> None:
     code = """
 import sys, warnings
 warnings.simplefilter("error")
-from mslsq import private
-assert private._OF_FORWARD_MODE not in sys.modules
-private.load_forward_mode()
-assert private._OF_FORWARD_MODE in sys.modules
+from mslsq.private import forward_mode
+assert forward_mode._OF_FORWARD_MODE not in sys.modules
+forward_mode.load_forward_mode()
+assert forward_mode._OF_FORWARD_MODE in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -679,12 +685,12 @@ def private_names(source: str) -> list[tuple[int, str]]:
     return found
 
 
-def test_no_other_file_uses_a_private_name():
+def test_no_other_folder_uses_a_private_name():
     root = Path(mslsq.__file__).parent
     found = {
         str(path.relative_to(root)): names
         for path in sorted(root.rglob("*.py"))
-        if path.name != "private.py" and (names := private_names(path.read_text()))
+        if path.parent != root / "private" and (names := private_names(path.read_text()))
     }
     assert not found
 
