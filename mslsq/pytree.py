@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from mslsq.private import children_of
 from mslsq.private import pytree as _pytree
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ def is_of_library(tree: Any) -> bool:
         kind: Any = structure.type
         if kind not in (None, dict, list, tuple) and not kind.__module__.startswith("mslsq."):
             return False
-        pending += structure.children()
+        pending += children_of(structure)
     return True
 
 

@@ -596,6 +596,13 @@ def inductor() -> None:
     assert found[0].tolist() == [1.0] * 8
 
 
+@of("children_of")
+def children_of_structures() -> None:
+    structure = private.pytree.tree_flatten([1, (2, 3)])[1]
+    leaf, pair = private.children_of(structure)
+    assert (leaf.type, pair.type, len(private.children_of(pair)), private.children_of(leaf)) == (None, tuple, 2, [])
+
+
 @of("pytree")
 def pytrees() -> None:
     tree = {"b": 1, "a": (mslsq.SO2.identity(dtype=torch.float64), 2)}

@@ -73,7 +73,7 @@ from mslsq.private.reverse_mode import (
     without_saved_tensor_hooks,
 )
 from mslsq.private.tensors import empty_maker, is_lazy_zero, version_of
-from mslsq.private.trees import pytree
+from mslsq.private.trees import children_of, pytree
 
 __all__ = [
     "DISPATCHING_FILES",
@@ -88,6 +88,7 @@ __all__ = [
     "arguments_of",
     "batch_dimension",
     "below_autograd",
+    "children_of",
     "compiled_by_inductor",
     "derivatives_in_inference_mode",
     "derived_attributes",
