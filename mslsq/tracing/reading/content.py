@@ -120,7 +120,7 @@ class _Reader:
                 raise ForeignError
             self.key.append(value)
         elif isinstance(value, pytree.Structure):
-            for entry in (value.type, value.context, value.children()):
+            for entry in (value.type, value.context, pytree.children_of(value)):
                 self.visit(entry)
         elif id(value) in self._others and isinstance(value, nn.Module):
             self.key.append(self._others[id(value)])

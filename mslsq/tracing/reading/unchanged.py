@@ -86,7 +86,7 @@ class Unchanged:
         elif kind is tuple:
             self._visit_all(value)
         elif isinstance(value, pytree.Structure):
-            self._visit_all([value.type, value.context, *value.children()])
+            self._visit_all([value.type, value.context, *pytree.children_of(value)])
         elif not _is_own(kind) and kind is not nn.ModuleList and id(value) not in self._others:
             raise ForeignError
         elif not isinstance(value, enum.Enum):

@@ -136,7 +136,7 @@ def structure_value(structure: pytree.Structure) -> Any:
         own = value_of(context, type(context)) if type(context) in SCALARS else context
     else:
         own = (flat_value(context) if type(context) in (list, tuple) else None) or Identity(context)
-    return structure.type, own, tuple([structure_value(child) for child in structure.children()])
+    return structure.type, own, tuple([structure_value(child) for child in pytree.children_of(structure)])
 
 
 @functools.lru_cache(maxsize=1024)
