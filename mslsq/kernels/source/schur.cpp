@@ -1,7 +1,7 @@
 // The elimination of small blocks: factor them, carry them over to the kept blocks, and back again.
 //
 // All work is in float64, whatever the matrix is: in float32 the difference U - Y Y^T loses what the points leave of the
-// cameras. Every array has the batch first; entries that are not `regular` are left alone. The plan is made by
+// cameras. Every array has the batch first; of entries that are not `regular` all is zero. The plan is made by
 // mslsq/linear/schur/plan.py, which names the parts: V = L L^T, Y = W L^-T.
 //
 // It goes piece by piece: the eliminated blocks of one are factored, their Y formed and its products subtracted while all
@@ -72,7 +72,7 @@ struct Pairs {
           target(plan.array()),
           stride(plan.array()),
           pieces(plan.array()),
-          sums(height, width) {}
+          sums(height, width, left_stride < height) {}
 
     // Is nothing added to the sums of a block later?
     bool at_once() const { return block.count == target.count; }
@@ -266,21 +266,31 @@ bool factor_pivots(const Entry<T>& of, const Pivots& group, i64 first, i64 last)
     return regular;
 }
 
-// One edge: Y^T from W^T, whose entry (j, r) is at j by_row + r by_column, and R - Y c.
+// One edge: Y^T from W^T, whose entry (j, r) is at j by_row + r by_column, and R - Y c. Where rows of Y^T are closer than
+// they are long, the last number of each stands behind all of them.
 template <class T>
 void carry_edge(const T* W, const Edges& group, i64 stride, const double* __restrict L, const double* __restrict c,
                 double* __restrict Y, double* __restrict R) {
-    const i64 k = group.size, rows = group.kept_size;
+    const i64 k = group.size, rows = group.kept_size, together = std::min(rows, stride);
     for (i64 j = 0; j < k; j++) {
         double* own = Y + j * stride;
-        for (i64 r = 0; r < rows; r++) own[r] = W[j * group.by_row + r * group.by_column];
+        for (i64 r = 0; r < together; r++) own[r] = W[j * group.by_row + r * group.by_column];
         for (i64 q = 0; q < j; q++)
-            for (i64 r = 0; r < rows; r++) own[r] -= L[j * k + q] * Y[q * stride + r];
-        for (i64 r = 0; r < rows; r++) own[r] *= L[j * k + j];
-        for (i64 r = rows; r < in_registers(rows) * WIDE; r++) own[r] = 0;
+            for (i64 r = 0; r < together; r++) own[r] -= L[j * k + q] * Y[q * stride + r];
+        for (i64 r = 0; r < together; r++) own[r] *= L[j * k + j];
+        for (i64 r = together; r < in_registers(together) * WIDE; r++) own[r] = 0;
     }
     for (i64 j = 0; j < k; j++)
-        for (i64 r = 0; r < rows; r++) R[r] -= Y[j * stride + r] * c[j];
+        for (i64 r = 0; r < together; r++) R[r] -= Y[j * stride + r] * c[j];
+    if (together == rows) return;
+    double* last = Y + k * stride;
+    for (i64 j = 0; j < k; j++) {
+        double value = W[j * group.by_row + together * group.by_column];
+        for (i64 q = 0; q < j; q++) value -= L[j * k + q] * last[q];
+        last[j] = value * L[j * k + j];
+        R[together] -= last[j] * c[j];
+    }
+    for (i64 j = k; j < in_registers(k) * WIDE; j++) last[j] = 0;
 }
 
 // The first W numbers of a register.
@@ -336,6 +346,50 @@ inline void carry_rows(const double* from, const Carrier<K>& by, double* Y, i64 
     if constexpr (AT + HERE < ROWS) carry_rows<K, ROWS, AT + HERE>(from, by, Y, stride, R);
 }
 
+// The same of TILE + 1 rows where the last number of each row stands behind all of them.
+template <int K>
+inline void carry_loose(const double* from, const Carrier<K>& by, double* Y, double* R) {
+    static_assert(K <= TILE, "the last numbers are in one register where it is the widest");
+    constexpr int N = TILE / WIDE;
+    double number[K], lost_number = 0;
+#pragma GCC unroll 3
+    for (int j = 0; j < K; j++) {
+        number[j] = from[j * (TILE + 1) + TILE];
+#pragma GCC unroll 3
+        for (int q = 0; q < j; q++) number[j] -= number[q] * by.L[j][q][0];
+        number[j] *= by.L[j][j][0];
+        lost_number += number[j] * by.c[j][0];
+    }
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n++) {
+        reg<double> y[K], lost{};
+#pragma GCC unroll 3
+        for (int j = 0; j < K; j++) {
+            y[j] = load_register<WIDE>(from + j * (TILE + 1) + n * WIDE);
+#pragma GCC unroll 3
+            for (int q = 0; q < j; q++) y[j] -= y[q] * by.L[j][q];
+            y[j] *= by.L[j][j];
+            lost += y[j] * by.c[j];
+            store_register<WIDE>(Y + j * TILE + n * WIDE, y[j]);
+        }
+        store_register<WIDE>(R + n * WIDE, load_register<WIDE>(R + n * WIDE) - lost);
+        reg<double> last{};
+#pragma GCC unroll 8
+        for (int m = 0; m < WIDE; m++)
+            if (n * WIDE + m < K) last[m] = number[n * WIDE + m];
+        store_register<WIDE>(Y + K * TILE + n * WIDE, last);
+    }
+    R[TILE] -= lost_number;
+}
+
+// One or the other.
+template <int K, int ROWS>
+inline void carry_block(const double* from, const Carrier<K>& by, double* Y, i64 stride, double* R) {
+    if constexpr (ROWS == TILE + 1)
+        if (stride == TILE) return carry_loose<K>(from, by, Y, R);
+    carry_rows<K, ROWS, 0>(from, by, Y, stride, R);
+}
+
 template <class T, class K, class A>
 void carry_edges(const Entry<T>& of, const Edges& group, i64 first, i64 last, double* Y, K k, A rows) {
     for (i64 e = first; e < last; e++) {
@@ -357,14 +411,14 @@ void carry_edges(const Entry<T>& of, const Edges& group, i64 first, i64 last, do
             double *to = Y + group.place(e), *R = of.reduced_rhs + group.column[e];
             if constexpr (sizeof(T) == sizeof(double)) {
                 if (group.by_column == 1 && source + K * ROWS + WIDE <= of.num_values) {
-                    carry_rows<K, ROWS, 0>(W, by, to, stride, R);
+                    carry_block<K, ROWS>(W, by, to, stride, R);
                     continue;
                 }
             }
             double own[K * ROWS + WIDE] = {};
             for (int j = 0; j < K; j++)
                 for (int r = 0; r < ROWS; r++) own[j * ROWS + r] = W[j * group.by_row + r * group.by_column];
-            carry_rows<K, ROWS, 0>(own, by, to, stride, R);
+            carry_block<K, ROWS>(own, by, to, stride, R);
         }
     }
 }
@@ -506,8 +560,15 @@ void reduce(i64 batch, const T* values, i64 num_values, const T* shift, i64 shif
                           carried + b * eliminated,
                           reduced_rhs + b * plan.reduced,
                           matrix + b * plan.matrix_size};
+        for (i64 i = 0; i < plan.reduced; i++) of.reduced_rhs[i] = of.rhs[plan.kept_unknowns[i]];
+        std::fill_n(of.matrix, plan.matrix_size, 0.0);
         std::fill_n(sums, all_sums, 0.0);
         regular[b] = reduce_entry(of, plan, Y, sums);
+        if (regular[b]) continue;
+        std::fill_n(of.L, plan.triangles, 0.0);
+        std::fill_n(of.carried, eliminated, 0.0);
+        std::fill_n(of.reduced_rhs, plan.reduced, 0.0);
+        std::fill_n(of.matrix, plan.matrix_size, 0.0);
     }
 }
 
@@ -515,15 +576,19 @@ template <class T>
 void back(i64 batch, const T* values, i64 num_values, const double* triangles, const double* carried, const double* kept,
           double* lost, double* out, const Tables& plan) {
     const i64 eliminated = plan.unknowns - plan.reduced;
-    for (i64 b = 0; b < batch; b++)
+    for (i64 b = 0; b < batch; b++) {
+        const double* x = kept + b * plan.reduced;
+        double *own = lost + b * eliminated, *to = out + b * plan.unknowns;
+        for (i64 i = 0; i < plan.reduced; i++) to[plan.kept_unknowns[i]] = x[i];
+        std::fill_n(own, eliminated, 0.0);
         for (i64 p = 0; p < plan.num_pieces; p++) {
             for (const Edges& group : plan.edges)
-                carry_back(values + b * num_values, kept + b * plan.reduced, lost + b * eliminated, group,
-                           group.pieces[p], group.pieces[p + 1]);
+                carry_back(values + b * num_values, x, own, group, group.pieces[p], group.pieces[p + 1]);
             for (const Pivots& group : plan.pivots)
-                solve_pivots(triangles + b * plan.triangles, carried + b * eliminated, lost + b * eliminated,
-                             out + b * plan.unknowns, group, group.pieces[p], group.pieces[p + 1]);
+                solve_pivots(triangles + b * plan.triangles, carried + b * eliminated, own, to, group, group.pieces[p],
+                             group.pieces[p + 1]);
         }
+    }
 }
 
 }  // namespace

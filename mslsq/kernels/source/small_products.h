@@ -63,6 +63,7 @@ inline R spread(const R& v) {
 
 // Where the factors lie, (depth, rows) and (depth, columns), and how far apart their rows are: the left one of pair e
 // begins with the number of `values` that the lower half of pairs[e] says, the right one with that of the upper half.
+// Where rows are closer than they are long, the last number of each stands behind all of them.
 struct Factors {
     const double* values;
     const i64* pairs;
@@ -138,6 +139,46 @@ void add_products(const Factors& of, i64 first, i64 last, i64 row, i64 column, d
 
 using Add = void (*)(const Factors&, i64, i64, i64, i64, double*, i64, double*);
 
+// `add_products` of whole blocks of TILE + 1 columns, where the last numbers of a factor's rows stand behind all of them:
+// what the nine columns of a camera take is four lines of the cache instead of six, and the products of last numbers with
+// last ones are one of registers for each pair. Meant for registers of eight; plans for narrower ones have no such rows.
+inline void add_loose(const Factors& of, i64 first, i64 last, i64, i64, double* to, i64 stride, double* more) {
+    constexpr int N = TILE / WIDE, SPREAD = N == 1 ? 2 : 0;
+    reg<double> sums[TILE + 1][N] = {}, last_column[N] = {}, corner = {};
+    const i64 depth = of.depth, behind = TILE * depth;
+    for (i64 e = first; e < last; e++) {
+        const double *one = of.values + of.left(e), *other = of.values + of.right(e);
+        const double *one_last = one + behind, *other_last = other + behind;
+        for (i64 k = 0; k < depth; k += WIDE)
+            corner += load_register<WIDE>(one_last + k) * load_register<WIDE>(other_last + k);
+        for (i64 k = 0; k < depth; k++, one += TILE, other += TILE) {
+#pragma GCC unroll 4
+            for (int n = 0; n < N; n++) {
+                const reg<double> rows = load_register<WIDE>(one + n * WIDE);
+                const reg<double> factor = load_register<WIDE>(other + n * WIDE);
+                if constexpr (SPREAD == 2) {
+                    sums[0][n] += factor * spread<0>(rows);
+                    sums[1][n] += factor * spread<1>(rows);
+                }
+#pragma GCC unroll 8
+                for (int r = SPREAD; r < TILE; r++) sums[r][n] += factor * one[r];
+                sums[TILE][n] += factor * one_last[k];
+                last_column[n] += rows * other_last[k];
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n++) {
+#pragma GCC unroll 9
+        for (int r = 0; r <= TILE; r++) {
+            double* at = to + r * stride + n * WIDE;
+            store_register<WIDE>(at, load_register<WIDE>(at) + sums[r][n]);
+        }
+        store_register<WIDE>(more + n * WIDE, load_register<WIDE>(more + n * WIDE) + last_column[n]);
+    }
+    for (int n = 0; n < WIDE; n++) more[TILE] += corner[n];
+}
+
 // `add_products` for a number of rows up to `most_rows(PIECES, ONE_MORE)`.
 template <int PIECES, bool ONE_MORE, int ROWS = most_rows(PIECES, ONE_MORE)>
 Add add_rows(i64 rows) {
@@ -172,12 +213,17 @@ class Sums {
 public:
     i64 size;
 
-    Sums(i64 rows, i64 columns) {
+    Sums(i64 rows, i64 columns, bool loose) {
         const bool one_more = columns > WIDE && columns % WIDE == 1;
         const i64 registers = columns / WIDE + (!one_more && columns % WIDE), pieces = part_of(registers, MOST_PIECES);
         tail = one_more ? WIDE : columns - (registers - 1) * WIDE;
         stride = registers * WIDE;
         size = rows * stride;
+        if (loose) {
+            parts.push_back({0, rows, 0, registers, size, add_loose});
+            size += in_registers(rows) * WIDE;
+            return;
+        }
         for (i64 p = 0; p < registers; p += pieces) {
             const i64 have = std::min(pieces, registers - p);
             const bool more = one_more && p + have == registers;

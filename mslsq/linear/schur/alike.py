@@ -22,6 +22,9 @@ FEWEST_OF_SET = 12
 WIDEST = 256
 """Columns that Yᵀ of a set may have: its sums, of 512 KB then, stay in a core's own cache."""
 
+LONGEST_REGISTER = 8
+"""Numbers of the longest registers there are."""
+
 LONGEST_WAIT = 64
 """Pieces for which the sums of a set are kept until there are more of it: after that they are taken off the matrix."""
 
@@ -145,6 +148,29 @@ def clusters_of(
 
 
 @dataclass(frozen=True)
+class Rows:
+    """The rows of Yᵀ: how far apart they are where it lies by itself, and what it takes then."""
+
+    room: Int[ndarray, "edges"]
+    """What a row may write to, up to a whole register..."""
+    distance: Int[ndarray, "edges"]
+    """... the distance of rows: less than a row has where the last number of each stands behind all of them..."""
+    numbers: Int[ndarray, "edges"]
+    """... and all numbers of a Yᵀ."""
+
+
+def rows_of(couplings: Couplings, kernels: bool) -> Rows:
+    """In whole registers, for kernels. Of nine columns (cameras of bundle adjustment, all of them) the ninth stands
+    behind the others where registers have eight numbers: four lines of the cache instead of six."""
+    widths, depths = couplings.widths, couplings.depths[couplings.pivot]
+    room = padded(widths) if kernels else widths
+    register = speed().register
+    if kernels and register == LONGEST_REGISTER and bool((widths == register + 1).all()):
+        return Rows(room, np.full_like(room, register), register * depths + padded(depths))
+    return Rows(room, room, room * depths)
+
+
+@dataclass(frozen=True)
 class FactorPlaces:
     """Where the numbers of Y lie."""
 
@@ -162,7 +188,7 @@ class FactorPlaces:
 
 def places_of(
     couplings: Couplings,
-    room: Int[ndarray, "edges"],
+    rows: Rows,
     piece: Int[ndarray, "eliminated"],
     cluster: Int[ndarray, "eliminated"],
 ) -> FactorPlaces:
@@ -171,20 +197,17 @@ def places_of(
 
     In a shared row what is written beyond a block, up to a whole register, must not fall on one that is there already:
     blocks of one group of tables are written from left to right, between those of two groups room is left.
-
-    Args:
-        room: the distance of the rows of a Yᵀ by itself.
     """
-    pivot, widths, depths = couplings.pivot, couplings.widths, couplings.depths
+    pivot, widths, depths, room = couplings.pivot, couplings.widths, couplings.depths, rows.room
     first, shared = couplings.first, cluster[pivot] >= 0
     follows = (np.diff(widths, append=-1) == 0) & (np.diff(couplings.across, append=False) == 0)
-    before = starts_of(np.where(shared, np.where(follows, widths, room), room * depths[pivot]))
+    before = starts_of(np.where(shared, np.where(follows, widths, room), rows.numbers))
     within = before[:-1] - before[first[pivot]]
     last, has = first[1:] - 1, np.diff(first) > 0
     width, end = np.zeros(len(depths), np.int64), np.zeros(len(depths), np.int64)
     width[has], end[has] = (within + widths)[last[has]], padded((within + room)[last[has]])
-    numbers = np.where(cluster >= 0, end * depths, couplings.sums(room * depths[pivot]))
+    numbers = np.where(cluster >= 0, end * depths, couplings.sums(rows.numbers))
     order = np.lexsort((np.where(cluster >= 0, cluster, cluster.max(initial=0) + 1), piece))
     start = np.empty(len(depths), np.int64)
     start[order] = starts_of(numbers[order])[:-1]
-    return FactorPlaces(start[pivot] + within, np.where(shared, end[pivot], room), start, width, numbers)
+    return FactorPlaces(start[pivot] + within, np.where(shared, end[pivot], rows.distance), start, width, numbers)

@@ -42,19 +42,19 @@ def reduce(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The `Reduction` of A + diag(shift) and the right-hand side; an empty `shift` is none."""
     plan, batch = SchurTables.unpacked(tensors, numbers), len(values)
-    work = values.new_empty(batch, plan.num_triangles, dtype=F64)
-    carried = values.new_empty(batch, plan.num_eliminated, dtype=F64)
-    matrix = values.new_zeros(batch, plan.matrix_size, dtype=F64)
-    regular = torch.ones(batch, dtype=torch.bool)
-    reduced_rhs = rhs[:, plan.kept_unknowns].to(F64)
+    work, carried, matrix, reduced_rhs, regular = _reduction(values, plan)
     values, rhs, shift = values.contiguous(), rhs.contiguous(), shift.contiguous()
     shifts = shift.shape[1] if shift.numel() else 0
     given = batch, values, values.shape[1], shift, shifts, rhs
     _reduce(*given, work, carried, reduced_rhs, matrix, regular, *plan.arrays)
-    if not regular.all():
-        for part in (work, carried, matrix, reduced_rhs):
-            part[~regular] = 0
     return work, carried, matrix, reduced_rhs, regular
+
+
+def _reduction(values: Tensor, plan: SchurTables) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What it is written to: the kernel sets all of it. (To clear and gather in PyTorch took 3 to 8 % of the time.)"""
+    sizes = (plan.num_triangles, plan.num_eliminated, plan.matrix_size, plan.num_reduced)
+    work, carried, matrix, reduced_rhs = (values.new_empty(len(values), size, dtype=F64) for size in sizes)
+    return work, carried, matrix, reduced_rhs, values.new_empty(len(values), dtype=torch.bool)
 
 
 @registered("schur_back")
@@ -64,8 +64,7 @@ def back(
     """All unknowns from the kept ones."""
     plan, batch = SchurTables.unpacked(tensors, numbers), len(kept)
     work, carried, kept = work.contiguous(), carried.contiguous(), kept.contiguous()
-    solution, lost = kept.new_empty(batch, plan.num_unknowns), torch.zeros_like(carried)
-    solution[:, plan.kept_unknowns] = kept
+    solution, lost = kept.new_empty(batch, plan.num_unknowns), torch.empty_like(carried)
     _back(batch, values.contiguous(), values.shape[1], work, carried, kept, lost, solution, *plan.arrays)
     return solution
 
@@ -74,10 +73,7 @@ def back(
 def _(
     values: Tensor, shift: Tensor, rhs: Tensor, tensors: list[Tensor], numbers: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    plan, batch = SchurTables.unpacked(tensors, numbers), len(values)
-    shapes = (plan.num_triangles, plan.num_eliminated, plan.matrix_size, plan.num_reduced)
-    work, carried, matrix, reduced_rhs = (values.new_empty(batch, n, dtype=F64) for n in shapes)
-    return work, carried, matrix, reduced_rhs, values.new_empty(batch, dtype=torch.bool)
+    return _reduction(values, SchurTables.unpacked(tensors, numbers))
 
 
 @back.register_fake

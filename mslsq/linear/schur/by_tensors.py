@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mslsq.linear.schur.by_kernels import F64, Reduction
-from mslsq.linear.schur.tables import Edges, SchurTables
+from mslsq.linear.schur.tables import Edges, SchurTables, factor_places
 
 
 def reduce(values: Tensor, shift: Tensor | None, rhs: Tensor, plan: SchurTables) -> Reduction:
@@ -41,7 +41,7 @@ def reduce(values: Tensor, shift: Tensor | None, rhs: Tensor, plan: SchurTables)
         matrix = _add(matrix, _grid(k.target, k.height, k.width, k.stride[:, None, None]), block)
     for q in (products for some in (*plan.pairs, *plan.alike) for products in some.products(plan.begin)):
         left, right = (
-            work[:, _grid(plan.num_triangles + at, q.depth, n, stride)]
+            work[:, factor_places(plan.num_triangles + at, q.depth, n, stride)]
             for at, n, stride in zip(q.factors, q.widths, q.strides, strict=True)
         )
         matrix = _add(matrix, _grid(q.target, *q.widths, q.distance[:, None, None]), -(left.mT @ right))
@@ -83,8 +83,7 @@ def back(work: Tensor, carried: Tensor, kept: Tensor, plan: SchurTables) -> Tens
 
 def _places(edges: Edges, plan: SchurTables) -> Int[Tensor, "edges size kept"]:
     """Where the work array has Yᵀ."""
-    rows = plan.num_triangles + edges.rows(plan.begin)
-    return rows + torch.arange(edges.kept_size, device=rows.device)
+    return plan.num_triangles + edges.places(plan.begin)
 
 
 def _rows(start: Int[Tensor, "blocks"], count: int) -> Int[Tensor, "blocks count"]:

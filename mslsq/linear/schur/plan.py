@@ -21,10 +21,9 @@ from torch import Tensor
 
 from mslsq.kernels import run_on
 from mslsq.linear.block_structure import CPU, BlockStructure, analyze, starts_of
-from mslsq.linear.cost_models import padded
 from mslsq.linear.independent_kinds import blocks_of
 from mslsq.linear.operator_plan import on_device
-from mslsq.linear.schur.alike import Clusters, Couplings, FactorPlaces, clusters_of, places_of
+from mslsq.linear.schur.alike import Clusters, Couplings, FactorPlaces, clusters_of, places_of, rows_of
 from mslsq.linear.schur.reduced import Reduced, Way, way_of
 from mslsq.linear.schur.tables import Alike, Edges, Kept, Pairs, Pivots, SchurTables, are_small
 
@@ -78,11 +77,11 @@ def schur_plan(
     kept_unknowns = kept_unknowns + np.arange(kept_starts[-1])
     widths = structure.block_sizes[kept][coupling.other]
     couplings = Couplings(coupling.pivot, coupling.other, coupling.across, widths, depths)
-    room = padded(widths) if kernels else widths
     triangles, rights = starts_of(depths**2), starts_of(depths)
 
     # Blocks that are alike fill the same blocks of the reduced matrix.
     together = kernels and are_small(*(int(sizes.max(initial=0)) for sizes in (widths, depths, widths)))
+    rows = rows_of(couplings, kernels)
     models = couplings.models() if together else np.arange(len(eliminated))
     sides, filled = _pairs(coupling, couplings.first, np.unique(models)), np.zeros(0, np.int64)
     reduced, chosen, matrix_size = None, "dense", 0
@@ -99,10 +98,10 @@ def schur_plan(
 
     degrees = np.diff(couplings.first)
     products, blocks = int((degrees * (degrees + 1) // 2).sum()), len(np.unique(filled))
-    piece = _pieces(starts_of(couplings.sums(room * depths[coupling.pivot])), products, blocks)
+    piece = _pieces(starts_of(couplings.sums(rows.numbers)), products, blocks)
     num_pieces = int(piece.max(initial=0)) + 1
     clusters = clusters_of(couplings, models, piece)
-    factors = places_of(couplings, room, piece, clusters.of_block)
+    factors = places_of(couplings, rows, piece, clusters.of_block)
     begin = starts_of(np.bincount(piece, factors.numbers, num_pieces).astype(np.int64))
     within = factors.targets - begin[piece[coupling.pivot]]
 
@@ -130,7 +129,7 @@ def schur_plan(
             for some in (np.flatnonzero(clusters.of_block < 0), clusters.blocks_of_sets)
             for sides in [_pairs(coupling, couplings.first, some)]
         )
-        lost = tuple(_pair_tables(reduced, places, coupling, alone, depths, within, room, piece, begins))
+        lost = tuple(_pair_tables(reduced, places, coupling, alone, depths, within, rows.distance, piece, begins))
         alike = tuple(_alike_tables(places, couplings, of_sets, clusters, factors, begin, begins))
     tables = SchurTables(
         *(structure.num_unknowns, len(kept_unknowns), matrix_size, int(triangles[-1]), int(begin[-1])),

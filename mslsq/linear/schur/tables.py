@@ -55,16 +55,15 @@ class Edges(OperatorPlan):
     column: Int[Tensor, "edges"]
     """The first unknown of the kept block in the reduced system."""
     target: Int[Tensor, "edges"]
-    """Where Yᵀ is among those of its piece, k × a by rows, in the lower 32 bits (above: the distance of its rows). A
-    register may be stored at each row; beside it, where blocks are alike, stands the next Yᵀ."""
+    """Where Yᵀ is among those of its piece, k × a by rows, in the lower 32 bits (above: the distance of its rows; see
+    `factor_places`). A register may be stored at each row; beside it, where blocks are alike, stands the next Yᵀ."""
     pieces: Int[Tensor, "pieces+1"]
 
-    def rows(self, begin: Int[Tensor, "pieces"]) -> Int[Tensor, "edges size 1"]:
-        """Where the rows are among all Y, given where those of each piece begin."""
+    def places(self, begin: Int[Tensor, "pieces"]) -> Int[Tensor, "edges size kept"]:
+        """Where the numbers of Yᵀ are among all Y, given where those of each piece begin."""
         first = begin.repeat_interleave(self.pieces.diff(), output_size=len(self.source))
-        first = first + (self.target & 0xFFFFFFFF)
-        row = torch.arange(self.size, device=first.device)
-        return (first[:, None] + row * (self.target[:, None] >> 32))[:, :, None]
+        distance = (self.target >> 32)[:, None, None]
+        return factor_places(first + (self.target & 0xFFFFFFFF), self.size, self.kept_size, distance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +232,18 @@ class SchurTables(OperatorPlan):
         sizes = [(pairs.height, pairs.size, pairs.width) for pairs in self.pairs]
         sizes += [(edges.kept_size, edges.size, 1) for edges in self.edges]
         return all(are_small(*size) for size in sizes)
+
+
+def factor_places(
+    first: Int[Tensor, "blocks"], depth: int, width: int, distance: int | Tensor
+) -> Int[Tensor, "blocks depth width"]:
+    """Where the numbers of Yᵀ are that begin at `first`: rows `distance` apart, and where that is less than they are
+    wide, the last number of each behind all of them."""
+    row, column = (torch.arange(count, device=first.device) for count in (depth, width))
+    within = row[:, None] * distance + column
+    behind = depth * distance + row[:, None]
+    loose = (column == width - 1) & (torch.as_tensor(distance, device=first.device) < width)
+    return first[:, None, None] + torch.where(loose, behind, within)
 
 
 def are_small(height: int, depth: int, width: int) -> bool:

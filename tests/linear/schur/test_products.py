@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from mslsq.linear import Schur, SparseCholesky
+from mslsq.linear import Schur, SparseCholesky, cost_models
 from mslsq.linear.block_structure import BlockStructure, analyze
-from mslsq.linear.schur import by_kernels, by_tensors, plan
+from mslsq.linear.cost_models import speed
+from mslsq.linear.schur import alike, by_kernels, by_tensors, plan
 
 DOUBLE = torch.float64
 
@@ -48,6 +49,46 @@ def test_all_sizes_of_blocks_give_what_tensors_give(width, points_first, monkeyp
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("points_first", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 3, 6, 8, 9, 17])
+def test_the_ninth_of_nine_columns_stands_behind_the_others_where_registers_have_eight(depth, points_first, dtype):
+    structure, kinds = seen_by_all([9] * 4, 7, depth, points_first)
+    solver = Schur("point").bound(structure, kinds)
+    tables = solver.elimination.tables
+    distance = 8 if speed().register == 8 else -(-9 // speed().register) * speed().register
+    assert (tables.edges[0].target >> 32).eq(distance).all()
+    values, rhs = well_posed(structure, dtype), torch.ones(1, structure.num_unknowns, dtype=dtype)
+    damping = torch.rand(1, structure.num_unknowns, dtype=dtype)
+    got = by_kernels.reduce(values, damping, rhs, *tables.packed)
+    expected = by_tensors.reduce(values, damping, rhs, tables)
+    torch.testing.assert_close(got[1], expected.carried, rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(got[3], expected.rhs, rtol=1e-13, atol=1e-13)
+    step, solved = solver.solve(values, rhs, damping)
+    expected, _ = SparseCholesky().bound(structure, {}).solve(values.double(), rhs.double(), damping.double())
+    assert bool(solved.all())
+    tolerance = 1e-12 if dtype == DOUBLE else 1e-6
+    torch.testing.assert_close(step.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 6])
+def test_rows_of_nine_columns_for_wide_registers_are_read_by_narrow_ones_too(depth, monkeypatch):
+    """A plan may have been made for another instruction set (a recording that is replayed under emulation)."""
+    structure, kinds = seen_by_all([9] * 4, 7, depth, points_first=False)
+    monkeypatch.setattr(cost_models, "speed", lambda: cost_models.SPEEDS["avx512"])
+    monkeypatch.setattr(alike, "speed", cost_models.speed)
+    tables = Schur("point", reduced="dense").bound(structure, kinds).elimination.tables
+    assert (tables.edges[0].target >> 32).eq(8).all()
+    values, rhs = well_posed(structure), torch.ones(1, structure.num_unknowns, dtype=DOUBLE)
+    got = by_kernels.reduce(values, values.new_zeros(0), rhs, *tables.packed)
+    expected = by_tensors.reduce(values, None, rhs, tables)
+    torch.testing.assert_close(got[3], expected.rhs, rtol=1e-13, atol=1e-13)
+    n = tables.num_reduced
+    torch.testing.assert_close(
+        got[2].reshape(n, n).tril(), expected.matrix.reshape(n, n).tril(), rtol=1e-13, atol=1e-13
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("reduced", ["dense", "sparse"])
 @pytest.mark.parametrize("cached", [1, 100, 1_000_000])
 def test_an_elimination_in_pieces_is_that_in_one(cached, reduced, dtype, monkeypatch):
@@ -72,14 +113,15 @@ def test_an_elimination_in_pieces_is_that_in_one(cached, reduced, dtype, monkeyp
     torch.testing.assert_close(step.double(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("sizes", [[9, 6, 5], [9, 9, 9]], ids=str)
 @pytest.mark.parametrize("cached", [40, 1_000_000])
-def test_what_a_call_leaves_in_memory_does_not_change_the_next(cached, monkeypatch):
+def test_what_a_call_leaves_in_memory_does_not_change_the_next(cached, sizes, monkeypatch):
     """A thread keeps the memory of a call: after one of numbers that are not finite the next gives the same bits."""
     monkeypatch.setattr(plan, "CACHED", cached)
     monkeypatch.setattr(plan, "FEWEST_PAIRS", 1)
 
     def reduced(points: int, spoiled: bool) -> by_kernels.Reduction:
-        structure, kinds = seen_by_all([9, 6, 5], points, 3, points_first=False)
+        structure, kinds = seen_by_all(sizes, points, 3, points_first=False)
         tables = Schur("point", reduced="dense").bound(structure, kinds).elimination.tables
         values, rhs = well_posed(structure), torch.ones(1, structure.num_unknowns, dtype=DOUBLE)
         if spoiled:
