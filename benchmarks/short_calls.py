@@ -80,6 +80,7 @@ def curve_fit() -> Contestants:
     t, y = measured(1)
     start = torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64)
     times, values, sigma = t.numpy(), y[0].numpy(), torch.full((32,), 0.01, dtype=torch.float64)
+    errors = sigma.numpy()
 
     def model(t: np.ndarray, a: float, b: float, c: float) -> np.ndarray:
         return a * np.exp(b * t) + c
@@ -89,6 +90,7 @@ def curve_fit() -> Contestants:
         "mslsq, sigma": lambda: mslsq.curve_fit(curve, t, y[0], start, sigma=sigma),
         "mslsq, a lambda": lambda: mslsq.curve_fit(lambda p, t: curve(p, t), t, y[0], start),
         "scipy curve_fit": lambda: optimize.curve_fit(model, times, values, [1.0, -1.0, 0.0]),
+        "scipy curve_fit, sigma": lambda: optimize.curve_fit(model, times, values, [1.0, -1.0, 0.0], errors),
     }
 
 

@@ -128,8 +128,9 @@ def curve_fit(
         call = FitCall.of(model, (t, y, p0, sigma), absolute_sigma, solver, adjoint)
         again = None if call is None else call.answered()
         if again is not None:
-            warn_where_infinite(again.fitted.tensors, False)
-            return again
+            if not again.has_covariance:
+                warn_where_infinite(again.fit.fitted.tensors, False)
+            return again.fit
     asks = may_ask(solver, y)
     is_complex = any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in pytree.leaves(y))
     if is_complex:

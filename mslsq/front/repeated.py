@@ -101,12 +101,20 @@ class Repeated:
         options = solver, adjoint, in_dims, global_key()
         return Repeated(residual, (x0, args), solver, adjoint, in_dims, options)
 
-    def answered(self) -> "Answered | None":
+    def answered(self, like: "Known | None" = None) -> "Answered | None":
         """The answer; None where this call is not known, or where it takes more than the program.
+
+        Args:
+            like: what is known of a call that differs from this one in nothing but numbers, and in what its residual
+                reads.
 
         Raises:
             SolveInterrupted: a KeyboardInterrupt has ended the solve.
         """
+        if like is not None:
+            answered = like.answer_at_once(self, like.form.leaves(self.arguments))
+            if answered is not None:
+                return self._heeded(answered)
         kept = kept_for_callable(self.residual).calls
         if not kept:
             return None
@@ -224,12 +232,16 @@ class Known:
         leaves = self.form.leaves(call.arguments)
         return leaves if list(map(kind_of_leaf, leaves)) == self.kinds else None
 
-    def answer_at_once(self, call: Repeated) -> "Answered | None":
+    def answer_at_once(self, call: Repeated, leaves: list[Any] | None = None) -> "Answered | None":
         """What the program answers to such a call where nothing that its residual reads has changed, and where it is
-        not its turn to be compared with it; else None."""
+        not its turn to be compared with it; else None.
+
+        Args:
+            leaves: those of its arguments, where it is known to differ in nothing but numbers.
+        """
         if self.noted is None or self.closed is None or self.turns.is_next_due:
             return None
-        leaves = self.leaves_of(call)
+        leaves = self.leaves_of(call) if leaves is None else leaves
         if leaves is None or not self.noted.holds(call.residual) or not self.closed.holds:
             return None
         held = [x() for x in self.noted.tensors]

@@ -7,7 +7,7 @@ with its covariance operation by operation, took four times as long.
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from mslsq.front.fits.residual import residual_of
 from mslsq.front.fits.result import CurveFit
 from mslsq.front.measurements import Points, is_of_points
 from mslsq.front.plans import kept_for_callable
-from mslsq.front.repeated import Answered, Repeated, kind_of_leaf
+from mslsq.front.repeated import Answered, Known, Repeated, kind_of_leaf
 from mslsq.linearize.plan import global_key
 from mslsq.solvers.outer import OuterSolver
 from mslsq.solvers.solver import Solver
@@ -30,6 +30,13 @@ from mslsq.tracing.reading.values import SCALARS, TENSORS
 
 KNOWN = 8
 """Kinds of fits that are kept for the code of a model."""
+
+
+class AnsweredFit(NamedTuple):
+    """A fit that a program has answered."""
+
+    fit: CurveFit
+    has_covariance: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +49,8 @@ class FitCall:
     absolute_sigma: bool
     solver: Solver | OuterSolver | None
     adjoint: Adjoint | None
+    options: tuple[Hashable, ...]
+    """All else that a fit depends on besides its model and its arguments."""
 
     @staticmethod
     def of(
@@ -54,13 +63,10 @@ class FitCall:
         """The call, where fits like it may be answered at once; None of others."""
         if not callable(model) or isinstance(solver, OuterSolver) or not is_plain():
             return None
-        return FitCall(model, arguments, absolute_sigma, solver, adjoint)
+        options = bool(absolute_sigma), solver, adjoint, global_key()
+        return FitCall(model, arguments, absolute_sigma, solver, adjoint, options)
 
-    @property
-    def options(self) -> tuple[Hashable, ...]:
-        return bool(self.absolute_sigma), self.solver, self.adjoint, global_key()
-
-    def answered(self) -> CurveFit | None:
+    def answered(self) -> "AnsweredFit | None":
         """The fit; None where such a call is not known, or where it takes more than the program of its solve."""
         for known in tuple(kept_for_callable(self.model).fits):
             points = known.points_of(self)
@@ -70,7 +76,7 @@ class FitCall:
 
     def remember(self, found: CurveFit, ended: Any) -> None:
         """Keep what a fit has shown of calls like this one."""
-        known = KnownFit.of(self, found) if isinstance(ended, Answered) else None
+        known = KnownFit.of(self, found, ended.known) if isinstance(ended, Answered) else None
         if known is not None:
             kept = kept_for_callable(self.model).fits
             kept[:] = [known, *(one for one in kept if one.points_of(self) is None)][:KNOWN]
@@ -89,9 +95,12 @@ class KnownFit:
     tree_of_t: Callable[[list[Any]], Any]
     recipe: dict[str, Any]
     """But for the model."""
+    known: Known
+    """What is known of the solve: fits of all models have the code of their residual in common, by which it would be
+    sought among others."""
 
     @staticmethod
-    def of(call: FitCall, found: CurveFit) -> "KnownFit | None":
+    def of(call: FitCall, found: CurveFit, known: Known) -> "KnownFit | None":
         t, y, p0, sigma = call.arguments
         recipe, form = found.fitted.recipe, pytree.Form(call.arguments)
         if recipe.model is not call.model or recipe.batched or recipe.sigma == "matrix":
@@ -106,10 +115,13 @@ class KnownFit:
         moves = tuple([isinstance(leaf, Tensor) and is_of_points(leaf, y) for leaf in own])
         fields = {**vars(recipe), "model": None}
         kinds = _kinds(leaves)
-        return KnownFit(form, kinds, call.options, moves, pytree.Form(t).tree, fields)
+        made = KnownFit(form, kinds, call.options, moves, pytree.Form(t).tree, fields, known)
+        points = made.points_of(call)
+        # Points of one kind of arguments are of one kind: it need not be compared in every call.
+        return None if points is None or known.leaves_of(made.solve_of(call, points)) is None else made
 
     def points_of(self, call: FitCall) -> Points | None:
-        """The points of such a call; None of another, or where a point is missing or sigma is none."""
+        """The points of such a call, as if none was missing; None of another, or where sigma is none."""
         if not self.form.fits(call.arguments) or call.options != self.options:
             return None
         leaves = self.form.leaves(call.arguments)
@@ -118,34 +130,44 @@ class KnownFit:
         _, y, _, sigma = call.arguments
         if torch.is_grad_enabled() and any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
             return None
-        if not math.isfinite(y.sum().item()):
-            return None
         if sigma is None:
-            whitening = y.new_ones(y.shape)
+            whitening = torch.ones_like(y)
         else:
             sigma = torch.as_tensor(sigma, dtype=y.dtype, device=y.device)
             if not 0 < sigma.min().item() < math.inf:  # NaN is neither
                 return None
-            whitening = (1 / sigma).expand(y.shape).clone()
+            whitening = 1 / sigma
+            if whitening.shape != y.shape:
+                whitening = whitening.expand(y.shape).clone()
         own = [leaf.clone() if moves else leaf for leaf, moves in zip(leaves, self.moves, strict=False)]
-        used = y.new_ones(y.shape, dtype=torch.bool)
+        used = torch.ones_like(y, dtype=torch.bool)
         return Points(self.tree_of_t(own), y.clone(), whitening, used)
 
-    def answer(self, call: FitCall, points: Points) -> CurveFit | None:
+    def solve_of(self, call: FitCall, points: Points) -> Repeated:
+        """The solve of such a call."""
+        residual, arguments = residual_of(call.model, None, "normal"), (call.arguments[2], (*points, ()))
+        return Repeated(residual, arguments, call.solver, call.adjoint, None, self.known.options)
+
+    def answer(self, call: FitCall, points: Points) -> "AnsweredFit | None":
         """The fit of such a call; None where it takes more than the program."""
-        residual = residual_of(call.model, None, "normal")
-        like = Repeated.of(residual, call.arguments[2], (*points, ()), call.solver, call.adjoint)
-        ended = None if like is None else like.answered()
+        ended = self.solve_of(call, points).answered(self.known)
         if ended is None:
+            return None
+        matrix = _covariance(ended, points, self.recipe["absolute_sigma"])
+        if matrix is None:
             return None
         solution, recipe = ended.solution, object.__new__(Recipe)
         vars(recipe).update(self.recipe, model=call.model, solver=ended.solver, mode=ended.jacobian_mode)
-        matrix = _covariance(ended, points, recipe)
+        value, free, covariance = solution.value, recipe.free, torch.from_numpy(matrix)
         t = tuple([leaf for leaf in pytree.leaves(points.t) if isinstance(leaf, Tensor)])
-        free = recipe.free
-        tensors = One(free.vector(solution.value), matrix, t, points.y, points.whitening, points.used, ())
-        errors = free.tree(torch.from_numpy(np.sqrt(matrix.numpy().diagonal())))
-        return CurveFit(solution.value, matrix, errors, solution, Fitted(tensors, recipe))
+        errors = torch.from_numpy(np.sqrt(matrix.diagonal()))
+        if type(value) is Tensor and value.ndim == 1:
+            vector = value.clone()
+        else:
+            vector, errors = free.vector(value), free.tree(errors)
+        tensors = One(vector, covariance, t, points.y, points.whitening, points.used, ())
+        fit = CurveFit(value, covariance, errors, solution, Fitted(tensors, recipe))
+        return AnsweredFit(fit, math.isfinite(matrix.sum()))
 
 
 def _kinds(leaves: list[Any]) -> list[Hashable]:
@@ -156,14 +178,16 @@ def _kinds(leaves: list[Any]) -> list[Hashable]:
     return kinds
 
 
-def _covariance(ended: Answered, points: Points, recipe: Recipe) -> Tensor:
-    """That of the free parameters."""
-    found, normal = None, ended.normal_equations()
+def _covariance(ended: Answered, points: Points, absolute_sigma: bool) -> np.ndarray | None:
+    """That of the free parameters; None where the cost is not finite: a point may be missing, then."""
+    normal = ended.normal_equations()
+    cost = float(ended.solution.cost) if normal is None else normal[0]
+    if not math.isfinite(cost):
+        return None
     if normal is not None:
-        cost, matrix = normal
-        freedom = points.y.numel() - len(matrix)
-        found = of_normal_equations(matrix, 2 * cost, freedom, recipe.absolute_sigma)
-    if found is not None:
-        return torch.from_numpy(found)
+        matrix = normal[1]
+        found = of_normal_equations(matrix, 2 * cost, points.y.numel() - len(matrix), absolute_sigma)
+        if found is not None:
+            return found
     r, jacobian = ended.residual_and_jacobian()
-    return covariance_of_one(jacobian[0], r[0], points.used, None, recipe.absolute_sigma, None)
+    return covariance_of_one(jacobian[0], r[0], points.used, None, absolute_sigma, None).numpy()

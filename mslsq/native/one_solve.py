@@ -40,6 +40,7 @@ class SolvedOne(NamedTuple):
     places: "_Places"
     """Where in there it is."""
     first_gradient_norm: float
+    status: int
     max_steps: int
     interrupted: bool = False
     """By a KeyboardInterrupt?"""
@@ -69,7 +70,7 @@ class SolvedOne(NamedTuple):
     @property
     def creeps(self) -> bool:
         """Has the program left it because it creeps?"""
-        return int(self.counts[0]) == CREEPS
+        return self.status == CREEPS
 
     @property
     def accepted(self) -> Tensor:
@@ -195,13 +196,15 @@ class OneSolve:
             if not self.program.advance(slots.reference, FIRST_BUDGET):
                 self.program.run([slots.job])
         except KeyboardInterrupt:
-            solved = SolvedOne(found, memory, places, 0.0, max_steps)
+            status = ctypes.c_long.from_address(at + places.counts).value
+            solved = SolvedOne(found, memory, places, 0.0, status, max_steps)
             return self._interrupted(solved, values, own, shared)
         self._spare.append(slots)
-        if room < max_steps and ctypes.c_long.from_address(at + places.counts).value == RUNNING:
+        status = ctypes.c_long.from_address(at + places.counts).value
+        if room < max_steps and status == RUNNING:
             return None
         first = NUMBERS[real].from_address(at + places.first_gradient_norm).value
-        return SolvedOne(found, memory, places, first, max_steps)
+        return SolvedOne(found, memory, places, first, status, max_steps)
 
     def _places(self, max_steps: int) -> _Places:
         places = self._last_places
@@ -215,12 +218,12 @@ class OneSolve:
     ) -> SolvedOne:
         """The problem where it began, if it has not come to its end."""
         first = float(solved.at_start[1])
-        if int(solved.counts[0]) != UNSOLVED:
+        if solved.status != UNSOLVED:
             return solved._replace(first_gradient_norm=first, interrupted=True)
         start = self.solve(values, own, shared, 0, [x.shape for x in solved.values])
         memory, _ = solved.places.made()
         begun = SolvedOne(
-            start.values, memory, solved.places, start.first_gradient_norm, solved.max_steps, interrupted=True
+            start.values, memory, solved.places, start.first_gradient_norm, start.status, solved.max_steps, True
         )
         begun.at_start[:] = start.at_start
         begun.figures[:], begun.counts[:] = start.figures, start.counts

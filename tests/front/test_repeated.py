@@ -40,8 +40,8 @@ def answers(monkeypatch):
     monkeypatch.setattr(plans, "_KEPT", weakref.WeakKeyDictionary())
     found, answered = [], repeated.Repeated.answered
 
-    def noted(self):
-        answer = answered(self)
+    def noted(self, like=None):
+        answer = answered(self, like)
         found.append(answer is not None)
         return answer
 

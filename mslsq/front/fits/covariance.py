@@ -117,19 +117,19 @@ def of_normal_equations(matrix: Array, chi_square: float, freedom: int, absolute
     where more is lost than `LOST`, since JᵀJ has the square of J's condition number."""
     if freedom <= 0:
         return None
+    scale = 1 if absolute_sigma else chi_square / freedom
     with np.errstate(all="ignore"):
         length = np.sqrt(matrix.diagonal())
-        lengths = np.multiply.outer(length, length)
-        unit = matrix / lengths
+        lengths = length[:, None] * length
         try:
-            inverse = np.linalg.inv(unit)
+            inverse = np.linalg.inv(matrix / lengths)
         except np.linalg.LinAlgError:
             return None
-        condition = math.sqrt(np.vdot(unit, unit) * np.vdot(inverse, inverse))
+        # Of a matrix with ones on its diagonal, whose own norm is not larger than n.
+        condition = len(matrix) * math.sqrt(np.vdot(inverse, inverse))
         if not condition * np.finfo(matrix.dtype).eps < LOST:  # NaN is not
             return None
-        covariance = (inverse + inverse.T) / (2 * lengths)
-    return covariance if absolute_sigma else covariance * (chi_square / freedom)
+        return (inverse + inverse.T) * (matrix.dtype.type(scale / 2) / lengths)
 
 
 def _triangle(matrix: Float[Tensor, "rows n"]) -> Float[Tensor, "n n"]:
