@@ -128,38 +128,57 @@ void factor(const T* values, i64 num_values, const T* shift, i64 num_unknowns, T
                            reinterpret_cast<const Run*>(runs), scalar);
 }
 
-// L L^T x = b, x in the padded elimination order, eight columns of L at a time; t is as tall as the tallest front.
-template <class T>
-void solve_one(const T* F, T* x, T* t, i64 count, const Front* fronts, const i64* row_start, const i32* rows) {
+// L L^T x = b for K right-hand sides, eight columns of L at a time: the factor is read once for all, which takes all the
+// time. x is (K, places), in the padded elimination order; t is (K, tallest), as tall as the tallest front. Each is
+// computed as if it were alone. HALF is L y = b, y in the place of x.
+template <int K, bool HALF, class T>
+void solve_few(const T* F, T* x, i64 places, T* t, i64 tallest, i64 count, const Front* fronts, const i64* row_start,
+               const i32* rows) {
     for (i64 s = 0; s < count; s++) {
         const Front f = fronts[s];
         const i64 height = f.padded + f.padded_below;
-        std::memcpy(t, x + f.first, sizeof(T) * f.padded);
-        std::memset(t + f.padded, 0, sizeof(T) * f.padded_below);
+        for (int k = 0; k < K; k++) {
+            std::memcpy(t + k * tallest, x + k * places + f.first, sizeof(T) * f.padded);
+            std::memset(t + k * tallest + f.padded, 0, sizeof(T) * f.padded_below);
+        }
         for (i64 j = 0; j < f.padded; j += TILE) {
             const T* at = F + f.panel + j * f.ld + j;
-            solve_diagonal(at, f.ld, t + j);
-            subtract_eight_columns(at + TILE, f.ld, t + j, t + j + TILE, height - j - TILE);
+            for (int k = 0; k < K; k++) {
+                T* own = t + k * tallest + j;
+                solve_diagonal(at, f.ld, own);
+                subtract_eight_columns(at + TILE, f.ld, own, own + TILE, height - j - TILE);
+            }
         }
-        std::memcpy(x + f.first, t, sizeof(T) * f.padded);
         const i32* row = rows + row_start[s];
-        for (i64 i = 0; i < f.below; i++) x[row[i]] += t[f.padded + i];
+        for (int k = 0; k < K; k++) {
+            T* own = x + k * places;
+            std::memcpy(own + f.first, t + k * tallest, sizeof(T) * f.padded);
+            for (i64 i = 0; i < f.below; i++) own[row[i]] += t[k * tallest + f.padded + i];
+        }
     }
+    if constexpr (HALF) return;
     for (i64 s = count - 1; s >= 0; s--) {
         const Front f = fronts[s];
         const i32* row = rows + row_start[s];
-        std::memcpy(t, x + f.first, sizeof(T) * f.padded);
-        for (i64 i = 0; i < f.padded_below; i++) t[f.padded + i] = x[row[i]];
+        for (int k = 0; k < K; k++) {
+            const T* own = x + k * places;
+            std::memcpy(t + k * tallest, own + f.first, sizeof(T) * f.padded);
+            for (i64 i = 0; i < f.padded_below; i++) t[k * tallest + f.padded + i] = own[row[i]];
+        }
         for (i64 j = f.padded - TILE; j >= 0; j -= TILE) {
             const T* at = F + f.panel + j * f.ld + j;
-            subtract_eight_dots(at + TILE, f.ld, t + j + TILE, t + j, f.padded + f.padded_below - j - TILE);
-            solve_diagonal_transposed(at, f.ld, t + j);
+            for (int k = 0; k < K; k++) {
+                T* own = t + k * tallest + j;
+                subtract_eight_dots(at + TILE, f.ld, own + TILE, own, f.padded + f.padded_below - j - TILE);
+                solve_diagonal_transposed(at, f.ld, own);
+            }
         }
-        std::memcpy(x + f.first, t, sizeof(T) * f.padded);
+        for (int k = 0; k < K; k++)
+            std::memcpy(x + k * places + f.first, t + k * tallest, sizeof(T) * f.padded);
     }
 }
 
-// The same for eight right-hand sides, x (padded order, 8): the factor is read once for all.
+// The same for eight right-hand sides, x (padded order, 8).
 template <class T>
 void solve_eight(const T* F, T* x, T* t, i64 count, const Front* fronts, const i64* row_start, const i32* rows) {
     for (i64 s = 0; s < count; s++) {
@@ -196,12 +215,19 @@ void solve_eight(const T* F, T* x, T* t, i64 count, const Front* fronts, const i
 template <class T>
 void solve(const T* L, i64 factor_size, const bool* ok, const T* rhs, T* out, i64 begin, i64 end, i64 unknowns,
            i64 columns, i64 tallest, i64 count, const i64* fronts, const i64* row_start, const i32* rows,
-           const i64* scalar, i64 places) {
+           const i64* scalar, i64 places, i64 half) {
     const Front* table = reinterpret_cast<const Front*>(fronts);
     const FlushToZero flush;
-    const i64 lanes = columns < 3 ? 1 : TILE;  // up to two go one by one: reading the factor costs all the time
+    const i64 lanes = columns < 3 || half ? (columns < 2 ? 1 : 2) : TILE;
     const Numbers<T> x = numbers<T>(places * lanes), t = numbers<T>(tallest * lanes);
     std::memset(x.get(), 0, sizeof(T) * places * lanes);
+    // Of few right-hand sides each has its numbers side by side, of eight each place has.
+    const i64 by_place = lanes == TILE ? TILE : 1, by_lane = lanes == TILE ? 1 : places;
+    const auto solve_few_of = [&](auto few, const T* F) {
+        constexpr int K = decltype(few)::value;
+        const auto run = half ? solve_few<K, true, T> : solve_few<K, false, T>;
+        run(F, x.get(), places, t.get(), tallest, count, table, row_start, rows);
+    };
     for (i64 b = begin; b < end; b++) {
         const T* right = rhs + b * unknowns * columns;
         T* left = out + b * unknowns * columns;
@@ -213,14 +239,16 @@ void solve(const T* L, i64 factor_size, const bool* ok, const T* rhs, T* out, i6
             const i64 have = lanes < columns - c ? lanes : columns - c;
             for (i64 i = 0; i < places; i++)
                 for (i64 k = 0; k < have; k++)
-                    x[i * lanes + k] = scalar[i] >= 0 ? right[scalar[i] * columns + c + k] : 0;
+                    x[i * by_place + k * by_lane] = scalar[i] >= 0 ? right[scalar[i] * columns + c + k] : 0;
             if (lanes == 1)
-                solve_one(L + b * factor_size, x.get(), t.get(), count, table, row_start, rows);
+                solve_few_of(std::integral_constant<int, 1>(), L + b * factor_size);
+            else if (lanes == 2)
+                solve_few_of(std::integral_constant<int, 2>(), L + b * factor_size);
             else
                 solve_eight(L + b * factor_size, x.get(), t.get(), count, table, row_start, rows);
             for (i64 i = 0; i < places; i++)
                 if (scalar[i] >= 0)
-                    for (i64 k = 0; k < have; k++) left[scalar[i] * columns + c + k] = x[i * lanes + k];
+                    for (i64 k = 0; k < have; k++) left[scalar[i] * columns + c + k] = x[i * by_place + k * by_lane];
         }
     }
 }
@@ -238,9 +266,9 @@ void solve(const T* L, i64 factor_size, const bool* ok, const T* rhs, T* out, i6
     MSLSQ_EXPORT(multifrontal_solve, type)                                                                             \
     (const T* L, i64 factor_size, const bool* ok, const T* rhs, T* out, i64 begin, i64 end, i64 unknowns, i64 columns, \
      i64 tallest, i64 count, const i64* fronts, const i64* row_start, const i32* rows, const i64* scalar,              \
-     i64 places) {                                                                                                     \
+     i64 places, i64 half) {                                                                                           \
         solve<T>(L, factor_size, ok, rhs, out, begin, end, unknowns, columns, tallest, count, fronts, row_start, rows, \
-                 scalar, places);                                                                                      \
+                 scalar, places, half);                                                                                \
     }
 
 MSLSQ_DEFINE(double, f64)

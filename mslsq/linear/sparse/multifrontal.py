@@ -35,10 +35,11 @@ class _Kernels(NamedTuple):
 
 KERNELS = _Kernels(
     Kernel("multifrontal_factor", "TnTnTn?nnnnllllllll"),
-    Kernel("multifrontal_solve", "Tn?TTnnnnnnlliln"),
+    Kernel("multifrontal_solve", "Tn?TTnnnnnnllilnn"),
 )
 """Values, shifts, factors, which are definite, and the part of the batch, then `fronts_of` a plan; factors, which are
-usable, right-hand sides, solutions, the part of the batch, their sizes, then `rows_of` it."""
+usable, right-hand sides, solutions, the part of the batch, their sizes, `rows_of` it, then whether L alone is solved
+with."""
 
 WORTH_THREADS = 100_000
 """Numbers in the factors of a batch (some 0.1 ms of a solve) from which on its entries are shared out to threads."""
@@ -70,16 +71,23 @@ def factor_into(factors: Tensor, values: Tensor, shift: Tensor, plan: Eliminatio
 def solve(factors: Tensor, usable: Tensor, rhs: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
     """A⁻¹ rhs for (batch, columns, k); NaN where not usable.
 
-    Up to two right-hand sides go one by one (reading the factor costs all the time), more of them eight at a time.
+    Reading the factor costs all the time: two right-hand sides go together, more of them eight at a time.
     """
     return solve_by(Elimination.unpacked(tensors, numbers), factors, usable, rhs)
 
 
-def solve_by(plan: Elimination, factors: Tensor, usable: Tensor, rhs: Tensor) -> Tensor:
-    """`solve`, with the plan as it is."""
+@registered("block_cholesky_solve_lower")
+def solve_lower(factors: Tensor, usable: Tensor, rhs: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
+    """L⁻¹ rhs for (batch, columns, k), in the order of the columns; NaN where not usable. Half of `solve`, for
+    ‖L⁻¹v‖² = vᵀA⁻¹v."""
+    return solve_by(Elimination.unpacked(tensors, numbers), factors, usable, rhs, half=True)
+
+
+def solve_by(plan: Elimination, factors: Tensor, usable: Tensor, rhs: Tensor, half: bool = False) -> Tensor:
+    """`solve`, or `solve_lower`, with the plan as it is."""
     solved = torch.empty_like(rhs, memory_format=torch.contiguous_format)
     arrays = factors.contiguous(), plan.factor_size, usable.contiguous(), rhs.contiguous(), solved
-    rest = *rhs.shape[1:], *rows_of(plan)
+    rest = *rhs.shape[1:], *rows_of(plan), int(half)
     in_parts(lambda begin, end: KERNELS.solve(*arrays, begin, end, *rest), len(rhs), _threads(factors))
     return solved
 
@@ -110,5 +118,6 @@ def _(values: Tensor, shift: Tensor, tensors: list[Tensor], numbers: list[int]) 
 
 
 @solve.register_fake
+@solve_lower.register_fake
 def _(factors: Tensor, usable: Tensor, rhs: Tensor, tensors: list[Tensor], numbers: list[int]) -> Tensor:
     return torch.empty_like(rhs, memory_format=torch.contiguous_format)

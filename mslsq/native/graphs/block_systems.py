@@ -47,13 +47,22 @@ def factor(writer: "Writer", node: fx.Node) -> tuple[Array, ...]:
 
 def solve(writer: "Writer", out: Array, node: fx.Node) -> None:
     """`multifrontal.solve`."""
+    _solve(writer, out, node, half=False)
+
+
+def solve_lower(writer: "Writer", out: Array, node: fx.Node) -> None:
+    """`multifrontal.solve_lower`."""
+    _solve(writer, out, node, half=True)
+
+
+def _solve(writer: "Writer", out: Array, node: fx.Node, half: bool) -> None:
     plan = _plan(node, Elimination)
     factors, usable, right = (_contiguous(writer, _operand(writer, node, number)) for number in range(3))
     solved = out if _is_contiguous(out) else writer.fresh(out.shape, out.dtype)
     if factors.shape[0] * plan.factor_size > multifrontal.WORTH_THREADS:
         raise NoLoopError(f"{node.target}: its size")
     arrays = factors, plan.factor_size, usable, right, solved, 0, right.shape[0], *right.shape[1:]
-    _call(writer, multifrontal.KERNELS.solve, factors.dtype, (*arrays, *multifrontal.rows_of(plan)))
+    _call(writer, multifrontal.KERNELS.solve, factors.dtype, (*arrays, *multifrontal.rows_of(plan), int(half)))
     if solved is not out:
         writer.copy(solved, out)
 

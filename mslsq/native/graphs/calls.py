@@ -21,6 +21,7 @@ SINGLE: dict[str, Callable[[Any, Array, fx.Node], None]] = {
     "cholesky_solve": systems.cholesky_solve,
     "mslsq::native_residuals": systems.residuals,
     "mslsq::block_cholesky_solve": block_systems.solve,
+    "mslsq::block_cholesky_solve_lower": block_systems.solve_lower,
     "mslsq::normal_matrix": block_systems.normal_matrix,
     "mslsq::normal_gradient": block_systems.normal_gradient,
     "mslsq::block_product": block_systems.product,

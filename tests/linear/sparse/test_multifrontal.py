@@ -278,3 +278,28 @@ def test_nothing_is_left_in_the_kept_memory_by_another_factorisation():
         for dtype in (np.float64, np.float32):
             factor(chain, other.astype(dtype))
             assert torch.equal(factor(star, values).entries, expected)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 5])
+def test_half_a_solve_gives_the_form_of_the_inverse(columns):
+    """‖L⁻¹v‖² = vᵀA⁻¹v, and NaN for what could not be factored."""
+    rng = np.random.default_rng(columns)
+    structure = bundle(rng)
+    values = positive_definite(structure, rng, batch=2)
+    values[1] *= -1
+    factored = factor(structure, values)
+    rhs = torch.from_numpy(rng.standard_normal((2, structure.num_unknowns, columns)))
+    lower = multifrontal.solve_lower(factored.entries, factored.definite, rhs, *factored.plan)
+    whole = multifrontal.solve(factored.entries, factored.definite, rhs, *factored.plan)
+    torch.testing.assert_close(lower.square().sum(1)[0], (rhs * whole).sum(1)[0], rtol=1e-12, atol=0)
+    assert lower[1].isnan().all()
+
+
+def test_two_right_hand_sides_are_solved_as_each_alone():
+    rng = np.random.default_rng(0)
+    structure = bundle(rng)
+    factored = factor(structure, positive_definite(structure, rng, batch=2))
+    rhs = rng.standard_normal((2, structure.num_unknowns, 2))
+    both = solve(factored, rhs)
+    for k in range(2):
+        np.testing.assert_array_equal(both[..., k : k + 1], solve(factored, rhs[..., k : k + 1].copy()))
