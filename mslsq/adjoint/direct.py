@@ -14,7 +14,7 @@ from mslsq.adjoint.function import Call, Made
 from mslsq.adjoint.implicit import Implicit
 from mslsq.adjoint.minimum import Point
 from mslsq.adjoint.outputs import Answer, Attached
-from mslsq.adjoint.pullback import pulled_back, wanted_of, ways_by
+from mslsq.adjoint.pullback import pulled_back, wanted_of, way_by
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
@@ -91,9 +91,9 @@ class DirectDerivatives:
         attachment = Attachment(self.call, self.linearizer, starts, given, {}, answer, self._written())
         if not attachment.is_kept:
             return None
-        ways = ways_by(pull, attachment, wanted_of(inputs))
+        way = way_by(pull, attachment, wanted_of(inputs))
         with without_saved_tensor_hooks():
-            return Differentiated(pulled_back(self.adjoint, attachment, ways, self.adjoint.order), residual)
+            return Differentiated(pulled_back(self.adjoint, attachment, way, self.adjoint.order), residual)
 
     def _written(self) -> dict[str, Any]:
         """Gradient and cost, which the chord steps of further derivatives take; as they were written first."""

@@ -1,5 +1,6 @@
 """How the Hessian at a solution is factored, and how systems with it are solved."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,12 +27,12 @@ class Factorization:
     """With the second derivatives of the residuals, or without."""
 
     def can_be_recorded(self, linear: LinearSolver) -> bool:
-        """Dense factors can be a part of a graph; sparse and iterative solvers do as they like.
+        """Dense and block-sparse factors can be a part of a graph; iterative solvers do as they like.
 
         Raises:
             AdjointOptionError: the Hessians of this linear solver cannot be factored in this way.
         """
-        return linear.storage.is_dense
+        return linear.factors_can_be_recorded
 
     def factor(self, linear: LinearSolver, hessian: Matrix) -> DefiniteFactor:
         """What stands in for the factor of a Hessian that is not definite is harmless to solve with."""
@@ -41,12 +42,20 @@ class Factorization:
         """H⁻¹ applied to (batch, columns)."""
         return linear.solve_factored(factor, vector)
 
+    def inverses(self, linear: LinearSolver, factor: Tensor, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """H⁻¹ applied to each of a few (batch, columns)."""
+        return linear.solve_factored_each(factor, vectors)
+
+    def inverse_form(self, linear: LinearSolver, factor: Tensor, vector: Tensor) -> Float[Tensor, "batch"]:
+        """vᵀH⁻¹v of (batch, columns)."""
+        return linear.inverse_form(factor, vector)
+
     def residual(
-        self, linear: LinearSolver, hessian: Matrix, found: DefiniteFactor, rhs: Tensor
+        self, linear: LinearSolver, hessian: Matrix, found: DefiniteFactor, solution: Tensor, rhs: Tensor
     ) -> Float[Tensor, "batch"]:
         """How well the system with this right-hand side is solved, relative to it; where the Hessian is not definite
         how far an iterative solver came, else NaN."""
-        residual = linear.relative_residual(hessian, linear.solve_factored(found.factor, rhs), rhs)
+        residual = linear.relative_residual(hessian, solution, rhs)
         return torch.where(found.definite, residual, torch.nan if found.undecided is None else found.undecided)
 
     def is_trusted(self, residual: Float[Tensor, "batch"]) -> Bool[Tensor, "batch"]:
@@ -73,8 +82,14 @@ class PseudoInverse(Factorization):
         rhs = vector.reshape(factor.shape[:-1])[..., None]
         return (factor @ (factor.mT @ rhs))[..., 0].flatten(1)
 
+    def inverses(self, linear: LinearSolver, factor: Tensor, vectors: Sequence[Tensor]) -> list[Tensor]:
+        return [self.inverse(linear, factor, vector) for vector in vectors]
+
+    def inverse_form(self, linear: LinearSolver, factor: Tensor, vector: Tensor) -> Float[Tensor, "batch"]:
+        return (vector * self.inverse(linear, factor, vector)).sum(-1)
+
     def residual(
-        self, linear: LinearSolver, hessian: Matrix, found: DefiniteFactor, rhs: Tensor
+        self, linear: LinearSolver, hessian: Matrix, found: DefiniteFactor, solution: Tensor, rhs: Tensor
     ) -> Float[Tensor, "batch"]:
         return rhs.new_full(rhs.shape[:1], torch.nan)  # a singular system has none
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mslsq.adjoint.adjoint import unprepared
+from mslsq.adjoint.around_programs import graph_around, may_be_around
 from mslsq.adjoint.ends import look_of
 from mslsq.adjoint.factor import Factorization
 from mslsq.adjoint.look import Factored, Look
@@ -101,7 +102,7 @@ class Judgement:
 
     def _found_of(self, stopped: Tensor) -> Factored:
         """All that is found out; of problems that have not stopped no more than is found out at once."""
-        found = self._factored(self.factorization.can_be_recorded(self.linear))
+        found = self._factored()
         fails = stopped & found.definite & ~(found.evidence.vanishes & found.evidence.smooth)
         if not self.asks or self.linearizer.ranks.any(bool(fails.any()))[0]:
             found = self._looked_at_again(found)
@@ -149,8 +150,8 @@ class Judgement:
     def _with_outcome(self, outcome: Outcome) -> "Judgement":
         return Judgement.of(replace(self.ended, outcome=outcome), self.factorization)
 
-    def _factored(self, recorded: bool) -> Factored:
-        """Factors of all Hessians, and what they and the gradient say; `recorded` with a graph of all that."""
+    def _factored(self) -> Factored:
+        """Factors of all Hessians, and what they and the gradient say, by a graph of all that where there is one."""
         execution, wish, point = self.plan.execution, self.solver.execution, self.point
         program = look_of(self.ended, point, self.factorization)
         if program is not None:
@@ -162,9 +163,14 @@ class Judgement:
             within = self.linearizer.gradient if self._is_native else self.plain.gradient
             return self.look.found(hessian(*at[:3]), _point(at), within)
 
-        if recorded:
-            name = f"factored {name}, ftol {self.solver.ftol}, xtol {self.solver.xtol}"
-            return execution.run(name, wish, whole, *point[:4], *point.free, compiled="small")
+        all_of_it, at = f"factored {name}, ftol {self.solver.ftol}, xtol {self.solver.xtol}", (*point[:4], *point.free)
+        if self.factorization.can_be_recorded(self.linear):
+            if self.linear.storage.is_dense:
+                return execution.run(all_of_it, wish, whole, *at, compiled="small")
+            if self._is_native and may_be_around(self.plan, self.linearizer):
+                graph = graph_around(self.plan, self.solver, all_of_it, whole, *at)
+                if graph is not None:
+                    return graph(*at)
         matrix = execution.run(name, wish, hessian, *point[:3], compiled="small")
         return self.look.found(matrix, point, gradient)
 

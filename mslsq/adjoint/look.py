@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from mslsq.adjoint.factor import Factorization
-from mslsq.adjoint.minimum import Curvature, Evidence, Point, evidence_of_a_minimum
+from mslsq.adjoint.minimum import Curvature, Evidence, NewtonStep, Point, cosines, evidence_of_a_minimum
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.solvers.solver import Solver
@@ -40,15 +39,21 @@ class Look:
         """All that is found out at once."""
         linear, restricted = self.linearizer.linear_solver, self._restricted(hessian, point)
         found = self.factorization.factor(linear, restricted)
-        residual = self.factorization.residual(linear, restricted, found, self._right_hand_side(restricted))
+        at, rhs = point.of_free(gradient(*point[:2])), self._right_hand_side(restricted)
+        # Both at once: a sparse factor takes as long to read as to solve with.
+        newton, solution = self.factorization.inverses(linear, found.factor, (at, rhs))
+        residual = self.factorization.residual(linear, restricted, found, solution, rhs)
         curvature = self._curvature(restricted, found.factor, found.definite)
-        evidence = evidence_of_a_minimum(self.linearizer, gradient, self.solver, point, curvature)
+        step = NewtonStep(at, newton)
+        evidence = evidence_of_a_minimum(self.linearizer, gradient, self.solver, point, curvature, step)
         return Factored(found.factor, found.definite, residual, evidence, hessian)
 
     def again(self, found: Factored, point: Point, gradient: Callable[..., Tensor], start: Values) -> Factored:
         """The same with all the evidence there is."""
         curvature = self._curvature(self._restricted(found.hessian, point), found.factor, found.definite)
-        evidence = evidence_of_a_minimum(self.linearizer, gradient, self.solver, point, curvature, start)
+        at = point.of_free(gradient(*point[:2]))
+        step = NewtonStep(at, self.factorization.inverse(self.linearizer.linear_solver, found.factor, at))
+        evidence = evidence_of_a_minimum(self.linearizer, gradient, self.solver, point, curvature, step, start)
         return found._replace(evidence=evidence)
 
     def exists(self, found: Factored) -> Tensor:
@@ -67,11 +72,10 @@ class Look:
     def _curvature(self, hessian: Tensor, factor: Tensor, definite: Tensor) -> Curvature:
         linear = self.linearizer.linear_solver
         product = partial(linear.storage.product, hessian)
-        inverse = partial(self.factorization.inverse, linear, factor)
-        return Curvature(product, inverse, definite, 0.5 if self.factorization.hessian == "exact" else 1.0)
+        inverse_form = partial(self.factorization.inverse_form, linear, factor)
+        return Curvature(product, inverse_form, definite, 0.5 if self.factorization.hessian == "exact" else 1.0)
 
     def _right_hand_side(self, hessian: Tensor) -> Tensor:
         """One in which every unknown has a part: H u with cosines for u."""
-        columns = self.linearizer.structure.num_columns
-        u = torch.arange(1.0, columns + 1, dtype=hessian.dtype, device=hessian.device).cos()
+        u = cosines(hessian.new_empty(len(hessian), self.linearizer.structure.num_columns))
         return self.linearizer.linear_solver.storage.product(hessian, u.expand(len(hessian), -1))

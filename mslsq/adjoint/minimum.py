@@ -14,6 +14,7 @@ is asked, in the norm of H⁻¹, in which no unit matters:
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -58,11 +59,19 @@ class Curvature(NamedTuple):
     """The Hessian at that point, by what can be done with it."""
 
     product: Callable[[Tensor], Tensor]
-    inverse: Callable[[Tensor], Tensor]
+    inverse_form: Callable[[Tensor], Tensor]
+    """From v to vᵀH⁻¹v."""
     definite: Bool[Tensor, "batch"]
     ratio: float
     """How much of the gradient a Newton step may leave: one half; all of it where H lacks second derivatives, with
     which steps converge slowly where residuals are large."""
+
+
+class NewtonStep(NamedTuple):
+    """(batch, columns) the gradient g of what no bound holds, and n = H⁻¹g."""
+
+    gradient: Tensor
+    step: Tensor
 
 
 class Point(NamedTuple):
@@ -88,6 +97,7 @@ def evidence_of_a_minimum(
     solver: Solver,
     point: Point,
     curvature: Curvature,
+    newton_step: NewtonStep,
     start: Values | None = None,
 ) -> Evidence:
     """Ask every problem of a batch; False where H is not positive definite, and where numbers are not finite.
@@ -100,10 +110,9 @@ def evidence_of_a_minimum(
     ftol, xtol = max(10 * solver.ftol, LEVEL * eps), max(10 * solver.xtol, eps**0.5)
     columns = point.of_free(linearizer.linear_solver.storage.diagonal(matrix).clamp(min=0).sqrt())
     residual = (2 * cost).sqrt()
-    at = point.of_free(gradient(values, inputs))
+    at, newton = newton_step
 
     # Lengths are squared, in the norm of H or of its inverse.
-    newton = curvature.inverse(at)
     length = (at * newton).sum(-1)
     probe = point.of_free(_probe(linearizer, values, columns, residual))
     answer = curvature.product(probe)
@@ -117,7 +126,7 @@ def evidence_of_a_minimum(
         by_a_bound = ((-newton - probe < -below) | (-newton - probe > above)).any(-1)
     moved = linearizer.retract(values, torch.where((usable & ~by_a_bound)[:, None], -newton - probe, 0))
     left = point.of_free(gradient(moved, inputs)) + answer
-    remaining = (left * curvature.inverse(left)).sum(-1)
+    remaining = curvature.inverse_form(left)
 
     moves = torch.linalg.vector_norm(newton, dim=-1)
     vanishes = (length <= 2 * ftol * cost) | (moves <= xtol * (_size(values) + solver.xtol)) | (length <= told)
@@ -127,7 +136,7 @@ def evidence_of_a_minimum(
         vanishes = vanishes | ((moves <= xtol * _size(start)) & (remaining <= CONSTANT**2 * length))
         summed = _signs(at) * (SUMMED * eps) * columns * residual[:, None]
         least = columns * (SMALLEST * eps) * (1 + _sizes_by_column(linearizer, start))
-        rounding = torch.maximum((summed * curvature.inverse(summed)).sum(-1), (least * least).sum(-1))
+        rounding = torch.maximum(curvature.inverse_form(summed), (least * least).sum(-1))
         vanishes, smooth = vanishes | (length <= rounding), smooth | (remaining <= rounding)
     few, size = share(solver, cost.dtype), _size(values)
     near = ((length <= 2 * few * cost) | (moves <= few**0.5 * size)) & (length > told) & (moves > eps**0.5 * size)
@@ -144,8 +153,18 @@ def _size(values: Values) -> Float[Tensor, "batch"]:
 
 def _signs(like: Float[Tensor, "batch columns"]) -> Float[Tensor, "columns"]:
     """Numbers of size 1 to 2 and either sign, in no order: no symmetry of a problem is theirs."""
-    cosines = torch.arange(1.0, like.shape[-1] + 1, dtype=like.dtype, device=like.device).cos()
-    return cosines + cosines.sign()
+    return cosines(like, away=1.0)
+
+
+def cosines(like: Float[Tensor, "batch columns"], away: float = 0.0) -> Float[Tensor, "columns"]:
+    """cos k for k = 1, 2, ..., that much further away from zero. On a CPU no operation of PyTorch makes them: in a
+    recorded graph they are a constant."""
+    count = like.shape[-1]
+    if like.device.type == "cpu":
+        numbers = np.cos(np.arange(1.0, count + 1))
+        return torch.from_numpy(numbers + away * np.sign(numbers)).to(like)
+    found = torch.arange(1.0, count + 1, dtype=like.dtype, device=like.device).cos()  # nothing is sent there
+    return found + away * found.sign()
 
 
 def _probe(linearizer: Linearizer, values: Values, columns: Tensor, residual: Tensor) -> Float[Tensor, "batch columns"]:

@@ -10,15 +10,16 @@ but that: 0.8 ms for 1024 fits, where two chord steps and their backward take 2.
 derivative of that gradient (`create_graph=True`) takes the chord steps after all, from the same recorded graphs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint.along import gradient_along
+from mslsq.adjoint.around_programs import graph_around, may_be_around
 from mslsq.adjoint.ends import PullDraft, pull_of
 from mslsq.adjoint.factor import Factorization
 from mslsq.adjoint.limit import limited_gradient
@@ -26,7 +27,7 @@ from mslsq.adjoint.minimum import Point
 from mslsq.adjoint.outputs import Attached
 from mslsq.levels import backward_may_come
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.second_order import gradients_by_input, pulled_through_retraction
+from mslsq.linearize.second_order import MixedProgram, gradients_by_input, pulled_through_retraction
 from mslsq.private import gradients, is_batched_by_autograd, transforms_are_active, vjp, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solvers.second_order import mixed_programs
@@ -58,17 +59,17 @@ def attached_lazily(adjoint: "Implicit", attachment: "Attachment") -> Attached |
     wanted = tuple(tensor.requires_grad for tensor in flat)
     if not any(wanted):
         return None
-    ways = _fused_ways(adjoint, attachment) or _native_ways(adjoint, attachment) or _graphs(adjoint, attachment, wanted)
-    return None if ways is None else pulled_back(adjoint, attachment, ways)
+    way = _fused_way(adjoint, attachment) or _native_way(adjoint, attachment) or _graphs(adjoint, attachment, wanted)
+    return None if way is None else pulled_back(adjoint, attachment, way)
 
 
-def pulled_back(adjoint: "Implicit", attachment: "Attachment", ways: "Ways", order: int | None = None) -> Attached:
+def pulled_back(adjoint: "Implicit", attachment: "Attachment", way: "Way", order: int | None = None) -> Attached:
     """Values and cost whose derivative waits for `backward`.
 
     Args:
         order: where the inputs have not passed through a limit on the number of backward passes (`limit`): that limit.
     """
-    *values, cost = Pullback.apply(adjoint, attachment, ways, order, *_tensors(attachment.inputs))
+    *values, cost = Pullback.apply(adjoint, attachment, way, order, *_tensors(attachment.inputs))
     return Attached(tuple(values), cost)
 
 
@@ -87,9 +88,9 @@ class Pullback(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, adjoint: "Implicit", attachment: "Attachment", ways: "Ways", order: int | None, *flat: Tensor
+        ctx: Any, adjoint: "Implicit", attachment: "Attachment", way: "Way", order: int | None, *flat: Tensor
     ) -> Any:
-        ctx.adjoint, ctx.attachment, ctx.ways, ctx.order = adjoint, attachment, ways, order
+        ctx.adjoint, ctx.attachment, ctx.way, ctx.order = adjoint, attachment, way, order
         ctx.save_for_backward(*flat)
         ctx.set_materialize_grads(False)
         # Copies: who writes into the solution must not change what the derivative is taken at.
@@ -110,31 +111,33 @@ class Pullback(torch.autograd.Function):
             return None, None, None, None, *found
         answer = ctx.attachment.answer
         towards = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(answer.values, of_values, strict=True))
-        gradient = ctx.attachment.of_free(ctx.ways.through_retraction(answer.values, towards))
-        found = iter(ctx.ways.to_inputs(answer.values, inputs, gradient))
+        found = iter(ctx.way(answer.values, inputs, towards))
         return None, None, None, None, *(next(found) if tensor.requires_grad else None for tensor in flat)
 
 
-class Ways(NamedTuple):
-    """The two pullbacks that a backward pass takes, as what will not have changed when it comes."""
-
-    through_retraction: Callable[[Values, Values], Tensor]
-    """From cotangents of the values to one in the tangent."""
-    to_inputs: Callable[[Values, tuple[Inputs, ...], Tensor], Sequence[Tensor]]
-    """From a cotangent in the tangent to the wanted inputs."""
+Way = Callable[[Values, tuple[Inputs, ...], Values], Sequence[Tensor]]
+"""The pullback that a backward pass takes, as what will not have changed when it comes: from values, inputs and
+cotangents of the values to the wanted inputs."""
 
 
-def _from_moves(adjoint: "Implicit", attachment: "Attachment", to_inputs: Callable[..., Sequence[Tensor]]) -> Any:
-    """From a cotangent by its move v = −H⁻¹g, which `to_inputs` takes to the inputs."""
+def _by_moves(
+    adjoint: "Implicit",
+    attachment: "Attachment",
+    through_retraction: Callable[[Values, Values], Tensor],
+    to_inputs: Callable[[Values, tuple[Inputs, ...], Tensor], Sequence[Tensor]],
+) -> Way:
+    """The cotangent of the values as one in the tangent, and its move v = −H⁻¹g, which `to_inputs` takes to the
+    inputs."""
     linear, factor = attachment.linearizer.linear_solver, attachment.answer.factor
 
-    def found(values: Values, inputs: tuple[Inputs, ...], gradient: Tensor) -> Sequence[Tensor]:
+    def found(values: Values, inputs: tuple[Inputs, ...], towards: Values) -> Sequence[Tensor]:
+        gradient = attachment.of_free(through_retraction(values, towards))
         return to_inputs(values, inputs, -adjoint.factorization.inverse(linear, factor, gradient))
 
     return found
 
 
-def _fused_ways(adjoint: "Implicit", attachment: "Attachment") -> Ways | None:
+def _fused_way(adjoint: "Implicit", attachment: "Attachment") -> Way | None:
     """One native program that solves for the move and takes it to the inputs, of small dense problems whose solve was
     one."""
     call, answer, plan = attachment.call, attachment.answer, attachment.call.made.plan
@@ -146,7 +149,7 @@ def _fused_ways(adjoint: "Implicit", attachment: "Attachment") -> Ways | None:
     detached = tuple({name: tensor.detach() for name, tensor in given.items()} for given in attachment.inputs)
     matrix = answer.factor  # of the shape of the last linearization's, which is not kept
     program = pull_of(call.task, plan, Point(answer.values, (), matrix, answer.cost), detached, wanted)
-    return None if program is None else ways_by(program, attachment, wanted)
+    return None if program is None else way_by(program, attachment, wanted)
 
 
 def wanted_of(inputs: tuple[Inputs, ...]) -> dict[int, tuple[str, ...]]:
@@ -158,18 +161,19 @@ def wanted_of(inputs: tuple[Inputs, ...]) -> dict[int, tuple[str, ...]]:
     return {number: names for number, names in wanted.items() if names}
 
 
-def ways_by(program: PullDraft, attachment: "Attachment", wanted: dict[int, tuple[str, ...]]) -> Ways:
-    """Those by one native program."""
+def way_by(program: PullDraft, attachment: "Attachment", wanted: dict[int, tuple[str, ...]]) -> Way:
+    """That by one native program."""
     factor = attachment.answer.factor
 
-    def to_inputs(values: Values, inputs: tuple[Inputs, ...], gradient: Tensor) -> list[Tensor]:
-        found = program.pulled(values, inputs, factor, gradient)
-        return [found[number, name] for number, names in wanted.items() for name in names]
+    def found(values: Values, inputs: tuple[Inputs, ...], towards: Values) -> list[Tensor]:
+        gradient = attachment.of_free(pulled_through_retraction(attachment.linearizer, values, towards))
+        pulled = program.pulled(values, inputs, factor, gradient)
+        return [pulled[number, name] for number, names in wanted.items() for name in names]
 
-    return Ways(partial(pulled_through_retraction, attachment.linearizer), to_inputs)
+    return found
 
 
-def _graphs(adjoint: "Implicit", attachment: "Attachment", wanted: tuple[bool, ...]) -> Ways | None:
+def _graphs(adjoint: "Implicit", attachment: "Attachment", wanted: tuple[bool, ...]) -> Way | None:
     """The recorded pullbacks: of the retraction to tangents, and of the gradient to the wanted inputs."""
     linearizer, values = attachment.linearizer, attachment.answer.values
     columns = values[0].new_zeros(len(values[0]), linearizer.structure.num_columns)
@@ -185,11 +189,12 @@ def _graphs(adjoint: "Implicit", attachment: "Attachment", wanted: tuple[bool, .
     second = attachment.recorded(f"pullback to inputs {numbers}", to_inputs, values, attachment.inputs, columns)
     if first is None or second is None:
         return None
-    return Ways(first, _from_moves(adjoint, attachment, second))
+    return _by_moves(adjoint, attachment, first, second)
 
 
-def _native_ways(adjoint: "Implicit", attachment: "Attachment") -> Ways | None:
-    """The pullback to the inputs as native code, where there is some for every term that has a wanted input."""
+def _native_way(adjoint: "Implicit", attachment: "Attachment") -> Way | None:
+    """The pullback to the inputs as native code, where there is some for every term that has a wanted input; all of it
+    by one graph around that where there is one."""
     call, linearizer, values = attachment.call, attachment.linearizer, attachment.answer.values
     plan = call.made.plan
     assert plan is not None  # the solve has just been run
@@ -211,7 +216,32 @@ def _native_ways(adjoint: "Implicit", attachment: "Attachment") -> Ways | None:
             found += [by_input[name] for name in given if name in by_input]
         return found
 
-    return Ways(partial(pulled_through_retraction, linearizer), _from_moves(adjoint, attachment, to_inputs))
+    way = _by_moves(adjoint, attachment, partial(pulled_through_retraction, linearizer), to_inputs)
+    return _graph_around(adjoint, attachment, programs, to_inputs) or way
+
+
+def _graph_around(
+    adjoint: "Implicit",
+    attachment: "Attachment",
+    programs: Mapping[int, MixedProgram],
+    to_inputs: Callable[[Values, tuple[Inputs, ...], Tensor], Sequence[Tensor]],
+) -> Way | None:
+    """1,000 poses: 0.7 ms instead of 1.3."""
+    linearizer, answer, plan = attachment.linearizer, attachment.answer, attachment.call.made.plan
+    if plan is None or attachment.bounds or not may_be_around(plan, linearizer):
+        return None
+
+    def pulled(values: Values, inputs: tuple[Inputs, ...], factor: Tensor, towards: Values) -> Sequence[Tensor]:
+        gradient = pulled_through_retraction(linearizer, values, towards)
+        return to_inputs(values, inputs, -adjoint.factorization.inverse(linearizer.linear_solver, factor, gradient))
+
+    numbers = [(term, program.vector.number) for term, program in programs.items()]
+    inputs = tuple({name: tensor.detach() for name, tensor in given.items()} for given in attachment.inputs)
+    example = answer.values, inputs, answer.factor, answer.values
+    graph = graph_around(plan, attachment.call.task.solver, f"pullback by {numbers}", pulled, *example)
+    if graph is None:
+        return None
+    return lambda values, inputs, towards: graph(values, inputs, answer.factor, towards)
 
 
 def _through_chord_steps(

@@ -1,6 +1,6 @@
 """What every linear solver answers: steps for the solvers' loop, definite factors for the adjoint."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -52,6 +52,11 @@ class LinearSolver:
     def storage(self) -> Storage:
         """What a linearization keeps for this solver as `matrix`, and what can be told of it without solving."""
         raise NotImplementedError
+
+    @property
+    def factors_can_be_recorded(self) -> bool:
+        """Are `definite_factor` and `solve_factored` operations that a recorded graph can hold?"""
+        return self.storage.is_dense
 
     @property
     def is_inexact(self) -> bool:
@@ -139,6 +144,14 @@ class LinearSolver:
     def solve_factored(self, factor: Tensor, rhs: Vector) -> Vector:
         """A⁻¹ rhs, differentiable to any order in `rhs` (the factor is a constant)."""
         raise NotImplementedError
+
+    def solve_factored_each(self, factor: Tensor, vectors: Sequence[Vector]) -> list[Vector]:
+        """A⁻¹ applied to each of a few vectors, as differentiable."""
+        return [self.solve_factored(factor, vector) for vector in vectors]
+
+    def inverse_form(self, factor: Tensor, vector: Vector) -> Float[Tensor, "batch"]:
+        """vᵀA⁻¹v, not to be differentiated; not a number where the vector is not finite."""
+        return (vector * self.solve_factored(factor, vector)).sum(-1)
 
     def solve_factored_rows(
         self, factor: Tensor, rows: Float[Tensor, "batch k columns"]

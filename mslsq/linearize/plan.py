@@ -202,9 +202,12 @@ class Plan:
 
     def take_up(self, known: MutableMapping[Any, Any], key: Hashable, program: SecondOrder | MixedProgram) -> None:
         """Enter a program in `seconds` or `mixed`; graphs that were recorded with another one go."""
-        if key in known:
+        is_first = key not in known
+        if not is_first:
             self.replaced.append(known[key])
         known[key] = program
+        if is_first and known is self.mixed:
+            return  # no graph was recorded with another one
         for plan in (self.plain, self.plain.native):
             if plan is not None:
                 plan.execution.keep_steps_alone()

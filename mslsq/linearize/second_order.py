@@ -267,7 +267,7 @@ def _pulled(
     if space.is_euclidean:
         return towards
     if is_of_library(space) and x.device.type == "cpu":
-        return _kept_pullback(space, x.dtype).values([x.mT, towards.mT], [True, True], len(x), x.shape[1]).mT
+        return _kept_pullback(space, x.dtype).filled([x.mT, towards.mT], [True, True], len(x), x.shape[1]).mT
     with TRANSFORM_LOCK:
         return vjp(lambda delta: space.retract(x, delta), x.new_zeros(*x.shape[:2], space.tangent_dim))[1](towards)[0]
 

@@ -77,6 +77,8 @@ class Execution:
         *example: Any,
         compiled: Compiled = "never",
         witness: Callable[[], None] | None = None,
+        calls_programs_alone: bool = False,
+        is_wanted: bool = False,
     ) -> Recorded | None:
         """The graph of that name, recorded now if that pays; None where it does not, or is not wanted.
 
@@ -84,7 +86,10 @@ class Execution:
             example: what `function` is called with.
             compiled: whether the graph is compiled where the solver asks for that.
             witness: records the witness, by which a solve learns whether its graphs still hold. Nothing is recorded
-                before it.
+                before it...
+            calls_programs_alone: ... but what holds none of the user's Python: native programs, which are compared
+                themselves, stand for it.
+            is_wanted: is its native program begun however often it has been replayed?
         """
         compile_it = wish.compile and (compiled == "always" or (compiled == "small" and not self.is_large))
         at_once = wish.trace == "always" or compile_it or (wish.compile and not self.is_large)
@@ -93,11 +98,11 @@ class Execution:
         if name not in self.graphs and not self.why_eager and (at_once or self._has_cost_enough):
             if not self.is_witnessed and witness is not None:
                 witness()
-            if self.is_witnessed and not self.why_eager:
+            if (self.is_witnessed or calls_programs_alone) and not self.why_eager:
                 self.record(name, function, *example, compiled=compile_it)
-        return self.fastest(name, wish)
+        return self.fastest(name, wish, is_wanted)
 
-    def fastest(self, name: str, wish: Wish) -> Recorded | None:
+    def fastest(self, name: str, wish: Wish, is_wanted: bool = False) -> Recorded | None:
         """The graph of that name if there is one, or its native program where it has one by now, and one is wished."""
         found = self.graphs.get(name)
         if found is not None and found.device == "cuda" and cuda_graph.is_wanted():
@@ -106,15 +111,22 @@ class Execution:
             return found
         if found.prospect is None:
             found.prospect = GraphProspect(found)
+        found.prospect.is_wanted |= is_wanted
         return found.prospect.form(wish.native)
 
     def known(self, name: str, wish: Wish) -> Recorded | None:
         """The graph of that name, if there is one and the solver wants it."""
         return None if wish.trace == "never" else self.fastest(name, wish)
 
-    def run(self, name: str, wish: Wish, function: Callable[..., Any], *args: Any, compiled: Compiled = "never") -> Any:
-        """`function(*args)` without gradients, from its graph if there is one, or if it pays to record it now."""
-        graph = self.graph(name, wish, function, *args, compiled=compiled)
+    def has_program(self, name: str, wish: Wish) -> bool:
+        """Is the graph of that name run by a native program by now?"""
+        found = self.graphs.get(name)
+        return found is not None and wish.native != "never" and found.prospect is not None and found.prospect.is_in_use
+
+    def run(self, name: str, wish: Wish, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """`function(*args)` without gradients, from its graph if there is one, or if it pays to record it now; with
+        the options of `graph`."""
+        graph = self.graph(name, wish, function, *args, **options)
         return self.run_eagerly(function, *args) if graph is None else graph(*args)
 
     def run_eagerly(self, function: Callable[..., Any], *args: Any) -> Any:

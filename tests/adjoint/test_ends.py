@@ -268,11 +268,11 @@ def test_the_look_is_that_of_python(monkeypatch, residual):
     seen: list[Any] = []
     plain = judging.Judgement._factored
 
-    def noted(self: Any, recorded: bool) -> Any:
-        found = plain(self, recorded)
+    def noted(self: Any) -> Any:
+        found = plain(self)
         with monkeypatch.context() as patch:
             patch.setattr(judging, "look_of", lambda *_: None)
-            seen.append((ends.known(self.plan, ends.LOOK), found, plain(self, recorded)))
+            seen.append((ends.known(self.plan, ends.LOOK), found, plain(self)))
         return found
 
     monkeypatch.setattr(judging.Judgement, "_factored", noted)

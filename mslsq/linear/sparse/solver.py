@@ -1,6 +1,6 @@
 """Sparse Cholesky of block matrices as a linear solver."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -17,7 +17,7 @@ from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.sparse.backends.analysis import BACKENDS, analysis_of, solve_with_backend
 from mslsq.linear.sparse.backends.cudss import is_taken, require_cudss
 from mslsq.linear.sparse.elimination import Elimination
-from mslsq.linear.sparse.multifrontal import factor, factor_into, solve, solve_by
+from mslsq.linear.sparse.multifrontal import factor, factor_into, solve, solve_by, solve_lower
 from mslsq.linear.storage import Storage, Vector, already_bound
 from mslsq.linear.stored_blocks import StoredBlocks, Values
 from mslsq.linear.symmetric_systems import DampedSystem, StoredSystem
@@ -73,6 +73,10 @@ class SparseCholesky(LinearSolver):
     @property
     def storage(self) -> Storage:
         return StoredBlocks(self.structure)
+
+    @property
+    def factors_can_be_recorded(self) -> bool:
+        return self.backend not in WITHOUT_KERNELS  # other libraries keep their factors to themselves
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "SparseCholesky":
         if self.backend == "auto" and not available():
@@ -138,6 +142,16 @@ class SparseCholesky(LinearSolver):
         solve = partial(_solved, self._structure, self.backend)
         return constant_inverse(solve, factor, rhs[..., None])[..., 0]
 
+    def solve_factored_each(self, factor: Tensor, vectors: Sequence[Vector]) -> list[Vector]:
+        solve = partial(_solved, self._structure, self.backend)
+        return list(constant_inverse(solve, factor, torch.stack(list(vectors), -1)).unbind(-1))
+
+    def inverse_form(self, factor: Tensor, vector: Vector) -> Float[Tensor, "batch"]:
+        if self.backend in WITHOUT_KERNELS:
+            return super().inverse_form(factor, vector)
+        lower = solve_lower(factor, _usable(factor), vector[..., None], *self._structure.elimination.packed)
+        return lower.square().sum((-2, -1))
+
     def solve_factored_rows(
         self, factor: Tensor, rows: Float[Tensor, "batch k columns"]
     ) -> Float[Tensor, "batch k columns"]:
@@ -154,8 +168,11 @@ def _solved(
     # all of a factor takes as long to look at as to solve with.)
     if backend in WITHOUT_KERNELS:
         return torch.nan_to_num(_solved_by(structure, backend, factors, None, rhs)[0])
-    usable = (factors[:, :1] != 0).any(-1)
-    return torch.nan_to_num(solve(factors, usable, rhs, *structure.elimination.packed))
+    return torch.nan_to_num(solve(factors, _usable(factors), rhs, *structure.elimination.packed))
+
+
+def _usable(factors: Float[Tensor, "batch factor"]) -> Bool[Tensor, "batch"]:
+    return (factors[:, :1] != 0).any(-1)
 
 
 def _solved_by(

@@ -58,6 +58,11 @@ class GraphProspect:
         self._call: Callable[..., list[Tensor]] | None = None
         self._form: Recorded | None = None
 
+    @property
+    def is_in_use(self) -> bool:
+        """Has the program been compared, and taken up?"""
+        return self._form is not None
+
     def form(self, wish: Native) -> Recorded:
         """What is to run now: the graph, or its program."""
         if self._form is not None:
