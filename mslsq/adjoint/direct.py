@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.adjoint.adjoint import Adjoint
@@ -18,18 +19,17 @@ from mslsq.adjoint.pullback import pulled_back, wanted_of, way_by
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
-from mslsq.private import without_saved_tensor_hooks
+from mslsq.private import forward_level_is_open, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs, Term
-from mslsq.solution import Status
 from mslsq.solvers.planning import Task, linear_solver_of
 from mslsq.solvers.second_order import written_system
-from mslsq.solvers.whole_solves import Ended
 
-IS_SO = torch.ones((), dtype=torch.bool)
+REST = 32
+"""Calls that are not tried after one in which a problem had no derivative: it would be solved twice."""
 
 
 class Differentiated(NamedTuple):
-    """A solution with derivatives, which every problem of the batch has."""
+    """A solution with derivatives, which every problem has."""
 
     attached: Attached
     residual: Tensor
@@ -44,6 +44,8 @@ class DirectDerivatives:
     call: Call
     linearizer: Linearizer
     written: dict[str, Any] = field(default_factory=dict)
+    rests: list[int] = field(default_factory=lambda: [0])
+    """How many calls are not tried."""
 
     @staticmethod
     def of(adjoint: Adjoint | None, task: Task, plan: Plan) -> "DirectDerivatives | None":
@@ -59,34 +61,45 @@ class DirectDerivatives:
         return DirectDerivatives(adjoint, Call(own, (), adjoint, Made(plan)), linearizer)
 
     def programs(self, inputs: tuple[Inputs, ...]) -> tuple[LookDraft, PullDraft] | None:
-        """Those for derivatives in the inputs that require some; None where one is missing."""
+        """Those for derivatives in the inputs that require some; None where one is missing, or where this call is not
+        to be tried."""
+        if torch.is_autocast_enabled("cpu") or forward_level_is_open():
+            return None
+        if self.rests[0]:
+            self.rests[0] -= 1
+            return None
         plan, wanted = self.call.made.plan, wanted_of(inputs)
         assert plan is not None  # it was given
         look, pull = (known(plan, key) for key in (LOOK, key_of_pull(wanted))) if wanted else (None, None)
         return (look, pull) if isinstance(look, LookDraft) and isinstance(pull, PullDraft) else None
 
+    def rest(self) -> None:
+        """Some problem has none: the next calls are not tried."""
+        self.rests[0] = REST
+
     def differentiated(
-        self, programs: tuple[LookDraft, PullDraft], ended: Ended, starts: Values, inputs: tuple[Inputs, ...]
+        self,
+        programs: tuple[LookDraft, PullDraft],
+        values: Values,
+        matrix: Tensor,
+        cost: Float[Tensor, "batch"],
+        starts: Values,
+        inputs: tuple[Inputs, ...],
     ) -> Differentiated | None:
         """The solution with derivatives; None where that takes more than the programs: some problem may have none.
 
         Args:
+            values: (batch, count, storage) of every unknown, where all problems have converged.
+            matrix: of the last linearization, (batch, components, size, size).
             inputs: as given by the user, those of each problem's own with the batch axis first.
         """
         look, pull = programs
-        least, most = torch.aminmax(ended.status)
-        if int(least) < Status.COST_TOLERANCE or int(most) > Status.STEP_TOLERANCE:
-            return None  # one has not converged
         with torch.no_grad():
-            found = look.factor_if_fine(Point(ended.values, (), ended.matrix, ended.cost), inputs)
+            found = look.factor_if_fine(Point(values, (), matrix, cost), inputs)
         if found is None:
             return None
         factor, residual = found
-        answer = Answer(
-            *(ended.values, ended.cost, ended.status, ended.num_steps, ended.num_evaluations, ended.gradient_norm),
-            *(ended.history, (), IS_SO.expand_as(ended.status), residual, factor),
-            *({}, (), {}, (), ()),
-        )
+        answer = Answer.of_minimum(values, cost, factor, residual)
         given = tuple(map(_views, inputs))
         attachment = Attachment(self.call, self.linearizer, starts, given, {}, answer, self._written())
         if not attachment.is_kept:

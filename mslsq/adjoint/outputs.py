@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -71,6 +72,16 @@ class Answer(NamedTuple):
     """The largest of a constraint..."""
     constraints: ActiveRows | tuple[()]
     """... and what derivatives need of them."""
+
+    @staticmethod
+    def of_minimum(
+        values: Values, cost: Float[Tensor, "batch"], factor: Tensor, residual: Float[Tensor, "batch"]
+    ) -> "Answer":
+        """What derivatives read of problems that all have some; the figures of the solve are none of it."""
+        unread: Any = ()
+        figures = unread, unread, unread, unread, unread, unread
+        has_derivative = torch.ones_like(cost, dtype=torch.bool)
+        return Answer(values, cost, *figures, has_derivative, residual, factor, {}, (), {}, (), ())
 
 
 class Attached(NamedTuple):

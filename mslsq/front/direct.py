@@ -4,13 +4,15 @@ Of a fit of 32 points the program takes 10 µs; the way through plan and loop, w
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mslsq.adjoint import Adjoint, Implicit
+from mslsq.adjoint.direct import DirectDerivatives
+from mslsq.adjoint.ends import LookDraft, PullDraft
 from mslsq.front.statement import Solved, Statement, heed_interrupt
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
@@ -60,6 +62,8 @@ class Direct:
     """... and is the first of these tensors the value in the form of the start?"""
     loop: ShortLoop | None
     """Around recorded steps, where there is no such program."""
+    derivatives: DirectDerivatives | None = None
+    """How they are attached to what the program finds; None where solves with derivatives go another way."""
 
     @staticmethod
     def of(statement: Statement, solver: Solver, plan: Plan, loop: ShortLoop | None = None) -> "Direct | None":
@@ -74,19 +78,26 @@ class Direct:
             return Direct(in_users_form, solver, plan, (value.shape,), True, loop)
         return Direct(in_users_form, solver, plan, tuple([x.shape for x in storages]), False, loop)
 
+    def with_derivatives(self, solved: Solved, adjoint: Adjoint | None) -> "Direct":
+        """The same, which attaches derivatives, too."""
+        task = solved.statement.task(self.solver)
+        return replace(self, derivatives=DirectDerivatives.of(adjoint, task, self.plan))
+
     def found(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
-        """The solution; None where it takes more: derivatives, a word of warning, or what is neither a program nor
-        recorded.
+        """The solution; None where it takes more: derivatives that it may not have, a word of warning, or what is
+        neither a program nor recorded.
 
         Args:
             starts: of every unknown, (1, count, storage).
             inputs: per term its tensors by name.
         """
+        program, derivatives = program_in_use(self.plan), None
         if takes_more(starts, inputs):
-            return None
-        program = program_in_use(self.plan)
+            derivatives = None if program is None or self.derivatives is None else self.derivatives.programs(inputs)
+            if derivatives is None:
+                return None
         if program is None or not self.solver.takes_programs or is_switched_off():
-            return self._found_by_steps(starts, inputs)
+            return self._found_by_steps(starts, inputs) if derivatives is None else None
         if self.solver.creep is not None and not self.solver.early_stop:
             return None  # steps are straight then, and the program would bend them
         found = program.solve_one(starts, inputs, self.solver.max_steps, self.shapes)
@@ -94,8 +105,37 @@ class Direct:
             return None
         if found.creeps:
             return None
+        if derivatives is not None:
+            return self._differentiated(derivatives, found, starts, inputs)
         value = found.values[0] if self.is_value else self.in_users_form(found.values)
         return Found(completed(value, lambda: _figures(found)), found.values, starts, found.interrupted, found)
+
+    def _differentiated(
+        self,
+        programs: tuple[LookDraft, PullDraft],
+        found: SolvedOne,
+        starts: Values,
+        inputs: tuple[dict[str, Tensor], ...],
+    ) -> Found | None:
+        """What the program has found, with derivatives; None where it may have none."""
+        assert self.derivatives is not None  # there are programs of them
+        values = tuple([x.view(start.shape) for x, start in zip(found.values, starts, strict=True)])
+        structure, given = self.plan.structure, None
+        if found.has_converged:
+            matrix = found.figures[2:].view(1, structure.num_components, structure.size, structure.size)
+            end = values, matrix, found.figures[:1]
+            given = self.derivatives.differentiated(programs, *end, starts, inputs)
+        if given is None:
+            self.derivatives.rest()
+            return None
+        attached, cost, _ = given.attached
+        if self.is_value:
+            value = attached[0].view(self.shapes[0])
+        else:
+            value = self.in_users_form(tuple([x[0] for x in attached]))
+        own = given.residual[0]
+        solution = completed(value, lambda: {**_figures(found), "cost": cost[0], "adjoint_residual": own})
+        return Found(solution, found.values, starts, False, found)
 
     def _found_by_steps(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
         if self.loop is None:

@@ -4,7 +4,7 @@ Of 1,024 fits of 32 points the program takes 0.8 ms, and the way through plan an
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,14 +18,10 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import is_switched_off
-from mslsq.private import forward_level_is_open
 from mslsq.solution import Status
 from mslsq.solvers import Solver
 from mslsq.solvers.planning import is_watched
 from mslsq.solvers.whole_solves import Ended, program_in_use, solved_by
-
-REST = 32
-"""Calls with derivatives that are not tried after one in which a problem had none: it would be solved twice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +33,6 @@ class DirectBatch:
     plan: Plan
     derivatives: DirectDerivatives | None = None
     """How they are attached; None where solves with derivatives go another way."""
-    rests: list[int] = field(default_factory=lambda: [0])
-    """How many calls with derivatives are not tried."""
 
     @staticmethod
     def of(solved: Solved) -> "DirectBatch | None":
@@ -70,7 +64,7 @@ class DirectBatch:
             return None
         programs = None
         if takes_more(starts, inputs):
-            programs = self._programs(inputs)
+            programs = None if self.derivatives is None else self.derivatives.programs(inputs)
             if programs is None:
                 return None
         with torch.no_grad():
@@ -81,23 +75,18 @@ class DirectBatch:
             solution = completed(self.in_users_form(ended.values), lambda: _figures(ended))
             return Found(solution, ended.values, starts, ended.interrupted)
         assert self.derivatives is not None  # there are programs of them
-        found = None if ended.interrupted else self.derivatives.differentiated(programs, ended, starts, inputs)
+        least, most = torch.aminmax(ended.status)
+        found = None
+        if int(least) >= Status.COST_TOLERANCE and int(most) <= Status.STEP_TOLERANCE and not ended.interrupted:
+            end = ended.values, ended.matrix, ended.cost
+            found = self.derivatives.differentiated(programs, *end, starts, inputs)
         if found is None:
-            self.rests[0] = REST
+            self.derivatives.rest()
             return None
         values, cost, _ = found.attached
         own = {"cost": cost, "adjoint_residual": found.residual}
         solution = completed(self.in_users_form(values), lambda: {**_figures(ended), **own})
         return Found(solution, values, starts, False)
-
-    def _programs(self, inputs: tuple[dict[str, Tensor], ...]) -> Any:
-        """Those for derivatives; None where there are none, or where this call is not to be tried."""
-        if torch.is_autocast_enabled("cpu") or forward_level_is_open() or self.derivatives is None:
-            return None
-        if self.rests[0]:
-            self.rests[0] -= 1
-            return None
-        return self.derivatives.programs(inputs)
 
 
 def _figures(ended: Ended) -> dict[str, Any]:

@@ -154,7 +154,7 @@ class Repeated:
         if like is not None and like.direct.plan is solved.plan:
             return
         known = Known.of(self, collected, direct, solved, axes)
-        if known is not None and isinstance(direct, DirectBatch):
+        if known is not None:
             known = replace(known, direct=direct.with_derivatives(solved, self.adjoint))
         if known is not None:
             kept[:] = [known, *(one for one in kept if one is not like)][:KNOWN]

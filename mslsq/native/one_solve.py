@@ -25,6 +25,7 @@ from mslsq.native.whole_solves import (
     placed,
 )
 from mslsq.private import empty_maker
+from mslsq.solution import Status
 
 NUMPY = {torch.float64: np.float64, torch.float32: np.float32}
 NUMBERS = {torch.float64: ctypes.c_double, torch.float32: ctypes.c_float}
@@ -66,6 +67,11 @@ class SolvedOne(NamedTuple):
     def counts(self) -> Tensor:
         """Status and number of steps."""
         return self.memory[self.places.counts : self.places.accepted].view(torch.int64)
+
+    @property
+    def has_converged(self) -> bool:
+        """Has it met a tolerance, and was not interrupted?"""
+        return not self.interrupted and Status.COST_TOLERANCE <= int(self.counts[0]) <= Status.STEP_TOLERANCE
 
     @property
     def creeps(self) -> bool:

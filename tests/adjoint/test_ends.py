@@ -12,7 +12,7 @@ from torch.func import grad, hessian, jacfwd, vmap
 
 import mslsq
 from mslsq.adjoint import DerivativeOrderError, direct, ends, judging
-from mslsq.front import repeated
+from mslsq.front import direct_batch, repeated
 from mslsq.front.closed_costs import CHECKED_EVERY
 from mslsq.problem import structure
 from tests.native.functions import NEEDS_COMPILER
@@ -321,8 +321,8 @@ def test_a_batch_that_fails_is_not_solved_twice_in_every_call(uses, monkeypatch)
     for _ in range(3):
         gradients(T, y)
     tried: list[Any] = []
-    plain = direct.DirectDerivatives.differentiated
-    monkeypatch.setattr(direct.DirectDerivatives, "differentiated", lambda *x: tried.append(0) or plain(*x))
+    plain = direct_batch.solved_by
+    monkeypatch.setattr(direct_batch, "solved_by", lambda *x: tried.append(0) or plain(*x))
     y[4] = torch.nan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
