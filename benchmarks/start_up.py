@@ -6,8 +6,8 @@
 Needs the data sets (../shared/data beside the repository, or MSLSQ_DATA). One thread, default options. "Empty" means
 the caches of mslsq's own: the byte code of its modules, kernels compiled on demand (where the package came without
 them), Inductor's; those of PyTorch and NumPy were made when these were installed. "Warm" is the process after that,
-"programs" one after a process that has waited for all native programs (`MSLSQ_NATIVE=wait`; with residuals of one's own
-alone), which short solves never begin with. A
+"programs" one after a process that has waited for all native programs (`MSLSQ_NATIVE=wait`), which short solves never
+begin with. A
 second solve, of the same problem, is shown for comparison: it is what the first would take if nothing were loaded,
 planned or tried. First calls are of residuals of one's own, in plain PyTorch; what the compiler takes beside a call is
 in it.
@@ -147,7 +147,7 @@ def new_process(start: Start, folder: str, **environment: str) -> tuple[dict[str
 def measured(name: str, start: Start, repeats: int) -> list[list[object]]:
     """A row for each kind of caches: CPU milliseconds of every phase, sums of CPU and wall time, and the first solve
     relative to `import torch`."""
-    kinds = ["empty", "warm", *["programs"] * (name in CALLS)]
+    kinds = "empty", "warm", "programs"
     runs: dict[str, list[dict[str, list[float]]]] = {kind: [] for kind in kinds}
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:

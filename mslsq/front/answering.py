@@ -10,7 +10,7 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.front.direct import Direct, is_plain
 from mslsq.front.statement import Solved, heed_interrupt
-from mslsq.linearize.plan import global_key, tensor_key
+from mslsq.linearize.baked import global_key, tensor_key
 from mslsq.linearize.prospects import has_news
 from mslsq.manifolds.space import Space
 from mslsq.problem import Problem

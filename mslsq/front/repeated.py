@@ -25,8 +25,8 @@ from mslsq.front.plans import kept_for_callable
 from mslsq.front.residual_statement import stated_residual
 from mslsq.front.statement import RESIDUAL_AND_JACOBIAN, Solved, heed_interrupt, jacobian_mode_of
 from mslsq.front.trust import compare_next
+from mslsq.linearize.baked import global_key, tensor_key
 from mslsq.linearize.derivatives import Mode
-from mslsq.linearize.plan import global_key, tensor_key
 from mslsq.linearize.trace import Wish
 from mslsq.problem.leaf import LeafSpace
 from mslsq.problem.system import residual_vector

@@ -23,7 +23,7 @@ from mslsq.front.fits.result import CurveFit
 from mslsq.front.measurements import Points, is_of_points
 from mslsq.front.plans import kept_for_callable
 from mslsq.front.repeated import Answered, Known, Repeated, kind_of_leaf
-from mslsq.linearize.plan import global_key
+from mslsq.linearize.baked import global_key
 from mslsq.solvers.outer import OuterSolver
 from mslsq.solvers.solver import Solver
 from mslsq.tracing.reading.values import SCALARS, TENSORS

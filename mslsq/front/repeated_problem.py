@@ -22,7 +22,7 @@ from mslsq.front.leaves import Index
 from mslsq.front.plans import kept_for
 from mslsq.front.statement import Solved
 from mslsq.front.trust import compare_next
-from mslsq.linearize.plan import tensor_key
+from mslsq.linearize.baked import tensor_key
 from mslsq.private import version_of
 from mslsq.problem import Problem
 from mslsq.solution import Solution

@@ -2,8 +2,8 @@
 
 from collections.abc import Hashable
 
+from mslsq.linearize.baked import global_key
 from mslsq.linearize.blocks import BlockTerm, Values
-from mslsq.linearize.plan import global_key
 from mslsq.problem.system import Inputs
 
 

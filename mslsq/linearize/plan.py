@@ -4,9 +4,6 @@ from collections.abc import Hashable, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from mslsq.linear import LinearSolver
 from mslsq.linear.iterative.block_rows import BlockRows
 from mslsq.linearize.assembly import Assembly
@@ -256,13 +253,3 @@ class Plan:
             for block, placement in zip(blocks, self.placements, strict=True)
         )
         return Linearizer(system, self.structure, assemblies, linear_solver, self.ranks)
-
-
-def tensor_key(tensor: Tensor) -> Hashable:
-    """What a graph bakes in of a tensor."""
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.is_conj()
-
-
-def global_key() -> Hashable:
-    """The global settings that a graph bakes in."""
-    return torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")

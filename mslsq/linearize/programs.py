@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from mslsq.kernels.build import CompilerError
+from mslsq.linearize import terms_of_library
 from mslsq.linearize.agreement import DerivativeMismatchError, compare_program
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.first_block import of_a_block
@@ -173,20 +174,25 @@ class Draft(Pending[NativeProgram]):
 
     has_left_sign = False
     """Has the folder of programs been told (`linearize.signs`)?"""
-    _to_note: tuple[str, frozenset[int]] | None = None
-    """The key of the text (`native.noted`), and which inputs it reads."""
+    _to_note: tuple[list[str], frozenset[int]] | None = None
+    """The keys of the text (`native.noted`), and which inputs it reads."""
+
+    def __init__(self, block: BlockTerm, values: Values, inputs: Inputs, compiled: bool = True):
+        self._given = values, inputs
+        super().__init__(block, values, inputs, compiled)
+        del self._given
 
     def written(self, block: BlockTerm, storages: tuple[Tensor, ...], first: dict[str, Tensor]) -> list[Any]:
         is_given = block.term.jacobians is not None
         function = block.linearization_of_block if is_given else block.residual_of_block
-        graph, arguments = graph_of_block(function, storages, first), arguments_of(block, storages, first)
+        arguments = arguments_of(block, storages, first)
+        key_of_term = terms_of_library.key_of_term(block, *self._given, arguments)
+        if self._is_kept(key_of_term, block, arguments, storages[0].dtype):
+            return []
+        graph = graph_of_block(function, storages, first)
         key = _key_of_text(block, graph, storages, arguments)
-        known = None if key is None else noted.find(key)
-        if known is not None:
-            form = arguments, known.used, partial(NativeProgram, rows=block.rows, columns=sum(block.tangents))
-            self._making = Kept.found(known.digest, [form], storages[0].dtype)
-            if self._making is not None:
-                return []
+        if self._is_kept(key, block, arguments, storages[0].dtype):
+            return []
         program, outputs = scalars_of(graph, storages, first)
         residual: list[Scalar] = list(outputs[0].reshape(-1))
         if is_given:
@@ -194,14 +200,25 @@ class Draft(Pending[NativeProgram]):
         else:
             jacobian = linearized(program, residual, motion_of(block, program).directions, sum(block.tangents))
         made = Written.of(program, arguments, residual, jacobian)
-        self._to_note = None if key is None else (key, made.used)
+        keys = [one for one in (key_of_term, key) if one is not None]
+        self._to_note = (keys, made.used) if keys else None
         return [made]
+
+    def _is_kept(self, key: str | None, block: BlockTerm, arguments: tuple[Argument, ...], dtype: torch.dtype) -> bool:
+        """Has a process before noted a text under this key, whose program is there? It is taken then."""
+        known = None if key is None else noted.find(key)
+        if known is None:
+            return False
+        form = arguments, known.used, partial(NativeProgram, rows=block.rows, columns=sum(block.tangents))
+        self._making = Kept.found(known.digest, [form], dtype)
+        return self._making is not None
 
     def leave_note(self) -> None:
         """Note which text the graph became, for processes that only load the program."""
         if self._to_note is not None and isinstance(self._making, Making):
-            key, used = self._to_note
-            noted.note(key, Noted(self._making.build.digest, used))
+            keys, used = self._to_note
+            for key in keys:
+                noted.note(key, Noted(self._making.build.digest, used))
 
     def checked(self, block: BlockTerm, values: Values, inputs: Inputs, programs: list[Any]) -> NativeProgram:
         compare_program(sample_at_ends(block, values, inputs), replace(block, program=programs[0]))

@@ -30,6 +30,9 @@ LOOK_LANES = 1024
 between factor recording the residual, loading and comparing take 0.025 s, half as long as linearizing 1,024 blocks five
 times in PyTorch. It does not hang on a clock: with or without a program a solve differs in its last digits."""
 
+LOOK_LANES_OF_CLOSED_FORMS = 4096
+"""The same of terms with Jacobians in closed form, which PyTorch linearizes three times as fast."""
+
 
 def with_programs(
     plan: Plan, wish: Native, blocks: Callable[[], Sequence[BlockTerm]], values: Values, inputs: tuple[Inputs, ...]
@@ -67,11 +70,12 @@ def hurry(plan: Plan, seconds: float) -> None:
 def take_up_made(
     plan: Plan, blocks: Sequence[BlockTerm], values: Values, inputs: tuple[Inputs, ...]
 ) -> tuple[int, ...]:
-    """Before a first solve: take programs that a process before has compiled, of terms with many blocks and without
-    Jacobians in closed form. No compiler is started for it. Returns the numbers of the terms that have none then."""
+    """Before a first solve: take programs that a process before has compiled, of terms with many blocks. No compiler is
+    started for it. Returns the numbers of the terms that have none then."""
     for number, prospect in plan.prospects.items():
         given = blocks[number], values, inputs[number]
-        may_be_worth_it = blocks[number].term.jacobians is None and blocks[number].all_lanes >= LOOK_LANES
+        least = LOOK_LANES if blocks[number].term.jacobians is None else LOOK_LANES_OF_CLOSED_FORMS
+        may_be_worth_it = blocks[number].all_lanes >= least
         if may_be_worth_it and prospect.draft is None and not prospect.is_given_up and has_sign(*given):
             draft = Draft(*given, compiled=False)
             if draft.load():

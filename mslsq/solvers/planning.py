@@ -8,13 +8,14 @@ import torch
 
 from mslsq.linear import Cholesky, LinearSolver, UnrolledCholesky
 from mslsq.linear.choice import blocks_are_faster
+from mslsq.linearize.baked import global_key, tensor_key
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.family import family_key
 from mslsq.linearize.first_block import block_term
 from mslsq.linearize.forecast import seconds_of_steps
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
-from mslsq.linearize.plan import Plan, global_key, tensor_key
+from mslsq.linearize.plan import Plan
 from mslsq.linearize.plan_cache import PlanCache, PlanKey
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.prospects import PROGRAM_SECONDS, hurry, prospect_of, take_up_made, with_programs

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mslsq.linearize.baked import global_key
 from mslsq.linearize.blocks import Values
-from mslsq.linearize.plan import Plan, global_key
+from mslsq.linearize.plan import Plan
 from mslsq.linearize.prospects import PROGRAM_SECONDS, wait_for
 from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import Native

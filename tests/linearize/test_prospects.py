@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import mslsq
 from mslsq.front import prepared_call
 from mslsq.interop import export
-from mslsq.linearize import programs, prospects, signs
+from mslsq.linearize import programs, prospects, signs, terms_of_library
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.programs import scalars_of as scalars_of_graph
 from mslsq.native import building, noted
@@ -187,6 +187,71 @@ def test_a_program_that_is_noted_is_taken_without_its_text(residual, new_process
         assert_equal_to_the_bit(solve(new_decay(), native=native_of), native)
 
 
+def ring(
+    count: int = 5, weight: Any = 2.0, loss: Any = None, dtype: torch.dtype = F64, kind: Any = mslsq.Between
+) -> Callable[..., mslsq.Solution]:
+    """A ring of poses with factors of the library: how it is solved with these options."""
+    generator = torch.Generator().manual_seed(0)
+    pose, i = mslsq.Variable("pose", mslsq.SE2, count=count), torch.arange(count)
+    measured = mslsq.SE2.exp(torch.randn(count, 3, generator=generator, dtype=dtype))
+    cost = kind(pose[i], pose[(i + 1) % count], measured=measured, weight=weight, loss=loss)
+    start = mslsq.SE2.exp(0.1 * torch.randn(count, 3, generator=generator, dtype=dtype))
+
+    def solved(**options: Any) -> mslsq.Solution:
+        solver = mslsq.LevenbergMarquardt(max_steps=6, linear_solver=mslsq.linear.SparseCholesky(), **options)
+        return mslsq.solve(mslsq.Problem(cost, pose.fixed([0])), {"pose": start}, solver=solver)
+
+    return solved
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of other solves' terms, and no program of a whole solve stands before those of blocks."""
+    monkeypatch.setattr(prospects, "LOOK_LANES_OF_CLOSED_FORMS", 1)
+    monkeypatch.setattr(planning, "prospect_of", lambda *_: Prospect())
+    monkeypatch.setattr(planning, "is_small_and_dense", lambda *_: False)
+
+
+def test_a_term_of_the_library_takes_its_program_without_being_recorded(apart, new_process, monkeypatch):
+    ring()(native="wait")
+    store = new_process()
+    monkeypatch.setattr(store, "_start", lambda *_: pytest.fail("a compiler is started"))
+    recorded, plainly = [], programs.graph_of_block
+    monkeypatch.setattr(programs, "graph_of_block", lambda *given: recorded.append(given) or plainly(*given))
+    for count in (6, 7):  # another plan, the same program
+        found, plain = ring(count)(), ring(count)(native="never")
+        assert not recorded
+        assert not torch.equal(found.history.cost.nan_to_num(), plain.history.cost.nan_to_num())  # another rounding
+        torch.testing.assert_close(found.value["pose"].storage, plain.value["pose"].storage, rtol=1e-9, atol=1e-9)
+    monkeypatch.setattr(terms_of_library, "code_of", lambda _: "another version")
+    ring(8)()
+    assert len(recorded) == 1
+
+
+class OwnBetween(mslsq.Between):
+    """A user's own, as far as can be told."""
+
+
+def test_notes_tell_terms_of_the_library_apart(apart, new_process, monkeypatch):
+    found: list[str | None] = []
+    plain = terms_of_library.key_of_term
+
+    def noting(*given: Any) -> str | None:
+        found.append(plain(*given))
+        return found[-1]
+
+    monkeypatch.setattr(terms_of_library, "key_of_term", noting)
+    root = 2 * torch.eye(3, dtype=F64)
+    kinds = [{}, {"weight": mslsq.Diagonal(torch.ones(3, dtype=F64))}, {"weight": mslsq.SqrtInformation(root)}]
+    kinds += [{"weight": None}, {"loss": mslsq.Huber(1.0)}, {"loss": mslsq.Cauchy(1.0)}]
+    kinds += [{"weight": torch.tensor(2.0).item(), "dtype": torch.float32}, {"kind": OwnBetween}]
+    for options in kinds:
+        ring(**options)(native="wait")
+    *keys, of_own = found
+    assert of_own is None
+    assert len(set(keys)) == len(keys) and None not in keys
+
+
 def scaled_decay(factor: float) -> Residual:
     """The same with a number that it reads."""
     names: dict[str, Any] = {"torch": torch, "T": T, "factor": factor}
@@ -224,7 +289,7 @@ def test_what_the_residual_holds_and_how_the_library_writes_tell_notes_apart(new
         solve(scaled_decay(factor), native="wait")
     assert len(list(folder.glob(f"{NOTE}*"))) == 2
     store = new_process()
-    monkeypatch.setattr(noted, "_code", lambda: "another version")
+    monkeypatch.setattr(noted, "code_of", lambda _: "another version")
     monkeypatch.setattr(store, "_start", lambda *_: pytest.fail("a compiler is started"))
     written = []
     monkeypatch.setattr(programs, "scalars_of", lambda *given: written.append(given) or scalars_of_graph(*given))
