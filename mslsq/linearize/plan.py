@@ -74,6 +74,8 @@ class Plan:
     """... and which graph is it that was compared with the user's Python when it was?"""
     ends_witness: dict[Hashable, Recorded | None] = field(default_factory=dict)
     """The same of programs for the ends of whole solves, by their names (`adjoint.ends`)."""
+    steps: Any = None
+    """What is known of a native program of steps alone (`solvers.native_steps`)."""
     rows: BlockRows | None = None
     """Where the blocks of every term stand, if normal equations are never formed."""
     ranks: Ranks = ALONE

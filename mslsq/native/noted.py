@@ -51,15 +51,20 @@ def key_of(graph: fx.GraphModule, *more: Hashable) -> str | None:
         told = list(_told(graph))
     except _UnknownError:
         return None
-    parts = code_of(ROOMS), torch.__version__, torch.get_default_dtype(), told, more
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    return hashed(ROOMS, told, more)
+
+
+def hashed(rooms: tuple[str, ...], *parts: Any) -> str:
+    """A key of plain values, and of the library's code in these rooms."""
+    known = _code(rooms), torch.__version__, torch.get_default_dtype(), *parts
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:32]
 
 
 def find(key: str) -> Noted | None:
     """What was noted under a key; None also of what is damaged: a program is given no input but those it is said to
     read."""
-    words, _, checksum = (STORE.note(key) or "").rpartition(" ")
-    if not words or checksum != _checksum(key, words):
+    words = words_of(key)
+    if words is None:
         return None
     digest, *used = words.split()
     return Noted(digest, frozenset(map(int, used)))
@@ -67,7 +72,17 @@ def find(key: str) -> Noted | None:
 
 def note(key: str, known: Noted) -> None:
     """For processes to come."""
-    words = " ".join([known.digest, *map(str, sorted(known.used))])
+    leave_words(key, " ".join([known.digest, *map(str, sorted(known.used))]))
+
+
+def words_of(key: str) -> str | None:
+    """What was left under a key; None also of what is damaged."""
+    words, _, checksum = (STORE.note(key) or "").rpartition(" ")
+    return words if words and checksum == _checksum(key, words) else None
+
+
+def leave_words(key: str, words: str) -> None:
+    """For processes to come."""
     STORE.leave_note(key, f"{words} {_checksum(key, words)}")
 
 
@@ -124,7 +139,7 @@ def _shapes(value: Any) -> Any:
 
 
 @cache
-def code_of(rooms: tuple[str, ...]) -> str:
+def _code(rooms: tuple[str, ...]) -> str:
     """A hash of the library's code in these rooms; of those that make texts it takes 2 ms to read."""
     digest, package = hashlib.sha256(), Path(__file__).parents[1]
     for path in sorted(path for room in rooms for path in _files(os.path.join(package, room))):

@@ -7,6 +7,7 @@ The linearization adds up what the rows of the residual contribute: those that a
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from mslsq.native.copies import Copies, affine
 from mslsq.native.operations import OPERATIONS
@@ -354,11 +355,19 @@ class Bending:
         return "\n".join([self.pulled.text(f"{name}_pull"), self.step.text(f"{name}_bent")])
 
 
+class Linearized(Protocol):
+    """What linearizes a problem: `Linearizing`, or Python (`native.called_back`)."""
+
+    def text(self, name: str, loops: int = 1) -> str: ...
+
+    def count(self, loops: int = 1) -> int: ...
+
+
 @dataclass(frozen=True)
 class Functions:
     """What a problem is solved by, for whatever runs it."""
 
-    linearization: Linearizing
+    linearization: Linearized
     start: Stepping
     step: Stepping
     bending: Bending | None = None

@@ -220,6 +220,11 @@ class WholeSolves:
             jobs = [job for job, is_done in zip(jobs, done, strict=True) if not is_done]
             budget = max(1, int(budget * min(8.0, SECONDS_AT_A_TIME / max(seconds, 1e-6))))
 
+    def room_for_one(self, max_steps: int) -> tuple[Solved, list[Tensor]]:
+        """What a run of one problem writes to, and the history behind that."""
+        room = _Room(1, max_steps, self.dtype)
+        return self._empty(1, room), [*room.figures, room.accepted]
+
     def _empty(self, batch: int, room: "_Room") -> Solved:
         real, unknowns = self.dtype, self.layout.unknowns
         cost, gradient_norm = torch.empty(batch, dtype=real), torch.empty(batch, dtype=real)

@@ -20,6 +20,7 @@ from mslsq.solvers.box import Box, box_of
 from mslsq.solvers.checkpoint import CheckpointError, Saved
 from mslsq.solvers.compaction import Batch, Remaining
 from mslsq.solvers.influence import first_look, warn_without_influence, without_squares
+from mslsq.solvers.native_steps import Methods, stepped_natively, steps_of
 from mslsq.solvers.planning import Task, plan_key, planned
 from mslsq.solvers.report import StepInfo, Table
 from mslsq.solvers.solver import MethodState, Solver
@@ -120,9 +121,20 @@ def _solved(
         is_shown = task.solver.verbose and task.ranks.is_first
         table = Table(task.solver, linearizer, _notes(task, plan)) if is_shown else None
         if ended is None:
+            may_step = native and not box and task.ranks.is_alone
+            given = task, plan, linearizer, values, prepared, witness, keep_trajectory
+            stepped = stepped_natively(*given) if may_step else None
+            if stepped is not None:
+                ended, methods = stepped
+                why = Status.INTERRUPTED if ended.interrupted else None
+                trajectory = _trajectory_of(ended, methods) if methods else ()
+        if ended is None:
             batch = Batch(task, plan, linearizer, prepared, inputs, witness, native, differentiated)
             saved = Saved.of(task, values, inputs, box)
             ended, trajectory, why, differs = _stepped(batch, values, box, table, keep_trajectory, begun, saved)
+            steps = steps_of(task, plan, values) if native and not box and task.ranks.is_alone else None
+            if steps is not None:
+                steps.note_seconds(time.perf_counter() - begun)
         status = torch.where(ended.status == Status.RUNNING, int(why or Status.MAX_STEPS), ended.status)
         stale = None if task.pinned is not None else witness.disagrees(values, ended.values)
         stale = differs if stale is None else stale if differs is None else stale | differs
@@ -244,7 +256,10 @@ def _stepped(
         is_idle,
     )
     asks = batch.plan.may_be_asked(solver.early_stop)
-    trajectory = _trajectory(records[1:], methods, asks) if keep_trajectory and methods else ()
+    trajectory: Trajectory | tuple[()] = ()
+    if keep_trajectory and methods:
+        accepted = torch.stack([record.accepted for record in records[1:]], 1)
+        trajectory = _trajectory(accepted, methods, asks)
     return ended, trajectory, why, None if batch.task.pinned is not None else remaining.disagrees()
 
 
@@ -274,9 +289,14 @@ def history_of(records: list[Record], num_steps: Tensor, max_steps: int) -> Hist
     return History.read_later(lambda: columns, columns[0][:, 0], max_steps)
 
 
-def _trajectory(records: list[Record], methods: list[tuple[Tensor, MethodState]], asks: bool) -> Trajectory:
-    """The steps that at least one problem accepted, stacked; all of them where it may not be asked which these are."""
-    accepted = torch.stack([record.accepted for record in records], 1)
+def _trajectory_of(ended: Ended, methods: Methods) -> Trajectory:
+    """The steps of one problem that it accepted, stacked."""
+    return _trajectory(ended.history.accepted[:, 1 : 1 + len(methods)], methods, asks=True)
+
+
+def _trajectory(accepted: Tensor, methods: Methods, asks: bool) -> Trajectory:
+    """The steps that at least one problem accepted, stacked; all of them where it may not be asked which these are.
+    `accepted` is (batch, steps)."""
     useful = accepted.any(0).nonzero()[:, 0] if asks else slice(None)
 
     def stacked(*steps: Tensor) -> Tensor:

@@ -51,20 +51,28 @@ def scalar_steps(
 ) -> "ScalarSteps":
     """`ScalarSteps` of these, recorded once for all problems of one structure. The code of a user's manifold may change
     under its name."""
-    unknowns, structure = linearizer.system.unknowns, linearizer.structure
-    spaces = [unknown.space for unknown in unknowns]
-    if not all(space.is_euclidean or is_of_library(space) for space in spaces):
+    key = key_of_steps(solver, linearizer, values)
+    if key is None:
         return ScalarSteps(solver, linearizer, values, sums, bends, name)
-    columns = tuple(tuple(columns.reshape(-1).tolist()) for columns in structure.columns)
-    padding = None if structure.padding is None else tuple(structure.padding.tolist())
-    places = structure.num_components, structure.size, columns, padding
-    bounded = tuple(unknown.is_bounded for unknown in unknowns)
-    key = (solver.key, tuple(spaces), bounded, tuple(x.shape for x in values), values[0].dtype, places, bends, name)
+    key = (*key, bends, name)
     if key not in _KEPT:
         _KEPT[key] = ScalarSteps(solver, linearizer, values, sums, bends, name)
         while len(_KEPT) > MOST_KEPT:
             _KEPT.popitem(last=False)
     return _KEPT[key]
+
+
+def key_of_steps(solver: Solver, linearizer: Linearizer, values: Values) -> tuple[Hashable, ...] | None:
+    """All that start and step depend on; None where that is not known."""
+    unknowns, structure = linearizer.system.unknowns, linearizer.structure
+    spaces = [unknown.space for unknown in unknowns]
+    if not all(space.is_euclidean or is_of_library(space) for space in spaces):
+        return None
+    columns = tuple(tuple(columns.reshape(-1).tolist()) for columns in structure.columns)
+    padding = None if structure.padding is None else tuple(structure.padding.tolist())
+    places = structure.num_components, structure.size, columns, padding
+    bounded = tuple(unknown.is_bounded for unknown in unknowns)
+    return solver.key, tuple(spaces), bounded, tuple(x.shape for x in values), values[0].dtype, places
 
 
 class ScalarSteps:
@@ -96,17 +104,18 @@ class ScalarSteps:
         self._callees = Callees(sums, self._dtype, functions)
         example, _ = self._step(lambda name, _: self._callees.example(name)).start(values, (), self._box)
         self._example: State = example
-        self._places, self._size = self._placed(example)
+        self.places, self._size = self._placed(example)
+        """Of every tensor of `State.flat` where its numbers are; None of what is not kept."""
         self.start, self.step = self._recorded_start(), self._recorded_step(bent=False)
         self.bent = self._recorded_step(bent=True) if bends else None
 
     def layout(self, own: Sequence[tuple[int, bool]], shared: int) -> Layout:
         """Where numbers are; `own` and `shared` as `Layout` has them."""
         count = len(self._values)
-        kept = [self._place_of(name, len(self._places)) for name in ("status", "num_steps")]
-        cost, matrix, status, steps = (self._places[k] for k in (count, count + 2, *kept))
+        kept = [self._place_of(name, len(self.places)) for name in ("status", "num_steps")]
+        cost, matrix, status, steps = (self.places[k] for k in (count, count + 2, *kept))
         creep = self._solver.creep
-        creeps = None if creep is None else self._places[count + len(Linearization._fields) + creep.place]
+        creeps = None if creep is None else self.places[count + len(Linearization._fields) + creep.place]
         assert cost is not None and matrix is not None and status is not None and steps is not None  # they are kept
         return Layout(
             tuple(x.numel() for x in (*self._values, *self._box)),
@@ -175,7 +184,7 @@ class ScalarSteps:
     def _state_arrays(self, program: Program) -> list[Array]:
         """The state as inputs of a program, in which all numbers are real."""
         arrays = []
-        for tensor, places in zip(self._example.flat(), self._places, strict=True):
+        for tensor, places in zip(self._example.flat(), self.places, strict=True):
             kind = kind_of(tensor.dtype)
             if places is None:
                 zero = program.constant(0, kind)
@@ -219,7 +228,7 @@ class ScalarSteps:
         """From what `State.flat` and the record have come to."""
         split = len(outputs) - len(Record._fields)
         state: dict[int, Scalar] = {}
-        for array, places in zip(outputs[:split], self._places, strict=True):
+        for array, places in zip(outputs[:split], self.places, strict=True):
             if places is not None:
                 state |= zip(places.reshape(-1).tolist(), array.reshape(-1), strict=True)
         kept = {place: program.input(STATE, place, "real").number for place in state}
