@@ -8,7 +8,7 @@ import numpy as np
 
 from mslsq.alignment.kinds import Decoded, Kind, RasterError, Storage, rgb_of_inks, upright
 from mslsq.alignment.nodata import is_nodata, parse_nodata, text_of
-from mslsq.alignment.stacks import chosen, images, masks_of
+from mslsq.alignment.stacks import chosen, images, masks_of, refuse_guessed_colours
 
 NODATA_TAG = 42113  # GDAL_NODATA, an ASCII number
 METADATA_TAG = 42112  # GDAL_METADATA, XML
@@ -35,14 +35,15 @@ def read_tiff(file: Path, key: str | None = None) -> Decoded:
 
     with tifffile.TiffFile(file) as tiff:
         pages: list[Any] = list(tiff.pages)
-        number = chosen(file, tiff, key)
+        number, plane = chosen(file, tiff, key)
         page, several = pages[number], len(images(tiff)) > 1
         array, axes = _pixels(file, page), str(page.axes)
         if axes not in ("YX", "YXS", "SYX"):
             raise RasterError(f"{file}: a raster of bands is expected, page {number} has axes {axes}, {array.shape}.")
         last = axes == "YXS"
         array = array.transpose(2, 0, 1) if last else (array[None] if axes == "YX" else array)
-        decoded = _decode(file, page, array, last)
+        refuse_guessed_colours(file, tiff, array, key)
+        decoded = _decode(file, page, array if plane is None else array[[plane]], last, plane is not None)
         masks = [_pixels(file, pages[other]) for other in masks_of(tiff, number)]
         orientation = _orientation(page)
     sidecar = file.with_name(file.name + ".msk")  # where GDAL puts a mask that is not inside
@@ -68,12 +69,12 @@ def _pixels(file: Path, page: Any) -> np.ndarray:
         ) from error
 
 
-def _decode(file: Path, page: Any, array: np.ndarray, last: bool) -> Decoded:
-    """Bands as numbers that may be compared and interpolated."""
+def _decode(file: Path, page: Any, array: np.ndarray, last: bool, plane: bool) -> Decoded:
+    """Bands as numbers that may be compared and interpolated; `plane`: one of several, which is no colour."""
     array, full = _numbers(file, array, page)
     nodata = _nodata(file, page, array.dtype)
     array, alpha = _alpha(page, array, full)
-    photometric, holes = int(page.photometric), nodata is not None
+    photometric, holes = MIN_IS_BLACK if plane else int(page.photometric), nodata is not None
     colours = photometric in (RGB, INKS, YCBCR) and len(array) >= 3
     known = ~is_nodata(array, Kind(".tif", array.dtype, nodata=nodata, colours=colours))
     if alpha is not None:

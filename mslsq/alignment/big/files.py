@@ -14,8 +14,9 @@ from torch import Tensor
 
 from mslsq.alignment.coordinates.georeference import Georeference, GeoreferenceError
 from mslsq.alignment.coordinates.reading import INSTALL
-from mslsq.alignment.kinds import Kind, RasterError
+from mslsq.alignment.kinds import TIFF_SUFFIXES, Kind, RasterError
 from mslsq.alignment.nodata import is_nodata, parse_nodata, text_of
+from mslsq.alignment.stacks import refuse_unclear_colours
 
 CHUNK = 1 << 22
 """Pixels that are decoded at a time when a raster is reduced: 32 MB as float64."""
@@ -198,6 +199,7 @@ def _block_means(
 def _header(path: Path, dataset: Any) -> RasterFile:
     from rasterio.enums import ColorInterp, MaskFlags
 
+    _refuse_stacks(path, dataset)
     meanings = list(dataset.colorinterp)
     if ColorInterp.palette in meanings:
         raise RasterError(f"{path}: its numbers are entries of a palette, which have no mean; convert it to RGB.")
@@ -220,6 +222,17 @@ def _header(path: Path, dataset: Any) -> RasterFile:
     profile |= {"scales": dataset.scales, "offsets": dataset.offsets, "units": dataset.units}
     size = dataset.height, dataset.width
     return RasterFile(path, size, kind, tuple(bands), overviews, georeference, note, profile, alpha, masked)
+
+
+def _refuse_stacks(path: Path, dataset: Any) -> None:
+    """GDAL shows the first page of several, and planes that tifffile took for colours as what the file calls them."""
+    if len(dataset.subdatasets) > 1:
+        raise RasterError(
+            f"{path}: one raster is expected, this file holds {len(dataset.subdatasets)}. Write the one that is meant "
+            "into a file of its own (gdal_translate)."
+        )
+    if path.suffix.lower() in TIFF_SUFFIXES:
+        refuse_unclear_colours(path)
 
 
 def _georeference(dataset: Any) -> tuple[Georeference | None, str]:

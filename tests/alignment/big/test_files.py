@@ -125,3 +125,15 @@ def test_a_truncated_file_names_the_window_that_cannot_be_read(tmp_path):
     file = RasterFile.open(path)
     with pytest.raises(RasterError, match=r"rows 192 to 256, columns 0 to 64 cannot be read"):
         file.read(192, 0, 64, 64)
+
+
+def test_a_stack_is_not_read_as_its_first_page(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    array = np.random.default_rng(0).random((4, 64, 64)).astype(np.float32)
+    tifffile.imwrite(tmp_path / "pages.tif", array, photometric="minisblack")
+    with pytest.raises(RasterError, match="this file holds 4"):
+        RasterFile.open(tmp_path / "pages.tif")
+    with pytest.warns(DeprecationWarning):
+        tifffile.imwrite(tmp_path / "planes.tif", array, tile=(16, 16))
+    with pytest.raises(RasterError, match="red, green, blue and alpha"):
+        RasterFile.open(tmp_path / "planes.tif")
