@@ -46,16 +46,22 @@ class Ground:
 
 
 def in_overlap(
-    size: tuple[int, int], factor: int, transform: Float[Tensor, "3 3"], own: Ground, other: Ground
+    size: tuple[int, int],
+    factor: int,
+    transform: Float[Tensor, "3 3"],
+    own: Ground,
+    other: Ground,
+    side: int = SIDE,
 ) -> tuple[Int[np.ndarray, "n 2"], int]:
     """Rows and columns of the tiles of a map that lie on data of both, and how many tiles the map has.
 
-    `size` is that of the map reduced by `factor`, `transform` takes its file's pixels to those of the other's.
+    `size` is that of the map reduced by `factor`, tiles have `side` pixels of it; `transform` takes its file's pixels
+    to those of the other's.
     """
-    rows, columns = (max(1, -(-side // SIDE)) for side in size)
-    steps = (torch.arange(PROBES, dtype=torch.float64) + 0.5) / PROBES * SIDE
-    y = (torch.arange(rows, dtype=torch.float64)[:, None] * SIDE + steps).reshape(-1)
-    x = (torch.arange(columns, dtype=torch.float64)[:, None] * SIDE + steps).reshape(-1)
+    rows, columns = (max(1, -(-length // side)) for length in size)
+    steps = (torch.arange(PROBES, dtype=torch.float64) + 0.5) / PROBES * side
+    y = (torch.arange(rows, dtype=torch.float64)[:, None] * side + steps).reshape(-1)
+    x = (torch.arange(columns, dtype=torch.float64)[:, None] * side + steps).reshape(-1)
     kept = []
     for row in range(rows):  # a row of tiles at a time: a large raster has millions of points
         part = y[row * PROBES : (row + 1) * PROBES]

@@ -5,6 +5,8 @@ with it. The mean of a neighbourhood has little noise left. It is compared with 
 of the overlap, so that what is wrong everywhere (a tilt that the bias model lacks) is no change.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
@@ -34,14 +36,44 @@ MOST = 0.6
 """Share of the overlap that may have changed: where it is more, nothing is said to have."""
 
 
+class Typical(NamedTuple):
+    """Of the means over neighbourhoods of a width, the middle and the sigma of the larger part."""
+
+    sigma: float
+    middle: float
+    spread: float
+
+
 def changed(comparison: Comparison, at: Solved) -> Bool[Tensor, "height width"]:
     """Where the finest level's residuals say so, true; false elsewhere and where nothing is compared."""
-    samples = comparison.valid(at.shift)
-    residual, known = _field(samples, at)
+    return _judged(comparison, at)[1]
+
+
+def typical(comparison: Comparison, at: Solved) -> list[Typical]:
+    """By what `changed` judges; empty where nothing is said to have changed."""
+    return _judged(comparison, at)[0]
+
+
+def beyond(comparison: Comparison, at: Solved, by: list[Typical]) -> Bool[Tensor, "height width"]:
+    """`changed` of a part of a model, by what is typical of the whole."""
+    residual, known = _field(comparison.valid(at.shift), at)
     out = torch.zeros_like(known)
+    for one in by:
+        out |= _far(_means(residual, known, one.sigma)[0], known, one)
+    return out
+
+
+def _judged(comparison: Comparison, at: Solved) -> tuple[list[Typical], Bool[Tensor, "height width"]]:
+    residual, known = _field(comparison.valid(at.shift), at)
+    found, out = [], torch.zeros_like(known)
     for sigma in SIGMAS:
-        out |= _far_neighbourhoods(residual, known, sigma)
-    return out if int((out & known).sum()) <= MOST * int(known.sum()) else torch.zeros_like(out)
+        mean, inner = _means(residual, known, sigma)
+        if int(inner.sum()) >= 64:
+            found.append(Typical(sigma, *_mode(mean[inner])))
+            out |= _far(mean, known, found[-1])
+    if int((out & known).sum()) > MOST * int(known.sum()):
+        return [], torch.zeros_like(out)
+    return found, out
 
 
 def width_of_half(comparison: Comparison, at: Solved) -> float:
@@ -65,19 +97,22 @@ def _field(samples: Comparison, at: Solved) -> tuple[Float[Tensor, "height width
     return residual, known
 
 
-def _far_neighbourhoods(
+def _means(
     residual: Float[Tensor, "height width"], known: Bool[Tensor, "height width"], sigma: float
+) -> tuple[Float[Tensor, "height width"], Bool[Tensor, "height width"]]:
+    """Of neighbourhoods, and where these are mostly seen."""
+    mean, share = masked_blur(residual[None], known, sigma)
+    return mean[0], known & (share > 0.5)
+
+
+def _far(
+    mean: Float[Tensor, "height width"], known: Bool[Tensor, "height width"], of: Typical
 ) -> Bool[Tensor, "height width"]:
     """Means beyond `FAR`, and what is beyond `NEAR` beside them."""
-    mean, share = masked_blur(residual[None], known, sigma)
-    mean = mean[0]
-    inner = known & (share > 0.5)
-    if int(inner.sum()) < 64:
-        return torch.zeros_like(known)
-    middle, spread = _mode(mean[inner])
-    far = _patches(known & ((mean - middle).abs() > FAR * spread), LEAST * sigma**2)
-    near = known & ((mean - middle).abs() > NEAR * spread)
-    grown, _ = masked_blur(far.to(mean.dtype)[None], torch.ones_like(known), 2 * sigma)
+    away = (mean - of.middle).abs()
+    far = _patches(known & (away > FAR * of.spread), LEAST * of.sigma**2)
+    near = known & (away > NEAR * of.spread)
+    grown, _ = masked_blur(far.to(mean.dtype)[None], torch.ones_like(known), 2 * of.sigma)
     return far | (near & (grown[0] > 0.02))
 
 

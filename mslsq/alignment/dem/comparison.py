@@ -57,12 +57,14 @@ class Pyramids:
         return replace(self, reference=one, dem=other)
 
     @classmethod
-    def of(cls, pair: Pair, levels: int) -> "Pyramids":
-        """`levels` levels of a pair."""
+    def of(cls, pair: Pair, levels: int, frame: Frame | None = None) -> "Pyramids":
+        """`levels` levels of a pair; of parts of larger models with the frame of the whole."""
         one = build(pair.reference[None], pair.known, levels)
         other = build(pair.dem[None], pair.dem_known, levels)
         smooth, share = masked_blur(pair.reference[None], pair.known, ELEVATION_SIGMA)
         elevation = fill(smooth, share > 0.02)[0]
+        if frame is not None:
+            return cls(pair, one, other, elevation, frame)
         height, width = pair.known.shape
         values = pair.reference[pair.known]
         median = float(values.median())
@@ -99,7 +101,7 @@ class Comparison:
         rows, columns = torch.nonzero(level.mask & stable[::factor, ::factor], as_tuple=True)
         pixels = torch.stack([columns, rows], -1).to(level.raster.dtype)
         target, smooth = level.raster[0][rows, columns], pyramids.elevation[::factor, ::factor][rows, columns]
-        of = lambda height: bias.columns(pixels * factor, height, pyramids.frame)  # noqa: E731
+        of = lambda height: bias.columns(pair.places(pixels * factor), height, pyramids.frame)  # noqa: E731
         return cls(
             pair, bias, pyramids.frame, factor, pyramids.dem[index], pixels, target, of(target),
             of(smooth) if bias.power else of(target), level.size,
@@ -109,6 +111,11 @@ class Comparison:
     def half(self) -> float:
         """Pixels of the finest level that are a step of 1 in the shift."""
         return max(*self.frame.half, 1.0)
+
+    @property
+    def places(self) -> Float[Tensor, "n 2"]:
+        """Where the samples are in the whole reference, in its pixels."""
+        return self.pair.places(self.pixels * self.factor)
 
     def positions(self, shift: Float[np.ndarray, "2"]) -> Float[Tensor, "n 2"]:
         """Where the samples fall in `dem`, in pixels of the level."""

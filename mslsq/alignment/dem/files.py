@@ -81,7 +81,7 @@ def read_scene(reference: str, dem: str, mask: str | None, pixel_size: Any, buff
             "give dem.pixel_size=[dx,dy] in metres, if both first pixels are at the same place."
         )
     both = None if first is None or second is None else (first, second)
-    if first is not None and second is not None and size is None and not _comparable(first, second):
+    if first is not None and second is not None and size is None and not comparable(first, second):
         moving, lattice = on_pixels_of(first, values.shape, moving, second)
         note = (
             f"{Path(dem).name} was resampled to the pixels of {Path(reference).name} (cubic): from "
@@ -94,7 +94,8 @@ def read_scene(reference: str, dem: str, mask: str | None, pixel_size: Any, buff
     )  # fmt: skip
 
 
-def _comparable(first: Georeference, second: Georeference) -> bool:
+def comparable(first: Georeference, second: Georeference) -> bool:
+    """Have two models one CRS, and pixels of one size and direction?"""
     return same_system(first.crs, second.crs) and same_pixels(first, second)
 
 
@@ -125,15 +126,21 @@ def _elevations(raster: Raster) -> Float[np.ndarray, "height width"]:
 def _corrected_kind(dem: Kind, reference: Kind) -> Kind:
     """Of a corrected model: fractions of a metre in float32, or the float of the model; its tiles and compression; a
     number for "no data" that both programs and files have, that of the model if it has one, else the reference's."""
-    dtype = dem.dtype if dem.dtype in (np.float32, np.float64) else np.dtype(np.float32)
-    numbers = (one.nodata for one in (dem, reference) if one.nodata is not None)
-    held = (one for one in numbers if np.isfinite(one) and float(np.array(one, dtype)) == float(one))
+    dtype, nodata = corrected_numbers(dem, reference)
     unit = f'<Item name="" sample="0" role="unittype">{dem.unit}</Item>' if dem.unit else ""
     array = reference.suffix in ARRAY_SUFFIXES
     return Kind(
-        ".npy" if array else ".tif", dtype, nodata=None if array else next(held, float("nan")),
+        ".npy" if array else ".tif", dtype, nodata=None if array else nodata,
         metadata=f"<GDALMetadata>{unit}</GDALMetadata>" if unit else None, storage=dem.storage,
     )  # fmt: skip
+
+
+def corrected_numbers(dem: Kind, reference: Kind) -> tuple[np.dtype, float]:
+    """The data type of a corrected model, and its number for "no data"."""
+    dtype = dem.dtype if dem.dtype in (np.float32, np.float64) else np.dtype(np.float32)
+    numbers = (one.nodata for one in (dem, reference) if one.nodata is not None)
+    held = (float(one) for one in numbers if np.isfinite(one) and float(np.array(one, dtype)) == float(one))
+    return dtype, next(held, float("nan"))
 
 
 def _mask(

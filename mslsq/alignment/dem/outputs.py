@@ -34,8 +34,7 @@ def write_coregistration(
 ) -> list[Path]:
     """Tables and `report.html`, and where anything was found rasters on the reference's grid with its georeference, and
     pictures; the paths written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = [_write_metrics(scene, found, folder), _write_statistics(found, folder)]
+    written = write_tables(scene.name, found, folder)
     page: dict[str, Any] = {
         "options": options,
         "seconds": seconds,
@@ -77,7 +76,7 @@ def summary_of(found: Coregistration) -> dict[str, Any]:
         **dict(zip(("sigma_east_m", "sigma_north_m", "sigma_up_m"), errors, strict=True)),
         "nmad_before_m": _number(found.nmad_before), "nmad_m": _number(found.nmad),
         "median_before_m": _number(found.before.whole["median"]), "median_m": _number(found.after.whole["median"]),
-        "overlap": _number(found.overlap), "changed_share": float(found.changed.mean()),
+        "overlap": _number(found.overlap), "changed_share": found.changed_share,
         "correlation_length_m": _number(found.correlation_length), "reason": found.reason,
     }  # fmt: skip
 
@@ -88,10 +87,12 @@ def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _write_metrics(scene: DemScene, found: Coregistration, folder: Path) -> Path:
-    """`metrics.csv`: a row for the model."""
-    record = {"name": scene.name, **summary_of(found)}
-    return _write_csv(folder / "metrics.csv", list(record), [list(record.values())])
+def write_tables(name: str, found: Coregistration, folder: Path) -> list[Path]:
+    """`metrics.csv`, a row for the model, and `statistics.csv`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"name": name, **summary_of(found)}
+    metrics = _write_csv(folder / "metrics.csv", list(record), [list(record.values())])
+    return [metrics, _write_statistics(found, folder)]
 
 
 def _write_statistics(found: Coregistration, folder: Path) -> Path:

@@ -14,6 +14,7 @@ from mslsq.alignment.coordinates import Georeference, GeoreferenceError
 from mslsq.alignment.coordinates.systems import in_degrees, metres_of, same_system
 from mslsq.alignment.dem.blunders import blunders
 from mslsq.alignment.dem.errors import CoregistrationError
+from mslsq.alignment.dem.slots import Slots
 
 SAME_SIZE = 1e-6
 """Relative difference of pixel sizes that is rounding of a file's header."""
@@ -28,7 +29,7 @@ class Pair:
 
     `metres` (2, 2) takes a step in pixels (column, row) to one in metres (east, north). `offset` (2,) is the pixel of
     `dem` at the place of the reference's first pixel, were there no shift. `stable` is true where terrain may be used.
-    `header` is that of `dem`, None where there is none.
+    `header` is that of `dem`, None where there is none. With `slots` the rasters are parts of larger ones.
     """
 
     reference: Float[Tensor, "height width"]
@@ -39,6 +40,21 @@ class Pair:
     metres: Float[np.ndarray, "2 2"]
     offset: Float[np.ndarray, "2"]
     header: Georeference | None = None
+    slots: Slots | None = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the whole reference."""
+        return (self.known.shape[0], self.known.shape[1]) if self.slots is None else self.slots.size
+
+    @property
+    def thinning(self) -> float:
+        """Pixels of the overlap for which one that is stored stands."""
+        return 1.0 if self.slots is None else self.slots.thinning
+
+    def places(self, pixels: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
+        """Stored pixels (column, row) as those of the whole reference."""
+        return pixels if self.slots is None else self.slots.places(pixels)
 
     @property
     def pixel(self) -> float:
@@ -69,7 +85,7 @@ def pair_of(
     """
     one, known = _raster("reference", reference)
     other, dem_known = _raster("dem", dem)
-    metres, offset = _geometry(pixel_size, georeferences, one.shape)
+    metres, offset = geometry(pixel_size, georeferences, one.shape)
     header = None if georeferences is None else georeferences[1]
     stable = _mask("mask", mask, one.shape)
     if dem_mask is not None:
@@ -123,10 +139,14 @@ def _mask(name: str, given: Any, shape: torch.Size) -> Bool[Tensor, "height widt
     return mask.bool()
 
 
-def _geometry(
-    pixel_size: float | Sequence[float] | None, georeferences: Sequence[Georeference] | None, shape: torch.Size
-) -> tuple[np.ndarray, np.ndarray]:
-    """Metres per pixel and the offset of the second raster."""
+def geometry(
+    pixel_size: float | Sequence[float] | None, georeferences: Sequence[Georeference] | None, shape: Sequence[int]
+) -> tuple[Float[np.ndarray, "2 2"], Float[np.ndarray, "2"]]:
+    """Metres per pixel, and the pixel of the second raster at the place of the reference's first one.
+
+    Raises:
+        CoregistrationError: pixels of no size, of different sizes, two CRS, or nothing is said.
+    """
     if georeferences is not None:
         return _of_georeferences(georeferences, pixel_size, shape)
     if pixel_size is None:
@@ -149,7 +169,7 @@ def _sizes(given: float | Sequence[float]) -> Float[np.ndarray, "2"]:
 
 
 def _of_georeferences(
-    georeferences: Sequence[Georeference], pixel_size: float | Sequence[float] | None, shape: torch.Size
+    georeferences: Sequence[Georeference], pixel_size: float | Sequence[float] | None, shape: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of a CRS in degrees metres are those at the reference's middle, or a pixel has the size that is given."""
     if len(georeferences) != 2 or not all(isinstance(one, Georeference) for one in georeferences):

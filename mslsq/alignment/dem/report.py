@@ -66,6 +66,7 @@ def write_report(
     seconds: float | None = None,
     title: str = "Elevation model",
     note: str = "",
+    view: Coregistration | None = None,
 ) -> Path:
     """Write the page. Returns its path.
 
@@ -80,6 +81,7 @@ def write_report(
         seconds: that it took.
         title: of the page.
         note: what was done to `dem` before.
+        view: the answer in pixels of `reference` and `dem`, where these are smaller than those of `found`.
     """
     said = f'<p class="lead">{escaped(found.message())}</p>'
     if note:
@@ -89,7 +91,7 @@ def write_report(
         parts.append(f"<h2>Shift</h2>{_answer(found)}")
     if np.isfinite(found.covariance[:2, :2]).all():
         parts.append(_drawing(ellipse_figure(found), "The horizontal shift; the ellipse holds 95 % of its error", 420))
-    shown = sheet(found, reference, dem, moved, title)
+    shown = sheet(found if view is None else view, reference, dem, moved, title)
     if shown is not None:
         words = "Spread by slope, and median by the direction that slopes face: a horizontal shift is a wave there"
         parts += [

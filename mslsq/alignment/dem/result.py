@@ -128,6 +128,11 @@ class Coregistration:
         return self.after.whole["nmad"]
 
     @property
+    def changed_share(self) -> float:
+        """Of the reference's pixels, those that were taken for changed terrain."""
+        return float(self.changed.mean())
+
+    @property
     def vertical_scale(self) -> float:
         """By which elevations about `frame.elevation` are stretched, from the coefficient "h"; 1 without."""
         return 1.0 / (1.0 - self.coefficients.get("h", 0.0) / self.frame.unit)
@@ -159,7 +164,7 @@ class Coregistration:
             "coefficient_errors_m": dict(self.coefficient_errors),
             "vertical_scale": self.vertical_scale,
             "overlap": self.overlap,
-            "changed_share": float(self.changed.mean()),
+            "changed_share": self.changed_share,
             "correlation_length_m": self.correlation_length,
             "before": self.before.record(),
             "after": self.after.record(),
@@ -267,8 +272,11 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def corrected(result: Coregistration, moved: Float[Tensor, "height width"]) -> Float[Tensor, "height width"]:
-    """A model that lies on the reference's grid, with the bias added; NaN stays.
+def corrected(
+    result: Coregistration, moved: Float[Tensor, "height width"], first: tuple[int, int] = (0, 0)
+) -> Float[Tensor, "height width"]:
+    """A model that lies on the reference's grid, with the bias added; NaN stays. `first` is the pixel (column, row)
+    of the reference at which it begins.
 
     A bias that depends on the elevation depends on the corrected one: C = D + b(C), by a few substitutions.
     """
@@ -277,7 +285,7 @@ def corrected(result: Coregistration, moved: Float[Tensor, "height width"]) -> F
         return moved
     height, width = moved.shape
     model = Bias.named(result.bias)
-    grid = pixel_grid(height, width, moved)
+    grid = pixel_grid(height, width, moved) + moved.new_tensor(first)
     beta = torch.tensor([result.coefficients[name] for name in model.names], dtype=torch.float64)
     base = torch.where(known, moved, torch.full_like(moved, result.frame.elevation)).reshape(-1)
     out = base + beta[0]

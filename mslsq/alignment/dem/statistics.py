@@ -4,7 +4,7 @@ The NMAD (1.4826 times the median absolute deviation from the median) is the spr
 Höhle, 2009, ISPRS J. 64:398).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -55,6 +55,37 @@ def slope_and_aspect(
     return np.degrees(np.arctan(np.hypot(east, north))), np.degrees(np.arctan2(-east, -north)) % 360.0
 
 
+def classes(
+    known: Bool[np.ndarray, "height width"],
+    elevation: Float[np.ndarray, "height width"],
+    metres: Float[np.ndarray, "2 2"],
+    stable: Bool[np.ndarray, "height width"],
+    changed: Bool[np.ndarray, "height width"],
+) -> Iterator[tuple[str, str, Bool[np.ndarray, "height width"]]]:
+    """(kind, class, its pixels) of all statistics; kind is "whole" once, then "by_slope", "by_aspect" and "by_mask"."""
+    used = known & stable
+    yield "whole", "", used
+    slope, aspect = slope_and_aspect(elevation, metres)
+    for low, high in pairwise(SLOPES):
+        yield "by_slope", f"{low:g}-{high:g} deg", used & (slope >= low) & (slope < high)
+    steep = used & (slope >= FLAT)
+    octant = np.where(np.isfinite(aspect), np.floor(np.nan_to_num(aspect) / 45 + 0.5) % 8, -1)
+    for number, name in enumerate(ASPECTS):
+        yield "by_aspect", name, steep & (octant == number)
+    yield "by_mask", "stable", used
+    yield "by_mask", "masked", known & ~stable
+    yield "by_mask", "unchanged", used & ~changed
+    yield "by_mask", "changed", used & changed
+
+
+def gathered(rows: Iterable[tuple[str, str, Mapping[str, float]]]) -> ElevationStatistics:
+    """The statistics of all classes, in the order of `classes`."""
+    found: dict[str, dict[str, Mapping[str, float]]] = {}
+    for kind, name, row in rows:
+        found.setdefault(kind, {})[name] = row
+    return ElevationStatistics(found["whole"][""], found["by_slope"], found["by_aspect"], found["by_mask"])
+
+
 def statistics(
     difference: Float[np.ndarray, "height width"],
     elevation: Float[np.ndarray, "height width"],
@@ -71,20 +102,5 @@ def statistics(
         stable: what the mask says.
         changed: what was taken for changed terrain; a class of its own.
     """
-    known = np.isfinite(difference)
-    used = known & stable
-    slope, aspect = slope_and_aspect(elevation, metres)
-    by_slope = {
-        f"{low:g}-{high:g} deg": summary(difference[used & (slope >= low) & (slope < high)])
-        for low, high in pairwise(SLOPES)
-    }
-    steep = used & (slope >= FLAT)
-    octant = np.where(np.isfinite(aspect), np.floor(np.nan_to_num(aspect) / 45 + 0.5) % 8, -1)
-    by_aspect = {name: summary(difference[steep & (octant == k)]) for k, name in enumerate(ASPECTS)}
-    by_mask = {
-        "stable": summary(difference[used]),
-        "masked": summary(difference[known & ~stable]),
-        "unchanged": summary(difference[used & ~changed]),
-        "changed": summary(difference[used & changed]),
-    }
-    return ElevationStatistics(summary(difference[used]), by_slope, by_aspect, by_mask)
+    of_classes = classes(np.isfinite(difference), elevation, metres, stable, changed)
+    return gathered((kind, name, summary(difference[where])) for kind, name, where in of_classes)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -48,10 +49,11 @@ class Cells:
     (cells, 2) are their columns and rows there."""
 
     def __init__(self, samples: Comparison) -> None:
-        side = max(CELL, (len(samples.pixels) / CELLS) ** 0.5)
-        self.size = samples.size
-        self.shape = tuple(max(round(length / side), 1) for length in samples.size)
-        self.area = float(np.prod(self.size)) / float(np.prod(self.shape))
+        thinning = samples.pair.thinning
+        side = max(CELL, (len(samples.pixels) * thinning / CELLS) ** 0.5)
+        self.size = samples.pair.size
+        self.shape = tuple(max(round(length / side), 1) for length in self.size)
+        self.area = float(np.prod(self.size)) / float(np.prod(self.shape)) / thinning
         row, column = np.divmod(np.arange(self.shape[0] * self.shape[1]), self.shape[1])
         self.places = np.stack([column, row], -1)
 
@@ -67,7 +69,7 @@ class Cells:
     def numbers(self, samples: Comparison) -> Int[Tensor, " n"]:
         """Of the cells of samples."""
         along = samples.pixels.new_tensor([m / n for n, m in zip(self.size, self.shape, strict=True)][::-1])
-        column, row = (samples.pixels * along).floor().long().unbind(-1)
+        column, row = (samples.places * along).floor().long().unbind(-1)
         return row.clamp(max=self.shape[0] - 1) * self.shape[1] + column.clamp(max=self.shape[1] - 1)
 
 
@@ -130,15 +132,15 @@ def _trends(
 ) -> list[Float[np.ndarray, "cells trend"]]:
     """Means over cells of what one and two degrees more of the bias would have explained, of a mean square of 1 over
     the samples' rectangle, and but for the constant of none in the mean."""
-    degree = samples.bias.degree
-    low, high = (end.values for end in (samples.pixels.min(0), samples.pixels.max(0)))
+    degree, places = samples.bias.degree, samples.places
+    low, high = (end.values for end in (places.min(0), places.max(0)))
     frame = Frame(((high - low) / 2).clamp(min=0.5).tolist(), 0.0, 1.0)
     found = []
     for more in (1, 2):
         larger = Bias(degree + more)
         new = [k for k, pair in enumerate(larger.exponents) if sum(pair) > degree]
         sizes = [np.sqrt((2 * i + 1) * (2 * j + 1)) for i, j in larger.exponents if i + j > degree]
-        columns = larger.columns(samples.pixels - low, samples.target, frame)[:, new]
+        columns = larger.columns(places - low, samples.target, frame)[:, new]
         found.append(cells.sums(samples, columns) / np.maximum(counts, 1)[:, None] * sizes)
     return found
 
@@ -205,18 +207,20 @@ def _common(normal: Float[np.ndarray, "n n"], products: Float[np.ndarray, "n n"]
 
 def _side(samples: Comparison, length: float) -> int:
     """Of the blocks, in pixels: twice the correlation length, as far as there are blocks enough."""
-    spread = samples.pixels.max(0).values - samples.pixels.min(0).values + 1
+    places = samples.places
+    spread = places.max(0).values - places.min(0).values + 1
     return int(max(CELL, min(max(2 * CELL, round(2 * length)), float(spread.max()) / FEWEST_BLOCKS)))
 
 
 def numbered(samples: Comparison, block: int) -> Int[Tensor, " n"]:
     """Which square of this side each sample is in."""
-    place = (samples.pixels / block).floor().long()
+    place = (samples.places / block).floor().long()
     return torch.unique(place[:, 0] + place[:, 1] * 2**20, return_inverse=True)[1]
 
 
 def correlation_length(samples: Comparison, residual: Float[Tensor, " n"]) -> float:
-    """The range of the residuals' variogram in pixels, at least half a cell; of means over cells of `CELL` pixels."""
+    """The range of the residuals' variogram in pixels, at least half a cell; of means over cells of `CELL` pixels. Of
+    tiles only those within one are compared."""
     rows, columns = -(-samples.size[0] // CELL), -(-samples.size[1] // CELL)
     place = (samples.pixels / CELL).floor().long()
     flat = place[:, 1] * columns + place[:, 0]
@@ -227,19 +231,26 @@ def correlation_length(samples: Comparison, residual: Float[Tensor, " n"]) -> fl
         return CELL / 2
     means = torch.where(used, total / count.clamp(min=1), torch.zeros_like(total))
     means = torch.where(used, means - means[used].mean(), means).reshape(rows, columns).numpy()
-    return CELL * _range(means, used.reshape(rows, columns).numpy())
+    slots = samples.pair.slots
+    side = None if slots is None or slots.side % CELL else slots.side // CELL
+    return CELL * _range(_apart(means, side), _apart(used.reshape(rows, columns).numpy(), side))
 
 
-def _range(field: Float[np.ndarray, "rows columns"], used: np.ndarray) -> float:
+def _apart(field: np.ndarray, side: int | None) -> np.ndarray:
+    """(slots, rows, columns) of a raster of slots of this side."""
+    return field[None] if side is None else rearrange(field, "(i r) (j c) -> (i j) r c", r=side, c=side)
+
+
+def _range(field: Float[np.ndarray, "slots rows columns"], used: np.ndarray) -> float:
     """In cells: the first distance at which the covariance is a tenth of the variance, or within its own noise."""
-    size = (2 * field.shape[0], 2 * field.shape[1])
+    size = (2 * field.shape[1], 2 * field.shape[2])
     power, window = (
-        np.fft.irfft2(np.abs(np.fft.rfft2(raster, size)) ** 2, size) for raster in (field, used.astype(float))
+        np.fft.irfft2((np.abs(np.fft.rfft2(raster, size)) ** 2).sum(0), size) for raster in (field, used.astype(float))
     )
     y = np.minimum(np.arange(size[0]), size[0] - np.arange(size[0]))[:, None]
     x = np.minimum(np.arange(size[1]), size[1] - np.arange(size[1]))[None]
     ring = np.rint(np.hypot(x, y)).astype(int)
-    longest = max(field.shape) // 2
+    longest = max(field.shape[1:]) // 2
     pairs = np.bincount(ring.ravel(), np.rint(window).ravel())[: longest + 1]
     sums = np.bincount(ring.ravel(), power.ravel())[: longest + 1]
     if pairs[0] < 1 or sums[0] <= 0:
