@@ -29,11 +29,11 @@ def too_big(config: dict[str, Any], maps: list[str]) -> bool:
     one_of("mosaic", config["mosaic"], BLENDS)
     if not maps:
         return False
-    pixels = sum(_pixels(Path(path).expanduser()) for path in files_of(maps))
+    pixels = sum(pixels_of(Path(path).expanduser()) for path in files_of(maps))
     return not fits_whole(pixels, limit)
 
 
-def _pixels(path: Path) -> int:
+def pixels_of(path: Path) -> int:
     """Numbers in a TIFF by its header; 0 of what is not there, or no TIFF: those are read whole, or say why not."""
     if path.suffix.lower() not in TIFF_SUFFIXES or not path.is_file():
         return 0

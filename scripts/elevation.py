@@ -7,12 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from big import pixels_of
 from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors
 from rich.markup import escape
 from rich.table import Table
 
-from mslsq.alignment import Coregistration, CoregistrationStatus, coregister, coregister_blocks
-from mslsq.alignment.dem.files import DemScene, made_scene, read_scene
+from mslsq.alignment import (
+    Coregistration,
+    CoregistrationError,
+    CoregistrationStatus,
+    RasterError,
+    coregister,
+    coregister_blocks,
+    coregister_files,
+)
+from mslsq.alignment.big.elevation_outputs import write_files
+from mslsq.alignment.big.elevations import ElevationFile
+from mslsq.alignment.big.memory import bytes_of
+from mslsq.alignment.dem.files import DemScene, comparable, made_scene, read_scene
 from mslsq.alignment.dem.outputs import summary_of, write_coregistration
 from mslsq.alignment.dem.report import classes_of
 from mslsq.replacing import write_text
@@ -29,9 +41,10 @@ def refuse_too_big(pixels: int, memory: int) -> None:
     """
     if BYTES_PER_PIXEL * pixels > memory:
         raise CommandError(
-            f"elevation models are read whole: {pixels:,} pixels need some {BYTES_PER_PIXEL * pixels / 1e9:.0f} GB, "
-            f"and this machine has {memory / 1e9:.0f}. Cut both into parts (gdal_translate -projwin), or make their "
-            "pixels larger (gdalwarp -tr ... -r average); a shift in metres holds for all parts."
+            f"these elevation models are read whole: {pixels:,} pixels need some {BYTES_PER_PIXEL * pixels / 1e9:.0f} "
+            f"GB, and this machine has {memory / 1e9:.0f}. GeoTIFFs of one CRS and pixel size are read in windows, "
+            "without dem.block (gdalwarp -t_srs ... -tr ... -r cubic -et 0). Or cut both into parts (gdal_translate "
+            "-projwin); a shift in metres holds for all parts."
         )
 
 
@@ -44,6 +57,8 @@ def run_dem(config: dict[str, Any], folder: Path) -> tuple[list[Path], int]:
     """Coregister, write, and say what was found; the files, and the exit code."""
     options = dict(config["dem"])
     begin = time.perf_counter()
+    if _in_windows(options, bytes_of(config["memory"])):
+        return _run_in_windows(config, options, folder)
     scene = scene_of(options)
     if hasattr(os, "sysconf"):  # not on Windows
         pixels = max(scene.reference.size, scene.dem.size)
@@ -74,11 +89,72 @@ def run_dem(config: dict[str, Any], folder: Path) -> tuple[list[Path], int]:
         console.print(f"error against the truth: {east:+.3f} m east, {north:+.3f} m north, {up:+.3f} m up")
     write_text(folder / "metrics.json", json.dumps(record, indent=2) + "\n")
     written = [folder / "metrics.json", *write_coregistration(scene, found, local, folder, options, seconds)]
+    return written, _ending(config, found)
+
+
+def _ending(config: dict[str, Any], found: Coregistration) -> int:
+    """The exit code."""
     if not np.isfinite(found.shift[2]):
         errors.print("[red]nothing could be coregistered:[/]", escape(found.reason))
-        return written, NOTHING_DONE
+        return NOTHING_DONE
     left_out = config["strict"] and found.status is not CoregistrationStatus.COREGISTERED
-    return written, LEFT_OUT if left_out else 0
+    return LEFT_OUT if left_out else 0
+
+
+def _in_windows(options: dict[str, Any], memory: int) -> bool:
+    """Would both need more than `memory` whole, and can they be read in windows?"""
+    if options["block"] or None in (options["reference"], options["dem"]):
+        return False
+    paths = [Path(options[name]).expanduser() for name in ("reference", "dem")]
+    pixels = [pixels_of(path) for path in paths]
+    if not all(pixels) or BYTES_PER_PIXEL * max(pixels) <= memory:
+        return False
+    try:
+        first, second = (ElevationFile.open(path).file.georeference for path in paths)
+    except (RasterError, CoregistrationError):
+        return False  # what reads them whole says what is wrong
+    return options["pixel_size"] is not None or first is None or second is None or comparable(first, second)
+
+
+def _run_in_windows(config: dict[str, Any], options: dict[str, Any], folder: Path) -> tuple[list[Path], int]:
+    begin = time.perf_counter()
+    name = f"{Path(options['dem']).name} on {Path(options['reference']).name}"
+    console.print(f"[bold]{escape(name)}[/], in windows: whole, they need more than memory={config['memory']}.")
+    size = options["pixel_size"]
+    asked = {
+        key: options[key] for key in ("mask", "buffer", "bias", "loss", "min_overlap", "max_shift", "find_changes")
+    }
+    progress = None if config["quiet"] else _Windows()
+    found = coregister_files(
+        options["reference"], options["dem"], pixel_size=tuple(size) if isinstance(size, list | tuple) else size,
+        memory=config["memory"], progress=progress, **asked,
+    )  # fmt: skip
+    console.print(escape(found.message()))
+    if found.status.ok:
+        console.print(table_of(found))
+    seconds = time.perf_counter() - begin
+    written = write_files(found, name, folder, options, seconds, progress)
+    seconds = time.perf_counter() - begin
+    summary = {**summary_of(found), "seconds": round(seconds, 3)}
+    record = {"summary": summary, "name": name, "note": " ".join(found.notes), **found.record(), "seconds": seconds}
+    write_text(folder / "metrics.json", json.dumps(record, indent=2) + "\n")
+    return [folder / "metrics.json", *written], _ending(config, found)
+
+
+class _Windows:
+    """A line for every quarter of a pass, with what it will take."""
+
+    def __init__(self) -> None:
+        self.words, self.begin, self.said = "", 0.0, 0
+
+    def __call__(self, words: str, done: int, total: int) -> None:
+        if words != self.words:
+            self.words, self.begin, self.said = words, time.perf_counter(), 0
+        if 4 * done // total > self.said:
+            self.said = 4 * done // total
+            left = (time.perf_counter() - self.begin) * (total - done) / max(done - 1, 1)
+            rest = f", some {left:.0f} s left" if done < total else ""
+            console.print(f"  {words}: {done} of {total} windows{rest}")
 
 
 def scene_of(options: dict[str, Any]) -> DemScene:

@@ -3,7 +3,17 @@
 from mslsq.alignment import learned, metrics, mosaics, synthetic
 from mslsq.alignment.align import align
 from mslsq.alignment.bends import Bend
-from mslsq.alignment.big import FilesAlignment, MosaicFiles, RasterFile, TileLevel, align_files, write_mosaic
+from mslsq.alignment.big import (
+    FilesAlignment,
+    FilesCoregistration,
+    MosaicFiles,
+    RasterFile,
+    TileLevel,
+    align_files,
+    coregister_files,
+    write_coregistered,
+    write_mosaic,
+)
 from mslsq.alignment.coordinates import Georeference, GeoreferenceError
 from mslsq.alignment.coordinates.applying import FoundTransform, LeftOutError, TransformsError, read_transform
 from mslsq.alignment.coordinates.placement import WorldPlacement
@@ -38,6 +48,7 @@ __all__ = [
     "DepthViews",
     "ElevationStatistics",
     "FilesAlignment",
+    "FilesCoregistration",
     "FoundTransform",
     "Georeference",
     "GeoreferenceError",
@@ -63,6 +74,7 @@ __all__ = [
     "align_pairs",
     "coregister",
     "coregister_blocks",
+    "coregister_files",
     "depth_views",
     "depths_in_view",
     "learned",
@@ -74,5 +86,6 @@ __all__ = [
     "scale_sync",
     "stable_terrain",
     "synthetic",
+    "write_coregistered",
     "write_mosaic",
 ]

@@ -78,3 +78,29 @@ def test_options_that_need_maps_in_memory_are_named(script, paths, tmp_path, mon
     config = config_of(f"maps=[{','.join(map(str, paths))}]") | dict([option.split("=")])
     with pytest.raises(ValueError, match=r"needs maps in memory.*memory=4GB"):
         script.run(config, tmp_path)
+
+
+def test_elevation_models_beyond_memory_are_coregistered_in_windows(script, tmp_path, monkeypatch, capsys):
+    import elevation
+
+    shifted = np.eye(3)
+    shifted[:2, 2] = 1.5, -0.7
+    size = (320, 320)
+    one, other = (
+        scan(tmp_path / f"{name}.tif", matrix, seed, size=size, header=HERE, nodata=-9999)
+        for name, matrix, seed in (("a", np.eye(3), 1), ("b", shifted, 2))
+    )
+    monkeypatch.setattr(elevation, "BYTES_PER_PIXEL", 10**6)
+    monkeypatch.setattr(coarse, "PIXELS", 1 << 14)
+    config = config_of("task=dem", f"dem.reference={one}", f"dem.dem={other}", "memory=1.2GB")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    written, code = elevation.run_dem(config, folder)
+    said = " ".join(capsys.readouterr().out.split())
+    assert code == 0 and "in windows" in said and "tiles of 9" in said and "writing: 1 of 1 windows" in said
+    names = {path.name for path in written}
+    assert names >= {"coregistered.tif", "changed.tif", "report.html", "metrics.json", "metrics.csv", "statistics.csv"}
+    record = json.loads((folder / "metrics.json").read_text("utf-8"))
+    assert np.allclose(record["shift_m"][:2], [-3.0, -1.4], atol=0.1) and "tiles of 9" in record["note"]
+    assert not elevation._in_windows(config["dem"] | {"block": 64}, 10**9)
+    assert not elevation._in_windows(config["dem"], 10**13)

@@ -159,7 +159,7 @@ class _Mosaic:
                             progress(done, len(windows))
                 with small_cache():
                     for one in temporary:
-                        _refuse_torn(one)
+                        refuse_torn(one)
             except rasterio.errors.RasterioError as error:
                 # What is read has become a RasterError by now.
                 raise NotWrittenError(5, f"cannot be written: {error.__cause__ or error}", str(path)) from error
@@ -263,7 +263,7 @@ def _clipped(values: Tensor, known: Tensor, kind: Kind) -> int:
     return int(((data < limits.min - 0.5) | (data > limits.max + 0.5)).count_nonzero())
 
 
-def _refuse_torn(path: Path) -> None:
+def refuse_torn(path: Path) -> None:
     """GDAL writes its last blocks when a file is closed, and says nothing of a disk that is full by then."""
     rasterio, length = rasterio_here(), path.stat().st_size
     with rasterio.open(path) as dataset:

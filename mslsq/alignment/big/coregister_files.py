@@ -1,0 +1,278 @@
+"""`coregister_files`: elevation models that do not fit in memory, coregistered from windows of their files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.alignment.big import coarse
+from mslsq.alignment.big.elevations import ElevationFile, StableTerrain
+from mslsq.alignment.big.memory import bytes_of
+from mslsq.alignment.big.passing import Judged, Passes, Progress
+from mslsq.alignment.big.tiles import Ground, candidates, cells_of, chosen, in_overlap
+from mslsq.alignment.big.windows import SLOT, TILE, Models
+from mslsq.alignment.coordinates.georeference import Georeference
+from mslsq.alignment.dem.bias import Bias, Frame
+from mslsq.alignment.dem.change import typical
+from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
+from mslsq.alignment.dem.coregister import coregister
+from mslsq.alignment.dem.errors import CoregistrationError
+from mslsq.alignment.dem.judging import not_seen
+from mslsq.alignment.dem.pair import geometry
+from mslsq.alignment.dem.result import Coregistration, CoregistrationStatus
+from mslsq.alignment.dem.solving import Answer, solve
+from mslsq.alignment.measures import nmad
+from mslsq.validation import integer, number
+
+LEVELS = 3
+"""Of a tile: from pixels of four to the files' own."""
+
+FEWEST_TILES = 16
+PROCESS = 900_000_000
+"""Bytes: the process with PyTorch, and windows."""
+PER_TILE = 450 * SLOT * SLOT
+"""Bytes that a fit needs of a tile."""
+
+AGREE = 2.0
+"""Reduced pixels by which tiles may move what the reduced models say."""
+
+
+@dataclass(frozen=True, eq=False)
+class FilesCoregistration(Coregistration):
+    """The result of `coregister_files`: a `Coregistration` in pixels of the files. Its `changed` is on pixels reduced
+    by `factor`; where terrain changed at the files' own pixels `write_coregistered` writes. Standard errors are of the
+    tiles that were used; heights and statistics are of all pixels."""
+
+    factor: int = 1
+    """By which the models were reduced to be found at all."""
+    notes: Sequence[str] = ()
+    """In words: what was reduced, and which tiles were used."""
+    share: float = 0.0
+    coarse: Coregistration | None = field(repr=False, default=None)
+    """That of the reduced models."""
+    reduced: tuple[Float[np.ndarray, "h w"], Float[np.ndarray, "r c"]] | None = field(repr=False, default=None)
+    """The reduced models, NaN where they have no data."""
+    passes: Passes | None = field(repr=False, default=None)
+
+    @property
+    def changed_share(self) -> float:
+        """Of the reference's pixels, those that were taken for changed terrain."""
+        return self.share
+
+    def message(self) -> str:
+        """The answer in a sentence or two, and what was used."""
+        return " ".join([super().message(), *self.notes])
+
+
+@dataclass(frozen=True)
+class _Reduced:
+    """Both models reduced until they fit, and what `coregister` says of them."""
+
+    factor: int
+    values: tuple[Tensor, Tensor]
+    stable: Bool[Tensor, "height width"]
+    found: Coregistration
+
+
+def coregister_files(
+    reference: str | Path,
+    dem: str | Path,
+    *,
+    pixel_size: float | Sequence[float] | None = None,
+    mask: Any = None,
+    buffer: float = 0.0,
+    bias: str = "offset",
+    loss: str | None = "tukey",
+    min_overlap: float = 0.1,
+    max_shift: float | str = "auto",
+    find_changes: bool = True,
+    memory: str | float = "2GB",
+    tiles: int = 144,
+    progress: Progress | None = None,
+) -> FilesCoregistration:
+    """`coregister` of elevation models in files, of which windows are read (needs rasterio).
+
+    Both are reduced, by the means of blocks, to a million pixels at most, and `coregister` finds them with all of its
+    evidence. Then tiles of 128 x 128 pixels are read where both have data on stable terrain: those that hold the
+    largest information about shift and bias, spread over the overlap. Shift, bias and what changed are found again from
+    these at pixels of four, two and one. Two passes over the files follow: the bias by least squares of all stable
+    pixels, and the statistics before and after.
+
+    Args:
+        reference: a GeoTIFF, or any raster that GDAL reads, of elevations in metres (its scale and offset are heeded).
+        dem: the model to be moved, of the same pixel size and CRS.
+        pixel_size: metres, as of `coregister`, where the files do not say where they lie.
+        mask: a raster on the reference's grid, non-zero where terrain is stable, or outlines of terrain that moves.
+        buffer: units of the CRS by which outlines are widened.
+        bias, loss, min_overlap, max_shift, find_changes: as of `coregister`.
+        memory: that the process may take: fewer tiles are used where it is small.
+        tiles: at most; more of them make standard errors smaller.
+        progress: called with what is done ("heights", "statistics"), the windows that are done, and their number.
+
+    Returns:
+        `FilesCoregistration`; its `notes` say what was used. It never raises for bad terrain. Models of a million
+        pixels or less are coregistered in memory, as they are.
+
+    Raises:
+        CoregistrationError: as of `coregister`.
+        RasterError: rasterio is missing, or a file cannot be read.
+        AlignmentOptionError: `memory` is no size.
+    """
+    number("coregister_files: buffer", buffer, least=0.0, error=CoregistrationError)
+    integer("coregister_files: tiles", tiles, FEWEST_TILES, error=CoregistrationError)
+    affordable = max(FEWEST_TILES, min(tiles, (bytes_of(memory) - PROCESS) // PER_TILE))
+    fixed, moving = ElevationFile.open(reference), ElevationFile.open(dem)
+    headers = fixed.file.georeference, moving.file.georeference
+    both = (headers[0], headers[1]) if pixel_size is None and headers[0] and headers[1] else None
+    if both is None and pixel_size is None:
+        raise CoregistrationError(
+            f"coregister_files: {reference if headers[0] is None else dem} does not say where it lies; give pixel_size "
+            "in metres, if both first pixels are at the same place."
+        )
+    metres, offset = geometry(pixel_size if both is None else None, both, fixed.file.size)
+    stable = StableTerrain.of(mask, buffer, fixed.file.size, headers[0])
+    models = Models(fixed, moving, stable, metres, offset, None if both is None else headers[1])
+    options = {"loss": loss, "min_overlap": min_overlap, "max_shift": max_shift, "find_changes": find_changes}
+    small = _reduce(models, both, pixel_size, {"bias": bias, **options})
+    if small.found.status in (
+        CoregistrationStatus.NO_DATA, CoregistrationStatus.LITTLE_OVERLAP, CoregistrationStatus.FAR_FROM_HEADER,
+    ) or small.factor == 1:  # fmt: skip
+        return _enlarged(models, small, small.found, [_reduced_words(small)])
+    return _refined(models, small, loss, find_changes, affordable, progress)
+
+
+def _reduce(models: Models, both: Sequence[Georeference] | None, pixel_size: Any, options: dict[str, Any]) -> _Reduced:
+    files, factor = (models.reference.file, models.dem.file), 1
+    while any(np.prod(file.reduced(factor)) > coarse.PIXELS for file in files):
+        factor *= 2
+    rasters = []
+    for model in (models.reference, models.dem):
+        values, known = model.read(0, 0, *model.file.reduced(factor), factor)
+        rasters.append(torch.where(known, values, torch.full_like(values, float("nan"))))
+    stable = models.stable.read(0, 0, *files[0].reduced(factor), factor)
+    where: dict[str, Any] = {"pixel_size": None if pixel_size is None else np.multiply(pixel_size, factor)}
+    if both is not None:
+        where["georeferences"] = [coarse.reduced_georeference(header, factor) for header in both]
+    found = coregister(*rasters, mask=stable, **where, **options)
+    return _Reduced(factor, (rasters[0], rasters[1]), stable, found)
+
+
+def _refined(
+    models: Models, small: _Reduced, loss: str | None, changes: bool, count: int, progress: Progress | None
+) -> FilesCoregistration:
+    """By tiles, and by passes over all pixels."""
+    found, (height, width) = small.found, models.size
+    model = Bias.named(found.bias)
+    frame = Frame(((width - 1) / 2, (height - 1) / 2), found.frame.elevation, found.frame.unit)
+    start = Solved(
+        np.linalg.solve(models.metres, np.nan_to_num(found.shift[:2])),
+        np.array([found.coefficients[name] for name in model.names]),
+    )
+    notes = [_reduced_words(small)]
+    tiles, of, overlap = _tiles(models, small, start, model, frame, count)
+    if not tiles:
+        return _enlarged(models, small, found, [*notes, "No tile has data of both: all is of the reduced models."])
+    pair, steps = models.tiles(tiles, start.shift, overlap)
+    pyramids = Pyramids.of(pair, LEVELS, frame)
+    answer = solve(pyramids, model, start, LEVELS - 1, loss, changes)
+    reason = "" if answer is None else not_seen(answer, pair)
+    if reason:
+        nowhere = Solved(np.zeros(2), np.zeros(model.count))
+        pair, steps = models.tiles(tiles, nowhere.shift, overlap)
+        pyramids = Pyramids.of(pair, LEVELS, frame)
+        answer = solve(pyramids, model, nowhere, 0, loss, changes, held=True)
+    if answer is None:
+        return _enlarged(models, small, found, [*notes, "Tiles do not overlap there: all is of the reduced models."])
+    notes.append(f"Shift and standard errors are of {len(tiles)} tiles of {of:,}, {TILE} x {TILE} pixels each.")
+    status, reason = _judged(answer, found, start, small.factor, reason)
+    passes = Passes(models, model, frame, _typical(pyramids, model, answer, steps))
+    at = Solved(answer.at.shift, passes.heights(progress))
+    result = _enlarged(models, small, found, notes)
+    result = replace(
+        result, **_numbers(answer, at, model, models), status=status, reason=reason, frame=frame, passes=passes
+    )
+    before, after, changed, share = passes.statistics(result, small.factor, progress)
+    return replace(result, before=before, after=after, changed=changed, share=share)
+
+
+def _tiles(
+    models: Models, small: _Reduced, at: Solved, model: Bias, frame: Frame, count: int
+) -> tuple[list[tuple[int, int]], int, float]:
+    """Rows and columns of the tiles that are used, of how many, and the pixels of the overlap."""
+    transform = torch.eye(3, dtype=torch.float64)
+    transform[:2, 2] = torch.from_numpy(models.offset - at.shift)
+    one, other = (values.isfinite() for values in small.values)
+    own, there = Ground(one & small.stable, small.factor), Ground(other, small.factor)
+    every, total = in_overlap(models.size, 1, transform, own, there, TILE)
+    if not len(every):
+        return [], total, 0.0
+    read = every[candidates(every, count)]
+    information = np.array([models.information((int(row), int(column)), model, frame) for row, column in read])
+    used = read[chosen(information, cells_of(read, max(1, count // 2)), count)]
+    return [(int(row), int(column)) for row, column in used], total, float(len(every) * TILE * TILE)
+
+
+def _typical(pyramids: Pyramids, model: Bias, answer: Answer, steps: tuple[float, float]) -> Judged:
+    robust = answer.robust
+    samples = Comparison.of(pyramids.unsmoothed, 0, model, ~answer.changed).valid(robust.shift)
+    left = -samples.residual(robust)
+    near = typical(Comparison.of(pyramids, 0, model), robust) if bool(answer.changed.any()) else []
+    return Judged(robust, steps, near, float(left.median()), nmad(left))
+
+
+def _judged(
+    answer: Answer, found: Coregistration, start: Solved, factor: int, reason: str
+) -> tuple[CoregistrationStatus, str]:
+    if reason:
+        return CoregistrationStatus.Z_ONLY, reason
+    away = float(np.abs(answer.at.shift - start.shift).max())
+    known = found.status is not CoregistrationStatus.Z_ONLY
+    if not answer.settled or (known and away > AGREE * factor):
+        return (
+            CoregistrationStatus.NOT_CONVERGED,
+            f"The fit of tiles did not settle where the reduced models say ({away:.1f} pixels apart); try another bias "
+            "model, or a mask.",
+        )
+    if found.status is CoregistrationStatus.AMBIGUOUS:
+        return found.status, found.reason
+    return CoregistrationStatus.COREGISTERED, "Coregistered."
+
+
+def _numbers(answer: Answer, at: Solved, model: Bias, models: Models) -> dict[str, Any]:
+    """Shift, errors and coefficients as a result has them."""
+    to_metres = np.eye(3)
+    to_metres[:2, :2] = models.metres
+    covariance = to_metres @ answer.known.covariance[:3, :3] @ to_metres.T
+    shift = np.append(models.metres @ at.shift, at.bias[0])
+    if answer.held:
+        shift[:2], covariance[:2], covariance[:, :2] = np.nan, np.nan, np.nan
+    errors = np.sqrt(np.diag(answer.known.covariance)[2:])
+    pixel = float(np.sqrt(abs(np.linalg.det(models.metres))))
+    return {
+        "shift": shift, "covariance": covariance, "correlation_length": answer.known.correlation_length * pixel,
+        "coefficients": dict(zip(model.names, at.bias.tolist(), strict=True)),
+        "coefficient_errors": dict(zip(model.names, errors.tolist(), strict=True)),
+    }  # fmt: skip
+
+
+def _enlarged(models: Models, small: _Reduced, found: Coregistration, notes: list[str]) -> FilesCoregistration:
+    """What the reduced models say, in pixels of the files."""
+    height, width = models.size
+    fields = {name: getattr(found, name) for name in Coregistration.__dataclass_fields__}
+    fields |= {"metres": models.metres, "offset": models.offset, "shape": models.size, "header": models.header}
+    fields["frame"] = Frame(((width - 1) / 2, (height - 1) / 2), found.frame.elevation, found.frame.unit)
+    reduced = small.values[0].numpy(), small.values[1].numpy()
+    return FilesCoregistration(
+        **fields, factor=small.factor, notes=notes, share=found.changed_share, coarse=found, reduced=reduced
+    )
+
+
+def _reduced_words(small: _Reduced) -> str:
+    if small.factor == 1:
+        return "Believed on the whole models: they are small."
+    return f"Believed on models reduced to 1/{small.factor} of their sides."

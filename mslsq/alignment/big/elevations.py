@@ -1,0 +1,111 @@
+"""Elevations in files, and where terrain is stable: windows of them, at their own pixels or reduced."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.alignment.big.coarse import reduced_georeference
+from mslsq.alignment.big.files import RasterFile
+from mslsq.alignment.coordinates.georeference import Georeference
+from mslsq.alignment.dem.errors import CoregistrationError
+from mslsq.alignment.dem.files import NOT_METRES, VECTORS
+from mslsq.alignment.dem.masks import Outlines
+from mslsq.alignment.dem.regridding import same_grid
+
+ROWS = 1 << 22
+"""Pixels of a mask that are read at a time when it is reduced."""
+
+
+@dataclass(frozen=True)
+class ElevationFile:
+    """A model in a file: elevations are `scale` times the numbers there, and `offset`."""
+
+    file: RasterFile
+    scale: float
+    offset: float
+
+    @staticmethod
+    def open(path: str | Path) -> "ElevationFile":
+        """Its header.
+
+        Raises:
+            RasterError: the file cannot be read in windows.
+            CoregistrationError: it has several bands, or other units than metres.
+        """
+        file = RasterFile.open(path)
+        if len(file.bands) != 1:
+            raise CoregistrationError(f"coregister: {path} has {len(file.bands)} bands; an elevation model has one.")
+        band = file.bands[0] - 1
+        unit = str(file.profile["units"][band] or "")
+        if unit.strip().lower() in NOT_METRES:
+            raise CoregistrationError(
+                f"coregister: the elevations of {path} are in {unit}; shifts and heights are in metres. Convert them "
+                "first, for example with gdal_calc.py."
+            )
+        return ElevationFile(file, float(file.profile["scales"][band]), float(file.profile["offsets"][band]))
+
+    def read(
+        self, top: int, left: int, height: int, width: int, factor: int = 1
+    ) -> tuple[Float[Tensor, "height width"], Bool[Tensor, "height width"]]:
+        """A window, as `RasterFile.read` has it: metres, 0 where nothing is known, and where something is."""
+        values, known = self.file.read(top, left, height, width, factor)
+        metres = values[0] if (self.scale, self.offset) == (1.0, 0.0) else self.scale * values[0] + self.offset
+        return torch.where(known, metres, torch.zeros_like(metres)), known
+
+
+@dataclass(frozen=True)
+class StableTerrain:
+    """A mask on a reference's grid: everywhere, in a raster (non-zero where terrain is stable), or outside outlines."""
+
+    raster: RasterFile | None
+    outlines: Outlines | None
+    georeference: Georeference | None
+
+    @staticmethod
+    def of(given: Any, buffer: float, size: tuple[int, int], georeference: Georeference | None) -> "StableTerrain":
+        """A path of a raster or of a vector file, a GeoDataFrame, or None.
+
+        Raises:
+            CoregistrationError: a raster on another grid, or outlines without a georeference.
+            RasterError: the raster cannot be read in windows.
+        """
+        if given is None:
+            return StableTerrain(None, None, georeference)
+        if not isinstance(given, str | Path) or Path(given).suffix.lower() in VECTORS:
+            if georeference is None:
+                raise CoregistrationError("coregister: outlines need a reference with a georeference; give a raster.")
+            return StableTerrain(None, Outlines.read(given, georeference.crs, buffer), georeference)
+        raster = RasterFile.open(given)
+        there = raster.georeference
+        elsewhere = georeference is not None and there is not None and not same_grid(georeference, there)
+        if raster.size != size or elsewhere:
+            raise CoregistrationError(
+                f"coregister: the mask {given} has {raster.size[1]} x {raster.size[0]} pixels, the reference "
+                f"{size[1]} x {size[0]}{' elsewhere' * elsewhere}; in windows it must be on the reference's grid "
+                "(gdalwarp -r near -te ... -tr ...)."
+            )
+        return StableTerrain(raster, None, georeference)
+
+    def read(self, top: int, left: int, height: int, width: int, factor: int = 1) -> Bool[Tensor, "height width"]:
+        """A window; a reduced pixel is stable where at least half of its block is."""
+        if self.outlines is not None and self.georeference is not None:
+            header = reduced_georeference(self.georeference, factor)
+            assert header is not None
+            return torch.from_numpy(self.outlines.outside((height, width), header.moved(left, top)))
+        if self.raster is None:
+            return torch.ones(height, width, dtype=torch.bool)
+        out = torch.zeros(height, width, dtype=torch.bool)
+        step = max(1, ROWS // (width * factor * factor))
+        for row in range(0, height, step):
+            rows = min(step, height - row)
+            values, known = self.raster.read(
+                (top + row) * factor, left * factor, rows * factor, width * factor
+            )  # fmt: skip
+            stable = (known & (values[0] != 0)).numpy().reshape(rows, factor, width, factor)
+            out[row : row + rows] = torch.from_numpy(stable.mean((1, 3), dtype=np.float64) >= 0.5)
+        return out

@@ -1,0 +1,187 @@
+"""Passes over whole elevation models in files, window by window: heights, statistics, and the corrected model.
+
+What is typical (of steps between pixels, of residuals, of their means over neighbourhoods) is that of the tiles by
+which the shift was found; a window is judged by it as a whole model in memory is by its own.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mslsq.alignment.big.tally import Bins, Tally
+from mslsq.alignment.big.windows import Models
+from mslsq.alignment.dem.bias import Bias, Frame
+from mslsq.alignment.dem.change import Typical, beyond, widened
+from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
+from mslsq.alignment.dem.heights import CUT
+from mslsq.alignment.dem.pair import Pair
+from mslsq.alignment.dem.result import Coregistration, corrected, on_grid
+from mslsq.alignment.dem.statistics import ElevationStatistics, classes, gathered
+
+WINDOW = 1024
+MARGIN = 64
+"""Pixels around a window: what says that terrain changed reaches 40, and a margin of 10 beside that."""
+
+Progress = Callable[[str, int, int], None]
+
+
+class Judged(NamedTuple):
+    """What tiles say of whole models: where the loss ended, the typical steps of both, means of neighbourhoods, and
+    the middle and NMAD of residuals."""
+
+    robust: Solved
+    steps: tuple[float, float]
+    neighbourhoods: list[Typical]
+    middle: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Both models, the bias model, and what tiles say."""
+
+    models: Models
+    bias: Bias
+    frame: Frame
+    judged: Judged
+
+    def boxes(self) -> list[tuple[int, int, int, int]]:
+        """Windows of the reference, row by row: top, left, height, width."""
+        height, width = self.models.size
+        return [
+            (top, left, min(WINDOW, height - top), min(WINDOW, width - left))
+            for top in range(0, height, WINDOW)
+            for left in range(0, width, WINDOW)
+        ]
+
+    def heights(self, progress: Progress | None) -> Float[np.ndarray, " columns"]:
+        """The bias by least squares over all stable pixels (`dem.heights`), where these are enough."""
+        count, at, used = self.bias.count, self.judged.robust, 0
+        matrix, wanted = np.zeros((count, count)), np.zeros(count)
+        beta = torch.from_numpy(at.bias)
+        for box in self.each("heights", progress):
+            pair = self._part(box, at.shift, self.judged.steps)
+            if not bool((pair.known & pair.stable).any() and pair.dem_known.any()):
+                continue
+            pyramids = Pyramids.of(pair, 1, self.frame)
+            still = ~widened(self._changed(pyramids)) & _inner(pair, box)
+            samples = Comparison.of(pyramids.unsmoothed, 0, self.bias, still).valid(at.shift)
+            target = -samples.residual(Solved(at.shift, np.zeros(count)))
+            off = (target - samples.columns @ beta - self.judged.middle).abs()
+            keep = off <= CUT * self.judged.spread if self.judged.spread > 0 else torch.ones_like(off, dtype=torch.bool)
+            steady = samples.steady[keep]
+            matrix += (steady.T @ samples.columns[keep]).numpy()
+            wanted += (steady.T @ target[keep]).numpy()
+            used += int(keep.sum())
+        return np.linalg.lstsq(matrix, wanted, rcond=None)[0] if used > 4 * count else at.bias
+
+    def statistics(
+        self, found: Coregistration, factor: int, progress: Progress | None
+    ) -> tuple[ElevationStatistics, ElevationStatistics, Bool[np.ndarray, "rows columns"], float]:
+        """Of the differences before and after; and where terrain changed, on pixels reduced by `factor`, and its share
+        of all pixels."""
+        size = self.models.size
+        reduced = np.zeros(tuple(-(-side // factor) for side in size), dtype=bool)
+        tallies: list[dict[tuple[str, str], Tally]] = [{}, {}]
+        bins = [self._bins(found, nothing) for nothing in (True, False)]
+        nowhere, total = np.zeros(2), 0
+        for box in self.each("statistics", progress):
+            after, pair, moved = self.corrected(found, box, clean=True)
+            before = self._part(box, nowhere, self.judged.steps)
+            given = on_grid(_holes(before.dem, before.dem_known), _shape(before), before.offset)
+            reference = _holes(pair.reference, pair.known)
+            differences = [(one - reference).numpy() for one in (given, after)]
+            inner = _inner(pair, box).numpy()
+            changed = moved.numpy() & inner
+            total += int(changed.sum())
+            _mark(reduced, changed[_core(box)], box, factor)
+            lies = self._on_reference(box)  # slopes at its border are those of a whole model
+            terrain = reference.numpy()[lies], self.models.metres, pair.stable.numpy()[lies], changed[lies]
+            for of, scale, difference in zip(tallies, bins, differences, strict=True):
+                known = (np.isfinite(difference) & inner)[lies]
+                numbers = scale.of(np.where(known, difference[lies], 0.0))
+                for kind, name, where in classes(known, *terrain):
+                    of.setdefault((kind, name), Tally(scale)).add(difference[lies][where], numbers[where])
+        before, after = (gathered((*key, tally.summary()) for key, tally in of.items()) for of in tallies)
+        return before, after, reduced, total / (size[0] * size[1])
+
+    def corrected(
+        self, found: Coregistration, box: tuple[int, int, int, int], clean: bool
+    ) -> tuple[Float[Tensor, "height width"], Pair, Bool[Tensor, "height width"]]:
+        """A window with its margin: the model there once it is shifted and corrected (NaN without data; single blunders
+        are taken out where it is to be `clean`), the pair, and where terrain changed."""
+        shift = self._pixels(found)
+        pair = self._part(box, shift, self.judged.steps)
+        at = Pyramids.of(pair, 1, self.frame) if self.judged.neighbourhoods else None
+        moved = torch.zeros_like(pair.stable) if at is None else self._changed(at)
+        seen = pair if clean else self._part(box, shift, None)
+        values = on_grid(_holes(seen.dem, seen.dem_known), _shape(pair), pair.offset - shift)
+        return corrected(found, values, (box[1] - MARGIN, box[0] - MARGIN)), pair, moved
+
+    def _pixels(self, found: Coregistration) -> Float[np.ndarray, "2"]:
+        return np.linalg.solve(self.models.metres, np.nan_to_num(found.shift[:2]))
+
+    def _part(
+        self, box: tuple[int, int, int, int], shift: Float[np.ndarray, "2"], steps: tuple[float, float] | None
+    ) -> Pair:
+        top, left, height, width = box
+        return self.models.part((top - MARGIN, left - MARGIN, height + 2 * MARGIN, width + 2 * MARGIN), shift, steps)
+
+    def _on_reference(self, box: tuple[int, int, int, int]) -> tuple[slice, slice]:
+        """What of a window and its margin lies on the reference."""
+        (top, left, height, width), size = box, self.models.size
+        begins, ends = (max(0, MARGIN - top), max(0, MARGIN - left)), (top + height, left + width)
+        rows, columns = (MARGIN + n + min(MARGIN, of - end) for n, of, end in zip(box[2:], size, ends, strict=True))
+        return slice(begins[0], rows), slice(begins[1], columns)
+
+    def _changed(self, pyramids: Pyramids) -> Bool[Tensor, "height width"]:
+        if not self.judged.neighbourhoods:
+            return torch.zeros_like(pyramids.pair.stable)
+        whole = Comparison.of(pyramids, 0, self.bias)
+        return beyond(whole, self.judged.robust, self.judged.neighbourhoods)
+
+    def _bins(self, found: Coregistration, nothing: bool) -> Bins:
+        """About what tiles say of the differences, with nothing corrected or all."""
+        middle = self.judged.middle - (float(found.shift[2]) if nothing else 0.0)
+        return Bins(middle, max(self.judged.spread, 1e-6 * self.frame.unit))
+
+    def each(self, words: str, progress: Progress | None) -> Iterator[tuple[int, int, int, int]]:
+        """`boxes`, and a word after each."""
+        boxes = self.boxes()
+        for done, box in enumerate(boxes, 1):
+            yield box
+            if progress is not None:
+                progress(words, done, len(boxes))
+
+
+def _core(box: tuple[int, int, int, int]) -> tuple[slice, slice]:
+    return slice(MARGIN, MARGIN + box[2]), slice(MARGIN, MARGIN + box[3])
+
+
+def _inner(pair: Pair, box: tuple[int, int, int, int]) -> Bool[Tensor, "height width"]:
+    """True in the window, false in its margin."""
+    inner = torch.zeros_like(pair.stable)
+    inner[_core(box)] = True
+    return inner
+
+
+def _shape(pair: Pair) -> tuple[int, int]:
+    return pair.known.shape[0], pair.known.shape[1]
+
+
+def _holes(values: Tensor, known: Tensor) -> Float[Tensor, "height width"]:
+    return torch.where(known, values, torch.full_like(values, float("nan")))
+
+
+def _mark(reduced: np.ndarray, changed: np.ndarray, box: tuple[int, int, int, int], factor: int) -> None:
+    """Reduced pixels of which at least half changed; windows begin at whole ones."""
+    rows, columns = (-(-side // factor) for side in changed.shape)
+    padded = np.pad(changed, [(0, n * factor - side) for n, side in zip((rows, columns), changed.shape, strict=True)])
+    share = padded.reshape(rows, factor, columns, factor).mean((1, 3))
+    top, left = box[0] // factor, box[1] // factor
+    reduced[top : top + rows, left : left + columns] = share >= 0.5

@@ -1,0 +1,222 @@
+"""Elevation models in windows of their files: as right as in memory, honest of what was used, and written whole."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from mslsq.alignment import (
+    CoregistrationError,
+    CoregistrationStatus,
+    Georeference,
+    coregister,
+    coregister_files,
+    write_coregistered,
+)
+from mslsq.alignment.big import coarse, passing
+from mslsq.alignment.big.tally import Bins, Tally
+from mslsq.alignment.measures import summary
+from tests.alignment.big.scans import HERE, scan
+
+rasterio = pytest.importorskip("rasterio")
+
+SIZE, PIXEL = 600, 2.0
+SHIFT = np.array([1.3, -2.6, 4.0])
+"""Metres."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small():
+    """Models of 600² are reduced by four, and passed over in windows of 256."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coarse, "PIXELS", 1 << 15)
+        patch.setattr(passing, "WINDOW", 256)
+        yield
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    moved = np.eye(3)
+    moved[:2, 2] = -SHIFT[0] / PIXEL, SHIFT[1] / PIXEL
+    size = (SIZE, SIZE)
+    one = scan(folder / "a.tif", np.eye(3), 1, size=size, header=HERE, nodata=-9999)
+    hole = lambda row, column: (row, column) == (1, 1)  # noqa: E731
+    options = {"size": size, "header": HERE, "nodata": -9999}
+    other = scan(folder / "b.tif", moved, 2, bias=-2000.0 + SHIFT[2], window=200, holes=hole, **options)
+    return one, other
+
+
+def read(path):
+    with rasterio.open(path) as dataset:
+        values = dataset.read(1).astype(float)
+        return np.where(values == dataset.nodata, np.nan, values)
+
+
+def rewritten(source, path, change, **profile):
+    """A copy whose values are changed where it has any."""
+    with rasterio.open(source) as dataset:
+        values, options = dataset.read(1), dataset.profile | profile
+    known = values != -9999
+    out = np.where(known, change(values.astype(float)), -9999).astype(options["dtype"])
+    with rasterio.open(path, "w", **options) as dataset:
+        dataset.write(out, 1)
+    return path
+
+
+def in_memory(pair, **options):
+    return coregister(*map(read, pair), georeferences=(HERE, HERE), **options)
+
+
+@pytest.fixture(scope="module")
+def found(pair, small):
+    return coregister_files(*pair, memory="1.2GB")
+
+
+@pytest.fixture(scope="module")
+def whole(pair):
+    return in_memory(pair)
+
+
+def test_tiles_find_what_all_pixels_in_memory_do(found, whole):
+    assert found.status is CoregistrationStatus.COREGISTERED
+    assert np.abs(found.shift - SHIFT).max() < 0.05
+    assert (np.abs(found.shift - whole.shift) <= 2 * found.standard_errors).all()
+    assert abs(found.shift[2] - whole.shift[2]) < 0.1 * whole.standard_errors[2] + 1e-3  # of all pixels, too
+    assert np.allclose(found.georeference.matrix, whole.georeference.matrix, atol=0.02)
+    assert "reduced to 1/4" in found.message() and "tiles of 25, 128 x 128 pixels" in found.message()
+
+
+def test_statistics_are_those_of_all_pixels(found, whole):
+    for of, other in ((found.before, whole.before), (found.after, whole.after)):
+        for row, same in [(of.whole, other.whole), *zip(of.by_aspect.values(), other.by_aspect.values(), strict=True)]:
+            assert row["count"] == pytest.approx(same["count"], rel=2e-3)
+            for figure in ("median", "mean", "nmad", "rmse"):
+                assert row[figure] == pytest.approx(same[figure], rel=5e-3, abs=0.02)
+    assert found.before.whole["count"] == whole.before.whole["count"]
+
+
+def test_what_is_written_is_what_memory_would_hold(pair, found, tmp_path):
+    path, changed = write_coregistered(found, tmp_path / "moved.tif")
+    moved, expected = read(path), found.apply(read(pair[1]))
+    assert np.array_equal(np.isfinite(moved), np.isfinite(expected))
+    assert np.nanmax(np.abs(moved - expected)) < 1e-3  # float32
+    with rasterio.open(path) as dataset:
+        assert dataset.crs.to_epsg() == 32632 and dataset.nodata == -9999 and dataset.dtypes == ("float32",)
+        assert np.allclose(dataset.transform.to_gdal(), HERE.geotransform)
+    assert read(changed).shape == (SIZE, SIZE) and changed.name == "moved_changed.tif"
+
+
+@pytest.mark.slow
+def test_a_tilt_and_terrain_that_changed_are_told_apart(pair, tmp_path):
+    y, x = np.mgrid[:SIZE, :SIZE] * 2.0 / (SIZE - 1) - 1
+    lost = 40 / (1 + np.exp((np.hypot(x - 0.4, y - 0.3) - 0.25) / 0.02))
+    dem = rewritten(pair[1], tmp_path / "b.tif", lambda values: values - 6 * x - lost)
+    found, whole = coregister_files(pair[0], dem, bias="plane"), in_memory((pair[0], dem), bias="plane")
+    assert np.abs(found.shift - whole.shift).max() < 0.05
+    assert found.coefficients["x"] == pytest.approx(6.0, abs=0.1)
+    assert found.changed_share == pytest.approx(whole.changed_share, rel=0.1)
+    assert found.after.by_mask["changed"]["median"] == pytest.approx(whole.after.by_mask["changed"]["median"], rel=0.05)
+
+
+@pytest.mark.slow
+def test_masks_are_read_in_windows(pair, tmp_path):
+    lost = np.zeros((SIZE, SIZE))
+    lost[100:300, 250:550] = 30
+    dem = rewritten(pair[1], tmp_path / "b.tif", lambda values: values - lost)
+    with rasterio.open(pair[0]) as dataset:
+        options = dataset.profile | {"dtype": "uint8", "nodata": None}
+    with rasterio.open(tmp_path / "mask.tif", "w", **options) as dataset:
+        dataset.write((lost == 0).astype(np.uint8), 1)
+    found = coregister_files(pair[0], dem, mask=tmp_path / "mask.tif", find_changes=False)
+    assert np.abs(found.shift - SHIFT).max() < 0.05
+    assert found.after.by_mask["masked"]["median"] == pytest.approx(-30, abs=0.5)
+    geopandas = pytest.importorskip("geopandas")
+    from shapely.geometry import box
+
+    corners = HERE.to_world([[249.5, 299.5], [549.5, 99.5]]).ravel()
+    outlines = geopandas.GeoDataFrame(geometry=[box(*corners)], crs="EPSG:32632")
+    same = coregister_files(pair[0], dem, mask=outlines, find_changes=False)
+    assert np.allclose(same.shift, found.shift, atol=0.05)
+    assert same.after.by_mask["masked"]["count"] == pytest.approx(found.after.by_mask["masked"]["count"], rel=0.02)
+
+
+@pytest.mark.slow
+def test_flat_terrain_has_a_height_alone(pair, tmp_path):
+    random = np.random.default_rng(0)
+    flat = [
+        rewritten(pair[0], tmp_path / f"{name}.tif", lambda values, up=up: up + random.standard_normal(values.shape))
+        for name, up in (("a", 100.0), ("b", 97.0))
+    ]
+    found = coregister_files(*flat)
+    assert found.status is CoregistrationStatus.Z_ONLY and np.isnan(found.shift[:2]).all()
+    assert found.shift[2] == pytest.approx(3.0, abs=0.02)
+
+
+def test_a_header_far_away_is_not_believed(pair, tmp_path):
+    far = rasterio.Affine.from_gdal(*HERE.moved(900.0, 0.0).geotransform)
+    dem = rewritten(pair[1], tmp_path / "b.tif", lambda values: values, transform=far)
+    found = coregister_files(pair[0], dem)
+    assert found.status in (CoregistrationStatus.FAR_FROM_HEADER, CoregistrationStatus.LITTLE_OVERLAP)
+    with pytest.raises(CoregistrationError, match="nothing was found to apply"):
+        write_coregistered(found, tmp_path / "moved.tif")
+
+
+def test_what_cannot_be_compared_is_refused(pair, tmp_path):
+    coarse = rasterio.Affine.from_gdal(*(500000.0, 3.0, 0.0, 5000000.0, 0.0, -3.0))
+    other = rewritten(pair[1], tmp_path / "b.tif", lambda values: values, transform=coarse)
+    with pytest.raises(CoregistrationError, match=r"pixels of 2 x 2, dem of 3 x 3"):
+        coregister_files(pair[0], other)
+    bare = rewritten(pair[1], tmp_path / "c.tif", lambda values: values, transform=None, crs=None)
+    with pytest.raises(CoregistrationError, match=r"c\.tif does not say where it lies; give pixel_size"):
+        coregister_files(pair[0], bare)
+    with pytest.raises(CoregistrationError, match="must be on the reference's grid"):
+        coregister_files(*pair, mask=other)
+
+
+@pytest.mark.slow
+def test_small_models_are_coregistered_as_they_are(pair, whole, monkeypatch):
+    monkeypatch.setattr(coarse, "PIXELS", 1 << 20)
+    found = coregister_files(*pair)
+    assert np.allclose(found.shift, whole.shift, atol=1e-9) and "whole models" in found.message()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.random.default_rng(0).standard_normal(20_001) * 0.7 + 0.2,
+        np.random.default_rng(1).standard_cauchy(5_000),
+        300 + 20 * np.random.default_rng(2).standard_normal(5_000),
+        np.full(10, 3.25),
+        np.array([1.0]),
+    ],
+    ids=["normal", "heavy", "far", "constant", "one"],
+)
+def test_statistics_of_parts_are_those_of_all(values):
+    bins = Bins(0.2, 0.5)
+    tally = Tally(bins)
+    for part in np.array_split(values, 7):
+        tally.add(part, bins.of(part))
+    expected, found = summary(values), tally.summary()
+    scale = max(expected["nmad"], 0.5, abs(expected["median"]) * 1e-1)
+    for figure in expected:
+        assert found[figure] == pytest.approx(expected[figure], abs=2e-3 * scale)
+    assert Tally(bins).summary()["count"] == 0
+
+
+def test_places_of_tiles_are_those_of_the_reference():
+    from mslsq.alignment.dem.slots import Slots
+
+    corners = torch.tensor([[10.0, 20.0], [500.0, 40.0], [7.0, 300.0]])
+    slots = Slots(16, 2, corners, (1000, 1000))
+    pixels = torch.tensor([[3.0, 4.0], [19.0, 1.0], [15.0, 31.0]])
+    assert slots.places(pixels).tolist() == [[13.0, 24.0], [503.0, 41.0], [22.0, 315.0]]
+
+
+def test_windows_cover_the_reference_once(found):
+    seen = np.zeros((SIZE, SIZE), dtype=int)
+    for top, left, height, width in found.passes.boxes():
+        seen[top : top + height, left : left + width] += 1
+    assert (seen == 1).all() and len(found.passes.boxes()) == len(list(product(range(3), range(3))))
+    assert isinstance(found.header, Georeference)
