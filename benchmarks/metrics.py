@@ -2,6 +2,7 @@
 
     python benchmarks/metrics.py --half claim --pairs 20        # 240 pairs with a match
     python benchmarks/metrics.py --half claim --false 25        # 300 without: are they refused?
+    python benchmarks/metrics.py --half claim --pairs 200 --json all.jsonl    # hours: may be stopped, and run again
 
 A pair is right within 1 px (mean distance of the reference's corners); a placement farther off, or of maps without a
 match, is false if the method says that it has found one. `--half choose` is what metrics and thresholds were chosen
@@ -15,7 +16,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -65,7 +67,23 @@ if registration.available("pystackreg"):
     CONTESTANTS["TurboReg"] = peer(registration.turboreg)
 
 
-def outcome(task: tuple[str, str, str, int, int, tuple[str, ...]]) -> list[dict[str, Any]]:
+class Task(NamedTuple):
+    """A pair with a match ("true") or without one ("false"), and who is to place it."""
+
+    sort: str
+    half: str
+    kind: str
+    number: int
+    size: int
+    names: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """What its records are told by in a file of earlier ones."""
+        return ", ".join(map(str, self[:-1])) + ": " + ", ".join(self.names)
+
+
+def outcome(task: Task) -> list[dict[str, Any]]:
     """One pair, by all contestants in turn."""
     sort, half, kind, number, size, names = task
     torch.set_num_threads(1)
@@ -78,9 +96,29 @@ def outcome(task: tuple[str, str, str, int, int, tuple[str, ...]]) -> list[dict[
         believed = bool(np.isfinite(matrix).all())
         with_truth = believed and sort == "true"
         error = corner_error(torch.from_numpy(matrix), truth, *drawn.reference.shape) if with_truth else float("inf")
-        record = {"pair": drawn.name, "kind": kind, "sort": sort, "method": name, "believed": believed}
+        record = {
+            "task": task.key,
+            "pair": drawn.name,
+            "kind": kind,
+            "sort": sort,
+            "method": name,
+            "believed": believed,
+        }
         records.append(record | {"error": error, "sigma": sigma, "seconds": seconds, "remark": remark})
     return records
+
+
+def whole(name: str) -> list[dict[str, Any]]:
+    """The records of an earlier run of which every method is there: the last pair may have been cut short."""
+    lines = Path(name).read_text(encoding="utf-8").splitlines() if Path(name).exists() else []
+    records = []
+    for line in lines:
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue  # killed while it was written
+    count = Counter(record["task"] for record in records)
+    return [record for record in records if count[record["task"]] == len(record["task"].split(": ")[1].split(", "))]
 
 
 def kinds_of(records: list[dict[str, Any]]) -> list[str | None]:
@@ -153,20 +191,24 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(EVERY))
     parser.add_argument("--methods", nargs="*", default=None, choices=list(CONTESTANTS))
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--json", help="also write every outcome here")
+    parser.add_argument("--json", help="also write every outcome here; pairs that are there already are not run again")
     parser.add_argument("--read", nargs="+", help="no pairs: the tables of what earlier runs wrote")
     arguments = parser.parse_args()
     if arguments.read:
         print_tables(list(read(arguments.read)))
         return 0
-    records: list[dict[str, Any]] = []
+    records = whole(arguments.json) if arguments.json else []
+    if arguments.json:  # without the part of a pair
+        Path(arguments.json).write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    known = {record["task"] for record in records}
     for sort, count in (("true", arguments.pairs), ("false", arguments.false)):
         names = arguments.methods or (list(CONTESTANTS) if sort == "true" else ["auto"])
         tasks = [
-            (sort, arguments.half, kind, arguments.first + number, arguments.size, tuple(names))
+            Task(sort, arguments.half, kind, arguments.first + number, arguments.size, tuple(names))
             for number in range(count)
             for kind in arguments.kinds
         ]
+        tasks = [task for task in tasks if task.key not in known]
         with ProcessPoolExecutor(arguments.jobs) as pool:
             for found in pool.map(outcome, tasks):
                 records += found

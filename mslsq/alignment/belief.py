@@ -96,8 +96,7 @@ class Pair:
     def standing_on(self, position: int, matrix: Float[Tensor, "3 3"]) -> Standing:
         """The same on one level."""
         reference, moving = self.reference[position], self.moving[position]
-        shrink = torch.diag(matrix.new_tensor([reference.factor, reference.factor, 1.0]))
-        pixels = torch.linalg.inv(shrink) @ self.frame.to_pixels(matrix) @ shrink
+        pixels = self.frame.to_pixels(matrix, reference.factor)
         return standing_of(reference, moving, pixels, 0.5 * self.options.min_overlap)
 
 

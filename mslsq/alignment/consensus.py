@@ -44,10 +44,7 @@ def consensus(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> float:
 
 def _counted(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> float:
     asked = compared_in(level, matrix, SIDE).asked
-    slopes, at, agreement = (
-        figures.numpy(force=True).astype(np.float64) for figures in (asked.slopes, asked.at, asked.correlation)
-    )
-    return independent(slopes, at, (agreement >= ENTIRELY).astype(np.float64))
+    return independent(asked.slopes, asked.at, (asked.correlation >= ENTIRELY).astype(np.float64))
 
 
 def united(level: PairLevel, matrix: Float[Tensor, "3 3"], least: float, unknowns: int) -> bool:

@@ -92,7 +92,7 @@ def _unevenness(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> float:
     seen = loudest(level, matrix)
     if not len(seen.correlation):
         return 0.0
-    at, correlation = seen.at.numpy(force=True), seen.correlation.numpy(force=True)
+    at, correlation = seen.at, seen.correlation
     low, high = at.min(0), at.max(0) + 1
     part = ((at - low) * THIRDS / (high - low)).astype(np.int64) @ np.array([THIRDS, 1])
     medians = [middle_of(one) for one in (correlation[part == n] for n in range(THIRDS**2)) if len(one) > 1]

@@ -102,11 +102,10 @@ def _agreement(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Evidence:
     count = len(asked.correlation)
     if not count:
         return Evidence(math.nan, 0)
-    middles = [middle_of(one.numpy(force=True)) for one in (asked.correlation, asked.reliability)]
+    middles = [middle_of(one) for one in (asked.correlation, asked.reliability)]
     # As well as half of them do: noise, and what a metric makes of values, lower them all.
-    agreement = (asked.correlation / max(middles[0], 1e-3)).clamp(0, 1)
-    seen = (figures.numpy(force=True).astype(np.float64) for figures in (asked.slopes, asked.at, agreement))
-    return Evidence(middles[0], count, middles[1], independent(*seen))
+    agreement = (asked.correlation / max(middles[0], 1e-3)).clip(0, 1)
+    return Evidence(middles[0], count, middles[1], independent(asked.slopes, asked.at, agreement))
 
 
 class Compared(NamedTuple):
@@ -114,15 +113,15 @@ class Compared(NamedTuple):
 
     count: int
     """Of all that are known, the flat ones too."""
-    correlation: Float[Tensor, " shown"]
+    correlation: Float[np.ndarray, " shown"]
     """Channels added up; 0 where one of the two maps shows nothing."""
-    energy: Float[Tensor, " shown"]
+    energy: Float[np.ndarray, " shown"]
     """Of the detail over its median, in either map, whichever is more."""
-    at: Float[Tensor, "shown 2"]
+    at: Float[np.ndarray, "shown 2"]
     """Row and column of the block."""
-    reliability: Float[Tensor, " shown"]
+    reliability: Float[np.ndarray, " shown"]
     """What noise leaves of the correlation of detail that agrees (`noise.reliability`)."""
-    slopes: Float[Tensor, "shown 3"]
+    slopes: Float[np.ndarray, "shown 3"]
     """Means of the products of both maps' slopes: xx, xy, yy."""
 
     @property
@@ -130,7 +129,7 @@ class Compared(NamedTuple):
         """The loudest of them; none if they are too few."""
         shown = len(self.correlation)
         asked = min(max(FEWEST, math.ceil(self.count / LOUDEST)), shown) if shown >= FEWEST else 0
-        loudest = self.energy.argsort(descending=True, stable=True)[:asked]
+        loudest = np.argsort(-self.energy, kind="stable")[:asked]
         return Compared(self.count, *(figures[loudest] for figures in self[1:]))
 
 
@@ -189,23 +188,26 @@ def _compared(
     other: Float[Tensor, "channels height width"],
     valid: Bool[Tensor, "height width"],
     side: int,
-    reliable: Callable[..., Float[Tensor, " blocks"]],
+    reliable: Callable[..., Float[np.ndarray, " blocks"]],
 ) -> Compared:
     number, energy, product, slopes = _energies(one, other, valid, side)
     if not len(number):
-        none = one.new_empty(0)
-        return Compared(0, none, none, one.new_empty(0, 2), none, one.new_empty(0, 3))
-    amplitude = energy.sqrt()
-    shows = amplitude > (SHOWS * amplitude.mean(-1, keepdim=True)).clamp(min=ROUNDING)
+        none = np.empty(0)
+        return Compared(0, none, none, np.empty((0, 2)), none, np.empty((0, 3)))
+    amplitude = np.sqrt(energy)
+    shows = amplitude > np.maximum(SHOWS * amplitude.mean(-1, keepdims=True), ROUNDING)
     either = shows.any(0)
-    both = torch.where(shows.all(0), amplitude[0] * amplitude[1], torch.inf)
-    typical = torch.where(shows, energy, torch.nan).nanmedian(-1, keepdim=True).values
-    relative = torch.where(shows, energy / typical, 0.0).amax(0)
-    across = -(-valid.shape[-1] // side)
-    shown = number[either]
-    at = torch.stack([shown // across, shown % across], -1).to(one.dtype)
-    reliability = reliable(energy, side=side)[either]
-    return Compared(len(number), (product / both)[either], relative[either], at, reliability, slopes[either])
+    shown, seen, energy, amplitude = number[either], shows[:, either], energy[:, either], amplitude[:, either]
+    both = np.where(seen.all(0), amplitude[0] * amplitude[1], np.inf)
+    typical = [_lower_median(of_map[there]) for of_map, there in zip(energy, seen, strict=True)]
+    relative = np.where(seen, energy / np.array(typical)[:, None], 0.0).max(0)
+    at = np.stack(np.divmod(shown, -(-valid.shape[-1] // side)), -1).astype(np.float64)
+    return Compared(len(number), product[either] / both, relative, at, reliable(energy, side=side), slopes[either])
+
+
+def _lower_median(values: Float[np.ndarray, " n"]) -> float:
+    """Of an even number the smaller of the two in the middle; 1 of nothing."""
+    return float(np.sort(values)[(len(values) - 1) // 2]) if len(values) else 1.0
 
 
 def _energies(
@@ -213,26 +215,30 @@ def _energies(
     other: Float[Tensor, "channels height width"],
     valid: Bool[Tensor, "height width"],
     side: int,
-) -> tuple[Int[Tensor, " blocks"], Float[Tensor, "maps blocks"], Float[Tensor, " blocks"], Float[Tensor, "blocks 3"]]:
+) -> tuple[
+    Int[np.ndarray, " blocks"], Float[np.ndarray, "maps blocks"], Float[np.ndarray, " blocks"],
+    Float[np.ndarray, "blocks 3"],
+]:  # fmt: skip
     """Of the blocks that are filled, row by row, the numbers, the mean square of either map's detail, the mean of their
     product, and those of their slopes' products (xx, xy, yy)."""
     if may_read(one, other, valid) and one.dtype == other.dtype and one.dtype in (torch.float32, torch.float64):
         height, width = valid.shape
-        found = torch.empty(-(-height // side) * -(-width // side), 7, dtype=torch.float64)
+        least, found = FILLED * side**2, np.empty((-(-height // side) * -(-width // side), 7))
         rasters = one.contiguous(), other.contiguous(), valid.contiguous()
-        _BLOCK_DETAILS(*one.shape, *rasters, side, np.array([FILLED * side**2]), found)
-        number = (found[:, 0] >= FILLED * side**2).nonzero()[:, 0]
-        figures = (found[number, 1:] / found[number, :1]).T.to(one.dtype)
-        return number, figures[:2], figures[2], figures[3:].T
+        _BLOCK_DETAILS(*one.shape, *rasters, side, np.array([least]), found)
+        number = (found[:, 0] >= least).nonzero()[0]
+        figures = found[number, 1:] / found[number, :1]
+        return number, figures[:, :2].T, figures[:, 2], figures[:, 3:]
     known = _blocks(valid.to(one.dtype)[None], side)[0]
     filled = known.sum(-1) >= FILLED * side**2
-    known, number = known[filled], filled.nonzero()[:, 0]
+    known, number = known[filled], filled.nonzero()[:, 0].numpy(force=True)
     if not len(known):
-        return number, one.new_empty(2, 0), one.new_empty(0), one.new_empty(0, 3)
+        return number, np.empty((2, 0)), np.empty(0), np.empty((0, 3))
     detail = _detail(torch.stack([_blocks(values, side)[:, filled] for values in (one, other)]), known)
     energy = (detail * detail).sum((1, -1)) / known.sum(-1)
     slopes = _common_slopes(detail.unflatten(-1, (side, side)), known.unflatten(-1, (side, side)))
-    return number, energy, (detail[0] * detail[1]).sum((0, -1)) / known.sum(-1), slopes / known.sum(-1)[:, None]
+    product, slopes = (detail[0] * detail[1]).sum((0, -1)) / known.sum(-1), slopes / known.sum(-1)[:, None]
+    return number, *(figures.numpy(force=True).astype(np.float64) for figures in (energy, product, slopes))
 
 
 def _common_slopes(

@@ -286,10 +286,13 @@ class Frame:
         """Pixels (x, y) of level 0 in normalised coordinates."""
         return (pixels - self.centre) / self.half
 
-    def to_pixels(self, matrix: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3 3"]:
-        """A normalised matrix as one from reference pixels to map pixels, with lower right entry 1."""
+    def to_pixels(self, matrix: Float[Tensor, "*batch 3 3"], factor: int = 1) -> Float[Tensor, "*batch 3 3"]:
+        """A normalised matrix as one from reference pixels to map pixels, with lower right entry 1; those of a level
+        with this factor."""
         pixel = self._to_pixels @ matrix @ self._from_pixels
-        return pixel / pixel[..., 2:, 2:]
+        pixel = pixel / pixel[..., 2:, 2:]
+        along = [1, 1, 1 / factor]
+        return pixel if factor == 1 else pixel * pixel.new_tensor([along, along, [factor, factor, 1]])
 
     def from_pixels(self, matrix: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3 3"]:
         """The inverse of `to_pixels`."""

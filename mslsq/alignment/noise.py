@@ -103,10 +103,10 @@ def left(side: int, square: float) -> float:
 
 
 def reliability(
-    energy: Float[Tensor, "maps blocks"], noises: tuple[Noise, Noise], side: int, stride: int
-) -> Float[Tensor, " blocks"]:
+    energy: Float[np.ndarray, "maps blocks"], noises: tuple[Noise, Noise], side: int, stride: int
+) -> Float[np.ndarray, " blocks"]:
     """What noise alone leaves of the correlation of detail that agrees, block by block; `energy` is the mean square of
     the detail of either map."""
-    of_noise = [noise.variance * left(side, noise.square / stride**2) for noise in noises]
-    shares = 1 - energy.new_tensor(of_noise)[:, None] / energy.clamp(min=torch.finfo(energy.dtype).tiny)
-    return shares.clamp(0.0, 1.0).prod(0).sqrt()
+    of_noise = np.array([noise.variance * left(side, noise.square / stride**2) for noise in noises])
+    shares = 1 - of_noise[:, None] / np.maximum(energy, np.finfo(np.float64).tiny)
+    return np.sqrt(shares.clip(0.0, 1.0).prod(0))

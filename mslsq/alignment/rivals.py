@@ -60,10 +60,10 @@ def standing(reference: Level, moving: Level, matrix: Float[Tensor, "3 3"], min_
     # (left, top) in the reference: the placement itself is where that sum is zero.
     starts = canvas.top, canvas.left
     down, right = (
-        _shifts(count, start, side, scores)
-        for count, start, side in zip(scores.shape, starts, reference.size, strict=True)
+        _shifts(count, start, side) for count, start, side in zip(scores.shape, starts, reference.size, strict=True)
     )
-    own = float(scores[down.abs() <= 1][:, right.abs() <= 1].max())
+    near = [torch.from_numpy(np.flatnonzero(np.abs(shifts) <= 1)) for shifts in (down, right)]
+    own = float(scores[near[0][:, None], near[1]].max())
     row, column, rival = _best_peak(scores, down, right)
     shift = -float(right[column]) * reference.factor, -float(down[row]) * reference.factor
     return Standing(own, rival, shift)
@@ -84,22 +84,22 @@ def _laid(
 
 
 def _best_peak(
-    scores: Float[Tensor, "rows columns"], down: Float[Tensor, " rows"], right: Float[Tensor, " columns"]
+    scores: Float[Tensor, "rows columns"], down: Float[np.ndarray, " rows"], right: Float[np.ndarray, " columns"]
 ) -> tuple[int, int, float]:
     """Row, column and score of the highest peak that is not the placement's own; -1 if there is none."""
     if may_read(scores):
         found, score = np.zeros(2, dtype=np.int64), np.empty(1)
-        _BEST_PEAK(*scores.shape, scores.contiguous(), down.double(), right.double(), LOBE, found, score)
+        _BEST_PEAK(*scores.shape, scores.contiguous(), down, right, LOBE, found, score)
         return int(found[0]), int(found[1]), float(score[0])
     wrapped = torch.nn.functional.pad(scores[None, None], (LOBE,) * 4, mode="circular")
     peaks = scores >= torch.nn.functional.max_pool2d(wrapped, 2 * LOBE + 1, 1)[0, 0]
-    away = down[:, None].square() + right[None, :].square() > LOBE**2
+    away = torch.from_numpy(down[:, None] ** 2 + right**2 > LOBE**2).to(scores.device)
     others = torch.where(peaks & away, scores, torch.full_like(scores, -1.0))
     row, column = divmod(int(others.argmax()), len(right))
     return row, column, float(others[row, column])
 
 
-def _shifts(count: int, start: int, side: int, like: Tensor) -> Float[Tensor, " count"]:
+def _shifts(count: int, start: int, side: int) -> Float[np.ndarray, " count"]:
     """What each entry of the scores along one axis moves the map by; negative shifts have wrapped around."""
     least = start - (side - 1)
-    return (torch.arange(count, dtype=like.dtype, device=like.device) + start - least) % count + least
+    return (np.arange(count, dtype=np.float64) + start - least) % count + least

@@ -6,6 +6,7 @@ Everything works on one level and in its pixels.
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.fft import next_fast_len
@@ -60,29 +61,41 @@ def shift_scores(
     """
     known = reference.mask.to(images.dtype)
     fixed = whitened(reference)
-    height = next_fast_len(fixed.shape[0] + images.shape[1] - 1, real=True)
-    width = next_fast_len(fixed.shape[1] + images.shape[2] - 1, real=True)
-    shape = (height, width)
-    transform = lambda x: torch.fft.rfft2(x, s=shape)  # noqa: E731
-    back = lambda x: torch.fft.irfft2(x, s=shape)  # noqa: E731
-    f_mask, f_one, f_two = transform(known).conj(), transform(fixed).conj(), transform(fixed.square()).conj()
-    g_mask, g_one, g_two = transform(masks), transform(images), transform(images.square())
-    sums = [back(f_mask * g_mask), back(f_one * g_mask), back(f_mask * g_one)]
-    sums += [back(f_two * g_mask), back(f_mask * g_two), back(f_one * g_one)]
+    shape = [quick_length(one + other - 1) for one, other in zip(fixed.shape, images.shape[1:], strict=True)]
     smaller = torch.minimum(known.sum(), masks.sum((-2, -1)).clamp(min=1.0))
-    if may_read(*sums, smaller) and sums[0].dtype in (torch.float32, torch.float64):
-        scores = torch.empty_like(sums[0])
-        for k, samples in enumerate(smaller.tolist()):
-            planes = [one[k].contiguous() for one in sums]
-            settings = torch.tensor([samples, min_overlap], dtype=torch.float64)
-            _SCORES_OF_SUMS(planes[0].numel(), *planes, settings, scores[k])
-        return scores
-    return _scores(sums, smaller[:, None, None], min_overlap)
+    one = torch.fft.rfft2(torch.stack([known, fixed, fixed.square()]), s=shape).conj()[FACTORS[0]]
+    found = []
+    # Image by image: of 72 rotations the sums would be 100 MB.
+    for image, mask, samples in zip(images, masks, smaller, strict=True):
+        other = torch.fft.rfft2(torch.stack([mask, image, image.square()]), s=shape)
+        sums = torch.fft.irfft2(one * other[FACTORS[1]], s=shape)
+        if may_read(sums, samples) and sums.dtype in (torch.float32, torch.float64):
+            scores, settings = sums.new_empty(shape), np.array([float(samples), min_overlap])
+            _SCORES_OF_SUMS(scores.numel(), *sums, settings, scores)
+        else:
+            scores = _scores(sums, samples, min_overlap)
+        found.append(scores)
+    return torch.stack(found)
+
+
+FACTORS = [0, 1, 0, 2, 0, 1], [0, 0, 1, 0, 2, 1]
+"""Which of (mask, values, squares) of the reference, and of an image, are multiplied: `_scores` says what the sums
+are."""
+
+
+def quick_length(least: int) -> int:
+    """The length of a Fourier transform: a multiple of 4 without prime factors above 5. MKL takes almost twice the time
+    for 135 x 135 that it takes for 144 x 144.
+
+    >>> quick_length(131), quick_length(144)
+    (144, 144)
+    """
+    return 4 * next_fast_len(-(-least // 4), real=True)
 
 
 def _scores(
-    sums: Sequence[Float[Tensor, "k height width"]], smaller: Float[Tensor, "k 1 1"], min_overlap: float
-) -> Float[Tensor, "k height width"]:
+    sums: Float[Tensor, "6 height width"], smaller: Float[Tensor, ""], min_overlap: float
+) -> Float[Tensor, "height width"]:
     """Of the sums over the samples that both know: of ones, of the one's values, the other's, their squares, the
     products."""
     count = sums[0].clamp(min=0)
