@@ -13,7 +13,7 @@ from mslsq.alignment.candidates import LATE_SIDE, search_level
 from mslsq.alignment.consensus import united
 from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.drift import drift, even
-from mslsq.alignment.estimate import Estimate, PairLevel, judge
+from mslsq.alignment.estimate import Estimate, PairLevel, with_overlap
 from mslsq.alignment.evidence import Evidence, clear, evidence, strongest
 from mslsq.alignment.misfit import FITS, Misfit, misfit
 from mslsq.alignment.models import MODELS, Frame
@@ -167,7 +167,7 @@ def believed(
 ) -> Placed:
     """The estimate with how well it is determined, or why it is not believed. `leader` is the solve it came from; of a
     model that is known to be too small, on a coarse level."""
-    estimate = judge(estimate, pair.levels[0])
+    estimate = with_overlap(estimate, pair.levels[0])
     if estimate.overlap < pair.options.min_overlap:
         why = f"(The best found overlaps {estimate.overlap:.0%}, {pair.options.min_overlap:.0%} is asked.)"
         return refused(pair, estimate, stages, MapStatus.NO_OVERLAP, why)

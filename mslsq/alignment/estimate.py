@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -20,6 +21,7 @@ from mslsq.alignment.sampling import sample_at
 from mslsq.kernels import Kernel, may_read, run_on
 
 _CHOSEN_RESIDUALS = Kernel("chosen_residuals", "nnTT?ndTl")
+_RESIDUAL_SPREAD = Kernel("residual_spread", "nnTT?ndd")
 
 MAX_SAMPLES = 1 << 18
 """Of a larger level every k-th pixel is used: 262 144 samples place a map to thousandths of a pixel already."""
@@ -135,6 +137,11 @@ class PairLevel:
         ncc, detail = correlations(sampled, valid, self)
         return {"ncc": ncc, "detail": detail, "overlap": self.share(valid, matrix)}
 
+    def overlapping(self, matrix: Float[Tensor, "3 3"]) -> dict[str, float]:
+        """Correlation and overlap of a warp."""
+        sampled, valid = self.look(matrix)
+        return {"ncc": float(masked_ncc(sampled.T, self.planes, valid)), "overlap": self.share(valid, matrix)}
+
     def kept(self, name: str, matrix: Float[Tensor, "3 3"], make: Callable[[Tensor], Answer]) -> Answer:
         """What `make` says of a warp. The last answers of this name are kept: an estimate is judged where a solve has
         ended, and the next begins there, or is compared with it. Of large levels one is kept, as they are large."""
@@ -215,9 +222,7 @@ def judge(estimate: Estimate, level: PairLevel) -> Estimate:
 
 def with_overlap(estimate: Estimate, level: PairLevel) -> Estimate:
     """The estimate with correlation and overlap alone: at a third of the time, where nothing is decided by them."""
-    sampled, valid = level.look(estimate.matrix)
-    ncc, overlap = float(masked_ncc(sampled.T, level.planes, valid)), level.share(valid, estimate.matrix)
-    return replace(estimate, ncc=ncc, overlap=overlap)
+    return replace(estimate, **level.kept("overlap", estimate.matrix, level.overlapping))
 
 
 def residual_at(
@@ -243,8 +248,23 @@ def spread_at(estimate: Estimate, level: PairLevel) -> tuple[float, float]:
 def spread_over(estimates: Sequence[Estimate], levels: Sequence[PairLevel]) -> tuple[float, float]:
     """The same of several levels together, each at its estimate."""
     every = -(-sum(level.known.numel() for level in levels) // SPREAD_SAMPLES)
+    if len(levels) == 1 and (found := _spread_of_one(estimates[0], levels[0], every)) is not None:
+        return found
     parts = [_chosen_residual(estimate, level, every) for estimate, level in zip(estimates, levels, strict=True)]
     return _sigma_and_deviation(parts[0] if len(parts) == 1 else torch.cat(parts))
+
+
+def _spread_of_one(estimate: Estimate, level: PairLevel, every: int) -> tuple[float, float] | None:
+    """The same of one level, from one pass; None where a kernel may not make it."""
+    sampled, valid = level.look(estimate.matrix)
+    values = sampled.T
+    if not (may_read(values, level.planes, valid) and values.dtype == level.planes.dtype):
+        return None
+    gain, bias = estimate.value.tolist()
+    settings, found = np.array([math.exp(gain), bias]), np.empty(5)
+    _RESIDUAL_SPREAD(*values.shape, values.contiguous(), level.planes, valid, every, settings, found)
+    _, away, _, deviation, count = found.tolist()
+    return _bounded(1.4826 * away, deviation) if count >= 2 else (1.0, 0.0)
 
 
 def _chosen_residual(estimate: Estimate, level: PairLevel, every: int) -> Float[Tensor, " some"]:
@@ -275,7 +295,10 @@ def _sigma_and_deviation(chosen: Float[Tensor, " some"]) -> tuple[float, float]:
     """`mad_sigma` and the standard deviation."""
     if chosen.numel() < 2:
         return 1.0, 0.0
-    sigma, deviation = nmad_and_deviation(chosen)
+    return _bounded(*nmad_and_deviation(chosen))
+
+
+def _bounded(sigma: float, deviation: float) -> tuple[float, float]:
     return max(sigma, 0.2 * deviation, 1e-6), deviation
 
 

@@ -26,6 +26,7 @@ from mslsq.alignment.estimate import (
     with_overlap,
     with_values,
 )
+from mslsq.alignment.evidence import evidence
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.outgrown import Instead, instead, suspected
@@ -39,7 +40,8 @@ best of the false ones (the next brick) 0.9."""
 
 
 CERTAIN_AT_THE_END = 0.5
-"""Of a placement that was found without a search: noise takes certainty on the finest level."""
+"""Of a placement that was found without a search: noise takes certainty on the finest level. Where correlation and the
+agreement of blocks are `CERTAIN`, detail, which takes a twentieth of the time, is not asked."""
 
 STEPS_OF_A_SMALLER_MODEL = 5
 """On the coarsest level, where a smaller model only leads to the next and its own minimum is of no use."""
@@ -127,7 +129,7 @@ class _Search(Pair):
             self.tell(pending)
         best, leader = self.polished(best, leader)
         placed = self.judged(best, leader)
-        return placed if placed.status.ok and best.certainty >= CERTAIN_AT_THE_END else None
+        return placed if placed.status.ok and self.certain_at_the_end(placed) else None
 
     def on_level(
         self, hypotheses: list[Estimate], position: int, at: int, pending: list[Stage]
@@ -142,7 +144,7 @@ class _Search(Pair):
             steps = steps if last else min(steps, STEPS_OF_A_SMALLER_MODEL)
             refined = refine(hypotheses, level, model, loss, self.freedom, steps, precision)
             # Detail, which takes three times as long, chooses between hypotheses, and says whether to go on.
-            asked = len(refined) > 1 or position in (at, 0)
+            asked = len(refined) > 1 or position == at
             look = judge if last and asked else with_overlap
             kept = [look(r.estimate, level) for r in refined if sane(r.estimate)]
             if not kept:
@@ -155,6 +157,12 @@ class _Search(Pair):
     def certain(self, estimate: Estimate, position: int) -> bool:
         """Does an estimate, judged on the level that starts are searched on, need no search?"""
         return estimate.detail >= CERTAIN and estimate.overlap >= self.least(position)
+
+    def certain_at_the_end(self, placed: Placed) -> bool:
+        """The same of a placement that is believed."""
+        if placed.ncc >= CERTAIN and evidence(self.levels[0], placed.warp).agreement >= CERTAIN:
+            return True
+        return judge(placed.estimate, self.levels[0]).certainty >= CERTAIN_AT_THE_END
 
     # ---- after a search
 

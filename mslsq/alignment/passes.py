@@ -6,6 +6,7 @@ samples x unknowns: residual, Jacobian and products of a few samples at a time s
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -113,26 +114,29 @@ class Pass:
     ):
         coefficients, (rows, columns) = level.moving.coefficients, level.grid
         self.strips, self.unknowns, self.freedom = -(-rows // STRIP), tangent + 2, freedom.tolist()
-        self.sums = torch.zeros(self.strips, 2 + _SIDE * _SIDE, dtype=torch.float64)
-        self.matrix = torch.empty(3, 3, dtype=torch.float64)
-        self.settings = torch.tensor([1.0, 0.0, *self.freedom, scale], dtype=torch.float64)
-        # The same memory, as NumPy sees it: a kernel takes a tensor's address in a fifth of the time.
-        self.matrix_, self.settings_ = self.matrix.numpy(), self.settings.numpy()
+        self.scale = scale
         self.seen = (*coefficients.shape, coefficients, rows, columns, level.planes, valid, level.geometry)
         self.how = tangent, KINDS_OF_LOSS[loss], STRIP
 
     def __call__(self, matrix: Float[np.ndarray, "3 3"], value: Float[np.ndarray, "2"]) -> NormalEquations:
         log_gain, bias = value.tolist()
         gain = math.exp(min(log_gain * self.freedom[0], LARGEST_LOG_GAIN))
-        self.settings_[:2] = gain, bias * self.freedom[1]
-        self.matrix_[:] = matrix
+        sums, H, settings = self.room
+        settings.numpy()[:2] = gain, bias * self.freedom[1]
+        H.numpy()[:] = matrix
         in_parts(self._part, self.strips, torch.get_num_threads())
         unknowns = self.unknowns
-        found = torch.empty(2 + unknowns + unknowns**2, dtype=torch.float64)
-        _TOTALS(self.strips, unknowns, self.sums, found)
-        numbers = found.numpy()
+        numbers = np.empty(2 + unknowns + unknowns**2)
+        _TOTALS(self.strips, unknowns, sums, numbers)
         products = numbers[2 + unknowns :].reshape(unknowns, unknowns)
         return NormalEquations(int(numbers[0]), 0.5 * float(numbers[1]), numbers[2 : 2 + unknowns], products)
+
+    @cached_property
+    def room(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Sums of the strips, matrix and settings of a pass."""
+        sums = torch.zeros(self.strips, 2 + _SIDE * _SIDE, dtype=torch.float64)
+        settings = torch.tensor([1.0, 0.0, *self.freedom, self.scale], dtype=torch.float64)
+        return sums, torch.empty(3, 3, dtype=torch.float64), settings
 
     @property
     def alone(self) -> bool:
@@ -149,20 +153,18 @@ class Pass:
     ) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "2"], int, list[float], NormalEquations]:
         """What `descent.descend` comes to from a start, with the constants that it names: matrix and value, how it
         ended (`ENDINGS` of `descent`), the costs, and the last equations."""
-        unknowns, double = self.unknowns, torch.float64
-        state, at = torch.from_numpy(matrix.copy()), torch.from_numpy(value.copy())
-        settings = torch.tensor([*self.freedom, float(self.settings_[4]), LARGEST_LOG_GAIN], dtype=double)
-        found, costs = torch.empty(2 + unknowns + unknowns**2, dtype=double), torch.empty(max_steps + 1, dtype=double)
-        ending = torch.empty(2, dtype=torch.int64)
+        unknowns = self.unknowns
+        state, at, ending = matrix.copy(), value.copy(), np.empty(2, dtype=np.int64)
+        settings = np.array([*self.freedom, self.scale, LARGEST_LOG_GAIN])
+        numbers, costs = np.empty(2 + unknowns + unknowns**2), np.empty(max_steps + 1)
         _DESCENT(
-            *self.seen, state, at, settings, torch.from_numpy(free), *self.how, torch.tensor(limits, dtype=double),
-            max_steps, found, costs, ending,
+            *self.seen, state, at, settings, free, *self.how, np.array(limits), max_steps, numbers, costs, ending
         )  # fmt: skip
         how, count = ending.tolist()
-        numbers = found.numpy()
         products = numbers[2 + unknowns :].reshape(unknowns, unknowns)
         normal = NormalEquations(int(numbers[0]), float(numbers[1]), numbers[2 : 2 + unknowns], products)
-        return state.numpy(), at.numpy(), how, costs[:count].tolist(), normal
+        return state, at, how, costs[:count].tolist(), normal
 
     def _part(self, first: int, last: int) -> None:
-        _PHOTOMETRIC(*self.seen, self.matrix, self.settings, *self.how, first, last, self.sums)
+        sums, H, settings = self.room
+        _PHOTOMETRIC(*self.seen, H, settings, *self.how, first, last, sums)

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -21,8 +22,13 @@ _MASKED_BLUR = Kernel("masked_blur", "nnnT?nTnnnTT")
 
 _FILL_SOME = Kernel("fill_some", "nnnT?nTd?T")
 
+_SETTLE = Kernel("settle", "nnn?nnTndnTT?l")
+
 _LEAST_SHARE = torch.tensor(0.02, dtype=torch.float64, device="cpu")
 """Of a kernel on data, for a hole to be filled by it."""
+
+FILLING = 1.0, 3.0, 9.0
+"""Widths of the Gaussians that holes are filled by, one after the other."""
 
 PREFILTER_SIGMA = 1.0
 """Pixels. Blurring both maps alike before anything else: median error 0.0315 → 0.0036 px on random shifts, because
@@ -30,7 +36,10 @@ aliasing and the interpolation's noise gain shrink; the price is the highest fre
 
 SUPPORT = (0.99, 0.9, 0.7, 0.5, 0.3)
 """A blurred pixel is valid when this share of its kernel lay on data: 0.99 takes two pixels off every straight border.
-Where that would lose more than 40 % of the data (scattered holes), the next share is tried."""
+Where that would lose more than 40 % of the data (`KEPT`; scattered holes), the next share is tried."""
+
+KEPT = 0.6
+"""Share of the data that must be left."""
 
 COARSEST_SIDE = 24
 """Levels are added while the short side of the next stays at or above this."""
@@ -136,7 +145,7 @@ def fill(
         return raster
     filled = torch.where(mask, raster, torch.zeros_like(raster))
     data, remaining = mask.numel() - holes, ~mask
-    for sigma in (1.0, 3.0, 9.0):
+    for sigma in FILLING:
         half = half_gaussian(sigma, raster.dtype)
         if (
             holes * len(half) < mask.numel()
@@ -167,14 +176,35 @@ def depth(height: int, width: int, coarsest_side: int = COARSEST_SIDE) -> int:
     return 1 + max(0, math.floor(math.log2(short / coarsest_side))) if short >= coarsest_side else 1
 
 
-def supported(share: Float[Tensor, "height width"], mask: Bool[Tensor, "height width"]) -> Bool[Tensor, "height width"]:
-    """The pixels to trust after a blur: the strictest share of `SUPPORT` that keeps 60 % of the data."""
-    data = int(mask.count_nonzero())
+HOLLOW = 0.3
+"""Share of a kernel on data up to which a blurred value is continued from those around it instead."""
+
+
+_SHARES = torch.tensor([KEPT, HOLLOW, float(_LEAST_SHARE), *SUPPORT], dtype=torch.float64, device="cpu")
+
+
+def settled(
+    smooth: Float[Tensor, "channels height width"],
+    share: Float[Tensor, "height width"],
+    mask: Bool[Tensor, "rows columns"],
+    every: int,
+) -> tuple[Float[Tensor, "channels height width"], Bool[Tensor, "height width"]]:
+    """What a blur of every `every`-th pixel has left, its holes filled (in place where there are few), and the pixels
+    to trust: the strictest share of `SUPPORT` that keeps 60 % of the data."""
+    if may_read(smooth, share, mask) and smooth.dtype in (torch.float32, torch.float64):
+        half, valid = half_gaussian(FILLING[0], smooth.dtype), torch.empty(share.shape, dtype=torch.bool, device="cpu")
+        holes = np.empty(1, dtype=np.int64)
+        _SETTLE(
+            *smooth.shape, mask.contiguous(), mask.shape[1], every, share, len(SUPPORT), _SHARES, len(half) - 1, half,
+            smooth, valid, holes,
+        )  # fmt: skip
+        return smooth if holes[0] == 0 else fill(smooth, share > HOLLOW), valid
+    data = int(mask[::every, ::every].count_nonzero())
     for threshold in SUPPORT:
         valid = share > threshold
-        if int(valid.count_nonzero()) >= 0.6 * data:
-            return valid
-    return valid
+        if int(valid.count_nonzero()) >= KEPT * data:
+            break
+    return fill(smooth, share > HOLLOW), valid
 
 
 def _blurred_first(
@@ -206,9 +236,7 @@ def build(
         else:
             smooth, share = masked_blur(out[-1].raster, mask, 1.0, every=2)
             noise = out[-1].noise.halved()
-            mask = mask[::2, ::2]
-        smooth = fill(smooth, share > 0.3)
-        mask = supported(share, mask)
+        smooth, mask = settled(smooth, share, mask, every=min(index, 1) + 1)
         if index == 0:
             noise = measured(smooth, mask, prefilter)
         out.append(Level(smooth, mask, 2**index, noise))

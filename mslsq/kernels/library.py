@@ -126,12 +126,15 @@ def _handing_over(function: Any, letters: str, real: Any) -> Callable[..., None]
 
 def _address_of(kind: str, real: Any) -> Callable[[Any], int]:
     """What gives C the address of an array of this kind."""
-    expected, strided = ARRAYS[kind][0] if kind in ARRAYS else real, kind == "S"
+    expected, of_numpy = ARRAYS.get(kind, (real, None))
+    strided = kind == "S"
 
     def address(array: Any) -> int:
-        is_expected = type(array) is torch.Tensor and array.dtype is expected and array.is_cpu
-        if is_expected and (strided or array.is_contiguous()):
-            return array.data_ptr()
+        if type(array) is torch.Tensor:
+            if array.dtype is expected and array.is_cpu and (strided or array.is_contiguous()):
+                return array.data_ptr()
+        elif type(array) is np.ndarray and array.dtype is of_numpy and array.flags.c_contiguous:
+            return array.ctypes.data
         return _passed(kind, array, real)
 
     return address

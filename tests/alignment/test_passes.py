@@ -187,8 +187,8 @@ def test_a_descent_ends_where_solve_does(model, loss):
     scale = 1.0 if loss is None else LOSSES[loss].tuning * estimate.spread_at(start, level)[0]
     (expected,) = refine._by_solve(*arguments, valid, [scale])
     apart = corner_error(frame.to_pixels(found.estimate.matrix), frame.to_pixels(expected.estimate.matrix), 96, 96)
-    # Both stop within 1e-2 standard errors; these are some hundredths of a pixel.
-    assert apart < 5e-4
+    # Both stop within a twentieth of a standard error; these are some hundredths of a pixel.
+    assert apart < 2e-3
     assert expected.costs[-1] <= found.costs[-1] <= expected.costs[-1] * (1 + 1e-6)
     assert found.status in (mslsq.Status.COST_TOLERANCE, mslsq.Status.STEP_TOLERANCE)
     assert found.costs == sorted(found.costs, reverse=True)

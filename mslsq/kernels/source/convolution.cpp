@@ -2,6 +2,7 @@
 // and pyramid.py say what for.
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "export.h"
@@ -248,6 +249,32 @@ void fill_some(i64 count, i64 height, i64 width, const T* raster, const bool* ma
         }
 }
 
+// Of a blurred level: `valid`, where the share of the kernel on data exceeds the strictest of the thresholds that keeps `enough` of
+// the data, or else the last of them; and values where that share is `open` or less, if they are few, by fill_some. The number
+// of those that remain: then nothing is known of their values.
+template <class T>
+i64 settle(i64 count, i64 height, i64 width, const bool* mask, i64 across, i64 every, const T* share, i64 thresholds,
+           const double* threshold, double enough, T hollow, i64 reach, const T* kernel, T least, T* to, bool* valid) {
+    const i64 n = height * width;
+    i64 data = 0, holes = 0;
+    for (i64 y = 0; y < height; y++)
+        for (i64 x = 0; x < width; x++) data += mask[y * every * across + x * every];
+    for (i64 k = 0; k < thresholds; k++) {
+        const T bar = T(threshold[k]);
+        i64 kept = 0;
+        for (i64 i = 0; i < n; i++) valid[i] = share[i] > bar, kept += share[i] > bar;
+        if (double(kept) >= enough * double(data)) break;
+    }
+    for (i64 i = 0; i < n; i++) holes += share[i] <= hollow;
+    if (!holes || holes * (reach + 1) >= n) return holes;
+    std::unique_ptr<bool[]> full(new bool[n]), open(new bool[n]);
+    for (i64 i = 0; i < n; i++) full[i] = share[i] > hollow, open[i] = !full[i];
+    fill_some<T>(count, height, width, to, full.get(), reach, kernel, least, open.get(), to);
+    holes = 0;
+    for (i64 i = 0; i < n; i++) holes += open[i];
+    return holes;
+}
+
 // Of two rasters where both hold data: the sums of their squared deviations from their channels' means, and of the
 // deviations' products.
 template <class T>
@@ -355,6 +382,13 @@ void both_deviations(i64 channels, i64 height, i64 width, const T* a, const T* b
     (i64 count, i64 height, i64 width, const T* raster, const bool* mask, i64 reach, const T* kernel,                \
      const double* least, bool* open, T* to) {                                                                       \
         fill_some<T>(count, height, width, raster, mask, reach, kernel, T(*least), open, to);                        \
+    }                                                                                                                \
+    /* numbers: what is enough, hollow, the least share, and the thresholds; mask: (.., across), every `every`-th pixel */ \
+    MSLSQ_EXPORT(settle, type)                                                                                       \
+    (i64 count, i64 height, i64 width, const bool* mask, i64 across, i64 every, const T* share, i64 thresholds,      \
+     const double* numbers, i64 reach, const T* kernel, T* to, bool* valid, i64* holes) {                            \
+        *holes = settle<T>(count, height, width, mask, across, every, share, thresholds, numbers + 3, numbers[0],    \
+                           T(numbers[1]), reach, kernel, T(numbers[2]), to, valid);                                  \
     }                                                                                                                \
     MSLSQ_EXPORT(deviations, type)                                                                                   \
     (i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* sums) {                                  \

@@ -367,6 +367,14 @@ void survey(i64 channels, i64 n, const T* values, bool* known, double* to) {
      i64* count) {                                                                                                    \
         *count = chosen_residuals<T>(channels, n, map, reference, valid, every, T(values[0]), T(values[1]), to);      \
     }                                                                                                                 \
+    /* the same, and `spread` of them; to: the four figures of `spread`, and how many residuals there are */       \
+    MSLSQ_EXPORT(residual_spread, type)                                                                               \
+    (i64 channels, i64 n, const T* map, const T* reference, const bool* valid, i64 every, const double* values,       \
+     double* to) {                                                                                                    \
+        std::vector<T> chosen(channels * ((n + every - 1) / every));                                                  \
+        to[4] = double(chosen_residuals<T>(channels, n, map, reference, valid, every, T(values[0]), T(values[1]), chosen.data())); \
+        if (to[4] > 0) spread<T>(i64(to[4]), chosen.data(), to);                                                      \
+    }                                                                                                                 \
     MSLSQ_EXPORT(second_differences, type)                                                                            \
     (i64 channels, i64 height, i64 width, const T* raster, const bool* known, i64 every, double* medians, i64* count) { \
         *count = second_differences<T>(channels, height, width, raster, known, every, medians);                       \
