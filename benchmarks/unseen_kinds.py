@@ -67,6 +67,43 @@ def speckled(reference: Raster, moving: Raster, random: Random) -> tuple[Raster,
     return reference, (0.2 + negative(reference, moving, random)[1]) * random.gamma(4.0, 0.25, moving.shape)
 
 
+def sobel(half: str, random: Random) -> Scene:
+    """A picture, and how steep it is."""
+    name, image = picture(half, random)
+    smooth = scipy.ndimage.gaussian_filter(image, 0.8)
+    return name, image, normalised(np.hypot(scipy.ndimage.sobel(smooth, 0), scipy.ndimage.sobel(smooth, 1)))
+
+
+def two_maps_of_classes(half: str, random: Random) -> Scene:
+    """Five classes of a picture's values, in two lists of colours."""
+    name, image = picture(half, random)
+    smooth = scipy.ndimage.gaussian_filter(image, 1.2)
+    which = np.digitize(smooth, np.quantile(smooth, (0.2, 0.4, 0.6, 0.8)))
+    one, other = (scipy.ndimage.gaussian_filter(random.permutation(np.linspace(0, 1, 5))[which], 0.8) for _ in "ab")
+    return name, one, other
+
+
+def printed(reference: Raster, moving: Raster, random: Random) -> tuple[Raster, Raster]:
+    """A negative as it is printed: dots on a grid 4 px apart that is turned, large where it is dark."""
+    angle, (y, x) = random.uniform(0.2, 1.3), np.mgrid[: moving.shape[0], : moving.shape[1]] * (np.pi / 2)
+    cos, sin = np.cos(angle), np.sin(angle)
+    screen = 0.5 + 0.25 * (np.cos(cos * x + sin * y) + np.cos(cos * y - sin * x))
+    return reference, 1 / (1 + np.exp(-12 * (negative(reference, moving, random)[1] - screen)))
+
+
+def low_light(reference: Raster, moving: Raster, random: Random) -> tuple[Raster, Raster]:
+    """A negative of which few photons were counted: 6 in the mean, at most 12."""
+    return reference, random.poisson(12 * negative(reference, moving, random)[1]) / 12
+
+
+LATER: dict[str, Kind] = {
+    "sobel": Kind(scene=sobel),
+    "two maps of classes": Kind(scene=two_maps_of_classes),
+    "printed negative": Kind(change=printed),
+    "negative of few photons": Kind(change=low_light),
+}
+"""Kinds that were made after all constants had been chosen."""
+
 UNSEEN: dict[str, Kind] = {
     "bands": Kind(scene=bands),
     "relief": Kind(scene=relief),
@@ -74,4 +111,5 @@ UNSEEN: dict[str, Kind] = {
     "classes": Kind(scene=classes),
     "speckled negative": Kind(change=speckled),
     "noisy negative": Kind(change=negative, noise=-0.5),
+    **LATER,
 }

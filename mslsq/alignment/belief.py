@@ -33,9 +33,6 @@ DRIFT = 2.0
 """Samples of such a level: the least standard error of the corners. Floor plans bent by 6 px (no rigid fit is better
 than 5 px) were placed 16 and 19 px off where detail of 8 px agreed: half of the map lay on itself, the rest beside."""
 
-SURE = 3.0
-"""A lead of this, over all shifts, is not of chance: of 624 placements of maps without a match it was at most 2.3."""
-
 CLEAR = 0.9
 """Reliability (`evidence.Evidence`) of the level that starts are searched on, below which coarser ones are asked for a
 lead, too: noise lowers scores. Eight more of 988 true placements are believed then (lights in fog). Without noise more
@@ -205,8 +202,8 @@ def asked_lead(options: Options, overlap: float) -> float:
 
 
 def relieved(options: Options) -> tuple[float, float]:
-    """The least correlation and the least detail of a placement that is `SURE`, of one that has drifted, or that loops
-    may still speak for."""
+    """The least correlation and the least detail of a placement that leads by `Metric.sure`, of one that has drifted,
+    or that loops may still speak for."""
     of_ncc, of_detail = options.metric.relief
     return options.min_ncc - of_ncc, options.min_detail - of_detail
 
@@ -253,7 +250,7 @@ def _weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> _Weig
     standing = pair.standing(estimate.matrix, asked)
     found = weighed(levels, standing, plain)
     if not options.metric.values:
-        return hopeful._replace(standing=standing) if standing.lead >= SURE else found
+        return hopeful._replace(standing=standing) if standing.lead >= options.metric.sure else found
     if found.suffices or standing.lead < asked:
         return found
     if agreed():

@@ -128,6 +128,23 @@ class PairLevel:
         valid = self.known & inside(pixels, self.moving.mask)
         return sample_at(self.moving.coefficients, torch.nan_to_num(pixels)).T, valid
 
+    def glance(self, matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
+        """`look`, where values of every `sparse`-th sample will do: the others are zero, unless they are known already.
+        On a level of 256² half the time."""
+        looked = any(known is matrix for known, _ in self._last.get("look", ()))
+        if looked or self.sparse == 1 or not run_on(self.planes.device):
+            return self.look(matrix)
+        return self.kept("glance", matrix, self._glanced)
+
+    def _glanced(self, matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
+        values, valid = passes.seen(self, matrix, self.sparse)
+        return values.T, valid
+
+    @property
+    def sparse(self) -> int:
+        """One sample of this many tells the residuals' spread."""
+        return -(-self.known.numel() // SPREAD_SAMPLES)
+
     def judgement(self, matrix: Float[Tensor, "3 3"]) -> dict[str, float]:
         """Correlations and overlap of a warp."""
         return self.kept("judgement", matrix, self._judged)
@@ -247,22 +264,22 @@ def spread_at(estimate: Estimate, level: PairLevel) -> tuple[float, float]:
 
 def spread_over(estimates: Sequence[Estimate], levels: Sequence[PairLevel]) -> tuple[float, float]:
     """The same of several levels together, each at its estimate."""
-    every = -(-sum(level.known.numel() for level in levels) // SPREAD_SAMPLES)
-    if len(levels) == 1 and (found := _spread_of_one(estimates[0], levels[0], every)) is not None:
+    if len(levels) == 1 and (found := _spread_of_one(estimates[0], levels[0])) is not None:
         return found
+    every = -(-sum(level.known.numel() for level in levels) // SPREAD_SAMPLES)
     parts = [_chosen_residual(estimate, level, every) for estimate, level in zip(estimates, levels, strict=True)]
     return _sigma_and_deviation(parts[0] if len(parts) == 1 else torch.cat(parts))
 
 
-def _spread_of_one(estimate: Estimate, level: PairLevel, every: int) -> tuple[float, float] | None:
+def _spread_of_one(estimate: Estimate, level: PairLevel) -> tuple[float, float] | None:
     """The same of one level, from one pass; None where a kernel may not make it."""
-    sampled, valid = level.look(estimate.matrix)
+    sampled, valid = level.glance(estimate.matrix)
     values = sampled.T
     if not (may_read(values, level.planes, valid) and values.dtype == level.planes.dtype):
         return None
     gain, bias = estimate.value.tolist()
     settings, found = np.array([math.exp(gain), bias]), np.empty(5)
-    _RESIDUAL_SPREAD(*values.shape, values.contiguous(), level.planes, valid, every, settings, found)
+    _RESIDUAL_SPREAD(*values.shape, values.contiguous(), level.planes, valid, level.sparse, settings, found)
     _, away, _, deviation, count = found.tolist()
     return _bounded(1.4826 * away, deviation) if count >= 2 else (1.0, 0.0)
 

@@ -238,7 +238,8 @@ def _energies(
     energy = (detail * detail).sum((1, -1)) / known.sum(-1)
     slopes = _common_slopes(detail.unflatten(-1, (side, side)), known.unflatten(-1, (side, side)))
     product, slopes = (detail[0] * detail[1]).sum((0, -1)) / known.sum(-1), slopes / known.sum(-1)[:, None]
-    return number, *(figures.numpy(force=True).astype(np.float64) for figures in (energy, product, slopes))
+    energy, product, slopes = (one.numpy(force=True).astype(np.float64) for one in (energy, product, slopes))
+    return number, energy, product, slopes
 
 
 def _common_slopes(

@@ -20,7 +20,7 @@ from mslsq.kernels import Kernel, in_parts, run_on
 if TYPE_CHECKING:
     from mslsq.alignment.estimate import PairLevel
 
-_WARPED = Kernel("warped_samples", "nnnT?nn?ddnnT?")
+_WARPED = Kernel("warped_samples", "nnnT?nn?ddnnnT?")
 _PHOTOMETRIC = Kernel("photometric", "nnnTnnT?dddnnnnnd")
 _TOTALS = Kernel("normal_totals", "nndd")
 _DESCENT = Kernel("photometric_descent", "nnnTnnT?dddd?nnndnddl")
@@ -53,9 +53,12 @@ def knows(kind: type[Warp], loss: str | None, device: torch.device) -> bool:
     return kind.pull_back is Warp.pull_back and loss in KINDS_OF_LOSS and run_on(device)
 
 
-def seen(level: "PairLevel", matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "channels n"], Bool[Tensor, " n"]]:
-    """The map's values at the warped samples, zero where they fall on no data of either; and where they do not."""
-    return warped(level.moving.coefficients, level.moving.mask, level.grid, level.known, level.geometry, matrix)
+def seen(
+    level: "PairLevel", matrix: Float[Tensor, "3 3"], every: int = 1
+) -> tuple[Float[Tensor, "channels n"], Bool[Tensor, " n"]]:
+    """The map's values at the warped samples, zero where they fall on no data of either; and where they do not. Values
+    of every `every`-th sample: the others are zero."""
+    return warped(level.moving.coefficients, level.moving.mask, level.grid, level.known, level.geometry, matrix, every)
 
 
 def warped(
@@ -65,6 +68,7 @@ def warped(
     known: Bool[Tensor, " n"],
     geometry: Float[Tensor, "6"],
     matrix: Float[Tensor, "3 3"],
+    every: int = 1,
 ) -> tuple[Float[Tensor, "channels n"], Bool[Tensor, " n"]]:
     """The same of any rows and columns of samples (`PairLevel.geometry`), of which some are `known`."""
     rows, columns = grid
@@ -74,7 +78,8 @@ def warped(
 
     def part(first: int, last: int) -> None:
         _WARPED(
-            *coefficients.shape, coefficients, mask, rows, columns, known, geometry, H, first, last, values, valid
+            *coefficients.shape, coefficients, mask, rows, columns, known, geometry, H, first, last, every, values,
+            valid,
         )  # fmt: skip
 
     in_parts(part, rows, torch.get_num_threads())

@@ -70,7 +70,7 @@ def refine(
     kind: type[Warp] = MODELS[model]
     valid, scales = [], []
     for estimate in estimates:
-        valid.append(level.look(estimate.matrix)[1])
+        valid.append(level.glance(estimate.matrix)[1])
         scales.append(1.0 if loss is None else LOSSES[loss].tuning * spread_at(estimate, level)[0])
     if not passes.knows(kind, loss, level.planes.device):
         return _by_solve(estimates, level, model, loss, freedom, max_steps, precision, valid, scales)

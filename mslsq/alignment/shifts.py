@@ -5,6 +5,7 @@ Everything works on one level and in its pixels.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,7 +91,8 @@ def quick_length(least: int) -> int:
     >>> quick_length(131), quick_length(144)
     (144, 144)
     """
-    return 4 * next_fast_len(-(-least // 4), real=True)
+    quarter: Any = next_fast_len(-(-least // 4), real=True)
+    return 4 * quarter
 
 
 def _scores(

@@ -5,7 +5,7 @@ import pytest
 import scipy.ndimage
 import torch
 
-from mslsq.alignment import MapStatus, align, belief, metrics, synthetic
+from mslsq.alignment import MapStatus, align, metrics, synthetic
 from mslsq.alignment.measures import corner_error
 from mslsq.alignment.metrics import LearnedFeatures, WeightsError, learned
 from mslsq.alignment.metrics.network import REACH, FeatureNetwork
@@ -90,7 +90,7 @@ def test_a_map_of_classes_is_believed_by_its_lead_and_not_without_one():
     maps = pair.reference, scipy.ndimage.gaussian_filter(np.array([0.35, 1.0, 0.0, 0.65])[which], 0.8)
     result = align(maps, model="se2", metric="learned")
     assert corner_error(result.transforms[1], pair.transform, 128, 128) < 0.3, result.message()
-    assert float(result.ncc[1]) < 0.5 and float(result.lead[1]) >= belief.SURE
+    assert float(result.ncc[1]) < 0.5 and float(result.lead[1]) >= LearnedFeatures.sure
     # Where the place is said, no other is compared with it, and all of the agreement is asked.
     said = torch.stack([torch.eye(3, dtype=torch.float64), pair.transform])
     assert align(maps, model="se2", metric="learned", init=said).status[1] == MapStatus.LOW_CORRELATION

@@ -188,8 +188,9 @@ struct Neighbours {
 
 template <class T>
 void warped(Spline<T> spline, const bool* mask, Grid<T> grid, const bool* known, const double* H, i64 rows, i64 first,
-            i64 last, T* values, bool* seen) {
+            i64 last, i64 every, T* values, bool* seen) {
     const i64 width = spline.width, n = rows * grid.columns;
+    bool wanted[CHUNK];
     Seen s;
     Neighbours x, y;
     Sampler<T> sampler;
@@ -209,10 +210,11 @@ void warped(Spline<T> spline, const bool* mask, Grid<T> grid, const bool* known,
                 any |= here[k];
             }
             if (any) sampler.place(s.pixel_x, s.pixel_y, have);
+            for (i64 k = 0; every > 1 && k < have; k++) wanted[k] = here[k] & ((offset + k) % every == 0);
             for (i64 c = 0; c < spline.channels; c++) {
                 T* to = values + c * n + offset;
                 if (any)
-                    sampler.value(spline, c, here, have, to);
+                    sampler.value(spline, c, every > 1 ? wanted : here, have, to);
                 else
                     std::fill_n(to, have, T(0));
             }
@@ -395,13 +397,14 @@ void at_points(Spline<T> spline, i64 n, const T* points, i64 first, i64 last, i6
 }  // namespace
 
 #define MSLSQ_DEFINE(T, type)                                                                                          \
-    /* values (channels, rows, columns) and seen (rows, columns): the map through the warp, zero where it has no data */ \
+    /* values (channels, rows, columns) and seen (rows, columns): the map through the warp, zero where it has no data,  */ \
+    /* and but at every `every`-th sample */                                                                           \
     MSLSQ_EXPORT(warped_samples, type)                                                                                 \
     (i64 channels, i64 height, i64 width, const T* coefficients, const bool* mask, i64 rows, i64 columns,              \
-     const bool* known, const double* frame, const double* H, i64 first, i64 last, T* values, bool* seen) {            \
+     const bool* known, const double* frame, const double* H, i64 first, i64 last, i64 every, T* values, bool* seen) { \
         warped<T>({coefficients, channels, height, width}, mask, {columns, frame[0], frame[1], frame[2], frame[3],     \
                                                                   frame[4], frame[5]},                                 \
-                  known, H, rows, first, last, values, seen);                                                          \
+                  known, H, rows, first, last, every, values, seen);                                                   \
     }                                                                                                                  \
     /* per strip of `tall` rows: samples, sum of rho, and the lower triangle of the products of Jacobian and residual */ \
     MSLSQ_EXPORT(photometric, type)                                                                                    \
