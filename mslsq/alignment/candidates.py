@@ -33,10 +33,9 @@ def search_level(reference: Sequence[Level], moving: Sequence[Level]) -> int:
     return next((i for i, side in enumerate(sides) if side <= SEARCH_SIDE), len(sides) - 1)
 
 
-def plain_starts(
-    reference: Sequence[Level], moving: Sequence[Level], frame: Frame, levels: Sequence[PairLevel]
-) -> list[Estimate]:
-    """The identity, and the phase correlation where it says something else: what most pairs are placed by."""
+def plain_starts(reference: Sequence[Level], moving: Sequence[Level], frame: Frame) -> list[Estimate]:
+    """The identity, and the phase correlation where it says something else: what most pairs are placed by. They are
+    judged where a solve from there ends."""
     like = reference[0].raster
     at = search_level(reference, moving)
     shift = starts.phase_correlation(reference[at], moving[at])
@@ -46,7 +45,7 @@ def plain_starts(
         Estimate(matrix, like.new_zeros(2), origin)
         for origin, matrix in (("identity", identity), ("phase correlation", frame.from_pixels(shift)))
     ]
-    return [judge(estimate, levels[-1]) for estimate in apart(found, frame)]
+    return apart(found, frame)
 
 
 def first_starts(

@@ -98,7 +98,7 @@ class _Search(Pair):
         """From the identity and the phase correlation to the finest level; None as soon as the best is not certain, and
         no larger model is."""
         coarsest, at = len(self.levels) - 1, search_level(self.reference, self.moving)
-        hypotheses = plain_starts(self.reference, self.moving, self.frame, self.levels)
+        hypotheses = plain_starts(self.reference, self.moving, self.frame)
         hypotheses = [with_values(h, self.levels[-1], self.freedom) for h in hypotheses]
         pending: list[Stage] = []
         begun: list[Estimate] = []
