@@ -5,7 +5,6 @@ sphere2500 takes besides its steps. The code of such a term is the library's, wh
 is left are types, shapes and names.
 """
 
-import hashlib
 from dataclasses import astuple, fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -15,12 +14,12 @@ import torch
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.family import family_key
 from mslsq.manifolds.space import ManifoldSpace, Space
-from mslsq.native.noted import ROOMS, code_of
+from mslsq.native.noted import ROOMS, hashed
 from mslsq.native.processor import VECTOR_BYTES, target
 from mslsq.native.text import Argument
 from mslsq.problem.system import Inputs
 
-ALL_ROOMS = (*ROOMS, "front", "losses", "problem")
+ALL_ROOMS = (*ROOMS, "factors", "front", "losses", "problem")
 """Where the code is that residual, weight and loss of such a term are made of, and how they are called."""
 
 PLAIN = str, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size
@@ -53,8 +52,7 @@ def key_of_term(block: BlockTerm, values: Values, inputs: Inputs, arguments: tup
     indices = frozenset() if term.family is None else term.family.indices  # which no block reads, as many as there are
     forms = [astuple(one) for name, one in zip(names, arguments, strict=True) if name not in indices]
     known = block.rows, block.tangents, term.jacobians is not None, forms
-    parts = code_of(ALL_ROOMS), torch.__version__, VECTOR_BYTES[target()], told, known
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    return hashed(ALL_ROOMS, VECTOR_BYTES[target()], told, known)
 
 
 def _told(value: Any) -> Any:
@@ -64,8 +62,9 @@ def _told(value: Any) -> Any:
             raise _UnknownError
         return type(value).__name__, value.name, value.storage_dim, value.tangent_dim
     if isinstance(value, type):
-        if value.__module__.partition(".")[0] not in ("mslsq", "builtins", "torch"):
-            raise _UnknownError
+        root, *rooms = value.__module__.split(".")
+        if root not in ("builtins", "torch") and not (root == "mslsq" and rooms and rooms[0] in ALL_ROOMS):
+            raise _UnknownError  # of a user, or of a room whose code is not part of the key
         return value.__module__, value.__qualname__
     if isinstance(value, Enum):
         return _told(type(value)), value.name

@@ -223,7 +223,7 @@ def test_a_term_of_the_library_takes_its_program_without_being_recorded(apart, n
         assert not recorded
         assert not torch.equal(found.history.cost.nan_to_num(), plain.history.cost.nan_to_num())  # another rounding
         torch.testing.assert_close(found.value["pose"].storage, plain.value["pose"].storage, rtol=1e-9, atol=1e-9)
-    monkeypatch.setattr(terms_of_library, "code_of", lambda _: "another version")
+    monkeypatch.setattr(noted, "_code", lambda _: "another version")
     ring(8)()
     assert len(recorded) == 1
 
@@ -289,7 +289,7 @@ def test_what_the_residual_holds_and_how_the_library_writes_tell_notes_apart(new
         solve(scaled_decay(factor), native="wait")
     assert len(list(folder.glob(f"{NOTE}*"))) == 2
     store = new_process()
-    monkeypatch.setattr(noted, "code_of", lambda _: "another version")
+    monkeypatch.setattr(noted, "_code", lambda _: "another version")
     monkeypatch.setattr(store, "_start", lambda *_: pytest.fail("a compiler is started"))
     written = []
     monkeypatch.setattr(programs, "scalars_of", lambda *given: written.append(given) or scalars_of_graph(*given))
