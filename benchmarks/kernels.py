@@ -24,13 +24,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from sparse_cholesky import Graph, grid, milliseconds, normal_equations, pose_graph, ring
+from sparse_cholesky import Graph, grid, milliseconds, pose_graph, ring
+from sparse_cholesky import normal_equations as values_of
 from timing import for_each_target, print_machine, print_table
 
 from mslsq.datasets.bal import read_bal
 from mslsq.kernels import target
 from mslsq.kernels.build import FLAGS, SOURCE, compiler, targets
 from mslsq.linear.block_structure import analyze
+from mslsq.linear.normal_products import NormalPlan, PairPlan, VariablePlan, normal_equations
 from mslsq.linear.schur import Schur, by_kernels
 from mslsq.linear.sparse.fronts import BELOW, PADDED, PADDED_BELOW, WIDTH
 from mslsq.linear.sparse.multifrontal import factor, solve
@@ -129,7 +131,7 @@ def on_graph(name: str, graph: Graph, dtype: torch.dtype) -> Iterator[Measured]:
     """Factorisation and triangular solves."""
     structure = analyze(*graph)
     plan = structure.elimination.packed
-    values = torch.from_numpy(normal_equations(structure, graph, 1)).to(dtype)
+    values = torch.from_numpy(values_of(structure, graph, 1)).to(dtype)
     none, rhs = values.new_zeros(0), torch.ones(1, structure.num_unknowns, 8, dtype=dtype)
     one = rhs[:, :, :1].contiguous()
     factored = factor(values, none, *plan)
@@ -167,6 +169,37 @@ def on_adjustment(name: str, points: np.ndarray, graph: Graph) -> Iterator[Measu
     operations += (depth * (depth + 2) * width).sum()
     taken = milliseconds(lambda: by_kernels.reduce(values, none, rhs, *tables.packed), RUNS)
     yield Measured("schur_reduce", name, torch.float64, taken, operations, structure.num_values)
+    work, carried, *_ = by_kernels.reduce(values, none, rhs, *tables.packed)
+    kept = torch.ones(1, tables.num_reduced, dtype=torch.float64)
+    operations = (2 * depth * width + 2 * depth * (depth + 1)).sum()
+    taken = milliseconds(lambda: by_kernels.back(values, work, carried, kept, *tables.packed), RUNS)
+    yield Measured("schur_back", name, torch.float64, taken, operations, int((depth * width).sum()))
+
+
+def on_blocks(name: str, graph: Graph, rows: int, dtype: torch.dtype) -> Iterator[Measured]:
+    """From Jacobian blocks of two variables to normal equations."""
+    sizes, *ends = graph
+    above, below = np.maximum(*ends), np.minimum(*ends)
+    structure, lanes = analyze(*graph), len(above)
+    a, b, lane = int(sizes[above[0]]), int(sizes[below[0]]), torch.arange(lanes)
+
+    def stored(i: np.ndarray, j: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(structure.offsets[structure.numbers_of(i, j)])
+
+    parts = ((0, 0, a, a, above, above), (0, a, a, b, above, below), (a, a, b, b, below, below))
+    columns = ((0, a, above), (a, b, below))
+    starts = structure.starts
+    plan = NormalPlan(
+        structure.num_values,
+        structure.num_unknowns,
+        tuple(PairPlan(left, right, n, m, lane, stored(i, j)) for left, right, n, m, i, j in parts),
+        tuple(VariablePlan(first, n, lane, torch.from_numpy(starts[block])) for first, n, block in columns),
+    ).in_one_piece()
+    jacobian, residual = torch.rand(1, rows, a + b, lanes, dtype=dtype), torch.rand(1, rows, lanes, dtype=dtype)
+    taken = milliseconds(lambda: normal_equations(jacobian, residual, *plan.packed), RUNS)
+    operations = 1.0 * lanes * rows * (a + b) * (a + b + 1 + 2)  # one triangle, and the gradient
+    read = jacobian.numel() + residual.numel() + structure.num_values
+    yield Measured("normal_equations", f"{name}, {lanes} × {rows} × ({a} + {b})", dtype, taken, operations, read)
 
 
 def photographed(path: Path) -> tuple[np.ndarray, Graph]:
@@ -199,7 +232,7 @@ def judge_model() -> None:
     ratios = []
     for name, graph in structures():
         structure = analyze(*graph)
-        values = torch.from_numpy(normal_equations(structure, graph, 1))
+        values = torch.from_numpy(values_of(structure, graph, 1))
         none, plan = values.new_zeros(0), structure.elimination.packed
         right = torch.ones(1, structure.num_unknowns, 1, dtype=torch.float64)
         taken = 1e6 * milliseconds(lambda v=values, n=none, p=plan, r=right: solve(*factor(v, n, *p), r, *p), 9)
@@ -223,11 +256,15 @@ def measure(data: Path) -> None:
         for dtype in NAMES:
             for name, graph in graphs:
                 yield from on_graph(name, graph, dtype)
+            yield from on_blocks(graphs[0][0].partition(",")[0], graphs[0][1], 6, dtype)
         for cameras, points, sightings, size in ((49, 7776, 4, 9), (16, 22106, 4, 9), (60, 10000, 6, 6)):
             name = f"{cameras} cameras × {size}, {points} points seen {sightings} times"
             yield from on_adjustment(name, *seen(cameras, points, sightings, size))
         if (bal := data / "bal" / "problem-49-7776-pre.txt.bz2").exists():
-            yield from on_adjustment("BAL 49-7776, cameras × 9", *photographed(bal))
+            points, graph = photographed(bal)
+            yield from on_adjustment("BAL 49-7776, cameras × 9", points, graph)
+            for dtype in NAMES:
+                yield from on_blocks("BAL 49-7776", graph, 2, dtype)
 
     table = []
     for of in results():  # the peaks are measured right after each kernel: the machine's speed changes with its load
