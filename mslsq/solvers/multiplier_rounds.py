@@ -89,10 +89,9 @@ class MultiplierRounds(OuterLoop):
         with torch.no_grad():
             state, most = rounds.start(tuple(x.contiguous() for x in values)), 0
             for number in range(self.options.max_rounds):
-                state = rounds.after(state, most)
+                state, most = rounds.looked_at(rounds.after(state, most))
                 if task.solver.verbose:
                     print(_line(number + 1, state), flush=True)
-                most = int(torch.where(state.running, state.num_steps, NOT_RUNNING).amax())
                 if most == NOT_RUNNING:
                     break
             return rounds.ended(state)
@@ -116,6 +115,8 @@ class _Rounds:
     _takes_newton_steps: bool = True
     _limits: dict[int, Float[Tensor, "batch"]] = field(default_factory=dict)
     """The largest penalties."""
+    _end: tuple[Linearizer, Values, TermInputs, dict[int, Tensor]] | None = None
+    """Of the last round, before Newton steps: functions, values, inputs of the constraints, and penalties."""
 
     @property
     def terms(self) -> ConstraintTerms:
@@ -154,11 +155,30 @@ class _Rounds:
         plan, linearizer, _ = outcome.planned
         if self.task.pinned is None and is_taken_for_granted(plan):
             self.task = replace(self.task, pinned=Pinned(plan))
+        if not plan.is_on_cpu:  # it was the start of a user, of which something may be said
+            self.task = replace(self.task, is_trial=True)
         plain = linearizer.prepare(self.terms.plain(given))
         name, wish = f"constraints {list(self.terms.names)}", self.task.solver.execution
         found = plan.execution.run(name, wish, _listed(self.terms, linearizer), outcome.values, plain)
         residuals = dict(zip(self.terms.names, found, strict=True))
-        return self._judged(state, self._kept(state, outcome, given), residuals, linearizer, plain)
+        self._end = linearizer, outcome.values, plain, state.penalties
+        return self._judged(state, self._kept(state, outcome, given), residuals)
+
+    def looked_at(self, state: State) -> tuple[State, int]:
+        """The state after a round with the problems that end there, and how many steps those that go on have taken at
+        most: one question to the device, and one more where a problem may be hopeless."""
+        status, spent = state.status, (state.num_steps >= self.task.solver.max_steps) | self._told_to_stop
+        may_be_hopeless = state.running & (state.stuck >= STUCK)
+        steps = torch.where(state.running & ~spent, state.num_steps, NOT_RUNNING)
+        most, asked = torch.stack((steps.amax(), may_be_hopeless.any())).tolist()
+        if asked and self._end is not None:
+            linearizer, values, plain, penalties = self._end
+            stationary = is_stationary(self.terms, linearizer, values, plain, penalties, self.bounds)
+            is_hopeless = may_be_hopeless & (stationary | (state.stuck >= HOPELESS))
+            status = torch.where(is_hopeless, int(Status.INFEASIBLE), status)
+            most = int(torch.where(is_hopeless, NOT_RUNNING, steps).amax())
+        status = torch.where((status == Status.RUNNING) & spent, int(Status.MAX_STEPS), status)
+        return replace(state, status=status), most
 
     def ended(self, state: State) -> tuple[Outcome, Findings]:
         """The outcome of all rounds, and what they have found."""
@@ -229,14 +249,7 @@ class _Rounds:
             for before, after in zip(self.inputs, given, strict=True)
         )
 
-    def _judged(
-        self,
-        before: State,
-        state: State,
-        residuals: dict[int, PerRow],
-        linearizer: Linearizer,
-        plain: TermInputs,
-    ) -> State:
+    def _judged(self, before: State, state: State, residuals: dict[int, PerRow]) -> State:
         """Multipliers, penalties and statuses after a round."""
         outcome, tolerance = state.outcome, self.loop.tolerance(state.values[0])
         assert outcome is not None  # that of the round
@@ -254,9 +267,8 @@ class _Rounds:
         values = state.values
         # One that has met its constraints to the tolerance, but not yet to rounding, goes on for as long as that helps.
         improves = running & ended & (~met | (worst > EXACT * tolerance) | (outcome.status == Status.STALLED))
-        may_be_hopeless = running & (stuck >= STUCK)
-        answer = int(improves.any() + 2 * may_be_hopeless.any())  # one question to the device
-        if self._takes_newton_steps and answer & 1:
+        # Another device than a CPU is not asked: nearly every round ends with problems that may be improved.
+        if self._takes_newton_steps and (not outcome.planned[0].is_on_cpu or bool(improves.any())):
             found = self._improved(outcome, values, multipliers, penalties, improves)
             values, multipliers = found.values, found.multipliers
             # Where steps of Levenberg-Marquardt stall for want of precision Newton's can still tell that it is there.
@@ -264,13 +276,6 @@ class _Rounds:
             settled = met & ~found.helped & (found.distance <= max(self.task.solver.ftol, eps) * outcome.cost)
             stalled_there = settled & (outcome.status == Status.STALLED)
             status = torch.where(stalled_there, int(Status.COST_TOLERANCE), torch.where(found.helped, 0, status))
-        if answer & 2:
-            hopeless = (status == Status.RUNNING) & may_be_hopeless
-            at = (linearizer, state.values, plain, before.penalties, self.bounds)
-            stationary = is_stationary(self.terms, *at)
-            status = torch.where(hopeless & (stationary | (stuck >= HOPELESS)), int(Status.INFEASIBLE), status)
-        spent = (state.num_steps >= self.task.solver.max_steps) | self._told_to_stop
-        status = torch.where((status == Status.RUNNING) & spent, int(Status.MAX_STEPS), status)
         return replace(
             state,
             values=values,

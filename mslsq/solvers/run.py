@@ -201,8 +201,10 @@ def _stepped(
     records, methods, shrinks = [record], [], not keep_trajectory and saved is None
     may_bend = not keep_trajectory  # steps that are taken again are straight
     is_idle, begin, why, done = False, None, None, 0
-    # Who solves by trials of a single step looks between them; a device is asked once for each.
-    looks = solver.early_stop and not (batch.task.is_trial and solver.max_steps == 1 and not batch.plan.is_on_cpu)
+    # A round among others is not asked before its first step, which is wasted where it has nothing to do: who takes
+    # rounds asks between them. One of a single step is not asked at all.
+    is_round = batch.task.is_trial and not batch.plan.is_on_cpu
+    looks = solver.early_stop and not (is_round and solver.max_steps == 1)
     if saved is not None:
         if keep_trajectory:
             raise CheckpointError(f"Checkpoint {saved.file}: an adjoint that differentiates steps needs all of them.")
@@ -215,7 +217,9 @@ def _stepped(
         while done < solver.max_steps:
             told, running, bends = _told_to_stop(solver, table, done, records[-1], remaining), True, False
             if looks and not told:
-                if done == taken == 0:
+                if done == taken == 0 and is_round:
+                    pass
+                elif done == taken == 0:
                     running, is_idle = first_look(remaining.state.status, remaining.record.gradient_norm)
                 else:
                     count, bends = remaining.runner.look(remaining.state, may_bend)
