@@ -17,7 +17,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.slow
 def test_every_case_runs_or_says_why(cuda, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cuda, "REPEATS", 1)
-    assert cuda.main(["--device", "cpu", "--small", "--out", str(tmp_path)]) == 0
+    # The eight minutes that a GPU has are too few on a CPU that others use as well.
+    assert cuda.main(["--device", "cpu", "--small", "--minutes", "60", "--out", str(tmp_path)]) == 0
     page = (tmp_path / "cuda_cpu.md").read_text()
     assert page in capsys.readouterr().out
     rows = [line for line in page.splitlines() if line.startswith(("| 65", "| 1,", "| one", "| sph", "| Lady"))]
