@@ -14,7 +14,10 @@ Vectors = Float[Tensor, "batch columns"]
 
 INTERVAL = 10
 """How many iterations pass on an accelerator between two questions whether all are done. A CPU, where asking
-costs nothing, is asked after each."""
+costs nothing, is asked after each.
+
+That is more than one question a step, and cannot be one: how many iterations a step takes is known at its end alone, so
+that a step without questions makes `max_iterations` (500; with `early_stop=False` it does), where tens are enough."""
 
 
 class Iterated(NamedTuple):
