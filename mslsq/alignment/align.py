@@ -77,10 +77,10 @@ def align(
             all but entirely, as of a scene in which things have moved (`mslsq.alignment.consensus`). -1 asks nothing.
         min_lead: how far a placement must stand out from every other shift of the map (`mslsq.alignment.rivals`): 1 is
             twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. Where less than half overlaps,
-            more is asked. `min_detail` is lowered by 0.4 where parts of a map fit better elsewhere, as it has drifted,
-            and of metrics that do not compare values where the lead is 3 (of learned features 2). Not asked where
-            `init` says where to look ("identity" or a tensor). 0 asks nothing. Of "occupancy" the ratio of the scores:
-            1 is a tie.
+            more is asked; of models that turn, 0.4 `min_lead` over every other rotation. `min_detail` is lowered by 0.4
+            where parts of a map fit better elsewhere, as it has drifted, and of metrics that do not compare values
+            where the lead is 3 (of learned features 2). Not asked where `init` says where to look ("identity" or a
+            tensor). 0 asks nothing. Of "occupancy" the ratio of the scores: 1 is a tie.
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
         max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out, unless coarse
             detail alone says that it is right, as of maps that have drifted, or the second half of the steps has moved

@@ -4,25 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 import mslsq
-from mslsq.alignment.candidates import LATE_SIDE, search_level
 from mslsq.alignment.consensus import united
 from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.drift import drift, even
 from mslsq.alignment.estimate import Estimate, PairLevel, with_overlap
-from mslsq.alignment.evidence import Evidence, clear, evidence, strongest
+from mslsq.alignment.evidence import Evidence, clear, strongest
+from mslsq.alignment.leads import Pair, asked_lead, asked_over_turns
 from mslsq.alignment.misfit import FITS, Misfit, misfit
-from mslsq.alignment.models import MODELS, Frame
+from mslsq.alignment.models import MODELS
 from mslsq.alignment.options import Options
-from mslsq.alignment.pyramid import Level
 from mslsq.alignment.refine import Refined
 from mslsq.alignment.result import MapStatus, Stage
 from mslsq.alignment.rivals import Standing
-from mslsq.alignment.rivals import standing as standing_of
 from mslsq.alignment.uncertainty import corner_sigma, tangent_covariance
 
 COARSE = 3
@@ -32,69 +29,6 @@ hold an eighth of it), and the residuals of the finest level say nothing of the 
 DRIFT = 2.0
 """Samples of such a level: the least standard error of the corners. Floor plans bent by 6 px (no rigid fit is better
 than 5 px) were placed 16 and 19 px off where detail of 8 px agreed: half of the map lay on itself, the rest beside."""
-
-CLEAR = 0.9
-"""Reliability (`evidence.Evidence`) of the level that starts are searched on, below which coarser ones are asked for a
-lead, too: noise lowers scores. Eight more of 988 true placements are believed then (lights in fog). Without noise more
-than the lead that is asked was reached by chance on a coarser level: by floor plans, 1.7 (half "choose" of
-`benchmarks/alignment_truth.py`, as `WIDE`)."""
-
-WIDE = 0.5
-"""Of a smaller overlap more lead is asked, by the root of its share of this: the fewer samples decide, the more their
-scores scatter. Of the placements without a match whose detail agreed, those with a lead of more than 1 overlapped by
-19 to 27 %, but for one."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two pyramids, standardised, and how one is to be placed on the other."""
-
-    reference: Sequence[Level]
-    moving: Sequence[Level]
-    levels: Sequence[PairLevel]
-    frame: Frame
-    options: Options
-    freedom: Float[Tensor, "2"]
-
-    def stretch(self, matrix: Float[Tensor, "3 3"]) -> tuple[float, float]:
-        """The least and the largest scale of a warp (normalised) at the middle of the reference: pixels of the map per
-        pixel of the reference."""
-        along = torch.linalg.svdvals(matrix[:2, :2] - matrix[:2, 2:] @ matrix[2:, :2] / matrix[2, 2]) / matrix[2, 2]
-        return float(along[1]), float(along[0])
-
-    def allows(self, matrix: Float[Tensor, "3 3"]) -> bool:
-        """Does the scale of a warp lie in `scale_range`?"""
-        if self.options.scale_range is None:
-            return True
-        (least, most), (low, high) = self.options.scale_range, self.stretch(matrix)
-        return least <= low and high <= most
-
-    def least(self, position: int) -> float:
-        """The overlap asked on a level. Blurring takes two pixels off every border, of a coarse level too: half of the
-        overlap will do there."""
-        return self.options.min_overlap if position == 0 else 0.5 * self.options.min_overlap
-
-    def standing(self, matrix: Float[Tensor, "3 3"], least: float) -> Standing:
-        """How far a placement (normalised) stands out from every other shift: on the level that starts are searched on,
-        and where its lead is not the `least`, on coarser ones if noise hides the detail of this one, and on finer ones,
-        which hold four times the detail and take four times as long."""
-        position = search_level(self.reference, self.moving)
-        best = self.standing_on(position, matrix)
-        if best.lead < least and evidence(self.levels[position], matrix).reliability < CLEAR:
-            coarser = [self.standing_on(level, matrix) for level in range(position + 1, len(self.levels))]
-            best = max([best, *coarser], key=lambda standing: standing.lead)
-        while best.lead < least and position > 0:
-            position -= 1
-            if max(*self.reference[position].size, *self.moving[position].size) > LATE_SIDE:
-                break
-            best = max(best, self.standing_on(position, matrix), key=lambda standing: standing.lead)
-        return best
-
-    def standing_on(self, position: int, matrix: Float[Tensor, "3 3"]) -> Standing:
-        """The same on one level."""
-        reference, moving = self.reference[position], self.moving[position]
-        pixels = self.frame.to_pixels(matrix, reference.factor)
-        return standing_of(reference, moving, pixels, 0.5 * self.options.min_overlap)
 
 
 @dataclass(frozen=True)
@@ -179,14 +113,22 @@ def believed(
     ahead = NAN if standing is None else standing.lead
     asked = asked_lead(pair.options, estimate.overlap)
     doubt = _doubt(pair.options, estimate, None if outgrown else leader, weighed) or _rivalry(standing, asked)
+    # Where it stands out, and its detail is a little too weak, loops through other maps may tell. Not of ambiguous
+    # ones: where a texture repeats, loops close on wrong bricks too.
+    possible = standing is not None and standing.lead >= asked and leader.status not in UNFINISHED
+    precision = _precision(pair, estimate, leader, found, outgrown) if doubt is None or possible else None
+    if precision is not None and standing is not None:
+        # The places along an arc are told from others by their precision, so that it is known first.
+        matrix = estimate.matrix if outgrown is None or outgrown.misfit.warp is None else outgrown.misfit.warp
+        turned = pair.rival_turned(matrix, pair.sure(estimate, precision[1]))
+        if turned is not None:
+            doubt, precision = doubt or _rivalry(turned, asked_over_turns(pair.options)), None
     if doubt is not None:
-        # It stands out, and its detail is a little too weak: loops through other maps may tell. Not of ambiguous ones:
-        # where a texture repeats, loops close on wrong bricks too.
-        possible = standing is not None and standing.lead >= asked and leader.status not in UNFINISHED
-        precision = _precision(pair, estimate, leader, found, outgrown)[:3] if possible else None
         better = FITS if outgrown is None else outgrown.misfit
-        return refused(pair, estimate, stages, *doubt, found.agreement, ahead, precision, better)
-    covariance, sigma, off, reason, fitting = _precision(pair, estimate, leader, found, outgrown)
+        known = None if precision is None else precision[:3]
+        return refused(pair, estimate, stages, *doubt, found.agreement, ahead, known, better)
+    assert precision is not None  # it is asked of all that is not doubted
+    covariance, sigma, off, reason, fitting = precision
     if pair.options.searches and not sigma < 2 * pair.frame.half:  # the side of the reference, and what is not a number
         # It may be anywhere along that direction: the end of one line on another, in two charts that have nothing else.
         why = "(Its detail leaves a direction of the place undetermined.)"
@@ -194,11 +136,6 @@ def believed(
     figures = estimate.ncc, found.agreement, ahead, estimate.overlap, sigma
     placed = MapStatus.ALIGNED, estimate.matrix, estimate.value, covariance
     return Placed(*placed, *figures, stages, reason, off, fitting)
-
-
-def asked_lead(options: Options, overlap: float) -> float:
-    """The least lead of a placement with this overlap."""
-    return options.min_lead * max(1.0, (WIDE / max(overlap, 1e-3)) ** 0.5)
 
 
 def relieved(options: Options) -> tuple[float, float]:
@@ -248,15 +185,15 @@ def _weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> _Weig
         return hopeful._replace(min_ncc=plain[0], min_detail=plain[1])
     asked = asked_lead(options, estimate.overlap)
     standing = pair.standing(estimate.matrix, asked)
-    found = weighed(levels, standing, plain)
+    found, hopeful = weighed(levels, standing, plain), hopeful._replace(standing=standing)
     if not options.metric.values:
-        return hopeful._replace(standing=standing) if standing.lead >= options.metric.sure else found
+        return hopeful if standing.lead >= options.metric.sure else found
     if found.suffices or standing.lead < asked:
         return found
     if agreed():
         return found._replace(suffices=True)
     # Parts that do not agree where they are, and do elsewhere, are the same parts: the map has drifted.
-    return hopeful._replace(standing=standing) if drift(pair.levels, estimate.matrix, first) > 0 else found
+    return hopeful if drift(pair.levels, estimate.matrix, first) > 0 else found
 
 
 def _doubt(
@@ -284,8 +221,9 @@ def _rivalry(standing: Standing | None, least: float) -> tuple[MapStatus, str] |
     if standing is None or standing.lead >= least:
         return None
     x, y = standing.shift
+    moved = f"Turned by {standing.turn:.0f}°" if standing.turn else f"Moved by ({x:.0f}, {y:.0f}) px"
     why = (
-        f"(Moved by ({x:.0f}, {y:.0f}) px the map scores {standing.rival:.2f}, here {standing.score:.2f}: a lead of "
+        f"({moved} the map scores {standing.rival:.2f}, here {standing.score:.2f}: a lead of "
         f"{standing.lead:.2f}; {least:.2f} is asked.)"
     )
     return MapStatus.AMBIGUOUS, why

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from jaxtyping import Float
 from torch import Tensor
 
-from mslsq.alignment.belief import Pair, Placed, believed, refused
+from mslsq.alignment.belief import Placed, believed, refused
 from mslsq.alignment.candidates import CERTAIN, first_starts, plain_starts, search_level, with_late_starts
 from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.estimate import (
@@ -27,6 +27,7 @@ from mslsq.alignment.estimate import (
     with_values,
 )
 from mslsq.alignment.evidence import evidence
+from mslsq.alignment.leads import Pair
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.outgrown import Instead, instead, suspected

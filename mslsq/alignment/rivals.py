@@ -1,11 +1,14 @@
-"""Is a placement the only one? Its score beside that of every other shift of the map.
+"""Is a placement the only one? Its score beside that of every other shift and rotation of the map.
 
 In a wall of bricks, a row of windows or between two pictures of lamps many placements fit about as well. One of them is
 the best, and its detail may agree in every block; that it is the true one is luck. So the map is laid on the reference
 as it was placed, and from there moved by every shift at once (`shifts.shift_scores`): the placement must stand out from
-all other peaks.
+all other peaks. And an arc slides along itself: the rim of a cup, or of a cell, was laid on itself 18 to 93 px from
+where it belongs, at another rotation, and no shift fitted as well. So the map is turned from where it lies, too.
 """
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +17,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment.canvas import Canvas, canvas_around, seen_on
+from mslsq.alignment.grids import similarity_about
+from mslsq.alignment.measures import corners, project
 from mslsq.alignment.passes import warped
 from mslsq.alignment.pyramid import Level
 from mslsq.alignment.shifts import shift_scores, whitened
@@ -33,13 +38,32 @@ LARGEST = 4
 """Times the longer side of both maps: what a canvas has at most, should a homography spread the map over the plane."""
 
 
+TURNS = tuple(float(turn) for turn in range(20, 341, 10))
+"""Degrees by which the map is turned: nearer rotations are the placement's own, as the detail of a level agrees there
+still."""
+
+SYMMETRIES = 360 / 2, 360 / 3, 360 / 5, 360 / 7
+"""Degrees: what looks the same turned by 360° / n does so turned by 360° / p, for a prime p that divides n. So these
+tell all n up to 10, and of the larger ones all but 11, 13 and the like."""
+
+NEARER = 5.0, 2.5, 1.25
+"""Degrees by which the best of them is turned further, or back, step by step: where even a rival fits well (the next
+petal of a flower), degrees decide the score."""
+
+ALIKE = math.atanh(0.98)
+"""A higher score counts as this beside other rotations: what is the same agrees no better where it lies between samples
+and is a degree off."""
+
+
 class Standing(NamedTuple):
-    """The score of a placement, and that of the best other shift with where that would lay the map."""
+    """The score of a placement, and that of the best other shift or rotation with where that would lay the map."""
 
     score: float
     rival: float
     shift: tuple[float, float]
     """Where the rival lies: (x, y) in pixels of the finest level, by which it moves the map in the reference."""
+    turn: float = 0.0
+    """Degrees by which it turns the map; then it lies where it fits best."""
 
     @property
     def lead(self) -> float:
@@ -67,6 +91,37 @@ def standing(reference: Level, moving: Level, matrix: Float[Tensor, "3 3"], min_
     row, column, rival = _best_peak(scores, down, right)
     shift = -float(right[column]) * reference.factor, -float(down[row]) * reference.factor
     return Standing(own, rival, shift)
+
+
+def turned(
+    reference: Level, moving: Level, matrix: Float[Tensor, "3 3"], min_overlap: float, turns: Sequence[float] = TURNS
+) -> Standing:
+    """How far a placement stands out from the same map at other rotations, wherever it fits best there."""
+    own = standing(reference, moving, matrix, min_overlap).score
+    square, middle = _square_around(moving, matrix, LARGEST * max(*reference.size, *moving.size))
+    fixed = Level(reference.raster.float(), reference.mask, reference.factor)
+
+    def best(turns: Sequence[float]) -> tuple[float, float]:
+        about = [similarity_about(middle, middle, math.radians(turn), 1.0, matrix) for turn in turns]
+        lying = [_laid(moving, matrix @ turn, square) for turn in about]
+        images = torch.stack([whitened(Level(values.float(), known, moving.factor)) for values, known in lying])
+        known = torch.stack([known for _, known in lying]).to(images.dtype)
+        scores = shift_scores(fixed, images, known, min_overlap).amax((-2, -1)).tolist()
+        return max(zip(scores, turns, strict=True))
+
+    rival, turn = best(turns)
+    for step in NEARER if turns is TURNS else ():
+        further = [other for other in (turn - step, turn + step) if TURNS[0] <= other <= TURNS[-1]]
+        rival, turn = max((rival, turn), best(further))
+    return Standing(min(own, ALIKE), rival, (0.0, 0.0), turn)
+
+
+def _square_around(moving: Level, matrix: Float[Tensor, "3 3"], largest: int) -> tuple[Canvas, tuple[float, float]]:
+    """Where a placed map lies, however it is turned about its middle; and that middle (x, y), in the reference."""
+    where = project(torch.linalg.inv(matrix), corners(*moving.size, like=matrix))
+    x, y = where.mean(0).tolist()
+    reach = math.ceil(min(float((where - where.mean(0)).norm(dim=-1).max()), largest / 2)) + 1
+    return Canvas(round(x) - reach, round(y) - reach, 2 * reach + 1, 2 * reach + 1), (x, y)
 
 
 def _laid(

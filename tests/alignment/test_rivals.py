@@ -8,7 +8,7 @@ import torch
 from mslsq.alignment import MapStatus, align, synthetic
 from mslsq.alignment.grids import similarity_about, translation
 from mslsq.alignment.pyramid import Level
-from mslsq.alignment.rivals import Standing, standing
+from mslsq.alignment.rivals import Standing, standing, turned
 
 EYE = torch.eye(3, dtype=torch.float64)
 
@@ -109,3 +109,65 @@ def test_noise_as_strong_as_the_signal_does_not_hide_a_placement_without_rivals(
     assert result.status[1] == MapStatus.ALIGNED, result.reasons[1]
     assert float(result.lead[1]) > 3
     torch.testing.assert_close(result.transforms[1][:2, 2], torch.tensor([-11.0, -6.0]).double(), atol=1.5, rtol=0)
+
+
+def flower(turn: float, petals: int, seed: int) -> np.ndarray:
+    """Petals around a middle, and noise."""
+    down, right = np.mgrid[:128, :128] - 63.5
+    distance, angle = np.hypot(right, down), np.arctan2(down, right) - turn
+    drawn = np.cos(petals * angle) * np.exp(-(((distance - 35) / 14) ** 2)) + np.exp(-((distance / 9) ** 2))
+    return drawn + 0.05 * np.random.default_rng(seed).standard_normal(drawn.shape)
+
+
+def rim(angle: float, seed: int, radius: float = 90.0) -> np.ndarray:
+    """A window on the edge of a cell, at some angle around it. Its own faint detail, and what that is at other angles
+    has nothing to do with it."""
+    down, right = np.mgrid[:128, :128] - 63.5
+    distance = np.hypot(right + radius * np.cos(angle), down + radius * np.sin(angle))
+    random = np.random.default_rng(seed)
+    inside = 1 / (1 + np.exp((distance - radius) / 2))
+    detail = 8 * scipy.ndimage.gaussian_filter(random.standard_normal((128, 128)), 4.0)
+    halo = np.exp(-(((distance - radius - 10) / 8) ** 2))
+    return inside - 0.4 * halo + 0.05 * inside * detail + 0.01 * random.standard_normal((128, 128))
+
+
+@pytest.mark.parametrize("petals", [5, 6])
+def test_a_flower_that_is_turned_by_a_petal_is_ambiguous(petals):
+    """Turned by 360° / petals + 3° it was placed at 3°, with a lead of 9 over all shifts."""
+    one, other = flower(0.0, petals, 1), flower(2 * np.pi / petals + np.deg2rad(3), petals, 2)
+    result = align([torch.from_numpy(one), torch.from_numpy(other)], model="se2")
+    assert result.status[1] == MapStatus.AMBIGUOUS, result.reasons[1]
+    assert "Turned by" in result.reasons[1]
+    # Who knows that maps are not turned gets their shift.
+    unturned = align([torch.from_numpy(flower(0.0, petals, seed)) for seed in (1, 2)], model="translation")
+    assert unturned.status[1] == MapStatus.ALIGNED, unturned.reasons[1]
+
+
+def test_an_arc_on_itself_is_not_placed():
+    """The same edge 23° further on, without any overlap: it was aligned."""
+    maps = [torch.from_numpy(rim(angle, seed)) for seed, angle in enumerate((0.3, 0.7))]
+    result = align(maps, model="sim2")
+    assert result.status[1] != MapStatus.ALIGNED, result.reasons[1]
+
+
+def test_an_arc_leads_over_shifts_and_not_over_rotations():
+    """Laid on itself about the middle of the cell, 40 px along its edge."""
+    one, other = (level(rim(angle, seed)[::2, ::2]) for seed, angle in enumerate((0.3, 0.7)))
+    middle = (31.75 - 45 * np.cos(0.3), 31.75 - 45 * np.sin(0.3)), (31.75 - 45 * np.cos(0.7), 31.75 - 45 * np.sin(0.7))
+    lying = similarity_about(*middle, 0.4, 1.0, EYE)
+    assert standing(one, other, lying, 0.1).lead > 1.3
+    assert turned(one, other, lying, 0.1).lead < 0.3
+
+
+def test_rotations_are_compared_wherever_the_map_lies():
+    base = synthetic.base_raster("grass")[:160, :160]
+    for angle in (0.0, 0.5):
+        turn = similarity_about((31.5, 31.5), (79.5, 79.5), angle, 1.0, EYE)
+        from mslsq.alignment.canvas import Canvas, seen_on
+
+        whole = level(base)
+        seen, known = seen_on(Canvas(0, 0, 64, 64), whole.coefficients, whole.mask, turn)
+        assert turned(Level(seen, known, 1), whole, turn, 0.2).lead > 2
+    petals = level(flower(0.0, 5, 1)[::2, ::2])
+    found = turned(petals, level(flower(0.0, 5, 2)[::2, ::2]), EYE, 0.2)
+    assert found.lead < 0.3 and min(abs(found.turn - 72 * n) for n in range(1, 5)) <= 1.25, found

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from mslsq.alignment import MapStatus, align, synthetic
-from mslsq.alignment.belief import Pair
 from mslsq.alignment.grids import similarity_about
+from mslsq.alignment.leads import Pair
 from mslsq.alignment.models import Frame
 from mslsq.alignment.options import AlignmentOptionError, Options
 
