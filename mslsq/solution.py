@@ -201,6 +201,11 @@ class Solution(Completed):
         """A solution whose other fields are made by `rest` when one of them is read first."""
         return Solution._completed_later(rest, value=value)
 
+    def __getitem__(self, name: Any) -> Any:
+        raise TypeError(f"A Solution takes no index. Here: solution.value[{name!r}], or another of its fields.")
+
+    __iter__ = None  # type: ignore[assignment]
+
     def _hint(self, name: str) -> str:
         return f". Here: {ATTRIBUTES_OF_SOLUTIONS[name]}" if name in ATTRIBUTES_OF_SOLUTIONS else ""
 

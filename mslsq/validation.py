@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from numbers import Real
 from typing import Any, cast
 
-__all__ = ["instance_of", "integer", "number", "one_of", "suggestion"]
+__all__ = ["instance_of", "integer", "made_a_tensor", "number", "one_of", "suggestion"]
 
 
 def suggestion(given: object, known: Iterable[object], prefix: str = "") -> str:
@@ -18,6 +18,18 @@ def suggestion(given: object, known: Iterable[object], prefix: str = "") -> str:
     """
     near = get_close_matches(str(given), [name for name in known if isinstance(name, str)], 1)
     return f" Did you mean {prefix + near[0]!r}?" if near else ""
+
+
+def made_a_tensor(given: object) -> str:
+    """How something becomes a tensor that stands where one is meant: " Write torch.from_numpy(...)." and the like;
+    nothing of what is none.
+
+    >>> made_a_tensor(1.0)
+    ' Write torch.tensor(...).'
+    """
+    if type(given).__module__.partition(".")[0] == "numpy":
+        return " Write torch.as_tensor(...)." if getattr(given, "ndim", 0) else " Write torch.tensor(...)."
+    return " Write torch.tensor(...)." if isinstance(given, (Real, list, tuple)) else ""
 
 
 def one_of(what: str, given: Any, known: Sequence[Any], error: type[Exception] = ValueError) -> None:

@@ -6,6 +6,7 @@ import inspect
 import pickle
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ import mslsq.factors
 import mslsq.interop.scipy
 import mslsq.interop.theseus
 from mslsq.elsewhere.elements import NAMES_OF_ELEMENTS
+from mslsq.elsewhere.members import NAMES_OF_PROBLEMS, NAMES_OF_VARIABLES
 from mslsq.elsewhere.names import FAMILIES, NAMES
 from mslsq.elsewhere.options import ATTRIBUTES_OF_FITS, ATTRIBUTES_OF_SOLUTIONS, OPTIONS_OF_CALLS, OPTIONS_OF_SOLVERS
 from mslsq.errors import CaptureError, ProblemError
@@ -108,6 +110,78 @@ def test_a_curve_fit_as_scipy_calls_it_is_told_of_the_start():
 def test_jac_is_a_function():
     with pytest.raises(mslsq.ProblemError, match="not '2-point': without one derivatives are exact"):
         mslsq.least_squares(line, ONES, jac="2-point")
+
+
+def a_problem():
+    variable = mslsq.Variable("x", mslsq.Euclidean(2))
+    return mslsq.Problem(mslsq.Prior(variable, target=ONES[None])), variable
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("add", "problem.extended(*costs)"),  # GTSAM, Theseus
+        ("error", "problem.cost(values)"),
+        ("AddResidualBlock", "mslsq.Problem(*costs)"),  # Ceres
+        ("SetParameterBlockConstant", "variable.fixed(index)"),
+        ("optim_vars", "problem.variables"),  # Theseus
+        ("marginalCovariance", "mslsq.covariance"),
+        ("optimize", "mslsq.solve(problem, values)"),
+    ],
+)
+def test_a_problem_says_our_word(word, said):
+    problem, _ = a_problem()
+    with pytest.raises(AttributeError, match=f"no attribute '{word}'. Here: .*{re.escape(said)}"):
+        getattr(problem, word)
+    assert not hasattr(problem, word)
+    with pytest.raises(AttributeError, match=r"no attribute 'flavour'$"):
+        _ = problem.flavour
+
+
+def test_a_variable_holds_no_numbers():
+    _, variable = a_problem()
+    with pytest.raises(AttributeError, match=r"no attribute 'tensor'. Here: a variable holds no numbers"):
+        _ = variable.tensor
+    with pytest.raises(AttributeError, match=r"no attribute 'flavour'$"):
+        _ = variable.flavour
+    for again in (copy.deepcopy(variable), pickle.loads(pickle.dumps(variable))):
+        assert repr(again) == repr(variable)
+
+
+def test_a_problem_with_such_words_is_copied():
+    problem, _ = a_problem()
+    assert mslsq.solve(copy.deepcopy(problem), {"x": 0 * ONES}).converged
+
+
+def test_a_solution_is_no_table():
+    problem, _ = a_problem()
+    solution = mslsq.solve(problem, {"x": 0 * ONES})
+    with pytest.raises(TypeError, match=r"solution.value\['x'\]"):
+        solution["x"]
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(solution)
+
+
+@pytest.mark.parametrize("given", [np.zeros(2), [0.0, 0.0], 1.0], ids=["NumPy", "list", "number"])
+def test_what_is_no_tensor_is_told_how_it_becomes_one(given):
+    problem, _ = a_problem()
+    how = r"Write torch\.(as_)?tensor\(...\)"
+    for call in (
+        lambda: mslsq.solve(problem, {"x": given}),
+        lambda: problem.cost({"x": given}),
+        lambda: problem.residuals({"x": given}),
+        lambda: mslsq.LeastSquaresLayer(problem)({"x": given}),
+        lambda: mslsq.explain(problem, {"x": given}),
+    ):
+        with pytest.raises(ValueError, match=how):
+            call()
+    if not isinstance(given, list):  # which is a pytree of two
+        with pytest.raises(ProblemError, match=how):
+            problem.cost({"x": ONES}, {"prior": {"target": given}})
+    for kind in GROUPS:
+        for call in (kind.exp, kind.identity().act):
+            with pytest.raises(mslsq.errors.ManifoldError, match=how):
+                call(given)
 
 
 def test_elements_of_groups():
@@ -212,6 +286,9 @@ def test_no_word_of_ours_is_called_another_library_s():
     assert not {*dir(mslsq.Solution), *mslsq.Solution.__dataclass_fields__} & set(ATTRIBUTES_OF_SOLUTIONS)
     assert not {*dir(mslsq.CurveFit), *mslsq.CurveFit.__dataclass_fields__} & set(ATTRIBUTES_OF_FITS)
     assert not {*vars(mslsq), *mslsq.__all__} & set(NAMES)
+    problem, variable = a_problem()
+    assert not {*dir(problem), *vars(problem)} & set(NAMES_OF_PROBLEMS)
+    assert not {*dir(variable), *vars(variable)} & set(NAMES_OF_VARIABLES)
     assert not [name for name in vars(mslsq) for start in FAMILIES if name.startswith(start)]
     assert not [name for name in NAMES_OF_ELEMENTS for group in GROUPS if hasattr(group, name)]
 
@@ -221,6 +298,7 @@ def test_what_is_recommended_exists():
         attribute = re.match(r"\.(\w+)", sentence)
         assert attribute is None or attribute[1] in {*dir(mslsq.CurveFit), *mslsq.CurveFit.__dataclass_fields__}
     words = (OPTIONS_OF_SOLVERS, OPTIONS_OF_CALLS, ATTRIBUTES_OF_SOLUTIONS, NAMES, FAMILIES)
+    words = (*words, NAMES_OF_PROBLEMS, NAMES_OF_VARIABLES)
     for sentence in {sentence for table in words for sentence in table.values()}:
         for path in re.findall(r"mslsq\.([\w.]+\w)", sentence):
             found = mslsq

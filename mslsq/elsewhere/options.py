@@ -83,6 +83,7 @@ ATTRIBUTES_OF_SOLUTIONS: Mapping[str, str] = {
         "the residual at .value; of a Problem problem.residuals(solution.value), weighted mslsq.evaluate(...)",
     ),
     **dict.fromkeys(("jac", "jacobian", "J"), "torch.func.jacfwd(residual)(solution.value)"),
+    **dict.fromkeys(("values", "at", "estimate", "optim_vars", "atPose3", "atPose2", "atVector"), ".value[name]"),
     "active_mask": ".active",
     "msg": ".message()",
     "info": ".status and .message()",

@@ -12,6 +12,7 @@ from mslsq.manifolds import Manifold
 from mslsq.problem import CostFunction, Shared
 from mslsq.problem.errors import ProblemError, ShapeError, unknown_name
 from mslsq.problem.layout import check_dense
+from mslsq.validation import made_a_tensor
 
 
 def replaced_leaves(
@@ -68,6 +69,7 @@ def _tensor(cost: CostFunction, name: str, given: Any, kind: type) -> Tensor:
     if not isinstance(tensor, Tensor):
         raise ProblemError(
             f"data[{cost.name!r}][{name!r}] must be a tensor or a manifold element, not {type(given).__name__}."
+            f"{made_a_tensor(given)}"
         )
     if isinstance(given, Manifold) and not isinstance(given, kind):
         raise ProblemError(

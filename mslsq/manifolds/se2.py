@@ -14,6 +14,7 @@ from mslsq.manifolds.components import cat, stack
 from mslsq.manifolds.lie_group import RigidGroup, normalized
 from mslsq.manifolds.series import half_angle, sine_remainder
 from mslsq.manifolds.so2 import SO2
+from mslsq.manifolds.validation import check_tensor
 
 
 class SE2(RigidGroup):
@@ -73,10 +74,12 @@ class SE2(RigidGroup):
         return self._wrap(cat([-planar.product(z, self.storage[..., :2]), z]))
 
     def act(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
+        check_tensor(type(self), "act", points)
         return self.storage[..., :2] + planar.product(self.storage[..., 2:], points)
 
     @classmethod
     def exp(cls, tangent: Float[Tensor, "*batch 3"]) -> Self:
+        check_tensor(cls, "exp", tangent)
         # V = sin(x)/x R(x) with x = θ/2: the chord of an arc of angle θ points along the middle of the arc
         x = 0.5 * tangent[..., 2:]
         cosine, sine, sinc = planar.half(x)

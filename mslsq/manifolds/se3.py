@@ -14,6 +14,7 @@ from mslsq.manifolds.components import cat, cat_matrices, cross, matmul
 from mslsq.manifolds.lie_group import RigidGroup, dot, hat, hat_squared, normalized, outer
 from mslsq.manifolds.series import HalfAngle, half_angle, higher_remainders, sine_remainder
 from mslsq.manifolds.so3 import SO3
+from mslsq.manifolds.validation import check_tensor
 
 
 class SE3(RigidGroup):
@@ -64,10 +65,12 @@ class SE3(RigidGroup):
         return self._wrap(cat([-quaternion.rotate(q, self.storage[..., :3]), q]))
 
     def act(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
+        check_tensor(type(self), "act", points)
         return self.storage[..., :3] + quaternion.rotate(self.storage[..., 3:], points)
 
     @classmethod
     def exp(cls, tangent: Float[Tensor, "*batch 6"]) -> Self:
+        check_tensor(cls, "exp", tangent)
         rho, phi = tangent[..., :3], tangent[..., 3:]
         half = 0.5 * phi
         parts = half_angle(dot(half, half))

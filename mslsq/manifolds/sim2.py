@@ -14,6 +14,7 @@ from mslsq.manifolds.lie_group import LieGroup, normalized
 from mslsq.manifolds.series import half_angle
 from mslsq.manifolds.similarity import translation_coefficients
 from mslsq.manifolds.so2 import SO2
+from mslsq.manifolds.validation import check_tensor
 
 
 class Sim2(LieGroup):
@@ -58,11 +59,13 @@ class Sim2(LieGroup):
         return self._wrap(torch.cat([-s * planar.product(z, self.storage[..., :2]), z, s], -1))
 
     def act(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
+        check_tensor(type(self), "act", points)
         turned = planar.product(self.storage[..., 2:4], points)
         return torch.addcmul(self.storage[..., :2], self.storage[..., 4:], turned)
 
     @classmethod
     def exp(cls, tangent: Float[Tensor, "*batch 4"]) -> Self:
+        check_tensor(cls, "exp", tangent)
         angle, sigma = tangent[..., 2:3], tangent[..., 3:]
         translation = planar.product(_mean_motion(sigma, angle), tangent[..., :2])
         return cls._wrap(torch.cat([translation, angle.cos(), angle.sin(), sigma.exp()], -1))

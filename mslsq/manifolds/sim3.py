@@ -15,6 +15,7 @@ from mslsq.manifolds.lie_group import LieGroup, dot, hat, normalized
 from mslsq.manifolds.series import half_angle
 from mslsq.manifolds.similarity import inverse_coefficients, translation_coefficients
 from mslsq.manifolds.so3 import SO3
+from mslsq.manifolds.validation import check_tensor
 
 
 class Sim3(LieGroup):
@@ -61,11 +62,13 @@ class Sim3(LieGroup):
         return self._wrap(torch.cat([-s * quaternion.rotate(q, self.storage[..., :3]), q, s], -1))
 
     def act(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
+        check_tensor(type(self), "act", points)
         turned = quaternion.rotate(self.storage[..., 3:7], points)
         return torch.addcmul(self.storage[..., :3], self.storage[..., 7:], turned)
 
     @classmethod
     def exp(cls, tangent: Float[Tensor, "*batch 7"]) -> Self:
+        check_tensor(cls, "exp", tangent)
         rho, phi, sigma = tangent[..., :3], tangent[..., 3:6], tangent[..., 6:]
         angle2 = dot(phi, phi)
         half = half_angle(0.25 * angle2)

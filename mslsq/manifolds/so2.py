@@ -12,6 +12,7 @@ from torch import Tensor
 from mslsq.manifolds import planar
 from mslsq.manifolds.components import stack
 from mslsq.manifolds.lie_group import RigidGroup, normalized
+from mslsq.manifolds.validation import check_tensor
 
 
 class SO2(RigidGroup):
@@ -39,10 +40,12 @@ class SO2(RigidGroup):
         return self._wrap(planar.conjugate(self.storage))
 
     def act(self, points: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
+        check_tensor(type(self), "act", points)
         return planar.product(self.storage, points)
 
     @classmethod
     def exp(cls, tangent: Float[Tensor, "*batch 1"]) -> Self:
+        check_tensor(cls, "exp", tangent)
         return cls._wrap(torch.cat([tangent.cos(), tangent.sin()], -1))
 
     def log(self) -> Float[Tensor, "*batch 1"]:

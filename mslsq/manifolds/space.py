@@ -18,6 +18,7 @@ from mslsq.manifolds.base import Manifold, ManifoldError
 from mslsq.manifolds.euclidean import Euclidean
 from mslsq.manifolds.lie_group import LieGroup
 from mslsq.private import jacfwd
+from mslsq.validation import made_a_tensor
 
 Kind = type[Manifold] | Euclidean | Mapping[str, Any]
 Storage = Float[Tensor, "*batch storage"]
@@ -108,7 +109,8 @@ class Space:
 
     def _unexpected(self, value: Any) -> ManifoldError:
         return ManifoldError(
-            f"expected {self.name} or its storage (..., {self.storage_dim}), got {type(value).__name__}"
+            f"expected {self.name} or its storage (..., {self.storage_dim}), got {type(value).__name__}."
+            f"{made_a_tensor(value)}"
         )
 
 

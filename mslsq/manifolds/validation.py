@@ -15,6 +15,7 @@ from torch import Tensor
 from mslsq.levels import python_numbers
 from mslsq.manifolds.errors import ManifoldError
 from mslsq.private import is_batched_by_autograd, is_tracing_or_dispatching, transforms_are_active
+from mslsq.validation import made_a_tensor
 
 DIGITS = 1e-3
 """How far from one a squared norm may be: quaternions of four digits, as trajectories have them in files, are wrong by
@@ -32,6 +33,13 @@ def unchecked() -> Iterator[None]:
         yield
     finally:
         _SKIPPED.reset(token)
+
+
+def check_tensor(kind: type, method: str, given: object) -> None:
+    """Raises a ManifoldError for an array of NumPy, a list or a number where this method of a group takes a tensor."""
+    if not isinstance(given, Tensor) and made_a_tensor(given):
+        what = f"{kind.__name__}.{method}"
+        raise ManifoldError(f"{what} takes a tensor, not {type(given).__name__}.{made_a_tensor(given)}")
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -1,12 +1,13 @@
 """A problem: cost functions over variables, checked when it is put together."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from mslsq.elsewhere.members import NAMES_OF_PROBLEMS, here
 from mslsq.problem.components import check_can_be_held
 from mslsq.problem.constraints import Constraint, parts_of
 from mslsq.problem.cost import CostFunction
@@ -49,6 +50,14 @@ class Problem(nn.Module):
         kinds = [part.kind if isinstance(part, Constraint) else TermKind.COST for part in parts]
         self.kinds = {cost.name: kind for cost, kind in zip(self, kinds, strict=True)}
         self.num_rows = {cost.name: rows_of_first_block(cost) for cost in self}
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError as error:
+                raise AttributeError(f"{error}{here(name, NAMES_OF_PROBLEMS)}", name=name, obj=self) from None
 
     def __iter__(self) -> Iterator[CostFunction]:
         for cost in self.costs:

@@ -1,11 +1,12 @@
 """Variables: what is to be estimated, and references to some of its blocks."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from mslsq.elsewhere.members import NAMES_OF_VARIABLES, here
 from mslsq.manifolds import space_of
 from mslsq.problem.components import Components, checked_components
 from mslsq.problem.errors import IndexRangeError, ProblemError
@@ -85,6 +86,12 @@ class Variable:
         """
         blocks = torch.arange(self.num_blocks) if index is None else torch.as_tensor(self[index].index).reshape(-1)
         return Fixed(self, blocks, checked_components(self.name, self.space, components))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            words = f"'Variable' object has no attribute {name!r}{here(name, NAMES_OF_VARIABLES)}"
+            raise AttributeError(words, name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"Variable({self.name!r}, {self.space.name}, count={self.count})"
