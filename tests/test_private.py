@@ -185,6 +185,19 @@ def operators() -> None:
     assert (private.operator_name(aten.add.Tensor), private.overload_name(aten.add.Tensor)) == ("add", "Tensor")
 
 
+@of("tensors_of_operator")
+def tensors_of_operators() -> None:
+    for operator in (aten.dot, aten.dot.default):
+        assert private.tensors_of_operator(operator) == ("aten::dot", ("self", "tensor"))
+
+    @torch.library.custom_op("mslsq_tests::doubled", mutates_args=())
+    def doubled(x: torch.Tensor, times: float = 2.0) -> torch.Tensor:
+        return times * x
+
+    assert private.tensors_of_operator(doubled) == ("mslsq_tests::doubled", ("x",))
+    assert private.tensors_of_operator(torch.dot) is private.tensors_of_operator(abs) is None
+
+
 @of("arguments_of")
 def arguments() -> None:
     found = private.arguments_of(aten.sum.dim_IntList)

@@ -60,6 +60,7 @@ from mslsq.private.operators import (
     operator_name,
     overload_name,
     returns_a_view,
+    tensors_of_operator,
     writes,
     written_arguments,
 )
@@ -128,6 +129,7 @@ __all__ = [
     "returns_a_view",
     "script_constants",
     "spare_dynamo",
+    "tensors_of_operator",
     "torch_func_leaves_inference_mode",
     "transforms_are_active",
     "unwrapped",

@@ -11,6 +11,18 @@ OPERATORS_IN_C = frozenset(f"torch._C._{name}" for name in ("linalg", "nn", "spe
 """What operators of `torch.linalg`, `torch.nn.functional`, `torch.special` and `torch.fft` name as their module."""
 
 
+def tensors_of_operator(function: Any) -> tuple[str, tuple[str, ...]] | None:
+    """Of an operator of `torch.library.custom_op` or `torch.ops` its name, and those of the tensors that it has to be
+    given; None of anything else."""
+    definition = getattr(function, "_opoverload", function)
+    if isinstance(definition, torch._ops.OpOverloadPacket):
+        definition = getattr(definition, definition.overloads()[0])
+    if not is_operator(definition):
+        return None
+    given = [one for one in definition._schema.arguments if not one.has_default_value()]
+    return definition._schema.name, tuple(one.name for one in given if str(one.type) == "Tensor")
+
+
 def is_operator(target: Any) -> bool:
     """Is the target of a node an operator of the dispatcher, with a schema?"""
     return isinstance(target, torch._ops.OpOverload)

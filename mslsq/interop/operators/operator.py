@@ -12,7 +12,7 @@ from mslsq.interop.operators.contract import Contract
 from mslsq.interop.operators.errors import OperatorError
 from mslsq.interop.operators.functions import Forward, connect
 from mslsq.interop.operators.registered import Registered
-from mslsq.private import is_functionalizing
+from mslsq.private import is_functionalizing, tensors_of_operator
 from mslsq.validation import one_of, suggestion
 
 
@@ -105,7 +105,8 @@ def wrap(
             leading axis, one entry per lane, and `vmap` of any depth is one call.
         shared: names of inputs that have no such axis with lanes="batch": the same in all lanes, as an image is. Their
             gradient is that of all lanes together. Where `vmap` maps one all the same, lanes are called one by one.
-        inputs: the names of the tensors, for messages; the parameters of `function` by default.
+        inputs: the names of the tensors, for messages; by default the parameters of `function`, or what the schema of a
+            PyTorch operator says.
         name: how messages and recorded graphs call it; `function.__name__` by default.
         check: compare `backward`, `jvp` and `second` with differences at the first call of every shape, and refuse what
             is wrong.
@@ -130,10 +131,13 @@ def wrap(
     ):
         if not callable(rule):
             one_of(f"wrap: {what}", rule, (None, *known), OperatorError)
-    called = name or getattr(function, "__name__", type(function).__name__)
+    known = tensors_of_operator(function)
+    called = name or (known[0] if known else getattr(function, "__name__", type(function).__name__))
     if not callable(function):
         raise OperatorError(f"wrap: {function!r} cannot be called.")
-    names = tuple(inputs) if inputs is not None else _parameters(function, called)
+    if inputs is None:
+        inputs = known[1] if known and known[1] else _parameters(function, called)
+    names = tuple(inputs)
     for one in shared:
         if one not in names:
             raise OperatorError(
