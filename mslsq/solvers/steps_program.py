@@ -23,7 +23,7 @@ from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.linearize.programs import Drafted
 from mslsq.linearize.prospects import PROGRAM_SECONDS
 from mslsq.native import noted
-from mslsq.native.called_back import CalledBack, CalledBackSolves, state_text
+from mslsq.native.called_back import SHARED, CalledBack, CalledBackSolves, state_text
 from mslsq.native.processor import VECTOR_BYTES, target
 from mslsq.native.scalars import NotScalarError
 from mslsq.native.steps_text import Functions, Layout, solving_text
@@ -133,7 +133,7 @@ class StepsProgram(Drafted):
         count = steps.start.count + steps.step.count
         if count > LARGEST:
             raise NotScalarError(f"a step takes {count:,} operations of scalars, more than {LARGEST:,}")
-        layout = steps.layout((), 3)
+        layout = steps.layout((), SHARED)
         functions = Functions(CalledBack(self._numbers, self.sums.count), steps.start, steps.step)
         text = [solving_text(NAME, functions, layout), state_text(NAME)]
         self._text = source(text, self._dtype, VECTOR_BYTES[target()], ("normal.h", "steps.h"))
