@@ -35,7 +35,7 @@ def write_files(
     written = write_tables(name, result, folder)
     reference, dem = result.reduced
     page: dict[str, Any] = {"options": options, "seconds": seconds, "title": f"Elevation model {name}"}
-    page["note"] = " ".join([*result.notes, "Pictures are of the reduced models."])
+    page["note"] = "Pictures are of the reduced models."
     if not np.isfinite(result.shift[2]) or result.passes is None:
         return [*written, write_report(result, reference, dem, folder / "report.html", **page)]
     written += write_coregistered(

@@ -3,6 +3,7 @@ refused here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,10 @@ def pair_of(
 
 
 def _raster(name: str, given: Any) -> tuple[Float[Tensor, "height width"], Bool[Tensor, "height width"]]:
+    if isinstance(given, str | PathLike):
+        raise CoregistrationError(
+            f"coregister: {name} is a path ({given}); coregister takes rasters in memory, coregister_files takes files."
+        )
     masked = np.ma.getmaskarray(given) if isinstance(given, np.ma.MaskedArray) else None
     try:
         values = torch.as_tensor(np.ma.getdata(given) if masked is not None else given)
