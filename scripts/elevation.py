@@ -113,7 +113,7 @@ def _in_windows(options: dict[str, Any], memory: int) -> bool:
         first, second = (ElevationFile.open(path).file.georeference for path in paths)
     except (RasterError, CoregistrationError):
         return False  # what reads them whole says what is wrong
-    return options["pixel_size"] is not None or first is None or second is None or comparable(first, second)
+    return first is None or second is None or comparable(first, second)
 
 
 def _run_in_windows(config: dict[str, Any], options: dict[str, Any], folder: Path) -> tuple[list[Path], int]:

@@ -106,7 +106,7 @@ def coregister_files(
     Args:
         reference: a GeoTIFF, or any raster that GDAL reads, of elevations in metres (its scale and offset are heeded).
         dem: the model to be moved, of the same pixel size and CRS.
-        pixel_size: metres, as of `coregister`, where the files do not say where they lie.
+        pixel_size: metres, as of `coregister`, where a file does not say where it lies, or its CRS is in degrees.
         mask: a raster on the reference's grid, non-zero where terrain is stable, or outlines of terrain that moves.
         buffer: units of the CRS by which outlines are widened.
         bias, loss, min_overlap, max_shift, find_changes: as of `coregister`.
@@ -128,13 +128,13 @@ def coregister_files(
     affordable = max(FEWEST_TILES, min(tiles, (bytes_of(memory) - PROCESS) // PER_TILE))
     fixed, moving = ElevationFile.open(reference), ElevationFile.open(dem)
     headers = fixed.file.georeference, moving.file.georeference
-    both = (headers[0], headers[1]) if pixel_size is None and headers[0] and headers[1] else None
+    both = (headers[0], headers[1]) if headers[0] and headers[1] else None
     if both is None and pixel_size is None:
         raise CoregistrationError(
             f"coregister_files: {reference if headers[0] is None else dem} does not say where it lies; give pixel_size "
             "in metres, if both first pixels are at the same place."
         )
-    metres, offset = geometry(pixel_size if both is None else None, both, fixed.file.size)
+    metres, offset = geometry(pixel_size, both, fixed.file.size)
     stable = StableTerrain.of(mask, buffer, fixed.file.size, headers[0])
     models = Models(fixed, moving, stable, metres, offset, None if both is None else headers[1])
     options = {"loss": loss, "min_overlap": min_overlap, "max_shift": max_shift, "find_changes": find_changes}

@@ -17,6 +17,9 @@ from mslsq.alignment.dem.files import NOT_METRES, VECTORS
 from mslsq.alignment.dem.masks import Outlines
 from mslsq.alignment.dem.regridding import same_grid
 
+SIDE = 1024
+"""Pixels at most of a raster that outlines must touch somewhere."""
+
 ROWS = 1 << 22
 """Pixels of a mask that are read at a time when it is reduced."""
 
@@ -71,7 +74,7 @@ class StableTerrain:
         """A path of a raster or of a vector file, a GeoDataFrame, or None.
 
         Raises:
-            CoregistrationError: a raster on another grid, or outlines without a georeference.
+            CoregistrationError: a raster on another grid, outlines without a georeference, or that lie elsewhere.
             RasterError: the raster cannot be read in windows.
         """
         if given is None:
@@ -79,7 +82,12 @@ class StableTerrain:
         if not isinstance(given, str | Path) or Path(given).suffix.lower() in VECTORS:
             if georeference is None:
                 raise CoregistrationError("coregister: outlines need a reference with a georeference; give a raster.")
-            return StableTerrain(None, Outlines.read(given, georeference.crs, buffer), georeference)
+            outlines = Outlines.read(given, georeference.crs, buffer)
+            factor = max(1, -(-max(size) // SIDE))
+            header = reduced_georeference(georeference, factor)
+            assert header is not None
+            outlines.outside((-(-size[0] // factor), -(-size[1] // factor)), header, needed=True)
+            return StableTerrain(None, outlines, georeference)
         raster = RasterFile.open(given)
         there = raster.georeference
         elsewhere = georeference is not None and there is not None and not same_grid(georeference, there)

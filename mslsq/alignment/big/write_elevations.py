@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from mslsq.alignment.big.coregister_files import FilesCoregistration
 from mslsq.alignment.big.files import RasterFile, rasterio_here, small_cache
@@ -13,6 +12,8 @@ from mslsq.alignment.big.mosaic import LOSSLESS, refuse_torn
 from mslsq.alignment.big.passing import MARGIN, Progress
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.files import corrected_numbers
+from mslsq.alignment.kinds import Kind
+from mslsq.alignment.rasters import as_stored
 from mslsq.replacing import NotWrittenError, replacing
 
 TILE = 256
@@ -51,7 +52,7 @@ def write_coregistered(
     changed = path.with_name(f"{path.stem}_changed.tif") if changed is None else Path(changed)
     rasterio, passes = rasterio_here(), result.passes
     profiles = _profile(passes.models.reference.file, passes.models.dem.file), _marks(passes.models.reference.file)
-    nodata = profiles[0]["nodata"]
+    kind = Kind(".tif", np.dtype(profiles[0]["dtype"]), nodata=profiles[0]["nodata"])
     with ExitStack() as stack:
         temporary = [stack.enter_context(replacing(one)) for one in (path, changed)]
         try:
@@ -66,7 +67,7 @@ def write_coregistered(
                 for box in passes.each("writing", progress):
                     values, _, moved = passes.corrected(result, box, clean=False)
                     core = slice(MARGIN, MARGIN + box[2]), slice(MARGIN, MARGIN + box[3])
-                    numbers = torch.nan_to_num(values[core], nan=nodata).numpy().astype(profiles[0]["dtype"])
+                    numbers = as_stored(values[core][None], values[core].isfinite(), kind)[0]
                     where = rasterio.windows.Window(box[1], box[0], box[3], box[2])
                     out.write(numbers, 1, window=where)
                     marks.write(moved[core].numpy().astype(np.uint8), 1, window=where)

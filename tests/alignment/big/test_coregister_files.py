@@ -20,6 +20,7 @@ from mslsq.alignment.measures import summary
 from tests.alignment.big.scans import HERE, scan
 
 rasterio = pytest.importorskip("rasterio")
+pytestmark = pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
 
 SIZE, PIXEL = 600, 2.0
 SHIFT = np.array([1.3, -2.6, 4.0])
@@ -171,6 +172,14 @@ def test_what_cannot_be_compared_is_refused(pair, tmp_path):
     bare = rewritten(pair[1], tmp_path / "c.tif", lambda values: values, transform=None, crs=None)
     with pytest.raises(CoregistrationError, match=r"c\.tif does not say where it lies; give pixel_size"):
         coregister_files(pair[0], bare)
+    with pytest.raises(CoregistrationError, match="not both"):
+        coregister_files(*pair, pixel_size=2.0)
+    geopandas = pytest.importorskip("geopandas")
+    from shapely.geometry import box
+
+    elsewhere = geopandas.GeoDataFrame(geometry=[box(0, 0, 10, 10)], crs="EPSG:32632")
+    with pytest.raises(CoregistrationError, match="no outline touches the raster"):
+        coregister_files(*pair, mask=elsewhere)
     with pytest.raises(CoregistrationError, match="must be on the reference's grid"):
         coregister_files(*pair, mask=other)
 
