@@ -190,7 +190,7 @@ def _refined(
         return _enlarged(models, small, found, [*notes, "Tiles do not overlap there: all is of the reduced models."])
     notes.append(f"Shift and standard errors are of {len(tiles)} tiles of {of:,}, {TILE} x {TILE} pixels each.")
     status, reason = _judged(answer, found, start, small.factor, reason)
-    passes = Passes(models, model, frame, _typical(pyramids, model, answer, steps))
+    passes = Passes(models, model, frame, _typical(pyramids, model, answer, steps, changes))
     at = Solved(answer.at.shift, passes.heights(progress))
     result = _enlarged(models, small, found, notes)
     result = replace(
@@ -217,11 +217,11 @@ def _tiles(
     return [(int(row), int(column)) for row, column in used], total, float(len(every) * TILE * TILE)
 
 
-def _typical(pyramids: Pyramids, model: Bias, answer: Answer, steps: tuple[float, float]) -> Judged:
+def _typical(pyramids: Pyramids, model: Bias, answer: Answer, steps: tuple[float, float], changes: bool) -> Judged:
     robust = answer.robust
     samples = Comparison.of(pyramids.unsmoothed, 0, model, ~answer.changed).valid(robust.shift)
     left = -samples.residual(robust)
-    near = typical(Comparison.of(pyramids, 0, model), robust) if bool(answer.changed.any()) else []
+    near = typical(Comparison.of(pyramids, 0, model), robust) if changes else []
     return Judged(robust, steps, near, float(left.median()), nmad(left))
 
 

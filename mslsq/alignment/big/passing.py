@@ -140,8 +140,9 @@ class Passes:
         return slice(begins[0], rows), slice(begins[1], columns)
 
     def _changed(self, pyramids: Pyramids) -> Bool[Tensor, "height width"]:
-        if not self.judged.neighbourhoods:
-            return torch.zeros_like(pyramids.pair.stable)
+        pair = pyramids.pair
+        if not self.judged.neighbourhoods or not bool(pair.known.any() and pair.dem_known.any()):
+            return torch.zeros_like(pair.stable)
         whole = Comparison.of(pyramids, 0, self.bias)
         return beyond(whole, self.judged.robust, self.judged.neighbourhoods)
 

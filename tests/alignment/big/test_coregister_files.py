@@ -229,3 +229,18 @@ def test_windows_cover_the_reference_once(found):
         seen[top : top + height, left : left + width] += 1
     assert (seen == 1).all() and len(found.passes.boxes()) == len(list(product(range(3), range(3))))
     assert isinstance(found.header, Georeference)
+
+
+@pytest.mark.slow
+def test_changed_terrain_is_looked_for_between_the_tiles(pair, tmp_path):
+    """And windows without any data pass."""
+    lost, holes = np.zeros((SIZE, SIZE)), np.zeros((SIZE, SIZE))
+    lost[20:110, 20:110], holes[256:, 256:] = 40, np.nan
+    with rasterio.open(pair[1]) as dataset:
+        values, options = dataset.read(1), dataset.profile
+    values = np.where(np.isnan(holes) | (values == -9999), -9999, values - lost).astype(values.dtype)
+    with rasterio.open(tmp_path / "b.tif", "w", **options) as dataset:
+        dataset.write(values, 1)
+    found = coregister_files(pair[0], tmp_path / "b.tif", tiles=16)
+    assert 0.02 < found.changed_share < 0.06
+    assert abs(found.after.by_mask["unchanged"]["median"]) < 0.05
