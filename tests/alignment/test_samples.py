@@ -91,6 +91,25 @@ def test_the_noise_of_a_raster(shape, holes, both):
     assert found == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("holes", [0.0, 0.002, 0.3, 0.9, 1.0])
+@pytest.mark.parametrize("every", [1, 2])
+def test_what_a_blurred_level_trusts_and_how_its_holes_are_filled(holes, every, both):
+    raster = scenery(2, 45, 62)
+    mask = torch.rand(45, 62, generator=torch.Generator().manual_seed(3)) >= holes
+    blurred = pyramid.masked_blur(raster, mask, 1.0, every)
+    found, expected = both(lambda: pyramid.settled(blurred[0].clone(), blurred[1], mask, every))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_glance_sees_what_a_look_does_of_a_few_samples():
+    at, level = here(2)
+    looked, valid = level.look(at.matrix)
+    values, seen = estimate.passes.seen(level, at.matrix, 3)
+    assert torch.equal(seen, valid)
+    assert torch.equal(values[:, ::3], looked.T[:, ::3])
+    assert not values[:, 1::3].any() and not values[:, 2::3].any()
+
+
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("side", [8, 16])
 def test_the_details_of_blocks(channels, side, both):

@@ -250,7 +250,7 @@ void fill_some(i64 count, i64 height, i64 width, const T* raster, const bool* ma
 }
 
 // Of a blurred level: `valid`, where the share of the kernel on data exceeds the strictest of the thresholds that keeps `enough` of
-// the data, or else the last of them; and values where that share is `open` or less, if they are few, by fill_some. The number
+// the data, or else the last of them; and values where that share is `hollow` or less, if they are few, by fill_some. The number
 // of those that remain: then nothing is known of their values.
 template <class T>
 i64 settle(i64 count, i64 height, i64 width, const bool* mask, i64 across, i64 every, const T* share, i64 thresholds,
