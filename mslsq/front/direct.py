@@ -105,7 +105,7 @@ class Direct:
             return None
         if found.creeps:
             return None
-        if derivatives is not None:
+        if derivatives is not None and not found.interrupted:
             return self._differentiated(derivatives, found, starts, inputs)
         value = found.values[0] if self.is_value else self.in_users_form(found.values)
         return Found(completed(value, lambda: _figures(found)), found.values, starts, found.interrupted, found)

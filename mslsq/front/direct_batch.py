@@ -71,13 +71,13 @@ class DirectBatch:
             ended = solved_by(program, self.solver, self.plan.structure, starts, inputs, ())
         if ended is None or ended.is_idle:
             return None
-        if programs is None:
+        if programs is None or ended.interrupted:
             solution = completed(self.in_users_form(ended.values), lambda: _figures(ended))
             return Found(solution, ended.values, starts, ended.interrupted)
         assert self.derivatives is not None  # there are programs of them
         least, most = torch.aminmax(ended.status)
         found = None
-        if int(least) >= Status.COST_TOLERANCE and int(most) <= Status.STEP_TOLERANCE and not ended.interrupted:
+        if int(least) >= Status.COST_TOLERANCE and int(most) <= Status.STEP_TOLERANCE:
             end = ended.values, ended.matrix, ended.cost
             found = self.derivatives.differentiated(programs, *end, starts, inputs)
         if found is None:

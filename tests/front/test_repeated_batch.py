@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.front import repeated
+from mslsq.front import direct_batch, repeated
 from mslsq.front.closed_costs import CHECKED_EVERY, UnseenChangeWarning
+from mslsq.native.one_solve import OneSolve
 from mslsq.solution import History
 from tests.native.functions import NEEDS_COMPILER
 
@@ -225,3 +226,23 @@ def test_nothing_of_the_users_is_kept_alive():
     del y
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_an_interrupt_of_a_call_with_derivatives_is_not_swallowed(answers, monkeypatch, is_batch):
+    def call():
+        y = (data() if is_batch else data()[0]).requires_grad_()
+        return mslsq.least_squares(decay, START, (T, y), in_dims=(None, None, 0) if is_batch else None, solver=NATIVE)
+
+    for _ in range(6):
+        call().value.sum().backward()
+    assert answers[-1]
+    if is_batch:
+        plain = direct_batch.solved_by
+        monkeypatch.setattr(direct_batch, "solved_by", lambda *given: plain(*given)._replace(interrupted=True))
+    else:
+        plain_one = OneSolve.solve
+        monkeypatch.setattr(OneSolve, "solve", lambda *given: plain_one(*given)._replace(interrupted=True))
+    with pytest.raises(mslsq.errors.SolveInterrupted):
+        call()
+    assert answers[-1]
