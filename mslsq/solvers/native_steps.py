@@ -15,6 +15,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.prospects import note_seconds
+from mslsq.linearize.trace import Wish
 from mslsq.native.whole_solves import CREEPS
 from mslsq.solution import History
 from mslsq.solvers.forcing import first_accuracy
@@ -27,6 +28,9 @@ from mslsq.solvers.witness import Witness
 SOLVES_BEFORE = 2
 """Solves of a problem before the first that may run on the program."""
 
+BY_DEFAULT = Wish("auto", False, "auto")
+"""What solvers ask for whose steps may be such a program."""
+
 Methods = list[tuple[Tensor, MethodState]]
 """How accurately the system of each step was solved, and the method's state before it."""
 
@@ -34,7 +38,7 @@ Methods = list[tuple[Tensor, MethodState]]
 def steps_of(task: Task, plan: Plan, values: Values) -> StepsProgram | None:
     """What is known of the program of these steps; None where there is none for such solves."""
     solver, plain = task.solver, plan.plain
-    if solver.native_choice != "auto" or solver.trace != "auto" or solver.compile or is_watched(solver):
+    if solver.execution != BY_DEFAULT or is_watched(solver):
         return None
     if task.batch != 1 or not plan.is_on_cpu or not solver.early_stop or not solver.max_steps:
         return None

@@ -242,7 +242,7 @@ def factor_places(
     row, column = (torch.arange(count, device=first.device) for count in (depth, width))
     within = row[:, None] * distance + column
     behind = depth * distance + row[:, None]
-    loose = (column == width - 1) & (torch.as_tensor(distance, device=first.device) < width)
+    loose = (column == width - 1) & (distance < width)
     return first[:, None, None] + torch.where(loose, behind, within)
 
 
