@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mslsq.alignment.canvas import Canvas, canvas_around, seen_on
@@ -80,14 +80,8 @@ def standing(reference: Level, moving: Level, matrix: Float[Tensor, "3 3"], min_
     image = whitened(Level(values.float(), known, moving.factor))
     fixed = Level(reference.raster.float(), reference.mask, reference.factor)
     scores = shift_scores(fixed, image[None], known.to(image.dtype)[None], min_overlap)[0]
-    # Entry [dy, dx] compares pixel u of the reference with pixel u + d of the canvas, which lies at u + d + its
-    # (left, top) in the reference: the placement itself is where that sum is zero.
-    starts = canvas.top, canvas.left
-    down, right = (
-        _shifts(count, start, side) for count, start, side in zip(scores.shape, starts, reference.size, strict=True)
-    )
-    near = [torch.from_numpy(np.flatnonzero(np.abs(shifts) <= 1)) for shifts in (down, right)]
-    own = float(scores[near[0][:, None], near[1]].max())
+    down, right = _moves(scores.shape, canvas, reference.size)
+    own = float(scores[np.ix_(*_around_the_placement(scores.shape, canvas, reference.size))].max())
     row, column, rival = _best_peak(scores, down, right)
     shift = -float(right[column]) * reference.factor, -float(down[row]) * reference.factor
     return Standing(own, rival, shift)
@@ -97,22 +91,24 @@ def turned(
     reference: Level, moving: Level, matrix: Float[Tensor, "3 3"], min_overlap: float, turns: Sequence[float] = TURNS
 ) -> Standing:
     """How far a placement stands out from the same map at other rotations, wherever it fits best there."""
-    own = standing(reference, moving, matrix, min_overlap).score
     square, middle = _square_around(moving, matrix, LARGEST * max(*reference.size, *moving.size))
     fixed = Level(reference.raster.float(), reference.mask, reference.factor)
 
-    def best(turns: Sequence[float]) -> tuple[float, float]:
+    def scored(turns: Sequence[float]) -> Float[Tensor, "turns rows columns"]:
         about = [similarity_about(middle, middle, math.radians(turn), 1.0, matrix) for turn in turns]
         lying = [_laid(moving, matrix @ turn, square) for turn in about]
         images = torch.stack([whitened(Level(values.float(), known, moving.factor)) for values, known in lying])
-        known = torch.stack([known for _, known in lying]).to(images.dtype)
-        scores = shift_scores(fixed, images, known, min_overlap).amax((-2, -1)).tolist()
-        return max(zip(scores, turns, strict=True))
+        return shift_scores(fixed, images, torch.stack([known for _, known in lying]).to(images.dtype), min_overlap)
 
-    rival, turn = best(turns)
+    def best(scores: Float[Tensor, "turns rows columns"], turns: Sequence[float]) -> tuple[float, float]:
+        return max(zip(scores.amax((-2, -1)).tolist(), turns, strict=True))
+
+    scores = scored((0.0, *turns))
+    own = float(scores[0][np.ix_(*_around_the_placement(scores.shape[1:], square, reference.size))].max())
+    rival, turn = best(scores[1:], turns)
     for step in NEARER if turns is TURNS else ():
         further = [other for other in (turn - step, turn + step) if TURNS[0] <= other <= TURNS[-1]]
-        rival, turn = max((rival, turn), best(further))
+        rival, turn = max((rival, turn), best(scored(further), further))
     return Standing(min(own, ALIKE), rival, (0.0, 0.0), turn)
 
 
@@ -154,7 +150,19 @@ def _best_peak(
     return row, column, float(others[row, column])
 
 
-def _shifts(count: int, start: int, side: int) -> Float[np.ndarray, " count"]:
-    """What each entry of the scores along one axis moves the map by; negative shifts have wrapped around."""
-    least = start - (side - 1)
-    return (np.arange(count, dtype=np.float64) + start - least) % count + least
+def _moves(shape: Sequence[int], canvas: Canvas, size: Sequence[int]) -> list[Float[np.ndarray, " count"]]:
+    """What each row and each column of the scores moves the map by; negative shifts have wrapped around.
+
+    Entry [dy, dx] compares pixel u of the reference with pixel u + d of the canvas, which lies at u + d + its (left,
+    top) in the reference: the placement itself is where that sum is zero.
+    """
+    moves = []
+    for count, start, side in zip(shape, (canvas.top, canvas.left), size, strict=True):
+        least = start - (side - 1)
+        moves.append((np.arange(count, dtype=np.float64) + start - least) % count + least)
+    return moves
+
+
+def _around_the_placement(shape: Sequence[int], canvas: Canvas, size: Sequence[int]) -> list[Int[np.ndarray, " few"]]:
+    """The rows and the columns of the scores that move the map by one pixel at most."""
+    return [np.flatnonzero(np.abs(moves) <= 1) for moves in _moves(shape, canvas, size)]
