@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mslsq.front.fits.poisson import deviance_residual
 from mslsq.front.fits.scheme import Scheme
-from mslsq.problem.errors import ShapeError
+from mslsq.problem.errors import DtypeError, ShapeError
 
 Noise = Literal["normal", "poisson"]
 
@@ -29,6 +29,11 @@ def _residual(model: Any, p: Any, t: Any, y: Tensor, whitening: Tensor, used: Te
     if not isinstance(predicted, Tensor) or predicted.shape != y.shape:
         given = f"shape {tuple(predicted.shape)}" if isinstance(predicted, Tensor) else type(predicted).__name__
         raise ShapeError(f"model(p, t) returned {given}; y of one fit has shape {tuple(y.shape)}.")
+    if predicted.is_complex():  # complex y have been split into pairs of real numbers, with what the model returns
+        raise DtypeError(
+            "model(p, t) returned complex numbers, and y is real: return what was measured of them (x.abs(), x.real), "
+            "or give a complex y, torch.complex(y, torch.zeros_like(y)), if their imaginary part was measured as zero."
+        )
     if noise == "poisson":
         one = torch.ones_like(y)
         return torch.where(used, deviance_residual(torch.where(used, predicted, one), torch.where(used, y, one)), 0.0)

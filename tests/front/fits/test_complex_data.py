@@ -88,6 +88,14 @@ def test_a_real_model_of_complex_data_has_no_imaginary_part():
     torch.testing.assert_close(fit.value, torch.tensor([2.0], dtype=torch.float64))
 
 
+def test_a_complex_model_of_real_data_is_told_what_to_return():
+    y = signal(P0, T).real
+    with pytest.raises(mslsq.errors.ProblemError, match=r"returned complex numbers, and y is real.*torch\.complex"):
+        mslsq.curve_fit(signal, T, y, P0)
+    fit = mslsq.curve_fit(lambda p, t: signal(p, t).real, T, y, P0)
+    torch.testing.assert_close(fit.value, P0)
+
+
 def test_derivatives_with_respect_to_complex_data():
     def amplitude(real, imag):
         return mslsq.curve_fit(signal, T, torch.complex(real, imag), P0).value
