@@ -209,7 +209,7 @@ def drafted(name: str, dtype: torch.dtype) -> Drafted:
     given = stated(problem, {key: value.to(dtype) for key, value in start.items()}, None)
     term, inputs = given.system.terms[0], given.inputs[0]
     block = block_term(term, given.system, 1, given.batched[0], given.values, inputs)
-    draft = Draft(block, given.values, inputs, compiled=False)
+    draft = Draft(block, given.values, inputs, compiled=False, may_be_kept=False)
     if draft.why_not:
         raise CompilerError(draft.why_not)
     return Drafted(draft._scalars[0], block.going(way_of(block, given.values, inputs).way), given.values, inputs)

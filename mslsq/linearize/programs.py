@@ -170,15 +170,17 @@ class Pending(Quiet, Generic[P]):
 
 class Draft(Pending[NativeProgram]):
     """Residual and Jacobian. Where a process before has noted which text their graph becomes, and the program is kept,
-    it is taken without the text."""
+    it is taken without the text (unless it may not be: who wants the scalars)."""
 
     has_left_sign = False
     """Has the folder of programs been told (`linearize.signs`)?"""
-    _to_note: tuple[list[str], frozenset[int]] | None = None
-    """The keys of the text (`native.noted`), and which inputs it reads."""
+    _to_note: tuple[list[str], int, frozenset[int]] | None = None
+    """The keys of the text (`native.noted`), how many inputs it is given, and which of them it reads."""
 
-    def __init__(self, block: BlockTerm, values: Values, inputs: Inputs, compiled: bool = True):
-        self._given = values, inputs
+    def __init__(
+        self, block: BlockTerm, values: Values, inputs: Inputs, compiled: bool = True, may_be_kept: bool = True
+    ):
+        self._given, self._may_be_kept = (values, inputs), may_be_kept
         super().__init__(block, values, inputs, compiled)
         del self._given
 
@@ -201,13 +203,13 @@ class Draft(Pending[NativeProgram]):
             jacobian = linearized(program, residual, motion_of(block, program).directions, sum(block.tangents))
         made = Written.of(program, arguments, residual, jacobian)
         keys = [one for one in (key_of_term, key) if one is not None]
-        self._to_note = (keys, made.used) if keys else None
+        self._to_note = (keys, len(arguments), made.used) if keys else None
         return [made]
 
     def _is_kept(self, key: str | None, block: BlockTerm, arguments: tuple[Argument, ...], dtype: torch.dtype) -> bool:
         """Has a process before noted a text under this key, whose program is there? It is taken then."""
-        known = None if key is None else noted.find(key)
-        if known is None:
+        known = noted.find(key) if key is not None and self._may_be_kept else None
+        if known is None or known.inputs != len(arguments):
             return False
         form = arguments, known.used, partial(NativeProgram, rows=block.rows, columns=sum(block.tangents))
         self._making = Kept.found(known.digest, [form], dtype)
@@ -216,9 +218,9 @@ class Draft(Pending[NativeProgram]):
     def leave_note(self) -> None:
         """Note which text the graph became, for processes that only load the program."""
         if self._to_note is not None and isinstance(self._making, Making):
-            keys, used = self._to_note
+            keys, inputs, used = self._to_note
             for key in keys:
-                noted.note(key, Noted(self._making.build.digest, used))
+                noted.note(key, Noted(self._making.build.digest, inputs, used))
 
     def checked(self, block: BlockTerm, values: Values, inputs: Inputs, programs: list[Any]) -> NativeProgram:
         compare_program(sample_at_ends(block, values, inputs), replace(block, program=programs[0]))

@@ -49,8 +49,9 @@ def key_of_term(block: BlockTerm, values: Values, inputs: Inputs, arguments: tup
     except _UnknownError:
         return None
     names = [*["" for _ in term.slots], *inputs]
-    indices = frozenset() if term.family is None else term.family.indices  # which no block reads, as many as there are
-    forms = [astuple(one) for name, one in zip(names, arguments, strict=True) if name not in indices]
+    indices = frozenset() if term.family is None else term.family.indices
+    # No block reads an index, which has as many numbers as there are blocks. But inputs go by their places.
+    forms = [None if name in indices else astuple(one) for name, one in zip(names, arguments, strict=True)]
     known = block.rows, block.tangents, term.jacobians is not None, forms
     return hashed(ALL_ROOMS, VECTOR_BYTES[target()], told, known)
 

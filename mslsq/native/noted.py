@@ -35,6 +35,8 @@ class Noted(NamedTuple):
 
     digest: str
     """Its hash."""
+    inputs: int
+    """How many the program is given: what it writes to stands behind them."""
     used: frozenset[int]
     """The inputs of which the program reads something."""
 
@@ -66,13 +68,13 @@ def find(key: str) -> Noted | None:
     words = words_of(key)
     if words is None:
         return None
-    digest, *used = words.split()
-    return Noted(digest, frozenset(map(int, used)))
+    digest, inputs, *used = words.split()
+    return Noted(digest, int(inputs), frozenset(map(int, used)))
 
 
 def note(key: str, known: Noted) -> None:
     """For processes to come."""
-    leave_words(key, " ".join([known.digest, *map(str, sorted(known.used))]))
+    leave_words(key, " ".join([known.digest, *map(str, (known.inputs, *sorted(known.used)))]))
 
 
 def words_of(key: str) -> str | None:

@@ -20,6 +20,7 @@ import mslsq
 from mslsq.front import prepared_call
 from mslsq.interop import export
 from mslsq.linearize import programs, prospects, signs, terms_of_library
+from mslsq.linearize.family import family_key
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.programs import scalars_of as scalars_of_graph
 from mslsq.native import building, noted
@@ -250,6 +251,27 @@ def test_notes_tell_terms_of_the_library_apart(apart, new_process, monkeypatch):
     *keys, of_own = found
     assert of_own is None
     assert len(set(keys)) == len(keys) and None not in keys
+
+
+def test_notes_tell_apart_terms_with_and_without_an_index(apart, new_process, monkeypatch):
+    """Inputs go by their places: the program of the one would read past the end of what the other gives it."""
+    found: list[tuple[str | None, Any, int]] = []
+    plain = terms_of_library.key_of_term
+
+    def noting(block: Any, values: Any, inputs: Any, arguments: Any) -> str | None:
+        key = plain(block, values, inputs, arguments)
+        found.append((key, family_key(block, values, inputs), len(arguments)))
+        return key
+
+    monkeypatch.setattr(terms_of_library, "key_of_term", noting)
+    ones = torch.ones(1, 2, dtype=F64)
+    single, several = mslsq.Variable("x", mslsq.Euclidean(2)), mslsq.Variable("x", mslsq.Euclidean(2), count=1)
+    solver = mslsq.LevenbergMarquardt(native="wait")
+    for variable, start in ((single, 0 * ones[0]), (several[torch.tensor([0])], 0 * ones)):
+        solution = mslsq.solve(mslsq.Problem(mslsq.Prior(variable, target=ones)), {"x": start}, solver=solver)
+        torch.testing.assert_close(solution.value["x"].reshape(1, 2), ones)
+    (one, alike, few), (other, not_alike, more) = found
+    assert None not in (one, other) and few < more and one != other and alike != not_alike
 
 
 def scaled_decay(factor: float) -> Residual:
