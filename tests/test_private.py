@@ -171,6 +171,14 @@ def dispatching() -> None:
     assert set(seen) == {"dispatching"}
 
 
+@of("SAMPLER_HAS_DERIVATIVES")
+def sampler() -> None:
+    image, grid = torch.rand(1, 1, 4, 4), torch.zeros(1, 1, 2, 2)
+    _, pull = private.vjp(lambda grid: aten.grid_sampler_2d.default(image, grid, 0, 0, True).sum(), grid)
+    if private.SAMPLER_HAS_DERIVATIVES:
+        assert vmap(lambda u: pull(u, create_graph=True)[0])(torch.ones(2)).isfinite().all()
+
+
 @of("OPERATORS_IN_C")
 def modules_of_operators() -> None:
     functions = torch.linalg.cholesky, nn.functional.softplus, torch.special.erf, torch.fft.fft

@@ -53,6 +53,7 @@ from mslsq.private.modules import (
 )
 from mslsq.private.operators import (
     OPERATORS_IN_C,
+    SAMPLER_HAS_DERIVATIVES,
     arguments_of,
     enter_directly,
     fast_entry,
@@ -82,6 +83,7 @@ __all__ = [
     "MODULE_INTERNALS",
     "MODULE_TABLES",
     "OPERATORS_IN_C",
+    "SAMPLER_HAS_DERIVATIVES",
     "DispatchMode",
     "FakeTensor",
     "LazyGraphModule",

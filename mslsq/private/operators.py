@@ -77,3 +77,8 @@ def enter_directly(operator: Any, function: Callable[..., Any]) -> None:
 
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {}
+
+
+SAMPLER_HAS_DERIVATIVES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
+"""Can the kernels of `grid_sample` be differentiated under `torch.func` where a graph is kept? In PyTorch 2.9 their
+backward pass meets an undefined tensor there. (2.10 to 2.12 were not tried.)"""

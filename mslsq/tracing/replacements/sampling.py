@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Inexact, Int
 from torch import Tensor
 
-from mslsq.private import is_differentiated_once_at_most
+from mslsq.private import SAMPLER_HAS_DERIVATIVES, is_differentiated_once_at_most
 
 aten = torch.ops.aten
 
@@ -52,7 +52,8 @@ def grid_sample(
     time of a step of 4 images of 60 × 80 pixels. (Not for the nearest place, which rounding decides otherwise.)
     """
     size = image.shape[2:]
-    if interpolation != NEAREST and image.is_floating_point() and is_differentiated_once_at_most():
+    may_be_kernels = SAMPLER_HAS_DERIVATIVES and interpolation != NEAREST and image.is_floating_point()
+    if may_be_kernels and is_differentiated_once_at_most():
         kernel = aten.grid_sampler_2d if len(size) == 2 else aten.grid_sampler_3d
         return kernel.default(image, grid, interpolation, padding, align_corners)
     axes = [
