@@ -16,8 +16,10 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.plan import Plan
 from mslsq.native.arrays import Array, each
+from mslsq.native.linearizing_text import Linearizing, Source
 from mslsq.native.scalars import NotScalarError, Program
-from mslsq.native.steps_text import Linearizing, Source, Stepping, Table, mapping_text
+from mslsq.native.steps_text import Stepping, mapping_text
+from mslsq.native.tables import Table
 from mslsq.problem.system import Inputs
 from mslsq.solvers.planning import Task, linear_solver_of
 from mslsq.solvers.scalar_calls import Answer, Callees, Function

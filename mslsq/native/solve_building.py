@@ -6,8 +6,9 @@ import torch
 
 from mslsq.kernels.build import CompilerError
 from mslsq.native.processor import VECTOR_BYTES, target
-from mslsq.native.steps_text import Functions, Layout, solving_text
+from mslsq.native.steps_text import Functions, solving_text
 from mslsq.native.store import Build, request
+from mslsq.native.tables import Layout
 from mslsq.native.text import source
 from mslsq.native.whole_solves import WholeSolves
 

@@ -93,6 +93,11 @@ def statements(program: Program, numbers: Iterable[int], read: Reading) -> list[
     ]
 
 
+def function_text(heading: str, lines: Sequence[str]) -> str:
+    """A function of these statements."""
+    return f"{heading} {{\n    " + "\n    ".join(lines) + "\n}"
+
+
 def _text(program: Program, node: Node, read: Reading) -> str:
     """The expression of one node."""
     operands = [f"v{number}" for number in node.operands]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mslsq.kernels.threads import in_parts
-from mslsq.native.steps_text import Layout
+from mslsq.native.tables import Layout
 from mslsq.solution import padded
 
 PROBLEMS_OF_A_THREAD = 256

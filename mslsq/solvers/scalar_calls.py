@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from mslsq.native.arrays import Array, each
+from mslsq.native.linearizing_text import Source
 from mslsq.native.recording import recorded
 from mslsq.native.scalars import Program, Scalar
-from mslsq.native.steps_text import Call, Source
+from mslsq.native.steps_text import Call
 from mslsq.solvers.scalar_system import Sums
 from mslsq.tracing.graph import distinct, graph_of
 

@@ -8,10 +8,10 @@ from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.native import curvature, derivative
 from mslsq.native.copies import Copies
+from mslsq.native.linearizing_text import Linearizing, Part
 from mslsq.native.recording import recorded
 from mslsq.native.rules.reductions import total
 from mslsq.native.scalars import LARGEST, NotScalarError, Scalar
-from mslsq.native.steps_text import Linearizing, Part
 from mslsq.problem.system import Inputs
 from mslsq.solvers.scalar_system import ScalarSystem, Unit, array_of
 from mslsq.tracing.graph import by_place, graph_of

@@ -13,10 +13,10 @@ from mslsq.linearize.robust import robustified
 from mslsq.native import derivative
 from mslsq.native.arrays import Array
 from mslsq.native.copies import Copies
+from mslsq.native.linearizing_text import Linearizing, Part
 from mslsq.native.recording import recorded
 from mslsq.native.rules.reductions import total
 from mslsq.native.scalars import LARGEST, NotScalarError, Scalar
-from mslsq.native.steps_text import Linearizing, Part
 from mslsq.problem.system import Inputs
 from mslsq.solvers.scalar_system import ScalarSystem, Unit, array_of
 from mslsq.tracing.graph import by_place, graph_of

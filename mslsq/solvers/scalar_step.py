@@ -18,8 +18,10 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.linearize.programs import is_of_library
 from mslsq.native.arrays import Array, each, kind_of
+from mslsq.native.linearizing_text import Source
 from mslsq.native.scalars import Program, Scalar
-from mslsq.native.steps_text import Call, Layout, Source, Stepping
+from mslsq.native.steps_text import Call, Stepping
+from mslsq.native.tables import Layout
 from mslsq.solvers.box import Box
 from mslsq.solvers.scalar_calls import Answer, Callees
 from mslsq.solvers.scalar_system import Sums

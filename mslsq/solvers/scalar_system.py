@@ -19,9 +19,9 @@ from mslsq.linearize.programs import moves_of
 from mslsq.native.arrays import Array, kind_of
 from mslsq.native.copies import Copies, Copying, refuse_lookups
 from mslsq.native.curvature import Motion
+from mslsq.native.linearizing_text import DATA, INTEGERS, SHARED, Source
 from mslsq.native.recording import recorded
 from mslsq.native.scalars import NotScalarError, Program, Scalar
-from mslsq.native.steps_text import DATA, INTEGERS, SHARED, Source
 from mslsq.problem.system import Inputs
 from mslsq.tracing.graph import by_place, distinct, graph_of
 

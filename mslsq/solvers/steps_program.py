@@ -26,8 +26,9 @@ from mslsq.native import noted
 from mslsq.native.called_back import SHARED, CalledBack, CalledBackSolves, state_text
 from mslsq.native.processor import VECTOR_BYTES, target
 from mslsq.native.scalars import NotScalarError
-from mslsq.native.steps_text import Functions, Layout, solving_text
+from mslsq.native.steps_text import Functions, solving_text
 from mslsq.native.store import Build, kept, request
+from mslsq.native.tables import Layout
 from mslsq.native.text import source
 from mslsq.solution import Status
 from mslsq.solvers.few_problems import RELATIVE, differ

@@ -20,7 +20,8 @@ from mslsq.native.cuda.solves import CudaSolves
 from mslsq.native.one_solve import OneSolve, SolvedOne
 from mslsq.native.scalars import NotScalarError
 from mslsq.native.solve_building import SolveMaking
-from mslsq.native.steps_text import Bending, Functions, Layout
+from mslsq.native.steps_text import Bending, Functions
+from mslsq.native.tables import Layout
 from mslsq.native.whole_solves import OF_ALL, OF_CREEPING, OF_NONE, Solved, WholeSolves
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status, padded

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from mslsq.native.cuda.solves import FIXED, PIECE
-from mslsq.native.steps_text import Layout, Stepping, reader
+from mslsq.native.linearizing_text import reader
+from mslsq.native.steps_text import Stepping
+from mslsq.native.tables import Layout
 from mslsq.native.text import statements
 
 MORE = 2

@@ -15,7 +15,8 @@ from mslsq.native.cuda.splitting import OPERATIONS_PER_BYTE
 from mslsq.native.cuda.text import source
 from mslsq.native.scalars import NotScalarError
 from mslsq.native.solve_building import SolveMaking
-from mslsq.native.steps_text import Functions, Layout
+from mslsq.native.steps_text import Functions
+from mslsq.native.tables import Layout
 
 LOOPS = (1, 2, 4)
 """Among which the sums of a linearization may be divided: each computes the rows and their Jacobians again."""

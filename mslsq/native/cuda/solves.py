@@ -20,7 +20,7 @@ from mslsq.native.cuda.driver import Module
 from mslsq.native.cuda.programs import LARGEST_GRID, given
 from mslsq.native.cuda.text import THREADS
 from mslsq.native.operator import Placed
-from mslsq.native.steps_text import Layout
+from mslsq.native.tables import Layout
 from mslsq.native.whole_solves import OF_NONE, RUNNING, Solved, Steps, placed
 
 BEGIN, ADVANCE = "begin", "advance"

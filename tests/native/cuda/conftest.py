@@ -11,7 +11,8 @@ import torch
 from mslsq.front import plans
 from mslsq.native.cuda import solves
 from mslsq.native.cuda.solve_building import CudaSolveMaking
-from mslsq.native.steps_text import Functions, Layout
+from mslsq.native.steps_text import Functions
+from mslsq.native.tables import Layout
 from mslsq.solvers import whole_program
 from tests.benchmarks.test_gate import GATE
 from tests.native.cuda.host import Host, host_driver

@@ -19,7 +19,7 @@ from mslsq.native.cuda.solve_building import CudaSolveMaking, making_solves
 from mslsq.native.cuda.solves import ADVANCE, BEGIN, CudaSolves
 from mslsq.native.scalars import NotScalarError
 from mslsq.native.solve_building import SolveMaking
-from mslsq.native.steps_text import Layout
+from mslsq.native.tables import Layout
 from mslsq.solvers import planning, whole_program
 from tests.devices.claimed import Device, here, there
 from tests.devices.elsewhere import elsewhere
