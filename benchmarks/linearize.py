@@ -26,7 +26,8 @@ from mslsq.front.problem_statement import stated
 from mslsq.linearize.plan_cache import PlanCache
 from mslsq.problem.leaf import leaf_space
 from mslsq.problem.system import Slot, System, Term, Unknown
-from mslsq.solvers.planning import Task, planned
+from mslsq.solvers.planning import planned
+from mslsq.solvers.task import Task
 from mslsq.tracing.recording import Recorded
 
 F64 = torch.float64

@@ -17,7 +17,7 @@ from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
 from mslsq.private import transforms_are_active
 from mslsq.problem.system import Inputs, Unknown
 from mslsq.solvers.box import Landing, box_of, on_bounds
-from mslsq.solvers.planning import linear_solver_of
+from mslsq.solvers.choices import linear_solver_of
 from mslsq.solvers.second_order import written_system
 from mslsq.tracing.recording import Recorded
 

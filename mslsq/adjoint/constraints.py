@@ -31,7 +31,7 @@ from mslsq.solvers.active_rows import ActiveRows, active_rows, times
 from mslsq.solvers.box import free_of_bounds
 from mslsq.solvers.constraint_terms import ConstraintTerms, without_constraints
 from mslsq.solvers.multiplier_rounds import MultiplierRounds
-from mslsq.solvers.planning import Task
+from mslsq.solvers.task import Task
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
 if TYPE_CHECKING:

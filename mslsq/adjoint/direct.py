@@ -21,8 +21,9 @@ from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
 from mslsq.private import forward_level_is_open, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs, Term
-from mslsq.solvers.planning import Task, linear_solver_of
+from mslsq.solvers.choices import linear_solver_of
 from mslsq.solvers.second_order import written_system
+from mslsq.solvers.task import Task
 
 REST = 32
 """Calls that are not tried after one in which a problem had no derivative: it would be solved twice."""

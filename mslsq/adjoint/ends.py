@@ -38,7 +38,7 @@ from mslsq.native.choice import is_recorded_elsewhere, is_switched_off
 from mslsq.native.maps import MapMaking, MappedProgram
 from mslsq.problem.system import Inputs
 from mslsq.solvers.few_problems import MOVED, RELATIVE, FewProblems, differ, some_of
-from mslsq.solvers.planning import Task
+from mslsq.solvers.task import Task
 from mslsq.solvers.whole_solves import SolveProspect, program_in_use
 from mslsq.tracing.graph import TRANSFORM_LOCK
 

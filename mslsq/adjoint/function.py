@@ -21,8 +21,8 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
 from mslsq.private import without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
-from mslsq.solvers.planning import Task
 from mslsq.solvers.run import run
+from mslsq.solvers.task import Task
 
 
 @dataclass

@@ -13,8 +13,8 @@ from mslsq.linearize.blocks import Values
 from mslsq.problem.system import Inputs
 from mslsq.solution import History
 from mslsq.solvers.active_rows import ActiveRows
-from mslsq.solvers.planning import Task
 from mslsq.solvers.run import Outcome, Trajectory
+from mslsq.solvers.task import Task
 
 
 @dataclass(frozen=True, eq=False)

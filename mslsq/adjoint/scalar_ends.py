@@ -21,10 +21,11 @@ from mslsq.native.scalars import NotScalarError, Program
 from mslsq.native.steps_text import Stepping, mapping_text
 from mslsq.native.tables import Table
 from mslsq.problem.system import Inputs
-from mslsq.solvers.planning import Task, linear_solver_of
+from mslsq.solvers.choices import linear_solver_of
 from mslsq.solvers.scalar_calls import Answer, Callees, Function
 from mslsq.solvers.scalar_curvature import ScalarCurvature, ScalarHessian, ScalarMixed
 from mslsq.solvers.solver import Solver
+from mslsq.solvers.task import Task
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
 FLAGS = ("definite", "vanishes", "smooth", "solved", "near", "short")

@@ -16,7 +16,7 @@ from mslsq.linearize.plan import Plan
 from mslsq.private import forward_level_is_open, transforms_are_active, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solution import Solution
-from mslsq.solvers.planning import Task
+from mslsq.solvers.task import Task
 
 
 class SolvedSystem(NamedTuple):

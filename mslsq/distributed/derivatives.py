@@ -21,8 +21,9 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.second_order import pulled_through_retraction
 from mslsq.ranks import ALONE, RanksDifferError
-from mslsq.solvers.planning import Task, linear_solver_of
+from mslsq.solvers.choices import linear_solver_of
 from mslsq.solvers.run import Outcome
+from mslsq.solvers.task import Task
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
 EQUAL = 1e-9

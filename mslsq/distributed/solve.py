@@ -22,8 +22,8 @@ from mslsq.problem import Problem
 from mslsq.ranks import RanksError
 from mslsq.solution import Solution
 from mslsq.solvers import LevenbergMarquardt, Solver
-from mslsq.solvers.planning import Task
 from mslsq.solvers.run import Outcome, run
+from mslsq.solvers.task import Task
 from mslsq.validation import instance_of, number, one_of
 
 TIMEOUT = 60.0

@@ -23,7 +23,8 @@ from mslsq.private import forward_level_is_open, transforms_are_active, without_
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Solution, Status
 from mslsq.solvers import LevenbergMarquardt, Solver
-from mslsq.solvers.planning import is_watched, planned
+from mslsq.solvers.choices import is_watched
+from mslsq.solvers.planning import planned
 from mslsq.solvers.short_loop import ShortLoop
 from mslsq.solvers.whole_solves import program_in_use
 from mslsq.solvers.witness import Witness

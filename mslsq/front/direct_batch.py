@@ -20,7 +20,7 @@ from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import is_switched_off
 from mslsq.solution import Status
 from mslsq.solvers import Solver
-from mslsq.solvers.planning import is_watched
+from mslsq.solvers.choices import is_watched
 from mslsq.solvers.whole_solves import Ended, program_in_use, solved_by
 
 

@@ -10,7 +10,7 @@ from mslsq.front.statement import Solved, Statement
 from mslsq.problem.errors import ProblemError
 from mslsq.solvers import AugmentedLagrangian, GraduatedNonConvexity, LevenbergMarquardt, Solver
 from mslsq.solvers.outer import OuterLoop, OuterSolver
-from mslsq.solvers.planning import Task
+from mslsq.solvers.task import Task
 
 
 @dataclass(frozen=True, eq=False)

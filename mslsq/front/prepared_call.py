@@ -16,8 +16,8 @@ from mslsq.linearize.blocks import Values
 from mslsq.problem.errors import DeviceError, DtypeError, ProblemError, ShapeError
 from mslsq.solvers import LevenbergMarquardt, Solver
 from mslsq.solvers.outer import OuterSolver
-from mslsq.solvers.planning import Pinned, Task, plan_key
 from mslsq.solvers.short_loop import ShortLoop
+from mslsq.solvers.task import Pinned, Task, plan_key
 from mslsq.tracing.reading.values import value_of
 from mslsq.validation import instance_of
 

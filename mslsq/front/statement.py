@@ -22,7 +22,7 @@ from mslsq.private import transforms_are_active
 from mslsq.problem.system import System
 from mslsq.solution import Solution
 from mslsq.solvers import LevenbergMarquardt, Solver
-from mslsq.solvers.planning import Task, Trust
+from mslsq.solvers.task import Task, Trust
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.validation import instance_of
 

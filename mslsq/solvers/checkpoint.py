@@ -15,9 +15,9 @@ from torch import Tensor
 from mslsq.linearize.blocks import Values
 from mslsq.problem.system import Inputs
 from mslsq.solvers.box import Box
-from mslsq.solvers.planning import Task
 from mslsq.solvers.solver import Checkpoint
 from mslsq.solvers.step import Record, State
+from mslsq.solvers.task import Task
 
 FORMAT = 1
 AGREES = 1e-6

@@ -18,9 +18,10 @@ from mslsq.linearize.plan import Plan
 from mslsq.problem.system import Inputs
 from mslsq.pytree import map_leaves
 from mslsq.solution import Status
-from mslsq.solvers.planning import Task, creep_of, linearizer_of
+from mslsq.solvers.choices import creep_of, linearizer_of
 from mslsq.solvers.runner import Runner
 from mslsq.solvers.step import Record, State
+from mslsq.solvers.task import Task
 from mslsq.solvers.witness import Witness
 from mslsq.tracing.graph import TRANSFORM_LOCK
 

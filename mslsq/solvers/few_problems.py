@@ -15,7 +15,7 @@ from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
 from mslsq.problem.system import Inputs
 from mslsq.solvers.box import Box, within
-from mslsq.solvers.planning import Task
+from mslsq.solvers.task import Task
 
 COMPARED = 3
 """Problems whose numbers are compared with Python's before a program is used."""

@@ -12,12 +12,13 @@ from mslsq.problem.system import Inputs
 from mslsq.solution import Status
 from mslsq.solvers.live_blocks import LiveBlocks
 from mslsq.solvers.outer import Clock, Findings, OuterLoop
-from mslsq.solvers.planning import Task, planned
+from mslsq.solvers.planning import planned
 from mslsq.solvers.rounds import Norms, Rounds, State, parameter_of
 from mslsq.solvers.run import Outcome
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.step import LEVEL
 from mslsq.solvers.surrogates import RELAXATION, SCALE
+from mslsq.solvers.task import Task
 from mslsq.solvers.trials import Trials
 
 ROUNDING = 64.0

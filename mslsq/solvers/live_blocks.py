@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mslsq.linearize.plan_cache import PlanCache
 from mslsq.problem.system import Inputs, Slot, Term
-from mslsq.solvers.planning import Task
 from mslsq.solvers.solver import Solver
+from mslsq.solvers.task import Task
 
 WORTH_IT = 0.8
 """Blocks are left out where at most this share of those in use has a weight. A new plan costs as much as some ten steps

@@ -17,9 +17,10 @@ from mslsq.solvers.feasibility import first_penalties, is_stationary, largest_vi
 from mslsq.solvers.lagrangian_newton import Improvement, NewtonEnd
 from mslsq.solvers.merging import merged
 from mslsq.solvers.outer import Clock, Findings, OuterLoop, is_taken_for_granted
-from mslsq.solvers.planning import Pinned, Task, planned
+from mslsq.solvers.planning import planned
 from mslsq.solvers.report import StepInfo
 from mslsq.solvers.run import Outcome, run
+from mslsq.solvers.task import Pinned, Task
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
 GROWTH = 10.0

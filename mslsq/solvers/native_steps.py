@@ -18,10 +18,11 @@ from mslsq.linearize.prospects import note_seconds
 from mslsq.linearize.trace import Wish
 from mslsq.native.whole_solves import CREEPS
 from mslsq.solution import History
+from mslsq.solvers.choices import is_small_and_dense, is_watched, linear_solver_of
 from mslsq.solvers.forcing import first_accuracy
-from mslsq.solvers.planning import Task, is_small_and_dense, is_watched, linear_solver_of
 from mslsq.solvers.solver import MethodState
 from mslsq.solvers.steps_program import StepsProgram, steps_program
+from mslsq.solvers.task import Task
 from mslsq.solvers.whole_solves import Ended
 from mslsq.solvers.witness import Witness
 

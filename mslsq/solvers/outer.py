@@ -15,8 +15,8 @@ from mslsq.validation import instance_of
 
 if TYPE_CHECKING:
     from mslsq.linearize.plan import Plan
-    from mslsq.solvers.planning import Task
     from mslsq.solvers.run import Outcome
+    from mslsq.solvers.task import Task
 
 
 @dataclass(frozen=True, eq=False)

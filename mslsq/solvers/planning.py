@@ -1,14 +1,10 @@
 """The plan of a solve: structure, pattern, linear solver, captured residuals; made once, checked at every call."""
 
 import dataclasses
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from mslsq.linear import Cholesky, LinearSolver, UnrolledCholesky
 from mslsq.linear.choice import blocks_are_faster
-from mslsq.linearize.baked import global_key, tensor_key
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.family import family_key
 from mslsq.linearize.first_block import block_term
@@ -16,7 +12,6 @@ from mslsq.linearize.forecast import seconds_of_steps
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
 from mslsq.linearize.plan import Plan
-from mslsq.linearize.plan_cache import PlanCache, PlanKey
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.prospects import PROGRAM_SECONDS, hurry, prospect_of, take_up_made, with_programs
 from mslsq.linearize.ways import hessian_way_of, way_of
@@ -24,86 +19,14 @@ from mslsq.native.choice import Native
 from mslsq.private import load_forward_mode
 from mslsq.problem.errors import ProblemError
 from mslsq.problem.structure import structure_of
-from mslsq.problem.system import ROOT, Inputs, System
-from mslsq.ranks import ALONE, Ranks
+from mslsq.problem.system import ROOT, Inputs
 from mslsq.solvers.box import limits_of
+from mslsq.solvers.choices import is_small_and_dense, is_watched, linearizer_of
 from mslsq.solvers.compressing import compressed_plan
 from mslsq.solvers.second_order import kinds_of_programs, look_for_second_order
-from mslsq.solvers.solver import Creep, Solver
-
-if TYPE_CHECKING:
-    from mslsq.solvers.outer import OuterLoop
+from mslsq.solvers.task import Pinned, Task, plan_key
 
 STALE = "what the residual reads changes unseen from call to call"
-
-
-@dataclass(eq=False)
-class Pinned:
-    """A plan that is taken for granted, with the functions of one system: nothing is looked up, and nothing compared
-    with the user's Python."""
-
-    plan: Plan
-    linearizer: Linearizer | None = None
-
-
-class Trust(Protocol):
-    """Which solves need no comparison with the user's Python (`front.trust`)."""
-
-    def is_given(self, plan: Plan) -> bool:
-        """To the solve that has just been made by this plan? Counts it."""
-        ...
-
-    def is_open(self, plan: Plan) -> bool:
-        """Is it never given to solves of this plan?"""
-        ...
-
-    def withdraw(self, plan: Plan) -> None:
-        """A comparison has found a difference."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """Everything about a solve but its tensors."""
-
-    system: System
-    solver: Solver
-    batch: int
-    batched: tuple[frozenset[str], ...]
-    """Per term, the inputs with a leading batch axis."""
-    cache: PlanCache
-    batched_bounds: frozenset[str] = frozenset()
-    """The bounds with a leading batch axis."""
-    limits: tuple[Values, Values] | None = None
-    """While a plan is made: as `BlockTerm.bounds`."""
-    pinned: Pinned | None = None
-    outer: "OuterLoop | None" = None
-    """What solves it by rounds of its solver: to reject outliers, or under constraints."""
-    is_trial: bool = False
-    """One solve of several, whose start is not the user's: nothing that is odd about it is said."""
-    trust: Trust | None = None
-    """None where every solve is compared."""
-    ranks: Ranks = ALONE
-    """The processes that solve it together; the terms of the system are those of this one."""
-
-    @property
-    def bounded(self) -> tuple[bool, ...]:
-        """Which unknowns have bounds."""
-        return tuple(unknown.is_bounded for unknown in self.system.unknowns)
-
-    def blocks(self, plan: Plan) -> tuple[BlockTerm, ...]:
-        """The terms for a plan, ready to be mapped."""
-        return self.within_limits(plan.blocks(self.system, self.batch, self.batched))
-
-    def within_limits(self, blocks: tuple[BlockTerm, ...]) -> tuple[BlockTerm, ...]:
-        """Terms that know the bounds of their variables, if there are some."""
-        if self.limits is None:
-            return blocks
-        return tuple(dataclasses.replace(block, bounds=self.limits) for block in blocks)
-
-    def of_batch(self, batch: int, batched: tuple[frozenset[str], ...]) -> "Task":
-        """The same for another batch."""
-        return dataclasses.replace(self, batch=batch, batched=batched, pinned=None)
 
 
 def planned(
@@ -179,16 +102,6 @@ def _pinned(
     return plan, linearizer, linearizer.prepare(inputs)
 
 
-def linearizer_of(task: Task, plan: Plan, native: bool = True) -> Linearizer:
-    """The functions of a task's system for a plan, as its solver runs them."""
-    linear, fused = linear_solver_of(task, plan), task.solver.execution.compile and not plan.is_for_programs
-    compiled, replayed = kinds_of_programs(task.solver) if native else (False, False)
-    compiled = compiled or plan.holds_programs  # then it was chosen for them
-    return plan.linearizer(
-        *(task.system, task.batch, task.batched, linear), fused=fused, native=compiled, replayed=replayed
-    )
-
-
 def _look_ahead(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
     """Begin with programs before the first solve where they will have paid by its end."""
     wish = task.solver.native_choice
@@ -234,22 +147,6 @@ def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs,
     fresh.execution.needs_witness = plan.execution.needs_witness
     _choose_ways(fresh, blocks, values, inputs)
     return fresh
-
-
-def linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
-    """The linear solver that the task's solver chooses for this structure, bound to its pattern where it is sparse."""
-    linear = _linear_solver_of(task, plan)
-    return linear if plan.may_be_asked(task.solver.early_stop) else linear.without_asking()
-
-
-def _linear_solver_of(task: Task, plan: Plan) -> LinearSolver:
-    by_rows = None if plan.rows is None else task.solver.linear.of_rows(plan.rows)
-    if by_rows is not None:
-        return by_rows
-    linear = task.solver.linear.chosen(plan.structure.size, plan.pattern is not None, plan.is_on_cpu)
-    if plan.pattern is None:
-        return linear
-    return linear.bound(plan.pattern.structure, plan.pattern.kinds(task.system))
 
 
 def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Plan:
@@ -304,42 +201,6 @@ def _choose_ways(plan: Plan, blocks: tuple[BlockTerm, ...], values: Values, inpu
             plan.execution.why_eager = found.note
 
 
-LARGEST_MATRIX = 600
-"""Entries of JᵀJ of a problem whose solve is a native program: 24 unknowns. A step takes seven or eight operations for
-each: the program of a larger one would be refused after seconds of recording."""
-
-
-LEAST_ON_GPU = 128
-"""Problems that are worth whole solves on a GPU, where each has one thread: a block of threads. The rows of fewer are
-better computed side by side. Not measured: no GPU has run either."""
-
-
-def is_small_and_dense(task: Task, plan: Plan) -> bool:
-    """Are these small dense problems that the library's own steps solve, on a GPU many of them?"""
-    structure = plan.structure
-    if plan.is_large or plan.compressed is not None or structure.num_columns == 0:
-        return False
-    if not plan.is_on_cpu and task.batch < LEAST_ON_GPU:
-        return False
-    if not plan.ranks.is_alone:
-        return False
-    if task.solver.bends_always:
-        return False  # the recorded step knows linearizations, not the residuals that it is bent by
-    is_of_library = type(task.solver).__module__.startswith(f"{__package__}.")
-    is_cholesky = type(linear_solver_of(task, plan)) in (Cholesky, UnrolledCholesky)
-    is_small = structure.num_columns * structure.size <= LARGEST_MATRIX
-    return is_small and is_of_library and is_cholesky
-
-
-def creep_of(task: Task, linear: LinearSolver) -> Creep | None:
-    """How the problems of a task are told whose steps are bent; None where steps are all of one kind.
-
-    Of a problem whose matrix is kept in blocks a bent step takes two to four times as long as a straight one, and of
-    the pose graphs and bundle adjustments that creep none needs fewer steps for it. Several ranks would have to agree.
-    """
-    return task.solver.creep if linear.storage.is_dense and task.ranks.is_alone else None
-
-
 def _is_wholly_native(task: Task, plan: Plan, wish: Native) -> bool:
     """Is the whole solve to be a program, so that those of blocks are not made? A problem that grows gets to those
     first, which all its sizes share."""
@@ -349,12 +210,6 @@ def _is_wholly_native(task: Task, plan: Plan, wish: Native) -> bool:
     if whole is None:
         return wish == "wait" or plan.plain.patience > 0
     return not whole.is_refused and (wish == "wait" or whole.has_begun)
-
-
-def is_watched(solver: Solver) -> bool:
-    """Does something in Python want to see every step: a callback, the table, a clock, a checkpoint?"""
-    wanted = (solver.callback, solver.time_budget, solver.checkpoint)
-    return solver.verbose or any(option is not None for option in wanted)
 
 
 def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> None:
@@ -373,31 +228,3 @@ def _choose_hessians(task: Task, plan: Plan, values: Values, inputs: tuple[Input
             plan.execution.graphs.clear()
             plan.notes.say(found.note)
     plan.hessians_checked = True
-
-
-def plan_key(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> PlanKey:
-    """All that a plan is known to depend on."""
-    terms = tuple(
-        (
-            term.name,
-            term.kind,
-            term.key,
-            term.num_blocks,
-            term.per_block,
-            batched,
-            type(term.loss),
-            term.elementwise_loss,
-            tuple((name, tensor_key(tensor)) for name, tensor in given.items()),
-        )
-        for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True)
-    )
-    return PlanKey(
-        task.system.key,
-        task.ranks.key,
-        task.bounded,
-        task.solver.key,
-        task.batch,
-        tuple(map(tensor_key, values)),
-        terms,
-        global_key(),
-    )

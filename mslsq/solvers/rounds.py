@@ -17,9 +17,9 @@ from mslsq.solution import Status
 from mslsq.solvers.deviation import deviation_scale
 from mslsq.solvers.live_blocks import LiveBlocks
 from mslsq.solvers.outer import NEXT_TO_NOTHING, Clock, is_taken_for_granted
-from mslsq.solvers.planning import Pinned, Task
 from mslsq.solvers.run import Outcome, run
 from mslsq.solvers.surrogates import RELAXATION, SCALE, Surrogate
+from mslsq.solvers.task import Pinned, Task
 
 if TYPE_CHECKING:
     from mslsq.solvers.graduation import Graduation

@@ -21,10 +21,11 @@ from mslsq.solvers.checkpoint import CheckpointError, Saved
 from mslsq.solvers.compaction import Batch, Remaining
 from mslsq.solvers.influence import first_look, warn_without_influence, without_squares
 from mslsq.solvers.native_steps import Methods, stepped_natively, steps_of
-from mslsq.solvers.planning import Task, plan_key, planned
+from mslsq.solvers.planning import planned
 from mslsq.solvers.report import StepInfo, Table
 from mslsq.solvers.solver import MethodState, Solver
 from mslsq.solvers.step import Record
+from mslsq.solvers.task import Task, plan_key
 from mslsq.solvers.whole_solves import Ended, said_of_programs, solved_natively
 from mslsq.solvers.witness import Witness
 

@@ -19,11 +19,12 @@ from mslsq.linearize.trace import Wish
 from mslsq.private import without_saved_tensor_hooks
 from mslsq.problem.system import Inputs
 from mslsq.solution import History, Status
+from mslsq.solvers.choices import creep_of, is_watched, linear_solver_of
 from mslsq.solvers.native_loop import Ended, NativeLoop
-from mslsq.solvers.planning import Task, creep_of, is_watched, linear_solver_of
 from mslsq.solvers.run import history_of
 from mslsq.solvers.solver import Creep, Solver
 from mslsq.solvers.step import NUM_EVALUATIONS, NUM_STEPS, STATUS, Record
+from mslsq.solvers.task import Task
 from mslsq.tracing.recording import Recorded
 
 _OF_RECORD = len(Record._fields)

@@ -26,11 +26,12 @@ from mslsq.native.whole_solves import OF_ALL, OF_CREEPING, OF_NONE, Solved, Whol
 from mslsq.problem.system import Inputs
 from mslsq.solution import Status, padded
 from mslsq.solvers.box import Box
+from mslsq.solvers.choices import linear_solver_of
 from mslsq.solvers.few_problems import MOVED, RELATIVE, FewProblems, differ, some_of
-from mslsq.solvers.planning import Task, linear_solver_of
 from mslsq.solvers.scalar_linearization import ScalarLinearization
 from mslsq.solvers.scalar_step import scalar_steps
 from mslsq.solvers.step import Step
+from mslsq.solvers.task import Task
 from mslsq.solvers.witness import DERIVATIVE_ROUNDING
 from mslsq.tracing.graph import TRANSFORM_LOCK
 

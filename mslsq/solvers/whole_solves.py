@@ -21,8 +21,9 @@ from mslsq.problem.structure import Structure
 from mslsq.problem.system import Inputs
 from mslsq.solution import History
 from mslsq.solvers.box import Box
-from mslsq.solvers.planning import Task, is_small_and_dense, is_watched
+from mslsq.solvers.choices import is_small_and_dense, is_watched
 from mslsq.solvers.solver import Solver
+from mslsq.solvers.task import Task
 from mslsq.solvers.whole_program import SolveDraft
 from mslsq.solvers.witness import Witness
 

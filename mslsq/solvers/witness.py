@@ -23,7 +23,7 @@ from mslsq.linearize.rounding import Shaken
 from mslsq.linearize.sample import Sample, pair_of, sample_of, spread
 from mslsq.linearize.trace import WITNESS
 from mslsq.problem.system import Inputs
-from mslsq.solvers.planning import Task
+from mslsq.solvers.task import Task
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
 ROUNDING = 1e3

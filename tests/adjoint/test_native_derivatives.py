@@ -14,7 +14,7 @@ from mslsq.kernels.build import CompilerError, compiler
 from mslsq.linearize.programs import Pending, Prospect
 from mslsq.linearize.second_order import MixedDraft, SecondOrderDraft
 from mslsq.solvers import planning, run, second_order
-from mslsq.solvers.planning import plan_key
+from mslsq.solvers.task import plan_key
 
 F64 = torch.float64
 pytestmark = pytest.mark.kernels

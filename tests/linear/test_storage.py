@@ -13,7 +13,7 @@ from mslsq.linear.dense import DenseSolver
 from mslsq.linear.holding import Holding
 from mslsq.linear.storage import DenseNormal, Storage, Vector
 from mslsq.linearize.linearizer import Linearization, Linearizer
-from mslsq.solvers.planning import Task
+from mslsq.solvers.task import Task
 
 F64 = torch.float64
 SOLVERS = [

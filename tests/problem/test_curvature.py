@@ -152,7 +152,8 @@ def hessian_of(problem, values, monkeypatch=None, form="normal"):
     """The exact Hessian at a point that is no minimum, as the adjoint would factor it."""
     from mslsq.front.problem_statement import stated
     from mslsq.linearize.plan_cache import PlanCache
-    from mslsq.solvers.planning import Task, planned
+    from mslsq.solvers.planning import planned
+    from mslsq.solvers.task import Task
 
     linear = mslsq.linear.Cholesky() if form == "normal" else mslsq.linear.SparseCholesky()
     statement = stated(problem, values, None)

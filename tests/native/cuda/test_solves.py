@@ -20,7 +20,7 @@ from mslsq.native.cuda.solves import ADVANCE, BEGIN, CudaSolves
 from mslsq.native.scalars import NotScalarError
 from mslsq.native.solve_building import SolveMaking
 from mslsq.native.tables import Layout
-from mslsq.solvers import planning, whole_program
+from mslsq.solvers import choices, whole_program
 from tests.devices.claimed import Device, here, there
 from tests.devices.elsewhere import elsewhere
 from tests.native.cuda.host import Host
@@ -195,7 +195,7 @@ def test_every_fit_of_the_table_has_the_bits_of_whole_steps_in_pieces(solve_zoo,
 @pytest.mark.parametrize(("device", "batch", "is_for_it"), [("cpu", 1, True), ("cuda", 1, False), ("cuda", 128, True)])
 def test_few_problems_are_not_for_the_threads_of_a_gpu(device, batch, is_for_it, watch, monkeypatch):
     found = []
-    small = planning.is_small_and_dense
+    small = choices.is_small_and_dense
 
     def asked(task: Any, plan: Any) -> bool:
         with monkeypatch.context() as patch:
