@@ -103,7 +103,9 @@ class Answering:
             SolveInterrupted: a KeyboardInterrupt has ended the solve.
         """
         direct = self.direct
-        if direct.plan.plain.has_gone_stale or has_news(direct.plan, direct.solver.native_choice):
+        if direct.plan.plain.has_gone_stale:
+            return None
+        if not direct.is_whole and has_news(direct.plan, direct.solver.native_choice):
             return None
         starts = []
         for name, space, is_single in self.spaces:

@@ -79,6 +79,11 @@ class Direct:
             return Direct(in_users_form, solver, plan, (value.shape,), True, loop)
         return Direct(in_users_form, solver, plan, tuple([x.shape for x in storages]), False, loop)
 
+    @property
+    def is_whole(self) -> bool:
+        """Is the whole solve a native program now? Those of blocks are of no use then, and none is begun."""
+        return self.solver.takes_programs and not is_switched_off() and program_in_use(self.plan) is not None
+
     def with_derivatives(self, solved: Solved, adjoint: Adjoint | None) -> "Direct":
         """The same, which attaches derivatives, too."""
         task = solved.statement.task(self.solver)

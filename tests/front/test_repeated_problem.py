@@ -341,3 +341,40 @@ def test_an_environment_without_programs_and_interrupts_are_heeded(answers, monk
     with pytest.raises(mslsq.errors.SolveInterrupted) as caught:
         mslsq.solve(problem, start, solver=SOLVER)
     torch.testing.assert_close(caught.value.solution.value["pose"].storage, start["pose"].storage)
+
+
+def small(scale=1.0):
+    """A decay through 32 points: three unknowns, whose whole solve is one native program."""
+    times = torch.linspace(0, 1, 32, dtype=F64)
+    p = mslsq.Variable("p", mslsq.Euclidean(3))
+    return mslsq.Problem(Reading(p, t=times, y=scale * torch.exp(-1.5 * times) + 0.3, name="reading"))
+
+
+class Reading(mslsq.CostFunction):
+    def residual(self, p, t, y):
+        return (p[0] * torch.exp(p[1] * t) + p[2] - y)[None]
+
+
+@pytest.mark.parametrize("is_layer", [False, True])
+def test_a_whole_solve_answers_although_programs_of_blocks_would_pay_by_now(answers, is_layer):
+    """They are not begun where the whole solve is a program, and were waited for in every call."""
+    start, solver = {"p": torch.tensor([1.0, -1.0, 0.0], dtype=F64)}, mslsq.LevenbergMarquardt(native="wait")
+    problem = small()
+    layer = mslsq.LeastSquaresLayer(problem, solver=solver)
+
+    def solved(values):
+        return layer(values) if is_layer else mslsq.solve(problem, values, solver=solver)
+
+    for _ in range(2):
+        solved(start)
+    plans = [plan.plain for plan in SHARED._plans.values() if plan.holds_whole]
+    assert plans
+    assert all(plan.whole.is_ready for plan in plans)
+    for prospect in [prospect for plan in plans for prospect in plan.prospects.values()]:
+        prospect.seconds = 60.0  # that they have cost: more than the compiler takes
+    answers.clear()
+    expected = torch.tensor([1.0, -1.5, 0.3], dtype=F64)
+    for k in range(40):
+        found = solved({"p": start["p"] + 0.01 * k})
+        torch.testing.assert_close(found.value["p"], expected, atol=1e-7, rtol=1e-7)
+    assert answers.count(False) <= 2  # every 32nd is compared with the user's Python
