@@ -40,7 +40,7 @@ class DirectBatch:
         statement, solver, plan = solved.statement, solved.solver, solved.plan
         if statement.size is None or statement.bounds.of or is_watched(solver) or not plan.is_on_cpu:
             return None
-        if not solver.takes_programs or not solver.early_stop or not solver.max_steps:
+        if not solver.takes_programs or not solver.early_stop:
             return None
         # What is there now must be what was compared with the user's Python when the program was taken up.
         is_compared = plan.holds_whole and plan.whole_witness is plan.execution.graphs.get(WITNESS)

@@ -82,6 +82,23 @@ def test_answers_are_those_of_the_front_door(answers, name):
     assert answers[-1]
 
 
+def test_a_batch_that_takes_no_step_is_answered_too(answers):
+    """Among them a problem at its minimum, and one that nothing moves."""
+    y = data()
+    y[2], y[3] = torch.exp(-0.5 * T), 0.0
+    starts = START.repeat(9, 1)
+    starts[3] = 0.0
+    args, dims = (T, y), (0, None, 0)
+    python, native = (dataclasses.replace(solver, max_steps=0) for solver in (PYTHON, NATIVE))
+    for k in range(4):
+        found = mslsq.least_squares(decay, starts * (1 + 0.1 * k), args, in_dims=dims, solver=native)
+        expected = mslsq.least_squares(decay, starts * (1 + 0.1 * k), args, in_dims=dims, solver=python)
+        assert_same(found, expected)
+        assert bool((found.value == starts * (1 + 0.1 * k)).all())
+    assert answers[-2]
+    assert mslsq.Status.MAX_STEPS in found.status
+
+
 def test_pytrees_and_scalars(answers):
     def residual(p, t, y, power):
         return p["a"] * torch.exp(p["b"] * t**power) - y["y"]
