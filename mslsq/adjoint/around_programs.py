@@ -5,12 +5,14 @@ its own, and is recorded in the first call of a solve that waits for its program
 the steps have become one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.programs import is_of_library
+from mslsq.linearize.second_order import MixedProgram
+from mslsq.native.operator import SecondOrder
 from mslsq.solvers.solver import Solver
 from mslsq.tracing.recording import Recorded
 
@@ -22,6 +24,22 @@ def may_be_around(plan: Plan, linearizer: Linearizer) -> bool:
         return False
     spaces = [unknown.space for unknown in linearizer.system.unknowns]
     return all(space.is_euclidean or is_of_library(space) for space in spaces)
+
+
+def hessian_name(programs: Iterable[SecondOrder], kind: str) -> str:
+    """Of the Hessian by these programs of all terms. A graph that calls programs is of those: it goes when better ones
+    come."""
+    return f"native hessian {[program.hessian.number for program in programs]}, {kind}"
+
+
+def look_name(hessian: str, solver: Solver) -> str:
+    """Of all that is found out at once at an end, with the Hessian of this name."""
+    return f"factored {hessian}, ftol {solver.ftol}, xtol {solver.xtol}"
+
+
+def pullback_name(programs: Mapping[int, MixedProgram]) -> str:
+    """Of the pullback to inputs by these programs, by the numbers of their terms."""
+    return f"pullback by {[(term, program.vector.number) for term, program in programs.items()]}"
 
 
 def graph_around(plan: Plan, solver: Solver, name: str, function: Callable[..., Any], *example: Any) -> Recorded | None:

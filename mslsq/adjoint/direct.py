@@ -1,29 +1,32 @@
-"""Derivatives of a batch that its native program has solved, by native programs alone: no statement of the problem, and
-nothing of the user's Python, stands between."""
+"""Derivatives of a solve by what is native or recorded of its end alone: no statement of the problem, and nothing of
+the user's Python, stands between."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.adjoint.adjoint import Adjoint
+from mslsq.adjoint.around_programs import hessian_name, look_name, pullback_name
 from mslsq.adjoint.attachment import Attachment
 from mslsq.adjoint.ends import LOOK, LookDraft, PullDraft, key_of_pull, known
 from mslsq.adjoint.function import Call, Made
 from mslsq.adjoint.implicit import Implicit
+from mslsq.adjoint.look import Look
 from mslsq.adjoint.minimum import Point
 from mslsq.adjoint.outputs import Answer, Attached
-from mslsq.adjoint.pullback import pulled_back, wanted_of, way_by
+from mslsq.adjoint.pullback import Way, pulled_back, wanted_of, way_by
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
+from mslsq.linearize.plan_cache import PlanCache
 from mslsq.private import forward_level_is_open, without_saved_tensor_hooks
 from mslsq.problem.system import Inputs, Term
 from mslsq.solvers.choices import linear_solver_of
-from mslsq.solvers.second_order import written_system
+from mslsq.solvers.second_order import kinds_of_programs, written_system
 from mslsq.solvers.task import Task
+from mslsq.tracing.recording import Recorded
 
 REST = 32
 """Calls that are not tried after one in which a problem had no derivative: it would be solved twice."""
@@ -35,6 +38,52 @@ class Differentiated(NamedTuple):
     attached: Attached
     residual: Tensor
     """How well the linear systems of derivatives are solved."""
+
+
+Wanted = dict[int, tuple[str, ...]]
+"""By term the names of the inputs that a derivative is to be taken of."""
+
+
+class DirectEnds(Protocol):
+    """What looks at an end, and takes a cotangent of the solution to inputs."""
+
+    def factor_if_fine(self, point: Point, inputs: tuple[Inputs, ...]) -> tuple[Tensor, Tensor] | None:
+        """The factors of the Hessians, and how well systems with them are solved; None where some problem may have no
+        derivative where it has stopped. Gradients must be off."""
+        ...
+
+    def way(self, attachment: Attachment, wanted: Wanted) -> Way:
+        """The pullback to these inputs."""
+        ...
+
+
+class ByPrograms(NamedTuple):
+    """Of small dense problems, by native programs of the look and of the pullback."""
+
+    look: LookDraft
+    pull: PullDraft
+
+    def factor_if_fine(self, point: Point, inputs: tuple[Inputs, ...]) -> tuple[Tensor, Tensor] | None:
+        return self.look.factor_if_fine(point, inputs)
+
+    def way(self, attachment: Attachment, wanted: Wanted) -> Way:
+        return way_by(self.pull, attachment, wanted)
+
+
+class ByGraphs(NamedTuple):
+    """Of one problem, by recorded graphs around native programs for its blocks."""
+
+    look: Recorded
+    pull: Recorded
+    judge: Look
+
+    def factor_if_fine(self, point: Point, inputs: tuple[Inputs, ...]) -> tuple[Tensor, Tensor] | None:
+        found = self.look(*point[:4])
+        return (found.factor, found.residual) if bool(self.judge.is_fine(found).all()) else None
+
+    def way(self, attachment: Attachment, wanted: Wanted) -> Way:
+        factor = attachment.answer.factor
+        return lambda values, inputs, towards: self.pull(values, inputs, factor, towards)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,23 +105,47 @@ class DirectDerivatives:
         if type(adjoint) is not Implicit or adjoint.hessian != "exact" or adjoint.gauge != "error":
             return None
         system = replace(task.system, terms=tuple(map(_without_code, task.system.terms)), key=None)
-        own = replace(task, system=system, trust=None)
+        own = replace(task, system=system, trust=None, cache=PlanCache())
         linear = linear_solver_of(task, plan)
         linearizer = plan.linearizer(system, task.batch, task.batched, linear, differentiable=True)
         return DirectDerivatives(adjoint, Call(own, (), adjoint, Made(plan)), linearizer)
 
-    def programs(self, inputs: tuple[Inputs, ...]) -> tuple[LookDraft, PullDraft] | None:
-        """Those for derivatives in the inputs that require some; None where one is missing, or where this call is not
-        to be tried."""
+    def ends(self, starts: Values, inputs: tuple[Inputs, ...], is_whole: bool) -> DirectEnds | None:
+        """What differentiates in the inputs that require derivatives; None where something of it is missing, or where
+        this call is not to be tried.
+
+        Args:
+            is_whole: is the solve one native program?
+        """
         if torch.is_autocast_enabled("cpu") or forward_level_is_open():
             return None
+        unknowns = self.call.task.system.unknowns
+        if any(x.requires_grad and unknown.free is not None for unknown, x in zip(unknowns, starts, strict=True)):
+            return None  # a block that is held has the derivative of its start
         if self.rests[0]:
             self.rests[0] -= 1
             return None
         plan, wanted = self.call.made.plan, wanted_of(inputs)
         assert plan is not None  # it was given
-        look, pull = (known(plan, key) for key in (LOOK, key_of_pull(wanted))) if wanted else (None, None)
-        return (look, pull) if isinstance(look, LookDraft) and isinstance(pull, PullDraft) else None
+        if not wanted:
+            return None
+        if not is_whole:
+            return self._graphs(plan, wanted)
+        look, pull = (known(plan, key) for key in (LOOK, key_of_pull(wanted)))
+        return ByPrograms(look, pull) if isinstance(look, LookDraft) and isinstance(pull, PullDraft) else None
+
+    def _graphs(self, plan: Plan, wanted: Wanted) -> ByGraphs | None:
+        solver, execution, kind = self.call.task.solver, plan.execution, self.adjoint.hessian
+        programs = {number: plan.mixed.get((number, names)) for number, names in wanted.items()}
+        mixed = {number: program for number, program in programs.items() if program is not None}
+        if len(mixed) < len(programs) or not plan.has_second_order(*kinds_of_programs(solver)):
+            return None
+        hessian = hessian_name([plan.seconds[number] for number in range(len(plan.sizes))], kind)
+        look = execution.known(look_name(hessian, solver), solver.execution)
+        pull = execution.known(pullback_name(mixed), solver.execution)
+        if look is None or pull is None:
+            return None
+        return ByGraphs(look, pull, Look(self.linearizer, self.adjoint.factorization, solver))
 
     def rest(self) -> None:
         """Some problem has none: the next calls are not tried."""
@@ -80,32 +153,28 @@ class DirectDerivatives:
 
     def differentiated(
         self,
-        programs: tuple[LookDraft, PullDraft],
-        values: Values,
-        matrix: Tensor,
-        cost: Float[Tensor, "batch"],
+        ends: DirectEnds,
+        point: Point,
         starts: Values,
         inputs: tuple[Inputs, ...],
     ) -> Differentiated | None:
-        """The solution with derivatives; None where that takes more than the programs: some problem may have none.
+        """The solution with derivatives; None where that takes more than these ends: some problem may have none.
 
         Args:
-            values: (batch, count, storage) of every unknown, where all problems have converged.
-            matrix: of the last linearization, (batch, components, size, size).
+            point: where all problems have converged.
             inputs: as given by the user, those of each problem's own with the batch axis first.
         """
-        look, pull = programs
-        with torch.no_grad():
-            found = look.factor_if_fine(Point(values, (), matrix, cost), inputs)
+        with torch.no_grad(), without_saved_tensor_hooks():
+            found = ends.factor_if_fine(point, inputs)
         if found is None:
             return None
         factor, residual = found
-        answer = Answer.of_minimum(values, cost, factor, residual)
+        answer = Answer.of_minimum(point.values, point.cost, factor, residual)
         given = tuple(map(_views, inputs))
         attachment = Attachment(self.call, self.linearizer, starts, given, {}, answer, self._written())
         if not attachment.is_kept:
             return None
-        way = way_by(pull, attachment, wanted_of(inputs))
+        way = ends.way(attachment, wanted_of(inputs))
         with without_saved_tensor_hooks():
             return Differentiated(pulled_back(self.adjoint, attachment, way, self.adjoint.order), residual)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mslsq.adjoint.adjoint import unprepared
-from mslsq.adjoint.around_programs import graph_around, may_be_around
+from mslsq.adjoint.around_programs import graph_around, hessian_name, look_name, may_be_around
 from mslsq.adjoint.ends import look_of
 from mslsq.adjoint.factor import Factorization
 from mslsq.adjoint.look import Factored, Look
@@ -163,7 +163,7 @@ class Judgement:
             within = self.linearizer.gradient if self._is_native else self.plain.gradient
             return self.look.found(hessian(*at[:3]), _point(at), within)
 
-        all_of_it, at = f"factored {name}, ftol {self.solver.ftol}, xtol {self.solver.xtol}", (*point[:4], *point.free)
+        all_of_it, at = look_name(name, self.solver), (*point[:4], *point.free)
         if self.factorization.can_be_recorded(self.linear):
             if self.linear.storage.is_dense:
                 return execution.run(all_of_it, wish, whole, *at, compiled="small")
@@ -210,9 +210,8 @@ class Judgement:
         if kind == "gauss_newton" and self.linear.storage.is_normal:
             return "normal equations", lambda values, inputs, normal: normal
         if self._is_native:
-            # A graph that calls programs is of those: they go when better ones come.
-            numbers = [block.second.hessian.number for block in self.linearizer.blocks if block.second is not None]
-            return f"native hessian {numbers}, {kind}", lambda values, inputs, normal: self.linearizer.hessian(
+            programs = [block.second for block in self.linearizer.blocks if block.second is not None]
+            return hessian_name(programs, kind), lambda values, inputs, normal: self.linearizer.hessian(
                 values, inputs, exact=kind == "exact"
             )
         if linearizer.normal_equations_are_exact:

@@ -61,6 +61,10 @@ class Look:
         evidence = found.evidence
         return self.is_solved(found) & evidence.vanishes & evidence.smooth
 
+    def is_fine(self, found: Factored) -> Tensor:
+        """Of which problems does it exist where they stopped?"""
+        return self.exists(found) & ~found.evidence.short
+
     def is_solved(self, found: Factored) -> Tensor:
         """Of which problems are systems with the Hessian solved, as far as is known?"""
         return found.definite & found.evidence.solved & self.factorization.is_trusted(found.residual)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint.along import gradient_along
-from mslsq.adjoint.around_programs import graph_around, may_be_around
+from mslsq.adjoint.around_programs import graph_around, may_be_around, pullback_name
 from mslsq.adjoint.ends import PullDraft, pull_of
 from mslsq.adjoint.factor import Factorization
 from mslsq.adjoint.limit import limited_gradient
@@ -235,10 +235,9 @@ def _graph_around(
         gradient = pulled_through_retraction(linearizer, values, towards)
         return to_inputs(values, inputs, -adjoint.factorization.inverse(linearizer.linear_solver, factor, gradient))
 
-    numbers = [(term, program.vector.number) for term, program in programs.items()]
     inputs = tuple({name: tensor.detach() for name, tensor in given.items()} for given in attachment.inputs)
     example = answer.values, inputs, answer.factor, answer.values
-    graph = graph_around(plan, attachment.call.task.solver, f"pullback by {numbers}", pulled, *example)
+    graph = graph_around(plan, attachment.call.task.solver, pullback_name(programs), pulled, *example)
     if graph is None:
         return None
     return lambda values, inputs, towards: graph(values, inputs, answer.factor, towards)

@@ -150,8 +150,7 @@ def _looking(solver: Solver, factorization: Factorization, linearizer: Linearize
             return own if values is point.values else answer("gradient", values)[0]
 
         found = look.found(hessian, point, gradient)
-        is_fine = look.exists(found) & ~found.evidence.short
-        return [found.factor, hessian, own, found.residual, *_flags(found), is_fine]
+        return [found.factor, hessian, own, found.residual, *_flags(found), look.is_fine(found)]
 
     return looked
 

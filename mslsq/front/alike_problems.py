@@ -51,7 +51,8 @@ class Alike:
     answering: Answering
     costs: ClosedCosts
     places: tuple[tuple[tuple[str, int], ...], ...]
-    """Per term the name of each input, and which of the tensors of the content it is."""
+    """Per term the name of each input, and which of the tensors of the content it is; of one that the data of a call
+    replace, any."""
 
     def inputs(self, content: Content) -> tuple[dict[str, Tensor], ...]:
         """Per term its tensors by name, of a problem with this content."""
@@ -97,9 +98,14 @@ class AlikeProblems:
             leaves: per term of the call's statement, the tensors that it depends on.
         """
         by_tensor = {id(tensor): place for place, tensor in enumerate(content.tensors)}
-        if not answering.direct.plan.may_be_shared or any(id(x.tensor) not in by_tensor for own in leaves for x in own):
+        replaced = dict.fromkeys(answering.replaced, 0)
+        found = [
+            [(x.name, replaced.get((term, x.name), by_tensor.get(id(x.tensor)))) for x in own]
+            for term, own in enumerate(leaves)
+        ]
+        if not answering.direct.plan.may_be_shared or any(place is None for own in found for _, place in own):
             return False
-        places = tuple([tuple([(x.name, by_tensor[id(x.tensor)]) for x in own]) for own in leaves])
+        places = tuple([tuple([(name, place) for name, place in own if place is not None]) for own in found])
         with self._lock:
             known = self._known.pop(content.key, ())
             others = [one for one in known if not one.answering.is_like(call)]

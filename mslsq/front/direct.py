@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from mslsq.adjoint import Adjoint, Implicit
-from mslsq.adjoint.direct import DirectDerivatives
-from mslsq.adjoint.ends import LookDraft, PullDraft
+from mslsq.adjoint.direct import Differentiated, DirectDerivatives, DirectEnds
+from mslsq.adjoint.minimum import Point
 from mslsq.front.statement import Solved, Statement, heed_interrupt
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
@@ -24,8 +24,9 @@ from mslsq.problem.system import Inputs
 from mslsq.solution import History, Solution, Status
 from mslsq.solvers import LevenbergMarquardt, Solver
 from mslsq.solvers.choices import is_watched
+from mslsq.solvers.native_loop import Ended
 from mslsq.solvers.planning import planned
-from mslsq.solvers.short_loop import ShortLoop
+from mslsq.solvers.short_loop import ShortLoop, Stepped
 from mslsq.solvers.whole_solves import program_in_use
 from mslsq.solvers.witness import Witness
 from mslsq.tracing.reading.values import TENSORS
@@ -97,13 +98,16 @@ class Direct:
             starts: of every unknown, (1, count, storage).
             inputs: per term its tensors by name.
         """
-        program, derivatives = program_in_use(self.plan), None
+        program, ends = program_in_use(self.plan), None
+        if not self.solver.takes_programs or is_switched_off():
+            program = None
         if takes_more(starts, inputs):
-            derivatives = None if program is None or self.derivatives is None else self.derivatives.programs(inputs)
-            if derivatives is None:
+            derivatives = self.derivatives
+            ends = None if derivatives is None else derivatives.ends(starts, inputs, is_whole=program is not None)
+            if ends is None:
                 return None
-        if program is None or not self.solver.takes_programs or is_switched_off():
-            return self._found_by_steps(starts, inputs) if derivatives is None else None
+        if program is None:
+            return self._found_by_steps(starts, inputs) if ends is None else self._stepped(ends, starts, inputs)
         if self.solver.creep is not None and not self.solver.early_stop:
             return None  # steps are straight then, and the program would bend them
         found = program.solve_one(starts, inputs, self.solver.max_steps, self.shapes)
@@ -111,14 +115,14 @@ class Direct:
             return None
         if found.creeps:
             return None
-        if derivatives is not None and not found.interrupted:
-            return self._differentiated(derivatives, found, starts, inputs)
+        if ends is not None and not found.interrupted:
+            return self._differentiated(ends, found, starts, inputs)
         value = found.values[0] if self.is_value else self.in_users_form(found.values)
         return Found(completed(value, lambda: _figures(found)), found.values, starts, found.interrupted, found)
 
     def _differentiated(
         self,
-        programs: tuple[LookDraft, PullDraft],
+        ends: DirectEnds,
         found: SolvedOne,
         starts: Values,
         inputs: tuple[dict[str, Tensor], ...],
@@ -129,26 +133,47 @@ class Direct:
         structure, given = self.plan.structure, None
         if found.has_converged:
             matrix = found.figures[2:].view(1, structure.num_components, structure.size, structure.size)
-            end = values, matrix, found.figures[:1]
-            given = self.derivatives.differentiated(programs, *end, starts, inputs)
+            given = self.derivatives.differentiated(ends, Point(values, (), matrix, found.figures[:1]), starts, inputs)
         if given is None:
             self.derivatives.rest()
             return None
+        return Found(self._attached(given, lambda: _figures(found)), found.values, starts, False, found)
+
+    def _attached(self, given: Differentiated, figures: Callable[[], dict[str, Any]]) -> Solution:
+        """The solution with derivatives; `figures` are its other fields."""
         attached, cost, _ = given.attached
         if self.is_value:
             value = attached[0].view(self.shapes[0])
         else:
             value = self.in_users_form(tuple([x[0] for x in attached]))
         own = given.residual[0]
-        solution = completed(value, lambda: {**_figures(found), "cost": cost[0], "adjoint_residual": own})
-        return Found(solution, found.values, starts, False, found)
+        return completed(value, lambda: {**figures(), "cost": cost[0], "adjoint_residual": own})
+
+    def _stepped(self, ends: DirectEnds, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
+        """What recorded steps find, with derivatives; None where it may have none."""
+        found = None if self.loop is None else self.loop.solve_to_differentiate(starts, inputs)
+        if found is None:
+            return None
+        stepped, model = found
+        if stepped.interrupted:
+            return self._found(stepped, starts)
+        assert self.derivatives is not None  # there are ends
+        given = None
+        if Status.COST_TOLERANCE <= int(stepped.status) <= Status.STEP_TOLERANCE:
+            point = Point(stepped.values, model.inputs, model.matrix, model.cost)
+            given = self.derivatives.differentiated(ends, point, starts, inputs)
+        if given is None:
+            self.derivatives.rest()
+            return None
+        return Found(self._attached(given, stepped.fields), stepped.values, starts, False)
 
     def _found_by_steps(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
         if self.loop is None:
             return None
         found = self.loop.solve(starts, inputs)
-        if found is None:
-            return None
+        return None if found is None else self._found(found, starts)
+
+    def _found(self, found: Stepped | Ended, starts: Values) -> Found:
         value = self.in_users_form(tuple([x[0] for x in found.values]))
         return Found(completed(value, found.fields), found.values, starts, found.interrupted)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.direct import DirectDerivatives
+from mslsq.adjoint.minimum import Point
 from mslsq.front.direct import Found, completed, takes_more
 from mslsq.front.statement import Solved
 from mslsq.linearize.blocks import Values
@@ -62,24 +63,24 @@ class DirectBatch:
         program = program_in_use(self.plan)
         if program is None or is_switched_off():
             return None
-        programs = None
+        ends = None
         if takes_more(starts, inputs):
-            programs = None if self.derivatives is None else self.derivatives.programs(inputs)
-            if programs is None:
+            ends = None if self.derivatives is None else self.derivatives.ends(starts, inputs, is_whole=True)
+            if ends is None:
                 return None
         with torch.no_grad():
             ended = solved_by(program, self.solver, self.plan.structure, starts, inputs, ())
         if ended is None or ended.is_idle:
             return None
-        if programs is None or ended.interrupted:
+        if ends is None or ended.interrupted:
             solution = completed(self.in_users_form(ended.values), lambda: _figures(ended))
             return Found(solution, ended.values, starts, ended.interrupted)
         assert self.derivatives is not None  # there are programs of them
         least, most = torch.aminmax(ended.status)
         found = None
         if int(least) >= Status.COST_TOLERANCE and int(most) <= Status.STEP_TOLERANCE:
-            end = ended.values, ended.matrix, ended.cost
-            found = self.derivatives.differentiated(programs, *end, starts, inputs)
+            point = Point(ended.values, (), ended.matrix, ended.cost)
+            found = self.derivatives.differentiated(ends, point, starts, inputs)
         if found is None:
             self.derivatives.rest()
             return None

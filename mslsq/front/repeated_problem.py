@@ -127,7 +127,8 @@ class Known:
     """By the costs of a user's own."""
     unchanged: Unchanged
     inputs: tuple[tuple[tuple[str, Any, Hashable], ...], ...]
-    """Per term the name of each input, a weak reference to its tensor, and what a graph bakes in of it."""
+    """Per term the name of each input, a weak reference to its tensor, and what a graph bakes in of it; None twice of
+    one that the data of a call replace."""
     indices: tuple[tuple[Any, Hashable], ...]
     """Of every tensor that says which blocks there are a weak reference, and its state."""
 
@@ -143,7 +144,15 @@ class Known:
         unchanged = Unchanged(problem, [cost for _, cost in own_costs(problem)])
         if not unchanged.is_known:
             return None
-        held = [tuple([(name, weakref.ref(x), tensor_key(x)) for name, x in own.items()]) for own in inputs]
+        held = [
+            tuple(
+                [
+                    (name, None, None) if (term, name) in answering.replaced else (name, weakref.ref(x), tensor_key(x))
+                    for name, x in own.items()
+                ]
+            )
+            for term, own in enumerate(inputs)
+        ]
         states = tuple([(weakref.ref(x), _state_of(x)) for x in indices])
         return Known(answering, costs, costs.held_by(problem, unchanged), unchanged, tuple(held), states)
 
@@ -153,14 +162,15 @@ class Known:
             return False
         if not all(x() is not None and _state_of(x()) == state for x, state in self.indices):
             return False
-        held = [pair for own in self.inputs for pair in own]
-        if not all(x() is not None and tensor_key(x()) == key for _, x, key in held):
+        held = [(x(), key) for own in self.inputs for _, x, key in own if x is not None]
+        if not all(x is not None and tensor_key(x) == key for x, key in held):
             return False
         return self.costs.hold(call.problem, self.held)
 
     def answer(self, call: Call) -> Solution | None:
         """The solution of such a call; None where it takes more than what is recorded."""
-        return self.answering.answer(call, tuple([{name: x() for name, x, _ in own} for own in self.inputs]))
+        held: list[dict[str, Any]] = [{name: None if x is None else x() for name, x, _ in own} for own in self.inputs]
+        return self.answering.answer(call, tuple(held))
 
 
 def _state_of(index: Tensor) -> Hashable:

@@ -20,6 +20,7 @@ from mslsq.linear.normal_products import (
     normal_gradient,
     normal_matrix,
     normal_matrix_by_tensors,
+    placed_matrices,
 )
 from mslsq.linear.storage import LinearizedTerm, Storage
 from mslsq.linear.unrolled import LARGEST_UNROLLED
@@ -194,7 +195,11 @@ class Assembly(LinearizedTerm):
     # ---- placing
 
     def placed(self, blockwise: Float[Tensor, "outer a b lanes"]) -> Tensor:
-        """A matrix per block, in the system's matrices."""
+        """A symmetric matrix per block, (outer, a, a, lanes) or the entries of one that a layout makes, in the system's
+        matrices."""
+        normal = self.placement.normal
+        if normal is not None and blockwise.ndim == 4 and self._segments is None and self._by_kernels(blockwise):
+            return placed_matrices(blockwise, *normal.packed)
         return self.place_matrix(self._by_problem(blockwise))
 
     def placed_vector(self, blockwise: Float[Tensor, "outer tangent lanes"]) -> Float[Tensor, "batch columns"]:

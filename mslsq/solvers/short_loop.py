@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.linearize.blocks import LaneLayout, Values
-from mslsq.linearize.linearizer import Linearization
+from mslsq.linearize.linearizer import Linearization, TermInputs
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.prospects import note_seconds
 from mslsq.linearize.trace import Wish
@@ -33,6 +34,16 @@ _GRADIENT_NORM = Record._fields.index("gradient_norm") - _OF_RECORD
 
 MOST_STEPS = 100_000
 """Of a loop whose memory has room for the history of all: 3 MB."""
+
+
+class Model(NamedTuple):
+    """What a solve leaves of its last linearization, that of its solution."""
+
+    inputs: TermInputs
+    """In the layout of the lanes."""
+    cost: Float[Tensor, "1"]
+    matrix: Tensor
+    """In the form of the linear solver."""
 
 
 class Stepped(NamedTuple):
@@ -107,16 +118,11 @@ class ShortLoop:
             values: the start of every unknown, (1, count, storage).
             inputs: per term its tensors by name, as given by the user.
         """
-        execution, whole = self.plan.execution, self.plan.plain.whole
-        if whole is not None and whole.is_coming:
-            return None  # something faster
-        wish = self.solver.execution
-        start = execution.known("start", wish)
+        start = self._start()
         if start is None:
             return None
-        prepared = [layout.prepared(given) for layout, given in zip(self.layouts, inputs, strict=True)]
-        given = [x for tensors in prepared for x in tensors.values()]
-        native = self._native(start, wish, len(values))
+        given = [x for tensors in self._prepared(inputs) for x in tensors.values()]
+        native = self._native(start, self.solver.execution, len(values))
         if native is not None:
             begin = time.perf_counter()
             ended = native.solve(values, given, self.solver.max_steps, self.creep)
@@ -124,10 +130,35 @@ class ShortLoop:
                 note_seconds(self.plan, time.perf_counter() - begin)
                 return ended
         with torch.no_grad(), without_saved_tensor_hooks():
-            return self._by_graphs(start, values, given)
+            found = self._by_graphs(start, values, given)
+        return None if found is None else found[0]
 
-    def _by_graphs(self, start: Recorded, values: Values, given: list[Tensor]) -> Stepped | None:
-        """`solve` by what is recorded as graphs, from the inputs in the layout of the lanes."""
+    def solve_to_differentiate(self, values: Values, inputs: tuple[Inputs, ...]) -> tuple[Stepped, Model] | None:
+        """The same with the model of the cost around the solution; the inputs may require derivatives."""
+        start = self._start()
+        if start is None:
+            return None
+        with torch.no_grad(), without_saved_tensor_hooks():
+            prepared = self._prepared(inputs)
+            found = self._by_graphs(start, values, [x for tensors in prepared for x in tensors.values()])
+        if found is None:
+            return None
+        stepped, (cost, _, matrix, _) = found
+        return stepped, Model(prepared, cost, matrix)
+
+    def _start(self) -> Recorded | None:
+        """The recorded start; None where there is none, or where something faster is coming."""
+        whole = self.plan.plain.whole
+        if whole is not None and whole.is_coming:
+            return None
+        return self.plan.execution.known("start", self.solver.execution)
+
+    def _prepared(self, inputs: tuple[Inputs, ...]) -> TermInputs:
+        return tuple([layout.prepared(given) for layout, given in zip(self.layouts, inputs, strict=True)])
+
+    def _by_graphs(self, start: Recorded, values: Values, given: list[Tensor]) -> tuple[Stepped, Linearization] | None:
+        """`solve` by what is recorded as graphs, from the inputs in the layout of the lanes, with the last
+        linearization."""
         execution, most = self.plan.execution, self.solver.max_steps
         begin = time.perf_counter()
         outputs = [start.flat([*[x.contiguous() for x in values], *given])]
@@ -146,7 +177,9 @@ class ShortLoop:
         found = outputs[-1][: len(values)]
         if len(outputs) == 1:
             found = [x.clone() for x in found]  # without a step they are the user's own
-        return Stepped.of(tuple(found), outputs, most, interrupted)
+        count = len(values)
+        model = Linearization(*outputs[-1][count : count + len(Linearization._fields)])
+        return Stepped.of(tuple(found), outputs, most, interrupted), model
 
     def _native(self, start: Recorded, wish: Wish, count: int) -> NativeLoop | None:
         """The loop around the programs of start and step, where they are native calls."""

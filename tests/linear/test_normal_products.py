@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.linear.normal_products import normal_equations, normal_matrix_by_tensors
+from mslsq.linear.normal_products import normal_equations, normal_matrix_by_tensors, placed_matrices
 from mslsq.linearize.assembly import Assembly
 from mslsq.linearize.blocks import BlockTerm
 from mslsq.linearize.pattern import pattern_of, placement_of
@@ -72,3 +72,10 @@ def test_kernels_and_tensors_give_the_same_matrix(order, sizes, fixed, lanes_las
     both = normal_equations(jacobian, residual, *placement.normal.packed)
     alone = by_kernels.gradient(jacobian, residual), by_kernels.hessian(jacobian)
     torch.testing.assert_close(both, alone, rtol=0, atol=0)
+    matrices = torch.randn(2, *2 * [jacobian.shape[2]], lanes, generator=generator, dtype=dtype)
+    matrices = matrices + matrices.transpose(1, 2)
+    if not lanes_last:
+        matrices = matrices.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
+    placed = placed_matrices(matrices, *placement.normal.packed)
+    assert torch.equal(placed, by_kernels.placed(matrices))
+    torch.testing.assert_close(placed, by_tensors.placed(matrices), rtol=tolerance, atol=tolerance)

@@ -1,4 +1,4 @@
-// J^T J and J^T r of one term, added up where they belong, in one pass over J.
+// J^T J and J^T r of one term, added up where they belong, in one pass over J; and matrices of its blocks, in its place.
 //
 // J is (batch, rows, tangent, lanes) with any strides, the lanes usually along memory. Some lanes at a time are copied to
 // where a lane's own numbers are neighbours; then all products of those lanes are formed. (With a pass over J for every
@@ -163,6 +163,21 @@ void add_normal_equations(const T* jacobian, i64 by_row, i64 by_tangent, i64 by_
     }
 }
 
+// A symmetric matrix per lane, where J^T J of these lanes goes. Neighbouring lanes lie in the same lines of the cache.
+template <class T>
+void add_matrices(const T* matrices, i64 by_row, i64 by_column, i64 by_lane, T* values, const Plan& plan) {
+    for (const Products& of : plan.products)
+        with_size<3, 6, 9>(of.width, [&](auto width) {
+            const T* own = matrices + of.first * by_row + of.second * by_column;
+            for (i64 e = 0; e < of.lanes.count; e++) {
+                const T* from = own + of.lanes[e] * by_lane;
+                T* to = values + of.offsets[e];
+                for (i64 a = 0; a < of.height; a++)
+                    for (i64 b = 0; b < width; b++) to[a * width + b] += from[a * by_row + b * by_column];
+            }
+        });
+}
+
 }  // namespace
 
 #define MSLSQ_DEFINE(T, type)                                                                                       \
@@ -176,6 +191,13 @@ void add_normal_equations(const T* jacobian, i64 by_row, i64 by_tangent, i64 by_
                                     residual + b * residual_by_entry, residual_by_row, residual_by_lane, rows,      \
                                     tangent, lanes, num_values ? values + b * num_values : nullptr,                 \
                                     num_columns ? gradient + b * num_columns : nullptr, plan);                      \
+    }                                                                                                               \
+    MSLSQ_EXPORT(placed_matrices, type)                                                                             \
+    (i64 batch, const T* matrices, i64 by_entry, i64 by_row, i64 by_column, i64 by_lane, T* values, i64 num_values, \
+     const i64* memory, const i64* places, const i64* numbers) {                                                    \
+        const Plan plan(PlanReader(memory, places, numbers));                                                       \
+        for (i64 b = 0; b < batch; b++)                                                                             \
+            add_matrices<T>(matrices + b * by_entry, by_row, by_column, by_lane, values + b * num_values, plan);    \
     }
 
 MSLSQ_DEFINE(double, f64)
