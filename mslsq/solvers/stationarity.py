@@ -146,7 +146,13 @@ def gradient_met(
         return gradient_norm <= solver.gtol
     eps = torch.finfo(cost.dtype).eps
     zero = _rests_on_rounding(cost, floor) & _below(gradient, ROUNDING * eps, floor)
-    return (length * max(COSINE, eps) ** -2 <= 2 * cost) | zero
+    return (length * max(COSINE, eps) ** -2 <= 2 * cost) & has_squares(cost, gradient) | zero
+
+
+def has_squares(cost: Float[Tensor, "batch"], gradient: Float[Tensor, "batch columns"]) -> Bool[Tensor, "batch"]:
+    """Is the cost a number that the dtype holds, or the gradient zero? Of a residual of 1e-165 (float32: 1e-23) |r|² and
+    |D⁻¹g|² are both zero, whatever the cosine is."""
+    return (cost >= torch.finfo(cost.dtype).tiny) | (gradient == 0).all(-1)
 
 
 def _rests_on_rounding(cost: Float[Tensor, "batch"], floor: Floor) -> Bool[Tensor, "batch"]:
@@ -178,7 +184,7 @@ def nearly_stationary(
 ) -> Bool[Tensor, "batch"]:
     """May a short step, or a small decrease, be taken for convergence? Arguments as in `gradient_met`."""
     small = _is_near(solver, length, floor) & _below(gradient, _near(solver, cost.dtype), floor)
-    return (length * (1 / share(solver, cost.dtype)) <= 2 * cost) | small
+    return (length * (1 / share(solver, cost.dtype)) <= 2 * cost) & has_squares(cost, gradient) | small
 
 
 def share(solver: Solver, dtype: torch.dtype) -> float:
@@ -200,4 +206,5 @@ def rests_at_zero(
     if solver.gtol is not None:
         return torch.zeros_like(gradient[:, 0], dtype=torch.bool)
     share = ROUNDING * torch.finfo(gradient.dtype).eps
-    return (2 * cost * share**-2 <= scale.sum(-1)) & (gradient.abs() <= share * scale).all(-1)
+    small = (2 * cost * share**-2 <= scale.sum(-1)) & (gradient.abs() <= share * scale).all(-1)
+    return small & has_squares(cost, gradient)

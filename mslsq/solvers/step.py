@@ -25,6 +25,7 @@ from mslsq.solvers.solver import RESOLVED, MethodState, Proposal, Solver, quotie
 from mslsq.solvers.stationarity import (
     gradient_floor,
     gradient_met,
+    has_squares,
     is_hidden,
     nearly_stationary,
     rests_at_zero,
@@ -338,7 +339,7 @@ class Step:
         small = verdict.decrease <= ftol * state.model.cost
         unmoved = verdict.level & verdict.resolved & verdict.finite
         believed = accepted & small & (verdict.gain > 0.25) & (stationary | verdict.resolved)
-        cost_met = promised & (believed | (unmoved & ~accepted))
+        cost_met = promised & (believed | (unmoved & ~accepted)) & has_squares(kept.cost, kept.gradient)
         arrived = accepted | (verdict.resolved & verdict.finite)
         step_met = arrived & stationary & (step_norm < xtol * (xtol + size))  # strictly: zero is never met
         flat = accepted & gradient_met(solver, kept.gradient, gradient_norm, verdict.length, kept.cost, floor)

@@ -147,6 +147,23 @@ def test_residuals_that_are_too_small_to_square_are_named():
     assert mslsq.Status(int(solution.status)) is mslsq.Status.STALLED
 
 
+@pytest.mark.parametrize("native", ["never", "wait"])
+@pytest.mark.parametrize("kind", [mslsq.LevenbergMarquardt, mslsq.GaussNewton, mslsq.Dogleg])
+@pytest.mark.parametrize(("dtype", "scale"), [(F64, 1e-165), (F64, 1e-300), (torch.float32, 1e-25)])
+def test_an_amplitude_as_small_as_its_data_is_not_said_to_be_fitted_where_the_cost_is_no_number(
+    dtype, scale, kind, native
+):
+    t = torch.linspace(0, 2, 30, dtype=dtype)
+    y = scale * (2 * torch.exp(-1.3 * t) + 0.05 * torch.cos(9 * t))
+    start = torch.tensor([scale, -1.0], dtype=dtype)  # the column of the rate is as small as the residual
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VanishingSquaresWarning)
+        solution = mslsq.least_squares(
+            lambda p, t, y: p[0] * torch.exp(p[1] * t) - y, start, args=(t, y), solver=kind(native=native)
+        )
+    assert not solution.converged
+
+
 def tiny(x):
     return 1e-30 * torch.stack([x[0] - 2.0, x[1] - 0.5, x[0] + x[1] - 0.9])
 
