@@ -143,7 +143,7 @@ class PullDraft(EndDraft):
         return found
 
     def _figures(self, point: Point, inputs: tuple[Inputs, ...]) -> list[Tensor]:
-        unit = torch.eye(point.matrix.shape[-1], dtype=self._dtype).expand_as(point.matrix).contiguous()
+        unit = torch.eye(point.matrix.shape[-1], dtype=self._dtype, device="cpu").expand_as(point.matrix).contiguous()
         along = irregular(point.matrix.shape[1] * point.matrix.shape[2], point.values[0])
         found = self.pulled(point.values, inputs, unit, -along.expand(len(unit), -1))
         return [found[key].reshape(1, -1) for key in self._returned]

@@ -64,8 +64,16 @@ def recorded_look(
         functions = {"curve": f"{name}_linearize", "gradient": f"{name}_slope_linearize"}
         callees = _callees(system, values, functions)
         look = _looking(task.solver, factorization, linearizer)
-        matrix = torch.eye(system.sums.size, dtype=values[0].dtype).expand(1, system.sums.components, -1, -1).clone()
-        example = [*(torch.ones_like(x[:1]) for x in values), matrix, torch.ones(1, dtype=values[0].dtype)]
+        matrix = (
+            torch.eye(system.sums.size, dtype=values[0].dtype, device="cpu")
+            .expand(1, system.sums.components, -1, -1)
+            .clone()
+        )
+        example = [
+            *(torch.ones_like(x[:1]) for x in values),
+            matrix,
+            torch.ones(1, dtype=values[0].dtype, device="cpu"),
+        ]
         stepping = _stepping(callees, look, example)
     square, columns = matrix.numel(), linearizer.structure.num_columns
     outputs = square, square, columns, 1, len(FLAGS), 1
@@ -91,7 +99,7 @@ def recorded_pull(
             (move,) = answer("inverse", (factor, -towards))
             return list(answer("mixed", (*at, move)))
 
-        one = torch.ones(1, dtype=values[0].dtype)
+        one = torch.ones(1, dtype=values[0].dtype, device="cpu")
         factor = torch.diag_embed(one.new_ones(1, system.sums.components, system.sums.size))
         towards = one.new_ones(1, linearizer.structure.num_columns)
         example = [*(torch.ones_like(x[:1]) for x in values), factor, towards]
@@ -163,7 +171,7 @@ def _stepping(callees: Callees, function: Function, example: list[Tensor]) -> St
     """The function of the numbers in `example`, one behind the other."""
     program, arrays, first = Program(callees.dtype), [], 0
     for x in example:
-        places = torch.arange(first, first + x.numel()).reshape(x.shape).numpy()
+        places = torch.arange(first, first + x.numel(), device="cpu").reshape(x.shape).numpy()
         arrays.append(Array(each(lambda place: program.input(0, int(place), "real"), places), x.dtype))
         first += x.numel()
     calls, outputs = callees.recorded(program, function, example, arrays)

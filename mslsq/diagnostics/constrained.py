@@ -89,7 +89,7 @@ def projected_inverse(
     factor: Float[Tensor, "batch n n"], rows: Float[Tensor, "batch rows n"]
 ) -> Float[Tensor, "batch n n"]:
     """L⁻ᵀ (I − P) L⁻¹, from the lower factor of K and the rows, both in the same units."""
-    eye = torch.eye(factor.shape[-1]).to(factor).expand_as(factor)
+    eye = torch.eye(factor.shape[-1], device="cpu").to(factor).expand_as(factor)
     half = torch.linalg.solve_triangular(factor, eye, upper=False)
     basis, lengths, _ = torch.linalg.svd(half @ rows.mT, full_matrices=False)
     least = 1e4 * machine_epsilon(factor) * max(rows.shape[-2:])

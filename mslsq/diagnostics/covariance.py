@@ -97,11 +97,11 @@ def _chosen(problem: Problem, name: str, index: Any) -> tuple[Tensor, bool]:
     if variable.count is None:
         if index not in (None, 0):
             raise IndexError(f"Variable {name!r} is a single block (count=None): leave index out, it was {index!r}.")
-        return torch.zeros(1, dtype=torch.int64), True
+        return torch.zeros(1, dtype=torch.int64, device="cpu"), True
     if index is None:
-        return torch.arange(variable.count), False
+        return torch.arange(variable.count, device="cpu"), False
     chosen = variable[index].index
-    return (torch.tensor([chosen]), True) if isinstance(chosen, int) else (chosen, False)
+    return (torch.tensor([chosen], device="cpu"), True) if isinstance(chosen, int) else (chosen, False)
 
 
 def _blocks(point: Located, name: str, blocks: Tensor) -> Float[Tensor, "batch blocks tangent tangent"]:

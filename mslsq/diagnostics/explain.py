@@ -110,13 +110,15 @@ def _fixed_in_words(unknown: Unknown) -> str:
 def _parts_in_words(point: Located, parts: list[Part]) -> list[str]:
     """Which parts nothing connects, and which blocks no cost refers to."""
     lines = []
-    used = {name: torch.zeros(v.num_blocks, dtype=torch.bool) for name, v in point.problem.variables.items()}
+    used = {
+        name: torch.zeros(v.num_blocks, dtype=torch.bool, device="cpu") for name, v in point.problem.variables.items()
+    }
     for cost in point.problem:
         for reference in cost.references:
             used[reference.variable.name][reference.index] = True
     for name, mask in used.items():
         unused = [part.blocks[name] for part in parts if name in part.blocks]
-        alone = torch.cat(unused) if unused else torch.zeros(0, dtype=torch.int64)
+        alone = torch.cat(unused) if unused else torch.zeros(0, dtype=torch.int64, device="cpu")
         alone = alone[~mask[alone]].sort().values.tolist()
         if alone:
             lines.append(f"No cost refers to {blocks_in_words(name, alone)}: index it by a cost, or hold it fixed.")
@@ -201,11 +203,13 @@ def _unconstrained(point: Located, part: Part, scaled: Tensor, threshold: float)
     found, start = [], 0
     for name, blocks in part.blocks.items():
         free = part.free[name]
-        index = torch.full(free.shape, -1)
-        index[free] = start + torch.arange(int(free.sum()))
+        index = torch.full(free.shape, -1, device="cpu")
+        index[free] = start + torch.arange(int(free.sum()), device="cpu")
         both = free[:, :, None] & free[:, None, :]
         # What is held stands there with a one on the diagonal.
-        own = torch.where(both, scaled[index[:, :, None], index[:, None, :]], torch.eye(free.shape[1]).to(scaled))
+        own = torch.where(
+            both, scaled[index[:, :, None], index[:, None, :]], torch.eye(free.shape[1], device="cpu").to(scaled)
+        )
         missing = (torch.linalg.eigvalsh(own) <= threshold).sum(-1)
         found += [(name, int(blocks[k]), int(missing[k])) for k in missing.nonzero()[:, 0].tolist()]
         start += int(free.sum())

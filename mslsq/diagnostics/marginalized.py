@@ -164,7 +164,7 @@ def _with_prior(parts: list[Part], problem: Problem, stays: Masks, found: Elimin
 def _mask(problem: Problem, name: str, blocks: Mapping[str, Any]) -> Tensor:
     """(count,) which blocks of a variable are to go."""
     variable = problem.variables[name]
-    mask = torch.zeros(variable.num_blocks, dtype=torch.bool)
+    mask = torch.zeros(variable.num_blocks, dtype=torch.bool, device="cpu")
     if name in blocks:
         index = blocks[name]
         mask[slice(None) if index is None or variable.count is None else variable[index].index] = True

@@ -89,7 +89,7 @@ def _factorised(point: Located, matrix: Float[Tensor, "batch values"]) -> _Facto
 
 
 def _factored(structure: BlockStructure, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    factors, definite = factor(torch.from_numpy(values), torch.zeros(0), *structure.elimination.packed)
+    factors, definite = factor(torch.from_numpy(values), torch.zeros(0, device="cpu"), *structure.elimination.packed)
     return factors.numpy(), definite.numpy()
 
 

@@ -37,7 +37,7 @@ def parts_of(point: Located) -> list[Part]:
         order = order[label[order] >= 0]
         found, starts = np.unique(label[order], return_index=True)
         for number, blocks in zip(found, np.split(order, starts[1:]), strict=True):
-            members[number][unknown.name] = torch.as_tensor(blocks)
+            members[number][unknown.name] = torch.as_tensor(blocks, device="cpu")
             sizes[number] += int(unknown.free_entries[blocks].sum())
     parts = []
     for number in np.argsort(-sizes, kind="stable"):

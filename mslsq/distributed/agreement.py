@@ -47,7 +47,9 @@ def check_agreement(ranks: Together, shared: SharedStatement, solver: Solver) ->
         "the solver and its options": (repr((type(solver).__name__, sorted(options.items(), key=str))), solver),
         "the shared tensors that require grad": (repr(differentiated), [name[:3] for name in differentiated]),
     }
-    own = torch.tensor([[_number(content) for content, _ in compared.values()] + [_number(_blocks(shared))]])
+    own = torch.tensor(
+        [[_number(content) for content, _ in compared.values()] + [_number(_blocks(shared))]], device="cpu"
+    )
     table = torch.cat([row.cpu() for row in ranks.gathered(own)])
     same = (table == table[0]).all(0).tolist()
     if not all(same[:-1]):

@@ -105,7 +105,7 @@ class ConjugateGradientOverRanks(ConjugateGradient):
     def definite_factor(self, matrix: Values) -> DefiniteFactor:
         """As `ConjugateGradient.definite_factor`. The factor is the matrix, and NaN at its end where it is of no use:
         the ranks have numbers of their own, and must judge alike."""
-        finite = ~torch.tensor(already_bound(self.ranks).any(not bool(torch.isfinite(matrix).all())))
+        finite = ~torch.tensor(already_bound(self.ranks).any(not bool(torch.isfinite(matrix).all())), device="cpu")
         probe = random_rhs(already_bound(self.rows).num_columns, matrix)
         tried = self._solve_accurately(torch.where(finite[:, None], matrix, 0), probe)
         looked_definite = finite & tried.definite

@@ -123,7 +123,7 @@ def tensor_like(given: Any, like: Tensor, what: str) -> Tensor | None:
             raise ProblemError(f"{what} must be real numbers, not {given.dtype}.")
         return sent(given, like.device, like.dtype)
     try:
-        return sent(torch.as_tensor(np.asarray(given, dtype=np.float64)), like.device, like.dtype)
+        return sent(torch.as_tensor(np.asarray(given, dtype=np.float64), device="cpu"), like.device, like.dtype)
     except (TypeError, ValueError):
         raise ProblemError(
             f"{what} must be a number, an array or None, not {type(given).__name__}. Elements of manifolds have no "

@@ -242,11 +242,11 @@ def _figures(found: SolvedOne) -> dict[str, Any]:
         status = int(Status.INTERRUPTED if found.interrupted else Status.MAX_STEPS)
     return {
         "cost": cost,
-        "status": torch.tensor(status),
-        "num_steps": torch.tensor(num_steps),
-        "num_evaluations": torch.tensor(num_steps + 1),
+        "status": torch.tensor(status, device="cpu"),
+        "num_steps": torch.tensor(num_steps, device="cpu"),
+        "num_evaluations": torch.tensor(num_steps + 1, device="cpu"),
         "gradient_norm": gradient_norm,
-        "differentiable": torch.tensor(Status.COST_TOLERANCE <= status <= Status.STEP_TOLERANCE),
+        "differentiable": torch.tensor(Status.COST_TOLERANCE <= status <= Status.STEP_TOLERANCE, device="cpu"),
         "history": History(costs, gradient_norms, step_norms, damping, found.accepted),
     }
 

@@ -88,8 +88,8 @@ class OperatorPlan:
         with outside_of_transforms():
             whole = tensors[0].as_strided((storages[0].nbytes() // 8,), (1,), 0) if tensors else None
             places = [(int(tensor.storage_offset()), tensor.numel()) for tensor in tensors]
-            small = (torch.tensor(x, dtype=torch.int64) for x in (places, numbers))
-            return PlanArrays(torch.zeros(0, dtype=torch.int64) if whole is None else whole, *small)
+            small = (torch.tensor(x, dtype=torch.int64, device="cpu") for x in (places, numbers))
+            return PlanArrays(torch.zeros(0, dtype=torch.int64, device="cpu") if whole is None else whole, *small)
 
     @classmethod
     def unpacked(cls, tensors: list[Tensor], numbers: list[int]) -> Self:

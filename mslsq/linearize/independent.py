@@ -175,5 +175,5 @@ def _gradient(output: Tensor, at: Tensor, u: Tensor) -> Tensor:
 
 def irregular(size: int, like: Tensor, phase: float = 0.0) -> Float[Tensor, "size"]:
     """Fixed numbers between −1 and 1 without a pattern that an error could hide behind."""
-    numbers = torch.arange(1, size + 1, dtype=torch.float64)
+    numbers = torch.arange(1, size + 1, dtype=torch.float64, device="cpu")
     return (numbers * numbers * 0.754878 + numbers + phase).cos().to(like)

@@ -32,5 +32,5 @@ class Shaken(DispatchMode):
     def _shaken(self, number: Any) -> Any:
         if not isinstance(number, Tensor) or not number.is_floating_point():
             return number
-        ways = torch.randint(0, 2, number.shape, generator=self._generator).to(number)
+        ways = torch.randint(0, 2, number.shape, generator=self._generator, device="cpu").to(number)
         return number * (1 + torch.finfo(number.dtype).eps * (2 * ways - 1))

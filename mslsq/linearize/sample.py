@@ -72,7 +72,7 @@ class Sample:
             if block._maps_batch and dim is not None:
                 rows = rows.movedim(1, 0)  # (batch, lanes, storage)
             shape = (*rows.shape[:-1], space.tangent_dim)
-            numbers = torch.arange(count, count + torch.Size(shape).numel(), dtype=torch.float64)
+            numbers = torch.arange(count, count + torch.Size(shape).numel(), dtype=torch.float64, device="cpu")
             count += torch.Size(shape).numel()
             tangent = (0.37 + numbers * numbers * 0.618034 + numbers).sin().reshape(shape).to(x)
             scale = rows.abs().amax(-1, keepdim=True)

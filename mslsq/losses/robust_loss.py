@@ -101,7 +101,7 @@ def as_real_tensor(value: float | Tensor, what: str) -> Tensor:
     try:
         if isinstance(value, str | bytes):
             raise TypeError
-        return torch.tensor(float(value), dtype=torch.float64)
+        return torch.tensor(float(value), dtype=torch.float64, device="cpu")
     except (TypeError, ValueError):
         raise TypeError(f"{what} got {value!r} of type {type(value).__name__}; give a real number or tensor.") from None
 

@@ -80,7 +80,7 @@ def refuse(
         if not bool(wrong.any()):
             return
         first = int(wrong.nonzero()[0, 0])
-    position = torch.unravel_index(torch.tensor(first), numbers.shape[:batch_ndim]) if batch_ndim else ()
+    position = torch.unravel_index(torch.tensor(first, device="cpu"), numbers.shape[:batch_ndim]) if batch_ndim else ()
     where = ", ".join(str(int(axis)) for axis in position)
     several = f" (one of {int(wrong.sum())} such entries)" if int(wrong.sum()) > 1 else ""
     raise ManifoldError(says(f"entry [{where}]" if where else "it", first) + several + ".")

@@ -132,8 +132,8 @@ class _Calls:
         self._program, self._sums, self._keeps_states = program, sums, keeps_states
         self._shapes = [tuple(x.shape) for x in values]
         self._values = [x.detach().contiguous() for x in values]
-        self._at = torch.empty(sum(x.numel() for x in values), dtype=program.dtype)
-        self._found = torch.empty(count, dtype=program.dtype)
+        self._at = torch.empty(sum(x.numel() for x in values), dtype=program.dtype, device="cpu")
+        self._found = torch.empty(count, dtype=program.dtype, device="cpu")
         self.calls = 0
         """Linearizations that have come to their end."""
         self.states: list[np.ndarray] = []
@@ -141,10 +141,10 @@ class _Calls:
 
     def run(self, max_steps: int, leaves_creeping: bool) -> Solved:
         program = self._program
-        memory = torch.zeros(program.memory_bytes, dtype=torch.uint8)
+        memory = torch.zeros(program.memory_bytes, dtype=torch.uint8, device="cpu")
         self._state = self._view_of(program._state(memory.data_ptr()))
         function = ctypes.CFUNCTYPE(None)(self._called)
-        address = torch.tensor([ctypes.cast(function, ctypes.c_void_p).value])
+        address = torch.tensor([ctypes.cast(function, ctypes.c_void_p).value], device="cpu")
         solved, figures = program.room_for_one(max_steps)
         outputs = [*solved.values, solved.cost, solved.gradient_norm, solved.matrix, solved.status, solved.num_steps]
         arrays = [pointers(x) for x in (self._values, (address, self._at, self._found), [*outputs, *figures])]

@@ -34,7 +34,7 @@ def folded(program: "Program", operation: str, operands: tuple[int, ...]) -> int
 
 def _computed(program: "Program", operation: str, constants: list[tuple[str, float]]) -> int:
     entry = OPERATIONS[operation]
-    tensors = [torch.tensor(value, dtype=_DTYPES.get(kind, program.dtype)) for kind, value in constants]
+    tensors = [torch.tensor(value, dtype=_DTYPES.get(kind, program.dtype), device="cpu") for kind, value in constants]
     result = entry.meaning(*tensors)
     return program.constant(result.item(), entry.result or constants[-1][0]).number  # pyright: ignore[reportArgumentType]
 

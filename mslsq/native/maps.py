@@ -74,7 +74,7 @@ class MappedProgram:
         given = [by_problem(x, self.dtype) for x in own]
         common = [placed(x, self.dtype).contiguous() for x in shared]
         numbers = range(len(sizes)) if wanted is None else wanted
-        returned = [torch.empty(problems, sizes[k], dtype=self.dtype) for k in numbers]
+        returned = [torch.empty(problems, sizes[k], dtype=self.dtype, device="cpu") for k in numbers]
         places: list[int | None] = [None] * len(sizes)
         for k, x in zip(numbers, returned, strict=True):
             places[k] = x.data_ptr()
@@ -83,7 +83,7 @@ class MappedProgram:
         at = [ctypes.addressof(array) for array in arrays]
         threads = max(1, min(torch.get_num_threads(), problems // PROBLEMS_OF_A_THREAD))
         parts = max(-(-problems // AT_ONCE), threads)
-        sums = torch.empty(parts, self.table.sums, dtype=self.dtype)
+        sums = torch.empty(parts, self.table.sums, dtype=self.dtype, device="cpu")
 
         def work(first: int, last: int) -> None:
             for part in range(first, last):

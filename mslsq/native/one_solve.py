@@ -185,7 +185,7 @@ class OneSolve:
         real, places = self.program.dtype, self._places(room)
         given = [by_problem(x, real) for x in (*values, *own)]
         common = [placed(x, real).contiguous() for x in shared]
-        found = tuple([torch.empty(shape, dtype=real) for shape in shapes])
+        found = tuple([torch.empty(shape, dtype=real, device="cpu") for shape in shapes])
         memory, at = places.made()
         outputs = [x.data_ptr() for x in found]
         outputs += [at + place for place in places.outputs]

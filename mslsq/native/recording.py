@@ -121,8 +121,10 @@ class Recorder:
             found, own = value.scalars(self.program), value.dtype
         else:
             if isinstance(value, float):  # no rounding to the default dtype, but to the one that is wanted
-                value = torch.tensor(value, dtype=dtype if dtype and dtype.is_floating_point else torch.float64)
-            tensor = torch.as_tensor(value).detach()
+                value = torch.tensor(
+                    value, dtype=dtype if dtype and dtype.is_floating_point else torch.float64, device="cpu"
+                )
+            tensor = (value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")).detach()
             found, own = of_constants(self.program, tensor), tensor.dtype
         return found if dtype is None else self._converted(found, own, dtype)
 

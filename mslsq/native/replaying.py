@@ -88,7 +88,7 @@ def _straight_line(program: Program, entries: Sequence[int]) -> Callable[[dict[i
 
 def _text(program: Program, number: int, node: Node, names: dict[str, Any]) -> str:
     if node.operation == "constant":
-        names[f"c{number}"] = torch.tensor(node.value, dtype=DTYPES.get(node.kind, program.dtype))
+        names[f"c{number}"] = torch.tensor(node.value, dtype=DTYPES.get(node.kind, program.dtype), device="cpu")
         return f"c{number}"
     if node.operation == "input":
         tensor, entry = node.detail

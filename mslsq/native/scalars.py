@@ -147,7 +147,11 @@ class Program:
     def constant(self, value: float, kind: Kind) -> Scalar:
         """A number, rounded to the program's dtype where it is real."""
         if kind == "real":
-            value = float(torch.tensor(float(value), dtype=self.dtype)) if self.dtype != torch.float64 else float(value)
+            value = (
+                float(torch.tensor(float(value), dtype=self.dtype, device="cpu"))
+                if self.dtype != torch.float64
+                else float(value)
+            )
             key: Any = np.float64(value).tobytes() if value == value else "nan"
         else:
             value = key = bool(value) if kind == "boolean" else int(value)

@@ -177,7 +177,7 @@ class WholeSolves:
         steps = (ctypes.c_long * len(given))(*[x.stride(0) if batch > 1 else 0 for x in given])
         arrays = [pointers(tensors) for tensors in (given, common, outputs)]
         threads = max(1, min(torch.get_num_threads(), batch // PROBLEMS_OF_A_THREAD))
-        memory = [torch.zeros(self.memory_bytes, dtype=torch.uint8) for _ in range(threads)]
+        memory = [torch.zeros(self.memory_bytes, dtype=torch.uint8, device="cpu") for _ in range(threads)]
         jobs = [
             Job(
                 batch * k // threads,
@@ -227,10 +227,10 @@ class WholeSolves:
 
     def _empty(self, batch: int, room: "_Room") -> Solved:
         real, unknowns = self.dtype, self.layout.unknowns
-        cost, gradient_norm = torch.empty(batch, dtype=real), torch.empty(batch, dtype=real)
-        matrix = torch.empty(batch, len(self.layout.matrix), dtype=real)
-        status, num_steps = torch.full((2, batch), UNSOLVED)
-        values = tuple([torch.empty(batch, size, dtype=real) for size in unknowns])
+        cost, gradient_norm = torch.empty(batch, dtype=real, device="cpu"), torch.empty(batch, dtype=real, device="cpu")
+        matrix = torch.empty(batch, len(self.layout.matrix), dtype=real, device="cpu")
+        status, num_steps = torch.full((2, batch), UNSOLVED, device="cpu")
+        values = tuple([torch.empty(batch, size, dtype=real, device="cpu") for size in unknowns])
         return Solved(values, cost, gradient_norm, matrix, status, num_steps, _InRoom(room, num_steps))
 
 
@@ -241,14 +241,14 @@ class _Room:
     def __init__(self, batch: int, max_steps: int, dtype: torch.dtype):
         groups = max_steps // GROUP + 1
         self.problems = batch
-        self.figures = torch.empty(4, groups, batch, GROUP, dtype=dtype)
-        self.accepted = torch.empty(groups, batch, GROUP, dtype=torch.bool)
+        self.figures = torch.empty(4, groups, batch, GROUP, dtype=dtype, device="cpu")
+        self.accepted = torch.empty(groups, batch, GROUP, dtype=torch.bool, device="cpu")
 
     def columns(self, num_steps: Tensor) -> list[Tensor]:
         """Of the first problems, which took these numbers of steps, as `Steps` has them; in memory of their own."""
         batch, columns = len(num_steps), max(int(num_steps.max()), 0) + 1
         groups = -(-columns // GROUP)
-        used = torch.arange(columns) <= num_steps[:, None]
+        used = torch.arange(columns, device="cpu") <= num_steps[:, None]
 
         def side_by_side(x: Tensor) -> Tensor:
             return x[..., :groups, :batch, :].movedim(-2, -3).flatten(-2)[..., :columns]

@@ -192,7 +192,9 @@ class Jacobian:
 def irregular(like: Tensor, count: int, seed: int = 0) -> Tensor:
     """(count, len(like)) normal numbers that disturb no generator of the user."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, len(like), generator=generator, dtype=like.dtype).to(like.device, non_blocking=True)
+    return torch.randn(count, len(like), generator=generator, dtype=like.dtype, device="cpu").to(
+        like.device, non_blocking=True
+    )
 
 
 def _or_zeros(gradient: Tensor | None, parameter: Tensor) -> Tensor:

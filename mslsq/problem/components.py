@@ -103,6 +103,8 @@ def _drift(space: Space, free: Tensor) -> Tensor:
     with outside_of_transforms(), torch.no_grad():
         generator = torch.Generator().manual_seed(0)
         start = space.random(8, generator=generator, dtype=torch.float64)
-        first, second = 0.7 * torch.randn(2, 8, space.tangent_dim, generator=generator, dtype=torch.float64) * free
+        first, second = (
+            0.7 * torch.randn(2, 8, space.tangent_dim, generator=generator, dtype=torch.float64, device="cpu") * free
+        )
         change = space.local(start, space.retract(space.retract(start, first), second))
     return torch.where(free, 0, change.abs().amax(0))

@@ -175,7 +175,7 @@ def _index(a: Blocks, count: int, b: Blocks, more: int) -> Tensor | int:
     if isinstance(a.index, int) and isinstance(b.index, int) and a.index == b.index:
         return a.index
     pieces = [
-        torch.full((blocks,), one.index) if isinstance(one.index, int) else one.index
+        torch.full((blocks,), one.index, device="cpu") if isinstance(one.index, int) else one.index
         for one, blocks in ((a, count), (b, more))
     ]
     return torch.cat([piece.to(pieces[0].device) for piece in pieces])

@@ -146,9 +146,9 @@ class Problem(nn.Module):
         held = [fixed for fixed in self.fixed if fixed.variable.name == variable.name]
         if not held:
             return None
-        free = torch.ones(variable.num_blocks, variable.space.tangent_dim, dtype=torch.bool)
+        free = torch.ones(variable.num_blocks, variable.space.tangent_dim, dtype=torch.bool, device="cpu")
         for fixed in held:
-            free[fixed.index[:, None], torch.tensor(fixed.components, dtype=torch.int64)] = False
+            free[fixed.index[:, None], torch.tensor(fixed.components, dtype=torch.int64, device="cpu")] = False
         return free
 
     def _variables(self) -> dict[str, Variable]:

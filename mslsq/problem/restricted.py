@@ -52,7 +52,7 @@ def numbers_within(mask: Bool[Tensor, "blocks"]) -> Int[Tensor, "blocks"]:
 
 def touched_blocks(cost: CostFunction, masks: Masks) -> Bool[Tensor, "blocks"]:
     """Which blocks of a cost refer to one of these blocks of variables."""
-    found = torch.zeros(cost.num_blocks, dtype=torch.bool)
+    found = torch.zeros(cost.num_blocks, dtype=torch.bool, device="cpu")
     for one in cost.references:
         found = found | masks[one.variable.name][_numbers_of(one)]
     return found
@@ -75,10 +75,10 @@ def _smaller(variable: Variable, mask: Tensor, bounded: bool) -> Variable:
 def _of_blocks(bound: Any, variable: Variable, mask: Tensor) -> Any:
     """The bound of these blocks: what all blocks share stays."""
     shape = (variable.num_blocks, variable.space.storage_dim)
-    if bound is None or torch.as_tensor(bound).ndim < 2:
+    whole = bound if bound is None or isinstance(bound, Tensor) else torch.as_tensor(bound, device="cpu")
+    if whole is None or whole.ndim < 2:
         return bound
-    bound = torch.as_tensor(bound)
-    return bound.expand(shape)[mask.to(bound.device)]
+    return whole.expand(shape)[mask.to(whole.device)]
 
 
 def _within(one: Blocks, chosen: Tensor, variables: Mapping[str, Variable], numbers: Mapping[str, Tensor]) -> Blocks:
@@ -89,7 +89,7 @@ def _within(one: Blocks, chosen: Tensor, variables: Mapping[str, Variable], numb
 
 
 def _numbers_of(one: Blocks) -> Tensor:
-    return torch.tensor([one.index]) if isinstance(one.index, int) else one.index.cpu()
+    return torch.tensor([one.index], device="cpu") if isinstance(one.index, int) else one.index.cpu()
 
 
 def _held(

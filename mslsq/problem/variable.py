@@ -84,7 +84,8 @@ class Variable:
 
         >>> mslsq.Problem(reprojection, camera.fixed(components=[7, 8]), pose.fixed([0]))    # distortion held
         """
-        blocks = torch.arange(self.num_blocks) if index is None else torch.as_tensor(self[index].index).reshape(-1)
+        blocks = torch.arange(self.num_blocks, device="cpu") if index is None else self[index].index
+        blocks = torch.tensor([blocks], device="cpu") if isinstance(blocks, int) else blocks.reshape(-1)
         return Fixed(self, blocks, checked_components(self.name, self.space, components))
 
     if not TYPE_CHECKING:
@@ -139,7 +140,7 @@ def blocks_of(reference: Variable | Blocks) -> Blocks:
     if isinstance(reference, Blocks):
         return reference
     if isinstance(reference, Variable):
-        return Blocks(reference, 0 if reference.count is None else torch.arange(reference.count))
+        return Blocks(reference, 0 if reference.count is None else torch.arange(reference.count, device="cpu"))
     raise ProblemError(
         f"A cost function takes Variables or variable[index] by position, not {type(reference).__name__}; "
         "pass measurements by keyword."
@@ -149,9 +150,9 @@ def blocks_of(reference: Variable | Blocks) -> Blocks:
 def checked_index(variable: Variable, index: Index) -> Tensor | int:
     """The index as a non-negative int64 vector (or a plain integer), or an error that names the entry out of range."""
     if isinstance(index, slice):
-        index = torch.arange(variable.num_blocks)[index]
+        index = torch.arange(variable.num_blocks, device="cpu")[index]
     if not isinstance(index, Tensor):
-        index = torch.as_tensor(index)
+        index = torch.as_tensor(index, device="cpu")
     if index.dtype == torch.bool and index.ndim == 1:
         if len(index) != variable.num_blocks:
             raise IndexRangeError(

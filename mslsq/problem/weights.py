@@ -27,7 +27,9 @@ class Weight(nn.Module):
     def __init__(self, value: Tensor | float):
         super().__init__()
         if not isinstance(value, Tensor):
-            value = torch.as_tensor(value, dtype=torch.float64)  # a solve takes it in the dtype of its start
+            value = torch.as_tensor(
+                value, dtype=torch.float64, device="cpu"
+            )  # a solve takes it in the dtype of its start
         if not value.is_floating_point():
             raise ProblemError(f"{type(self).__name__}: expected a real floating-point tensor, not {value.dtype}.")
         if value.ndim not in (self.block_rank, self.block_rank + 1):

@@ -191,7 +191,9 @@ def _pattern_holds(block: BlockTerm, storages: tuple[Tensor, ...], inputs: Input
     """
     function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
     residual, entries = block.linearization_of_block(storages, inputs)
-    u = torch.randn(len(residual), generator=torch.Generator().manual_seed(0), dtype=residual.dtype).to(residual.device)
+    u = torch.randn(len(residual), generator=torch.Generator().manual_seed(0), dtype=residual.dtype, device="cpu").to(
+        residual.device
+    )
     (expected,) = vjp(function, at)[1](u)
 
     def pulled(entries: Tensor, u: Tensor) -> Tensor:

@@ -24,9 +24,12 @@ def deviation_scale(norms: Float[Tensor, "batch blocks"], rows: int) -> Float[Te
 def _chi_squared(probability: float, degrees: int) -> float:
     """The quantile of the chi-squared distribution, by bisection of its incomplete gamma function."""
     low, high = 0.0, 20.0 + 10.0 * degrees
-    half = torch.tensor(0.5 * degrees, dtype=torch.float64)
+    half = torch.tensor(0.5 * degrees, dtype=torch.float64, device="cpu")
     for _ in range(100):
         middle = 0.5 * (low + high)
-        below = torch.special.gammainc(half, torch.tensor(0.5 * middle, dtype=torch.float64)).item() < probability
+        below = (
+            torch.special.gammainc(half, torch.tensor(0.5 * middle, dtype=torch.float64, device="cpu")).item()
+            < probability
+        )
         low, high = (middle, high) if below else (low, middle)
     return 0.5 * (low + high)

@@ -33,7 +33,7 @@ NOISE = 1e3
 def some_of(usable: Tensor) -> Tensor:
     """The numbers of a few problems of those that are usable, from the first to the last."""
     found = usable.nonzero().reshape(-1)
-    return found[torch.linspace(0, len(found) - 1, min(COMPARED, len(found))).long()]
+    return found[torch.linspace(0, len(found) - 1, min(COMPARED, len(found)), device="cpu").long()]
 
 
 @dataclass

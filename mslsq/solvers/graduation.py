@@ -140,7 +140,8 @@ class Graduation(OuterLoop):
                     continue
             break
         constant = sum(0.5 * live.left_out(number) * state.scales[number] ** 2 for number in self.names)
-        history = replace(outcome.history, cost=outcome.history.cost + torch.as_tensor(constant)[..., None])
+        of_steps = constant[..., None] if isinstance(constant, Tensor) else constant
+        history = replace(outcome.history, cost=outcome.history.cost + of_steps)
         cost = outcome.cost + constant
         return replace(outcome, cost=cost, history=history, num_steps=steps, num_evaluations=evaluations), norms
 

@@ -52,7 +52,7 @@ class LiveBlocks:
         terms which have a weight."""
         if not live:
             return self
-        in_use = {number: self.kept.get(number, torch.arange(len(mask))) for number, mask in live.items()}
+        in_use = {number: self.kept.get(number, torch.arange(len(mask), device="cpu")) for number, mask in live.items()}
         total = sum(int(mask.sum()) for mask in live.values())
         has_lost = total > sum(int(mask[in_use[number]].sum()) for number, mask in live.items())
         if not has_lost and total > WORTH_IT * sum(map(len, in_use.values())):

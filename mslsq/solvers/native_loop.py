@@ -56,12 +56,12 @@ class Ended(NamedTuple):
         accepted = pad(torch.frombuffer(bytearray(flags), dtype=torch.bool), rest, value=False)
         cost, gradient_norm, step_norm, damping = pad(figures.T, rest, value=torch.nan).clone().unbind()
         return {
-            "cost": torch.tensor(self.cost, dtype=dtype),
-            "status": torch.tensor(status),
-            "num_steps": torch.tensor(self.num_steps),
-            "num_evaluations": torch.tensor(self.num_evaluations),
+            "cost": torch.tensor(self.cost, dtype=dtype, device="cpu"),
+            "status": torch.tensor(status, device="cpu"),
+            "num_steps": torch.tensor(self.num_steps, device="cpu"),
+            "num_evaluations": torch.tensor(self.num_evaluations, device="cpu"),
             "gradient_norm": figures[-1, GRADIENT_NORM].clone(),
-            "differentiable": torch.tensor(Status.COST_TOLERANCE <= status <= Status.STEP_TOLERANCE),
+            "differentiable": torch.tensor(Status.COST_TOLERANCE <= status <= Status.STEP_TOLERANCE, device="cpu"),
             "history": History(cost, gradient_norm, step_norm, damping, accepted),
         }
 

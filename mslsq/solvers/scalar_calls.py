@@ -65,7 +65,7 @@ class Callees:
     def example(self, name: str) -> list[Tensor]:
         """What a call returns, of the right shapes; matrices are unit matrices."""
         found = [torch.ones(1, *places.shape, dtype=self.dtype, device="cpu") for places in self._places(name)]
-        return [x * torch.eye(self.sums.size, dtype=self.dtype) if x.ndim == 4 else x for x in found]
+        return [x * torch.eye(self.sums.size, dtype=self.dtype, device="cpu") if x.ndim == 4 else x for x in found]
 
     def results(self, program: Program, name: str, number: int) -> list[Array]:
         """What call `number` returns, as inputs of a program."""

@@ -49,7 +49,10 @@ class ScalarCurvature(ScalarSystem):
         own, names, dtype = self._loss_of(block, rows), block.term.loss_inputs.values(), self._program.dtype
         if (rows,) not in self._graphs:
             flat = by_place(lambda tensors, given: [own._cost_of_residual(tensors[0], given)], 1, names)
-            example = [torch.ones(rows, dtype=dtype), *(torch.ones((), dtype=dtype) for _ in names)]
+            example = [
+                torch.ones(rows, dtype=dtype, device="cpu"),
+                *(torch.ones((), dtype=dtype, device="cpu") for _ in names),
+            ]
             self._graphs[(rows,)] = graph_of(flat, example, guarded=True, functional=True)
         parameters = copies.outputs[rows + len(unit.jacobian) :]
         arrays = [array_of(residual, (rows,), dtype), *(array_of([x], (), dtype) for x in parameters)]

@@ -177,7 +177,10 @@ class ScalarLinearization(ScalarSystem):
         rows, dtype, names = len(residual), self._program.dtype, block.term.loss_inputs.values()
         own = self._loss_of(block, rows)
         flat = by_place(lambda tensors, given: [weights_of_block(own, tensors[0], given).expand(rows)], 1, names)
-        example = [torch.ones(rows, dtype=dtype), *(torch.ones((), dtype=dtype) for _ in names)]
+        example = [
+            torch.ones(rows, dtype=dtype, device="cpu"),
+            *(torch.ones((), dtype=dtype, device="cpu") for _ in names),
+        ]
         arrays = [array_of(residual, (rows,), dtype), *(array_of([x], (), dtype) for x in parameters)]
         (weights,) = recorded(self._program, graph_of(flat, example, guarded=True, functional=True), arrays)
         return list(weights.reshape(-1))

@@ -230,10 +230,10 @@ class _Made:
         """A residual (components, size + 2) that bends with all values, and a Jacobian that follows it."""
         x = torch.cat([x.reshape(-1) for x in values])
         eps = 8 * torch.finfo(x.dtype).eps
-        along = (x * torch.arange(1, len(x) + 1).to(x) ** 0.5).sum() * (1 + eps * self.moved)
+        along = (x * torch.arange(1, len(x) + 1, device="cpu").to(x) ** 0.5).sum() * (1 + eps * self.moved)
         parts, size = self.sums.components, self.sums.size
-        number = torch.arange(parts * (size + 2) * size).to(x).reshape(parts, size + 2, size)
-        jacobian = 0.4 * torch.cos(1.7 * number**1.1 + along) + torch.eye(size + 2, size).to(x)
+        number = torch.arange(parts * (size + 2) * size, device="cpu").to(x).reshape(parts, size + 2, size)
+        jacobian = 0.4 * torch.cos(1.7 * number**1.1 + along) + torch.eye(size + 2, size, device="cpu").to(x)
         residual = 1 + torch.sin(number[..., 0] + 3 * along)
         gradient = torch.einsum("crs,cr->cs", jacobian, residual)
         matrix = torch.einsum("crs,crt->cst", jacobian, jacobian)

@@ -33,7 +33,7 @@ class Surrogate(RobustLoss):
 
     def __init__(self, scale: float | Tensor = 1.0):
         super().__init__(scale)
-        self.register_buffer(RELAXATION, torch.zeros((), dtype=torch.float64))
+        self.register_buffer(RELAXATION, torch.zeros((), dtype=torch.float64, device="cpu"))
 
     def rho(self, s: Float[Tensor, "..."], parameters: Mapping[str, Tensor] | None = None) -> Float[Tensor, "..."]:
         return self.derivatives(s, parameters)[0]

@@ -31,6 +31,6 @@ def two_sided(level: float, freedom: Int[Tensor, "*batch"], known: bool, dtype: 
             return torch.full(freedom.shape, float(ndtri(probability)), dtype=dtype, device=freedom.device)
         degrees = freedom.detach().cpu().numpy().astype(np.float64)
         values = np.where(degrees > 0, stdtrit(np.maximum(degrees, 1), probability), np.inf)
-        return torch.as_tensor(values, dtype=dtype).to(freedom.device)
+        return torch.as_tensor(values, dtype=dtype, device="cpu").to(freedom.device)
 
     return at_the_bottom(freedom, quantile)

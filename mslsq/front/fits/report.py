@@ -44,7 +44,7 @@ def _notes(fit: "CurveFit") -> list[str]:
 def correlations_of(fit: "CurveFit") -> list[tuple[str, str, float]]:
     """Pairs of parameters whose correlation exceeds 0.1, the strongest first."""
     correlation, names = fit.correlation, fit.names
-    first, second = torch.tril_indices(len(names), len(names), -1).tolist()
+    first, second = torch.tril_indices(len(names), len(names), -1, device="cpu").tolist()
     pairs = [(names[j], names[i], float(correlation[i, j])) for i, j in zip(first, second, strict=True)]
     strong = [pair for pair in pairs if abs(pair[2]) > LEAST_CORRELATION]
     return sorted(strong, key=lambda pair: -abs(pair[2]))

@@ -255,7 +255,7 @@ class CurveFit(Statistics):
             return recipe.parameters.tree(free)
         figures, notes = self._parameters.vector(self.value), self.notes
         figures = torch.where(torch.tensor([note == "tied" for note in notes], device=free.device), torch.nan, figures)
-        places = sent(torch.tensor(recipe.places), free.device)
+        places = sent(torch.tensor(recipe.places, device="cpu"), free.device)
         return self._parameters.tree(figures.index_copy(-1, places, free))
 
     def _check_ties(self, what: str) -> None:
@@ -280,7 +280,7 @@ def of_all(fitted: Fitted, solution: Solution) -> CurveFit:
         return CurveFit(solution.value, tensors.covariance, recipe.parameters.tree(deviation), solution, fitted)
     value = fitted.each(lambda one: recipe.p_of(one.free, one.held))
     parameters = Parameters.of(value, int(recipe.batched))
-    notes = tuple(recipe.scheme.notes(parameters.tree(torch.zeros(parameters.count))))
+    notes = tuple(recipe.scheme.notes(parameters.tree(torch.zeros(parameters.count, device="cpu"))))
     fitted = Fitted(tensors, replace(recipe, parameters=parameters, notes=notes))
 
     def covariance(one: One) -> Tensor:
@@ -291,7 +291,7 @@ def of_all(fitted: Fitted, solution: Solution) -> CurveFit:
     active = solution.active
     if active != ():
         free = recipe.free.vector(active)
-        places = sent(torch.tensor(fitted.recipe.places), free.device)
+        places = sent(torch.tensor(fitted.recipe.places, device="cpu"), free.device)
         zeros = torch.zeros((*free.shape[:-1], parameters.count), dtype=free.dtype, device=free.device)
         active = parameters.tree(zeros.index_copy(-1, places, free))
     return CurveFit(value, matrix, errors, replace(solution, value=value, active=active), fitted)

@@ -153,7 +153,7 @@ def divided(p0: Any, dims: Any, fixed: Any, tied: Mapping[Any, Tie] | None, keys
         if part.held and mark.value is None:
             held, held_dims = [*held, flat[..., part.held]], [*held_dims, None if dim is None else 0]
         elif part.held:
-            value = sent(torch.as_tensor(mark.value, dtype=leaf.dtype), leaf.device)
+            value = sent(torch.as_tensor(mark.value, dtype=leaf.dtype, device="cpu"), leaf.device)
             held, held_dims = [*held, _broadcast(value, shape, mark.where).reshape(-1)], [*held_dims, None]
     if not free:
         raise ProblemError("All parameters are fixed or tied: there is nothing to fit.")
@@ -194,7 +194,7 @@ def _mark(entry: Any, where: str) -> _Mark:
 
 
 def _part(shape: tuple[int, ...], mark: _Mark) -> Leaf:
-    mask = python_numbers(_broadcast(torch.as_tensor(mark.is_held), shape, mark.where).reshape(-1))
+    mask = python_numbers(_broadcast(torch.as_tensor(mark.is_held, device="cpu"), shape, mark.where).reshape(-1))
     return Leaf(shape, [i for i, held in enumerate(mask) if not held], [i for i, held in enumerate(mask) if held])
 
 

@@ -64,4 +64,6 @@ def solve_accurately(operator: Operator, rhs: Vectors, max_iterations: int) -> A
 def random_rhs(columns: int, like: Tensor) -> Float[Tensor, "batch columns"]:
     """The same normal random right-hand side for every entry of a batch: it has a part in every direction."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(columns, generator=generator, dtype=like.dtype).to(like.device).expand(len(like), -1)
+    return (
+        torch.randn(columns, generator=generator, dtype=like.dtype, device="cpu").to(like.device).expand(len(like), -1)
+    )

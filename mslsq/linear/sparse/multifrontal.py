@@ -58,7 +58,7 @@ def factor_into(factors: Tensor, values: Tensor, shift: Tensor, plan: Eliminatio
     """`factor` into memory that is there, (batch, factor), whatever it holds: which entries could be factored."""
     batch, values = len(values), values.contiguous()
     shift = shift.contiguous() if shift.numel() else values.new_empty(batch, 0)
-    definite = torch.zeros(batch, dtype=torch.bool)
+    definite = torch.zeros(batch, dtype=torch.bool, device="cpu")
     arrays = values, values.shape[1], shift, shift.shape[1], factors, plan.factor_size, definite
     fronts = fronts_of(plan)
     in_parts(lambda begin, end: KERNELS.factor(*arrays, begin, end, *fronts), batch, _threads(factors))

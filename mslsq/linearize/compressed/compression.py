@@ -124,8 +124,8 @@ MOST_NEIGHBOURS = 50_000_000
 
 
 def _seeds(colors: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
-    seeds = torch.zeros(int(colors.max(initial=-1)) + 1, len(colors), dtype=dtype)
-    seeds[torch.from_numpy(colors), torch.arange(len(colors))] = 1
+    seeds = torch.zeros(int(colors.max(initial=-1)) + 1, len(colors), dtype=dtype, device="cpu")
+    seeds[torch.from_numpy(colors), torch.arange(len(colors), device="cpu")] = 1
     return seeds.to(device)
 
 

@@ -44,7 +44,7 @@ def moved(call: Operation) -> Found:
     start, numbered = 1, {}
     for one in floating:  # zero stands for "nothing": what a padding or a triangle leaves empty
         stop = start + one.value.numel()
-        numbered[id(one)] = torch.arange(start, stop, dtype=torch.float64).reshape(one.value.shape)
+        numbered[id(one)] = torch.arange(start, stop, dtype=torch.float64, device="cpu").reshape(one.value.shape)
         start = stop
 
     def number(leaf: Any) -> Any:
@@ -137,13 +137,13 @@ def accumulated(call: Operation) -> Found:
     places = torch.arange(into.value.numel(), device=into.value.device).reshape(into.value.shape)
     if call.target is aten.index_add.default:
         places = places.index_select(call.args[1], index.value)
-        sources = torch.arange(source.value.numel()).reshape(source.value.shape)
+        sources = torch.arange(source.value.numel(), device="cpu").reshape(source.value.shape)
     elif call.target is aten.index_put.default:
         places = places[tuple(slice(None) if one is None else one.value for one in index)]
-        sources = torch.arange(source.value.numel()).reshape(source.value.shape).expand(places.shape)
+        sources = torch.arange(source.value.numel(), device="cpu").reshape(source.value.shape).expand(places.shape)
     else:
         places = places.gather(call.args[1], index.value)
-        sources = torch.arange(source.value.numel()).reshape(source.value.shape)
+        sources = torch.arange(source.value.numel(), device="cpu").reshape(source.value.shape)
         sources = sources[tuple(slice(0, size) for size in places.shape)]
     spread = take(call.sets(source), _integers(sources))
     added = united(spread, _integers(places), into.value.numel())
@@ -177,7 +177,7 @@ def convolved(call: Operation) -> Found:
     if isinstance(bias, Tracked) and bias.sets is not None:
         return None
     lead = [1] if weight.value.ndim == 3 else []
-    numbers = torch.arange(1.0, image.value.numel() + 1, dtype=torch.float64)
+    numbers = torch.arange(1.0, image.value.numel() + 1, dtype=torch.float64, device="cpu")
     batch, channels, *space = image.value.shape
     kernel = [*lead, *weight.value.shape[2:]]
     columns = torch.nn.functional.unfold(
@@ -188,7 +188,7 @@ def convolved(call: Operation) -> Found:
         stride=(*lead, *stride),
     )  # (batch, channels · taps, places)
     output = call.outputs[0]
-    groups = torch.arange(batch * columns.shape[2]).reshape(batch, 1, -1).expand(columns.shape)
+    groups = torch.arange(batch * columns.shape[2], device="cpu").reshape(batch, 1, -1).expand(columns.shape)
     sets = united(take(call.sets(image), _integers(columns) - 1), _integers(groups), batch * columns.shape[2])
     return [_broadcast([(sets, (batch, 1, *output.shape[2:]))], output.shape)]
 
@@ -212,7 +212,7 @@ def _broadcast(parts: Sequence[tuple[Sets, Sequence[int]]], shape: Sequence[int]
             continue
         seen[id(sets), tuple(own)] = None
         if tuple(own) != tuple(shape):
-            places = torch.arange(int(np.prod(own))).reshape(tuple(own)).expand(tuple(shape))
+            places = torch.arange(int(np.prod(own)), device="cpu").reshape(tuple(own)).expand(tuple(shape))
             sets = take(sets, _integers(places))
         joint = sets if joint is None else union(joint, sets)
     assert joint is not None  # a rule is asked only where an input has sets
@@ -229,7 +229,7 @@ def _united_over(one: Tracked, dims: Sequence[int], call: Operation) -> tuple[Se
     count = int(np.prod(shape))
     if count == one.value.numel():
         return call.sets(one), tuple(shape)
-    groups = torch.arange(count).reshape(shape).expand(one.value.shape)
+    groups = torch.arange(count, device="cpu").reshape(shape).expand(one.value.shape)
     return united(call.sets(one), _integers(groups), count), tuple(shape)
 
 

@@ -211,7 +211,7 @@ class CudaSolves:
 
     def _matrix_on(self, device: torch.device) -> Tensor:
         if device not in self._matrix:
-            self._matrix[device] = torch.tensor(self.layout.matrix).to(device, non_blocking=True)
+            self._matrix[device] = torch.tensor(self.layout.matrix, device="cpu").to(device, non_blocking=True)
         return self._matrix[device]
 
 

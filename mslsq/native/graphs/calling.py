@@ -25,7 +25,7 @@ class Memory:
         for address, slot in functions:
             self.at[slot] = address
         self.address = ctypes.addressof(self.at)
-        self._bytes = torch.empty(scratch + ALIGNED, dtype=torch.uint8)
+        self._bytes = torch.empty(scratch + ALIGNED, dtype=torch.uint8, device="cpu")
         self.held: list[Tensor] = []
         """Every tensor whose memory a segment may read or fill until the end of the call."""
         self.scratch = -(-self._bytes.data_ptr() // ALIGNED) * ALIGNED
@@ -98,4 +98,4 @@ def laid_out(tensor: Tensor, strides: Sequence[int]) -> Tensor:
         # What stood for several numbers is one no more: the layout is another, and its graph would be.
         raise UnfitError(f"it was written for the strides {tuple(strides)}, not {tensor.stride()}")
     size = sum((n - 1) * step for n, step in zip(tensor.shape, strides, strict=True)) + 1
-    return torch.empty(size, dtype=tensor.dtype).as_strided(tensor.shape, strides).copy_(tensor)
+    return torch.empty(size, dtype=tensor.dtype, device="cpu").as_strided(tensor.shape, strides).copy_(tensor)

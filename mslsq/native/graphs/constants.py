@@ -71,7 +71,7 @@ def _memory(tensor: Tensor) -> int:
 def _like(node: fx.Node) -> Tensor:
     """A tensor of the shape that a node has; its numbers are not asked for."""
     meta = node.meta["tensor_meta"]
-    return torch.empty(meta.shape, dtype=meta.dtype)
+    return torch.empty(meta.shape, dtype=meta.dtype, device="cpu")
 
 
 def _with_constants(graph: fx.GraphModule, known: dict[fx.Node, Any]) -> fx.GraphModule:

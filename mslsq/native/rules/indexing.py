@@ -16,7 +16,7 @@ def _(rec: Any, x: Any, indices: list[Any]) -> Array:
     if any(isinstance(index, Array) for index in indices):
         return _looked_up(rec, x, indices)
     entries = x.entries if isinstance(x, Array) else rec.scalars(x)
-    places = torch.ops.aten.index.Tensor(torch.arange(entries.size).reshape(entries.shape), indices)
+    places = torch.ops.aten.index.Tensor(torch.arange(entries.size, device="cpu").reshape(entries.shape), indices)
     if isinstance(x, Array):
         return x.viewed(lambda a: a.reshape(-1)[places.numpy()])
     return Array(entries.reshape(-1)[places.numpy()], x.dtype)
@@ -34,7 +34,10 @@ def _(rec: Any, x: Any, dim: int, index: Any, **_: Any) -> Array:
     if isinstance(x, Array) and isinstance(index, Tensor):
         return x.viewed(lambda a: np.take_along_axis(a, index.numpy(), dim) if a.ndim else a)
     shape = index.shape
-    grids = [torch.arange(n).reshape([-1 if k == d else 1 for k in range(len(shape))]) for d, n in enumerate(shape)]
+    grids = [
+        torch.arange(n, device="cpu").reshape([-1 if k == d else 1 for k in range(len(shape))])
+        for d, n in enumerate(shape)
+    ]
     return _looked_up(rec, x, [index if d == dim % len(shape) else grid for d, grid in enumerate(grids)])
 
 

@@ -77,7 +77,7 @@ def _(rec: Any, x: Array, dim: int, start: int, length: int) -> Array:
 @rule("split", "split_with_sizes", "chunk", "unbind")
 def _(rec: Any, x: Array, *args: Any, **kwargs: Any) -> list[Array]:
     # The places are split by PyTorch itself.
-    places = torch.arange(x.entries.size).reshape(x.shape)
+    places = torch.arange(x.entries.size, device="cpu").reshape(x.shape)
     parts = rec.node.target(places, *args, **kwargs)
     return [x.viewed(lambda a, part=part: a.reshape(-1)[part.numpy()]) for part in parts]
 
@@ -85,10 +85,12 @@ def _(rec: Any, x: Array, *args: Any, **kwargs: Any) -> list[Array]:
 @rule("diagonal", "flip", "roll", "tril", "triu", "unfold", "as_strided", "rot90", "repeat", "diag_embed")
 def _(rec: Any, x: Array, *args: Any, **kwargs: Any) -> Array:
     # The places are moved by PyTorch itself, counted from 1: what it fills in is 0.
-    places = rec.node.target(torch.arange(1, x.entries.size + 1).reshape(x.shape), *args, **kwargs).numpy()
+    places = rec.node.target(
+        torch.arange(1, x.entries.size + 1, device="cpu").reshape(x.shape), *args, **kwargs
+    ).numpy()
     if (places > 0).all():
         return x.viewed(lambda a: a.reshape(-1)[places - 1])
-    entries = np.append(rec.moved(x).reshape(-1), rec.moved(torch.zeros((), dtype=x.dtype)))
+    entries = np.append(rec.moved(x).reshape(-1), rec.moved(torch.zeros((), dtype=x.dtype, device="cpu")))
     return rec.array(entries[places - 1])
 
 
@@ -109,7 +111,7 @@ def _(rec: Any, x: Array, *args: Any, **kwargs: Any) -> torch.Tensor:
     # Of what is not initialised there are only zeros: a function cannot depend on it.
     name = rec.node.target.__name__
     value = 1 if "ones" in name else _filled(args[-1]) if "full" in name else 0
-    return torch.full(rec.shape, value, dtype=rec.dtype)
+    return torch.full(rec.shape, value, dtype=rec.dtype, device="cpu")
 
 
 def _filled(value: Any) -> Any:

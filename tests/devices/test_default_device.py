@@ -1,0 +1,100 @@
+"""A default device that is not that of the data says nothing about where the library computes."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+
+import mslsq
+
+F64 = torch.float64
+PACKAGE = Path(mslsq.__file__).parent
+ENGINE = (
+    "adjoint",
+    "diagnostics",
+    "front",
+    "linear",
+    "linearize",
+    "manifolds",
+    "native",
+    "optim",
+    "problem",
+    "solvers",
+)
+MAKERS = {"arange", "empty", "empty_strided", "eye", "full", "linspace", "ones", "randint", "randn", "tensor", "zeros"}
+
+T = torch.linspace(0, 2, 30, dtype=F64)
+Y = 2 * torch.exp(-1.3 * T) + 0.05 * torch.cos(9 * T)
+BATCH = Y + 0.01 * torch.cos(torch.arange(40, dtype=F64))[:, None]
+START = torch.tensor([1.0, -1.0], dtype=F64)
+STEP = mslsq.SE2.exp(torch.tensor([[1.0, 0.0, 0.1]], dtype=F64).expand(29, -1))
+
+
+def decay(p, t, y):
+    return p[0] * torch.exp(p[1] * t) - y
+
+
+class Relative(mslsq.CostFunction):
+    def residual(self, a, b, measured):
+        return (measured.inverse() @ (a.inverse() @ b)).log()
+
+
+def graph():
+    pose = mslsq.Variable("pose", mslsq.SE2, count=30)
+    i = torch.arange(29)
+    loop = mslsq.Between(pose[[0]], pose[[29]], measured=STEP[:1], loss=mslsq.Huber(1.0))
+    return mslsq.Problem(Relative(pose[i], pose[i + 1], measured=STEP), loop, pose.fixed([0]))
+
+
+PROBLEM, POSES, BOUNDS = graph(), {"pose": mslsq.SE2.identity(30, dtype=F64)}, (-5.0, 5.0)
+
+
+def one(solver):
+    return mslsq.least_squares(decay, START, (T, Y), solver=solver).value
+
+
+def within_bounds(solver):
+    return mslsq.least_squares(decay, START, (T, Y), bounds=BOUNDS, solver=solver).value
+
+
+def batch(solver):
+    return mslsq.least_squares(decay, START, (T, BATCH), in_dims=(None, None, 0), solver=solver).value
+
+
+def poses(solver):
+    return mslsq.solve(PROBLEM, POSES, solver=solver).value["pose"].storage
+
+
+def gradient(solver):
+    y = Y.clone().requires_grad_()
+    return torch.autograd.grad(mslsq.least_squares(decay, START, (T, y), solver=solver).value.sum(), y)[0]
+
+
+def standard_errors(solver):
+    return mslsq.curve_fit(lambda p, t: p[0] * torch.exp(p[1] * t), T, Y, START, solver=solver).standard_errors
+
+
+@pytest.mark.parametrize("solve", [one, within_bounds, batch, poses, gradient, standard_errors])
+@pytest.mark.parametrize("native", ["never", "wait"])
+def test_data_of_the_cpu_are_solved_there_under_another_default_device(solve, native):
+    # A native program that was handed memory of the other device ended the process.
+    solver = mslsq.LevenbergMarquardt(native=native)
+    expected = solve(solver)
+    with torch.device("meta"):
+        found = [solve(solver) for _ in range(3)]
+    for value in found:
+        torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("room", ENGINE)
+def test_every_tensor_that_the_engine_makes_says_its_device(room):
+    silent = []
+    for file in sorted((PACKAGE / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                of_torch = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"
+                says = any(keyword.arg in ("device", None) for keyword in node.keywords)
+                if of_torch and node.func.attr in MAKERS and not says:
+                    silent.append(f"{file.relative_to(PACKAGE)}:{node.lineno}")
+    assert not silent
