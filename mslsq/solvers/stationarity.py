@@ -150,8 +150,8 @@ def gradient_met(
 
 
 def has_squares(cost: Float[Tensor, "batch"], gradient: Float[Tensor, "batch columns"]) -> Bool[Tensor, "batch"]:
-    """Is the cost a number that the dtype holds, or the gradient zero? Of a residual of 1e-165 (float32: 1e-23) |r|² and
-    |D⁻¹g|² are both zero, whatever the cosine is."""
+    """Is the cost a number that the dtype holds, or the gradient zero? Of a residual of 1e-165 (float32: 1e-23) |r|²
+    and |D⁻¹g|² are both zero, whatever the cosine is."""
     return (cost >= torch.finfo(cost.dtype).tiny) | (gradient == 0).all(-1)
 
 

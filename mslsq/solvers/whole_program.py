@@ -115,6 +115,20 @@ class SolveDraft(Drafted):
         solved = self._program.solve([*values, *box], *self._read(inputs), max_steps, looks, bending)
         return solved._replace(values=solved.values[: len(values)])
 
+    def _compared(
+        self,
+        values: Values,
+        inputs: tuple[Inputs, ...],
+        box: Box | tuple[()],
+        max_steps: int,
+        bending: int = OF_CREEPING,
+    ) -> Solved:
+        """`solve` for a comparison, of which nothing is kept: a KeyboardInterrupt ends it, and is not a solution."""
+        found = self.solve(values, inputs, box, max_steps, bending=bending)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        return found
+
     def solve_one(
         self, values: Values, inputs: tuple[Inputs, ...], max_steps: int, shapes: Sequence[tuple[int, ...]]
     ) -> SolvedOne:
@@ -133,7 +147,7 @@ class SolveDraft(Drafted):
         Its linearization is compared, to rounding: what a residual reads may have changed by little since the program
         was written. Before its first use its first step is, too. Where it does not agree, `why_not` says so.
         """
-        starts = self.solve(values, inputs, box, 0)
+        starts = self._compared(values, inputs, box, 0)
         chosen = some_of(torch.isfinite(starts.history.of_start[1]))
         if not len(chosen):
             return False  # nothing to compare: next time
@@ -167,13 +181,13 @@ class SolveDraft(Drafted):
         nearby = python.moved(moved, 8 * torch.finfo(self._dtype).eps)
         rounded = python.step(nearby, UnrolledCholesky(), bent)
         whose = OF_ALL if bent else OF_NONE
-        found = _figures(self.solve(moved, python.inputs, python.box, 1, bending=whose))
+        found = _figures(self._compared(moved, python.inputs, python.box, 1, whose))
         return not differ(found, expected, rounded, RELATIVE[self._dtype])
 
     def _starts_alike(self, python: "_Python", moved: Values) -> bool:
         """Are cost and matrix those of Python?"""
         nearby = python.moved(moved, 8 * torch.finfo(self._dtype).eps)
-        found = self.solve(moved, python.inputs, python.box, 0)
+        found = self._compared(moved, python.inputs, python.box, 0)
         expected, rounded = python.start(moved), python.start(nearby)
         columns = expected.matrix.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
         columns = torch.where(columns > 0, columns, 1)

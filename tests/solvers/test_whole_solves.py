@@ -420,6 +420,16 @@ def test_an_interrupt_does_not_wait_for_the_end(watch, monkeypatch):
     assert bool(fits(y)(solver).cost.isfinite().all())
 
 
+def test_an_interrupt_of_the_comparison_with_python_is_not_swallowed(watch, monkeypatch):
+    solver = mslsq.LevenbergMarquardt(native="wait", max_steps=100)
+    fits(measured(50))(solver)
+    in_small_parts(monkeypatch, interrupted_at=1)  # of a batch of another size the starts are compared first
+    with pytest.raises(KeyboardInterrupt):
+        fits(measured(200))(solver)
+    monkeypatch.undo()
+    assert bool(fits(measured(200))(solver).cost.isfinite().all())
+
+
 @pytest.mark.parametrize("kind", SOLVERS)
 def test_bounds_are_met_in_the_same_steps(watch, kind):
     y = measured(200)
