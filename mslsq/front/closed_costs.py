@@ -29,7 +29,7 @@ CHECKED_EVERY = 32
 """Calls from one comparison with the user's Python to the next."""
 
 _OPEN: "weakref.WeakSet[object]" = weakref.WeakSet()
-"""Classes of costs, and code of residuals, that read something else, or were found to do so after all."""
+"""What costs and residuals are written in (classes, code) that read something else, or were found to do so."""
 
 
 class Held(NamedTuple):
@@ -84,7 +84,7 @@ class ClosedCosts:
             collected = collect_module(cost)
             closed = None if overrides(type(cost)) else Closed.of(collected, elements())
             if closed is None:
-                _OPEN.add(type(cost))
+                _OPEN.add(cost._written_in())
                 return None
             CODES.keep(collected, closed)
             known.append((place, collected.key, closed))
@@ -132,8 +132,7 @@ class ClosedCosts:
                 that it reads was changed.
         """
         for place, _, closed in self._known:
-            cost = problem.costs[place]
-            assert isinstance(cost, CostFunction)
+            cost = _cost(problem, place)
             if problem.num_rows[cost.name] == sizes[place][0]:
                 keep_rows(cost, sizes[place][0], closed)
 
@@ -143,15 +142,21 @@ class ClosedCosts:
 
     def give_up(self, problem: Problem) -> None:
         """They hold what cannot be compared by identity: this is not tried again."""
-        _OPEN.update(type(problem.costs[place]) for place, _, _ in self._known)
+        _OPEN.update(_cost(problem, place)._written_in() for place, _, _ in self._known)
 
     def distrust(self, problem: Problem) -> None:
         """They have changed. Says so, once, if nothing of it was seen."""
         if self._known and self.library_holds and may_be_closed(problem):
-            costs = [problem.costs[place] for place, _, _ in self._known]
-            _OPEN.update(map(type, costs))
+            costs = [_cost(problem, place) for place, _, _ in self._known]
+            _OPEN.update(cost._written_in() for cost in costs)
             CODES.forget(map(type, costs))
             warn_of_unseen_change(", ".join(repr(cost.name) for cost in costs))
+
+
+def _cost(problem: Problem, place: int) -> CostFunction:
+    cost = problem.costs[place]
+    assert isinstance(cost, CostFunction)
+    return cost
 
 
 def own_costs(problem: Problem) -> "Iterator[tuple[int, CostFunction]]":
@@ -161,7 +166,7 @@ def own_costs(problem: Problem) -> "Iterator[tuple[int, CostFunction]]":
 
 def may_be_closed(problem: Problem) -> bool:
     """Is the code of no cost known to read more than is compared?"""
-    return not any(type(cost) in _OPEN for _, cost in own_costs(problem))
+    return not any(cost._written_in() in _OPEN for _, cost in own_costs(problem))
 
 
 def closed_callable(collected: Collected) -> Closed | None:

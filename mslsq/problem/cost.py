@@ -132,6 +132,11 @@ class CostFunction(nn.Module):
         """
         return curvature_from_jacobians(self, cotangent, variables, data)
 
+    def _written_in(self) -> object:
+        """The user's code that its residual is. Where that is found to read what is not compared, all costs of it are
+        compared with their Python in every call."""
+        return type(self)
+
     def __setattr__(self, name: str, value: Any) -> None:
         """What was given as data is assigned in the same form: a number, a tensor, an element, a dict of tensors.
 

@@ -1,8 +1,8 @@
 """A solve whose steps are a native program, and whose linearizations are Python's: of one small dense problem.
 
-It is for code that may read more than is compared: what is recorded of its steps has to be compared with it in every
-solve, which takes longer than these few linearizations. (Code that is closed is recorded, and answered in a tenth of a
-millisecond.) The first solves of a problem stay as they are, so that what is solved once does not hang on what the
+Of code that may read more than is compared, what is recorded of its steps has to be compared with it in every solve,
+which takes longer than these few linearizations. Closed code is solved so until that has paid for a program of the
+whole solve. The first solves of a problem stay as they are, so that what is solved once does not hang on what the
 machine has seen before.
 """
 
@@ -48,7 +48,7 @@ def steps_of(task: Task, plan: Plan, values: Values) -> StepsProgram | None:
     if plain.steps is None:
         has_bounds = any(unknown.is_bounded for unknown in task.system.unknowns)
         is_plain = not has_bounds and plan.structure.padding is None and is_small_and_dense(task, plan)
-        is_plain = is_plain and plan.execution.needs_witness and (task.trust is None or task.trust.is_open(plan))
+        is_plain = is_plain and plan.execution.needs_witness
         plain.steps = (steps_program(solver, _alone(task, plan), values) if is_plain else None,)
     return plain.steps[0]
 

@@ -42,6 +42,13 @@ def function_key(function: Callable[..., Any]) -> Hashable:
     return function.__code__, tuple(cells), defaults, keywords, id(function.__globals__)
 
 
+def code_of(function: Callable[..., Any]) -> object:
+    """The code of a function, which all functions written in one place have in common; else the class of a callable."""
+    while isinstance(function, (functools.partial, types.MethodType)):
+        function = function.func if isinstance(function, functools.partial) else function.__func__
+    return function.__code__ if isinstance(function, types.FunctionType) else type(function)
+
+
 def state_key(function: Any, left_out: Iterable[str]) -> Hashable:
     """What a cost function or weight of Theseus holds besides its variables.
 

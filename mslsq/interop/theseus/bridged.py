@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mslsq.interop.theseus.alike import code_of
 from mslsq.interop.theseus.conventions import kind_of
 from mslsq.interop.theseus.evaluation import differentiable, emptied, filled, filling
 from mslsq.interop.theseus.library import TheseusError
@@ -63,6 +64,9 @@ class FromFunction(Bridged):
         self.auxiliary = tuple(emptied(variable) for variable in member.cost.aux_vars)
         self.weighting = None if member.has_plain_weight else Weighting(member.weight)
 
+    def _written_in(self) -> object:
+        return code_of(self.error_function)
+
     def weighted_error(self, tensors: list[Tensor], data: list[Tensor]) -> Tensor:
         count = len(self.auxiliary)
         error = self.error_function(
@@ -83,6 +87,9 @@ class FromCostFunction(Bridged):
         for container in (*self.auxiliary, *self.optimized):
             container.tensor = None
         self.weighting = None if member.has_plain_weight else Weighting(member.weight)
+
+    def _written_in(self) -> object:
+        return type(self.prototype)
 
     def weighted_error(self, tensors: list[Tensor], data: list[Tensor]) -> Tensor:
         count = len(self.auxiliary)

@@ -26,7 +26,15 @@ from mslsq.tracing.reading.exchange import UncollectedTensorError
 from mslsq.tracing.reading.harmless import HARMLESS, OpenError, check_names, is_harmless, is_of_library
 from mslsq.tracing.reading.holders import Holders
 from mslsq.tracing.reading.inputs import Collected
-from mslsq.tracing.reading.origins import LIBRARY, USERS, is_own, origin_of, origin_of_holder
+from mslsq.tracing.reading.origins import (
+    LIBRARY,
+    USERS,
+    is_fixed,
+    is_own,
+    looked_up_of_fixed,
+    origin_of,
+    origin_of_holder,
+)
 from mslsq.tracing.reading.paths import ClosedHolders, Paths
 from mslsq.tracing.reading.reachable import Walk
 from mslsq.tracing.reading.reads import Chains, reads_of
@@ -78,6 +86,7 @@ class Closed:
             raise OpenError("what it reads changes while it is looked at")
         names = sorted(walk.attributes_of_any)
         methods = [(vars(kind).get, name) for kind in (Tensor, *kinds) for name in names]
+        methods += looked_up_of_fixed(walk.fixed)
         lookups = (*walk.lookups, *[(get, name, get(name, ABSENT)) for get, name in methods])
         return Closed(tuple([(get, name) for get, name, _ in lookups]), tuple([value for _, _, value in lookups]))
 
@@ -108,6 +117,8 @@ class ClosedWalk(Walk):
     def __init__(self, root: Any, methods: tuple[str, ...]) -> None:
         self.lookups: list[tuple[Callable[..., Any], str, Any]] = [(_are_hooked, "", False)]
         self.attributes_of_any: set[str] = set()
+        self.fixed: dict[type, None] = {}
+        """Classes of a package that were met, of those that are declared to be fixed."""
         self.paths = Paths()
         super().__init__(root, methods)
         self.paths.check(self.used)
@@ -136,14 +147,18 @@ class ClosedWalk(Walk):
 
     def holder(self, value: type | types.ModuleType, name: str, chains: Chains) -> None:
         origin = origin_of_holder(value)
+        if isinstance(value, type):
+            self._note_fixed(value)
         is_open = isinstance(value, type) and origin == LIBRARY and not is_harmless(value)
-        if is_open or origin not in (LIBRARY, USERS):
+        is_known = origin in (LIBRARY, USERS) or all(_is_fixed(value, chain) for chain in chains)
+        if is_open or not is_known:
             self.paths.to(value)
             self.paths.end(value, OpenError(f"{name or 'a class or module'}: {value.__name__}"))
         super().holder(value, name, chains)
 
     def _look(self, value: Any, kind: type) -> None:
         """OpenError where the walk does not see all that this is made of."""
+        self._note_fixed(kind)
         handler = objects.HANDLERS.get(kind) or objects.handler_of(value, kind)
         if handler is objects.tensor:
             is_open = self.inside_global and not value.requires_grad and not is_compared(value)
@@ -173,6 +188,9 @@ class ClosedWalk(Walk):
             is_open = is_open or isinstance(value, functools._lru_cache_wrapper)
         if is_open:
             raise OpenError(f"an object of {kind.__module__}.{kind.__qualname__}")
+
+    def _note_fixed(self, kind: type) -> None:
+        self.fixed.update(dict.fromkeys(filter(is_fixed, kind.__mro__)))
 
     def _look_into(self, value: types.FunctionType) -> None:
         """OpenError where the code of a function reads what the walk does not follow."""
@@ -230,6 +248,13 @@ class ClosedWalk(Walk):
             self.attributes_of_any.update(rest)
 
 
+def _is_fixed(value: Any, chain: tuple[str, ...]) -> bool:
+    """Does a chain of attributes lead from a module to a class that is declared to be fixed?"""
+    for attribute in chain:
+        value = vars(value).get(attribute) if isinstance(value, types.ModuleType) else value
+    return isinstance(value, type) and is_fixed(value)
+
+
 def _are_hooked(name: str, absent: Any) -> bool:
     """Is there a hook for all modules? In the form of a look-up."""
     return hooks_of_all_modules()
@@ -239,7 +264,8 @@ def _are_hooked(name: str, absent: Any) -> bool:
 def _shows_itself(kind: type) -> bool:
     """Is all that an object has of this base class in its attributes, or in what it contains?"""
     name = kind.__module__ or ""
-    return kind in BASES or is_own(name) or origin_of(name) == USERS or name in ("abc", "typing", "typing_extensions")
+    is_plain = kind in BASES or name in ("abc", "typing", "typing_extensions")
+    return is_plain or is_own(name) or is_fixed(kind) or origin_of(name) == USERS
 
 
 @functools.lru_cache(maxsize=32)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mslsq.private import OPERATORS_IN_C
-from mslsq.tracing.reading.origins import USERS, origin_of
+from mslsq.tracing.reading.origins import USERS, is_fixed, origin_of
 from mslsq.tracing.reading.writes import WITHOUT_GRADIENT
 
 HARMLESS = frozenset(
@@ -80,7 +80,8 @@ def is_users(kind: type) -> bool:
 def is_harmless(value: Any) -> bool:
     """Is this thing of a library a function of its arguments alone, or a type that holds nothing else?"""
     if isinstance(value, type):
-        return value in TYPES or value.__module__.startswith("mslsq.manifolds.") or is_users(value)
+        is_known = value in TYPES or value.__module__.startswith("mslsq.manifolds.")
+        return is_known or is_fixed(value) or is_users(value)
     module = getattr(value, "__module__", None) or ""
     if isinstance(value, np.ufunc) or any(value is known for known in FUNCTIONS):
         return True

@@ -8,6 +8,8 @@ import os
 import sys
 import sysconfig
 import types
+from collections.abc import Callable, Iterable
+from typing import Any
 
 PLAIN = {object, tuple, list, dict, set, frozenset, int, float, str, complex, bytes}
 LIBRARIES = {"torch", "numpy", "scipy", "einops", "jaxtyping", "functools", "threading", "logging", "builtins"}
@@ -17,6 +19,7 @@ PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-p
 
 _ORIGINS: dict[str, str] = {}
 _OWNERS: dict[type, tuple[tuple[type, ...], tuple[type, ...]]] = {}
+_FIXED: dict[type, tuple[Any, ...]] = {}
 
 
 def origin_of(module: str) -> str:
@@ -52,7 +55,8 @@ def is_library(kind: type | str) -> bool:
 
 
 def owners_of(kind: type) -> tuple[type, ...]:
-    """The classes among the bases of `kind`, itself included, that are neither a library's nor this package's."""
+    """The classes among the bases of `kind`, itself included, that are neither a library's nor this package's, nor
+    fixed."""
     known = _OWNERS.get(kind)
     if known is None or known[0] is not kind.__mro__:  # the bases of a class may be assigned to
         if len(_OWNERS) > 1024:
@@ -60,7 +64,10 @@ def owners_of(kind: type) -> tuple[type, ...]:
         owners = tuple(
             owner
             for owner in kind.__mro__
-            if owner is not object and not is_library(owner.__module__ or "") and not is_own(owner.__module__ or "")
+            if owner is not object
+            and owner not in _FIXED
+            and not is_library(owner.__module__ or "")
+            and not is_own(owner.__module__ or "")
         )
         known = _OWNERS[kind] = (kind.__mro__, owners)
     return known[1]
@@ -73,5 +80,35 @@ def is_own(module: str) -> bool:
 
 def origin_of_holder(holder: type | types.ModuleType) -> str:
     """Whose class or module this is."""
+    if isinstance(holder, type) and holder in _FIXED:
+        return LIBRARY
     name = holder.__module__ if isinstance(holder, type) else holder.__name__
     return origin_of(name if isinstance(name, str) else "")
+
+
+def declare_fixed(kinds: Iterable[type], parameters: Iterable[Any] = ()) -> None:
+    """Have classes of an installed package count as a library's: their methods are functions of their arguments, of
+    what the object holds, and of these parameters alone.
+
+    Args:
+        kinds: the very classes; one that is derived from them is whose it is.
+        parameters: objects whose attributes are read by their methods.
+    """
+    kept = tuple(parameters)
+    _FIXED.update((kind, kept) for kind in kinds)
+    _OWNERS.clear()
+
+
+def is_fixed(kind: type) -> bool:
+    """Has this class been declared so?"""
+    return kind in _FIXED
+
+
+def looked_up_of_fixed(kinds: Iterable[type]) -> list[tuple[Callable[..., Any], str]]:
+    """What code of such classes may look up, each name with what looks it up: their members, and the parameters that
+    they read. One of these may stand in a class until it is set."""
+    found = [(vars(kind).get, name) for kind in kinds for name in vars(kind)]
+    parameters = {id(one): one for kind in kinds for one in _FIXED.get(kind, ())}
+    for one in parameters.values():
+        found += [(vars(one).get, name) for name in dict.fromkeys((*vars(type(one)), *vars(one)))]
+    return found
