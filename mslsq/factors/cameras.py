@@ -203,7 +203,8 @@ class EquirectangularProjection(_Projection):
         intrinsics: (width, height) in pixels.
         pixel, sensor, unseen: as for `PinholeProjection`.
 
-    Neither GTSAM nor OpenCV has it; of OpenMVG it is `Intrinsic_Spherical`.
+    Neither GTSAM nor OpenCV has it (`SphericalCamera` of GTSAM knows directions); of OpenMVG it is
+    `Intrinsic_Spherical`.
 
     >>> size = mslsq.Shared(torch.tensor([4096.0, 2048.0]))
     >>> factors.EquirectangularProjection(pose[i], point[j], intrinsics=size, pixel=uv)

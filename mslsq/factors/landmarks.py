@@ -119,7 +119,8 @@ class Landmark(ClosedForm):
         place: a point (2,) or (3,), or another pose.
         measured: (dim,), in the frame of the pose.
 
-    GTSAM: `PoseToPointFactor2D`, `PoseToPointFactor3D`.
+    GTSAM: `PoseToPointFactor2D`, `PoseToPointFactor3D`; `KnownLandmarkFactorPose2`, `KnownLandmarkFactorPose3` where
+    the place is known.
 
     >>> factors.Landmark(pose[i], landmark[j], measured=seen)
     """

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -191,3 +192,89 @@ def test_the_gaussian_process_prior(kind):
     at_states = dict(zip(("x0", "x1", "x2", "x3"), (states[0], rates[0], states[1], rates[1]), strict=True))
     cost = mslsq.evaluate(mslsq.Problem(weighted), at_states).cost
     close(cost, factor.error(at), 1e-9)
+
+
+# Tangents of Pose3 have the rotation first, those of Pose2 the translation, as all have here.
+ORDER = {3: [0, 1, 2], 6: [3, 4, 5, 0, 1, 2]}
+
+
+def array(*shape):
+    """Where GTSAM writes a derivative."""
+    return np.zeros(shape, order="F")
+
+
+def in_our_order(by_pose):
+    """A derivative in GTSAM's tangent of a pose, in the order of ours."""
+    tangent = by_pose.shape[1]
+    return by_pose[:, ORDER[tangent] if tangent == 3 else np.argsort(ORDER[tangent])]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("dim", [2, 3])
+def test_a_landmark(dim, seed):
+    """`KnownLandmarkFactor` for a point that is known; `transformTo` for one that is not, with both derivatives."""
+    group, to_gtsam = (mslsq.SE2, pose2) if dim == 2 else (mslsq.SE3, pose3)
+    tangent = 3 * dim - 3
+    pose, point, seen = group.exp(draw(seed, tangent)), 2 * draw(seed + 50, dim), draw(seed + 99, 1, dim)
+    x, y = variables(group, mslsq.Euclidean(dim))
+    cost = factors.Landmark(x, y, measured=seen)
+    found = residual(cost, pose, point)
+    known = getattr(gtsam, f"KnownLandmarkFactorPose{dim}")(0, point.numpy(), seen[0].numpy(), UNIT[dim])
+    at = values(to_gtsam(pose))
+    close(found, known.unwhitenedError(at))
+    by_pose, by_point = cost.jacobians(pose, point, measured=seen[0])
+    matrix, offset = known.linearize(at).jacobian()
+    close(by_pose, in_our_order(matrix))
+    close(found, -offset)
+    theirs = array(dim, tangent), array(dim, dim)
+    close(found + seen[0], to_gtsam(pose).transformTo(point.numpy(), *theirs))
+    close(by_pose, in_our_order(theirs[0]))
+    close(by_point, theirs[1])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_point_on_a_plane(seed):
+    """`OrientedPlane3.transform` carries the plane into the frame of the pose; the residual is the distance of the
+    point from it there, n'·p + d', where GTSAM's planes are n·x + d = 0."""
+    pose, point, on_plane = mslsq.SE3.exp(draw(seed, 6)), draw(seed + 50, 3), draw(seed + 99, 3)
+    normal = torch.nn.functional.normalize(draw(seed + 7, 3), dim=0)
+    plane = gtsam.OrientedPlane3(gtsam.Unit3(normal.numpy()), -float(normal @ on_plane))
+    by_plane, by_pose = array(3, 3), array(3, 6)
+    there = plane.transform(pose3(pose), by_plane, by_pose)
+    (x,) = variables(mslsq.SE3)
+    cost = factors.PointToPlane(x, point=point[None], on_plane=on_plane[None], normal=normal[None])
+    close(residual(cost, pose), there.normal().point3() @ point.numpy() + there.distance())
+    expected = point.numpy() @ there.normal().basis() @ by_pose[:2] + by_pose[2]
+    (found,) = cost.jacobians(pose, point=point, on_plane=on_plane, normal=normal)
+    close(found, in_our_order(expected[None]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_panorama(seed):
+    """`SphericalCamera` has the direction in the frame of the camera, with its derivatives, and no pixels. Longitude
+    and latitude are computed here by half angles and the arc sine, on the image of OpenMVG's `Intrinsic_Spherical`."""
+    size, pixel = np.array([400.0, 200.0]), 100 + 50 * draw(seed + 3, 1, 2)
+    pose, point = mslsq.SE3.exp(draw(seed, 6)), 3 * draw(seed + 50, 3)
+    by_pose, by_point = array(2, 6), array(2, 3)
+    direction = gtsam.SphericalCamera(pose3(pose)).project(point.numpy(), by_pose, by_point)
+    x, y, z = direction.point3()
+    level = math.hypot(x, z)
+    turned = np.array([2 * math.atan2(x, level + z), math.asin(y)])
+    expected = size * turned / (2 * math.pi, math.pi) + (size - 1) / 2
+    a, b = variables(mslsq.SE3, mslsq.Euclidean(3))
+    shared = mslsq.Shared(torch.as_tensor(size))
+    cost = factors.EquirectangularProjection(a, b, intrinsics=shared, pixel=pixel)
+    found = residual(cost, pose, point)
+    difference = expected - pixel[0].numpy()
+    difference[0] -= size[0] * round(difference[0] / size[0])
+    close(found, difference, 1e-10)
+    along = np.array([[z, 0, -x], [-x * y, level**2, -z * y]]) / [[level**2], [level]]  # of λ, and of φ
+    slopes = along * (size / (2 * math.pi, math.pi))[:, None]
+    found_by = torch.func.jacfwd(
+        lambda pose_delta, point_delta: cost.residual(
+            pose.retract(pose_delta), point + point_delta, intrinsics=torch.as_tensor(size), pixel=pixel[0]
+        ),
+        argnums=(0, 1),
+    )(torch.zeros(6, dtype=F64), torch.zeros(3, dtype=F64))
+    close(found_by[0], in_our_order(slopes @ direction.basis() @ by_pose), 1e-9)
+    close(found_by[1], slopes @ direction.basis() @ by_point, 1e-9)
