@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from mslsq.alignment import (
 from mslsq.alignment.big.elevation_outputs import write_files
 from mslsq.alignment.big.elevations import ElevationFile
 from mslsq.alignment.big.memory import bytes_of
-from mslsq.alignment.dem.files import DemScene, comparable, made_scene, read_scene
+from mslsq.alignment.dem.files import DemScene, made_scene, read_scene
 from mslsq.alignment.dem.outputs import summary_of, write_coregistration
 from mslsq.alignment.dem.report import classes_of
 from mslsq.replacing import write_text
@@ -42,9 +43,8 @@ def refuse_too_big(pixels: int, memory: int) -> None:
     if BYTES_PER_PIXEL * pixels > memory:
         raise CommandError(
             f"these elevation models are read whole: {pixels:,} pixels need some {BYTES_PER_PIXEL * pixels / 1e9:.0f} "
-            f"GB, and this machine has {memory / 1e9:.0f}. GeoTIFFs of one CRS and pixel size are read in windows, "
-            "without dem.block (gdalwarp -t_srs ... -tr ... -r cubic -et 0). Or cut both into parts (gdal_translate "
-            "-projwin); a shift in metres holds for all parts."
+            f"GB, and this machine has {memory / 1e9:.0f}. GeoTIFFs are read in windows, without dem.block. Or "
+            "cut both into parts (gdal_translate -projwin); a shift in metres holds for all parts."
         )
 
 
@@ -73,6 +73,7 @@ def run_dem(config: dict[str, Any], folder: Path) -> tuple[list[Path], int]:
         errors.print(f"[yellow]{escape(scene.note)}[/]")
     local = coregister_blocks(scene.reference, scene.dem, block=block, **given) if block else None
     found = coregister(scene.reference, scene.dem, **given) if local is None else local.whole
+    found = replace(found, own=scene.own)
     console.print(escape(found.message()))
     if local is not None:
         console.print(escape(local.message()))
@@ -80,7 +81,7 @@ def run_dem(config: dict[str, Any], folder: Path) -> tuple[list[Path], int]:
         console.print(table_of(found))
     seconds = time.perf_counter() - begin
     summary = {**summary_of(found), "seconds": round(seconds, 3)}
-    record = {"summary": summary, "name": scene.name, "note": scene.note, **scene.record(found), "seconds": seconds}
+    record = {"summary": summary, "name": scene.name, "note": scene.note, **found.record(), "seconds": seconds}
     if local is not None:
         record["blocks"] = local.record()
     if scene.shift is not None:
@@ -110,10 +111,9 @@ def _in_windows(options: dict[str, Any], memory: int) -> bool:
     if not all(pixels) or BYTES_PER_PIXEL * max(pixels) <= memory:
         return False
     try:
-        first, second = (ElevationFile.open(path).file.georeference for path in paths)
+        return all(ElevationFile.open(path) for path in paths)
     except (RasterError, CoregistrationError):
         return False  # what reads them whole says what is wrong
-    return first is None or second is None or comparable(first, second)
 
 
 def _run_in_windows(config: dict[str, Any], options: dict[str, Any], folder: Path) -> tuple[list[Path], int]:

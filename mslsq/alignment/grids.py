@@ -2,11 +2,15 @@
 
 import math
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment.models import Frame
+
+KEPT = 0.5
+"""A reduced pixel is known where this share of its block holds data."""
 
 
 def pixel_grid(height: int, width: int, like: Tensor) -> Float[Tensor, "n 2"]:
@@ -54,3 +58,19 @@ def similarity_about(
     c, s = scale * math.cos(angle), scale * math.sin(angle)
     (x, y), (tx, ty) = centre, target
     return like.new_tensor([[c, -s, tx - c * x + s * y], [s, c, ty - s * x - c * y], [0, 0, 1]])
+
+
+def block_means(
+    raster: Float[np.ndarray, "channels height width"], mask: Bool[np.ndarray, "height width"], factor: int
+) -> tuple[Float[np.ndarray, "channels rows columns"], Bool[np.ndarray, "rows columns"]]:
+    """The mean of the data in every block of `factor` x `factor` pixels; blocks at the border may lack some. Without
+    data the raster is 0."""
+    rows, columns = (-(-side // factor) for side in mask.shape)
+    lacking = (0, rows * factor - mask.shape[0]), (0, columns * factor - mask.shape[1])
+    if any(after for _, after in lacking):
+        raster, mask = np.pad(raster, ((0, 0), *lacking)), np.pad(mask, lacking)
+    total = raster.reshape(len(raster), rows, factor, columns, factor).sum((2, 4))
+    if mask.all():
+        return total / factor**2, np.ones((rows, columns), bool)
+    count = mask.reshape(rows, factor, columns, factor).sum((1, 3))
+    return total / np.maximum(count, 1), count >= KEPT * factor**2

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from mslsq.alignment.align import align
 from mslsq.alignment.big.files import RasterFile
-from mslsq.alignment.coordinates.georeference import Georeference
 from mslsq.alignment.coordinates.systems import same_system
 from mslsq.alignment.kinds import RasterError
 from mslsq.alignment.options import AlignmentOptionError
@@ -94,7 +93,7 @@ def coarse_alignment(
         try:
             if file is not None:
                 part, known = file.grey(0, 0, *file.reduced(factor), factor)
-                header = reduced_georeference(file.georeference, factor)
+                header = file.georeference and file.georeference.reduced(factor)
         except RasterError as error:
             files[index], problems[index] = None, str(error)
         values.append(part)
@@ -118,13 +117,6 @@ def coarse_alignment(
     )
     reasons = [f"Left out: {problems[i]}" if i in problems else reason for i, reason in enumerate(found.reasons)]
     return Coarse(files, factors, values, masks, problems, replace(found, reasons=reasons))
-
-
-def reduced_georeference(header: Georeference | None, factor: int) -> Georeference | None:
-    """That of the reduced raster."""
-    if header is None:
-        return None
-    return Georeference(header.matrix @ enlarging(factor).numpy(), header.crs, header.source)
 
 
 def refuse_other_systems(files: Sequence[RasterFile | None]) -> None:

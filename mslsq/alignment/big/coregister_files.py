@@ -17,6 +17,7 @@ from mslsq.alignment.big.passing import Judged, Passes, Progress
 from mslsq.alignment.big.tiles import Ground, candidates, cells_of, chosen, in_overlap
 from mslsq.alignment.big.windows import SLOT, TILE, Models
 from mslsq.alignment.coordinates.georeference import Georeference
+from mslsq.alignment.dem.assembling import numbers_of
 from mslsq.alignment.dem.bias import Bias, Frame
 from mslsq.alignment.dem.change import typical
 from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
@@ -24,6 +25,7 @@ from mslsq.alignment.dem.coregister import coregister
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.judging import not_seen
 from mslsq.alignment.dem.pair import geometry
+from mslsq.alignment.dem.regridding import comparable, resampled_words
 from mslsq.alignment.dem.result import Coregistration, CoregistrationStatus
 from mslsq.alignment.dem.solving import Answer, solve
 from mslsq.alignment.measures import nmad
@@ -105,9 +107,10 @@ def coregister_files(
 
     Args:
         reference: a GeoTIFF, or any raster that GDAL reads, of elevations in metres (its scale and offset are heeded).
-        dem: the model to be moved, of the same pixel size and CRS.
+        dem: the model to be moved; of another pixel size or in another CRS it is seen on the reference's pixels (by the
+            cubic spline), window by window.
         pixel_size: metres, as of `coregister`, where a file does not say where it lies, or its CRS is in degrees.
-        mask: a raster on the reference's grid, non-zero where terrain is stable, or outlines of terrain that moves.
+        mask: a raster, non-zero where terrain is stable, or outlines of terrain that moves.
         buffer: units of the CRS by which outlines are widened.
         bias, loss, min_overlap, max_shift, find_changes: as of `coregister`.
         memory: that the process may take: fewer tiles are used where it is small.
@@ -127,37 +130,40 @@ def coregister_files(
     integer("coregister_files: tiles", tiles, FEWEST_TILES, error=CoregistrationError)
     affordable = max(FEWEST_TILES, min(tiles, (bytes_of(memory) - PROCESS) // PER_TILE))
     fixed, moving = ElevationFile.open(reference), ElevationFile.open(dem)
-    headers = fixed.file.georeference, moving.file.georeference
-    both = (headers[0], headers[1]) if headers[0] and headers[1] else None
-    if both is None and pixel_size is None:
+    first, second = fixed.file.georeference, moving.file.georeference
+    if (first is None or second is None) and pixel_size is None:
         raise CoregistrationError(
-            f"coregister_files: {reference if headers[0] is None else dem} does not say where it lies; give pixel_size "
+            f"coregister_files: {reference if first is None else dem} does not say where it lies; give pixel_size "
             "in metres, if both first pixels are at the same place."
         )
-    metres, offset = geometry(pixel_size, both, fixed.file.size)
-    stable = StableTerrain.of(mask, buffer, fixed.file.size, headers[0])
-    models = Models(fixed, moving, stable, metres, offset, None if both is None else headers[1])
+    if first is not None and second is not None and pixel_size is None and not comparable(first, second):
+        moving = moving.around(fixed)
+    seen = moving.seen.georeference
+    both = None if first is None or seen is None else (first, seen)
+    metres, offset = geometry(pixel_size, both, fixed.size)
+    stable = StableTerrain.of(mask, buffer, fixed.size, first)
+    models = Models(fixed, moving, stable, metres, offset, None if both is None else seen)
     options = {"loss": loss, "min_overlap": min_overlap, "max_shift": max_shift, "find_changes": find_changes}
     small = _reduce(models, both, pixel_size, {"bias": bias, **options})
     if small.found.status in (
         CoregistrationStatus.NO_DATA, CoregistrationStatus.LITTLE_OVERLAP, CoregistrationStatus.FAR_FROM_HEADER,
     ) or small.factor == 1:  # fmt: skip
-        return _enlarged(models, small, small.found, [_reduced_words(small)])
+        return _enlarged(models, small, small.found, _notes(models, small))
     return _refined(models, small, loss, find_changes, affordable, progress)
 
 
 def _reduce(models: Models, both: Sequence[Georeference] | None, pixel_size: Any, options: dict[str, Any]) -> _Reduced:
-    files, factor = (models.reference.file, models.dem.file), 1
+    files, factor = (models.reference.seen, models.dem.seen), 1
     while any(np.prod(file.reduced(factor)) > coarse.PIXELS for file in files):
         factor *= 2
     rasters = []
     for model in (models.reference, models.dem):
-        values, known = model.read(0, 0, *model.file.reduced(factor), factor)
+        values, known = model.read(0, 0, *model.seen.reduced(factor), factor)
         rasters.append(torch.where(known, values, torch.full_like(values, float("nan"))))
     stable = models.stable.read(0, 0, *files[0].reduced(factor), factor)
     where: dict[str, Any] = {"pixel_size": None if pixel_size is None else np.multiply(pixel_size, factor)}
     if both is not None:
-        where["georeferences"] = [coarse.reduced_georeference(header, factor) for header in both]
+        where["georeferences"] = [header.reduced(factor) for header in both]
     found = coregister(*rasters, mask=stable, **where, **options)
     return _Reduced(factor, (rasters[0], rasters[1]), stable, found)
 
@@ -173,7 +179,7 @@ def _refined(
         np.linalg.solve(models.metres, np.nan_to_num(found.shift[:2])),
         np.array([found.coefficients[name] for name in model.names]),
     )
-    notes = [_reduced_words(small)]
+    notes = _notes(models, small)
     tiles, of, overlap = _tiles(models, small, start, model, frame, count)
     if not tiles:
         return _enlarged(models, small, found, [*notes, "No tile has data of both: all is of the reduced models."])
@@ -190,13 +196,18 @@ def _refined(
         return _enlarged(models, small, found, [*notes, "Tiles do not overlap there: all is of the reduced models."])
     notes.append(f"Shift and standard errors are of {len(tiles)} tiles of {of:,}, {TILE} x {TILE} pixels each.")
     status, reason = _judged(answer, found, start, small.factor, reason)
-    passes = Passes(models, model, frame, _typical(pyramids, model, answer, steps, changes))
+    passes = Passes(models, model, frame, small.factor, _typical(pyramids, model, answer, steps, changes))
     at = Solved(answer.at.shift, passes.heights(progress))
     result = _enlarged(models, small, found, notes)
     result = replace(
-        result, **_numbers(answer, at, model, models), status=status, reason=reason, frame=frame, passes=passes
+        result,
+        **numbers_of(answer._replace(at=at), model, models.metres),
+        status=status,
+        reason=reason,
+        frame=frame,
+        passes=passes,
     )
-    before, after, changed, share = passes.statistics(result, small.factor, progress)
+    before, after, changed, share = passes.statistics(result, progress)
     return replace(result, before=before, after=after, changed=changed, share=share)
 
 
@@ -243,36 +254,33 @@ def _judged(
     return CoregistrationStatus.COREGISTERED, "Coregistered."
 
 
-def _numbers(answer: Answer, at: Solved, model: Bias, models: Models) -> dict[str, Any]:
-    """Shift, errors and coefficients as a result has them."""
-    to_metres = np.eye(3)
-    to_metres[:2, :2] = models.metres
-    covariance = to_metres @ answer.known.covariance[:3, :3] @ to_metres.T
-    shift = np.append(models.metres @ at.shift, at.bias[0])
-    if answer.held:
-        shift[:2], covariance[:2], covariance[:, :2] = np.nan, np.nan, np.nan
-    errors = np.sqrt(np.diag(answer.known.covariance)[2:])
-    pixel = float(np.sqrt(abs(np.linalg.det(models.metres))))
-    return {
-        "shift": shift, "covariance": covariance, "correlation_length": answer.known.correlation_length * pixel,
-        "coefficients": dict(zip(model.names, at.bias.tolist(), strict=True)),
-        "coefficient_errors": dict(zip(model.names, errors.tolist(), strict=True)),
-    }  # fmt: skip
-
-
 def _enlarged(models: Models, small: _Reduced, found: Coregistration, notes: list[str]) -> FilesCoregistration:
     """What the reduced models say, in pixels of the files."""
     height, width = models.size
     fields = {name: getattr(found, name) for name in Coregistration.__dataclass_fields__}
     fields |= {"metres": models.metres, "offset": models.offset, "shape": models.size, "header": models.header}
+    regridded = models.dem.regridded
+    fields["own"] = None if regridded is None else regridded.source
     fields["frame"] = Frame(((width - 1) / 2, (height - 1) / 2), found.frame.elevation, found.frame.unit)
     reduced = small.values[0].numpy(), small.values[1].numpy()
-    return FilesCoregistration(
-        **fields, factor=small.factor, notes=notes, share=found.changed_share, coarse=found, reduced=reduced
+    passes = (
+        Passes(models, Bias.named(found.bias), fields["frame"], small.factor) if np.isfinite(found.shift[2]) else None
     )
+    return FilesCoregistration(
+        **fields, factor=small.factor, notes=notes, share=found.changed_share, coarse=found, reduced=reduced,
+        passes=passes,
+    )  # fmt: skip
 
 
-def _reduced_words(small: _Reduced) -> str:
-    if small.factor == 1:
-        return "Believed on the whole models: they are small."
-    return f"Believed on models reduced to 1/{small.factor} of their sides."
+def _notes(models: Models, small: _Reduced) -> list[str]:
+    """What was done before."""
+    reference, dem = models.reference.seen, models.dem.regridded
+    words = (
+        "the whole models: they are small"
+        if small.factor == 1
+        else f"models reduced to 1/{small.factor} of their sides"
+    )
+    notes = [f"Believed on {words}."]
+    if dem is None or reference.georeference is None:
+        return notes
+    return [resampled_words(models.reference.file.name, dem.file.name, dem.source, reference.georeference), *notes]

@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mslsq.alignment.big.coregister_files import FilesCoregistration
 from mslsq.alignment.big.passing import Progress
 from mslsq.alignment.big.write_elevations import write_coregistered
@@ -36,7 +34,7 @@ def write_files(
     reference, dem = result.reduced
     page: dict[str, Any] = {"options": options, "seconds": seconds, "title": f"Elevation model {name}"}
     page["note"] = "Pictures are of the reduced models."
-    if not np.isfinite(result.shift[2]) or result.passes is None:
+    if result.passes is None:
         return [*written, write_report(result, reference, dem, folder / "report.html", **page)]
     written += write_coregistered(
         result, folder / "coregistered.tif", changed=folder / "changed.tif", progress=progress

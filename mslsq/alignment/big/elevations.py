@@ -1,6 +1,6 @@
 """Elevations in files, and where terrain is stable: windows of them, at their own pixels or reduced."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment.big.coarse import reduced_georeference
 from mslsq.alignment.big.files import RasterFile
+from mslsq.alignment.big.regridded import RegriddedFile
 from mslsq.alignment.coordinates.georeference import Georeference
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.files import NOT_METRES, VECTORS
@@ -26,11 +26,13 @@ ROWS = 1 << 22
 
 @dataclass(frozen=True)
 class ElevationFile:
-    """A model in a file: elevations are `scale` times the numbers there, and `offset`."""
+    """A model in a file: elevations are `scale` times the numbers there, and `offset`. It may be seen on pixels of
+    another one."""
 
     file: RasterFile
     scale: float
     offset: float
+    regridded: RegriddedFile | None = None
 
     @staticmethod
     def open(path: str | Path) -> "ElevationFile":
@@ -52,11 +54,31 @@ class ElevationFile:
             )
         return ElevationFile(file, float(file.profile["scales"][band]), float(file.profile["offsets"][band]))
 
+    @property
+    def seen(self) -> RasterFile | RegriddedFile:
+        """What windows are of."""
+        return self.file if self.regridded is None else self.regridded
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of what is seen."""
+        return self.seen.size
+
+    def around(self, reference: "ElevationFile") -> "ElevationFile":
+        """On the pixels of a reference.
+
+        Raises:
+            CoregistrationError: the two lie apart, or there is no way between their CRS.
+        """
+        header = reference.seen.georeference
+        assert header is not None
+        return replace(self, regridded=RegriddedFile.around(self.file, header, reference.size))
+
     def read(
         self, top: int, left: int, height: int, width: int, factor: int = 1
     ) -> tuple[Float[Tensor, "height width"], Bool[Tensor, "height width"]]:
         """A window, as `RasterFile.read` has it: metres, 0 where nothing is known, and where something is."""
-        values, known = self.file.read(top, left, height, width, factor)
+        values, known = self.seen.read(top, left, height, width, factor)
         metres = values[0] if (self.scale, self.offset) == (1.0, 0.0) else self.scale * values[0] + self.offset
         return torch.where(known, metres, torch.zeros_like(metres)), known
 
@@ -65,7 +87,7 @@ class ElevationFile:
 class StableTerrain:
     """A mask on a reference's grid: everywhere, in a raster (non-zero where terrain is stable), or outside outlines."""
 
-    raster: RasterFile | None
+    raster: RasterFile | RegriddedFile | None
     outlines: Outlines | None
     georeference: Georeference | None
 
@@ -74,7 +96,8 @@ class StableTerrain:
         """A path of a raster or of a vector file, a GeoDataFrame, or None.
 
         Raises:
-            CoregistrationError: a raster on another grid, outlines without a georeference, or that lie elsewhere.
+            CoregistrationError: a raster of another size that does not say where it lies, outlines without a
+                georeference, or that lie elsewhere.
             RasterError: the raster cannot be read in windows.
         """
         if given is None:
@@ -84,36 +107,36 @@ class StableTerrain:
                 raise CoregistrationError("coregister: outlines need a reference with a georeference; give a raster.")
             outlines = Outlines.read(given, georeference.crs, buffer)
             factor = max(1, -(-max(size) // SIDE))
-            header = reduced_georeference(georeference, factor)
-            assert header is not None
-            outlines.outside((-(-size[0] // factor), -(-size[1] // factor)), header, needed=True)
+            shape = -(-size[0] // factor), -(-size[1] // factor)
+            outlines.outside(shape, georeference.reduced(factor), needed=True)
             return StableTerrain(None, outlines, georeference)
         raster = RasterFile.open(given)
         there = raster.georeference
-        elsewhere = georeference is not None and there is not None and not same_grid(georeference, there)
-        if raster.size != size or elsewhere:
+        if georeference is not None and there is not None:
+            here = raster.size == size and same_grid(georeference, there)
+            return StableTerrain(raster if here else RegriddedFile.on(raster, georeference, size), None, georeference)
+        if raster.size != size:
             raise CoregistrationError(
                 f"coregister: the mask {given} has {raster.size[1]} x {raster.size[0]} pixels, the reference "
-                f"{size[1]} x {size[0]}{' elsewhere' * elsewhere}; in windows it must be on the reference's grid "
-                "(gdalwarp -r near -te ... -tr ...)."
+                f"{size[1]} x {size[0]}, and one of them does not say where it lies."
             )
         return StableTerrain(raster, None, georeference)
 
     def read(self, top: int, left: int, height: int, width: int, factor: int = 1) -> Bool[Tensor, "height width"]:
         """A window; a reduced pixel is stable where at least half of its block is."""
         if self.outlines is not None and self.georeference is not None:
-            header = reduced_georeference(self.georeference, factor)
-            assert header is not None
-            return torch.from_numpy(self.outlines.outside((height, width), header.moved(left, top)))
+            header = self.georeference.reduced(factor).moved(left, top)
+            return torch.from_numpy(self.outlines.outside((height, width), header))
         if self.raster is None:
             return torch.ones(height, width, dtype=torch.bool)
         out = torch.zeros(height, width, dtype=torch.bool)
         step = max(1, ROWS // (width * factor * factor))
         for row in range(0, height, step):
             rows = min(step, height - row)
-            values, known = self.raster.read(
-                (top + row) * factor, left * factor, rows * factor, width * factor
-            )  # fmt: skip
+            box = (top + row) * factor, left * factor, rows * factor, width * factor
+            values, known = (
+                self.raster.nearest(*box) if isinstance(self.raster, RegriddedFile) else self.raster.read(*box)
+            )
             stable = (known & (values[0] != 0)).numpy().reshape(rows, factor, width, factor)
             out[row : row + rows] = torch.from_numpy(stable.mean((1, 3), dtype=np.float64) >= 0.5)
         return out

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mslsq.alignment.coordinates.georeference import Georeference, GeoreferenceError
 from mslsq.alignment.coordinates.reading import INSTALL
+from mslsq.alignment.grids import block_means
 from mslsq.alignment.kinds import TIFF_SUFFIXES, Kind, RasterError
 from mslsq.alignment.nodata import is_nodata, parse_nodata, text_of
 from mslsq.alignment.stacks import refuse_unclear_colours
@@ -23,9 +24,6 @@ CHUNK = 1 << 22
 
 CACHE = 64
 """Megabytes of decoded blocks that GDAL keeps; its own choice, a twentieth of the machine, would not know the limit."""
-
-KEPT = 0.5
-"""A reduced pixel is known where this share of its block holds data."""
 
 LUMINANCE = 0.2126, 0.7152, 0.0722
 
@@ -155,7 +153,7 @@ class RasterFile:
             box = (top + row) * rest, (left + first) * rest, height * rest, (last - first) * rest
             part, mask = self._window(dataset, *box)
             if rest > 1:
-                part, mask = _block_means(part, mask, rest, height, last - first)
+                part, mask = block_means(part, mask, rest)
             values[:, row : row + height, first:last] = torch.from_numpy(part)
             known[row : row + height, first:last] = torch.from_numpy(mask)
 
@@ -180,20 +178,6 @@ class RasterFile:
         if not mask.all():
             part[:, ~mask] = 0.0
         return part, mask
-
-
-def _block_means(
-    part: np.ndarray, mask: np.ndarray, rest: int, rows: int, columns: int
-) -> tuple[Float[np.ndarray, "channels rows columns"], Bool[np.ndarray, "rows columns"]]:
-    """The mean of the data in every block; blocks at the border may lack rows or columns."""
-    lacking = (0, rows * rest - mask.shape[0]), (0, columns * rest - mask.shape[1])
-    if any(after for _, after in lacking):
-        part, mask = np.pad(part, ((0, 0), *lacking)), np.pad(mask, lacking)
-    total = part.reshape(len(part), rows, rest, columns, rest).sum((2, 4))
-    if mask.all():
-        return total / rest**2, np.ones((rows, columns), bool)
-    count = mask.reshape(rows, rest, columns, rest).sum((1, 3))
-    return total / np.maximum(count, 1), count >= KEPT * rest**2
 
 
 def _header(path: Path, dataset: Any) -> RasterFile:

@@ -10,7 +10,6 @@ import torch
 
 from mslsq.alignment import report
 from mslsq.alignment.big.align_files import FilesAlignment, coarse_view
-from mslsq.alignment.big.coarse import reduced_georeference
 from mslsq.alignment.big.files import RasterFile
 from mslsq.alignment.big.mosaic import write_mosaic
 from mslsq.alignment.coordinates.outputs import GEOTRANSFORM, write_headers
@@ -96,7 +95,7 @@ def _chapter(result: FilesAlignment, scene: Scene, item: Aligned) -> report.Chap
             rasters.append(None)
             continue
         file = coarse.files[i]
-        header = None if file is None else reduced_georeference(file.georeference, coarse.factors[i])
+        header = file and file.georeference and file.georeference.reduced(coarse.factors[i])
         rasters.append(Raster(scene.names[i], values, mask, REDUCED, header))
     small = Aligned(Scene(scene.name, scene.names, rasters), coarse_view(result), item.seconds)
     chapter = chapter_of(small, mosaic_of(small, canvas_of(small)))

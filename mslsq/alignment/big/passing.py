@@ -43,12 +43,14 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Passes:
-    """Both models, the bias model, and what tiles say."""
+    """Both models, the bias model, and what tiles say; nothing where all is of the reduced models."""
 
     models: Models
     bias: Bias
     frame: Frame
-    judged: Judged
+    factor: int
+    """By which pixels are reduced on which a result says where terrain changed."""
+    judged: Judged | None = None
 
     def boxes(self) -> list[tuple[int, int, int, int]]:
         """Windows of the reference, row by row: top, left, height, width."""
@@ -61,19 +63,20 @@ class Passes:
 
     def heights(self, progress: Progress | None) -> Float[np.ndarray, " columns"]:
         """The bias by least squares over all stable pixels (`dem.heights`), where these are enough."""
-        count, at, used = self.bias.count, self.judged.robust, 0
+        judged = self._by_tiles
+        count, at, used = self.bias.count, judged.robust, 0
         matrix, wanted = np.zeros((count, count)), np.zeros(count)
         beta = torch.from_numpy(at.bias)
         for box in self.each("heights", progress):
-            pair = self._part(box, at.shift, self.judged.steps)
+            pair = self._part(box, at.shift, judged.steps)
             if not bool((pair.known & pair.stable).any() and pair.dem_known.any()):
                 continue
             pyramids = Pyramids.of(pair, 1, self.frame)
             still = ~widened(self._changed(pyramids)) & _inner(pair, box)
             samples = Comparison.of(pyramids.unsmoothed, 0, self.bias, still).valid(at.shift)
             target = -samples.residual(Solved(at.shift, np.zeros(count)))
-            off = (target - samples.columns @ beta - self.judged.middle).abs()
-            keep = off <= CUT * self.judged.spread if self.judged.spread > 0 else torch.ones_like(off, dtype=torch.bool)
+            off = (target - samples.columns @ beta - judged.middle).abs()
+            keep = off <= CUT * judged.spread if judged.spread > 0 else torch.ones_like(off, dtype=torch.bool)
             steady = samples.steady[keep]
             matrix += (steady.T @ samples.columns[keep]).numpy()
             wanted += (steady.T @ target[keep]).numpy()
@@ -81,18 +84,17 @@ class Passes:
         return np.linalg.lstsq(matrix, wanted, rcond=None)[0] if used > 4 * count else at.bias
 
     def statistics(
-        self, found: Coregistration, factor: int, progress: Progress | None
+        self, found: Coregistration, progress: Progress | None
     ) -> tuple[ElevationStatistics, ElevationStatistics, Bool[np.ndarray, "rows columns"], float]:
-        """Of the differences before and after; and where terrain changed, on pixels reduced by `factor`, and its share
-        of all pixels."""
-        size = self.models.size
+        """Of the differences before and after; where terrain changed, on reduced pixels; and its share of all."""
+        size, factor = self.models.size, self.factor
         reduced = np.zeros(tuple(-(-side // factor) for side in size), dtype=bool)
         tallies: list[dict[tuple[str, str], Tally]] = [{}, {}]
         bins = [self._bins(found, nothing) for nothing in (True, False)]
         nowhere, total = np.zeros(2), 0
         for box in self.each("statistics", progress):
             after, pair, moved = self.corrected(found, box, clean=True)
-            before = self._part(box, nowhere, self.judged.steps)
+            before = self._part(box, nowhere, self._by_tiles.steps)
             given = on_grid(_holes(before.dem, before.dem_known), _shape(before), before.offset)
             reference = _holes(pair.reference, pair.known)
             differences = [(one - reference).numpy() for one in (given, after)]
@@ -115,13 +117,32 @@ class Passes:
     ) -> tuple[Float[Tensor, "height width"], Pair, Bool[Tensor, "height width"]]:
         """A window with its margin: the model there once it is shifted and corrected (NaN without data; single blunders
         are taken out where it is to be `clean`), the pair, and where terrain changed."""
-        shift = self._pixels(found)
-        pair = self._part(box, shift, self.judged.steps)
-        at = Pyramids.of(pair, 1, self.frame) if self.judged.neighbourhoods else None
-        moved = torch.zeros_like(pair.stable) if at is None else self._changed(at)
+        shift, judged = self._pixels(found), self.judged
+        pair = self._part(box, shift, None if judged is None else judged.steps)
+        if judged is None:
+            moved = self._enlarged(found.changed, box)
+        else:
+            at = Pyramids.of(pair, 1, self.frame) if judged.neighbourhoods else None
+            moved = torch.zeros_like(pair.stable) if at is None else self._changed(at)
         seen = pair if clean else self._part(box, shift, None)
         values = on_grid(_holes(seen.dem, seen.dem_known), _shape(pair), pair.offset - shift)
         return corrected(found, values, (box[1] - MARGIN, box[0] - MARGIN)), pair, moved
+
+    @property
+    def _by_tiles(self) -> Judged:
+        assert self.judged is not None
+        return self.judged
+
+    def _enlarged(
+        self, changed: Bool[np.ndarray, "rows columns"], box: tuple[int, int, int, int]
+    ) -> Bool[Tensor, "height width"]:
+        """Terrain that changed on reduced pixels, in a window and its margin."""
+        size, factor = self.models.size, self.factor
+        top, left, height, width = (*(first - MARGIN for first in box[:2]), *(side + 2 * MARGIN for side in box[2:]))
+        rows, columns = np.arange(top, top + height), np.arange(left, left + width)
+        there = [(at >= 0) & (at < side) for at, side in zip((rows, columns), size, strict=True)]
+        of = [np.where(known, at // factor, 0) for known, at in zip(there, (rows, columns), strict=True)]
+        return torch.from_numpy(changed[np.ix_(*of)] & np.outer(*there))
 
     def _pixels(self, found: Coregistration) -> Float[np.ndarray, "2"]:
         return np.linalg.solve(self.models.metres, np.nan_to_num(found.shift[:2]))
@@ -141,15 +162,16 @@ class Passes:
 
     def _changed(self, pyramids: Pyramids) -> Bool[Tensor, "height width"]:
         pair = pyramids.pair
-        if not self.judged.neighbourhoods or not bool(pair.known.any() and pair.dem_known.any()):
+        judged = self._by_tiles
+        if not judged.neighbourhoods or not bool(pair.known.any() and pair.dem_known.any()):
             return torch.zeros_like(pair.stable)
         whole = Comparison.of(pyramids, 0, self.bias)
-        return beyond(whole, self.judged.robust, self.judged.neighbourhoods)
+        return beyond(whole, judged.robust, judged.neighbourhoods)
 
     def _bins(self, found: Coregistration, nothing: bool) -> Bins:
         """About what tiles say of the differences, with nothing corrected or all."""
-        middle = self.judged.middle - (float(found.shift[2]) if nothing else 0.0)
-        return Bins(middle, max(self.judged.spread, 1e-6 * self.frame.unit))
+        middle = self._by_tiles.middle - (float(found.shift[2]) if nothing else 0.0)
+        return Bins(middle, max(self._by_tiles.spread, 1e-6 * self.frame.unit))
 
     def each(self, words: str, progress: Progress | None) -> Iterator[tuple[int, int, int, int]]:
         """`boxes`, and a word after each."""

@@ -44,7 +44,7 @@ class Models:
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of the reference."""
-        return self.reference.file.size
+        return self.reference.size
 
     def step(self, shift: Float[np.ndarray, "2"]) -> Int[np.ndarray, "2"]:
         """Whole pixels (columns, rows) from the reference to the model once it is shifted."""
@@ -85,7 +85,7 @@ class Models:
         # Of the model what lies in its file: a spline has the border there that it has of a whole model.
         begin = np.array([top, left]) + step[::-1]
         end = begin + np.array([height, width])
-        low, high = (np.clip(corner, 0, self.dem.file.size) for corner in (begin, end))
+        low, high = (np.clip(corner, 0, self.dem.size) for corner in (begin, end))
         if (high - low < SMALLEST_SIDE).any():
             low, high = begin, end
         other, seen = self.dem.read(*map(int, (*low, *(high - low))))

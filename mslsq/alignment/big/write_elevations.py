@@ -46,7 +46,7 @@ def write_coregistered(
         RasterError: a file is damaged where it is read.
         NotWrittenError: the disk is full, or the folder cannot be written to; no file of that name is there then.
     """
-    if not np.isfinite(result.shift[2]) or result.passes is None:
+    if result.passes is None:
         raise CoregistrationError(f"write_coregistered: nothing was found to apply. {result.reason}")
     path = Path(path).with_suffix(".tif")
     changed = path.with_name(f"{path.stem}_changed.tif") if changed is None else Path(changed)

@@ -96,6 +96,12 @@ class Georeference:
         shift = np.array([[1.0, 0, left], [0, 1, top], [0, 0, 1]])
         return Georeference(self.matrix @ shift, self.crs, self.source)
 
+    def reduced(self, factor: int) -> "Georeference":
+        """Of the raster whose pixels are the means of blocks of `factor` x `factor` of these."""
+        off = (factor - 1) / 2
+        block = np.array([[factor, 0, off], [0, factor, off], [0, 0, 1.0]])
+        return Georeference(self.matrix @ block, self.crs, self.source)
+
     def record(self) -> dict[str, Any]:
         """What `transforms.json` holds."""
         return {"geotransform": list(self.geotransform), "crs": self.crs, "source": self.source}

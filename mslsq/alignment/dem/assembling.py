@@ -1,9 +1,11 @@
 """The result that a user gets, of an answer or of none: metres, statistics before and after."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from mslsq.alignment.dem.bias import Bias
 from mslsq.alignment.dem.comparison import Pyramids
@@ -22,23 +24,30 @@ def result_of(
     reason: str,
     overlap: float,
 ) -> Coregistration:
-    pair, found = pyramids.pair, answer.known
-    to_metres = np.eye(3)
-    to_metres[:2, :2] = pair.metres
-    covariance = to_metres @ found.covariance[:3, :3] @ to_metres.T
-    shift = np.append(pair.to_metres(answer.at.shift), answer.at.bias[0])
-    if answer.held:
-        shift[:2] = np.nan
-        covariance[:2], covariance[:, :2] = np.nan, np.nan
-    errors = np.sqrt(np.diag(found.covariance)[2:])
-    empty = ElevationStatistics({}, {}, {}, {})
+    pair, empty = pyramids.pair, ElevationStatistics({}, {}, {}, {})
     result = Coregistration(
-        shift, covariance, dict(zip(model.names, answer.at.bias.tolist(), strict=True)),
-        dict(zip(model.names, errors.tolist(), strict=True)), name, status, reason, overlap, answer.changed.numpy(),
-        found.correlation_length * pair.pixel, empty, empty, pyramids.frame, pair.metres, pair.offset,
-        (int(pair.known.shape[0]), int(pair.known.shape[1])), pair.header,
+        **numbers_of(answer, model, pair.metres), bias=name, status=status, reason=reason, overlap=overlap,
+        changed=answer.changed.numpy(), before=empty, after=empty, frame=pyramids.frame, metres=pair.metres,
+        offset=pair.offset, shape=(int(pair.known.shape[0]), int(pair.known.shape[1])), header=pair.header,
     )  # fmt: skip
     return _with_statistics(result, pair)
+
+
+def numbers_of(answer: Answer, model: Bias, metres: Float[np.ndarray, "2 2"]) -> dict[str, Any]:
+    """Shift, errors and coefficients as a result has them; `metres` takes pixels to metres."""
+    found, to_metres = answer.known, np.eye(3)
+    to_metres[:2, :2] = metres
+    covariance = to_metres @ found.covariance[:3, :3] @ to_metres.T
+    shift = np.append(metres @ answer.at.shift, answer.at.bias[0])
+    if answer.held:
+        shift[:2], covariance[:2], covariance[:, :2] = np.nan, np.nan, np.nan
+    errors = np.sqrt(np.diag(found.covariance)[2:])
+    return {
+        "shift": shift, "covariance": covariance,
+        "coefficients": dict(zip(model.names, answer.at.bias.tolist(), strict=True)),
+        "coefficient_errors": dict(zip(model.names, errors.tolist(), strict=True)),
+        "correlation_length": found.correlation_length * float(np.sqrt(abs(np.linalg.det(metres)))),
+    }  # fmt: skip
 
 
 def _with_statistics(result: Coregistration, pair: Pair) -> Coregistration:

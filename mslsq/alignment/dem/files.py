@@ -10,12 +10,9 @@ from jaxtyping import Bool, Float
 from scipy import ndimage
 
 from mslsq.alignment.coordinates import Georeference
-from mslsq.alignment.coordinates.systems import same_system
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.masks import stable_terrain
-from mslsq.alignment.dem.pair import same_pixels
-from mslsq.alignment.dem.regridding import on_pixels_of, resampled, same_grid
-from mslsq.alignment.dem.result import Coregistration
+from mslsq.alignment.dem.regridding import comparable, nearest, on_pixels_of, pixels, places, resampled_words, same_grid
 from mslsq.alignment.kinds import ARRAY_SUFFIXES, Kind
 from mslsq.alignment.rasters import Raster, read_raster
 from mslsq.alignment.synthetic import base_raster
@@ -45,19 +42,6 @@ class DemScene:
     own: Georeference | None = None
     """The model's header, where it was resampled."""
 
-    def record(self, found: Coregistration) -> dict[str, Any]:
-        """What was found, as `Coregistration.record` has it; of a model that was resampled, with the header for its own
-        pixels, which a shift in another CRS does not give."""
-        record = found.record()
-        if self.own is None or "shift_in_crs" not in record:
-            return record
-        del record["corrected_geotransform"]
-        if same_system(self.own.crs, record["crs"]):
-            matrix = self.own.matrix.copy()
-            matrix[:2, 2] += record["shift_in_crs"]
-            record["corrected_geotransform"] = list(Georeference(matrix, self.own.crs).geotransform)
-        return record
-
     def geometry(self) -> dict[str, Any]:
         """What `coregister` is told of the grids."""
         return {"georeferences": self.georeferences, "pixel_size": self.pixel_size}
@@ -83,26 +67,12 @@ def read_scene(reference: str, dem: str, mask: str | None, pixel_size: Any, buff
     both = None if first is None or second is None else (first, second)
     if first is not None and second is not None and size is None and not comparable(first, second):
         moving, lattice = on_pixels_of(first, values.shape, moving, second)
-        note = (
-            f"{Path(dem).name} was resampled to the pixels of {Path(reference).name} (cubic): from "
-            f"{_pixels(second)} to {_pixels(first)}."
-        )
+        note = resampled_words(Path(reference).name, Path(dem).name, second, first)
         both, own = (first, lattice), second
     return DemScene(
         f"{Path(dem).name} on {Path(reference).name}", values, moving, one, _corrected_kind(other.kind, one.kind), both,
         size, _mask(mask, values.shape, first, buffer), note=note, own=own,
     )  # fmt: skip
-
-
-def comparable(first: Georeference, second: Georeference) -> bool:
-    """Have two models one CRS, and pixels of one size and direction?"""
-    return same_system(first.crs, second.crs) and same_pixels(first, second)
-
-
-def _pixels(header: Georeference) -> str:
-    along, down = header.pixel_size
-    named = "" if header.crs is None else f" in {header.crs if len(header.crs) < 20 else 'its CRS'}"
-    return f"{along:.6g} x {down:.6g}{named}"
 
 
 def _read(path: str) -> Raster:
@@ -158,7 +128,7 @@ def _mask(
             and georeference is not None
             and not (values.shape == size and same_grid(georeference, there))
         ):
-            values = resampled(values, there, georeference, size, nearest=True)
+            values = nearest(values, places(pixels(size), georeference, there)).reshape(size)
         return np.nan_to_num(values) != 0
     if georeference is None:
         raise CoregistrationError("coregister: outlines need a reference with a georeference; give a raster mask.")

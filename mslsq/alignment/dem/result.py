@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment.coordinates import Georeference
+from mslsq.alignment.coordinates.systems import same_system
 from mslsq.alignment.dem.bias import Bias, Frame
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.statistics import ElevationStatistics
@@ -102,15 +103,25 @@ class Coregistration:
     shape: tuple[int, int] = field(repr=False)
     header: Georeference | None = field(repr=False, default=None)
     """Of `dem`, as it was given."""
+    own: Georeference | None = field(repr=False, default=None)
+    """Of the file from which `dem` was resampled before, where it was."""
 
     @property
     def georeference(self) -> Georeference | None:
         """Of `dem`'s own pixels, moved by the shift: it lies on the reference without being resampled. None where it
-        had none, or no horizontal shift is known."""
+        had none, or no horizontal shift is known, or a model in another CRS was resampled: there the shift is none."""
         if self.header is None or not np.isfinite(self.shift[:2]).all():
             return None
-        step = np.linalg.solve(self.metres, self.shift[:2])
-        return self.header.moved(float(step[0]), float(step[1]))
+        own = self.header if self.own is None else self.own
+        if not same_system(own.crs, self.header.crs):
+            return None
+        matrix = own.matrix.copy()
+        matrix[:2, 2] += self._step(self.header)
+        return Georeference(matrix, own.crs, own.source)
+
+    def _step(self, header: Georeference) -> Float[np.ndarray, "2"]:
+        """The horizontal shift in units of a header's CRS."""
+        return header.matrix[:2, :2] @ np.linalg.solve(self.metres, self.shift[:2])
 
     @property
     def standard_errors(self) -> Float[np.ndarray, "3"]:
@@ -227,14 +238,10 @@ class Coregistration:
 
     def _in_crs(self) -> dict[str, Any]:
         """What a user of coordinates needs: the shift in their units, and the corrected header."""
-        moved = self.georeference
-        if moved is None or self.header is None:
+        if self.header is None or not np.isfinite(self.shift[:2]).all():
             return {}
-        return {
-            "crs": moved.crs,
-            "shift_in_crs": (moved.matrix[:2, 2] - self.header.matrix[:2, 2]).tolist(),
-            "corrected_geotransform": list(moved.geotransform),
-        }
+        record, moved = {"crs": self.header.crs, "shift_in_crs": self._step(self.header).tolist()}, self.georeference
+        return record if moved is None else record | {"corrected_geotransform": list(moved.geotransform)}
 
     def apply(self, dem: Any) -> Float[np.ndarray, "height width"]:
         """The model on the reference's grid, shifted and corrected; NaN where it has no data.

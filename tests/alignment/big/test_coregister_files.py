@@ -165,9 +165,9 @@ def test_a_header_far_away_is_not_believed(pair, tmp_path):
 
 
 def test_what_cannot_be_compared_is_refused(pair, tmp_path):
-    coarse = rasterio.Affine.from_gdal(*(500000.0, 3.0, 0.0, 5000000.0, 0.0, -3.0))
-    other = rewritten(pair[1], tmp_path / "b.tif", lambda values: values, transform=coarse)
-    with pytest.raises(CoregistrationError, match=r"pixels of 2 x 2, dem of 3 x 3"):
+    apart = rasterio.Affine.from_gdal(*(600000.0, 3.0, 0.0, 5000000.0, 0.0, -3.0))
+    other = rewritten(pair[1], tmp_path / "b.tif", lambda values: values, transform=apart)
+    with pytest.raises(CoregistrationError, match="lie apart"):
         coregister_files(pair[0], other)
     bare = rewritten(pair[1], tmp_path / "c.tif", lambda values: values, transform=None, crs=None)
     with pytest.raises(CoregistrationError, match=r"c\.tif does not say where it lies; give pixel_size"):
@@ -180,15 +180,22 @@ def test_what_cannot_be_compared_is_refused(pair, tmp_path):
     elsewhere = geopandas.GeoDataFrame(geometry=[box(0, 0, 10, 10)], crs="EPSG:32632")
     with pytest.raises(CoregistrationError, match="no outline touches the raster"):
         coregister_files(*pair, mask=elsewhere)
-    with pytest.raises(CoregistrationError, match="must be on the reference's grid"):
-        coregister_files(*pair, mask=other)
+    with rasterio.open(tmp_path / "mask.tif", "w", driver="GTiff", width=5, height=5, count=1, dtype="uint8") as out:
+        out.write(np.ones((1, 5, 5), dtype=np.uint8))
+    with pytest.raises(
+        CoregistrationError, match="5 x 5 pixels, the reference 600 x 600, and one of them does not say"
+    ):
+        coregister_files(*pair, mask=tmp_path / "mask.tif")
 
 
 @pytest.mark.slow
-def test_small_models_are_coregistered_as_they_are(pair, whole, monkeypatch):
+def test_small_models_are_coregistered_as_they_are_and_written(pair, whole, monkeypatch, tmp_path):
     monkeypatch.setattr(coarse, "PIXELS", 1 << 20)
     found = coregister_files(*pair)
     assert np.allclose(found.shift, whole.shift, atol=1e-9) and "whole models" in found.message()
+    path, changed = write_coregistered(found, tmp_path / "moved.tif")
+    assert np.nanmax(np.abs(read(path) - whole.apply(read(pair[1])))) < 1e-3
+    assert np.array_equal(read(changed) > 0, whole.changed)
 
 
 @pytest.mark.parametrize(
