@@ -21,6 +21,7 @@ from mslsq.alignment import (
     coregister,
     coregister_blocks,
     coregister_files,
+    coregister_files_blocks,
 )
 from mslsq.alignment.big.elevation_outputs import write_files
 from mslsq.alignment.big.elevations import ElevationFile
@@ -43,8 +44,8 @@ def refuse_too_big(pixels: int, memory: int) -> None:
     if BYTES_PER_PIXEL * pixels > memory:
         raise CommandError(
             f"these elevation models are read whole: {pixels:,} pixels need some {BYTES_PER_PIXEL * pixels / 1e9:.0f} "
-            f"GB, and this machine has {memory / 1e9:.0f}. GeoTIFFs are read in windows, without dem.block. Or "
-            "cut both into parts (gdal_translate -projwin); a shift in metres holds for all parts."
+            f"GB, and this machine has {memory / 1e9:.0f}. Save both as GeoTIFF "
+            "(gdal_translate): those are read in windows, by rasterio."
         )
 
 
@@ -104,7 +105,7 @@ def _ending(config: dict[str, Any], found: Coregistration) -> int:
 
 def _in_windows(options: dict[str, Any], memory: int) -> bool:
     """Would both need more than `memory` whole, and can they be read in windows?"""
-    if options["block"] or None in (options["reference"], options["dem"]):
+    if None in (options["reference"], options["dem"]):
         return False
     paths = [Path(options[name]).expanduser() for name in ("reference", "dem")]
     pixels = [pixels_of(path) for path in paths]
@@ -125,18 +126,23 @@ def _run_in_windows(config: dict[str, Any], options: dict[str, Any], folder: Pat
         key: options[key] for key in ("mask", "buffer", "bias", "loss", "min_overlap", "max_shift", "find_changes")
     }
     progress = None if config["quiet"] else _Windows()
-    found = coregister_files(
-        options["reference"], options["dem"], pixel_size=tuple(size) if isinstance(size, list | tuple) else size,
-        memory=config["memory"], progress=progress, **asked,
-    )  # fmt: skip
+    asked |= {"pixel_size": tuple(size) if isinstance(size, list | tuple) else size}
+    asked |= {"memory": config["memory"], "progress": progress}
+    paths, block = (options["reference"], options["dem"]), options["block"]
+    local = coregister_files_blocks(*paths, block=block, **asked) if block else None
+    found: Any = coregister_files(*paths, **asked) if local is None else local.whole
     console.print(escape(found.message()))
+    if local is not None:
+        console.print(escape(local.message()))
     if found.status.ok:
         console.print(table_of(found))
     seconds = time.perf_counter() - begin
-    written = write_files(found, name, folder, options, seconds, progress)
+    written = write_files(found, name, folder, options, seconds, progress, local)
     seconds = time.perf_counter() - begin
     summary = {**summary_of(found), "seconds": round(seconds, 3)}
     record = {"summary": summary, "name": name, "note": " ".join(found.notes), **found.record(), "seconds": seconds}
+    if local is not None:
+        record["blocks"] = local.record()
     write_text(folder / "metrics.json", json.dumps(record, indent=2) + "\n")
     return [folder / "metrics.json", *written], _ending(config, found)
 

@@ -11,6 +11,7 @@ from mslsq.alignment.big import (
     TileLevel,
     align_files,
     coregister_files,
+    coregister_files_blocks,
     write_coregistered,
     write_mosaic,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "coregister",
     "coregister_blocks",
     "coregister_files",
+    "coregister_files_blocks",
     "depth_views",
     "depths_in_view",
     "learned",

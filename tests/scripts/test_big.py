@@ -92,15 +92,25 @@ def test_elevation_models_beyond_memory_are_coregistered_in_windows(script, tmp_
     )
     monkeypatch.setattr(elevation, "BYTES_PER_PIXEL", 10**6)
     monkeypatch.setattr(coarse, "PIXELS", 1 << 14)
-    config = config_of("task=dem", f"dem.reference={one}", f"dem.dem={other}", "memory=1.2GB")
+    config = config_of("task=dem", f"dem.reference={one}", f"dem.dem={other}", "dem.block=160", "memory=1.2GB")
     folder = tmp_path / "out"
     folder.mkdir()
     written, code = elevation.run_dem(config, folder)
     said = " ".join(capsys.readouterr().out.split())
     assert code == 0 and "in windows" in said and "tiles of 9" in said and "writing: 1 of 1 windows" in said
+    assert "4 of 4 blocks show a shift of their own" in said
     names = {path.name for path in written}
-    assert names >= {"coregistered.tif", "changed.tif", "report.html", "metrics.json", "metrics.csv", "statistics.csv"}
+    assert names >= {
+        "local_shifts.png",
+        "local_shifts.csv",
+        "coregistered.tif",
+        "changed.tif",
+        "report.html",
+        "metrics.json",
+        "metrics.csv",
+        "statistics.csv",
+    }
     record = json.loads((folder / "metrics.json").read_text("utf-8"))
     assert np.allclose(record["shift_m"][:2], [-3.0, -1.4], atol=0.1) and "tiles of 9" in record["note"]
-    assert not elevation._in_windows(config["dem"] | {"block": 64}, 10**9)
+    assert len(record["blocks"]["blocks"]) == 4 and "<h2>Blocks</h2>" in (folder / "report.html").read_text("utf-8")
     assert not elevation._in_windows(config["dem"], 10**13)

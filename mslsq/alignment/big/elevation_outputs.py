@@ -8,8 +8,9 @@ from typing import Any
 from mslsq.alignment.big.coregister_files import FilesCoregistration
 from mslsq.alignment.big.passing import Progress
 from mslsq.alignment.big.write_elevations import write_coregistered
-from mslsq.alignment.dem.figures import differences_figure, statistics_figure
-from mslsq.alignment.dem.outputs import write_tables
+from mslsq.alignment.dem.figures import arrows_figure, differences_figure, statistics_figure
+from mslsq.alignment.dem.local import LocalCoregistration
+from mslsq.alignment.dem.outputs import write_blocks, write_tables
 from mslsq.alignment.dem.report import write_report
 from mslsq.alignment.dem.result import Coregistration, elevations, on_grid
 from mslsq.plotting import save_figure
@@ -27,8 +28,10 @@ def write_files(
     options: Mapping[str, Any] | None = None,
     seconds: float | None = None,
     progress: Progress | None = None,
+    local: LocalCoregistration | None = None,
 ) -> list[Path]:
-    """Tables and `report.html`, and where anything was found both rasters, and pictures of the reduced models."""
+    """Tables and `report.html`, and where anything was found both rasters, and pictures of the reduced models; the
+    shifts of blocks where they were looked for."""
     assert result.reduced is not None
     written = write_tables(name, result, folder)
     reference, dem = result.reduced
@@ -37,7 +40,7 @@ def write_files(
     if result.passes is None:
         return [*written, write_report(result, reference, dem, folder / "report.html", **page)]
     written += write_coregistered(
-        result, folder / "coregistered.tif", changed=folder / "changed.tif", progress=progress
+        local or result, folder / "coregistered.tif", changed=folder / "changed.tif", progress=progress
     )  # fmt: skip
     view = reduced_view(result)
     moved = view.apply(dem)
@@ -46,6 +49,11 @@ def write_files(
         "differences.png": differences_figure(before, moved - reference, view),
         "statistics.png": statistics_figure(result),
     }
+    if local is not None:
+        written.append(write_blocks(local, result.passes.models.reference.seen.georeference, folder))
+        local = replace(local, centres=(local.centres - (result.factor - 1) / 2) / result.factor)
+        figures["local_shifts.png"] = arrows_figure(local, reference)
+        page["local"] = local
     written += [save_figure(figure, folder / name) for name, figure in figures.items()]
     return [*written, write_report(result, reference, dem, folder / "report.html", moved=moved, view=view, **page)]
 

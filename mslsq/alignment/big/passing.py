@@ -19,6 +19,7 @@ from mslsq.alignment.dem.bias import Bias, Frame
 from mslsq.alignment.dem.change import Typical, beyond, widened
 from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
 from mslsq.alignment.dem.heights import CUT
+from mslsq.alignment.dem.local import Box, LocalCoregistration, Part
 from mslsq.alignment.dem.pair import Pair
 from mslsq.alignment.dem.result import Coregistration, corrected, on_grid
 from mslsq.alignment.dem.statistics import ElevationStatistics, classes, gathered
@@ -52,7 +53,7 @@ class Passes:
     """By which pixels are reduced on which a result says where terrain changed."""
     judged: Judged | None = None
 
-    def boxes(self) -> list[tuple[int, int, int, int]]:
+    def boxes(self) -> list[Box]:
         """Windows of the reference, row by row: top, left, height, width."""
         height, width = self.models.size
         return [
@@ -113,29 +114,39 @@ class Passes:
         return before, after, reduced, total / (size[0] * size[1])
 
     def corrected(
-        self, found: Coregistration, box: tuple[int, int, int, int], clean: bool
+        self, found: Coregistration, box: Box, clean: bool, local: LocalCoregistration | None = None
     ) -> tuple[Float[Tensor, "height width"], Pair, Bool[Tensor, "height width"]]:
-        """A window with its margin: the model there once it is shifted and corrected (NaN without data; single blunders
-        are taken out where it is to be `clean`), the pair, and where terrain changed."""
-        shift, judged = self._pixels(found), self.judged
-        pair = self._part(box, shift, None if judged is None else judged.steps)
-        if judged is None:
-            moved = self._enlarged(found.changed, box)
-        else:
-            at = Pyramids.of(pair, 1, self.frame) if judged.neighbourhoods else None
-            moved = torch.zeros_like(pair.stable) if at is None else self._changed(at)
+        """A window with its margin: the model there once it is shifted (by what blocks say where there are any) and
+        corrected (NaN without data; single blunders are taken out where it is to be `clean`), the pair, and where
+        terrain changed."""
+        shift, first = self._pixels(found), (box[1] - MARGIN, box[0] - MARGIN)
+        pair, moved = self._judged_part(found, box)
         seen = pair if clean else self._part(box, shift, None)
-        values = on_grid(_holes(seen.dem, seen.dem_known), _shape(pair), pair.offset - shift)
-        return corrected(found, values, (box[1] - MARGIN, box[0] - MARGIN)), pair, moved
+        values, size = _holes(seen.dem, seen.dem_known), _shape(pair)
+        if local is not None:
+            return local.corrected(values, size, pair.offset, first), pair, moved
+        return corrected(found, on_grid(values, size, pair.offset - shift), first), pair, moved
+
+    def block(self, found: Coregistration, box: Box) -> Part:
+        """What a block is fitted by."""
+        pair, moved = self._judged_part(found, box)
+        return Part(Pyramids.of(pair, 1, self.frame), _inner(pair, box), moved)
+
+    def _judged_part(self, found: Coregistration, box: Box) -> tuple[Pair, Bool[Tensor, "height width"]]:
+        """A window with its margin, and where terrain changed."""
+        pair = self._part(box, self._pixels(found), None if self.judged is None else self.judged.steps)
+        if self.judged is None:
+            return pair, self._enlarged(found.changed, box)
+        if not self.judged.neighbourhoods:
+            return pair, torch.zeros_like(pair.stable)
+        return pair, self._changed(Pyramids.of(pair, 1, self.frame))
 
     @property
     def _by_tiles(self) -> Judged:
         assert self.judged is not None
         return self.judged
 
-    def _enlarged(
-        self, changed: Bool[np.ndarray, "rows columns"], box: tuple[int, int, int, int]
-    ) -> Bool[Tensor, "height width"]:
+    def _enlarged(self, changed: Bool[np.ndarray, "rows columns"], box: Box) -> Bool[Tensor, "height width"]:
         """Terrain that changed on reduced pixels, in a window and its margin."""
         size, factor = self.models.size, self.factor
         top, left, height, width = (*(first - MARGIN for first in box[:2]), *(side + 2 * MARGIN for side in box[2:]))
@@ -147,13 +158,11 @@ class Passes:
     def _pixels(self, found: Coregistration) -> Float[np.ndarray, "2"]:
         return np.linalg.solve(self.models.metres, np.nan_to_num(found.shift[:2]))
 
-    def _part(
-        self, box: tuple[int, int, int, int], shift: Float[np.ndarray, "2"], steps: tuple[float, float] | None
-    ) -> Pair:
+    def _part(self, box: Box, shift: Float[np.ndarray, "2"], steps: tuple[float, float] | None) -> Pair:
         top, left, height, width = box
         return self.models.part((top - MARGIN, left - MARGIN, height + 2 * MARGIN, width + 2 * MARGIN), shift, steps)
 
-    def _on_reference(self, box: tuple[int, int, int, int]) -> tuple[slice, slice]:
+    def _on_reference(self, box: Box) -> tuple[slice, slice]:
         """What of a window and its margin lies on the reference."""
         (top, left, height, width), size = box, self.models.size
         begins, ends = (max(0, MARGIN - top), max(0, MARGIN - left)), (top + height, left + width)
@@ -173,7 +182,7 @@ class Passes:
         middle = self._by_tiles.middle - (float(found.shift[2]) if nothing else 0.0)
         return Bins(middle, max(self._by_tiles.spread, 1e-6 * self.frame.unit))
 
-    def each(self, words: str, progress: Progress | None) -> Iterator[tuple[int, int, int, int]]:
+    def each(self, words: str, progress: Progress | None) -> Iterator[Box]:
         """`boxes`, and a word after each."""
         boxes = self.boxes()
         for done, box in enumerate(boxes, 1):
@@ -182,11 +191,11 @@ class Passes:
                 progress(words, done, len(boxes))
 
 
-def _core(box: tuple[int, int, int, int]) -> tuple[slice, slice]:
+def _core(box: Box) -> tuple[slice, slice]:
     return slice(MARGIN, MARGIN + box[2]), slice(MARGIN, MARGIN + box[3])
 
 
-def _inner(pair: Pair, box: tuple[int, int, int, int]) -> Bool[Tensor, "height width"]:
+def _inner(pair: Pair, box: Box) -> Bool[Tensor, "height width"]:
     """True in the window, false in its margin."""
     inner = torch.zeros_like(pair.stable)
     inner[_core(box)] = True
@@ -201,7 +210,7 @@ def _holes(values: Tensor, known: Tensor) -> Float[Tensor, "height width"]:
     return torch.where(known, values, torch.full_like(values, float("nan")))
 
 
-def _mark(reduced: np.ndarray, changed: np.ndarray, box: tuple[int, int, int, int], factor: int) -> None:
+def _mark(reduced: np.ndarray, changed: np.ndarray, box: Box, factor: int) -> None:
     """Reduced pixels of which at least half changed; windows begin at whole ones."""
     rows, columns = (-(-side // factor) for side in changed.shape)
     padded = np.pad(changed, [(0, n * factor - side) for n, side in zip((rows, columns), changed.shape, strict=True)])

@@ -12,6 +12,7 @@ from mslsq.alignment.big.mosaic import LOSSLESS, refuse_torn
 from mslsq.alignment.big.passing import MARGIN, Progress
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.files import corrected_numbers
+from mslsq.alignment.dem.local import LocalCoregistration
 from mslsq.alignment.kinds import Kind
 from mslsq.alignment.rasters import as_stored
 from mslsq.replacing import NotWrittenError, replacing
@@ -20,14 +21,14 @@ TILE = 256
 
 
 def write_coregistered(
-    result: FilesCoregistration,
+    result: FilesCoregistration | LocalCoregistration,
     path: str | Path,
     *,
     changed: str | Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[Path, Path]:
-    """Write the model of a `coregister_files`, shifted and corrected, as a GeoTIFF on the reference's grid, and beside
-    it where terrain was taken for changed (1; 0 elsewhere).
+    """Write the model of a `coregister_files` or a `coregister_files_blocks`, shifted and corrected, as a GeoTIFF on
+    the reference's grid, and beside it where terrain was taken for changed (1; 0 elsewhere).
 
     The data type is float32, or the model's own float; nodata is that of the model if it has one, else the
     reference's, else NaN; the compression is the model's where it loses nothing.
@@ -46,11 +47,17 @@ def write_coregistered(
         RasterError: a file is damaged where it is read.
         NotWrittenError: the disk is full, or the folder cannot be written to; no file of that name is there then.
     """
-    if result.passes is None:
-        raise CoregistrationError(f"write_coregistered: nothing was found to apply. {result.reason}")
+    local, found = (result, result.whole) if isinstance(result, LocalCoregistration) else (None, result)
+    if not isinstance(found, FilesCoregistration):
+        raise CoregistrationError(
+            "write_coregistered: these models were in memory; it takes what coregister_files found, or its blocks."
+        )
+    if found.passes is None:
+        raise CoregistrationError(f"write_coregistered: nothing was found to apply. {found.reason}")
+    local = local if local is not None and np.isfinite(found.shift).all() else None
     path = Path(path).with_suffix(".tif")
     changed = path.with_name(f"{path.stem}_changed.tif") if changed is None else Path(changed)
-    rasterio, passes = rasterio_here(), result.passes
+    rasterio, passes = rasterio_here(), found.passes
     profiles = _profile(passes.models.reference.file, passes.models.dem.file), _marks(passes.models.reference.file)
     kind = Kind(".tif", np.dtype(profiles[0]["dtype"]), nodata=profiles[0]["nodata"])
     with ExitStack() as stack:
@@ -65,7 +72,7 @@ def write_coregistered(
                 if unit:
                     out.set_band_unit(1, unit)
                 for box in passes.each("writing", progress):
-                    values, _, moved = passes.corrected(result, box, clean=False)
+                    values, _, moved = passes.corrected(found, box, False, local)
                     core = slice(MARGIN, MARGIN + box[2]), slice(MARGIN, MARGIN + box[3])
                     numbers = as_stored(values[core][None], values[core].isfinite(), kind)[0]
                     where = rasterio.windows.Window(box[1], box[0], box[3], box[2])

@@ -4,12 +4,14 @@ Every block is fitted as the whole is, from the whole's answer, with an offset o
 not show a shift has none, and the reason.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from mslsq.alignment.dem.bias import Bias
 from mslsq.alignment.dem.change import widened
@@ -18,7 +20,7 @@ from mslsq.alignment.dem.coregister import coregister
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.fitting import FEWEST
 from mslsq.alignment.dem.judging import not_seen
-from mslsq.alignment.dem.pair import Pair, pair_of
+from mslsq.alignment.dem.pair import pair_of
 from mslsq.alignment.dem.result import Coregistration, corrected, elevations, sampled_at
 from mslsq.alignment.dem.solving import solve_finest
 from mslsq.alignment.grids import pixel_grid
@@ -29,6 +31,24 @@ SMALLEST_BLOCK = 32
 
 FARTHEST = 3.0
 """Pixels from the whole's shift beyond which a block's is not believed: it began there, on the finest level."""
+
+
+NEGLIGIBLE = 6.0
+"""Widths of the smooth field's Gaussian, farther than the nearest block, at which one has no weight (2e-8)."""
+
+PAIRS = 20_000_000
+"""Of a pixel and a block whose weights are held at a time: 160 MB."""
+
+Box = tuple[int, int, int, int]
+"""Top, left, height and width in pixels of the reference."""
+
+
+class Part(NamedTuple):
+    """Both models about a block: which pixels are its own, and where terrain changed."""
+
+    pyramids: Pyramids
+    inside: Bool[Tensor, "height width"]
+    changed: Bool[Tensor, "height width"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +111,24 @@ class LocalCoregistration:
         precision = 1 / np.maximum(self.standard_errors[known], 1e-6) ** 2
         precision = np.minimum(precision, 4 * np.median(precision, 0))  # one block must not be the field
         out = np.empty((len(pixels), 3))
-        for part in np.array_split(np.arange(len(pixels)), len(pixels) // 50_000 + 1):
-            apart = ((pixels[part, None] - centres) ** 2).sum(-1) / (2 * self.reach**2)
+        for part in np.array_split(np.arange(len(pixels)), len(pixels) * len(centres) // PAIRS + 1):
+            used = self._near(pixels[part], centres)
+            apart = ((pixels[part, None] - centres[used]) ** 2).sum(-1) / (2 * self.reach**2)
             near = np.exp(apart.min(1, keepdims=True) - apart)
             for axis in range(3):
-                weight = near * precision[:, axis]
-                out[part, axis] = (weight @ shifts[:, axis]) / weight.sum(1)
+                weight = near * precision[used, axis]
+                out[part, axis] = (weight @ shifts[used, axis]) / weight.sum(1)
         return out
+
+    def _near(
+        self, pixels: Float[np.ndarray, "n 2"], centres: Float[np.ndarray, "blocks 2"]
+    ) -> Bool[np.ndarray, " blocks"]:
+        """The blocks that have a weight somewhere among pixels."""
+        if not len(pixels):
+            return np.ones(len(centres), dtype=bool)
+        low, high = pixels.min(0), pixels.max(0)
+        away = np.hypot(*np.maximum(np.maximum(low - centres, centres - high), 0).T)
+        return away <= away.min() + np.hypot(*(high - low)) + NEGLIGIBLE * self.reach
 
     def apply(self, dem: Any) -> Float[np.ndarray, "height width"]:
         """The model on the reference's grid, each pixel moved by the field, with the whole's bias beside Δz.
@@ -107,14 +138,23 @@ class LocalCoregistration:
         """
         if not np.isfinite(self.whole.shift).all():
             raise CoregistrationError(f"LocalCoregistration.apply: there is no shift to apply. {self.whole.reason}")
-        values = elevations(dem)
-        size = self.whole.shape
+        return self.corrected(elevations(dem), self.whole.shape, self.whole.offset).numpy()
+
+    def corrected(
+        self,
+        values: Float[Tensor, "rows columns"],
+        size: tuple[int, int],
+        offset: Float[np.ndarray, "2"],
+        first: tuple[int, int] = (0, 0),
+    ) -> Float[Tensor, "height width"]:
+        """A part of the model on a part of the reference's grid that begins at its pixel `first` (column, row), which
+        is pixel `offset` of `values`, were there no shift."""
         grid = pixel_grid(*size, values)
-        local = self.at(grid.numpy())
+        local = self.at((grid + grid.new_tensor(first)).numpy())
         pixels = local[:, :2] @ np.linalg.inv(self.whole.metres).T
-        moved = sampled_at(values, grid + torch.from_numpy(self.whole.offset - pixels)).reshape(size)
+        moved = sampled_at(values, grid + torch.from_numpy(offset - pixels)).reshape(size)
         up = torch.from_numpy(local[:, 2] - self.whole.shift[2]).reshape(size)
-        return corrected(self.whole, moved + up).numpy()
+        return corrected(self.whole, moved + up, first)
 
 
 def coregister_blocks(reference: Any, dem: Any, *, block: int, **options: Any) -> LocalCoregistration:
@@ -143,30 +183,40 @@ def coregister_blocks(reference: Any, dem: Any, *, block: int, **options: Any) -
     integer("coregister_blocks: block", block, SMALLEST_BLOCK, error=CoregistrationError)
     whole = coregister(reference, dem, **options)
     pair = pair_of(reference, dem, *(options.get(name) for name in ("pixel_size", "georeferences", "mask", "dem_mask")))
-    height, width = whole.shape
-    rows, columns = max(height // block, 1), max(width // block, 1)
-    tops, lefts = np.linspace(0, height, rows + 1).astype(int), np.linspace(0, width, columns + 1).astype(int)
+    pyramids, changed = Pyramids.of(pair, 1), torch.from_numpy(whole.changed)
+
+    def part(box: Box) -> Part:
+        inside = torch.zeros(whole.shape, dtype=torch.bool)
+        inside[box[0] : box[0] + box[2], box[1] : box[1] + box[3]] = True
+        return Part(pyramids, inside, changed)
+
+    return by_blocks(whole, block, part, options.get("loss", "tukey"))
+
+
+def by_blocks(whole: Coregistration, block: int, part: Callable[[Box], Part], loss: str | None) -> LocalCoregistration:
+    """A shift per block, each of what `part` says is about it."""
+    tops, lefts = borders(whole.shape, block)
+    rows, columns = len(tops) - 1, len(lefts) - 1
     centres = np.stack(np.meshgrid((lefts[1:] + lefts[:-1] - 1) / 2, (tops[1:] + tops[:-1] - 1) / 2), -1)
     shifts, errors = np.full((2, rows, columns, 3), np.nan)
     reasons = [[whole.reason] * columns for _ in range(rows)]
     if np.isfinite(whole.shift).all():
-        pyramids = Pyramids.of(pair, 1)
-        for i in range(rows):
-            for j in range(columns):
-                inside = torch.zeros(whole.shape, dtype=torch.bool)
-                inside[tops[i] : tops[i + 1], lefts[j] : lefts[j + 1]] = True
-                found = _of_block(pyramids, pair, whole, inside, options.get("loss", "tukey"))
-                shifts[i, j], errors[i, j], reasons[i][j] = found
+        for i, j in np.ndindex(rows, columns):
+            box = int(tops[i]), int(lefts[j]), int(tops[i + 1] - tops[i]), int(lefts[j + 1] - lefts[j])
+            shifts[i, j], errors[i, j], reasons[i][j] = _of_block(part(box), whole, loss)
     return LocalCoregistration(whole, centres, shifts, errors, reasons, _variation(shifts, errors), 0.75 * block)
 
 
-def _of_block(
-    pyramids: Pyramids, pair: Pair, whole: Coregistration, inside: torch.Tensor, loss: str | None
-) -> tuple[np.ndarray, np.ndarray, str]:
+def borders(size: tuple[int, int], block: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns at which blocks of at least `block` pixels begin and end; one where a side is shorter."""
+    rows, columns = (np.linspace(0, side, max(side // block, 1) + 1).astype(int) for side in size)
+    return rows, columns
+
+
+def _of_block(part: Part, whole: Coregistration, loss: str | None) -> tuple[np.ndarray, np.ndarray, str]:
     """Shift, errors and "", or NaN and the reason. The whole's bias is taken off first."""
-    none = np.full(3, np.nan)
-    model = Bias.named(whole.bias)
-    moved = torch.from_numpy(whole.changed)
+    (pyramids, inside, moved), none = part, np.full(3, np.nan)
+    pair, model = pyramids.pair, Bias.named(whole.bias)
     comparison = Comparison.of(pyramids, 0, model, inside & ~moved)
     start = pair.to_pixels(whole.shift[:2])
     if len(comparison.pixels) < 4 * FEWEST:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from mslsq.alignment.canvas import Canvas
+from mslsq.alignment.coordinates import Georeference
 from mslsq.alignment.coordinates.outputs import write_georeferenced
 from mslsq.alignment.dem.figures import arrows_figure, differences_figure, statistics_figure
 from mslsq.alignment.dem.files import DemScene
@@ -56,7 +57,8 @@ def write_coregistration(
     }
     if local is not None:
         figures["local_shifts.png"] = arrows_figure(local, scene.reference)
-        written.append(_write_blocks(scene, local, folder))
+        header = None if scene.georeferences is None else scene.georeferences[0]
+        written.append(write_blocks(local, header, folder))
     written += [save_figure(figure, folder / name) for name, figure in figures.items()]
     page |= {"local": local, "moved": moved}
     return [*written, write_report(found, scene.reference, scene.dem, folder / "report.html", **page)]
@@ -107,12 +109,12 @@ def _write_statistics(found: Coregistration, folder: Path) -> Path:
     return _write_csv(folder / "statistics.csv", ["by", "class", *columns], rows)
 
 
-def _write_blocks(scene: DemScene, local: LocalCoregistration, folder: Path) -> Path:
+def write_blocks(local: LocalCoregistration, reference: Georeference | None, folder: Path) -> Path:
     """`local_shifts.csv`: a row per block; x and y are those of its middle in the reference's coordinates."""
     rows = []
     for i, j in np.ndindex(*local.centres.shape[:2]):
         centre = local.centres[i, j]
-        world = [None] * 2 if scene.georeferences is None else scene.georeferences[0].to_world([centre])[0].tolist()
+        world = [None] * 2 if reference is None else reference.to_world([centre])[0].tolist()
         numbers = map(_number, (*local.shifts[i, j], *local.standard_errors[i, j]))
         rows.append([i, j, *centre.tolist(), *world, *numbers, local.reasons[i][j]])
     names = ["row", "column", "pixel_x", "pixel_y", "x", "y"]

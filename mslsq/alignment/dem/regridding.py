@@ -140,7 +140,7 @@ def nearest(values: Float[np.ndarray, "rows columns"], at: Float[np.ndarray, "n 
     """A raster's pixels nearest to places (column, row) of it, NaN outside of it."""
     rows, columns = values.shape
     near = np.floor(np.nan_to_num(at, nan=-1e6) + 0.5)
-    inside = (near >= 0).all(-1) & (near < [columns, rows]).all(-1)
+    inside = np.asarray(((near >= 0) & (near < [columns, rows])).all(-1))
     column, row = np.where(inside[:, None], near, 0).astype(int).T
     return np.where(inside, values[row, column], np.nan)
 

@@ -232,7 +232,7 @@ def correlation_length(samples: Comparison, residual: Float[Tensor, " n"]) -> fl
     means = torch.where(used, total / count.clamp(min=1), torch.zeros_like(total))
     means = torch.where(used, means - means[used].mean(), means).reshape(rows, columns).numpy()
     slots = samples.pair.slots
-    side = None if slots is None or slots.side % CELL else slots.side // CELL
+    side = None if slots is None or len(slots.corners) == 1 or slots.side % CELL else slots.side // CELL
     return CELL * _range(_apart(means, side), _apart(used.reshape(rows, columns).numpy(), side))
 
 

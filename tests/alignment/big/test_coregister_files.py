@@ -11,7 +11,9 @@ from mslsq.alignment import (
     CoregistrationStatus,
     Georeference,
     coregister,
+    coregister_blocks,
     coregister_files,
+    coregister_files_blocks,
     write_coregistered,
 )
 from mslsq.alignment.big import coarse, passing
@@ -251,3 +253,32 @@ def test_changed_terrain_is_looked_for_between_the_tiles(pair, tmp_path):
     found = coregister_files(pair[0], tmp_path / "b.tif", tiles=16)
     assert 0.02 < found.changed_share < 0.06
     assert abs(found.after.by_mask["unchanged"]["median"]) < 0.05
+
+
+@pytest.mark.slow
+def test_blocks_are_those_of_memory_and_the_field_is_written(pair, tmp_path):
+    """A model that is bent by 1.5 m: every block is fitted from a window of the files, from what tiles found."""
+    x = np.linspace(0, 2, 600)
+    with rasterio.open(pair[1]) as dataset:
+        values, options = dataset.read(1).astype(float), dataset.profile
+    slope = np.gradient(np.where(values == -9999, np.nan, values), axis=1) / PIXEL
+    bent = np.where((values == -9999) | np.isnan(slope), -9999, values + slope * 1.5 * (x - 1))
+    with rasterio.open(tmp_path / "b.tif", "w", **options) as dataset:
+        dataset.write(bent.astype(options["dtype"]), 1)
+    files = pair[0], tmp_path / "b.tif"
+    local = coregister_files_blocks(*files, block=200, memory="1.2GB", find_changes=False)
+    whole = coregister_blocks(*map(read, files), georeferences=(HERE, HERE), block=200, find_changes=False)
+    assert local.shifts.shape == whole.shifts.shape == (3, 3, 3) and np.array_equal(local.centres, whole.centres)
+    known = np.isfinite(whole.shifts[..., 0])
+    assert np.array_equal(known, np.isfinite(local.shifts[..., 0])) and known.sum() >= 8
+    apart = np.abs(local.shifts - whole.shifts)[known]
+    assert (apart < 0.1 * whole.standard_errors[known]).all()
+    assert local.shifts[0, 2, 0] - local.shifts[0, 0, 0] == pytest.approx(2.0, abs=0.3)
+    path, _ = write_coregistered(local, tmp_path / "moved.tif")
+    moved, expected = read(path), local.apply(read(files[1]))
+    assert np.array_equal(np.isfinite(moved), np.isfinite(expected))
+    assert np.nanmax(np.abs(moved - expected)) < 2e-3
+    with pytest.raises(CoregistrationError, match="is enough for one of 688 pixels"):
+        coregister_files_blocks(*files, block=700, memory="1.2GB")
+    with pytest.raises(CoregistrationError, match="these models were in memory"):
+        write_coregistered(whole, tmp_path / "moved.tif")
