@@ -17,6 +17,7 @@ MODULES = public_names.public_modules()
 NAMES = [(module, name) for module in MODULES for name in public_names.names_of(module)]
 REFERENCE = ROOT / "docs" / "reference"
 INTERNAL = {
+    "UnknownSystemError": "a map then has no place by its header; elsewhere it is a GeoreferenceError",
     "_UnknownError": "the text of the graph is not noted, and is written (`native.noted`)",
     "CompilerError": "becomes a KernelsMissingError or a warning",
     "DataDependentError": "becomes a CaptureError",

@@ -16,6 +16,10 @@ class GeoreferenceError(ValueError):
     """A georeference that cannot be used, or that a file cannot hold, with the reason and what to try."""
 
 
+class UnknownSystemError(GeoreferenceError):
+    """A text that names no coordinate reference system, or two between which there is no way."""
+
+
 @dataclass(frozen=True, eq=False)
 class Georeference:
     """Pixel (x, y, 1) of a raster to world (X, Y, 1), both of centres: pixel (0, 0) is the centre of the first one.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from mslsq.alignment.coordinates.georeference import Georeference
+from mslsq.alignment.coordinates.georeference import Georeference, UnknownSystemError
 from mslsq.alignment.coordinates.systems import same_system, transformed
 
 NODES = 33
@@ -25,7 +25,15 @@ class Relation(NamedTuple):
 
 
 def relation(fixed: Georeference, size: Size, moving: Georeference, other: Size) -> Relation | None:
-    """Pixels of `fixed` to those of `moving`; None where the CRS of the one says nothing of the other's place."""
+    """Pixels of `fixed` to those of `moving`; None where the CRS of the one says nothing of the other's place, or is
+    none that is known."""
+    try:
+        return _relation(fixed, size, moving, other)
+    except UnknownSystemError:
+        return None
+
+
+def _relation(fixed: Georeference, size: Size, moving: Georeference, other: Size) -> Relation | None:
     if same_system(fixed.crs, moving.crs):
         # About the first pixel: the difference of two origins keeps the digits that their product would lose.
         inner = np.linalg.inv(moving.matrix[:2, :2])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mslsq.alignment.coordinates.georeference import GeoreferenceError
+from mslsq.alignment.coordinates.georeference import GeoreferenceError, UnknownSystemError
 from mslsq.alignment.coordinates.reading import INSTALL
 
 WGS84 = (6378137.0, 6356752.314245179)
@@ -109,7 +109,7 @@ def _system(crs: str) -> Any:
     try:
         system = pyproj.CRS.from_user_input(crs)
     except pyproj.exceptions.CRSError as error:
-        raise GeoreferenceError(f"{crs[:80]!r} names no coordinate reference system ({error}).") from None
+        raise UnknownSystemError(f"{crs[:80]!r} names no coordinate reference system ({error}).") from None
     return system.sub_crs_list[0] if system.is_compound else system  # heights are no concern of a place
 
 
@@ -119,4 +119,4 @@ def _transformer(source: str, target: str) -> Any:
     try:
         return pyproj.Transformer.from_crs(_system(source), _system(target), always_xy=True)
     except pyproj.exceptions.ProjError as error:
-        raise GeoreferenceError(f"there is no way from {source[:80]!r} to {target[:80]!r} ({error}).") from None
+        raise UnknownSystemError(f"there is no way from {source[:80]!r} to {target[:80]!r} ({error}).") from None

@@ -211,3 +211,16 @@ def test_what_no_affine_map_says_of_two_crs_is_in_the_standard_errors(world):
     assert result.status[1] == MapStatus.ALIGNED, result.reasons[1]
     assert "differ from an affine map" in result.reasons[1]
     assert float(result.corner_sigma[1]) > 0.3 * found.rms
+
+
+def test_a_crs_that_is_not_known_is_of_no_use_and_no_harm(world, reference):
+    """The text of a damaged .prj: its map is searched for, and the others are placed as ever."""
+    pytest.importorskip("pyproj")
+    other = header_of(world, 1.0)
+    damaged = Georeference(other.matrix, "EPSG:99999999 and more")
+    maps = [world.seen(reference, SIZE), world.seen(other, (120, 120), seed=1), world.seen(other, (120, 120), seed=2)]
+    result = align(maps, model="translation", georeferences=[reference, damaged, other])
+    assert (result.status[1:] == MapStatus.ALIGNED).all(), result.reasons
+    assert error_of(result, reference, other) < 0.03
+    assert "no place in the reference's coordinate reference system" in result.reasons[1]
+    assert result.world[1].shift is None and result.world[2].shift is not None
