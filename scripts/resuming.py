@@ -62,7 +62,9 @@ def with_recorded(arguments: list[str]) -> list[str]:
         raise ResumeError(f"resume={text}: that run ended before it noted its options. Give them beside resume.")
     given = {_name(argument) for argument in arguments}
     noted = [argument for argument in _read(manifests[0]).get("arguments", []) if _name(argument) not in given]
-    return [*noted, *arguments]
+    together = [*noted, *arguments]
+    # argparse, which Hydra uses, takes no positional arguments on both sides of a flag.
+    return sorted(together, key=lambda argument: _name(argument) != "--multirun")
 
 
 def _name(argument: str) -> str:

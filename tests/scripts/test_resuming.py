@@ -127,6 +127,8 @@ def test_resume_takes_the_options_that_are_not_given_from_the_run(tmp_path):
     assert resuming.with_recorded([given]) == ["+experiment=multiscale", "model=se2", given]
     found = resuming.with_recorded([given, "model=sim2"])
     assert found == ["+experiment=multiscale", given, "model=sim2"]
+    assert resuming.with_recorded(["-m", given]) == ["-m", "+experiment=multiscale", "model=se2", given]
+    assert resuming.with_recorded([given, "--multirun"])[0] == "--multirun"  # argparse wants the others together
     with pytest.raises(resuming.ResumeError, match="there is no run in this folder"):
         resuming.with_recorded([f"resume={tmp_path / 'elsewhere'}"])
 
