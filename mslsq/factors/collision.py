@@ -55,5 +55,6 @@ def _interpolated(field: Float[Tensor, "*nodes"], at: Float[Tensor, "dim"]) -> F
     total = at.new_zeros(())
     for corner in corners:
         share = torch.where(corner.bool(), part, 1 - part).prod()
-        total = total + share * field[tuple((low + corner).unbind(-1))]
+        place = (low + corner)[:, None].unbind(0)  # one entry each: torch 2.9 reads indices without an axis under vmap
+        total = total + share * field[place][0]
     return total.reshape(1)

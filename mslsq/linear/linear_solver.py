@@ -13,6 +13,7 @@ from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.storage import Storage, Vector
 
 if TYPE_CHECKING:
+    from mslsq.linear.iterative.allowance import Allowance
     from mslsq.linear.iterative.block_rows import BlockRows
     from mslsq.linear.symmetric_systems import DampedSystem
 
@@ -78,6 +79,10 @@ class LinearSolver:
 
     def without_asking(self) -> "LinearSolver":
         """The solver whose steps read no number of another device than a CPU, where each would be waited for."""
+        return self
+
+    def with_allowance(self, allowance: "Allowance") -> "LinearSolver":
+        """The solver whose steps make as many iterations as they are allowed, and read no number either."""
         return self
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "LinearSolver":

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.optim.errors import NO_GRAPH, ResidualError
-from mslsq.optim.numbers import Numbers
+from mslsq.optim.numbers import Number, Numbers
 from mslsq.optim.parameters import joined
 
 Block = tuple[slice, Float[Tensor, "rows n"]]
@@ -58,7 +58,8 @@ class Jacobian:
         self, residual: Float[Tensor, "m"], parameters: list[Tensor], sources: list[RowSource], numbers: Numbers
     ):
         self.residual, self.parameters = residual, parameters
-        self.sources, self._numbers = sources, numbers
+        self.sources, self._numbers = list(sources), numbers
+        self._doubt: tuple[RowSource, Number] | None = None
         self.num_rows, self.num_columns = len(residual), sum(p.numel() for p in parameters)
         self._pullback: tuple[Tensor, Tensor] | None = None
 
@@ -80,20 +81,41 @@ class Jacobian:
         return product.detach()
 
     def blocks(self, memory: int) -> tuple[str, Iterator[Block]]:
-        """The rows in blocks that take at most `memory` bytes, or a single row, and the name of the way."""
+        """The rows in blocks that take at most `memory` bytes, or a single row, and the name of the way. Where reading
+        numbers costs a wait, `rows_are_right` is to be called once they are read."""
         rows = max(1, memory // (self.residual.element_size() * max(self.num_columns, 1)))
-        for source in self.sources:
-            found = self._believed(source, rows)
-            if found is not None:
+        for source in list(self.sources):
+            found = self._compared(source, rows)
+            if found is not None and (not self._numbers.are_here or self.rows_are_right()):
                 return source.name, found
         whole_fits = rows >= self.num_rows
         if whole_fits and 2 * self.num_columns < self.num_rows and self._is_twice_differentiable():
             return "columns", iter([(slice(0, self.num_rows), self._by_columns())])
         return "rows", self._by_rows(min(rows, self._chunk()))
 
-    def _believed(self, source: RowSource, rows: int) -> Iterator[Block] | None:
-        """The blocks of a source whose Jᵀu is that of the graph, for a u without any pattern. It is another one where,
-        for instance, samples depend on each other (batch normalisation), or a parameter is used in other places too."""
+    def rows_are_right(self) -> bool:
+        """Did the rows of a source agree with the graph, where some were taken? The source is not asked again if not.
+
+        Raises:
+            ResidualError: they did not, and the user had said how rows are to be had.
+        """
+        doubt, self._doubt = self._doubt, None
+        if doubt is None or doubt[1].value:
+            return True
+        source, _ = doubt
+        if source.required:
+            raise ResidualError(
+                "LevenbergMarquardt: the derivative of the samples one by one is not that of all together. The "
+                "residual of a `PerSample` must be a function of its own sample and of the parameters alone. With "
+                "dropout and a batch too large for `memory`, give `chunk_size`."
+            )
+        self.sources.remove(source)
+        return False
+
+    def _compared(self, source: RowSource, rows: int) -> Iterator[Block] | None:
+        """The blocks of a source, doubted until it is known whether its Jᵀu is that of the graph, for a u without any
+        pattern. It is another one where, for instance, samples depend on each other (batch normalisation), or a
+        parameter is used in other places too."""
         u = irregular(self.residual, 1)[0]
         found = torch.zeros(self.num_columns, dtype=u.dtype, device=u.device)
         kept: list[Block] = []
@@ -106,17 +128,10 @@ class Jacobian:
             if source.required:
                 raise
             return None
-        if self._agree(found, self.transposed(u)):
-            return iter(kept) if kept else source.blocks(rows)
-        if source.required:
-            raise ResidualError(
-                "LevenbergMarquardt: the derivative of the samples one by one is not that of all together. The "
-                "residual of a `PerSample` must be a function of its own sample and of the parameters alone. With "
-                "dropout and a batch too large for `memory`, give `chunk_size`."
-            )
-        return None
+        self._doubt = source, self._agree(found, self.transposed(u))
+        return iter(kept) if kept else source.blocks(rows)
 
-    def _agree(self, found: Tensor, expected: Tensor) -> bool:
+    def _agree(self, found: Tensor, expected: Tensor) -> Number:
         """For each parameter tensor, which may be of another size than the rest. Whether what is expected is finite is
         asked elsewhere."""
         sizes = [parameter.numel() for parameter in self.parameters]
@@ -124,8 +139,7 @@ class Jacobian:
         rounding = 100 * eps * expected.norm()
         pairs = zip(found.split(sizes), expected.split(sizes), strict=True)
         near = [(one - other).norm() <= eps**0.5 * other.norm() + rounding for one, other in pairs]
-        agree = torch.stack(near).all() | ~expected.norm().isfinite()
-        return bool(self._numbers.later(agree).value)
+        return self._numbers.later(torch.stack(near).all() | ~expected.norm().isfinite())
 
     def _chunk(self) -> int:
         return CHUNK if self.residual.device.type == "cpu" else 8 * CHUNK

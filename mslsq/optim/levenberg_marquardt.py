@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mslsq.linear.iterative.allowance import FIRST, Allowance
 from mslsq.losses import RobustLoss
 from mslsq.optim.errors import OptimizerError
 from mslsq.optim.evaluation import Closure, Evaluated, Repeatable, check_graph, evaluated
@@ -206,7 +207,8 @@ class LevenbergMarquardt(Optimizer):
             model.check()
         if memory["unit"] is None:
             memory["unit"] = model.mean_squared_column() or None
-        system = model.system(self.system, memory["unit"] or 1.0)
+        allowance = None if numbers.are_here else Allowance(memory.get("cg_iterations", FIRST))
+        system = model.system(self.system, memory["unit"] or 1.0, allowance)
         accepted, gain, iterations = None, math.nan, numbers.later(system.iterations)
         status, number_of_trials, damping = StepStatus.REJECTED, 0, memory["damping"]
         eps = torch.finfo(trials.active.dtype).eps
@@ -217,7 +219,15 @@ class LevenbergMarquardt(Optimizer):
             definite, promised = numbers.later(solved), numbers.later(model.predicted_decrease(step, system))
             trial = None if numbers.are_here else trials.after(step)
             iterations = numbers.later(system.iterations)
+            wanted = solved.new_full((1,), self.system.cg_tolerance, dtype=model.dtype)
+            allowed = None if allowance is None else allowance.next(wanted, solved[None])
+            allowed = None if allowed is None else numbers.later(allowed)
             model.check()
+            if allowance is not None and allowed is not None:
+                allowance.iterations = memory["cg_iterations"] = int(allowed.value)
+            if not model.jacobian.rows_are_right():
+                system = model.system(self.system, memory["unit"] or 1.0, allowance)
+                continue
             rounding = ROUNDING * eps * trials.cost.value
             predicted = promised.value if definite.value else math.nan
             if abs(predicted) <= rounding:

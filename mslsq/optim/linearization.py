@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mslsq.linear.iterative.allowance import Allowance
 from mslsq.linearize.robust import LEAST_CURVATURE
 from mslsq.losses import RobustLoss
 from mslsq.optim.errors import ResidualError
@@ -122,15 +123,19 @@ class Linearization:
         decay = (self.active.weight_decay * step * step).sum()
         return -(self.gradient @ step) - 0.5 * (system.curvature(step) + decay)
 
-    def system(self, options: SystemOptions, unit: float) -> System:
+    def system(self, options: SystemOptions, unit: float, allowance: Allowance | None) -> System:
+        """
+        Args:
+            unit: of the damping, the mean squared column length of the first Jacobian.
+            allowance: of conjugate gradients; None where they may look after each iteration.
+        """
         rows, columns = self.jacobian.num_rows, self.jacobian.num_columns
         active = self.active
         diagonals = Diagonals(unit * active.relative_damping, active.weight_decay, active.decays, active.are_alike)
         name = chosen_system(rows, columns, self.residual.element_size(), options)
         if name == "cg":
-            return Iterative(
-                self.product, self.transposed, self.gradient, diagonals, options.cg_tolerance, options.cg_max_iterations
-            )
+            products, stop = (self.product, self.transposed), (options.cg_tolerance, options.cg_max_iterations)
+            return Iterative(*products, self.gradient, diagonals, *stop, allowance)
         blocks = self._blocks(options.memory)
         if name == "dual":
             return Dual(blocks, self.residual, self.parameters, diagonals)

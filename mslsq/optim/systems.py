@@ -22,7 +22,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mslsq.linear.iterative.conjugate_gradients import conjugate_gradients
+from mslsq.linear.iterative.allowance import Allowance, Spent
+from mslsq.linear.iterative.conjugate_gradients import always, any_of, conjugate_gradients
 from mslsq.optim.jacobian import Block
 
 Vector = Float[Tensor, "n"]
@@ -119,7 +120,7 @@ class Dual:
 
 class Iterative:
     """By products with J and Jᵀ, preconditioned by d. The step is that of a truncated Newton method: what is reached
-    after `max_iterations` is taken, because every iterate lowers the model."""
+    after `max_iterations`, or what the allowance allows, is taken, because every iterate lowers the model."""
 
     name = "cg"
 
@@ -131,10 +132,11 @@ class Iterative:
         diagonals: Diagonals,
         tolerance: float,
         max_iterations: int,
+        allowance: Allowance | None,
     ):
         self.product, self.transposed = product, transposed
         self.gradient, self.diagonals = gradient, diagonals
-        self.tolerance, self.max_iterations = tolerance, max_iterations
+        self.tolerance, self.max_iterations, self.allowance = tolerance, max_iterations, allowance
         self.iterations = gradient.new_zeros((), dtype=torch.int64)
 
     def solve(self, damping: float) -> tuple[Vector, Bool[Tensor, ""]]:
@@ -143,9 +145,14 @@ class Iterative:
         def multiply(x: Tensor) -> Tensor:
             return (self.transposed(self.product(x[0])) + diagonal * x[0])[None]
 
-        found = conjugate_gradients(
-            multiply, -self.gradient[None], lambda r: r / diagonal, self.tolerance, self.max_iterations
-        )
+        most, goes_on = self.max_iterations, any_of
+        if self.allowance is not None:
+            most, goes_on = self.allowance.limit(most), always
+        given = multiply, -self.gradient[None], lambda r: r / diagonal, self.tolerance, most
+        found = conjugate_gradients(*given, goes_on=goes_on, keeps_residuals=self.allowance is not None)
+        if self.allowance is not None and found.residuals is not None:
+            wanted = torch.full_like(found.residual, self.tolerance)
+            self.allowance.spend(Spent(found.residuals, found.iterations), wanted, self.tolerance)
         self.iterations = self.iterations + found.iterations[0]
         return found.solution[0], found.solution.isfinite().all()
 

@@ -50,10 +50,10 @@ class Batch:
     """May blocks be linearized by native programs?"""
     differentiated: bool
 
-    def runner(self) -> Runner:
+    def runner(self, is_looked_at: bool) -> Runner:
         """What steps it."""
         creep = creep_of(self.task, self.linearizer.linear_solver)
-        return Runner(self.plan, self.linearizer, self.task.solver, self.prepared, self.witness, creep)
+        return Runner(self.plan, self.linearizer, self.task.solver, self.prepared, self.witness, creep, is_looked_at)
 
     @property
     def may_shrink(self) -> bool:
@@ -121,7 +121,7 @@ class Remaining:
             return x.index_select(0, filled) if len(x) == total else x
 
         part, values = self.batch.part(filled), map_leaves(taken, self.state.values)
-        runner, box = part.runner(), map_leaves(taken, self.state.box)
+        runner, box = part.runner(is_looked_at=True), map_leaves(taken, self.state.box)
         begun, _ = runner.start(values, box)
         stands = torch.arange(size, device=filled.device) >= count
         kept = map_leaves(taken, self.state._replace(values=(), model=(), box=()))

@@ -197,15 +197,17 @@ def _stepped(
     """The end of a solve whose steps Python takes, what they can be taken again from, if that is to be kept, what
     ended them from outside (a clock that has run since `begun`, or an interrupt), and whether a graph of a part of the
     batch has gone stale."""
-    solver, ranks, runner = batch.task.solver, batch.task.ranks, batch.runner()
-    state, record = runner.start(values, box)
-    records, methods, shrinks = [record], [], not keep_trajectory and saved is None
-    may_bend = not keep_trajectory  # steps that are taken again are straight
-    is_idle, begin, why, done = False, None, None, 0
+    solver, ranks = batch.task.solver, batch.task.ranks
     # A round among others is not asked before its first step, which is wasted where it has nothing to do: who takes
     # rounds asks between them. One of a single step is not asked at all.
     is_round = batch.task.is_trial and not batch.plan.is_on_cpu
     looks = solver.early_stop and not (is_round and solver.max_steps == 1)
+    # Steps that are to be taken again must be told by their accuracy alone.
+    runner = batch.runner(is_looked_at=looks and not keep_trajectory)
+    state, record = runner.start(values, box)
+    records, methods, shrinks = [record], [], not keep_trajectory and saved is None
+    may_bend = not keep_trajectory  # steps that are taken again are straight
+    is_idle, begin, why, done = False, None, None, 0
     if saved is not None:
         if keep_trajectory:
             raise CheckpointError(f"Checkpoint {saved.file}: an adjoint that differentiates steps needs all of them.")

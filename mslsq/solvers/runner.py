@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mslsq import pytree
+from mslsq.linear.iterative.allowance import Allowance
 from mslsq.linearize.acceleration import pulled_acceleration
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearization, Linearizer, TermInputs
@@ -45,6 +46,8 @@ class Runner:
 
     Args:
         creep: how the problems are told whose steps are bent; None where steps are all of one kind.
+        is_looked_at: will `look` be called between steps? What a linear solver that iterates wants to know is then
+            asked there, on a device that would be waited for.
     """
 
     def __init__(
@@ -55,8 +58,13 @@ class Runner:
         inputs: TermInputs,
         witness: Witness,
         creep: Creep | None = None,
+        is_looked_at: bool = False,
     ):
-        linearizer = replace(linearizer, linear_solver=linearizer.linear_solver.with_workspace())
+        linear = linearizer.linear_solver.with_workspace()
+        is_rationed = is_looked_at and linear.iterates and plan.ranks.is_alone and not plan.is_on_cpu
+        self._allowance = Allowance() if is_rationed else None
+        linear = linear if self._allowance is None else linear.with_allowance(self._allowance)
+        linearizer = replace(linearizer, linear_solver=linear)
         self._plan, self._linearizer = plan, linearizer
         self._wish, self._witness = solver.execution, witness
         self._inputs, self._flat_inputs = inputs, pytree.leaves(inputs)
@@ -87,12 +95,12 @@ class Runner:
         """How many problems are running, and whether one of them creeps, if that is asked: one question to the
         device."""
         running = state.status == Status.RUNNING
-        if not bends or self._bent is None:
-            return int(running.sum()), False
-        creeping = running & self._bent.eager.solver.creeping(state.method)
-        number = running.sum()
-        answer = int(torch.where(creeping.any(), -number, number))  # who creeps is running
-        return abs(answer), answer < 0
+        answer = running.sum()
+        if bends and self._bent is not None:
+            creeping = running & self._bent.eager.solver.creeping(state.method)
+            answer = torch.where(creeping.any(), -answer, answer)  # who creeps is running
+        told = int(answer) if self._allowance is None else self._allowance.read_with(answer, state.accuracy, running)
+        return abs(told), told < 0
 
     def step(self, state: State, bends: bool = False) -> tuple[State, Record]:
         """The state after one more step, which is bent for the problems that creep if `bends`. Gradients must be

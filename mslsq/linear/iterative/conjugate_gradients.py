@@ -14,10 +14,7 @@ Vectors = Float[Tensor, "batch columns"]
 
 INTERVAL = 10
 """How many iterations pass on an accelerator between two questions whether all are done. A CPU, where asking
-costs nothing, is asked after each.
-
-That is more than one question a step, and cannot be one: how many iterations a step takes is known at its end alone, so
-that a step without questions makes `max_iterations` (500; with `early_stop=False` it does), where tens are enough."""
+costs nothing, is asked after each. Steps of a solve ask none: they make as many as `allowance` says."""
 
 
 class Iterated(NamedTuple):
@@ -30,11 +27,18 @@ class Iterated(NamedTuple):
     converged: Bool[Tensor, "batch"]
     definite: Bool[Tensor, "batch"]
     """Was every curvature met on the way positive? False proves A (or M) not to be positive definite."""
+    residuals: Float[Tensor, "batch made"] | None = None
+    """As `residual`, after each iteration that was made; None unless asked for."""
 
 
 def any_of(active: Bool[Tensor, "batch"]) -> bool:
     """Is an entry still to be solved?"""
     return bool(active.any())
+
+
+def always(active: Bool[Tensor, "batch"]) -> bool:
+    """Goes on without looking."""
+    return True
 
 
 def conjugate_gradients(
@@ -46,6 +50,7 @@ def conjugate_gradients(
     *,
     model_tolerance: float | None = None,
     goes_on: Callable[[Bool[Tensor, "batch"]], bool] = any_of,
+    keeps_residuals: bool = False,
 ) -> Iterated:
     """Solve A x = b from x = 0, for symmetric positive definite A and M.
 
@@ -62,6 +67,7 @@ def conjugate_gradients(
         tolerance: one for all, or (batch,).
         max_iterations: an entry that has not stopped by then is not converged.
         goes_on: asked which entries are still to be solved; False ends the iteration.
+        keeps_residuals: returns those of all iterations.
 
     An entry with curvature pᵀAp ≤ 0, a preconditioner that is not positive definite, or numbers that are not finite
     stops with the last good iterate, not converged; it never touches its neighbours. float32 and float64; the dtype
@@ -84,6 +90,7 @@ def conjugate_gradients(
     direction = torch.where(active[:, None], direction, 0)
     count = torch.zeros_like(active, dtype=torch.int64)
     decrease = torch.zeros_like(squared)
+    kept: list[Tensor] = []
     interval = 1 if rhs.device.type == "cpu" else INTERVAL
     for number in range(1, max_iterations + 1):
         if (number - 1) % interval == 0 and not goes_on(active):
@@ -110,11 +117,19 @@ def conjugate_gradients(
         converged = converged | (active & met)
         ratio = torch.where(active & sound, after / torch.where(squared > 0, squared, 1), 0)
         squared = torch.where(active, after, squared)
+        kept.append(squared)
         active = active & sound & ~met
         direction = torch.where(active[:, None], torch.addcmul(preconditioned, ratio[:, None], direction), 0)
     length = torch.where(initial > 0, initial, 1)
     relative = torch.where(initial == 0, torch.zeros_like(initial), (squared.abs() / length).sqrt())
-    return Iterated(x, relative, count, converged, definite)
+    found = Iterated(x, relative, count, converged, definite)
+    if not keeps_residuals:
+        return found
+    all_squared = torch.stack(kept, -1).abs()
+    residuals = torch.where(
+        initial[:, None] == 0, torch.zeros_like(all_squared), (all_squared / length[:, None]).sqrt()
+    )
+    return found._replace(residuals=residuals)
 
 
 def _dot(a: Vectors, b: Vectors) -> Float[Tensor, "batch"]:

@@ -14,10 +14,12 @@ from mslsq.linear.block_structure import BlockStructure
 from mslsq.linear.differentiable_inverse import constant_inverse
 from mslsq.linear.independent_kinds import EliminationError, blocks_of, kinds_to_eliminate
 from mslsq.linear.iterative.accurate import Accurate, random_rhs, solve_accurately
+from mslsq.linear.iterative.allowance import DEEPEST, Allowance, Spent
 from mslsq.linear.iterative.block_rows import BlockRows, HessianBlocks, JacobianBlocks
+from mslsq.linear.iterative.conjugate_gradients import always
 from mslsq.linear.iterative.implicit_schur import ImplicitSchur, ImplicitSchurPlan
 from mslsq.linear.iterative.linear_operators import Formed, FormedPlan, Operator, Vectors
-from mslsq.linear.iterative.torch_operators import iterate
+from mslsq.linear.iterative.torch_operators import iterate, step_by
 from mslsq.linear.iterative.unformed import UnformedBlocks
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.operator_plan import OperatorPlan
@@ -87,6 +89,8 @@ class ConjugateGradient(LinearSolver):
     """(batch,) the relative residual of the present step; set by the engine."""
     asks: bool = field(default=True, compare=False, repr=False)
     """May it look whether all entries of a batch are solved? Set by the engine."""
+    allowance: Allowance | None = field(default=None, compare=False, repr=False)
+    """How many iterations a step makes, without looking; set by the engine where looking costs a wait."""
 
     def __post_init__(self) -> None:
         for option, known in (
@@ -125,6 +129,9 @@ class ConjugateGradient(LinearSolver):
     def without_asking(self) -> "ConjugateGradient":
         return replace(self, asks=False)
 
+    def with_allowance(self, allowance: Allowance) -> "ConjugateGradient":
+        return replace(self, allowance=allowance)
+
     def summary(self) -> str:
         how = "matrix-free, " if self.matrix_free else ""
         why = f"; {self.reason}" if self.reason else ""
@@ -157,6 +164,9 @@ class ConjugateGradient(LinearSolver):
 
     def solve(self, matrix: Values, rhs: Vector, damping: Vector | None) -> tuple[Vector, Bool[Tensor, "batch"]]:
         operator, plan = self._operator()
+        if self.allowance is not None:
+            made = operator(matrix, damping, plan, self.preconditioner == "jacobi")
+            return self._rationed(made, rhs, self.allowance)
         x, solved, _ = iterate(
             matrix,
             rhs,
@@ -169,6 +179,15 @@ class ConjugateGradient(LinearSolver):
             self.max_iterations,
             self.asks,
         )
+        return -x, solved
+
+    def _rationed(self, operator: Operator, rhs: Vector, allowance: Allowance) -> tuple[Vector, Bool[Tensor, "batch"]]:
+        """As many iterations as are allowed; none is known to be left out, so this is no part of a recorded graph."""
+        wanted = rhs.new_full((len(rhs),), self.tolerance) if self.accuracy is None else self.accuracy
+        wanted, allowed = wanted.clamp(max=self.tolerance), allowance.limit(self.max_iterations)
+        deep = wanted.clamp(max=DEEPEST)
+        x, solved, result = step_by(operator, rhs, deep, allowed, always, keeps_residuals=True)
+        allowance.spend(Spent(already_bound(result.residuals), result.iterations), wanted, self.tolerance)
         return -x, solved
 
     # ---- for the adjoint

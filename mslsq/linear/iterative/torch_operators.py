@@ -4,13 +4,14 @@ One operator stands for a whole iteration, so a step that calls it can be record
 are made is decided inside, again at each replay. It has no derivative of its own (the adjoint brings it).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mslsq.linear.iterative.block_rows import HessianBlocks, JacobianBlocks, RowsPlan
-from mslsq.linear.iterative.conjugate_gradients import conjugate_gradients
+from mslsq.linear.iterative.conjugate_gradients import Iterated, always, conjugate_gradients
 from mslsq.linear.iterative.implicit_schur import ImplicitSchur
 from mslsq.linear.iterative.linear_operators import Formed, Operator
 from mslsq.linear.torch_operators import registered
@@ -40,17 +41,25 @@ def iterate(
     form = OPERATORS[kind]
     plan = form.Plan.unpacked(tensors, numbers)
     operator = form(values, damping if damping.numel() else None, plan, jacobi)
-    result = conjugate_gradients(
-        operator.multiply,
-        operator.reduced(rhs),
-        operator.precondition,
-        accuracy.clamp(max=tolerance) if accuracy.numel() else tolerance,
-        max_iterations,
-        goes_on=operator.is_wanted if asks or values.device.type == "cpu" else lambda active: True,
-    )
-    x = operator.expanded(result.solution, rhs)
-    solved = torch.isfinite(x).all(-1) & operator.definite & (result.converged | (result.iterations > 0))
+    wanted = accuracy.clamp(max=tolerance) if accuracy.numel() else tolerance
+    asks = asks or values.device.type == "cpu"
+    x, solved, result = step_by(operator, rhs, wanted, max_iterations, operator.is_wanted if asks else always)
     return x, solved, result.iterations
+
+
+def step_by(
+    operator: Operator,
+    rhs: Tensor,
+    tolerance: Tensor | float,
+    max_iterations: int,
+    goes_on: Callable[[Tensor], bool],
+    **options: Any,
+) -> tuple[Tensor, Tensor, Iterated]:
+    """The solution for a right-hand side, which entries have moved at all, and what the iteration came to."""
+    given = operator.multiply, operator.reduced(rhs), operator.precondition, tolerance, max_iterations
+    result = conjugate_gradients(*given, goes_on=goes_on, **options)
+    x = operator.expanded(result.solution, rhs)
+    return x, torch.isfinite(x).all(-1) & operator.definite & (result.converged | (result.iterations > 0)), result
 
 
 @iterate.register_fake

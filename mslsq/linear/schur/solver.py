@@ -13,6 +13,7 @@ from mslsq.linear.cost_models import AROUND_ELIMINATION, padded, speed
 from mslsq.linear.dense import Cholesky
 from mslsq.linear.independent_kinds import kinds_to_eliminate
 from mslsq.linear.iterative import ConjugateGradient
+from mslsq.linear.iterative.allowance import Allowance
 from mslsq.linear.linear_solver import DefiniteFactor, LinearSolver
 from mslsq.linear.schur import by_kernels, by_tensors
 from mslsq.linear.schur.by_kernels import F64, Reduction
@@ -60,6 +61,8 @@ class Schur(LinearSolver):
     """The elimination of the structure that it is bound to; set by the engine."""
     accuracy: Tensor | None = field(default=None, compare=False, repr=False)
     """(batch,) the relative residual of an iterative solve; set by the engine."""
+    iterative: ConjugateGradient = field(default_factory=ConjugateGradient, compare=False, repr=False)
+    """What an iterative solve is made by; set by the engine."""
     reason: str = field(default="", compare=False, repr=False, kw_only=True)
     """Why it was chosen, where the user did not ask for it."""
 
@@ -88,6 +91,12 @@ class Schur(LinearSolver):
 
     def to_accuracy(self, accuracy: Float[Tensor, "batch"]) -> "Schur":
         return replace(self, accuracy=accuracy)
+
+    def without_asking(self) -> "Schur":
+        return replace(self, iterative=self.iterative.without_asking())
+
+    def with_allowance(self, allowance: Allowance) -> "Schur":
+        return replace(self, iterative=self.iterative.with_allowance(allowance))
 
     def bound(self, structure: BlockStructure, kinds: Mapping[str, np.ndarray]) -> "Schur":
         def eliminated() -> "Schur":
@@ -157,7 +166,7 @@ class Schur(LinearSolver):
             n = plan.tables.num_reduced
             step, solved = Cholesky().solve(matrix.reshape(-1, 1, n, n), reduction.rhs, None)
         else:
-            inner = ConjugateGradient() if plan.chosen == "iterative" else SparseCholesky()
+            inner = self.iterative if plan.chosen == "iterative" else SparseCholesky()
             inner = inner.bound(plan.reduced, {})
             inner = inner if self.accuracy is None else inner.to_accuracy(self.accuracy.to(F64))
             step, solved = inner.solve(matrix, reduction.rhs, None)
