@@ -113,6 +113,13 @@ class Attachment:
         graph = self.recorded(name, linearizer.linearize, self.answer.values, inputs)
         return linearizer.linearize if graph is None else graph.differentiable
 
+    def cost_of(self, linearizer: Linearizer, inputs: TermInputs) -> Callable[..., Tensor]:
+        """`linearizer.cost`, from a recorded graph where `linearization` has one, too."""
+        if transforms_are_active():
+            return linearizer.cost
+        graph = self.recorded("cost", linearizer.cost, self.answer.values, inputs)
+        return linearizer.cost if graph is None else graph.differentiable
+
     @property
     def is_kept(self) -> bool:
         """Can everything be differentiated that derivatives need without another call of the user's Python?"""

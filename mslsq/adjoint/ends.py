@@ -32,7 +32,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.independent import irregular
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.programs import Drafted
-from mslsq.linearize.prospects import PROGRAM_SECONDS, wait_for
+from mslsq.linearize.prospects import wait_for
 from mslsq.linearize.trace import WITNESS
 from mslsq.native.choice import is_recorded_elsewhere, is_switched_off
 from mslsq.native.maps import MapMaking, MappedProgram
@@ -225,7 +225,7 @@ def _in_use(
         return None
     draft = prospect.ends.get(key)
     if draft is None:
-        if wish != "wait" and prospect.seconds_of_looks <= PROGRAM_SECONDS:
+        if wish != "wait" and prospect.seconds_of_looks <= prospect.enough:
             return None
         draft = prospect.ends[key] = made()
     if not draft.is_ready:

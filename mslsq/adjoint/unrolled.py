@@ -84,7 +84,7 @@ class Unrolled(Adjoint):
         with TRANSFORM_LOCK:
             for number in range(count):
                 x = _checkpointed(again, x, number) if recompute else again(x, number)
-            cost = linearizer.cost(x, prepared)
+            cost = attachment.cost_of(linearizer, prepared)(x, prepared)
         if not count:
             # No problem took a step: the derivative is zero, but there is one for `backward` to find.
             x = tuple(y + torch.where(torch.zeros_like(cost, dtype=torch.bool), cost, 0)[:, None, None] for y in x)
@@ -129,7 +129,7 @@ class Truncated(Adjoint):
                     step = torch.where(usable[:, None], step, 0)
                 moved = linearizer.retract(x, step)
                 x = moved if all_usable else _of(usable, moved, x)
-            cost = linearizer.cost(x, prepared)
+            cost = attachment.cost_of(linearizer, prepared)(x, prepared)
         return attachment.with_value(Attached(x, cost), fill)
 
 

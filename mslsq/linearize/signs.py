@@ -23,7 +23,12 @@ PLAIN = str, bytes, int, float, complex, type(None), torch.dtype, torch.device
 def sign_of(block: BlockTerm, values: Values, inputs: Inputs) -> str | None:
     """What tells the term from others, in every process alike; None where what it reads is not known."""
     key = family_key(block, values, inputs)
-    return None if key is None else hashlib.sha256(repr((torch.__version__, _alike(key))).encode()).hexdigest()[:32]
+    return None if key is None else sign_of_key(key)
+
+
+def sign_of_key(key: Hashable) -> str:
+    """What tells a key from others, in every process alike."""
+    return hashlib.sha256(repr((torch.__version__, _alike(key))).encode()).hexdigest()[:32]
 
 
 def has_sign(block: BlockTerm, values: Values, inputs: Inputs) -> bool:

@@ -547,6 +547,43 @@ def test_by_default_of_auto_a_program_is_begun_once_that_pays_and_used_once_it_i
     torch.testing.assert_close(last.cost, first.cost, rtol=1e-9, atol=0)
 
 
+def forget(function: Callable[..., Any]) -> None:
+    """As if the process were another."""
+    kept = plans.kept_for_callable(function)
+    kept.plans.clear()
+    kept.calls.clear()
+
+
+def test_what_a_process_before_had_a_program_of_gets_it_sooner(watch, monkeypatch):
+    def residual(p: Tensor, y: Tensor) -> Tensor:  # a function that no other test has
+        return p[0] * torch.exp(p[1] * T) - 3 * y
+
+    y = measured(4)
+
+    def call(solver: mslsq.LevenbergMarquardt) -> mslsq.Solution:
+        return mslsq.least_squares(residual, START[:2], (y,), in_dims=(None, 0), solver=solver)
+
+    signs: set[str] = set()
+    monkeypatch.setattr(STORE, "leave_sign", signs.add)
+    monkeypatch.setattr(STORE, "has_sign", signs.__contains__)
+    first = call(mslsq.LevenbergMarquardt(native="wait"))
+    assert len(signs) == 1
+    forget(residual)
+    monkeypatch.setattr(whole_solves, "PROGRAM_SECONDS", 1e9)
+    monkeypatch.setattr(whole_solves, "SIGNED_SECONDS", 0.0)
+    watch.native.clear()
+    found = [call(mslsq.LevenbergMarquardt()) for _ in range(3)]
+    assert watch.native[-1]
+    for one in found:
+        torch.testing.assert_close(one.cost, first.cost, rtol=1e-9, atol=0)
+    signs.clear()
+    forget(residual)
+    watch.native.clear()
+    for _ in range(3):
+        call(mslsq.LevenbergMarquardt())
+    assert not any(watch.native)
+
+
 def test_a_first_solve_of_many_problems_waits_for_the_program_of_whole_solves(watch, monkeypatch):
     def residual(p: Tensor, y: Tensor) -> Tensor:  # a function that no other test has
         return p[0] * torch.exp(p[1] * T) - 2 * y
