@@ -10,10 +10,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.manifolds.space import Space
 from mslsq.problem.system import Inputs, Slot
 
 SMALL_MOVE = 1e-3
 """Size of the tangent by which a sample is moved, relative to the variables (absolute where they are zero)."""
+
+LEAST = 1e-3
+"""An entry smaller than this share of what lies beside it may be zero but for rounding: it is moved as if it had that
+size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +80,27 @@ class Sample:
             numbers = torch.arange(count, count + torch.Size(shape).numel(), dtype=torch.float64, device="cpu")
             count += torch.Size(shape).numel()
             tangent = (0.37 + numbers * numbers * 0.618034 + numbers).sin().reshape(shape).to(x)
-            scale = rows.abs().amax(-1, keepdim=True)
-            rows = space.retract(rows, size * torch.where(scale > 0, scale, 1) * tangent)
+            rows = space.retract(rows, size * sizes(rows, space) * tangent)
             if block._maps_batch and dim is not None:
                 rows = rows.movedim(0, 1)
             moved.append(rows.movedim(0, -1).contiguous() if dim is not None else rows)
         if self.limits is not None:
             moved = [x.clamp(least, most) for x, least, most in zip(moved, *self.limits, strict=True)]
         return dataclasses.replace(self, storages=tuple(moved))
+
+
+def sizes(x: Float[Tensor, "... storage"], space: Space) -> Float[Tensor, "... tangent"]:
+    """How large each component of a variable is: the unit of a small move.
+
+    Every entry has its own: an amplitude of 1e6 beside a rate of 1 would move the rate to where its exponential is no
+    number any more. Of a manifold, whose tangent has no size, that of its storage.
+    """
+    own = x.abs()
+    largest = own.amax(-1, keepdim=True)
+    if space.tangent_dim != space.storage_dim:
+        return torch.where(largest > 0, largest, 1).expand(*x.shape[:-1], space.tangent_dim)
+    unit = torch.where(largest > 0, largest.clamp(max=1), 1)
+    return torch.where(own > 0, torch.maximum(own, LEAST * unit), unit)
 
 
 def sample_of(

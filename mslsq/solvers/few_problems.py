@@ -13,6 +13,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.independent import irregular
 from mslsq.linearize.linearizer import Linearizer
 from mslsq.linearize.plan import Plan
+from mslsq.linearize.sample import sizes
 from mslsq.problem.system import Inputs
 from mslsq.solvers.box import Box, within
 from mslsq.solvers.task import Task
@@ -61,10 +62,9 @@ class FewProblems:
     def moved(self, values: Values, size: float) -> Values:
         """Values retracted a little, irregularly, not beyond bounds."""
         linearizer = self.linearizer(UnrolledCholesky())
-        columns = linearizer.structure.num_columns
-        largest = torch.stack([x.abs().flatten(1).amax(1) for x in values]).amax(0)
-        scale = size * torch.where(largest > 0, largest, 1)
-        moved = linearizer.retract(values, scale[:, None] * irregular(columns, values[0]))
+        unknowns, structure = linearizer.system.unknowns, linearizer.structure
+        scale = structure.to_columns([sizes(x, one.space) for one, x in zip(unknowns, values, strict=True)])
+        moved = linearizer.retract(values, size * scale * irregular(structure.num_columns, values[0]))
         return within(linearizer, moved, self.box) if self.box else moved
 
 

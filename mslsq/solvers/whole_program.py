@@ -164,20 +164,25 @@ class SolveDraft(Drafted):
     def _steps_alike(self, python: "_Python", moved: Values) -> bool:
         """Is the first step that of Python, straight and bent?"""
         kinds = (False, True) if isinstance(self._program, WholeSolves) and self._program.bends else (False,)
-        self._is_known_to_step = all(self._is_alike(python, moved, bent) for bent in kinds)
-        if not self._is_known_to_step:
-            self.why_not = "its numbers differ from those of PyTorch"
-            warnings.warn(
-                "The native program of a whole solve computes other numbers than PyTorch, which is used instead. "
-                "Please report this with the residual; native='never' on the solver avoids the attempt.",
-                NativeDifferenceWarning,
-                stacklevel=2,
-            )
-        return self._is_known_to_step
+        for bent in kinds:
+            expected = python.step(moved, linear_solver_of(python.task, python.plan), bent)
+            gradient_norm = expected[len(moved) + 2][:, 0]
+            if not bool(torch.isfinite(gradient_norm).all()):
+                return False  # no number of PyTorch to compare with (the root of zero, say): next time
+            if not self._is_alike(python, moved, bent, expected):
+                self.why_not = "its numbers differ from those of PyTorch"
+                warnings.warn(
+                    "The native program of a whole solve computes other numbers than PyTorch, which is used instead. "
+                    "Please report this with the residual; native='never' on the solver avoids the attempt.",
+                    NativeDifferenceWarning,
+                    stacklevel=2,
+                )
+                return False
+        self._is_known_to_step = True
+        return True
 
-    def _is_alike(self, python: "_Python", moved: Values, bent: bool) -> bool:
-        """Is one step that of Python?"""
-        expected = python.step(moved, linear_solver_of(python.task, python.plan), bent)
+    def _is_alike(self, python: "_Python", moved: Values, bent: bool, expected: list[Tensor]) -> bool:
+        """Is one step what is expected of it, that of Python?"""
         nearby = python.moved(moved, 8 * torch.finfo(self._dtype).eps)
         rounded = python.step(nearby, UnrolledCholesky(), bent)
         whose = OF_ALL if bent else OF_NONE

@@ -420,6 +420,42 @@ def test_an_interrupt_does_not_wait_for_the_end(watch, monkeypatch):
     assert bool(fits(y)(solver).cost.isfinite().all())
 
 
+@pytest.mark.parametrize("amplitude", [1e6, 1e9, 1e30])
+def test_variables_of_very_different_size_keep_the_program(watch, amplitude):
+    # Moved by a thousandth of the amplitude for the comparison, the rate overflowed, and the program was refused.
+    def decay(p, t, y):
+        return p[0] * torch.exp(p[1] * t) - y + 0 * amplitude
+
+    t = torch.linspace(0, 2, 30, dtype=F64)
+    y = amplitude * (2 * torch.exp(-1.3 * t) + 0.05 * torch.cos(9 * t))
+    start, solver = torch.tensor([amplitude, -1.0], dtype=F64), mslsq.LevenbergMarquardt(native="wait")
+    solution = mslsq.least_squares(decay, start, (t, y), solver=solver)
+    assert watch.native[-1]
+    assert solution.converged
+    assert abs(float(solution.value[1]) + 1.3175922) < 1e-6
+
+
+def hidden_root(p):
+    return torch.cat([p - 2.0, torch.where(p > 5, p.sqrt(), torch.zeros_like(p))])
+
+
+def power(p):
+    return torch.stack([p[0] ** 1.5 - 1, p[1] - 1])
+
+
+@pytest.mark.parametrize(("residual", "start"), [(hidden_root, [1.0, -1.0]), (power, [0.0, 0.0])])
+def test_where_pytorch_has_no_number_a_program_is_neither_used_nor_complained_of(watch, residual, start):
+    solver = mslsq.LevenbergMarquardt(native="wait")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NativeDifferenceWarning)
+        solution = mslsq.least_squares(residual, torch.tensor(start, dtype=F64), solver=solver)
+    expected = mslsq.least_squares(
+        residual, torch.tensor(start, dtype=F64), solver=mslsq.LevenbergMarquardt(native="never")
+    )
+    assert int(solution.status) == int(expected.status)
+    torch.testing.assert_close(solution.value, expected.value, equal_nan=True)
+
+
 def test_an_interrupt_of_the_comparison_with_python_is_not_swallowed(watch, monkeypatch):
     solver = mslsq.LevenbergMarquardt(native="wait", max_steps=100)
     fits(measured(50))(solver)
