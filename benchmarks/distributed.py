@@ -6,11 +6,13 @@
 Times are processor time of a rank, gloo's threads included: cores may be shared with others, and a rank that waits for
 another uses none. Counts of collectives and bytes are exact. The model is fitted on processes that work beside one
 another, each on a problem of its own, and on empty collectives of as many, and compared with runs of 1, 2 and 4 ranks
-that it has not seen.
+that it has not seen. Ranks keep the memory that they free: else a step finds its pages new or old as it happens, at a
+price of up to twice its arithmetic, and no model can know which (`--pages` leaves it to the C library, and shows that).
 """
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -28,6 +30,7 @@ from torch import Tensor
 
 import mslsq
 import mslsq.distributed
+import mslsq.kernels
 from mslsq.datasets.synthetic_graphs import sphere_graph
 
 UNKNOWNS = 12
@@ -94,16 +97,22 @@ def spent(kind: str, problem: mslsq.Problem, start: dict[str, Any], steps: int, 
     """One solve of that many steps over the ranks of a group: what it costs this rank."""
     options = {"max_steps": steps, "native": "never", "linear_solver": LINEAR[kind]}
     solver = mslsq.LevenbergMarquardt(ftol=0, gtol=0, xtol=0, **options)
-    before, cpu = mslsq.distributed.traffic(), time.process_time()
+    before, cpu, paged = mslsq.distributed.traffic(), time.process_time(), new_pages()
     solution = mslsq.distributed.solve(problem, start, solver=solver, group=group, timeout=300)
-    cpu, after = time.process_time() - cpu, mslsq.distributed.traffic()
+    cpu, paged, after = time.process_time() - cpu, new_pages() - paged, mslsq.distributed.traffic()
     return {
         "cpu": cpu,
+        "pages": paged,
         "collectives": after.collectives - before.collectives,
         "bytes": after.bytes - before.bytes,
         "steps": int(solution.num_steps),
         "cost": float(solution.cost),
     }
+
+
+def new_pages() -> int:
+    """That this process has been given so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 Turn = Callable[[], list[dict[str, float]]]
@@ -120,7 +129,7 @@ def solves(kind: str, size: int, group: Any) -> Turn:
 def one_step(few: dict[str, float], many: dict[str, float]) -> dict[str, float]:
     """A step more: the difference of a long solve and a short one."""
     more = many["steps"] - few["steps"]
-    return many | {figure: (many[figure] - few[figure]) / more for figure in ("cpu", "collectives", "bytes")}
+    return many | {figure: (many[figure] - few[figure]) / more for figure in ("cpu", "pages", "collectives", "bytes")}
 
 
 def exchanged(numbers: int) -> list[dict[str, float]]:
@@ -144,9 +153,11 @@ ALONE = ", alone"
 """Of a job: every rank does all of it by itself, beside the others."""
 
 
-def work(jobs: list[list[Any]]) -> None:
+def work(jobs: list[list[Any]], keeps_memory: bool) -> None:
     """A rank: the jobs one after the other; the first one prints what all found."""
     torch.set_num_threads(1)
+    if keeps_memory:
+        mslsq.kernels.keep_freed_memory()
     rank = mslsq.distributed.initialize("gloo", timeout=300)
     groups = [dist.new_group([number]) for number in range(dist.get_world_size())]
     turns: list[Turn] = [
@@ -172,10 +183,11 @@ def work(jobs: list[list[Any]]) -> None:
     dist.destroy_process_group()
 
 
-def on_ranks(count: int, jobs: list[list[Any]]) -> list[list[dict[str, float]]]:
+def on_ranks(count: int, jobs: list[list[Any]], keeps_memory: bool = True) -> list[list[dict[str, float]]]:
     """By job and rank, what they found."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={count}", "--standalone", __file__]
-    done = subprocess.run([*command, "--jobs", json.dumps(jobs)], capture_output=True, text=True, check=True)
+    given = ["--jobs", json.dumps(jobs), *([] if keeps_memory else ["--pages"])]
+    done = subprocess.run([*command, *given], capture_output=True, text=True, check=True)
     line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
     by_rank = json.loads(line.removeprefix("FOUND "))
     return [list(ranks) for ranks in zip(*by_rank, strict=True)]
@@ -243,17 +255,19 @@ def bytes_of_fit(unknowns: int) -> float:
     return sum(messages_of_step(unknowns))
 
 
-def check(count: int, of_model: list[int], of_check: list[int]) -> list[list[Any]]:
+def check(count: int, of_model: list[int], of_check: list[int], keeps_memory: bool = True) -> list[list[Any]]:
     """Fits on that many ranks that the model has not seen, in turn with what it is fitted on: processes that exchange
     nothing, and empty collectives. `of_model` and `of_check` are the rows of a rank."""
     alone = [["fit" + ALONE, rows] for rows in of_model]
     jobs = [*alone, ["exchange", 6], ["exchange", 1_000_000], *(["fit", rows * count] for rows in of_check)]
-    found = on_ranks(count, jobs)
+    found = on_ranks(count, jobs, keeps_memory)
     *work, empty, large = (slowest(ranks) for ranks in found[: len(alone) + 2])
     # One process exchanges as well, with itself: what a collective takes it is in its work.
     latency, byte = (0.0, 0.0) if count == 1 else (empty, max(large - empty, 0) / (1_000_000 * DOUBLE))
     model = Model(dict(zip(of_model, work, strict=True)), latency, byte)
-    took = ", ".join(f"{1e3 * seconds:.1f} ms for {rows:,} rows" for rows, seconds in model.work.items())
+    pages_of = [f"{slowest(ranks, 'pages'):.0f}" for ranks in found[: len(alone)]]
+    timed = zip(model.work.items(), pages_of, strict=True)
+    took = ", ".join(f"{1e3 * seconds:.1f} ms and {new} new pages for {rows:,} rows" for (rows, seconds), new in timed)
     print(
         f"\n{count} processes beside one another, a step: {took}. A collective of six integers {1e6 * latency:.0f} us, "
         f"a byte {1e9 * byte:.2f} ns. All in processor time."
@@ -262,8 +276,9 @@ def check(count: int, of_model: list[int], of_check: list[int]) -> list[list[Any
     for size, ranks in zip(of_check, found[len(alone) + 2 :], strict=True):
         measured, calls, given = slowest(ranks), ranks[0]["collectives"], ranks[0]["bytes"]
         counted = f"{calls:.1f} ({COLLECTIVES:.0f})", f"{given:.0f} ({bytes_of_fit(UNKNOWNS):.0f})"
-        predicted = model.seconds(size)
-        rows.append([count, f"{size * count:,}", 1e3 * predicted, 1e3 * measured, predicted / measured, *counted])
+        predicted, pages = model.seconds(size), slowest(ranks, "pages")
+        figures = [1e3 * predicted, 1e3 * measured, predicted / measured, f"{pages:.0f}"]
+        rows.append([count, f"{size * count:,}", *figures, *counted])
     return rows
 
 
@@ -271,11 +286,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a fifth of the size")
     parser.add_argument("--model", action="store_true", help="the cost model and its check alone")
+    parser.add_argument("--pages", action="store_true", help="with --model: freed memory goes back to the system")
     parser.add_argument("--only", choices=list(PROBLEMS), help="the scaling of one problem alone")
     parser.add_argument("--jobs", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.jobs:
-        work(json.loads(options.jobs))
+        work(json.loads(options.jobs), not options.pages)
         return
     print_machine(["torch", "numpy"])
     print(f"instructions: {torch.backends.cpu.get_cpu_capability()}; one thread a rank, gloo")
@@ -288,8 +304,9 @@ def main() -> None:
         scaling([1, 2, 4], sizes)
     of_model = [10_000, 30_000, 100_000] if quick else [40_000, 150_000, 500_000]
     of_check = [15_000, 40_000, 80_000] if quick else [60_000, 200_000, 400_000]
-    rows = [row for count in (1, 2, 4) for row in check(count, of_model, of_check)]
-    head = ["ranks", "rows", "predicted ms", "measured ms", "ratio", "collectives (model)", "bytes (model)"]
+    rows = [row for count in (1, 2, 4) for row in check(count, of_model, of_check, not options.pages)]
+    head = ["ranks", "rows", "predicted ms", "measured ms", "ratio", "new pages"]
+    head += ["collectives (model)", "bytes (model)"]
     print_table("The model: processor time of a step", head, rows)
     simulations()
 

@@ -117,7 +117,8 @@ def conjugate_gradients(
         converged = converged | (active & met)
         ratio = torch.where(active & sound, after / torch.where(squared > 0, squared, 1), 0)
         squared = torch.where(active, after, squared)
-        kept.append(squared)
+        if keeps_residuals:
+            kept.append(squared)
         active = active & sound & ~met
         direction = torch.where(active[:, None], torch.addcmul(preconditioned, ratio[:, None], direction), 0)
     length = torch.where(initial > 0, initial, 1)
