@@ -19,7 +19,7 @@ from mslsq.alignment.pyramid import Level, masked_blur
 from mslsq.kernels import Kernel, may_read
 
 _WHITENED = Kernel("whitened", "nTT?T")
-_SCORES_OF_SUMS = Kernel("scores_of_sums", "nTTTTTTdT")
+_SCORES_OF_SUMS = Kernel("scores_of_sums", "nnTdT")
 
 BAND_SIGMA = 4.0
 """Pixels of the level: the search looks at structures finer than this."""
@@ -65,19 +65,19 @@ def shift_scores(
     shape = [quick_length(one + other - 1) for one, other in zip(fixed.shape, images.shape[1:], strict=True)]
     smaller = torch.minimum(known.sum(), masks.sum((-2, -1)).clamp(min=1.0))
     one = torch.fft.rfft2(torch.stack([known, fixed, fixed.square()]), s=shape).conj()[FACTORS[0]]
+    together = max(1, SUMS_TOGETHER // (shape[0] * shape[1]))
     found = []
-    # Image by image: of 72 rotations the sums would be 100 MB.
-    for image, mask, samples in zip(images, masks, smaller, strict=True):
-        other = torch.fft.rfft2(torch.stack([mask, image, image.square()]), s=shape)
-        sums = torch.fft.irfft2(one * other[FACTORS[1]], s=shape)
-        if may_read(sums, samples) and sums.dtype in (torch.float32, torch.float64):
-            scores, settings = sums.new_empty(shape), np.array([float(samples), min_overlap])
-            _SCORES_OF_SUMS(scores.numel(), *sums, settings, scores)
-        else:
-            scores = _scores(sums, samples, min_overlap)
-        found.append(scores)
-    return torch.stack(found)
+    for first in range(0, len(images), together):
+        image, mask = (part[first : first + together] for part in (images, masks))
+        other = torch.fft.rfft2(torch.stack([mask, image, image.square()], 1), s=shape)
+        sums = torch.fft.irfft2(one * other[:, FACTORS[1]], s=shape)
+        found.append(_scores(sums, smaller[first : first + together], min_overlap))
+    return found[0] if len(found) == 1 else torch.cat(found)
 
+
+SUMS_TOGETHER = 1 << 15
+"""Shifts whose sums are made at once: the rotations of a small map in one call, of larger ones image by image, as the
+sums of 72 rotations would be 100 MB."""
 
 FACTORS = [0, 1, 0, 2, 0, 1], [0, 0, 1, 0, 2, 1]
 """Which of (mask, values, squares) of the reference, and of an image, are multiplied: `_scores` says what the sums
@@ -96,19 +96,24 @@ def quick_length(least: int) -> int:
 
 
 def _scores(
-    sums: Float[Tensor, "6 height width"], smaller: Float[Tensor, ""], min_overlap: float
-) -> Float[Tensor, "height width"]:
+    sums: Float[Tensor, "k 6 height width"], smaller: Float[Tensor, " k"], min_overlap: float
+) -> Float[Tensor, "k height width"]:
     """Of the sums over the samples that both know: of ones, of the one's values, the other's, their squares, the
     products."""
-    count = sums[0].clamp(min=0)
-    safe, f_sum, g_sum = count.clamp(min=1.0), sums[1], sums[2]
-    f_spread = sums[3] - f_sum.square() / safe
-    g_spread = sums[4] - g_sum.square() / safe
-    product = sums[5] - f_sum * g_sum / safe
+    if may_read(sums, smaller) and sums.dtype in (torch.float32, torch.float64):
+        scores, settings = torch.empty_like(sums[:, 0]), np.array([min_overlap, *smaller.tolist()])
+        _SCORES_OF_SUMS(len(sums), sums[0, 0].numel(), sums.contiguous(), settings, scores)
+        return scores
+    count, f_sum, g_sum, f_square, g_square, both = sums.unbind(1)
+    count = count.clamp(min=0)
+    safe = count.clamp(min=1.0)
+    f_spread = f_square - f_sum.square() / safe
+    g_spread = g_square - g_sum.square() / safe
+    product = both - f_sum * g_sum / safe
     # A patch whose variance is below 1 % of the map's has no texture to correlate by.
     textured = (f_spread > 0.01 * count) & (g_spread > 0.01 * count)
     ncc = torch.where(textured, product / (f_spread * g_spread).clamp(min=1e-12).sqrt(), torch.zeros_like(product))
-    share = count / smaller
+    share = count / smaller[:, None, None]
     score = ncc.clamp(-0.999, 0.999).atanh() * share.clamp(0, 1).sqrt()
     return torch.where(share >= min_overlap, score, torch.full_like(score, -1.0))
 

@@ -110,6 +110,29 @@ def test_a_glance_sees_what_a_look_does_of_a_few_samples():
     assert not values[:, 1::3].any() and not values[:, 2::3].any()
 
 
+RECTANGLES = {
+    "a rectangle": (slice(3, 40), slice(2, 60)),
+    "one row": (slice(20, 21), slice(2, 60)),
+    "all": (slice(None), slice(None)),
+    "nothing": (slice(0), slice(0)),
+}
+
+
+@pytest.mark.parametrize("hole", [False, True])
+@pytest.mark.parametrize("name", RECTANGLES)
+def test_masks_that_are_rectangles_and_all_but(name, hole, both):
+    """The kernel compares with a rectangle's sides where a mask is one."""
+    at, level = here(1)
+    mask = torch.zeros_like(level.moving.mask)
+    mask[RECTANGLES[name]] = True
+    if hole:
+        mask[20, 30] = ~mask[20, 30]
+    level = replace(level, moving=replace(level.moving, mask=mask), _last={})
+    found, expected = both(lambda: level._looked(at.matrix))
+    assert torch.equal(found[1], expected[1])
+    assert bool(found[1].any()) == bool(expected[1].any())
+
+
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("side", [8, 16])
 def test_the_details_of_blocks(channels, side, both):

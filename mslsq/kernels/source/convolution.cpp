@@ -275,13 +275,19 @@ i64 settle(i64 count, i64 height, i64 width, const bool* mask, i64 across, i64 e
     return holes;
 }
 
+// How many are true; in whole numbers, which the compiler makes vectors of.
+inline i64 known_of(i64 n, const bool* mask) {
+    i64 count = 0;
+    for (i64 i = 0; i < n; i++) count += mask[i];
+    return count;
+}
+
 // Of two rasters where both hold data: the sums of their squared deviations from their channels' means, and of the
 // deviations' products.
 template <class T>
 void deviations(i64 channels, i64 n, const T* a, const T* b, const bool* mask, double* to, T* means = nullptr) {
     constexpr i64 PIECE = 4096;
-    double count = 0;
-    for (i64 i = 0; i < n; i++) count += mask[i];
+    const double count = double(known_of(n, mask));
     to[0] = to[1] = to[2] = 0;
     for (i64 c = 0; c < channels; c++, a += n, b += n) {
         T mean[2] = {0, 0};
@@ -323,8 +329,7 @@ void both_deviations(i64 channels, i64 height, i64 width, const T* a, const T* b
         T mean;
         T operator[](i64 k) const { return values[k] - mean; }
     };
-    double count = 0;
-    for (i64 i = 0; i < n; i++) count += mask[i];
+    const double count = double(known_of(n, mask));
     std::vector<double> sums(5 * channels, 0.0);
     std::vector<float> detail, taps(kernel, kernel + reach + 1);  // detail of the first raster, on a strip
     i64 begin = 0;

@@ -3,6 +3,7 @@
 // part of the normal equations are made at once, and nothing of the size of the samples is written.
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "descent.h"
@@ -186,14 +187,45 @@ struct Neighbours {
     }
 };
 
+// The rows and columns of a mask that hold all that is true, if nothing within them is false: most masks are such a rectangle,
+// and whether a point lies in it takes four comparisons in place of four numbers of the mask.
+struct Rectangle {
+    i32 top = 0, left = 0, bottom = -1, right = -1;  // the last are within
+    bool solid = false;
+
+    Rectangle(const bool* mask, i64 height, i64 width) {
+        const bool *end = mask + height * width, *first = std::find(mask, end, true);
+        if (first == end) return;
+        const i64 high = (first - mask) / width, begin = (first - mask) % width;
+        const bool *model = mask + high * width, *after = std::find(first, model + width, false);
+        if (std::find(after, model + width, true) != model + width) return;
+        i64 low = high + 1;
+        while (low < height && !std::memcmp(model, mask + low * width, width)) low++;
+        solid = !std::memchr(mask + low * width, true, (height - low) * width);
+        top = i32(high), bottom = i32(low - 1), left = i32(begin), right = i32(after - model - 1);
+    }
+};
+
 template <class T>
 void warped(Spline<T> spline, const bool* mask, Grid<T> grid, const bool* known, const double* H, i64 rows, i64 first,
             i64 last, i64 every, T* values, bool* seen) {
     const i64 width = spline.width, n = rows * grid.columns;
-    bool wanted[CHUNK];
+    const Rectangle of_mask(mask, spline.height, width);
     Seen s;
     Neighbours x, y;
     Sampler<T> sampler;
+    // Of every few samples those that are seen, gathered until they are as many as are sampled at once.
+    double chosen_x[CHUNK], chosen_y[CHUNK];
+    i64 chosen[CHUNK], count = 0;
+    const auto sample_chosen = [&]() {
+        T found[CHUNK];
+        sampler.place(chosen_x, chosen_y, count);
+        for (i64 c = 0; c < spline.channels; c++) {
+            sampler.value(spline, c, nullptr, count, found);
+            for (i64 k = 0; k < count; k++) values[c * n + chosen[k]] = found[k];
+        }
+        count = 0;
+    };
     for (i64 row = first; row < last; row++)
         for (i64 begin = 0; begin < grid.columns; begin += CHUNK) {
             const i64 have = std::min(CHUNK, grid.columns - begin), offset = row * grid.columns + begin;
@@ -202,23 +234,37 @@ void warped(Spline<T> spline, const bool* mask, Grid<T> grid, const bool* known,
             x.place(s.pixel_x, width, have);
             y.place(s.pixel_y, spline.height, have);
             bool* here = seen + offset;
-            bool any = false;
-            for (i64 k = 0; k < have; k++) {
-                const bool *above = mask + i64(y.before[k]) * width, *below = mask + i64(y.after[k]) * width;
-                here[k] = known[offset + k] & (s.depth[k] > 0) & (x.within[k] & y.within[k]) & above[x.before[k]] &
-                          above[x.after[k]] & below[x.before[k]] & below[x.after[k]];
-                any |= here[k];
+            i32 ahead[CHUNK], within[CHUNK];
+            for (i64 k = 0; k < have; k++) ahead[k] = s.depth[k] > 0 ? 1 : 0;
+            if (of_mask.solid)
+                for (i64 k = 0; k < have; k++)
+                    within[k] = ahead[k] & x.within[k] & y.within[k] & i32(x.before[k] >= of_mask.left) &
+                                i32(x.after[k] <= of_mask.right) & i32(y.before[k] >= of_mask.top) &
+                                i32(y.after[k] <= of_mask.bottom);
+            else
+                for (i64 k = 0; k < have; k++) {
+                    const bool *above = mask + i64(y.before[k]) * width, *below = mask + i64(y.after[k]) * width;
+                    within[k] = ahead[k] & x.within[k] & y.within[k] & above[x.before[k]] & above[x.after[k]] &
+                                below[x.before[k]] & below[x.after[k]];
+                }
+            // As bytes: what the compiler takes for truth values it asks one by one.
+            const auto* of_known = reinterpret_cast<const unsigned char*>(known + offset);
+            auto* bytes = reinterpret_cast<unsigned char*>(here);
+            for (i64 k = 0; k < have; k++) bytes[k] = of_known[k] & static_cast<unsigned char>(within[k]);
+            const bool any = std::memchr(here, true, have);
+            if (any && every == 1) {
+                sampler.place(s.pixel_x, s.pixel_y, have);
+                for (i64 c = 0; c < spline.channels; c++) sampler.value(spline, c, here, have, values + c * n + offset);
+                continue;
             }
-            if (any) sampler.place(s.pixel_x, s.pixel_y, have);
-            for (i64 k = 0; every > 1 && k < have; k++) wanted[k] = here[k] & ((offset + k) % every == 0);
-            for (i64 c = 0; c < spline.channels; c++) {
-                T* to = values + c * n + offset;
-                if (any)
-                    sampler.value(spline, c, every > 1 ? wanted : here, have, to);
-                else
-                    std::fill_n(to, have, T(0));
+            for (i64 c = 0; c < spline.channels; c++) std::fill_n(values + c * n + offset, have, T(0));
+            for (i64 k = any ? (every - offset % every) % every : have; k < have; k += every) {
+                if (!here[k]) continue;
+                chosen_x[count] = s.pixel_x[k], chosen_y[count] = s.pixel_y[k], chosen[count++] = offset + k;
+                if (count == CHUNK) sample_chosen();
             }
         }
+    if (count) sample_chosen();
 }
 
 template <class T>

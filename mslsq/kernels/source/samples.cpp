@@ -399,12 +399,11 @@ void survey(i64 channels, i64 n, const T* values, bool* known, double* to) {
      double* score) {                                                                                                 \
         best_peak<T>(rows, columns, scores, down, right, lobe, to, score);                                            \
     }                                                                                                                 \
-    /* settings: the smaller map's samples, the least share of them; to: a score for every shift */                   \
-    MSLSQ_EXPORT(scores_of_sums, type)                                                                                \
-    (i64 n, const T* counts, const T* ones, const T* others, const T* ones_squared, const T* others_squared,          \
-     const T* products, const double* settings, T* to) {                                                              \
-        scores_of_sums<T>(n, counts, ones, others, ones_squared, others_squared, products, T(settings[0]),            \
-                          T(settings[1]), to);                                                                        \
+    /* sums (images, 6, n); settings (images + 1): the least share, the smaller map's samples; to: a score for every shift */ \
+    MSLSQ_EXPORT(scores_of_sums, type)(i64 images, i64 n, const T* sums, const double* settings, T* to) {             \
+        for (i64 k = 0; k < images; k++, sums += 6 * n, to += n)                                                      \
+            scores_of_sums<T>(n, sums, sums + n, sums + 2 * n, sums + 3 * n, sums + 4 * n, sums + 5 * n,              \
+                              T(settings[1 + k]), T(settings[0]), to);                                                \
     }                                                                                                                 \
     /* known: true where no mask says otherwise, and then where numbers are; to: count, mean, deviation, extremes */  \
     MSLSQ_EXPORT(survey, type)(i64 channels, i64 n, const T* values, bool* known, double* to) {                       \
