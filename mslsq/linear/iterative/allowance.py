@@ -6,7 +6,7 @@ iterate is a descent direction. How many the next step makes is read together wi
 the last steps took to the accuracy that is asked of it, and more where they did not come to it.
 
 Iterations beyond that accuracy are not thrown away, they make the step better. Solves of pose graphs and bundle
-adjustments make 0.64 to 1.40 times the iterations of those that look after every ten, and up to three steps more
+adjustments make 0.64 to 1.40 times the iterations of those that look after every ten, and two steps less to three more
 (`benchmarks/results/allowed_iterations.md`). Numbers of iterations alone, without the residuals on the way, foresee
 less: up to 2.3 times.
 """
