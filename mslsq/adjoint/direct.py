@@ -33,7 +33,7 @@ REST = 32
 
 
 class Differentiated(NamedTuple):
-    """A solution with derivatives, which every problem has."""
+    """A solution with derivatives, which every problem has, or none (`DirectDerivatives.missing`)."""
 
     attached: Attached
     residual: Tensor
@@ -178,6 +178,13 @@ class DirectDerivatives:
         with without_saved_tensor_hooks():
             return Differentiated(pulled_back(self.adjoint, attachment, way, self.adjoint.order), residual)
 
+    def missing(self, values: Values, cost: Tensor, inputs: tuple[Inputs, ...]) -> Differentiated:
+        """The point where a solve was interrupted: its derivatives are what `Implicit.failed` says."""
+        fill = torch.nan if self.adjoint.failed == "nan" else 0.0
+        wanted = [x for given in map(_views, inputs) for x in given.values() if x.requires_grad]
+        *found, cost = _Missing.apply(fill, len(values) + 1, *values, cost, *wanted)
+        return Differentiated(Attached(tuple(found), cost), torch.full_like(cost, torch.nan))
+
     def _written(self) -> dict[str, Any]:
         """Gradient and cost, which the chord steps of further derivatives take; as they were written first."""
         if not self.written and self.call.made.plan is not None:
@@ -185,6 +192,19 @@ class DirectDerivatives:
             if found is not None:
                 self.written.update(gradient=found.gradient, cost=found.cost)
         return self.written
+
+
+class _Missing(torch.autograd.Function):
+    """The first tensors as they are; the derivative in all others is `fill`."""
+
+    @staticmethod
+    def forward(ctx: Any, fill: float, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.fill, ctx.count, ctx.like = fill, count, [x.detach() for x in tensors[count:]]
+        return tuple([x.clone() for x in tensors[:count]])
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return (*(None for _ in range(2 + ctx.count)), *(torch.full_like(x, ctx.fill) for x in ctx.like))
 
 
 def _views(inputs: Inputs) -> dict[str, Tensor]:

@@ -115,7 +115,7 @@ class Direct:
             return None
         if found.creeps:
             return None
-        if ends is not None and not found.interrupted:
+        if ends is not None:
             return self._differentiated(ends, found, starts, inputs)
         value = found.values[0] if self.is_value else self.in_users_form(found.values)
         return Found(completed(value, lambda: _figures(found)), found.values, starts, found.interrupted, found)
@@ -131,13 +131,16 @@ class Direct:
         assert self.derivatives is not None  # there are programs of them
         values = tuple([x.view(start.shape) for x, start in zip(found.values, starts, strict=True)])
         structure, given = self.plan.structure, None
-        if found.has_converged:
+        if found.interrupted:
+            given = self.derivatives.missing(values, found.figures[:1], inputs)
+        elif found.has_converged:
             matrix = found.figures[2:].view(1, structure.num_components, structure.size, structure.size)
             given = self.derivatives.differentiated(ends, Point(values, (), matrix, found.figures[:1]), starts, inputs)
         if given is None:
             self.derivatives.rest()
             return None
-        return Found(self._attached(given, lambda: _figures(found)), found.values, starts, False, found)
+        solution = self._attached(given, lambda: _figures(found))
+        return Found(solution, found.values, starts, found.interrupted, found)
 
     def _attached(self, given: Differentiated, figures: Callable[[], dict[str, Any]]) -> Solution:
         """The solution with derivatives; `figures` are its other fields."""
@@ -155,17 +158,17 @@ class Direct:
         if found is None:
             return None
         stepped, model = found
-        if stepped.interrupted:
-            return self._found(stepped, starts)
         assert self.derivatives is not None  # there are ends
         given = None
-        if Status.COST_TOLERANCE <= int(stepped.status) <= Status.STEP_TOLERANCE:
+        if stepped.interrupted:
+            given = self.derivatives.missing(stepped.values, model.cost, inputs)
+        elif Status.COST_TOLERANCE <= int(stepped.status) <= Status.STEP_TOLERANCE:
             point = Point(stepped.values, model.inputs, model.matrix, model.cost)
             given = self.derivatives.differentiated(ends, point, starts, inputs)
         if given is None:
             self.derivatives.rest()
             return None
-        return Found(self._attached(given, stepped.fields), stepped.values, starts, False)
+        return Found(self._attached(given, stepped.fields), stepped.values, starts, stepped.interrupted)
 
     def _found_by_steps(self, starts: Values, inputs: tuple[dict[str, Tensor], ...]) -> Found | None:
         if self.loop is None:

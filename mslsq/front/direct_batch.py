@@ -72,13 +72,15 @@ class DirectBatch:
             ended = solved_by(program, self.solver, self.plan.structure, starts, inputs, ())
         if ended is None or ended.is_idle:
             return None
-        if ends is None or ended.interrupted:
+        if ends is None:
             solution = completed(self.in_users_form(ended.values), lambda: _figures(ended))
             return Found(solution, ended.values, starts, ended.interrupted)
         assert self.derivatives is not None  # there are programs of them
         least, most = torch.aminmax(ended.status)
         found = None
-        if int(least) >= Status.COST_TOLERANCE and int(most) <= Status.STEP_TOLERANCE:
+        if ended.interrupted:
+            found = self.derivatives.missing(ended.values, ended.cost, inputs)
+        elif int(least) >= Status.COST_TOLERANCE and int(most) <= Status.STEP_TOLERANCE:
             point = Point(ended.values, (), ended.matrix, ended.cost)
             found = self.derivatives.differentiated(ends, point, starts, inputs)
         if found is None:
@@ -87,7 +89,7 @@ class DirectBatch:
         values, cost, _ = found.attached
         own = {"cost": cost, "adjoint_residual": found.residual}
         solution = completed(self.in_users_form(values), lambda: {**_figures(ended), **own})
-        return Found(solution, values, starts, False)
+        return Found(solution, values, starts, ended.interrupted)
 
 
 def _figures(ended: Ended) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import mslsq
 from mslsq.adjoint import DerivativeOrderError
 from mslsq.front import repeated_problem
+from mslsq.solvers.short_loop import ShortLoop
 from tests.adjoint.test_around_programs import (
     COSINES,
     COUNT,
@@ -204,3 +205,25 @@ def test_a_layer_is_answered_at_once_and_what_its_costs_hold_is_heeded(answers: 
     assert answers[-2]
     for _ in range(3):
         assert all(not g.any() for g in gradients(NATIVE, max_steps=1))
+
+
+def test_an_interrupted_solve_has_no_derivative(answers, monkeypatch):
+    solver = replace(NATIVE, on_interrupt="return")
+    for k in range(6):
+        measured = shifted(k).requires_grad_()
+        solve(measured, solver).value["pose"].storage.sum().backward()
+    assert answers[-1]
+    plain = ShortLoop.solve_to_differentiate
+
+    def broken_off(*given: Any) -> Any:
+        found = plain(*given)
+        assert found is not None
+        return found[0]._replace(interrupted=True), found[1]
+
+    monkeypatch.setattr(ShortLoop, "solve_to_differentiate", broken_off)
+    measured = shifted(1).requires_grad_()
+    solution = solve(measured, solver)
+    assert answers[-1]
+    solution.value["pose"].storage.sum().backward()
+    assert measured.grad is not None
+    assert bool(measured.grad.isnan().all())

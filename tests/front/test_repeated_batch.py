@@ -245,14 +245,17 @@ def test_nothing_of_the_users_is_kept_alive():
     assert gone() is None
 
 
+@pytest.mark.parametrize("on_interrupt", ["raise", "return"])
 @pytest.mark.parametrize("is_batch", [False, True])
-def test_an_interrupt_of_a_call_with_derivatives_is_not_swallowed(answers, monkeypatch, is_batch):
-    def call():
-        y = (data() if is_batch else data()[0]).requires_grad_()
-        return mslsq.least_squares(decay, START, (T, y), in_dims=(None, None, 0) if is_batch else None, solver=NATIVE)
+def test_an_interrupt_of_a_call_with_derivatives_is_not_swallowed(answers, monkeypatch, is_batch, on_interrupt):
+    solver = dataclasses.replace(NATIVE, on_interrupt=on_interrupt)
 
+    def call(y):
+        return mslsq.least_squares(decay, START, (T, y), in_dims=(None, None, 0) if is_batch else None, solver=solver)
+
+    y = (data() if is_batch else data()[0]).requires_grad_()
     for _ in range(6):
-        call().value.sum().backward()
+        call(y).value.sum().backward()
     assert answers[-1]
     if is_batch:
         plain = direct_batch.solved_by
@@ -260,6 +263,12 @@ def test_an_interrupt_of_a_call_with_derivatives_is_not_swallowed(answers, monke
     else:
         plain_one = OneSolve.solve
         monkeypatch.setattr(OneSolve, "solve", lambda *given: plain_one(*given)._replace(interrupted=True))
-    with pytest.raises(mslsq.errors.SolveInterrupted):
-        call()
+    if on_interrupt == "raise":
+        with pytest.raises(mslsq.errors.SolveInterrupted):
+            call(y)
+    else:
+        found = call(y)
+        of_value, of_cost = (torch.autograd.grad(x.sum(), y)[0] for x in (found.value, found.cost))
+        assert bool(of_value.isnan().all())  # where a solve was broken off there is no derivative
+        assert bool(of_cost.isnan().all())
     assert answers[-1]
