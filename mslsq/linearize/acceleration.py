@@ -4,12 +4,16 @@ M. K. Transtrum, J. P. Sethna, "Improvements to the Levenberg–Marquardt algori
 minimization" (2012, arXiv:1201.5885). One direction costs two derivatives of one number, not a Hessian.
 """
 
+import contextlib
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.linear.storage import added
 from mslsq.linearize.blocks import BlockTerm, Values
+from mslsq.linearize.first_block import of_a_block
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.one_block import squared_norms
 from mslsq.private import jvp, vjp
@@ -48,17 +52,15 @@ def _over_lanes(
 def pulled_acceleration_of_block(
     block: BlockTerm, storages: tuple[Tensor, ...], inputs: Inputs, move: Float[Tensor, "tangent"]
 ) -> Float[Tensor, "tangent"]:
-    """The same of one block: exact where it is differentiated in forward mode, else by a difference, which takes
-    nothing but residuals and the Jacobian that the steps have."""
+    """The same of one block: exact where it is differentiated in forward mode and PyTorch has a second derivative, else
+    by a difference, which takes nothing but residuals and the Jacobian that the steps have."""
 
     def along(t: Tensor) -> Float[Tensor, "rows"]:
         return block.residual_of_block(block._retracted(storages, t * move), inputs)
 
-    if block.has_forward_mode:
-        zero = move.new_zeros(())
-        one = torch.ones_like(zero)
+    bend = _second_derivative(along, move) if block.has_forward_mode else None
+    if bend is not None:
         residual = block.residual_of_block(storages, inputs)
-        bend = jvp(lambda t: jvp(along, (t,), (one,))[1], (zero,), (one,))[1]
         function, at = block._in_tangent(lambda moved: block.residual_of_block(moved, inputs), storages)
         return vjp(function, at)[1](weights_of_block(block, residual, inputs) * bend.to(residual.dtype))[0]
     residual, jacobian = block.linearization_of_block(storages, inputs)
@@ -67,6 +69,41 @@ def pulled_acceleration_of_block(
     bend = 2 / PART * (ahead - block.way.layout.pushed(lanes, move[None, :, None])[0, :, 0])
     weighted = weights_of_block(block, residual, inputs) * bend
     return block.way.layout.pulled(lanes, weighted[None, :, None])[0, :, 0]
+
+
+def bends_exactly(block: BlockTerm, values: Values, inputs: Inputs) -> bool:
+    """Is r″ of this term exact, and no difference? `inputs` as given by the user."""
+
+    def of_first(storages: tuple[Tensor, ...], first: Inputs) -> bool:
+        move = torch.ones(sum(block.tangents), dtype=storages[0].dtype, device=storages[0].device)
+
+        def along(t: Tensor) -> Float[Tensor, "rows"]:
+            return block.residual_of_block(block._retracted(storages, t * move), first)
+
+        return _second_derivative(along, move) is not None
+
+    return block.has_forward_mode and of_a_block(of_first, block.term, block.batched, values, inputs)
+
+
+def _second_derivative(along: Callable[[Tensor], Tensor], like: Tensor) -> Float[Tensor, "rows"] | None:
+    """d²/dt² of `along(t)` at t = 0; None where PyTorch has none.
+
+    Forward mode of forward mode takes the fewest operations. The backward passes of some operators (of `silu`, `mish`)
+    have no rule in forward mode, but a second backward pass that has one: there it is forward mode of reverse mode.
+    """
+    zero = like.new_zeros(())
+    one = torch.ones_like(zero)
+    slopes = (lambda t: jvp(along, (t,), (one,))[1]), (lambda t: _slope_by_reverse_mode(along, t))
+    for slope in slopes:
+        with contextlib.suppress(NotImplementedError):
+            return jvp(slope, (zero,), (one,))[1]
+    return None
+
+
+def _slope_by_reverse_mode(along: Callable[[Tensor], Tensor], t: Tensor) -> Float[Tensor, "rows"]:
+    """The derivative of `along`, as that of u → uᵀ ∂along/∂t, which is linear in u."""
+    value, pull = vjp(along, t)
+    return vjp(lambda u: pull(u)[0], torch.zeros_like(value))[1](torch.ones_like(t))[0]
 
 
 def weights_of_block(block: BlockTerm, residual: Float[Tensor, "rows"], inputs: Inputs) -> Float[Tensor, "..."]:

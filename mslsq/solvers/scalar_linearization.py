@@ -114,8 +114,6 @@ class ScalarLinearization(ScalarSystem):
 
     def _with_bends(self, known: list[Part], block: BlockTerm, unit: Unit, copies: Copies) -> list[Part] | None:
         """What is known of Jᵀr″ with what one copy of a unit adds to it."""
-        if not block.has_forward_mode:
-            return None  # the library's own steps take a difference
         try:
             added = self._bent(block, unit, copies)
         except NotScalarError:

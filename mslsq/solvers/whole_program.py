@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mslsq.linear import LinearSolver
 from mslsq.linear.unrolled import UnrolledCholesky
-from mslsq.linearize.acceleration import pulled_acceleration
+from mslsq.linearize.acceleration import bends_exactly, pulled_acceleration
 from mslsq.linearize.blocks import Values
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.programs import Drafted
@@ -218,6 +218,9 @@ def recorded_solves(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs
     with TRANSFORM_LOCK, torch.no_grad():
         linearizer = plan.linearizer(task.system, 1, task.batched, linear_solver_of(task, plan))
         bends = task.solver.creep is not None and values[0].device.type == "cpu"  # the steps of a GPU are straight
+        # Where r″ is a difference in PyTorch, the steps of both would not be the same.
+        pairs = zip(linearizer.blocks, inputs, strict=True)
+        bends = bends and all(bends_exactly(block, values, given) for block, given in pairs)
         linearization = ScalarLinearization(linearizer, values, inputs, bends)
         bends = linearization.bends is not None and linearization.count_of_bends <= LARGEST
         steps = scalar_steps(task.solver, linearizer, tuple(x[:1] for x in values), linearization.sums, bends, NAME)

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.func import hessian, jacfwd
+import torch.nn.functional as F
+from torch.func import grad, hessian, jacfwd, jacrev
 
 import mslsq
 from mslsq.adjoint import AdjointOptionError
@@ -51,6 +52,42 @@ def expected_bend(residual, x0, v, damping, weight=None):
     weighted = second if weight is None else weight * second
     normal = jacobian if weight is None else weight.sqrt()[:, None] * jacobian
     return -0.5 * torch.linalg.solve(normal.T @ normal + torch.diag(damping), jacobian.T @ weighted)
+
+
+@pytest.mark.parametrize("function", [F.silu, F.mish, F.glu], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("inside", [False, True], ids=["plain", "inside of grad"])
+def test_operators_without_a_forward_derivative_of_their_forward_derivative_are_bent(monkeypatch, function, inside):
+    """`silu_backward` has no rule in forward mode: the derivative there is one of reverse mode. `glu` has none."""
+
+    def residual(x):
+        energy = lambda q: function(q).square().sum()  # noqa: E731
+        value = grad(energy)(x) if inside else function(x)
+        return torch.cat([value, x - 0.5])
+
+    x0 = torch.tensor([0.3, -0.7, 0.5, 1.2], dtype=F64)
+    v, damping, bent = bent_step(monkeypatch, residual, x0)
+    h = 1e-3
+    second = (residual(x0 + h * v) - 2 * residual(x0) + residual(x0 - h * v)) / h**2
+    jacobian = jacrev(residual)(x0)
+    expected = v - 0.5 * torch.linalg.solve(jacobian.T @ jacobian + torch.diag(damping), jacobian.T @ second)
+    tolerance = 0.3 * (bent - v).norm() if function is F.glu else 1e-5  # a difference is bent by a part of r‴
+    assert (bent - expected).norm() <= tolerance
+
+
+@pytest.mark.parametrize("function", [F.silu, F.mish], ids=lambda function: function.__name__)
+def test_native_programs_of_such_operators_are_compared_and_taken(function):
+    def residual(x, scale):
+        return torch.cat([0.1 * grad(lambda q: function(scale * q).square().sum())(x), x - 0.5])
+
+    x0 = torch.tensor([0.3, -0.7], dtype=F64)
+    solutions, slopes = [], []
+    for native in ("never", "wait"):
+        solver = mslsq.LevenbergMarquardt(native=native)
+        scale = torch.tensor([1.0, 0.9], dtype=F64, requires_grad=True)
+        solutions.append(mslsq.least_squares(residual, x0, (scale,), solver=solver).value)
+        slopes.append(torch.autograd.grad(solutions[-1].sum(), scale)[0])
+    torch.testing.assert_close(*solutions, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(*slopes, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("linear", ["auto", mslsq.linear.QR()], ids=["cholesky", "qr"])

@@ -160,9 +160,9 @@ def test_bent_steps_of_programs_are_those_of_python_on_manifolds_and_with_losses
     compared = []
     is_alike = SolveDraft._is_alike
 
-    def noted(self, python, moved, bent):
+    def noted(self, python, moved, bent, expected):
         compared.append(bent)
-        return is_alike(self, python, moved, bent)
+        return is_alike(self, python, moved, bent, expected)
 
     monkeypatch.setattr(SolveDraft, "_is_alike", noted)
     random = torch.Generator().manual_seed(0)
