@@ -21,6 +21,8 @@ def in_place(x: Tensor) -> Tensor:
     return made.sin()
 
 
+aten = torch.ops.aten
+
 GRAPHS: dict[str, Callable[[Tensor], Tensor]] = {
     "matrix times matrix": lambda x: x.reshape(2, 3) @ x.reshape(3, 2),
     "batches of matrices": lambda x: x.reshape(2, 1, 3) @ x.reshape(2, 3, 1),
@@ -47,6 +49,13 @@ GRAPHS: dict[str, Callable[[Tensor], Tensor]] = {
     "from the end": lambda x: x[-1] * x[:-1],
     "a constant index": lambda x: x[[0, 0, 5, -1]] * x[torch.tensor([[3], [1]])],
     "a constant mask": lambda x: x[torch.tensor([True, False, True, True, False, False])],
+    "select backward": lambda x: aten.select_backward(x[:3] ** 2, [3, 2], -1, -2) + x[:1],
+    "slice backward": lambda x: aten.slice_backward(x[:4].reshape(2, 2) ** 2, [2, 5], -1, -4, -1, 2),
+    "slice backward, to the end": lambda x: aten.slice_backward(x[:2], [4], 0, 2, 2**63 - 1, 1),
+    "diagonal backward": lambda x: aten.diagonal_backward(x.reshape(2, 3) ** 2, [3, 2, 4], 1, 0, -1),
+    "diagonal backward, below": lambda x: aten.diagonal_backward(x[:2], [3, 4], -1, 0, 1) * x[0],
+    "gradient of parts": lambda x: torch.func.grad(lambda y: (y[1:5:2] * y.reshape(2, 3)[:, -1]).square().sum())(x),
+    "gradient of a diagonal": lambda x: torch.func.grad(lambda y: torch.outer(y, y**2).diagonal(-2).square().sum())(x),
     "index_select": lambda x: x.reshape(2, 3).index_select(1, torch.tensor([2, 0])),
     "gather": lambda x: x.reshape(2, 3).gather(1, torch.tensor([[2, 0], [1, 1]])),
     "index_copy": lambda x: x.index_copy(0, torch.tensor([4, 0, 1]), x[:3] * 2) * x,

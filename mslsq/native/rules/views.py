@@ -134,6 +134,21 @@ def _(rec: Any, x: Any, source: Any, dim: int, index: int) -> Array:
     return _scattered(rec, x, source, lambda a: np.moveaxis(a, dim, 0)[index : index + 1 or None][0])
 
 
+@rule("select_backward")
+def _(rec: Any, grad: Any, sizes: list[int], dim: int, index: int) -> Array:
+    return _spread(rec, grad, lambda a: np.moveaxis(a, dim, 0)[index])
+
+
+@rule("slice_backward")
+def _(rec: Any, grad: Any, sizes: list[int], dim: int, start: int, end: int, step: int) -> Array:
+    return _spread(rec, grad, lambda a: a[(*[slice(None)] * (dim % a.ndim), slice(start, end, step))])
+
+
+@rule("diagonal_backward")
+def _(rec: Any, grad: Any, sizes: list[int], offset: int, dim1: int, dim2: int) -> Array:
+    return _spread(rec, grad, lambda a: np.diagonal(a, offset, dim1, dim2))
+
+
 @rule("slice_scatter")
 def _(
     rec: Any, x: Any, source: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
@@ -152,6 +167,11 @@ def _(rec: Any, x: Any, source: Any, size: list[int], stride: list[int], offset:
         return torch.from_numpy(places.copy()).as_strided(size, stride, offset).numpy()
 
     return _scattered(rec, x, source, strided)
+
+
+def _spread(rec: Any, grad: Any, view: Any) -> Array:
+    """`grad` in the place of a part of zeros."""
+    return _scattered(rec, torch.zeros(rec.shape, dtype=rec.dtype, device="cpu"), grad, view)
 
 
 def _scattered(rec: Any, x: Any, source: Any, view: Any) -> Array:
