@@ -367,6 +367,25 @@ def transforms() -> None:
     assert under_vmap(look) == under_grad(look) == (True, False)
 
 
+@of("has_escaped")
+def wrappers_of_transforms_that_have_ended_are_told():
+    kept = []
+
+    def noted(x):
+        kept.append(2 * x)
+        assert not private.has_escaped(kept[-1])
+        return kept[-1].sum()
+
+    at = torch.ones(3, 2)
+    for transformed in (vmap(grad(noted)), grad(noted), torch.func.functionalize(noted), vmap(noted)):
+        transformed(at)
+    torch.func.jvp(noted, (at,), (at,))
+    assert len(kept) == 5 and all(map(private.has_escaped, kept)) and not private.has_escaped(at)
+    seen = []
+    vmap(lambda x: seen.append(private.has_escaped(kept[2])) or x)(at)  # of another kind at the same level
+    assert seen == [True]
+
+
 @of("is_wrapped", "is_batched", "is_differentiated", "unwrapped", "level_of", "batch_dimension", "rebatched")
 def wrappers() -> None:
     def look(x: torch.Tensor) -> tuple:

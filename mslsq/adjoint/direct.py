@@ -216,7 +216,17 @@ def _views(inputs: Inputs) -> dict[str, Tensor]:
 def _without_code(term: Term) -> Term:
     """The term without what the user wrote: programs stand for it."""
     nothing: dict[str, Any] = dict.fromkeys(
-        ("jacobians", "curvature", "residual_and_jacobians", "whiten", "whiten_jacobian", "key", "family", "hint")
+        (
+            "jacobians",
+            "curvature",
+            "residual_and_jacobians",
+            "whiten",
+            "whiten_jacobian",
+            "key",
+            "family",
+            "hint",
+            "check_kept",
+        )
     )
     return replace(term, residual=_gone, **nothing)
 

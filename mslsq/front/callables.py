@@ -19,6 +19,7 @@ from mslsq.problem.system import Family, Inputs, Slot, Term
 from mslsq.tracing.capture import CaptureError
 from mslsq.tracing.reading.changes import Changes
 from mslsq.tracing.reading.inputs import collect, collect_values
+from mslsq.tracing.reading.kept import check_kept
 
 OF_SHAPES = "must match the size", "must match the existing size", "shape", "size of dimension", "not broadcastable"
 """In messages of PyTorch about tensors that do not fit together."""
@@ -78,6 +79,7 @@ class Callables:
             eager=eager,
             family=Family(lambda: key, kept.families),
             hint=lambda error: self._hint(error, is_batch),
+            check_kept=lambda leaves: check_kept((holder.collected for holder in self.holders), leaves),
         )
 
     def _hint(self, error: Exception, is_batch: bool) -> str:

@@ -22,6 +22,7 @@ from mslsq.problem.system import Family, Slot, Term
 from mslsq.problem.variable import Blocks
 from mslsq.tracing.reading.changes import Changes, named
 from mslsq.tracing.reading.inputs import Collected, collect_module
+from mslsq.tracing.reading.kept import check_kept
 from mslsq.tracing.reading.reads import reads_of
 from mslsq.tracing.reading.values import Identity, is_compared, tensor_value, value_of
 
@@ -64,6 +65,7 @@ def stated_cost(
             kept_for(type(cost)).families,
             frozenset(leaf.name for leaf in leaves if isinstance(leaf, Index)),
         ),
+        check_kept=lambda leaves: check_kept((collected,), leaves),
         **_functions(cost, module),
     )
     return term, leaves

@@ -18,12 +18,13 @@ from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Mode
 from mslsq.linearize.plan import Plan
 from mslsq.linearize.plan_cache import PlanCache
-from mslsq.private import transforms_are_active
+from mslsq.private import has_escaped, transforms_are_active
 from mslsq.problem.system import System
 from mslsq.solution import Solution
 from mslsq.solvers import LevenbergMarquardt, Solver
 from mslsq.solvers.task import Task, Trust
 from mslsq.tracing.graph import TRANSFORM_LOCK
+from mslsq.tracing.reading.exchange import UncollectedTensorError, keeping
 from mslsq.validation import instance_of
 
 RESIDUAL_AND_JACOBIAN = "residual and Jacobian"
@@ -93,7 +94,10 @@ class Statement:
 
         Raises:
             SolveInterrupted: a KeyboardInterrupt has ended the solve, and the solver is not to return then.
+            UncollectedTensorError: the solution depends on a tensor that the residual has kept of an evaluation.
         """
+        if any(map(has_escaped, system.solution.value)):
+            raise UncollectedTensorError(keeping("one in an object that is not looked into"))
         found, storages, plan = system.solution, system.solution.value, system.plan
         if self.size is None:
             found = found.of_problem(0)

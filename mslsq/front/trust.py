@@ -70,6 +70,12 @@ class Trust:
         trusted.graphs, trusted.is_whole = dict(plan.execution.graphs), plan.holds_whole
         return False
 
+    def is_open(self, plan: Plan) -> bool:
+        """Is it never given to solves of this plan, as the code may read, or write to, what is not compared?"""
+        if plan.trusted is None:
+            plan.trusted = Trusted(self._look())
+        return plan.trusted.closed is None or plan.has_users_manifold
+
     def withdraw(self, plan: Plan) -> None:
         """A comparison has found a difference."""
         trusted, plan.trusted = plan.trusted, Trusted(None)

@@ -1,6 +1,8 @@
 """What a term's first block tells: how long its residual is, and whether it is one."""
 
-from collections.abc import Callable
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -12,6 +14,7 @@ from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.problem.errors import DtypeError, ProblemError, ShapeError
 from mslsq.problem.layout import complex_view_hint
 from mslsq.problem.system import Inputs, System, Term, residual_vector
+from mslsq.tracing.remedies import remedy
 
 T = TypeVar("T")
 
@@ -33,13 +36,9 @@ def block_term(
     probe = BlockTerm(term, system, batch, batched, 0, 0)
 
     def evaluated(storages: tuple[Tensor, ...], first: Inputs) -> tuple[Any, Inputs]:
-        try:
-            return term.residual(probe.values_of_block(storages), first), first
-        except (RuntimeError, IndexError) as error:
-            hint = complex_view_hint(error) or (term.hint(error) if term.hint is not None else "")
-            if not hint:
-                raise
-            raise ProblemError(f"Cost {term.name!r}: {hint} (PyTorch: {error})") from error
+        output = _looked_after(term, probe, storages, first)
+        with explained(term):
+            return term.residual(probe.values_of_block(storages), first) if output is None else output, first
 
     output, first = of_a_block(evaluated, term, batched, values, inputs)
     vector, pairs = checked_residual(output, term.name)
@@ -53,6 +52,54 @@ def block_term(
     if term.whiten is not None:
         vector = term.whiten(vector, first)
     return BlockTerm(term, system, batch, batched, len(vector), pairs)
+
+
+@contextlib.contextmanager
+def explained(term: Term) -> Iterator[None]:
+    """A context in which its residual is evaluated in plain Python.
+
+    Raises:
+        ProblemError: it fails in a way of which it is known what to write instead. Other errors are the user's own.
+    """
+    try:
+        yield
+    except (RuntimeError, IndexError) as error:
+        own = term.hint or (lambda error: "")
+        hint = complex_view_hint(error) or remedy(error) or own(error)
+        if not hint:
+            raise
+        raise ProblemError(f"Cost {term.name!r}: {hint} (PyTorch: {error})") from error
+
+
+def evaluate_first(
+    term: Term, system: System, batch: int, batched: frozenset[str], values: Values, inputs: Inputs
+) -> None:
+    """Evaluate the residual of a first block in plain Python, for what it leaves behind."""
+    probe = BlockTerm(term, system, batch, batched, 0, 0)
+    of_a_block(lambda at, first: term.residual(probe.values_of_block(at), first), term, batched, values, inputs)
+
+
+def _looked_after(term: Term, probe: BlockTerm, storages: tuple[Tensor, ...], first: Inputs) -> Any:
+    """The residual, evaluated so that a tensor that it keeps and that depends on the variables can be told: in every
+    later evaluation it would be a constant. None where the residual cannot be evaluated so.
+
+    Raises:
+        UncollectedTensorError: there is one.
+    """
+    if term.check_kept is None or term.is_of_library or term.jacobians is not None:
+        return None
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Converting a tensor with requires_grad=True", UserWarning)
+        leaves = [x.detach().requires_grad_() for x in storages]
+        followed = tuple(leaf.clone() for leaf in leaves)  # may be written to
+        try:
+            output = term.residual(probe.values_of_block(followed), dict(first))
+        except RuntimeError:
+            return None
+    detached = pytree.map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, output)
+    del output
+    term.check_kept(leaves)
+    return detached
 
 
 def of_a_block(

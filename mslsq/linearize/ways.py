@@ -29,7 +29,7 @@ from mslsq.linearize.agreement import (
 )
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Mode, Way
-from mslsq.linearize.first_block import of_a_block
+from mslsq.linearize.first_block import explained, of_a_block
 from mslsq.linearize.locating import faulty_operator
 from mslsq.linearize.sample import Sample, sample_of
 from mslsq.private import DispatchMode, is_operator, operator_name, version_of
@@ -39,6 +39,7 @@ from mslsq.tracing.capture import CaptureError, capture
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.tracing.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.tracing.operators import Composed, must_be_rewritten
+from mslsq.tracing.remedies import remedy
 
 MANY_ROWS = 1000
 """With this many rows, a Jacobian made by one backward pass per row causes a warning: 3,136 rows take minutes."""
@@ -130,10 +131,11 @@ def way_of(block: BlockTerm, values: Values, inputs: Inputs) -> Found:
     if found is not None:
         return found
     if not _any_wrong(failures):
+        others = "Write it with other operations, or give the Jacobian yourself (jac=, or jacobians of a CostFunction)."
+        advice = remedy(failures[0]) or others
         raise UndifferentiableResidualError(
             f"The residual of {block.term.name!r} cannot be differentiated: PyTorch's transforms raise "
-            f"{type(failures[0]).__name__}: {_first_line(failures[0])} Write it with other operations, or give the "
-            "Jacobian yourself (jac=, or jacobians of a CostFunction)."
+            f"{type(failures[0]).__name__}: {_first_line(failures[0])} {advice}"
         ) from failures[0]
     return _lane_by_lane(block, sample)
 
@@ -180,7 +182,8 @@ def _reason_to_rewrite(block: BlockTerm, values: Values, inputs: Inputs) -> str:
     def writes_into_arguments(storages: tuple[Tensor, ...], first: Inputs) -> bool:
         tensors = [*storages, *first.values()]
         before = [version_of(tensor) for tensor in tensors]
-        with independent.plain_python(), observer if is_differentiated else contextlib.nullcontext(), composed:
+        watched = observer if is_differentiated else contextlib.nullcontext()
+        with explained(block.term), independent.plain_python(), watched, composed:
             block.term.residual(block.values_of_block(storages), first)
         return [version_of(tensor) for tensor in tensors] != before
 
@@ -290,11 +293,13 @@ def hessian_way_of(block: BlockTerm, way: Way, values: Values, inputs: Inputs, i
             return None
         return Found(candidate, f"second derivatives of {term.name!r} are taken in another way: {failures[0]}")
     if not _any_wrong(failures):
+        known = next((error for error in failures if remedy(error)), None)
+        error = failures[-1] if known is None else known
+        others = "Write the residual with other operations, or give its curvature (CostFunction.curvature)."
         raise SecondDerivativeError(
             f"Derivatives of a solution need second derivatives of the residual of {term.name!r}, and one is missing: "
-            f"{_first_line(failures[-1])} Write the residual with other operations, give its curvature "
-            "(CostFunction.curvature), or ask for no derivative: adjoint=mslsq.Detached()."
-        ) from failures[-1]
+            f"{_first_line(error)} {remedy(error) or others} Or ask for none: adjoint=mslsq.Detached()."
+        ) from error
     check_deterministic(sample)
     operator = faulty_operator(sample)
     raise DerivativeMismatchError(

@@ -12,8 +12,8 @@ from torch import Tensor
 from mslsq.kernels.build import CompilerError
 from mslsq.kernels.threads import in_parts
 from mslsq.native.processor import VECTOR_BYTES, target
-from mslsq.native.steps_text import Table
 from mslsq.native.store import Build, request
+from mslsq.native.tables import Table
 from mslsq.native.text import source
 from mslsq.native.whole_solves import PROBLEMS_OF_A_THREAD, by_problem, placed
 

@@ -50,6 +50,26 @@ def is_wrapped(tensor: Tensor) -> bool:
     return _functorch.is_functorch_wrapped_tensor(tensor)
 
 
+def has_escaped(tensor: Tensor) -> bool:
+    """Has it been wrapped by a `torch.func` transform that has ended since?"""
+    if not is_wrapped(tensor):
+        return False
+    running = {level.level(): level.key() for level in _functorch.get_interpreter_stack() or ()}
+    while is_wrapped(tensor):
+        if running.get(level_of(tensor)) not in _kinds(tensor):
+            return True
+        tensor = unwrapped(tensor)
+    return False
+
+
+def _kinds(tensor: Tensor) -> tuple[Any, ...]:
+    """The transforms whose wrapper the outermost one can be."""
+    kinds = _functorch.TransformType
+    if is_batched(tensor):
+        return (kinds.Vmap,)
+    return (kinds.Grad, kinds.Jvp) if is_differentiated(tensor) else (kinds.Functionalize,)
+
+
 def is_differentiated(tensor: Tensor) -> bool:
     """Is the outermost wrapper that of a derivative (`grad`, `jvp`, `jacfwd`)?"""
     return _functorch.is_gradtrackingtensor(tensor)

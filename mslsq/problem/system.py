@@ -6,7 +6,7 @@ everything below them reads them.
 """
 
 import enum
-from collections.abc import Callable, Hashable, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -153,6 +153,9 @@ class Term:
     family: Family | None = None
     hint: Callable[[Exception], str] | None = None
     """What to try where the residual fails in this way, in words; empty where nothing is known of it."""
+    check_kept: Callable[[Sequence[Tensor]], None] | None = None
+    """Raises UncollectedTensorError where the residual has kept a tensor of its evaluation at these leaves
+    (`tracing.reading.kept`)."""
 
     def with_residual(self, residual: Callable[[tuple[Any, ...], Inputs], Any]) -> "Term":
         """The same term with its residual rewritten: a residual of one block, that nothing else stands in for."""

@@ -1,5 +1,6 @@
 """The plan of a solve: structure, pattern, linear solver, captured residuals; made once, checked at every call."""
 
+import contextlib
 import dataclasses
 
 import torch
@@ -7,7 +8,7 @@ import torch
 from mslsq.linear.choice import blocks_are_faster
 from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.family import family_key
-from mslsq.linearize.first_block import block_term
+from mslsq.linearize.first_block import block_term, evaluate_first
 from mslsq.linearize.forecast import seconds_of_steps
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.linearize.pattern import block_rows_of, pattern_of, placement_of
@@ -77,6 +78,8 @@ def planned(
             _look_ahead(task, plan, values, inputs)
     elif task.ranks.any(plan.changes_unseen)[0]:
         plan = _checked_again(task, plan, values, inputs)
+    elif not plan.execution.graphs and (task.trust is None or task.trust.is_open(plan)):
+        _fill_caches(task, values, inputs)
     if native and not plan.execution.why_eager:
         plan = _with_programs(task, plan, values, inputs)
     if differentiated and not plan.hessians_checked:
@@ -147,6 +150,15 @@ def _checked_again(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs,
     fresh.execution.needs_witness = plan.execution.needs_witness
     _choose_ways(fresh, blocks, values, inputs)
     return fresh
+
+
+def _fill_caches(task: Task, values: Values, inputs: tuple[Inputs, ...]) -> None:
+    """Evaluate residuals that may write to what they hold in plain Python, before anything is recorded or mapped: what
+    they put into a cache then is a plain tensor. When a plan is made, that is done by measuring them."""
+    for term, batched, given in zip(task.system.terms, task.batched, inputs, strict=True):
+        if not term.is_of_library:
+            with contextlib.suppress(RuntimeError):  # a matrix that cannot be factored, say, stops no other problem
+                evaluate_first(term, task.system, task.batch, batched, values, given)
 
 
 def _made(task: Task, blocks: tuple[BlockTerm, ...], device: torch.device) -> Plan:

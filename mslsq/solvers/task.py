@@ -33,6 +33,10 @@ class Trust(Protocol):
         """To the solve that has just been made by this plan? Counts it."""
         ...
 
+    def is_open(self, plan: Plan) -> bool:
+        """Is it never given to solves of this plan?"""
+        ...
+
     def withdraw(self, plan: Plan) -> None:
         """A comparison has found a difference."""
         ...

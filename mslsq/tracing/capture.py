@@ -19,6 +19,7 @@ from mslsq.tracing.graph import graph_of
 from mslsq.tracing.guard import REMEDIES, DataDependentError
 from mslsq.tracing.inplace import InPlaceResidualWarning, MutationRecorder, SourceLine, inplace_advice, is_users
 from mslsq.tracing.operators import Composed, without_fused_modules
+from mslsq.tracing.remedies import INSTEAD, is_of_autograd
 from mslsq.tracing.rewrites import make_transformable
 
 __all__ = ["CaptureError", "Captured", "InPlaceResidualWarning", "SourceLine", "capture", "inplace_advice"]
@@ -89,8 +90,13 @@ def capture(function: Callable[..., Any], example: tuple[Any, ...], *, name: str
     """
     leaves, structure = pytree.flatten(example)
     recorder = MutationRecorder()
-    with recorder, without_fused_modules():
-        output = pytree.flatten(function(*pytree.unflatten([private(leaf) for leaf in leaves], structure)))[1]
+    try:
+        with recorder, without_fused_modules():
+            output = pytree.flatten(function(*pytree.unflatten([private(leaf) for leaf in leaves], structure)))[1]
+    except RuntimeError as error:
+        if is_of_autograd(error):
+            raise explain(error, name) from error
+        raise
 
     def flat_function(*flat: Any) -> list[Any]:
         with Composed():
@@ -121,6 +127,9 @@ def explain(error: Exception, name: str) -> CaptureError:
     elif "custom_function_call" in str(error):
         what = "a torch.autograd.Function in a residual that also writes in place"
         instead = "out-of-place code (torch.cat, torch.stack, torch.where) around the autograd.Function"
+    elif is_of_autograd(error):
+        what = "a derivative by torch.autograd, which does not work under vmap and inside of other derivatives"
+        instead = INSTEAD
     elif "mutating a non-functional tensor" in str(error):
         what = "a write into a tensor that exists outside the residual"
         instead = "a new tensor made inside it: torch.zeros_like, x.clone(), torch.cat or torch.stack"

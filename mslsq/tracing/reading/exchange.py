@@ -13,13 +13,20 @@ from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from mslsq import pytree
-from mslsq.private import transforms_are_active
+from mslsq.private import has_escaped, transforms_are_active
 
+KEPT = "_kept_by_a_residual"
+"""The attribute of a tensor that has been refused since a residual has kept it."""
 CONTAINERS = (list, tuple, dict)
 
 
 class UncollectedTensorError(ValueError):
-    """A residual uses a tensor that carries derivatives but cannot be made an input, such as a global variable."""
+    """A residual uses a tensor that carries derivatives but cannot be made an input, such as a global variable, or has
+    kept one of its own evaluations. `place` names the `tensor`, where they are known."""
+
+    def __init__(self, message: str, place: str = "", tensor: Tensor | None = None) -> None:
+        super().__init__(message)
+        self.place, self.tensor = place, tensor
 
 
 class Exchange(TorchFunctionMode):
@@ -75,7 +82,7 @@ def _check_none_is_missed(held: Mapping[str, Tensor], output: Any) -> None:
         return
     for node in nodes_of(output):
         if node in own:
-            raise UncollectedTensorError(refusal(own[node]))
+            raise UncollectedTensorError(refusal(own[node]), own[node])
 
 
 def nodes_of(output: Any) -> Iterator[Any]:
@@ -97,4 +104,20 @@ def refusal(name: str) -> str:
         f"The residual uses the {name}, a tensor that requires grad or is being transformed. It cannot become an input "
         "of the solve from there and would lose its derivative: pass it in args (or as data of the cost), or hold it "
         "in a closure, a list or a module."
+    )
+
+
+def is_kept(tensor: Tensor) -> bool:
+    """Has a residual kept it of one of its evaluations? To be asked where the user's own transforms are running."""
+    return has_escaped(tensor) or (tensor.requires_grad and hasattr(tensor, KEPT))
+
+
+def keeping(name: str) -> str:
+    """Why a residual must not keep that tensor, and what to do, in words."""
+    return (
+        f"The residual has kept a tensor of one of its own evaluations: the {name}. It depends on the variables, and "
+        "belongs to one point, to many blocks at once (vmap) or to a derivative that has ended; .detach() does not "
+        "change that. Compute it in every call. For the points on the way use callback= of the solver or "
+        "solution.history; a cache may hold only what does not depend on the variables, and is best made before the "
+        "solve and passed in args."
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mslsq.tracing.reading.exchange import UncollectedTensorError, with_substitutes
+from mslsq.tracing.reading.exchange import UncollectedTensorError, is_kept, keeping, with_substitutes
 from mslsq.tracing.reading.reachable import Walk
 from mslsq.tracing.reading.substitution import Substitution
 
@@ -147,4 +147,8 @@ def collect_module(
 
 
 def collected(root: Any, methods: tuple[str, ...]) -> Collected:
-    return Collected(root, methods)
+    found = Collected(root, methods)
+    for name, tensor in found.tensors.items():
+        if is_kept(tensor):
+            raise UncollectedTensorError(keeping(name), name, tensor)
+    return found

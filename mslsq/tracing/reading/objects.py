@@ -14,8 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from mslsq import pytree
-from mslsq.private import MODULE_INTERNALS, MODULE_TABLES, derived_attributes, is_wrapped, script_constants, version_of
-from mslsq.tracing.reading.exchange import UncollectedTensorError, refusal
+from mslsq.private import (
+    MODULE_INTERNALS,
+    MODULE_TABLES,
+    derived_attributes,
+    is_wrapped,
+    script_constants,
+    version_of,
+)
+from mslsq.tracing.reading.exchange import UncollectedTensorError, is_kept, keeping, refusal
 from mslsq.tracing.reading.functions import (
     REDUCIBLE,
     builtin,
@@ -58,7 +65,7 @@ def tensor(walk: "Walk", value: Tensor, name: str, address: int) -> None:
             walk.scalars.append((Identity(value), version_of(value), tensor_value(value)))
             return
         if not walk.inside_holder or is_wrapped(value):
-            raise UncollectedTensorError(refusal(name))
+            raise UncollectedTensorError(keeping(name) if is_kept(value) else refusal(name), name, value)
     if address in walk.names:  # one that a holder has and a closure too
         known = walk.names[address]
         walk.scalars.append(("tensor", list(walk.tensors).index(known)))

@@ -1,0 +1,34 @@
+"""What to write instead of what PyTorch cannot evaluate inside of a residual, told by what PyTorch says of it."""
+
+OF_AUTOGRAD = (
+    "does not require grad and does not have a grad_fn",
+    "You are attempting to call Tensor.requires_grad_()",
+)
+"""In what PyTorch says of `torch.autograd.grad`, `.backward()` and `.requires_grad_()` inside a residual."""
+
+OF_STATISTICS = ("running_mean", "batch_norm_backward", "would mutate a captured Tensor")
+"""In what PyTorch says of batch normalization, and of other writes into tensors outside, under its transforms."""
+INSTEAD = "torch.func.grad(f)(x) of a function f (or torch.func.jacrev, jacfwd, vjp, jvp), which may be nested"
+"""What takes their place."""
+
+
+def is_of_autograd(error: BaseException) -> bool:
+    """Is it such an error?"""
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in OF_AUTOGRAD)
+
+
+def remedy(error: BaseException) -> str:
+    """What to write instead; empty for errors of which nothing is known."""
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in OF_STATISTICS):
+        return (
+            "A residual must not write into tensors that exist outside of it. A batch normalization in training mode "
+            "does, into its running statistics: call .eval() on the network before the solve, or make it with "
+            "track_running_stats=False."
+        )
+    if not is_of_autograd(error):
+        return ""
+    return (
+        "torch.autograd.grad, .backward() and .requires_grad_() do not work inside a residual: it is evaluated without "
+        f"gradients, and inside of vmap and of derivatives. Use {INSTEAD}: torch.func.grad(lambda t: u(p, t).sum())(t) "
+        "is the derivative of u at the points t."
+    )
