@@ -97,7 +97,7 @@ def write_report(
         parts += [
             f"<h2>Before and after</h2>{comparison(shown, 'dem', PICTURE_BYTES, True)}",
             f"<h2>Differences by terrain</h2>{table_of(found)}",
-            _drawing(statistics_figure(found, 9.0), words, 900),
+            _drawing(statistics_figure(found, 9.0), words, 900, least=560),
         ]
     if local is not None:
         values = reduced_elevations(reference)
@@ -184,9 +184,15 @@ def _reach(difference: Float[np.ndarray, "h w"]) -> float:
     return float(np.quantile(found, SHARE_WITHIN)) or 1.0 if found.size else 1.0
 
 
-def _drawing(figure: Any, words: str, width: int) -> str:
-    drawn = svg_of(figure, escaped(words))
-    return f'<figure style="max-width:{width}px">{drawn}<figcaption>{escaped(words)}.</figcaption></figure>'
+def _drawing(figure: Any, words: str, width: int, least: int = 0) -> str:
+    """A figure of `width` pixels, or as the page is; below `least` it is scrolled, so that its words can be read."""
+    drawn, said = svg_of(figure, escaped(words)), escaped(words)
+    if least:
+        drawn = (
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{said}">'
+            f'<div style="min-width:{least}px">{drawn}</div></div>'
+        )
+    return f'<figure style="max-width:{width}px">{drawn}<figcaption>{said}.</figcaption></figure>'
 
 
 def _answer(found: Coregistration) -> str:

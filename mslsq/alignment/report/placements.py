@@ -23,7 +23,10 @@ LARGEST_ELLIPSE = 0.06
 """Of the diagonal of all outlines: how long the longest semi-axis is drawn at most."""
 
 CROWDED = 0.12
-"""Of the drawing's side: maps whose middles are nearer are drawn around a circle."""
+"""Of the drawing's side: maps whose middles are nearer are drawn around a circle, and numbered beside their middles."""
+
+TOWARDS = 0.4
+"""Of the way from its middle to a corner: where the number of a map stands that lies on others."""
 
 LABELLED = 12
 """Links of a graph up to which every one has its number beside it."""
@@ -96,6 +99,8 @@ def draw_outlines(axis: Any, result: Alignment) -> float:
                     sizes, directions = np.linalg.eigh(covariance.cpu().numpy())
                     shapes.append((i, at, WITHIN_95 * np.sqrt(sizes.clip(min=0)), directions))
     factor = exaggeration([axes[1] for _, _, axes, _ in shapes], float((high - low).norm()))
+    middles = {i: found.mean(0) for i, found in placed}
+    near = CROWDED * float((high - low).amax())
     for i, found in placed:
         mine = i == result.reference
         colour = INK if mine else f"C{i % 10}"
@@ -103,7 +108,10 @@ def draw_outlines(axis: Any, result: Alignment) -> float:
         if mine:
             spot = found[0] + 0.06 * (found[2] - found[0])
         else:
-            spot = found.mean(0)
+            spot = middles[i]
+            others = [middles[k] for k in middles if k not in (i, result.reference)]
+            if any(float((spot - other).norm()) < near for other in others):  # numbers on each other are not read
+                spot = spot + TOWARDS * (found[i % 4] - spot)
         axis.text(*spot.tolist(), str(i), color=colour, fontsize=10, ha="center", va="center")
     for i, at, axes, directions in shapes:
         angle = math.degrees(math.atan2(directions[1, 1], directions[0, 1]))

@@ -83,6 +83,7 @@ def _histogram(sheet: Sheet) -> str:
     unit = escaped(f"in {sheet.unit}" if sheet.unit else sheet.values)
     words = (
         f"Differences {unit}: RMS {found.rms_before:.4g} before, {found.rms:.4g} after (1.4826 MAD {found.spread:.4g})"
+        "; the bars at the ends hold what lies beyond them"
     )
     drawing = svg_of(figure, f"{words}, {escaped(sheet.title)}")
     return f"<figure>{drawing}<figcaption>{words}.</figcaption></figure>"
