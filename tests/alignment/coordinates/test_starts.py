@@ -171,9 +171,6 @@ def test_what_is_no_georeference_is_refused(reference):
         align(maps, georeferences=[reference])
     with pytest.raises(AlignmentOptionError, match=r"from_geotransform"):
         align(maps, georeferences=[reference, (0, 1, 0, 0, 0, -1)])
-    pytest.importorskip("pyproj")
-    with pytest.raises(AlignmentOptionError, match="names no coordinate reference system"):
-        align(maps, georeferences=[reference, Georeference(np.eye(3), "EPSG:0")])
 
 
 def test_a_scale_that_the_header_contradicts_is_refused(world, reference):
