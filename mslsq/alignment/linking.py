@@ -29,6 +29,8 @@ drifted by a few pixels have less, and their residuals tell nothing of the error
 NEAR_WALLS = 3.0
 """Standard errors of a place found by walls, within which values must say the same."""
 
+WALLS_ALONE = "walls and free space say the same place, but of what they could say less than is asked."
+
 
 @dataclass(frozen=True)
 class Linked:
@@ -143,24 +145,40 @@ class Linker:
         return Linked(fixed, moving, placed, frame.to_pixels(placed.warp), gain, bias, of_fixed[1], metric)
 
     def by_walls(self, fixed: int, moving: int, initial: Tensor | None) -> Linked:
-        """`occupancy.place`, and where the values of the finest level say the same place, those from there on."""
+        """`occupancy.place`, and values where they say the same place: more accurately from there on, or, where walls
+        alone do not hold it, by a search and evidence of their own."""
         frame = self.frame(fixed)
         header = self.lattice.start(fixed, moving) if self.lattice and self.options.init == "auto" else None
         maps = self.map(fixed), self.map(moving)
-        placed, exact = occupancy.place(*maps, frame, self.options, moving, initial, self.progress, header)
+        by_walls = occupancy.place(*maps, frame, self.options, moving, initial, self.progress, header)
+        placed = by_walls.placed
         self.stages.extend(placed.stages)
         found = frame.to_pixels(placed.warp)
-        if placed.status.ok and exact:
-            fine = self.by(SQUARED).link(fixed, moving, found, trusted=True)
-            apart = corner_error(fine.transform, found, *self.map(fixed).mask.shape)
-            detail = self.by(SQUARED).finest(fixed, moving).judgement(fine.placed.warp)["detail"]
-            if fine.placed.status.ok and detail >= SHARP and apart < NEAR_WALLS * placed.corner_sigma:
-                reason = f"{placed.reason} Then by {SQUARED.words}."
-                by_values = replace(fine.placed, reason=reason, lead=placed.lead)
-                return replace(fine, placed=by_values, metric=self.options.metric.name)
+        by_values = None
+        if placed.status.ok and by_walls.exact:
+            values = self.by(SQUARED)
+            by_values, near = values.link(fixed, moving, found, trusted=True), placed.corner_sigma
+            reason = f"{placed.reason} Then by {SQUARED.words}."
+            sharp = values.finest(fixed, moving).judgement(by_values.placed.warp)["detail"] >= SHARP
+        elif by_walls.doubted:
+            by_values, near, sharp = self.of_known(fixed, moving).link(fixed, moving), by_walls.drift, True
+            reason = f"{by_values.placed.reason} By {SQUARED.words}: {WALLS_ALONE}"
+        if by_values is not None and by_values.placed.status.ok and sharp:
+            apart = corner_error(by_values.transform, found, *self.map(fixed).mask.shape)
+            if apart < NEAR_WALLS * near:
+                said = replace(by_values.placed, reason=reason, lead=placed.lead)
+                return replace(by_values, placed=said, metric=self.options.metric.name)
         gain, bias = self.values_between(fixed, moving, placed.warp)
         spread = self.map(fixed).spread
         return Linked(fixed, moving, placed, found, gain, bias, spread, self.options.metric.name)
+
+    def of_known(self, fixed: int, moving: int) -> "Linker":
+        """Two occupancy maps by values of what is known of them, wherever their headers put them."""
+        metric, maps = self.options.metric, list(self.maps)
+        assert isinstance(metric, Occupancy)
+        for index in (fixed, moving):
+            maps[index] = occupancy.without_unknown(self.map(index), metric)
+        return replace(self.by(SQUARED), maps=maps, lattice=None)
 
     def finest(self, fixed: int, moving: int) -> PairLevel:
         """The finest level of the two, as the metric sees it."""

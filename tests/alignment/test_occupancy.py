@@ -9,7 +9,7 @@ import torch
 
 from mslsq.alignment import Alignment, Georeference, MapStatus, align
 from mslsq.alignment.metrics import Occupancy
-from mslsq.alignment.occupancy.cells import Cells, plan_of
+from mslsq.alignment.occupancy.cells import Cells, Plan, plan_of
 from mslsq.alignment.occupancy.search import own_score, ranked
 from mslsq.alignment.prepared import prepare
 
@@ -115,6 +115,49 @@ def test_equal_rooms_in_a_row_are_ambiguous(model, width):
         plan[153:247, left + 3 : left + width] = 1.0
     result = align(tensors(plan, np.roll(plan, 11, 1)), model=model, metric="occupancy")
     assert result.aligned == [0] and result.status[1] in (MapStatus.AMBIGUOUS, MapStatus.LOW_CORRELATION)
+
+
+def test_a_part_of_a_row_is_not_placed_by_how_far_each_robot_has_seen():
+    """Of a row of equal rooms two robots have seen four each, one room apart: values of the unknown, which is grey
+    here, would lay the four on the four."""
+    row = np.full((SIDE, SIDE), 0.5)
+    for left in range(60, 340, 60):
+        row[150:250, left : left + 63] = 0.0
+        row[153:247, left + 3 : left + 60] = 1.0
+    one, other = row.copy(), row.copy()
+    one[:, 303:], other[:, :120] = 0.5, 0.5
+    result = align(tensors(one, other), model="translation", metric="occupancy")
+    assert result.aligned == [0] and result.status[1] == MapStatus.AMBIGUOUS
+
+
+@pytest.mark.parametrize("degrees", [0.0, 37.0])
+def test_noise_of_single_cells_is_no_wall(degrees):
+    random, plan = np.random.default_rng(0), building(2)
+    other, truth = recorded(plan, degrees, drift=1.0, seed=5)
+    noisy = [np.where((random.random(one.shape) < 0.03) & (one != 0.5), 1 - one, one) for one in (plan, other)]
+    result = align(tensors(*noisy), model="se2", metric="occupancy")
+    assert result.aligned == [0, 1], result.message()
+    assert off(result.transforms[1], truth) < 3.0
+
+
+def test_specks_are_left_out_and_walls_half_drawn_are_not():
+    wall = np.zeros((60, 60), dtype=bool)
+    wall[30, 5:55:2] = wall[10:13, 10:13] = wall[50, 50] = True
+    kept = Plan(wall, ~wall).without_specks(4).wall
+    assert not kept[50, 50] and kept[10:13, 10:13].all() and kept[30, 7:53:2].all()
+
+
+def test_a_place_that_walls_alone_do_not_hold_is_held_by_values():
+    """Two drawings of parts of a plan, half of each without a counterpart, with noise of single cells: walls have
+    little support there, values of the same cells say the same place."""
+    random, plan = np.random.default_rng(3), building(14)
+    noisy = [np.where((random.random(plan.shape) < 0.01) & (plan != 0.5), 1 - plan, plan) for _ in range(2)]
+    noisy[0][:, 250:], noisy[1][:, :130] = 0.5, 0.5
+    shifted = np.roll(noisy[1], (-7, -20), (0, 1))
+    result = align(tensors(noisy[0], shifted), model="translation", metric="occupancy")
+    assert result.aligned == [0, 1], result.message()
+    assert (result.transforms[1][:2, 2] - torch.tensor([-20.0, -7.0]).double()).abs().max() < 0.05
+    assert "less than is asked" in result.reasons[1]
 
 
 def test_what_is_unknown_counts_for_nothing():

@@ -5,6 +5,7 @@ rooms it is 1. The support: the score over that of the smaller plan on itself. T
 the other map has seen, the share that has a wall within two cells, in the map where that is less.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,12 +15,20 @@ from torch import Tensor
 from mslsq.alignment.grids import inside, pixel_grid
 from mslsq.alignment.measures import project
 from mslsq.alignment.occupancy.cells import Cells
+from mslsq.alignment.occupancy.search import Candidate
 
 NEAR = 2.0
 """Cells: walls as near as this are the same, in maps that have drifted."""
 
 ASKED = 1.0
 """Of the product. Chosen on two buildings of `benchmarks/robot_maps.py` (the half "choose")."""
+
+
+COMMON = 0.5
+"""Of what a place has in common: another one with less is no rival, a single room looks like others."""
+
+SAME = 0.95
+"""Of a place's score for what it has in common: another one with as much fits as well, at the steps of the search."""
 
 
 class Trust(NamedTuple):
@@ -53,6 +62,20 @@ def matched(reference: Cells, moving: Cells, matrix: Float[Tensor, "3 3"], near:
         seen.append((int(known.count_nonzero()), int(one.known.count_nonzero())))
     # Seen from either plan the common area is the same: the larger share of the two is that of the smaller plan.
     return min(shares), max(common / max(whole, 1) for common, whole in seen)
+
+
+def repeated(reference: Cells, moving: Cells, chosen: Candidate, others: Sequence[Candidate]) -> bool:
+    """Is there another place that fits as well where both maps have seen, and only has less in common? In a row of
+    equal rooms the place with the most rooms in common leads the others, and that is no evidence: it says how far the
+    robots have seen."""
+    common = matched(reference, moving, chosen.matrix)[1]
+    for other in others:
+        if other is chosen or other.score < COMMON * SAME * chosen.score:
+            continue
+        share = matched(reference, moving, other.matrix)[1]
+        if share >= COMMON * common and other.score * common >= SAME * chosen.score * share:
+            return True
+    return False
 
 
 def _seen_by(

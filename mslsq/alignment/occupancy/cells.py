@@ -1,11 +1,13 @@
 """The cells of an occupancy map: walls, free space and the unknown, on a grid as coarse as such maps drift."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import scipy.ndimage
+import scipy.signal
+import scipy.stats
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -34,6 +36,13 @@ REST = 0.005
 """Share of the known pixels that may lie outside of the box on each side: specks far from the building."""
 
 
+CHANCE = 0.95
+"""Of noise, how much is left out at least."""
+
+LEAST_REACH = 3
+"""Pixels around a wall, at least, within which there must be others."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """A map's pixels by what they are, as arrays of truth."""
@@ -57,6 +66,21 @@ class Plan:
         top, bottom, left, right = self.box
         return max(bottom - top, right - left) + 1
 
+    def without_specks(self, factor: int) -> "Plan":
+        """Without noise of single pixels, each of which would make a cell of `factor` pixels a wall: a pixel of a wall
+        has more walls around it than noise has by chance, or as many as half a line one pixel thin. How much noise
+        there is, pixels say that have none around."""
+        reach = max(factor, LEAST_REACH)
+        steps = np.arange(-reach, reach + 1)
+        disc = (np.hypot(steps[:, None], steps) <= reach).astype(np.float32)
+        around = np.rint(scipy.signal.oaconvolve(self.wall.astype(np.float32), disc, mode="same")) - 1
+        alone = int((self.wall & (around <= 0)).sum()) / max(int((self.wall | self.free).sum()), 1)
+        expected = alone * disc.sum()
+        for _ in range(8):  # of Poisson's noise of density d, d exp(-d area) is alone
+            expected = min(alone * disc.sum() * math.exp(expected), 1.0)
+        by_chance = float(scipy.stats.poisson.ppf(CHANCE, expected)) if alone else -1.0
+        return replace(self, wall=self.wall & (around > min(by_chance, reach - 2)))
+
     def usable(self) -> bool:
         """Are there walls and free space?"""
         return bool(self.wall.any() and self.free.any())
@@ -69,6 +93,16 @@ def plan_of(prepared: Prepared, metric: Occupancy) -> Plan:
     light = (values - low) / (high - low)
     free = metric.free if metric.free is not None else _free_from(light[known], metric.wall)
     return Plan(known & (light < metric.wall), known & (light > free))
+
+
+def without_unknown(prepared: Prepared, metric: Occupancy) -> Prepared:
+    """The map with a mask of its walls and free space alone. How far a robot has seen is no property of a building:
+    in a row of equal rooms the borders of the unknown agree where the rooms do not."""
+    plan = plan_of(prepared, metric)
+    mask = torch.from_numpy(plan.wall | plan.free).to(prepared.mask.device)
+    values = torch.where(mask, prepared.values, torch.zeros_like(prepared.values))
+    spread, mean = torch.std_mean(values[:, mask])
+    return Prepared(values, mask, (float(mean), float(spread)))
 
 
 def _free_from(light: Float[np.ndarray, " n"], wall: float) -> float:

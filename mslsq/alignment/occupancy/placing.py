@@ -13,7 +13,7 @@ from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.estimate import Estimate, PairLevel, judge, sane
 from mslsq.alignment.metrics import Occupancy
 from mslsq.alignment.models import MODELS, Frame
-from mslsq.alignment.occupancy.belief import ASKED, Trust, matched
+from mslsq.alignment.occupancy.belief import ASKED, Trust, matched, repeated
 from mslsq.alignment.occupancy.cells import ACROSS, Cells, plan_of
 from mslsq.alignment.occupancy.search import Candidate, apart, own_score, ranked
 from mslsq.alignment.options import Options
@@ -39,6 +39,8 @@ that scores about as well may lie within twice of it: then the header says neith
 
 WITNESSED = " Its georeference says this place, too."
 
+REPEATED = " Where both maps have seen, another place fits as well: it has less in common."
+
 EXACT = 0.9
 """Of the walls within one cell: then the maps have hardly drifted, and values may say the place more accurately."""
 
@@ -49,10 +51,16 @@ NO_PLAN = "(There are no walls, or no free space, in map {}: metric='occupancy' 
 
 
 class ByWalls(NamedTuple):
-    """A placement by walls, and whether the maps have hardly drifted: then values may say it more accurately."""
+    """A placement by walls, and what values may do for it."""
 
     placed: Placed
-    exact: bool
+    exact: bool = False
+    """The maps have hardly drifted: values may say the place more accurately."""
+    doubted: bool = False
+    """There is a place that walls alone do not hold, and none that fits as well where both maps have seen: values
+    may hold it."""
+    drift: float = NAN
+    """Pixels: the standard error at the corners of what is known, at least."""
 
 
 @dataclass(frozen=True)
@@ -90,31 +98,33 @@ def place(
     for plan, which in zip(plans, ("that the others are placed on", str(map_index)), strict=True):
         if not plan.usable():
             why = NO_PLAN.format(which)
-            return ByWalls(_refused(options, fixed.values, MapStatus.LOW_CORRELATION, why), False)
+            return ByWalls(_refused(options, fixed.values, MapStatus.LOW_CORRELATION, why))
     factor = max(1, -(-max(plan.side for plan in plans) // ACROSS))
-    one, other = (Cells.of(plan, factor, fixed.values) for plan in plans)
+    one, other = (Cells.of(plan.without_specks(factor), factor, fixed.values) for plan in plans)
     pair = _Plans(one, other, frame, options)
-    lead, support, witnessed = NAN, NAN, False
+    lead, support, witnessed, again = NAN, NAN, False, False
     if initial is None and options.init == "identity":
         initial = torch.eye(3).to(fixed.values)
     if initial is None:
         candidates = ranked(one, other, turns=options.model != "translation")
         if candidates[0].score <= 0:
-            return ByWalls(_refused(options, fixed.values, MapStatus.NO_OVERLAP), False)
+            return ByWalls(_refused(options, fixed.values, MapStatus.NO_OVERLAP))
         said = None if header is None else _said(candidates, header, one, options.min_lead)
         chosen, witnessed = (candidates[0], False) if said is None else (said, True)
         second = max((entry.score for entry in candidates if entry is not chosen), default=0.0)
         most = min(own_score(one), own_score(other))
         lead, support = chosen.score / max(second, BY_CHANCE * most), chosen.score / most
+        again = repeated(one, other, chosen, candidates)
         initial = chosen.matrix
     estimate, stages, leader = _solved(pair, Estimate(frame.from_pixels(initial), fixed.values.new_zeros(2), "walls"))
     if report is not None:
         for stage in stages:
             report(replace(stage, map=map_index))
     stages = [replace(stage, map=map_index) for stage in stages]
-    placed = _believed(pair, estimate, leader, lead, support, stages, witnessed)
+    placed = _believed(pair, estimate, leader, lead, support, stages, witnessed, again)
     exact = placed.status.ok and matched(one, other, frame.to_pixels(estimate.matrix), near=1.0)[0] >= EXACT
-    return ByWalls(placed, exact)
+    doubted = placed.status in (MapStatus.AMBIGUOUS, MapStatus.LOW_CORRELATION) and lead == lead and not again
+    return ByWalls(placed, exact, doubted, DRIFTED * factor)
 
 
 def _said(
@@ -155,6 +165,7 @@ def _believed(
     support: float,
     stages: list[Stage],
     witnessed: bool,
+    again: bool,
 ) -> Placed:
     """The placement with its figures, or why it is not believed."""
     options, frame = pair.options, pair.frame
@@ -164,8 +175,8 @@ def _believed(
     searched = lead == lead
     trust = Trust(lead, support, agreement, overlap) if searched else Trust(1.0, 1.0, agreement, overlap)
     words = trust.words if searched else f"{agreement:.0%} of the walls seen by both agree."
-    words += WITNESSED if witnessed else ""
-    refused = _doubt(options, trust, words, searched, witnessed, leader)
+    words += WITNESSED if witnessed else REPEATED if again else ""
+    refused = _doubt(options, trust, words, searched, witnessed, again, leader)
     if refused is not None:
         return _refused(options, estimate.matrix, *refused, estimate, agreement, lead, overlap, stages)
     covariance = _drifted(pair, estimate)
@@ -187,13 +198,13 @@ def _drifted(pair: _Plans, estimate: Estimate) -> Float[Tensor, "tangent tangent
 
 
 def _doubt(
-    options: Options, trust: Trust, words: str, searched: bool, witnessed: bool, leader: Refined
+    options: Options, trust: Trust, words: str, searched: bool, witnessed: bool, again: bool, leader: Refined
 ) -> tuple[MapStatus, str] | None:
     """What speaks against a placement."""
     if trust.overlap < options.min_overlap:
         why = f"(The best found overlaps {trust.overlap:.0%}, {options.min_overlap:.0%} is asked.)"
         return MapStatus.NO_OVERLAP, why
-    if searched and trust.lead < options.min_lead and not witnessed:
+    if searched and not witnessed and options.min_lead > 0 and (again or trust.lead < options.min_lead):
         return MapStatus.AMBIGUOUS, f"({words})"
     least = ASKED if searched else HALF
     if trust.product < least and not (witnessed and trust.agreement >= HALF):
