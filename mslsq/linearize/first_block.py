@@ -94,8 +94,8 @@ def _looked_after(term: Term, probe: BlockTerm, storages: tuple[Tensor, ...], fi
         followed = tuple(leaf.clone() for leaf in leaves)  # may be written to
         try:
             output = term.residual(probe.values_of_block(followed), dict(first))
-        except RuntimeError:
-            return None
+        except (RuntimeError, IndexError):
+            return None  # it is evaluated again, and the error explained
     detached = pytree.map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, output)
     del output
     term.check_kept(leaves)

@@ -34,7 +34,8 @@ def test_bundle_adjustment_and_its_gradient(name: str, device: Device):
         solution.value["point"].square().sum().backward()
         return solution.value, scene.pixel.grad
 
-    assert_same(gradient(there), gradient(unmoved))
+    # Elsewhere conjugate gradients make other iterations (`iterative.allowance`): the end is another within tolerances.
+    assert_same(gradient(there), gradient(unmoved), rtol=1e-6 if LINEAR[name].iterates else 1e-7)
 
 
 @elsewhere

@@ -36,7 +36,7 @@ class RegriddedFile:
             CoregistrationError: the two lie apart, or there is no way between their CRS.
         """
         assert file.georeference is not None
-        return RegriddedFile._on(file, *lattice_around(reference, size, file.georeference, file.size))
+        return RegriddedFile.on(file, *lattice_around(reference, size, file.georeference, file.size))
 
     @staticmethod
     def on(file: RasterFile, reference: Georeference, size: tuple[int, int]) -> "RegriddedFile":
@@ -45,12 +45,8 @@ class RegriddedFile:
         Raises:
             CoregistrationError: there is no way between the two CRS.
         """
-        return RegriddedFile._on(file, reference, size)
-
-    @staticmethod
-    def _on(file: RasterFile, target: Georeference, size: tuple[int, int]) -> "RegriddedFile":
         assert file.georeference is not None
-        return RegriddedFile(file, file.georeference, target, size, finer_than(file.georeference, target, size))
+        return RegriddedFile(file, file.georeference, reference, size, finer_than(file.georeference, reference, size))
 
     def reduced(self, factor: int) -> tuple[int, int]:
         """Height and width of the raster reduced by a factor; a last block that is not whole counts."""
