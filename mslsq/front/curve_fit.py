@@ -14,6 +14,7 @@ from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.elsewhere.calls import call_knowing_words
+from mslsq.front.answering_residuals import Answered
 from mslsq.front.batching import is_whole
 from mslsq.front.fits.complex_data import in_pairs
 from mslsq.front.fits.covariance import covariance_of_one, on_bounds, warn_where_infinite
@@ -29,8 +30,8 @@ from mslsq.front.fits.robust import check_robust, loss_of, of_inliers
 from mslsq.front.fits.scheme import Divided, divided, without_ties
 from mslsq.front.fits.unread import check_read
 from mslsq.front.measurements import Measurements, NanPolicy, Points, check_finite, check_numbers, may_ask, spoiled
-from mslsq.front.repeated import Answered, solved_residual
 from mslsq.front.repeated_fit import FitCall
+from mslsq.front.repeated_residual import solved_residual
 from mslsq.front.statement import Solved
 from mslsq.losses import RobustLoss
 from mslsq.manifolds import Manifold

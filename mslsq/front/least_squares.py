@@ -7,7 +7,7 @@ from mslsq.adjoint import Adjoint
 from mslsq.adjoint.compiling import outside_compiled_regions
 from mslsq.elsewhere.calls import call_knowing_words
 from mslsq.front.outer import solved
-from mslsq.front.repeated import solved_residual
+from mslsq.front.repeated_residual import solved_residual
 from mslsq.front.residual_statement import stated_residual
 from mslsq.losses import RobustLoss
 from mslsq.solvers import LevenbergMarquardt, Solver

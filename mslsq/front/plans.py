@@ -19,7 +19,7 @@ class Kept(NamedTuple):
     families: "Known"
     """What is known of terms of the same code, in the states that it has had."""
     calls: list[Any]
-    """What is known of calls like those before (`front.repeated`)..."""
+    """What is known of calls like those before (`front.repeated_residual`)..."""
     fits: list[Any]
     """... and of fits by a model (`front.repeated_fit`)."""
 

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from mslsq import pytree
 from mslsq.adjoint import Adjoint
+from mslsq.front import repeated_residual
+from mslsq.front.answering_residuals import Answered, Known, ResidualCall, kind_of_leaf
 from mslsq.front.direct import is_plain
 from mslsq.front.fits.covariance import covariance_of_one, of_normal_equations
 from mslsq.front.fits.fitted import Fitted, One, Recipe
@@ -22,7 +24,6 @@ from mslsq.front.fits.residual import residual_of
 from mslsq.front.fits.result import CurveFit
 from mslsq.front.measurements import Points, is_of_points
 from mslsq.front.plans import kept_for_callable
-from mslsq.front.repeated import Answered, Known, Repeated, kind_of_leaf
 from mslsq.linearize.baked import global_key
 from mslsq.solvers.outer import OuterSolver
 from mslsq.solvers.solver import Solver
@@ -143,14 +144,14 @@ class KnownFit:
         used = torch.ones_like(y, dtype=torch.bool)
         return Points(self.tree_of_t(own), y.clone(), whitening, used)
 
-    def solve_of(self, call: FitCall, points: Points) -> Repeated:
+    def solve_of(self, call: FitCall, points: Points) -> ResidualCall:
         """The solve of such a call."""
         residual, arguments = residual_of(call.model, None, "normal"), (call.arguments[2], (*points, ()))
-        return Repeated(residual, arguments, call.solver, call.adjoint, None, self.known.options)
+        return ResidualCall(residual, arguments, call.solver, call.adjoint, None, self.known.options)
 
     def answer(self, call: FitCall, points: Points) -> "AnsweredFit | None":
         """The fit of such a call; None where it takes more than the program."""
-        ended = self.solve_of(call, points).answered(self.known)
+        ended = repeated_residual.answered(self.solve_of(call, points), self.known)
         if ended is None:
             return None
         matrix = _covariance(ended, points, self.recipe["absolute_sigma"])

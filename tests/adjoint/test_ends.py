@@ -12,7 +12,7 @@ from torch.func import grad, hessian, jacfwd, vmap
 
 import mslsq
 from mslsq.adjoint import DerivativeOrderError, direct, ends, judging
-from mslsq.front import direct_batch, repeated
+from mslsq.front import answering_residuals, direct_batch
 from mslsq.front.closed_costs import CHECKED_EVERY
 from mslsq.problem import structure
 from tests.native.functions import NEEDS_COMPILER
@@ -377,8 +377,8 @@ def test_every_figure_of_an_answer_at_once_is_that_of_the_front_door(uses, axis)
 def test_calls_with_and_without_derivatives_and_the_turn_of_a_comparison(uses, monkeypatch):
     y = data(23)
     compared = []
-    plain = repeated.compare_next
-    monkeypatch.setattr(repeated, "compare_next", lambda plan: compared.append(0) or plain(plan))
+    plain = answering_residuals.compare_next
+    monkeypatch.setattr(answering_residuals, "compare_next", lambda plan: compared.append(0) or plain(plan))
     for _ in range(CHECKED_EVERY + 3):
         gradients(T, y)
     assert len(compared) == 1 and uses.taken()["direct"] == CHECKED_EVERY + 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.front import direct_batch, repeated
+from mslsq.front import direct_batch, repeated_residual
 from mslsq.front.closed_costs import CHECKED_EVERY, UnseenChangeWarning
 from mslsq.native.one_solve import OneSolve
 from mslsq.solution import History
@@ -25,14 +25,14 @@ START = torch.tensor([1.0, -0.5], dtype=F64)
 @pytest.fixture
 def answers(monkeypatch):
     """Of every call that was tried, whether it was answered at once."""
-    found, plain = [], repeated.Repeated.answered
+    found, plain = [], repeated_residual.answered
 
-    def noted(self):
-        answer = plain(self)
+    def noted(call):
+        answer = plain(call)
         found.append(answer is not None)
         return answer
 
-    monkeypatch.setattr(repeated.Repeated, "answered", noted)
+    monkeypatch.setattr(repeated_residual, "answered", noted)
     return found
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import mslsq
-from mslsq.front import plans, repeated
-from mslsq.front.repeated import Known
+from mslsq.front import plans, repeated_residual
+from mslsq.front.answering_residuals import Known
 from mslsq.linearize.agreement import NonDeterministicResidualError
 from tests.native.functions import NEEDS_COMPILER
 
@@ -38,14 +38,14 @@ class Hidden:
 def answers(monkeypatch):
     """Whether each call was answered at once; nothing is known of calls before."""
     monkeypatch.setattr(plans, "_KEPT", weakref.WeakKeyDictionary())
-    found, answered = [], repeated.Repeated.answered
+    found, answered = [], repeated_residual.answered
 
-    def noted(self, like=None):
-        answer = answered(self, like)
+    def noted(call, like=None):
+        answer = answered(call, like)
         found.append(answer is not None)
         return answer
 
-    monkeypatch.setattr(repeated.Repeated, "answered", noted)
+    monkeypatch.setattr(repeated_residual, "answered", noted)
     return found
 
 

@@ -1,13 +1,12 @@
-"""A call like the one before: the native program of its solve answers it, and is compared with the user's Python.
+"""Calls of a residual that differ in nothing but numbers: what they have in common, and how they are answered at once.
 
-A statement, a plan and the loop around a program take 0.5 ms of Python to find out what the call before has found out.
-What a call has shown to hold for every call like it is kept here, by the code of its residual: shapes, what the
-residual reads, the way to its program. What no call can show is compared in each, as every solve compares it
-(`solvers.witness`); where the code is closed (`closed_costs`) there is no such thing, and it is compared in turn.
+What a call has shown to hold for every call like it is kept here: shapes, what the residual reads, the way to its
+program. What no call can show is compared in each, as every solve compares it (`solvers.witness`); where the code is
+closed (`closed_costs`) there is no such thing, and it is compared in turn.
 """
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,11 @@ from torch import Tensor
 from mslsq import pytree
 from mslsq.adjoint import Adjoint
 from mslsq.front.batching import Axes
-from mslsq.front.closed_costs import Turns, closed_callable, distrust_callable
+from mslsq.front.closed_costs import Turns, closed_callable
 from mslsq.front.direct import Direct, Found, is_plain
 from mslsq.front.direct_batch import DirectBatch
-from mslsq.front.outer import solved
-from mslsq.front.plans import kept_for_callable
 from mslsq.front.residual_statement import stated_residual
-from mslsq.front.statement import RESIDUAL_AND_JACOBIAN, Solved, heed_interrupt, jacobian_mode_of
+from mslsq.front.statement import RESIDUAL_AND_JACOBIAN, Solved, jacobian_mode_of
 from mslsq.front.trust import compare_next
 from mslsq.linearize.baked import global_key, tensor_key
 from mslsq.linearize.derivatives import Mode
@@ -33,46 +30,15 @@ from mslsq.problem.system import residual_vector
 from mslsq.solution import Solution
 from mslsq.solvers.outer import OuterSolver
 from mslsq.solvers.solver import Solver
-from mslsq.solvers.witness_of_one import agrees, has_one_witness
+from mslsq.solvers.witness_of_one import agrees
 from mslsq.tracing.reading.closed import Closed
-from mslsq.tracing.reading.inputs import Collected, collect
+from mslsq.tracing.reading.inputs import Collected
 from mslsq.tracing.reading.noted import Noted
 from mslsq.tracing.reading.values import SCALARS, TENSORS, value_of
 
-KNOWN = 8
-"""Kinds of calls that are kept for one code: one front door may serve several models."""
-
-
-def solved_residual(
-    residual: Callable[..., Any],
-    x0: Any,
-    args: tuple[Any, ...],
-    solver: Solver | OuterSolver | None,
-    adjoint: Adjoint | None,
-    **options: Any,
-) -> "Solved | Answered":
-    """The solution of a residual, at once where the call is like one before.
-
-    Args:
-        options: those of `stated_residual`.
-
-    Raises:
-        ProblemError: something is wrong with the shapes, dtypes or arguments; the message says what.
-    """
-    is_bare = options.get("jac") is None and options.get("loss") is None and options.get("bounds") is None
-    call = Repeated.of(residual, x0, args, solver, adjoint, options.get("in_dims")) if is_bare else None
-    answered = None if call is None else call.answered()
-    if answered is not None:
-        return answered
-    stated = stated_residual(residual, x0, args, **options)
-    ended = solved(stated.statement, solver, adjoint, has_costs=False)
-    if call is not None:
-        call.remember(ended, stated.callables.residual.collected, stated.axes)
-    return ended
-
 
 @dataclass(frozen=True, eq=False)
-class Repeated:
+class ResidualCall:
     """A residual with a start and arguments, as a call gives them, without a Jacobian, a loss or bounds."""
 
     residual: Callable[..., Any]
@@ -92,77 +58,14 @@ class Repeated:
         solver: Solver | OuterSolver | None,
         adjoint: Adjoint | None,
         in_dims: Any = None,
-    ) -> "Repeated | None":
+    ) -> "ResidualCall | None":
         """The call, where calls like it may be answered at once; None of others."""
         if not callable(residual) or type(args) is not tuple or isinstance(solver, OuterSolver) or not is_plain():
             return None
         if not all(dim is None or type(dim) is int for dim in (in_dims if type(in_dims) is tuple else (in_dims,))):
             return None
         options = solver, adjoint, in_dims, global_key()
-        return Repeated(residual, (x0, args), solver, adjoint, in_dims, options)
-
-    def answered(self, like: "Known | None" = None) -> "Answered | None":
-        """The answer; None where this call is not known, or where it takes more than the program.
-
-        Args:
-            like: what is known of a call that differs from this one in nothing but numbers, and in what its residual
-                reads.
-
-        Raises:
-            SolveInterrupted: a KeyboardInterrupt has ended the solve.
-        """
-        if like is not None:
-            answered = like.answer_at_once(self, like.form.leaves(self.arguments))
-            if answered is not None:
-                return self._heeded(answered)
-        kept = kept_for_callable(self.residual).calls
-        if not kept:
-            return None
-        for one in tuple(kept):
-            answered = one.answer_at_once(self)
-            if answered is not None:
-                return self._heeded(answered)
-        collected = collect(self.residual)
-        known = self._known(kept, collected)
-        answered = None if known is None else known.answer(self, collected)
-        if known is None or answered is None:
-            return None
-        if not answered.is_right:
-            kept[:] = [one for one in kept if one is not known]
-            if known.closed is not None and known.closed.holds:
-                distrust_callable(collected, getattr(self.residual, "__name__", type(self.residual).__name__))
-            if answered.found.interrupted:
-                raise KeyboardInterrupt  # what was found is of a residual that has changed
-            return None
-        return self._heeded(answered)
-
-    @staticmethod
-    def _heeded(answered: "Answered") -> "Answered":
-        if answered.found.interrupted:
-            heed_interrupt(answered.solution, answered.solver)
-        return answered
-
-    def remember(self, solved: Solved, collected: Collected, axes: Axes) -> None:
-        """Keep what a solve has shown of calls like this one."""
-        kept = kept_for_callable(self.residual).calls
-        direct: Direct | DirectBatch | None = DirectBatch.of(solved)
-        if not solved.is_batch and has_one_witness(solved.plan):
-            direct = Direct.of(solved.statement, solved.solver, solved.plan)
-        if direct is None:
-            return
-        like = self._known(kept, collected)
-        if like is not None and like.direct.plan is solved.plan:
-            return
-        known = Known.of(self, collected, direct, solved, axes)
-        if known is not None:
-            known = replace(known, direct=direct.with_derivatives(solved, self.adjoint))
-        if known is not None:
-            kept[:] = [known, *(one for one in kept if one is not like)][:KNOWN]
-
-    def _known(self, kept: list[Any], collected: Collected) -> "Known | None":
-        """What is known of calls that differ from this one in nothing but numbers, and in what no key can hold."""
-        state = _state(collected)
-        return next((one for one in tuple(kept) if one.state == state and one.leaves_of(self) is not None), None)
+        return ResidualCall(residual, (x0, args), solver, adjoint, in_dims, options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +97,7 @@ class Known:
 
     @staticmethod
     def of(
-        call: Repeated, collected: Collected, direct: Direct | DirectBatch, solved: Solved, axes: Axes
+        call: ResidualCall, collected: Collected, direct: Direct | DirectBatch, solved: Solved, axes: Axes
     ) -> "Known | None":
         form = pytree.Form(call.arguments)
         if not form.fits(call.arguments):
@@ -213,7 +116,7 @@ class Known:
         if [name for name in names if name] != [leaf.name for leaf in given]:
             return None  # one tensor in two places
         kinds = [kind_of_leaf(leaf) for leaf in leaves]
-        state, wish = _state(collected), solved.solver.execution
+        state, wish = state_of(collected), solved.solver.execution
         is_plain = pytree.is_of_library(call.arguments) and all(
             type(x) in SCALARS or type(x) in TENSORS for x in leaves
         )
@@ -225,14 +128,14 @@ class Known:
         like, size = (form, kinds, call.options, state), solved.statement.size
         return Known(*like, spaces, names, dims, size, direct, wish, closed, noted, Turns())  # type: ignore[arg-type]
 
-    def leaves_of(self, call: Repeated) -> list[Any] | None:
+    def leaves_of(self, call: ResidualCall) -> list[Any] | None:
         """The leaves of its arguments, if it differs in nothing but numbers, and in what its residual reads."""
         if not self.form.fits(call.arguments) or call.options != self.options:
             return None
         leaves = self.form.leaves(call.arguments)
         return leaves if list(map(kind_of_leaf, leaves)) == self.kinds else None
 
-    def answer_at_once(self, call: Repeated, leaves: list[Any] | None = None) -> "Answered | None":
+    def answer_at_once(self, call: ResidualCall, leaves: list[Any] | None = None) -> "Answered | None":
         """What the program answers to such a call where nothing that its residual reads has changed, and where it is
         not its turn to be compared with it; else None.
 
@@ -270,7 +173,7 @@ class Known:
         named = zip(self.names, (*leaves[count:], *held), self.axes[count:], strict=True)
         return {name: x if axis is None else x.movedim(axis, 0) for name, x, axis in named if name}
 
-    def answer(self, call: Repeated, collected: Collected) -> "Answered | None":
+    def answer(self, call: ResidualCall, collected: Collected) -> "Answered | None":
         """What the program answers to such a call; None where it takes more than the program."""
         leaves, count = self.form.leaves(call.arguments), len(self.spaces)
         if self.size is not None and (self.turns.is_next_due or not (self.closed and self.closed.holds)):
@@ -305,7 +208,7 @@ class Known:
 class Answered:
     """The solution of a call that a program has answered, with what `Solved` tells of other calls."""
 
-    call: Repeated
+    call: ResidualCall
     known: Known
     found: Found
     inputs: dict[str, Tensor]
@@ -356,7 +259,7 @@ def _own(leaf: Any) -> Any:
     return leaf.detach().clone() if leaf.requires_grad else leaf.clone()
 
 
-def _state(collected: Collected) -> tuple[Any, ...]:
+def state_of(collected: Collected) -> tuple[Any, ...]:
     """All that a residual reads besides its arguments, but for what no key can hold; the last are its tensors."""
     return collected.codes, collected.scalars, tuple([(name, tensor_key(x)) for name, x in collected.tensors.items()])
 
