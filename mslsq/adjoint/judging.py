@@ -24,7 +24,7 @@ from mslsq.solvers.bound_checks import is_weakly_held
 from mslsq.solvers.box import box_of, distances, free_of_bounds, with_projected_gradient
 from mslsq.solvers.run import Outcome
 from mslsq.solvers.solver import Solver
-from mslsq.solvers.step import LEVEL
+from mslsq.solvers.verdict import LEVEL
 from mslsq.tracing.graph import TRANSFORM_LOCK
 
 NEWTON_STEPS = 3

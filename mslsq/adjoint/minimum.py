@@ -23,7 +23,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.linearize.linearizer import Linearizer, TermInputs
 from mslsq.solvers.solver import Solver
 from mslsq.solvers.stationarity import share
-from mslsq.solvers.step import LEVEL
+from mslsq.solvers.verdict import LEVEL
 
 SMALLEST = 16.0
 """A step that moves a variable by less than this many units in the last place of its start, or of one, is rounding.

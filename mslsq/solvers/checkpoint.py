@@ -16,7 +16,7 @@ from mslsq.linearize.blocks import Values
 from mslsq.problem.system import Inputs
 from mslsq.solvers.box import Box
 from mslsq.solvers.solver import Checkpoint
-from mslsq.solvers.step import Record, State
+from mslsq.solvers.state import Record, State
 from mslsq.solvers.task import Task
 
 FORMAT = 1

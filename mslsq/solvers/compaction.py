@@ -20,7 +20,7 @@ from mslsq.pytree import map_leaves
 from mslsq.solution import Status
 from mslsq.solvers.choices import creep_of, linearizer_of
 from mslsq.solvers.runner import Runner
-from mslsq.solvers.step import Record, State
+from mslsq.solvers.state import Record, State
 from mslsq.solvers.task import Task
 from mslsq.solvers.witness import Witness
 from mslsq.tracing.graph import TRANSFORM_LOCK

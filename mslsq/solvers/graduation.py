@@ -16,10 +16,10 @@ from mslsq.solvers.planning import planned
 from mslsq.solvers.rounds import Norms, Rounds, State, parameter_of
 from mslsq.solvers.run import Outcome
 from mslsq.solvers.solver import Solver
-from mslsq.solvers.step import LEVEL
 from mslsq.solvers.surrogates import RELAXATION, SCALE
 from mslsq.solvers.task import Task
 from mslsq.solvers.trials import Trials
+from mslsq.solvers.verdict import LEVEL
 
 ROUNDING = 64.0
 """A residual that is at most that many units in the last place of the scale away from the truncation is on it."""

@@ -19,7 +19,7 @@ from mslsq.native.graphs.whole import Buffer, Place, WholeCall
 from mslsq.private import empty_maker
 from mslsq.solution import History, Status
 from mslsq.solvers.solver import Creep
-from mslsq.solvers.step import NUM_EVALUATIONS, NUM_STEPS, STATUS, Record
+from mslsq.solvers.state import NUM_EVALUATIONS, NUM_STEPS, STATUS, Record
 
 OF_RECORD, REALS = len(Record._fields), len(Record._fields) - 1
 GRADIENT_NORM = Record._fields.index("gradient_norm")

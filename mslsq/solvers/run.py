@@ -24,7 +24,7 @@ from mslsq.solvers.native_steps import Methods, stepped_natively, steps_of
 from mslsq.solvers.planning import planned
 from mslsq.solvers.report import StepInfo, Table
 from mslsq.solvers.solver import MethodState, Solver
-from mslsq.solvers.step import Record
+from mslsq.solvers.state import Record
 from mslsq.solvers.task import Task, plan_key
 from mslsq.solvers.whole_solves import Ended, said_of_programs, solved_natively
 from mslsq.solvers.witness import Witness

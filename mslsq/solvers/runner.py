@@ -17,7 +17,8 @@ from mslsq.solution import Status
 from mslsq.solvers.acceleration import Pulled
 from mslsq.solvers.box import Box
 from mslsq.solvers.solver import Creep, Solver
-from mslsq.solvers.step import Record, State, Step
+from mslsq.solvers.state import Record, State
+from mslsq.solvers.step import Step
 from mslsq.solvers.witness import Witness
 from mslsq.tracing.recording import Recorded
 

@@ -26,7 +26,8 @@ from mslsq.solvers.box import Box
 from mslsq.solvers.scalar_calls import Answer, Callees
 from mslsq.solvers.scalar_system import Sums
 from mslsq.solvers.solver import Solver
-from mslsq.solvers.step import Record, State, Step
+from mslsq.solvers.state import Record, State
+from mslsq.solvers.step import Step
 
 STATE = 0
 """The input of a program that holds the state; what its calls return are the next ones."""

@@ -24,7 +24,7 @@ from mslsq.solvers.choices import creep_of, is_watched, linear_solver_of
 from mslsq.solvers.native_loop import Ended, NativeLoop
 from mslsq.solvers.run import history_of
 from mslsq.solvers.solver import Creep, Solver
-from mslsq.solvers.step import NUM_EVALUATIONS, NUM_STEPS, STATUS, Record
+from mslsq.solvers.state import NUM_EVALUATIONS, NUM_STEPS, STATUS, Record
 from mslsq.solvers.task import Task
 from mslsq.tracing.recording import Recorded
 

@@ -7,10 +7,9 @@ entries of the batch.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.linear import LinearSolver
@@ -21,107 +20,10 @@ from mslsq.solution import Status
 from mslsq.solvers.acceleration import Pulled, accelerated
 from mslsq.solvers.box import Box, moved_by, with_projected_gradient
 from mslsq.solvers.forcing import first_accuracy, next_accuracy
-from mslsq.solvers.solver import RESOLVED, MethodState, Proposal, Solver, quotient
-from mslsq.solvers.stationarity import (
-    gradient_floor,
-    gradient_met,
-    has_squares,
-    is_hidden,
-    nearly_stationary,
-    rests_at_zero,
-    scales,
-    share,
-    squared_length,
-    squared_sizes,
-    with_start,
-)
-
-SUFFICIENT = 1e-4
-"""Least share of the predicted decrease that makes a step a success (MINPACK's and SciPy's)."""
-
-LEVEL = 4096.0
-"""Costs that differ by less than this many units in the last place (1e-12 in float64) cannot be told apart with
-certainty: the residuals themselves are differences of larger numbers, of data and model 10 to 1000 times their size."""
-
-NOTHING = 8.0
-"""A predicted decrease below this many units in the last place of the cost is none."""
-
-COLLAPSE = 1e-2
-"""A step across which the length of a column of J falls below this share has left the region where the linear model
-means anything: it is taken for a failure, however good its cost. (Onto a plateau where a variable has lost all
-influence, "parameter evaporation", the cost ratio is often near 1; NIST's BoxBOD from its far start is lost without
-this rule.)"""
-
-
-STATUS, NUM_STEPS, NUM_EVALUATIONS = -6, -5, -4
-"""Places in `State.flat`, of a state without bounds."""
-
-
-class State(NamedTuple):
-    """Everything that a step reads and writes."""
-
-    values: Values
-    model: Linearization
-    method: MethodState
-    status: Int[Tensor, "batch"]
-    num_steps: Int[Tensor, "batch"]
-    num_evaluations: Int[Tensor, "batch"]
-    accuracy: Float[Tensor, "batch"]
-    """The relative residual asked of the next linear solve; moves only where that iterates."""
-    start_sizes: Float[Tensor, "batch columns"]
-    """How large the variables were at the start, squared; stays."""
-    start_reach: Float[Tensor, "batch columns"]
-    """How large a residual each of them made there alone, |Jᵢ|²xᵢ²; stays."""
-    box: Box | tuple[()]
-    """Bounds of the variables; stays."""
-
-    def flat(self) -> list[Tensor]:
-        """The tensors in the order of the pytree, at a tenth of its cost."""
-        return [*self.values, *self.model, *self.method, self.status, *self[-6:-1], *self.box]
-
-    def like(self, tensors: list[Tensor]) -> "State":
-        """The state of these tensors, in the order of `flat`."""
-        model = len(self.values)
-        method = model + len(self.model)
-        rest = method + len(self.method)
-        box = len(tensors) - len(self.box)
-        return State(
-            tuple(tensors[:model]),
-            Linearization(*tensors[model:method]),
-            type(self.method)(*tensors[method:rest]),
-            *tensors[rest:box],
-            box=Box(*tensors[box:]) if self.box else (),
-        )
-
-
-class Record(NamedTuple):
-    """What the history keeps of a step, per problem."""
-
-    cost: Float[Tensor, "batch"]
-    gradient_norm: Float[Tensor, "batch"]
-    step_norm: Float[Tensor, "batch"]
-    damping: Float[Tensor, "batch"]
-    accepted: Bool[Tensor, "batch"]
-
-
-class Verdict(NamedTuple):
-    """How a trial point compares with the current one, per problem."""
-
-    gain: Float[Tensor, "batch"]
-    """Actual over predicted decrease."""
-    decrease: Float[Tensor, "batch"]
-    accepted: Bool[Tensor, "batch"]
-    resolved: Bool[Tensor, "batch"]
-    """Was it all but the full Gauss–Newton step, in every column that has something to gain?"""
-    level: Bool[Tensor, "batch"]
-    """Are actual and predicted decrease both below what the cost can tell?"""
-    finite: Bool[Tensor, "batch"]
-    length: Float[Tensor, "batch"]
-    """|D⁻¹g|² at the trial point, in the variables scaled by the columns' lengths D."""
-    least_length: Float[Tensor, "batch"]
-    """The same, or that of the current point where that is smaller."""
-    scale: Float[Tensor, "batch columns"]
-    """D²."""
+from mslsq.solvers.solver import Proposal, Solver
+from mslsq.solvers.state import Record, State
+from mslsq.solvers.stationarity import gradient_floor, gradient_met, is_hidden, scales, squared_length, squared_sizes
+from mslsq.solvers.verdict import Judge, Verdict, by_cost
 
 
 @dataclass(frozen=True)
@@ -142,6 +44,10 @@ class Step:
     @property
     def linear(self) -> LinearSolver:
         return self.linearizer.linear_solver
+
+    @property
+    def _judge(self) -> Judge:
+        return Judge(self.solver, self.linearizer, self.asks)
 
     def start(self, values: Values, inputs: TermInputs, box: Box | tuple[()] = ()) -> tuple[State, Record]:
         """The state at the start, already judged: a start may be a minimum, or not finite."""
@@ -181,7 +87,7 @@ class Step:
         running = state.status == Status.RUNNING
         proposal, values = self._proposed(state, inputs)
         model = self._trial(state, values, inputs, proposal) if wary else self._linearized(values, inputs, state.box)
-        verdict = self._compare(state, model, proposal, running)
+        verdict = self._judge.compare(state, model, proposal, running)
         proposal, values, verdict = self._agreed(proposal, values, verdict)
         keeps = self._selection(verdict.accepted)
         kept = Linearization(*map(keeps, model, state.model))
@@ -189,7 +95,7 @@ class Step:
         method = type(method)(*map(self._selection(running), method, state.method))
         step_norm = torch.linalg.vector_norm(proposal.step, dim=-1)
         gradient_norm = _largest(kept.gradient)
-        judged = self._judge(state, kept, method, proposal, verdict, step_norm, gradient_norm)
+        judged = self._judge.status(state, kept, method, proposal, verdict, step_norm, gradient_norm)
         judged, *agreed = self.linearizer.ranks.agreed((judged, *method))
         method = type(method)(*agreed)
         count = running.to(torch.int64)
@@ -261,119 +167,10 @@ class Step:
     def _trial(self, state: State, values: Values, inputs: TermInputs, proposal: Proposal) -> Linearization:
         """The model at the trial points; where all are worse, the old one with the new cost will do to reject them."""
         cost = self.linearizer.cost(values, inputs)
-        _, level, descends = _by_cost(state, cost, proposal)
+        _, level, descends = by_cost(state, cost, proposal)
         if bool((torch.isfinite(cost) & (level | descends)).any()):
             return self._linearized(values, inputs, state.box)
         return state.model._replace(cost=cost)
-
-    def _compare(self, state: State, model: Linearization, proposal: Proposal, running: Tensor) -> Verdict:
-        """Is the trial point better?"""
-        decrease, level, descends = _by_cost(state, model.cost, proposal)
-        before = self.linear.storage.diagonal(state.model.matrix)
-        after = self.linear.storage.diagonal(model.matrix)
-        finite = (
-            torch.isfinite(model.cost)
-            & torch.isfinite(model.gradient + after).all(-1)
-            & torch.isfinite(proposal.predicted)
-        )
-        # Where the cost cannot tell, its gradient decides: this is where the last five digits of a regression come
-        # from.
-        scale = scales(torch.maximum(before, after))
-        length = squared_length(model.gradient, scale)
-        old_length = squared_length(state.model.gradient, scale)
-        better = length < old_length
-        sound = (after >= COLLAPSE**2 * before).all(-1)
-        if proposal.lands is not None:  # a variable may well take the influence of another with it onto its bound
-            sound = sound | proposal.lands
-        sound = finite & sound
-        accepted = running & sound & torch.where(level, better, descends)
-        gain = torch.where(level, 1.0, quotient(decrease, proposal.predicted)).to(decrease.dtype)
-        return Verdict(
-            torch.where(sound, gain, 0),
-            decrease,
-            accepted,
-            self._resolved(state.model, proposal, before),
-            level,
-            finite,
-            length,
-            torch.minimum(length, old_length),
-            scale,
-        )
-
-    def _resolved(
-        self, model: Linearization, proposal: Proposal, squared_norms: Float[Tensor, "batch columns"]
-    ) -> Bool[Tensor, "batch"]:
-        """Damping that is little to all other columns holds one still whose length is all but gone (a variable at a
-        saddle, or at the middle of a symmetric problem): its share of the promise must be nothing too."""
-        scale = scales(squared_norms)
-        held = proposal.damping > 2 * RESOLVED * scale
-        left = torch.where(held, model.gradient / scale * model.gradient, 0).sum(-1)
-        return proposal.resolved & (left <= share(self.solver, model.cost.dtype) * 2 * model.cost)
-
-    def _judge(
-        self,
-        state: State,
-        kept: Linearization,
-        method: MethodState,
-        proposal: Proposal,
-        verdict: Verdict,
-        step_norm: Tensor,
-        gradient_norm: Tensor,
-    ) -> Int[Tensor, "batch"]:
-        """The status of every running problem after the step. Only an accepted step can meet a tolerance, with two
-        exceptions: a Gauss–Newton step that the cost cannot tell from no step at all, and one that is shorter than
-        `xtol` where the cost is its own rounding (ranges to far landmarks, as many as unknowns). Then the current point
-        is the minimum. A step that damping or radius has made short proves nothing by its length: the gradient must
-        agree."""
-        eps = torch.finfo(step_norm.dtype).eps
-        solver, accepted = self.solver, verdict.accepted
-        size = torch.stack([(x * x).sum((1, 2)) for x in state.values]).sum(0).sqrt()
-        ftol = max(solver.ftol, eps) if solver.ftol > 0 else -1.0
-        xtol = max(solver.xtol, eps) if solver.xtol > 0 else 0.0
-        sizes = squared_sizes(self.linearizer, state.values)
-        squared_norms = self.linear.storage.diagonal(kept.matrix)
-        sizes = with_start(sizes, state.start_sizes, state.start_reach, squared_norms)
-        floor = gradient_floor(solver, self.linear, kept.matrix, sizes, verdict.least_length, kept.cost, self.asks)
-        stationary = nearly_stationary(solver, kept.gradient, verdict.least_length, kept.cost, floor)
-        promised = proposal.predicted <= 4 * ftol * state.model.cost
-        small = verdict.decrease <= ftol * state.model.cost
-        unmoved = verdict.level & verdict.resolved & verdict.finite
-        believed = accepted & small & (verdict.gain > 0.25) & (stationary | verdict.resolved)
-        cost_met = promised & (believed | (unmoved & ~accepted)) & has_squares(kept.cost, kept.gradient)
-        arrived = accepted | (verdict.resolved & verdict.finite)
-        step_met = arrived & stationary & (step_norm < xtol * (xtol + size))  # strictly: zero is never met
-        flat = accepted & gradient_met(solver, kept.gradient, gradient_norm, verdict.length, kept.cost, floor)
-        tiny = step_norm <= eps * (eps + size)
-        nothing = verdict.level & (proposal.predicted <= NOTHING * eps * state.model.cost)
-        stuck = ~accepted & verdict.finite & (nothing | tiny)
-        given_up = self.solver.exhausted(method) & ~accepted
-        why = torch.where(proposal.solved, int(Status.STALLED), int(Status.SINGULAR))
-        why = torch.where(proposal.solved & ~verdict.finite, int(Status.NON_FINITE), why)
-        rests = rests_at_zero(solver, kept.gradient, kept.cost, verdict.scale)
-        flat = flat | ((stuck | given_up) & proposal.solved & rests)
-        seen = ~is_hidden(solver, kept.gradient, squared_norms)
-        if solver.needs_regular:
-            given_up = given_up | ~proposal.solved
-        status = torch.full_like(state.status, int(Status.RUNNING))
-        for condition, value in (
-            (stuck, int(Status.STALLED)),
-            (given_up, why),
-            (step_met & seen, int(Status.STEP_TOLERANCE)),
-            (cost_met & seen, int(Status.COST_TOLERANCE)),
-            (flat & seen, int(Status.GRADIENT_TOLERANCE)),
-        ):
-            status = torch.where(condition, value, status)
-        return status
-
-
-def _by_cost(state: State, cost: Float[Tensor, "batch"], proposal: Proposal) -> tuple[Tensor, Tensor, Tensor]:
-    """The decrease of the cost, whether it is too small to tell, and whether it is a success."""
-    decrease = state.model.cost - cost
-    rounding = LEVEL * torch.finfo(cost.dtype).eps * state.model.cost
-    # A step that bounds cut off may be promised to raise the cost: by much, that is no level.
-    level = (decrease.abs() <= rounding) & (proposal.predicted.abs() <= rounding)
-    descends = (decrease > SUFFICIENT * proposal.predicted) & (proposal.predicted > 0)
-    return decrease, level, descends
 
 
 def _largest(gradient: Float[Tensor, "batch columns"]) -> Float[Tensor, "batch"]:

@@ -35,7 +35,8 @@ from mslsq.solvers.few_problems import RELATIVE, differ
 from mslsq.solvers.scalar_step import key_of_steps, scalar_steps
 from mslsq.solvers.scalar_system import Sums
 from mslsq.solvers.solver import MethodState, Solver
-from mslsq.solvers.step import Record, Step
+from mslsq.solvers.state import Record
+from mslsq.solvers.step import Step
 from mslsq.solvers.whole_program import LARGEST, NativeDifferenceWarning
 
 NAME = "steps"

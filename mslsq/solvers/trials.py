@@ -11,7 +11,7 @@ from mslsq.solvers.constraint_terms import chosen
 from mslsq.solvers.live_blocks import LiveBlocks
 from mslsq.solvers.rounds import Rounds, State
 from mslsq.solvers.run import Outcome
-from mslsq.solvers.step import LEVEL
+from mslsq.solvers.verdict import LEVEL
 
 
 @dataclass(frozen=True, eq=False)

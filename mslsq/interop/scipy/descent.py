@@ -14,7 +14,7 @@ from mslsq.interop.scipy.losses import Loss
 from mslsq.interop.scipy.methods import METHODS, Method
 from mslsq.interop.scipy.stationarity import Stationarity
 from mslsq.interop.scipy.systems import Dense, Iterative, System
-from mslsq.solvers.step import COLLAPSE, LEVEL, NOTHING, SUFFICIENT
+from mslsq.solvers.verdict import COLLAPSE, LEVEL, NOTHING, SUFFICIENT
 
 Array = NDArray[Any]
 

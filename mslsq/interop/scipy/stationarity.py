@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mslsq.solvers.stationarity import NEAR, NOISE, ROUNDING, SMALL
-from mslsq.solvers.step import NOTHING
+from mslsq.solvers.verdict import NOTHING
 
 if TYPE_CHECKING:
     from mslsq.interop.scipy.descent import Point
