@@ -39,6 +39,7 @@ WRONG = {
     "cholesky_inverse": factorizations.cholesky_inverse,
     "triangular_solve": factorizations.triangular_solve,
     "index_fill.int_Tensor": formulas.index_fill,
+    "native_layer_norm": formulas.layer_norm,
     "scatter_reduce.two": formulas.scatter_reduce,
 }
 """Silently wrong under some transform."""
@@ -81,12 +82,16 @@ COMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     **dict.fromkeys(
         (torch.cosine_similarity, aten.cosine_similarity, aten.cosine_similarity.default), formulas.cosine_similarity
     ),
+    **dict.fromkeys(
+        (torch.nn.functional.hardsigmoid, aten.hardsigmoid, aten.hardsigmoid.default), formulas.hardsigmoid
+    ),
     torch.nn.functional.batch_norm: formulas.batch_norm,
     torch.nn.functional.instance_norm: formulas.instance_norm,
 }
-"""Functions that PyTorch makes of operators some of which it runs without gradients: forward and reverse mode differ,
-and no operator is at fault. Batch normalisation has no derivative in its statistics, which are inputs as all buffers
-are."""
+"""Functions whose plain reverse mode is wrong in PyTorch, so that it is taken of these. Some are made of operators of
+which PyTorch runs some without gradients: forward and reverse mode differ, and no operator is at fault. Batch
+normalisation has no derivative in its statistics, which are inputs as all buffers are; the slope of `hardsigmoid` is
+that of float32."""
 
 
 class Composed(TorchFunctionMode):

@@ -115,6 +115,8 @@ OPERATORS = {
     "prelu": lambda p: F.prelu(moved(p, 2, 3, 2), moved(p, 3, seed=2)),
     "rrelu": lambda p: F.rrelu(moved(p, 6)),
     "group_norm": lambda p: F.group_norm(moved(p, 1, 4, 3), 2, moved(p, 4, seed=2), moved(p, 4, seed=3)),
+    "layer_norm": lambda p: F.layer_norm(moved(p, 2, 4), (4,), moved(p, 4, seed=2), moved(p, 4, seed=3)),
+    "layer_norm of two axes": lambda p: F.layer_norm(moved(p, 2, 3, 2), (3, 2), eps=0.1),
     "max_unpool": lambda p: F.max_unpool2d(moved(p, 1, 1, 2, 2), PLACES, 2),
     "cholesky_inverse": lambda p: torch.cholesky_inverse(matrix(p).tril()),
     "triangular_solve": lambda p: torch.triangular_solve(moved(p, 3, 2), matrix(p))[0],

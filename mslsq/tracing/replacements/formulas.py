@@ -72,9 +72,10 @@ def multilabel_margin_loss(
     return loss, among.to(x.dtype).reshape(target.shape)
 
 
-def hardsigmoid(x: Tensor) -> Tensor:
-    """0 up to −3, 1 from 3, a line between."""
-    return torch.where(x <= -3, 0, torch.where(x >= 3, 1, (x + 3) / 6))
+def hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
+    """0 up to −3, 1 from 3, a line between, whose slope PyTorch's derivative rounds to float32 for float64 too."""
+    y = torch.where(x <= -3, 0, torch.where(x >= 3, 1, (x + 3) / 6))
+    return x.copy_(y) if inplace else y
 
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
@@ -178,14 +179,30 @@ def group_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`aten.native_group_norm`, which takes one layout in memory only: normalized, means, 1 / standard deviations."""
-    parts = x.reshape(n, groups, -1)
-    centred = parts - parts.mean(-1, keepdim=True)
-    scale = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
-    normalized = (centred * scale).reshape(x.shape)
+    normalized, mean, scale = standardized(x.reshape(n, groups, -1), [-1], eps)
+    normalized = normalized.reshape(x.shape)
     shape = [1, channels, *[1] * (x.ndim - 2)]
     normalized = normalized if weight is None else normalized * weight.reshape(shape)
     normalized = normalized if bias is None else normalized + bias.reshape(shape)
-    return normalized, parts.mean(-1), scale.squeeze(-1)
+    return normalized, mean.squeeze(-1), scale.squeeze(-1)
+
+
+def layer_norm(
+    x: Inexact[Tensor, "*shape"], size: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`aten.native_layer_norm`: normalized, means, 1 / standard deviations. The derivative of its derivative in forward
+    mode is silently wrong in PyTorch (torch 2.13: −160 in the place of −0.03)."""
+    normalized, mean, scale = standardized(x, list(range(-len(size), 0)), eps)
+    normalized = normalized if weight is None else normalized * weight
+    return normalized if bias is None else normalized + bias, mean, scale
+
+
+def standardized(x: Tensor, axes: list[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(x − mean) / √(variance + eps) over some axes, the mean, and the factor; both keep their axes."""
+    mean = x.mean(axes, keepdim=True)
+    centred = x - mean
+    factor = (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    return centred * factor, mean, factor
 
 
 def max_unpool(x: Inexact[Tensor, "*planes h w"], indices: Int[Tensor, "*planes h w"], size: list[int]) -> Tensor:
