@@ -14,6 +14,7 @@ from mslsq.kernels.loading import KernelsMissingError, KernelsNotKeptWarning
 from mslsq.linear.independent_kinds import EliminationError
 from mslsq.linear.sparse.backends import BackendMissingError
 from mslsq.linearize.agreement import DerivativeMismatchError, NonDeterministicResidualError
+from mslsq.linearize.pairs import BroadcastResidualWarning
 from mslsq.linearize.ways import SlowResidualWarning, UndifferentiableResidualError
 from mslsq.manifolds.errors import ManifoldError
 from mslsq.native.cuda.driver import DriverError
@@ -43,6 +44,7 @@ from mslsq.tracing.recording import NoCompilerWarning
 __all__ = [
     "AdjointOptionError",
     "BackendMissingError",
+    "BroadcastResidualWarning",
     "CaptureError",
     "CheckpointError",
     "CovarianceWarning",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class Callables:
 
     @property
     def name(self) -> str:
-        return getattr(self.given, "__name__", type(self.given).__name__)
+        return name_of(self.given)
 
     def leaves(self, axes: Axes) -> list[Leaf]:
         """Every tensor that they depend on."""
@@ -88,6 +89,10 @@ class Callables:
         if isinstance(error, CaptureError):
             has_arrays = any(isinstance(leaf, np.ndarray) for leaf in _behind_x(self.arguments.leaves))
             return "  The arguments hold a NumPy array: pass torch.from_numpy(...) of it." if has_arrays else ""
+        start = tensor_of(self.arguments.leaves[0][0])
+        for place in self.places:
+            if place is not None and place.tensor.device != start.device and "device" in str(error):
+                return f"{place.name} is on {place.tensor.device}, the start on {start.device}: move one of them."
         shapes = [tuple(x.shape) for x in self.arguments.leaves[0] if isinstance(x, Tensor) and x.ndim > 1]
         is_of_shapes = isinstance(error, IndexError) or any(words in str(error) for words in OF_SHAPES)
         if is_batch or not shapes or not is_of_shapes:
@@ -184,6 +189,13 @@ def callables(
         arguments,
         has_aux,
     )
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What messages call it. An object's own `__getattr__` is not asked: it may answer anything, or never return."""
+    is_named = isinstance(function, (FunctionType, MethodType, BuiltinFunctionType, type))
+    own = function if is_named or "__name__" in getattr(function, "__dict__", ()) else type(function)
+    return own.__name__
 
 
 def numbered(name: str, count: int, suffix: str = "[{}]") -> list[str]:

@@ -3,6 +3,7 @@
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from mslsq.linearize.plan_cache import SHARED, PlanCache
@@ -57,5 +58,5 @@ def _nothing(owner: Any) -> Kept:
 
 def kept_for_callable(function: Callable[..., Any]) -> Kept:
     """By its code, so that a lambda written again for every call is recognised; by itself where it has none."""
-    inner = getattr(function, "__func__", function)
-    return kept_for(getattr(inner, "__code__", inner))
+    inner = function.__func__ if isinstance(function, MethodType) else function
+    return kept_for(inner.__code__ if isinstance(inner, FunctionType) else inner)

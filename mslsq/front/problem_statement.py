@@ -24,7 +24,7 @@ from mslsq.problem.errors import (
     DtypeError,
     ProblemError,
     ShapeError,
-    check_dtype_of_start,
+    check_start,
     unknown_name,
 )
 from mslsq.problem.layout import check_dense
@@ -184,7 +184,7 @@ def _start(variable: Variable, value: Any, part_axes: list[int | None]) -> Start
             f"Variable {variable.name!r}: the start has storage of shape {tuple(storage.shape)}; "
             f"expected {expected}{more}. A batch is declared by in_dims."
         )
-    check_dtype_of_start(f"Variable {variable.name!r}: the start", storage.dtype)
+    check_start(f"Variable {variable.name!r}: the start", storage)
     check_dense({"the start": storage}, f"Variable {variable.name!r}: ")
     return Start(variable.name, storage, axis, is_single=variable.count is None)
 

@@ -11,6 +11,7 @@ from typing import Any
 from mslsq.adjoint import Adjoint
 from mslsq.front.answering_residuals import Answered, Known, ResidualCall, state_of
 from mslsq.front.batching import Axes
+from mslsq.front.callables import name_of
 from mslsq.front.closed_costs import distrust_callable
 from mslsq.front.direct import Direct
 from mslsq.front.direct_batch import DirectBatch
@@ -84,7 +85,7 @@ def answered(call: ResidualCall, like: Known | None = None) -> Answered | None:
     if not answer.is_right:
         kept[:] = [one for one in kept if one is not known]
         if known.closed is not None and known.closed.holds:
-            distrust_callable(collected, getattr(call.residual, "__name__", type(call.residual).__name__))
+            distrust_callable(collected, name_of(call.residual))
         if answer.found.interrupted:
             raise KeyboardInterrupt  # what was found is of a residual that has changed
         return None

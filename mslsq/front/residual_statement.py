@@ -28,7 +28,7 @@ from mslsq.front.trust import trust_of_callables
 from mslsq.linearize.blocks import Values
 from mslsq.losses import RobustLoss
 from mslsq.problem import CostFunction, Problem
-from mslsq.problem.errors import DtypeError, ProblemError, ShapeError, check_dtype_of_start
+from mslsq.problem.errors import DtypeError, ProblemError, ShapeError, check_start
 from mslsq.problem.layout import check_dense
 from mslsq.problem.leaf import LeafSpace, leaf_space
 from mslsq.problem.system import System, Unknown
@@ -184,7 +184,7 @@ def _check_start(leaves: list[Any], names: list[str]) -> None:
                 f"{name} is complex; solve for real variables: torch.view_as_real(x0), and build the complex one in "
                 "the residual."
             )
-        check_dtype_of_start(name, tensor.dtype)
+        check_start(name, tensor)
         if tensor.numel() == 0:
             raise ShapeError(f"{name} has no entries, shape {tuple(tensor.shape)}.")
         tensors.append(tensor)

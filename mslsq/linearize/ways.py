@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mslsq import pytree
 from mslsq.linearize import independent
 from mslsq.linearize.agreement import (
     DerivativeMismatchError,
@@ -31,6 +32,7 @@ from mslsq.linearize.blocks import BlockTerm, Values
 from mslsq.linearize.derivatives import Mode, Way
 from mslsq.linearize.first_block import explained, of_a_block
 from mslsq.linearize.locating import faulty_operator
+from mslsq.linearize.pairs import BroadcastResidualWarning, Differences
 from mslsq.linearize.sample import Sample, sample_of
 from mslsq.private import DispatchMode, is_operator, operator_name, version_of
 from mslsq.problem.errors import ProblemError, SecondDerivativeError
@@ -39,7 +41,7 @@ from mslsq.tracing.capture import CaptureError, capture
 from mslsq.tracing.graph import TRANSFORM_LOCK
 from mslsq.tracing.inplace import InPlaceResidualWarning, inplace_advice
 from mslsq.tracing.operators import Composed, must_be_rewritten
-from mslsq.tracing.remedies import remedy
+from mslsq.tracing.remedies import OF_FORWARD_MODE, remedy
 
 MANY_ROWS = 1000
 """With this many rows, a Jacobian made by one backward pass per row causes a warning: 3,136 rows take minutes."""
@@ -66,9 +68,10 @@ class Observer(DispatchMode):
     supports_higher_order_operators = True
     """It sees `torch.cond` and the like, to refuse them."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, differences: Differences) -> None:
         super().__init__()
         self.name = name
+        self.differences = differences
         self.operators: set[Any] = set()
         self.switches_gradients_off = False
 
@@ -82,7 +85,9 @@ class Observer(DispatchMode):
         if must_be_rewritten(func, args):
             self.operators.add(func)
         self.switches_gradients_off |= not torch.is_grad_enabled()
-        return func(*args, **(kwargs or {}))
+        output = func(*args, **(kwargs or {}))
+        self.differences.see(func, args, output)
+        return output
 
 
 def way_of(block: BlockTerm, values: Values, inputs: Inputs) -> Found:
@@ -132,11 +137,12 @@ def way_of(block: BlockTerm, values: Values, inputs: Inputs) -> Found:
         return found
     if not _any_wrong(failures):
         others = "Write it with other operations, or give the Jacobian yourself (jac=, or jacobians of a CostFunction)."
-        advice = remedy(failures[0]) or others
+        # That a user's autograd.Function has no forward mode says nothing where reverse mode fails as well.
+        error = next((error for error in failures if OF_FORWARD_MODE not in str(error)), failures[0])
         raise UndifferentiableResidualError(
             f"The residual of {block.term.name!r} cannot be differentiated: PyTorch's transforms raise "
-            f"{type(failures[0]).__name__}: {_first_line(failures[0])} {advice}"
-        ) from failures[0]
+            f"{type(error).__name__}: {_first_line(error).rstrip('.')}. {remedy(error) or others}"
+        ) from error
     return _lane_by_lane(block, sample)
 
 
@@ -176,20 +182,27 @@ def captured_residual(block: BlockTerm, values: Values, inputs: Inputs) -> Any:
 def _reason_to_rewrite(block: BlockTerm, values: Values, inputs: Inputs) -> str:
     """Why the residual must not be differentiated as it is written; empty where nothing speaks against it."""
     is_differentiated = block.term.jacobians is None
-    observer = Observer(block.term.name)
+    observers: list[Observer] = []
     composed = Composed()
 
     def writes_into_arguments(storages: tuple[Tensor, ...], first: Inputs) -> bool:
         tensors = [*storages, *first.values()]
         before = [version_of(tensor) for tensor in tensors]
-        watched = observer if is_differentiated else contextlib.nullcontext()
+        x = block.values_of_block(storages)
+        differences = Differences(leaf for leaf in pytree.leaves(x) if isinstance(leaf, Tensor))
+        observers.append(Observer(block.term.name, differences))
+        watched = observers[-1] if is_differentiated else contextlib.nullcontext()
         with explained(block.term), independent.plain_python(), watched, composed:
-            block.term.residual(block.values_of_block(storages), first)
+            output = block.term.residual(x, first)
+        advice = differences.advice(output, block.term.name)
+        if advice:
+            warnings.warn(advice, BroadcastResidualWarning, stacklevel=2)
         return [version_of(tensor) for tensor in tensors] != before
 
     if of_a_block(writes_into_arguments, block.term, block.batched, values, inputs):
         # Under `vmap` that may work silently, and change the user's data once per step.
         return "it writes into its arguments"
+    observer = observers[-1]
     if observer.switches_gradients_off:
         return "it uses torch.no_grad(), which forward mode does not respect"
     rewritten = sorted({operator_name(operator) for operator in observer.operators} | composed.met)

@@ -20,10 +20,11 @@ class Constraint:
     def __post_init__(self) -> None:
         kind = type(self).__name__
         instance_of(f"{kind}: cost", self.cost, CostFunction, error=ProblemError)
+        name = self.cost.name  # first: a cost that is not complete says so
         for option in ("loss", "weight"):
             if getattr(self.cost, option) is not None:
                 raise ProblemError(
-                    f"{kind}({self.cost.name!r}): a constraint has no {option}, it is met or not. Leave it out; to "
+                    f"{kind}({name!r}): a constraint has no {option}, it is met or not. Leave it out; to "
                     "measure the violation in other units multiply the residual."
                 )
 

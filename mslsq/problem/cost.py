@@ -99,6 +99,11 @@ class CostFunction(nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if vars(cls).get("__slots__"):
+            raise ProblemError(
+                f"{cls.__name__}: a cost function keeps what it holds in its __dict__, where it is found and copied. "
+                "Leave __slots__ (slots=True of a dataclass) out."
+            )
         if "residual" in vars(cls) and "jacobians" not in vars(cls):
             cls.jacobians = None  # those of the base belong to another residual
         if {"residual", "jacobians"} & set(vars(cls)):
@@ -110,7 +115,7 @@ class CostFunction(nn.Module):
 
     def residual(self, *variables: Any, **data: Any) -> Any:
         """The residual of one block; to be written by the subclass."""
-        raise NotImplementedError(f"{type(self).__name__} must define residual(self, *variables, **data).")
+        raise NotImplementedError(_without_residual(type(self)))
 
     def forward(self, *variables: Any, **data: Any) -> Any:
         """The residual of one block, as for any module."""
@@ -141,8 +146,10 @@ class CostFunction(nn.Module):
         """What was given as data is assigned in the same form: a number, a tensor, an element, a dict of tensors.
 
         Raises:
-            ProblemError: it has another form.
+            ProblemError: it has another form, or `__init__` of this class has not been called yet.
         """
+        if isinstance(value, (nn.Module, nn.Parameter)) and "training" not in self.__dict__:
+            raise ProblemError(f"{type(self).__name__}: {name!r} is assigned too early. {_HOW_TO_INIT}")
         argument = self.__dict__.get("arguments", {}).get(name)
         own = () if argument is None else [leaf.name for leaf in argument.leaves]
         if argument is None or name in self._modules or (name in own and isinstance(value, Tensor)):
@@ -201,6 +208,8 @@ class CostFunction(nn.Module):
         kind = self._signature(data)
         if kind in _SIGNATURES:
             return
+        if type(self).residual is CostFunction.residual and "residual" not in vars(self):
+            raise NotImplementedError(_without_residual(type(self)))
         signature = inspect.signature(self.residual)
         try:
             signature.bind(*self.references, **data)
@@ -219,9 +228,21 @@ class CostFunction(nn.Module):
                     raise unknown_name(
                         f"data of cost {self.name!r}", keyword, keywords[len(self.references) :]
                     ) from None
+            hint = " Is its first parameter, self, missing?" if self._lacks_self(data) else ""
             raise ProblemError(
-                f"Cost {self.name!r}: residual{signature} cannot be called with ({given}): {error}."
+                f"Cost {self.name!r}: residual{signature} cannot be called with ({given}): {error}.{hint}"
             ) from None
+
+    def _lacks_self(self, data: dict[str, Any]) -> bool:
+        """Does `residual`, written as a method, fit the variables and data in the place of self?"""
+        function = vars(type(self)).get("residual")
+        if not isinstance(function, FunctionType):
+            return False
+        try:
+            inspect.signature(function).bind(*self.references, **data)
+        except TypeError:
+            return False
+        return True
 
     def _signature(self, data: dict[str, Any]) -> Hashable:
         """What tells whether variables and data fit; None where `residual` is no plain method of the class."""
@@ -270,9 +291,14 @@ class CostFunction(nn.Module):
         return DataArgument(tuple(named), structure)
 
     def _check_free(self, name: str) -> None:
-        if hasattr(self, name):
+        if hasattr(CostFunction, name) or name in ("references", "arguments", "num_blocks"):
             raise ProblemError(
                 f"Cost {self.name!r}: {name!r} is an attribute of every cost function; call the data otherwise."
+            )
+        if hasattr(self, name):
+            raise ProblemError(
+                f"Cost {self.name!r}: {name!r} is given as data and is an attribute of {type(self).__name__} already. "
+                f"Data become attributes by themselves: do not assign self.{name}, or declare it as a field."
             )
 
     def _count_blocks(self) -> int:
@@ -323,6 +349,40 @@ class CostFunction(nn.Module):
             return tensor
         owner, _, attribute = name.rpartition(".")
         return getattr(self.get_submodule(owner), attribute)
+
+
+_HOW_TO_INIT = (
+    "Begin __init__ with super().__init__(*variables, weight=..., loss=..., **data), and assign attributes of your own "
+    "behind it. (@dataclass writes an __init__ that does not; without an __init__ of your own that of CostFunction "
+    "serves.)"
+)
+
+
+class _OfInit:
+    """An attribute of cost functions that `CostFunction.__init__` assigns, before it does."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, cost: CostFunction | None, owner: type) -> Any:
+        if cost is None:
+            raise AttributeError(self.name)  # of the class it is none
+        raise ProblemError(
+            f"{owner.__name__} is not complete: CostFunction.__init__ has not been called. {_HOW_TO_INIT}"
+        )
+
+
+for _name in ("name", "references"):
+    setattr(CostFunction, _name, _OfInit(_name))
+
+
+def _without_residual(kind: type) -> str:
+    """What to tell of a class whose residual is not written; other libraries' words for it are known."""
+    others = ("error", "err_fn", "evaluateError", "compute_residual", "cost", "residuals", "forward", "__call__")
+    own = (name for base in kind.__mro__[: kind.__mro__.index(CostFunction)] for name in vars(base))
+    found = next((name for name in own if name in others), None)
+    hint = f" It has {found!r}: call that residual." if found else ""
+    return f"{kind.__name__} must define residual(self, *variables, **data).{hint}"
 
 
 def cost(function: Callable[..., Any]) -> type[CostFunction]:

@@ -39,8 +39,13 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
     return UnknownNameError(f"Unknown {kind} {name!r}.{suggestion(name, known)} Known: {listed}.")
 
 
-def check_dtype_of_start(what: str, dtype: torch.dtype) -> None:
-    """Raises `DtypeError` where variables of this dtype cannot be solved for."""
+def check_start(what: str, start: torch.Tensor) -> None:
+    """Raises `DtypeError` where variables of this dtype cannot be solved for, `DeviceError` where there are none."""
+    dtype = start.dtype
+    if start.is_meta:
+        raise DeviceError(
+            f"{what} is on the device meta, whose tensors have no numbers: there is nothing to start from."
+        )
     if not dtype.is_floating_point:
         raise DtypeError(f"{what} must be real floating point, not {dtype}: use x0.to(torch.float64).")
     if dtype.itemsize < 4:

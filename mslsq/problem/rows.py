@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mslsq import pytree
+from mslsq.manifolds import LieGroup, Manifold
 from mslsq.private import outside_of_transforms
 from mslsq.problem.cost import CostFunction, is_of_library
 from mslsq.problem.data import own_tensors
@@ -107,8 +108,32 @@ def _found_rows(cost: CostFunction) -> int:
         f"It is called for ONE block, with variables {', '.join(map(repr, cost.references))}"
         + (f" and data of shapes {shapes}" if shapes else "")
         + ". "
-        + (complex_view_hint(failure) or "Data that all blocks share is given as mslsq.Shared(x).")
+        + (
+            complex_view_hint(failure)
+            or _plain_storage_hint(cost, first)
+            or "Data that all blocks share is given as mslsq.Shared(x)."
+        )
     ) from failure
+
+
+def _plain_storage_hint(cost: CostFunction, data: dict[str, Tensor]) -> str:
+    """What to write where data are plain numbers in the place of elements of a manifold, as its variables are."""
+    for keyword, argument in cost.arguments.items():
+        if len(argument.leaves) != 1 or not isinstance(cost.data_arguments(data)[keyword], Tensor):
+            continue
+        shape = tuple(data[argument.leaves[0].name].shape)
+        for kind in dict.fromkeys(reference.variable.manifold for reference in cost.references):
+            if not (isinstance(kind, type) and issubclass(kind, Manifold)):
+                continue
+            made = "" if shape == (kind.storage_dim,) else None
+            if len(shape) == 2 and shape[0] == shape[1] and issubclass(kind, LieGroup):
+                made = ".from_matrix"
+            if made is not None:
+                return (
+                    f"Data {keyword!r} are a plain tensor; if elements of {kind.__name__} are meant, write "
+                    f"{keyword}=mslsq.{kind.__name__}{made}(...)."
+                )
+    return ""
 
 
 def _check_leaves(output: Any) -> None:

@@ -135,7 +135,7 @@ def _reason(linearizer: Linearizer, start: Values, inputs: TermInputs, idle: Ten
     if bool((_without_columns(linearizer, nearby) & idle).any()):
         return (
             "It is zero nearby, too: look for what lets no derivative through (detach, item, numpy, round, argmax, a "
-            "comparison), or for variables that the residual never uses."
+            "comparison, the backward of an autograd.Function), or for variables that the residual never uses."
         )
     return (
         "Nearby it is not: this is a stationary point, by a symmetry perhaps, and need not be a minimum. Start "

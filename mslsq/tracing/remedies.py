@@ -8,6 +8,16 @@ OF_AUTOGRAD = (
 
 OF_STATISTICS = ("running_mean", "batch_norm_backward", "would mutate a captured Tensor")
 """In what PyTorch says of batch normalization, and of other writes into tensors outside, under its transforms."""
+OF_FORWARD_MODE = "You must implement the jvp function for custom autograd.Function"
+"""What PyTorch says in forward mode of an `autograd.Function` that may have a derivative in reverse mode."""
+OF_CUSTOM_FUNCTIONS = (
+    "You must implement either the backward or vjp method",
+    "it must override the setup_context staticmethod",
+    "but it does not have vmap support",
+    "returned an invalid gradient at index",
+    "returned an incorrect number of gradients",
+)
+"""In what PyTorch says of an `autograd.Function` that lacks a rule, or whose `backward` returns something else."""
 INSTEAD = "torch.func.grad(f)(x) of a function f (or torch.func.jacrev, jacfwd, vjp, jvp), which may be nested"
 """What takes their place."""
 
@@ -24,6 +34,12 @@ def remedy(error: BaseException) -> str:
             "A residual must not write into tensors that exist outside of it. A batch normalization in training mode "
             "does, into its running statistics: call .eval() on the network before the solve, or make it with "
             "track_running_stats=False."
+        )
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in OF_CUSTOM_FUNCTIONS):
+        return (
+            "A torch.autograd.Function inside a residual needs forward(*inputs) without ctx, setup_context(ctx, "
+            "inputs, output), backward(ctx, *cotangents) with one result per input in its shape, and "
+            "generate_vmap_rule = True (or a vmap of its own)."
         )
     if not is_of_autograd(error):
         return ""

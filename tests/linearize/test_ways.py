@@ -208,6 +208,49 @@ def test_an_operator_of_the_users_with_a_wrong_batching_rule_is_found_out_and_an
     assert torch.allclose(solution.value, data(3, 2) / 2)
 
 
+class Bare(torch.autograd.Function):
+    """x² without a derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+
+class Summed(Bare):
+    @staticmethod
+    def backward(ctx, g):
+        return (2 * ctx.saved_tensors[0] * g).sum()
+
+
+class OldStyle(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * ctx.saved_tensors[0] * g
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [(Bare, "either the backward or vjp method"), (Summed, "invalid gradient"), (OldStyle, "setup_context")],
+)
+def test_a_function_of_the_users_that_lacks_a_rule_is_told_which_it_needs(function, words):
+    with pytest.raises(UndifferentiableResidualError) as caught:
+        mslsq.least_squares(lambda x: function.apply(x) - 1, data(3))
+    assert words in str(caught.value)
+    assert "forward mode" not in str(caught.value)
+    assert "generate_vmap_rule = True" in str(caught.value)
+
+
 def test_a_counter_inside_a_residual_is_an_error_that_names_it():
     class Calls:
         number = 0
