@@ -8,15 +8,15 @@ import pytest
 from mslsq.native import whole_solves as running
 
 
-def in_small_parts(monkeypatch: pytest.MonkeyPatch, interrupted_at: int | None = None) -> list[Any]:
-    """From now on; the calls into C++ are appended to the list, and Ctrl-C comes in the one of that number."""
+def in_small_parts(monkeypatch: pytest.MonkeyPatch, *interrupted_at: int) -> list[Any]:
+    """From now on; the calls into C++ are appended to the list, and Ctrl-C comes in those of these numbers."""
     calls: list[Any] = []
     in_parts = running.in_parts
 
     def counted(*args: Any) -> None:
         in_parts(*args)
         calls.append(args)
-        if len(calls) == interrupted_at:
+        if len(calls) in interrupted_at:
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(running, "in_parts", counted)

@@ -143,7 +143,7 @@ def test_an_interrupt_is_kept_where_a_problem_has_crept_out_of_its_program(monke
         return mslsq.solve(by_rows(), {"p": starts}, in_dims=0, solver=solver)
 
     whole = solved_natively()  # compared, and in use
-    in_small_parts(monkeypatch, interrupted_at=40)
+    in_small_parts(monkeypatch, 40)
     found = solved_natively()
     rest = found.status == mslsq.Status.INTERRUPTED
     crept = rest & (found.num_steps > 0)

@@ -134,7 +134,7 @@ def test_an_interrupt_in_a_slice_leaves_the_later_slices_where_they_began(monkey
     y = measured(200)
     options = {"native": "wait", "max_steps": 60}
     whole = fits(y, **options)
-    in_small_parts(monkeypatch, interrupted_at=60)
+    in_small_parts(monkeypatch, 60)
     monkeypatch.setattr(running, "AT_ONCE", 50)
     found = fits(y, on_interrupt="return", **options)
     rest = found.status == mslsq.Status.INTERRUPTED
@@ -149,7 +149,7 @@ def test_of_a_native_solve_what_is_done_is_kept_and_the_rest_is_where_it_began(m
     y = measured(200)
     options = {"native": "wait", "max_steps": 60}
     whole = fits(y, **options)
-    in_small_parts(monkeypatch, interrupted_at=40)
+    in_small_parts(monkeypatch, 40)
     found = fits(y, on_interrupt="return", **options)
     monkeypatch.undo()
     rest = found.status == mslsq.Status.INTERRUPTED

@@ -410,7 +410,7 @@ def test_a_program_comes_back_to_python_often_and_goes_on_where_it_was(watch, mo
 def test_an_interrupt_does_not_wait_for_the_end(watch, monkeypatch):
     y, solver = measured(200), mslsq.GaussNewton(native="wait", ftol=0.0, xtol=0.0, gtol=0.0, max_steps=100)
     fits(y)(solver)
-    calls = in_small_parts(monkeypatch, interrupted_at=3)
+    calls = in_small_parts(monkeypatch, 3)
     with pytest.raises(KeyboardInterrupt):
         fits(y)(solver)
     interrupted = len(calls)  # with the starts of the problems that were not solved
@@ -418,6 +418,35 @@ def test_an_interrupt_does_not_wait_for_the_end(watch, monkeypatch):
     assert interrupted < (len(calls) - interrupted) / 2
     monkeypatch.undo()
     assert bool(fits(y)(solver).cost.isfinite().all())
+
+
+def test_the_history_of_an_interrupted_batch_is_put_in_order_when_it_is_read(watch, monkeypatch):
+    # Of 20,000 problems with 1,000 steps that takes a second, and who presses Ctrl-C waits for it.
+    y, solver = measured(200), mslsq.LevenbergMarquardt(native="wait", max_steps=100, on_interrupt="return")
+    whole = fits(y)(solver)
+    read = []
+    columns = running._Room.columns
+    monkeypatch.setattr(running._Room, "columns", lambda *given: read.append(given) or columns(*given))
+    in_small_parts(monkeypatch, 40)
+    part = fits(y)(solver)
+    assert not read
+    done = part.status != mslsq.Status.INTERRUPTED
+    assert 8 <= int(done.sum()) < 200
+    for name in ("cost", "gradient_norm", "damping"):
+        found, expected = getattr(part.history, name), getattr(whole.history, name)
+        torch.testing.assert_close(found[done], expected[done], rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(found[~done][:, 0], expected[~done][:, 0])
+        assert bool(found[~done][:, 1:].isnan().all())
+
+
+def test_a_second_interrupt_ends_what_the_first_one_has_left_to_do(watch, monkeypatch):
+    y, solver = measured(200), mslsq.LevenbergMarquardt(native="wait", max_steps=100, on_interrupt="return")
+    fits(y)(solver)
+    calls = in_small_parts(monkeypatch, 3, 5)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fits(y)(solver)
+    assert len(calls) == 5
+    assert not isinstance(caught.value, mslsq.errors.SolveInterrupted)
 
 
 @pytest.mark.parametrize("amplitude", [1e6, 1e9, 1e30])
@@ -459,7 +488,7 @@ def test_where_pytorch_has_no_number_a_program_is_neither_used_nor_complained_of
 def test_an_interrupt_of_the_comparison_with_python_is_not_swallowed(watch, monkeypatch):
     solver = mslsq.LevenbergMarquardt(native="wait", max_steps=100)
     fits(measured(50))(solver)
-    in_small_parts(monkeypatch, interrupted_at=1)  # of a batch of another size the starts are compared first
+    in_small_parts(monkeypatch, 1)  # of a batch of another size the starts are compared first
     with pytest.raises(KeyboardInterrupt):
         fits(measured(200))(solver)
     monkeypatch.undo()
