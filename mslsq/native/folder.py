@@ -106,7 +106,7 @@ class Folder:
 
     def leave_note(self, key: str, words: str) -> None:
         """Leave words under a key for processes to come, whole or not at all; deleted as programs are."""
-        if self._kept is None or self.unusable:
+        if self._kept is None or self.unusable or (self._kept / f"{NOTE}{key}" / WORDS).exists():
             return
         with suppress(OSError):
             aside = self._workplace(self._kept)
@@ -117,6 +117,16 @@ class Folder:
                 made.rename(self._kept / f"{NOTE}{key}")  # fails where another process was faster
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
+
+    def remove_note(self, key: str) -> None:
+        """Take it away again, out of sight first, so that it is never there without its words."""
+        if self._kept is None:
+            return
+        with suppress(OSError):
+            aside = self._workplace(self._kept)
+            with suppress(OSError):
+                (self._kept / f"{NOTE}{key}").rename(aside / "deleted")
+            shutil.rmtree(aside, ignore_errors=True)
 
     def make_workplace(self) -> Path:
         """A new folder for a compiler, beside the programs. OSError where there is no place at all."""

@@ -123,6 +123,11 @@ class Store:
         with self._lock:
             self._place.leave_note(key, words)
 
+    def remove_note(self, key: str) -> None:
+        """Take them away again."""
+        with self._lock:
+            self._place.remove_note(key)
+
     def has_sign(self, sign: str) -> bool:
         """Was this sign left beside the programs?"""
         with self._lock:

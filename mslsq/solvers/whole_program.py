@@ -1,7 +1,9 @@
 """The native program of whole solves on its way: recorded, with the compiler, compared with Python's steps."""
 
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -72,11 +74,21 @@ class SolveDraft(Drafted):
         self._program: WholeSolves | CudaSolves | None = None
         self._one: OneSolve | None = None
         self._is_known_to_step = False
-        with self._saying_why():
+        self.seconds = 0.0
+        """Of the processor, that writing it and the comparisons have taken the calling thread."""
+        with self._saying_why(), self._timed():
             recorded = recorded_solves(task, plan, values, inputs)
             self._own, self._shared, self._dtype = recorded.own, recorded.shared, values[0].dtype
             given = NAME, recorded.functions, recorded.layout, self._dtype
             self._making = making_solves(*given, values[0].device)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        begin = time.thread_time()
+        try:
+            yield
+        finally:
+            self.seconds += time.thread_time() - begin
 
     @property
     def sentence(self) -> str:
@@ -147,6 +159,10 @@ class SolveDraft(Drafted):
         Its linearization is compared, to rounding: what a residual reads may have changed by little since the program
         was written. Before its first use its first step is, too. Where it does not agree, `why_not` says so.
         """
+        with self._timed():
+            return self._agrees(task, plan, values, inputs, box)
+
+    def _agrees(self, task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...], box: Box | tuple[()]) -> bool:
         starts = self._compared(values, inputs, box, 0)
         chosen = some_of(torch.isfinite(starts.history.of_start[1]))
         if not len(chosen):

@@ -3,6 +3,7 @@
 That is for batches of small dense problems, whose steps are not looked at: `solved_natively` decides.
 """
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,10 +30,6 @@ from mslsq.solvers.solver import Solver
 from mslsq.solvers.task import Task
 from mslsq.solvers.whole_program import SolveDraft
 from mslsq.solvers.witness import Witness
-
-SIGNED_SECONDS = 0.15
-"""As `PROGRAM_SECONDS`, where a process before has left a sign that it had such a program: writing the text, by which
-the compiled program is found, takes 0.07 to 0.13 s for one unknown as for sixteen, comparing it 0.03."""
 
 
 class Ended(NamedTuple):
@@ -68,14 +65,15 @@ class SolveProspect:
     """Under which processes tell each other that there is a program; empty where they cannot."""
 
     @cached_property
-    def is_signed(self) -> bool:
-        """Did a process before have a program of such solves?"""
-        return bool(self.sign) and STORE.has_sign(self.sign)
+    def seconds_of_finding(self) -> float:
+        """As a process before has noted it, when this was first asked."""
+        return seconds_of_finding(self.sign)
 
     @property
     def enough(self) -> float:
-        """Seconds after which it pays to make a program."""
-        return min(SIGNED_SECONDS, PROGRAM_SECONDS) if self.is_signed else PROGRAM_SECONDS
+        """Seconds of solves after which it pays to make a program: where a process before had one, as many as finding
+        it took there. However many solves then follow, they take at most twice what the better choice would have."""
+        return min(self.seconds_of_finding, PROGRAM_SECONDS)
 
     @property
     def is_ready(self) -> bool:
@@ -100,6 +98,17 @@ class SolveProspect:
     def give_up(self) -> None:
         self.draft, self.is_given_up = None, True
         self.ends.clear()
+
+
+def seconds_of_finding(sign: str) -> float:
+    """What finding the program took a process before, as that has noted: its text is written, by which it is found, and
+    its numbers are compared. Infinity where none had one. No constant serves here: it is 0.03 to 0.3 s on one machine.
+    """
+    try:
+        seconds = float(STORE.note(sign) or math.inf) if sign else math.inf
+    except ValueError:
+        return math.inf
+    return seconds if seconds >= 0 else math.inf
 
 
 def prospect_of(task: Task, plan: Plan, values: Values, inputs: tuple[Inputs, ...]) -> SolveProspect:
@@ -229,10 +238,10 @@ def _is_taken_up(
         return True
     if draft is None or not draft.agrees(task, plan, values, inputs, box):
         if prospect.sign and prospect.is_refused:
-            STORE.remove_sign(prospect.sign)
+            STORE.remove_note(prospect.sign)
         return False
     if prospect.sign:
-        STORE.leave_sign(prospect.sign)
+        STORE.leave_note(prospect.sign, f"{draft.seconds:.3f}")
     plan.holds_whole, plan.whole_witness = True, witness
     return True
 

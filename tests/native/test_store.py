@@ -259,6 +259,8 @@ def test_notes_are_left_whole_and_private_for_processes_to_come(new_store, cache
         os.umask(before)
     first.leave_note("a", "others")  # the first one stays
     assert new_store().note("a") == "words" and new_store().note("b") is None
+    first.leave_note("c", "words"), new_store().remove_note("c"), new_store().remove_note("c")
+    assert first.note("c") is None
     assert (cache / "note-a").stat().st_mode & 0o077 == 0
     assert not list(cache.glob("new-*"))
     (cache / "note-a" / "words").write_bytes(b"\xff\xff")

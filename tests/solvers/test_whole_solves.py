@@ -31,6 +31,7 @@ pytestmark = NEEDS_COMPILER
 
 SOLVERS = [mslsq.LevenbergMarquardt, mslsq.GaussNewton, mslsq.Dogleg]
 T = torch.linspace(0, 2, 20, dtype=F64)
+SECONDS_OF_FINDING = whole_solves.seconds_of_finding  # no test gets programs by it unasked
 START = torch.tensor([1.0, -1.0, 0.0], dtype=F64)
 
 
@@ -628,25 +629,28 @@ def test_what_a_process_before_had_a_program_of_gets_it_sooner(watch, monkeypatc
     def call(solver: mslsq.LevenbergMarquardt) -> mslsq.Solution:
         return mslsq.least_squares(residual, START[:2], (y,), in_dims=(None, 0), solver=solver)
 
-    signs: set[str] = set()
-    monkeypatch.setattr(STORE, "leave_sign", signs.add)
-    monkeypatch.setattr(STORE, "has_sign", signs.__contains__)
+    notes: dict[str, str] = {}
+    monkeypatch.setattr(STORE, "leave_note", notes.__setitem__)
+    monkeypatch.setattr(STORE, "note", notes.get)
     first = call(mslsq.LevenbergMarquardt(native="wait"))
-    assert len(signs) == 1
+    (sign,) = notes  # what it took is noted
+    assert 0 < float(notes[sign]) < 60
     forget(residual)
     monkeypatch.setattr(whole_solves, "PROGRAM_SECONDS", 1e9)
-    monkeypatch.setattr(whole_solves, "SIGNED_SECONDS", 0.0)
+    monkeypatch.setattr(whole_solves, "seconds_of_finding", SECONDS_OF_FINDING)
+    notes[sign] = "0.000"
     watch.native.clear()
     found = [call(mslsq.LevenbergMarquardt()) for _ in range(3)]
     assert watch.native[-1]
     for one in found:
         torch.testing.assert_close(one.cost, first.cost, rtol=1e-9, atol=0)
-    signs.clear()
-    forget(residual)
-    watch.native.clear()
-    for _ in range(3):
-        call(mslsq.LevenbergMarquardt())
-    assert not any(watch.native)
+    for words in ("1e8", "nan", "-1", "no number", ""):
+        notes[sign] = words
+        forget(residual)
+        watch.native.clear()
+        for _ in range(3):
+            call(mslsq.LevenbergMarquardt())
+        assert not any(watch.native)
 
 
 def test_a_first_solve_of_many_problems_waits_for_the_program_of_whole_solves(watch, monkeypatch):
