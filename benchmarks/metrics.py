@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,27 +24,39 @@ import torch
 from alignment_truth import RIGHT, bound, read
 from metric_pairs import KINDS, MetricPair, pair, without_match
 from peers import opencv_alignment, registration
+from placements_tried import lost_by, watched
 from timing import print_table
 from unseen_kinds import UNSEEN
 
 from mslsq.alignment import align
 from mslsq.alignment.measures import corner_error
 
-Found = tuple[np.ndarray, float, str]
-"""A matrix (NaN for none), its standard error in pixels, and a remark."""
+
+class Found(NamedTuple):
+    """What a method says of a pair."""
+
+    matrix: np.ndarray
+    """NaN for none."""
+    sigma: float = float("nan")
+    """Its standard error in pixels."""
+    remark: str = ""
+    tried: Sequence[dict[str, Any]] = ()
+    """Of ours: every placement that was tried (`placements_tried`)."""
 
 
 def ours(metric: str) -> Callable[[MetricPair], Found]:
     def contestant(pair: MetricPair) -> Found:
         maps = [torch.from_numpy(np.ascontiguousarray(raster)) for raster in (pair.reference, pair.moving)]
-        result = align(maps, model="sim2", metric=metric)
-        return result.transforms[1].numpy(), float(result.corner_sigma[1]), f"{result.metrics[1]}: {result.reasons[1]}"
+        with watched(torch.from_numpy(pair.transform), *pair.reference.shape) as tried:
+            result = align(maps, model="sim2", metric=metric)
+        remark = f"{result.metrics[1]}: {result.reasons[1]}"
+        return Found(result.transforms[1].numpy(), float(result.corner_sigma[1]), remark, tried)
 
     return contestant
 
 
 def peer(method: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[[MetricPair], Found]:
-    return lambda pair: (method(pair.reference, pair.moving), float("nan"), "")
+    return lambda pair: Found(method(pair.reference, pair.moving))
 
 
 def ecc(reference: np.ndarray, moving: np.ndarray) -> np.ndarray:
@@ -91,7 +103,7 @@ def outcome(task: Task) -> list[dict[str, Any]]:
     truth, records = torch.from_numpy(drawn.transform), []
     for name in names:
         begin = time.process_time()
-        matrix, sigma, remark = CONTESTANTS[name](drawn)
+        matrix, sigma, remark, tried = CONTESTANTS[name](drawn)
         seconds = time.process_time() - begin
         believed = bool(np.isfinite(matrix).all())
         with_truth = believed and sort == "true"
@@ -104,7 +116,8 @@ def outcome(task: Task) -> list[dict[str, Any]]:
             "method": name,
             "believed": believed,
         }
-        records.append(record | {"error": error, "sigma": sigma, "seconds": seconds, "remark": remark})
+        record |= {"error": error, "sigma": sigma, "seconds": seconds, "remark": remark}
+        records.append(record | ({"tried": tried} if tried else {}))
     return records
 
 
@@ -155,8 +168,22 @@ def print_true(records: list[dict[str, Any]], names: list[str]) -> None:
         "Right within 1 px, placed elsewhere (pairs), median px of the right ones", ("kind", "pairs", *names), rows
     )
     print(f"\nMore than a standard error behind the best peer: {', '.join(behind) or 'none'}.")
+    print_lost(records, names)
     seconds = {name: np.median([r["seconds"] for r in records if r["method"] == name]) for name in names}
     print("Processor time, median s per pair: " + ", ".join(f"{name} {value:.2f}" for name, value in seconds.items()))
+
+
+def print_lost(records: list[dict[str, Any]], names: list[str]) -> None:
+    """Per kind, of ours that were refused: who has lost them (`placements_tried.lost_by`)."""
+    stages, rows = ("search", "refinement", "belief"), []
+    for name in names:
+        for kind in kinds_of(records):
+            mine = [r for r in records if r["method"] == name and kind in (r["kind"], None)]
+            lost = Counter(lost_by(r["tried"]) for r in mine if not r["believed"] and "tried" in r)
+            if lost.total():
+                rows.append((kind or "all", name, len(mine), *(lost[stage] for stage in stages)))
+    if rows:
+        print_table("Refused, as the true place was lost by", ("kind", "method", "pairs", *stages), rows)
 
 
 def print_false(records: list[dict[str, Any]], names: list[str]) -> None:
