@@ -100,6 +100,11 @@ def checked_options(
 
     if not maps:
         raise AlignmentOptionError("align: no maps were given; give at least two rasters.")
+    if all(getattr(raster, "ndim", None) == 1 for raster in maps):
+        raise AlignmentOptionError(
+            f"align: {len(maps)} maps of one dimension were given, as the rows of a single raster are; give a list of "
+            "rasters: align([reference, map])."
+        )
     integer("align: reference", reference, 0, len(maps) - 1, error=AlignmentOptionError)
     if masks is not None and len(masks) != len(maps):
         raise AlignmentOptionError(

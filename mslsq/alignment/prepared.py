@@ -18,6 +18,9 @@ _SURVEY = Kernel("survey", "nnT?d")
 SMALLEST_SIDE = 8
 FEWEST_PIXELS = 48
 
+CHANNELS_LAST = 4
+"""A map that narrow is most likely a picture whose channels come last."""
+
 
 class Prepared:
     """One map, ready: values, mask, channels, and its pyramids by standardisation."""
@@ -97,9 +100,15 @@ def _survey(values: Float[Tensor, "channels height width"], known: Bool[Tensor, 
     return _Survey(int(known.count_nonzero()), *_mean_and_spread(data), float(data.min()), float(data.max()))
 
 
+def _of_this_machine(raw: Any) -> np.ndarray:
+    """An array that PyTorch can read: contiguous, and of this machine's order of bytes (FITS has the other)."""
+    array = np.ascontiguousarray(raw)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
 def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
     try:
-        values = raw if isinstance(raw, Tensor) else torch.from_numpy(np.ascontiguousarray(raw))
+        values = raw if isinstance(raw, Tensor) else torch.from_numpy(_of_this_machine(raw))
     except (TypeError, ValueError) as error:
         return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} ({error})"
     if values.is_complex() or values.ndim not in (2, 3) or values.numel() == 0:
@@ -123,6 +132,8 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
             f"({survey.count} valid pixels in {known.shape[1]} x {known.shape[0]}; at least {FEWEST_PIXELS}, "
             f"and {SMALLEST_SIDE} along the short side, are needed.)"
         )
+        if known.shape[1] <= CHANNELS_LAST < known.shape[0]:
+            given += " If its channels come last, (H, W, C), move them to the front: torch.movedim(map, -1, 0)."
         return None, MapStatus.TOO_SMALL, f"{MapStatus.TOO_SMALL.sentence} {given}"
     mean, spread = survey.mean, survey.spread
     if spread <= 1e-9 * max(-survey.least, survey.largest) or spread == 0.0:

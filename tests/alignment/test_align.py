@@ -166,6 +166,23 @@ def test_a_bad_reference_leaves_everything_out(shifted):
     assert "constant" in result.reasons[1]
 
 
+def test_arrays_of_the_other_order_of_bytes_are_maps_as_others_are(shifted):
+    result = place([shifted.reference.numpy().astype(">f8"), shifted.moving.numpy().astype(">f8")])
+    assert torch.equal(result.transforms, place([shifted.reference, shifted.moving]).transforms)
+
+
+def test_one_raster_where_a_list_of_rasters_belongs_is_an_error(shifted):
+    with pytest.raises(AlignmentOptionError, match="list of rasters"):
+        place(shifted.reference)
+
+
+def test_of_a_picture_whose_channels_come_last_the_reason_says_so(shifted):
+    last = shifted.moving[..., None].expand(-1, -1, 3)
+    result = place([shifted.reference, last])
+    assert result.status[1] == MapStatus.TOO_SMALL
+    assert "channels come last" in result.reasons[1]
+
+
 def test_one_map_is_its_own_reference(shifted):
     result = place([shifted.reference])
     assert result.status.tolist() == [MapStatus.REFERENCE]

@@ -1,6 +1,6 @@
 """The links of an alignment: few pairs are searched in full, as coarse levels and other links say where to look."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,7 @@ PARTNERS = 4
 neighbour ranked fourth at worst."""
 
 SEARCHES = 4
-"""Full searches that may fail for one map, before it is given up."""
+"""Full searches that may fail for each map of a part, before the part is given up."""
 
 NEAR = 0.02
 """Of a map's longer side: a refinement from places so close to each other ends at the same one."""
@@ -115,15 +115,24 @@ class Gathering:
         return [(i, j) for i, j in pairs if not any(i in part and j in part for part in parts)]
 
     def _search(self, ranked: Sequence[Candidate]) -> None:
-        """Pairs of different parts in full, until all hang together or too many searches have failed."""
+        """Pairs of different parts in full, until all hang together or too many searches have failed.
+
+        The smaller part decides (of two alike both), so that a map that belongs to nothing fails with four of the many
+        that hang together, and not with every one of them.
+        """
         failures = dict.fromkeys(self.usable, 0)
+        parts = components(self.usable, self.used, self.known)
         for candidate in ranked:
             pair = candidate.fixed, candidate.moving
-            if all(failures[index] >= SEARCHES for index in pair) or not self._apart([pair]):
+            one, other = (next(part for part in parts if index in part) for index in pair)
+            smaller = [part for part in (one, other) if len(part) == min(len(one), len(other))]
+            if one is other or all(_given_up(part, failures) for part in smaller):
                 continue
-            if self.attempt(*pair).status is not LinkStatus.USED:
-                for index in pair:
-                    failures[index] += 1
+            if self.attempt(*pair).status is LinkStatus.USED:
+                parts = components(self.usable, self.used, self.known)
+                continue
+            for index in pair:
+                failures[index] += 1
 
     def _without_search(self) -> None:
         for pair in self.pairs:
@@ -159,6 +168,10 @@ class Gathering:
             if (link.predicted or not trusted) and corner_error(between, place, height, width) <= near:
                 return link
         return None
+
+
+def _given_up(part: Collection[int], failures: Mapping[int, int]) -> bool:
+    return sum(failures[index] for index in part) >= SEARCHES * len(part)
 
 
 def leading(ranked: Sequence[Candidate], partners: int) -> list[Candidate]:

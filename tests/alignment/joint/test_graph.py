@@ -6,9 +6,10 @@ import torch
 
 from mslsq.alignment.joint.connections import bridges, component, components, strongest_tree
 from mslsq.alignment.joint.consensus import agreed, poses_of_tree, poses_of_trees
-from mslsq.alignment.joint.gathering import Gathering
+from mslsq.alignment.joint.gathering import SEARCHES, Gathering
 from mslsq.alignment.joint.links import UNDECIDED_ALONE, Link, LinkStatus, in_line
 from mslsq.alignment.joint.pose_graph import Graph, Linkage, adjugate, excess, robustly_solved, solved
+from mslsq.alignment.joint.screening import Candidate
 from mslsq.alignment.linking import Linked, Linker
 from mslsq.alignment.models import MODELS
 from mslsq.alignment.options import Options
@@ -210,6 +211,42 @@ def test_residuals_that_the_noise_of_both_maps_does_not_explain_are_out_of_line(
     # In its own values, of twice the size, map 3 has twice the residual: the same noise.
     scaled = link_of(linker, poses, 0, 3, rms=0.1, gain=0.5)
     assert in_line([*good, scaled]) == [*good, scaled]
+
+
+class Searching(Gathering):
+    """A gathering whose searches find what is told, at once."""
+
+    def attempt(self, fixed, moving, initial=None, predicted=False):
+        self.asked.append((fixed, moving))
+        status = MapStatus.ALIGNED if frozenset((fixed, moving)) in self.found else MapStatus.LOW_CORRELATION
+        link = self.links[fixed, moving] = link_of(self.linker, self.poses, fixed, moving, status=status)
+        return link
+
+
+def searching(count, found):
+    """Maps of which none hangs together yet, and the pairs that a full search would find."""
+    linker = linker_of(count)
+    gathering = Searching(linker, range(count))
+    gathering.poses, gathering.asked = poses_of(MODELS["sim2"], count), []
+    gathering.found = {frozenset(pair) for pair in found}
+    return gathering
+
+
+def test_a_map_that_belongs_to_nothing_is_given_up_after_a_few_searches():
+    chain = [(i, i + 1) for i in range(8)]
+    gathering = searching(10, chain)
+    ranked = [*chain, *((i, 9) for i in range(9))]
+    gathering._search([Candidate(*pair, 1.0, []) for pair in ranked])
+    assert gathering.asked[:8] == chain
+    assert gathering.asked[8:] == [(i, 9) for i in range(SEARCHES)]
+
+
+def test_failures_of_one_map_do_not_keep_another_from_those_that_hang_together():
+    gathering = searching(7, [(0, 1), (1, 2), (0, 6)])
+    ranked = [(0, 1), (1, 2), *((i, j) for j in (3, 4, 5) for i in range(3)), (0, 6)]
+    gathering._search([Candidate(*pair, 1.0, []) for pair in ranked])
+    assert (0, 6) in gathering.asked
+    assert len(gathering.used) == 3
 
 
 def test_components_bridges_and_trees():
