@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,14 +70,14 @@ def outcome(task: tuple[str, str, str, str, int, int, str]) -> dict[str, Any]:
     figures = {name: float(getattr(result, name)[1]) for name in ("ncc", "detail", "lead", "overlap", "corner_sigma")}
     status = MapStatus(int(result.status[1]))
     named = {"sort": sort, "kind": kind, "model": model, "seed": seed, "status": status.name, "believed": status.ok}
-    named |= {"metric": result.metrics[1]}
+    named |= {"asked": metric, "size": size, "metric": result.metrics[1]}
     return named | figures | {"error": error, "seconds": seconds, "reason": result.reasons[1]}
 
 
 def tasks(
-    half: str, sort: str, count: int, size: int, first: int, metric: str
+    half: str, sort: str, count: int, size: int, first: int, metric: str, only: list[str] | None = None
 ) -> Iterator[tuple[str, str, str, str, int, int, str]]:
-    kinds = list((WITHOUT_MATCH if sort == "false" else SCENES)[half])
+    kinds = [k for k in (WITHOUT_MATCH if sort == "false" else SCENES)[half] if only is None or k in only]
     models = ("sim2", "se2", "translation", "affine")
     for n in range(count):
         kind = kinds[n % len(kinds)]
@@ -102,17 +103,26 @@ def main() -> int:
     parser.add_argument("--true", type=int, default=500, help="pairs with one")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--kinds", nargs="+", help="of the half; all if left out")
     parser.add_argument("--metric", default="squared", help="squared, inverted, local, gradients or auto")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--json", help="also add every pair's result here, one a line")
+    parser.add_argument(
+        "--json", help="also add every pair's result here, one a line; what it has already is not run again"
+    )
     parser.add_argument("--read", nargs="+", help="no pairs: the tables of what earlier runs wrote")
     arguments = parser.parse_args()
     everything = [
         task
         for sort, count in (("false", arguments.false), ("true", arguments.true))
-        for task in tasks(arguments.half, sort, count, arguments.size, arguments.first, arguments.metric)
+        for task in tasks(
+            arguments.half, sort, count, arguments.size, arguments.first, arguments.metric, arguments.kinds
+        )
     ]
     records = list(read(arguments.read)) if arguments.read else []
+    if arguments.json and Path(arguments.json).exists() and not arguments.read:
+        records = list(read([arguments.json]))
+        done = {(r["sort"], r["kind"], r["model"], r["seed"], r["size"], r["asked"]) for r in records}
+        everything = [task for task in everything if task[1:] not in done]
     if not arguments.read:
         with ProcessPoolExecutor(arguments.jobs) as pool:
             for record in pool.map(outcome, everything, chunksize=4):

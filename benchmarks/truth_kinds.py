@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import truth_claim
 import truth_flat
+import truth_fourth
 import truth_lines
 import truth_second
 import truth_third
@@ -127,6 +128,20 @@ WITHOUT_MATCH: dict[str, dict[str, Callable[[int, Random], Pair]]] = {
         "fur": two_of(truth_claim.fur),
         "islands": two_of(truth_claim.islands),
         "hairs": two_of(truth_claim.hairs),
+        "gears": two_of(truth_fourth.gears),
+        "dominoes": two_of(truth_fourth.dominoes),
+        "knitting": two_of(truth_fourth.knitting),
+        "scales": two_of(truth_fourth.scales),
+        "parking": two_of(truth_fourth.parking),
+        "fireworks": two_of(truth_fourth.fireworks),
+        "parquet": two_of(truth_fourth.parquet),
+        "isobars": two_of(truth_fourth.isobars),
+        "pollen": two_of(truth_fourth.pollen),
+        "suns": two_of(truth_fourth.suns),
+        "heads": two_of(truth_fourth.heads),
+        "endoscopes": truth_fourth.endoscopes,
+        "compressed": truth_fourth.compressed,
+        "crossed": truth_fourth.crossed,
     },
 }
 
@@ -197,6 +212,15 @@ SCENES: dict[str, dict[str, Callable[[int, Random], Raster]]] = {
         "rubble": truth_claim.rubble,
         "foam": truth_claim.foam,
         "fur": truth_claim.fur,
+        "gears": truth_fourth.gears,
+        "dominoes": truth_fourth.dominoes,
+        "knitting": truth_fourth.knitting,
+        "scales": truth_fourth.scales,
+        "parking": truth_fourth.parking,
+        "fireworks": truth_fourth.fireworks,
+        "parquet": truth_fourth.parquet,
+        "isobars": truth_fourth.isobars,
+        "pollen": truth_fourth.pollen,
     },
 }
 """Scenes of pairs with a match; the rasters are of 300 pixels and more."""
@@ -227,5 +251,8 @@ FINISHED: dict[str, Callable[[Raster], Raster]] = {
     "transit plans": truth_flat.eight_bits,
     "chromosomes": truth_flat.eight_bits,
     "roofs": truth_flat.eight_bits,
+    "gears": truth_flat.eight_bits,
+    "dominoes": truth_flat.eight_bits,
+    "isobars": truth_flat.eight_bits,
 }
 """What makes flat areas flat again after a scene with a match is sampled; such pairs have no other noise."""
