@@ -56,6 +56,8 @@ class Plan:
     """Seconds that a solve is to wait for programs although it does not wish so: what its steps would take without."""
     tried: frozenset[int] = field(default=frozenset(), init=False)
     """... and the terms that had one, or none, when that was made."""
+    pays_after: float = field(default=0.0, init=False)
+    """Seconds of solves from which on programs of some terms alone are worth that all graphs are recorded again."""
     without: "Plan | None" = field(default=None, init=False, repr=False)
     """Of a plan with programs: the one without."""
     seconds: dict[int, SecondOrder] = field(default_factory=dict)
@@ -200,12 +202,13 @@ class Plan:
         return found if guarded else None
 
     def take_up(self, known: MutableMapping[Any, Any], key: Hashable, program: SecondOrder | MixedProgram) -> None:
-        """Enter a program in `seconds` or `mixed`; graphs that were recorded with another one go."""
+        """Enter a program in `seconds` or `mixed`; graphs that were recorded with another one go. As long as a term has
+        no second derivatives as a program, none of the others' is called."""
         is_first = key not in known
         if not is_first:
             self.replaced.append(known[key])
         known[key] = program
-        if is_first and known is self.mixed:
+        if (is_first and known is self.mixed) or len(self.seconds) < len(self.sizes):
             return  # no graph was recorded with another one
         for plan in (self.plain, self.plain.native):
             if plan is not None:

@@ -21,8 +21,8 @@ without: never for a few steps, however long they take (1.5 s for sphere2500, wh
 WITNESS = "witness"
 """The graph of a few lanes that is compared with the user's Python (`solvers.witness`)."""
 
-OF_STEPS = frozenset({"start", "step", "linearize", WITNESS})
-"""The graphs without second derivatives."""
+OF_STEPS = frozenset({"start", "step", "bent step", "linearize", WITNESS})
+"""The graphs that call no program of second derivatives."""
 
 Compiled = Literal["never", "small", "always"]
 """Is a graph compiled where the solver asks for that: never, where the plan is not large, or always?"""
@@ -63,6 +63,8 @@ class Execution:
     graphs: dict[str, Recorded] = field(default_factory=dict)
     eager_seconds: float = 0.0
     eager_calls: int = 0
+    recording_seconds: float = 0.0
+    """What all recordings have taken."""
     asked_for_compiler: bool = False
 
     def again(self, notes: Notes) -> "Execution":
@@ -143,11 +145,13 @@ class Execution:
         with TRANSFORM_LOCK:
             if name in self.graphs:  # another thread was faster
                 return
+            begun = time.perf_counter()
             try:
                 graph = Recorded(function, example)
             except NotRecordableError as error:
                 self.stay_eager(f"no graph of the residual is kept: {error}")
                 return
+            self.recording_seconds += time.perf_counter() - begun
             if compiled:
                 graph.compile(quiet=self.asked_for_compiler)
                 self.asked_for_compiler = True  # that there is none is said once

@@ -2,13 +2,14 @@
 
 from typing import Any, NamedTuple
 
+from jaxtyping import Float
 from torch import Tensor
 
 from mslsq.solution import Status
 
 
 class StepInfo(NamedTuple):
-    """One step, as a callback sees it; tensors (batch,)."""
+    """One step, as a callback sees it; tensors (batch,) but for the variables."""
 
     step: int
     cost: Tensor
@@ -17,6 +18,8 @@ class StepInfo(NamedTuple):
     damping: Tensor
     accepted: Tensor
     status: Tensor
+    values: dict[str, Float[Tensor, "batch count storage"]]
+    """By variable its storage after the step."""
 
 
 class Table:

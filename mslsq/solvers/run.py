@@ -275,8 +275,10 @@ def _told_to_stop(solver: Solver, table: Table | None, number: int, record: Reco
     if table is None and solver.callback is None:
         return False
     status = remaining.of_all(lambda part: part.state.status)
+    names = [unknown.name for unknown in remaining.batch.task.system.unknowns]
+    values = dict(zip(names, remaining.all_values(), strict=True))
     info = StepInfo(
-        number, record.cost, record.gradient_norm, record.step_norm, record.damping, record.accepted, status
+        number, record.cost, record.gradient_norm, record.step_norm, record.damping, record.accepted, status, values
     )
     if table is not None:
         table.row(info)

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import mslsq
 from mslsq.front import prepared_call
 from mslsq.interop import export
-from mslsq.linearize import programs, prospects, signs, terms_of_library
+from mslsq.linearize import programs, prospects, signs, terms_of_library, trace
 from mslsq.linearize.family import family_key
 from mslsq.linearize.programs import Prospect
 from mslsq.linearize.programs import scalars_of as scalars_of_graph
@@ -28,7 +29,7 @@ from mslsq.native.building import Kept, Making
 from mslsq.native.folder import NOTE, WORDS
 from mslsq.native.operator import native_residuals
 from mslsq.native.store import Store
-from mslsq.solvers import planning, whole_solves
+from mslsq.solvers import planning, run, whole_solves
 from tests.native.functions import NEEDS_COMPILER, scalars_of
 
 F64 = torch.float64
@@ -564,3 +565,66 @@ def test_a_problem_that_grows_leaves_its_sign_once(new_process, monkeypatch):
     families = {given[0].term.name for given in left}
     assert families <= {"prior", "difference"} and left
     assert len(left) <= 3  # one block, and several
+
+
+class Brightness(mslsq.CostFunction):
+    """The mean of very many numbers, which are too many for a program."""
+
+    def residual(self, p: Tensor, grid: Tensor) -> Tensor:
+        return (p[:1] * torch.exp(p[1:] * grid)).mean(0, keepdim=True) - 1.5
+
+
+@pytest.fixture
+def mean_and_prior() -> mslsq.Problem:
+    p = mslsq.Variable("p", mslsq.Euclidean(2))
+    grid = mslsq.Shared(torch.linspace(0, 1, 100_000, dtype=F64))
+    return mslsq.Problem(Brightness(p, grid=grid), mslsq.Prior(p, target=torch.tensor([[1.0, 0.5]], dtype=F64)))
+
+
+@pytest.mark.parametrize("share", [1e-3, 0.9])
+def test_programs_of_some_terms_alone_wait_until_they_are_worth_that_all_is_recorded_again(
+    share, mean_and_prior, monkeypatch
+):
+    class Quick(prospects.Draft):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.wait()
+
+    monkeypatch.setattr(prospects, "Draft", Quick)
+    monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 1.0)
+    monkeypatch.setattr(planning, "prospect_of", lambda *_: Prospect())
+    monkeypatch.setattr(prospects, "_share", lambda *_: share)
+    recorded: list[str] = []
+    record = trace.Execution.record
+    monkeypatch.setattr(trace.Execution, "record", lambda *args, **given: recorded.append(args[1]) or record(*args))
+
+    def note(plan: Any, seconds: float) -> None:
+        for prospect in plan.prospects.values():
+            prospect.seconds += 10.0  # of which recording takes more than a hundredth, and less than nine tenths
+
+    monkeypatch.setattr(run, "note_seconds", note)
+    solver = mslsq.LevenbergMarquardt(trace="always")
+    for number in range(3):
+        start = {"p": torch.tensor([0.1 * number, 0.2], dtype=F64)}
+        assert mslsq.solve(mean_and_prior, start, solver=solver).converged
+    assert recorded.count("step") == (1 if share < 0.5 else 2)
+
+
+def test_the_share_of_a_term_is_what_it_takes_of_a_linearization(mean_and_prior, monkeypatch):
+    shares: list[float] = []
+    measured = prospects._share
+
+    def share(*given: Any) -> float:
+        shares.append(measured(*given))
+        return shares[-1]
+
+    monkeypatch.setattr(prospects, "_share", share)
+    monkeypatch.setattr(prospects, "PROGRAM_SECONDS", 0.0)
+    monkeypatch.setattr(planning, "prospect_of", lambda *_: Prospect())
+    for number in range(20):
+        start = {"p": torch.tensor([0.1 * number, 0.2], dtype=F64)}
+        mslsq.solve(mean_and_prior, start, solver=mslsq.LevenbergMarquardt(trace="always"))
+        if shares:
+            break
+        time.sleep(0.5)
+    assert shares and 0 < shares[0] < 0.5

@@ -29,6 +29,7 @@ OPTIONS = {
     "verbose",
     "track_best_solution",
     "track_err_history",
+    "track_state_history",
 }
 """What is read of `optimizer_kwargs`."""
 WITHOUT_EFFECT = {
@@ -100,7 +101,8 @@ class TheseusLayer(nn.Module):
                 optimization variable starts where the last call has left it, without the graph of that call.
             optimizer_kwargs: `backward_mode`: "implicit", "unroll" (the default), "truncated" (with
                 `backward_num_iterations`) or "dlm" (with `dlm_epsilon`); `verbose`; `track_err_history`;
-                `track_best_solution`. What steers the damping of Theseus' methods has no effect.
+                `track_state_history`, whose steps run in Python, as those of any callback; `track_best_solution`. What
+                steers the damping of Theseus' methods has no effect.
 
         Returns:
             The values of all optimization variables by name, and Theseus' `NonlinearOptimizerInfo` with one attribute
@@ -117,10 +119,15 @@ class TheseusLayer(nn.Module):
         starts = {name: variable.tensor.detach() for name, variable in self.objective.optim_vars.items()}
         inputs = self.problem.inputs({**starts, **given})
         solver = dataclasses.replace(self.solver, verbose=True) if options.get("verbose") else self.solver
+        states = States() if options.get("track_state_history") else None
+        solver = solver if states is None else states.watching(solver)
         solution = mslsq.solve(self.problem, *inputs, in_dims=inputs.in_dims, solver=solver, adjoint=adjoint)
         values = self.problem.tensors(solution.value)
         self._remember(given, values)
-        return values, self._info(solution, values, options)
+        info = self._info(solution, values, options)
+        if states is not None:
+            info.state_history = states.history(self.problem, values, solution.history.cost.shape[-1])
+        return values, info
 
     def _known(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
         """Theseus passes over names that it does not know; so does this, with a warning."""
@@ -166,6 +173,33 @@ class TheseusLayer(nn.Module):
         )
         info.solution = solution
         return info
+
+
+class States:
+    """The values at the start of a solve and after every step, as a callback gets them."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Tensor]] = []
+
+    def watching(self, solver: Solver) -> Solver:
+        """The same solver, whose steps are noted here."""
+        given = solver.callback
+
+        def callback(info: Any) -> bool | None:
+            self.seen.append({name: values.clone() for name, values in info.values.items()})
+            return None if given is None else given(info)
+
+        return dataclasses.replace(solver, callback=callback)
+
+    def history(self, problem: TheseusProblem, ends: dict[str, Tensor], length: int) -> dict[str, Tensor]:
+        """Theseus' `state_history`: by name (batch, ..., length), as long as the history of costs; after the end the
+        values are those of the end."""
+        seen = [problem.tensors(values) for values in self.seen]
+        found = {}
+        for name, end in ends.items():
+            taken = [tensors[name] for tensors in seen]
+            found[name] = torch.stack([*taken, *[end.detach()] * (length - len(taken))], -1)
+        return found
 
 
 def from_theseus_layer(layer: Any, solver: Solver | None = None) -> TheseusLayer:

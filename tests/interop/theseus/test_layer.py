@@ -92,6 +92,21 @@ def test_the_account_of_a_solve_is_theseus():
     torch.testing.assert_close(layer.objective.error_metric(), info.last_err)
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_states_are_those_of_the_costs_beside_them(batch):
+    layer, y = from_theseus_layer(layer_of()), data(0.1, batch)
+    options = {"track_err_history": True, "track_state_history": True}
+    start = START.expand(batch, -1).clone()
+    values, info = layer.forward({"y": y, "p": start}, options)
+    states, steps = info.state_history["p"], int(info.solution.num_steps.max())
+    assert steps > 2 and states.shape == (batch, 2, info.err_history.shape[-1])
+    torch.testing.assert_close(states[..., 0], start)
+    torch.testing.assert_close(states[..., -1], values["p"])
+    for step in range(steps + 1):
+        layer.objective.update({"y": y, "p": states[..., step]})
+        torch.testing.assert_close(layer.objective.error_metric(), info.err_history[:, step])
+
+
 def test_variables_hold_the_solution_and_a_second_call_starts_there():
     layer = from_theseus_layer(layer_of())
     values, _ = layer.forward({"y": data(0.1)})
