@@ -79,8 +79,11 @@ def align(
             twice their score, or 0.8 more; else it is ambiguous, as in a wall of bricks. Where less than half overlaps,
             more is asked; of models that turn, 0.4 `min_lead` over every other rotation. `min_detail` is lowered by 0.4
             where parts of a map fit better elsewhere, as it has drifted, and of metrics that do not compare values
-            where the lead is 3 (of learned features 2). Not asked where `init` says where to look ("identity" or a
-            tensor). 0 asks nothing. Of "occupancy" the ratio of the scores: 1 is a tie.
+            where the lead is 3 (of learned features 2). 0.3 of it will do where most small blocks, each looked for in
+            all of the map, agree best where they were laid (`mslsq.alignment.votes`); and it does not, up to four times
+            of it, where what agrees agrees elsewhere as well, as of equal rooms (`mslsq.alignment.repeats`). Not asked
+            where `init` says where to look ("identity" or a tensor). 0 asks nothing. Of "occupancy" the ratio of the
+            scores: 1 is a tie.
         prefilter: sigma in pixels of the Gaussian that both maps pass first; 0 for none.
         max_steps: of Levenberg-Marquardt on the finest level. A placement that needs more is left out, unless coarse
             detail alone says that it is right, as of maps that have drifted, or the second half of the steps has moved

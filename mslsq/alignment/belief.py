@@ -2,25 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
 import mslsq
-from mslsq.alignment.consensus import united
 from mslsq.alignment.descent import UNFINISHED
 from mslsq.alignment.drift import drift, even
-from mslsq.alignment.estimate import Estimate, PairLevel, with_overlap
-from mslsq.alignment.evidence import Evidence, clear, strongest
+from mslsq.alignment.estimate import Estimate, with_overlap
+from mslsq.alignment.evidence import Evidence, clear
 from mslsq.alignment.leads import Pair, asked_lead, asked_over_turns
 from mslsq.alignment.misfit import FITS, Misfit, misfit
 from mslsq.alignment.models import MODELS
 from mslsq.alignment.options import Options
 from mslsq.alignment.refine import Refined
+from mslsq.alignment.repeats import FAR_AHEAD, REPEATED, repeated
 from mslsq.alignment.result import MapStatus, Stage
 from mslsq.alignment.rivals import Standing
 from mslsq.alignment.uncertainty import corner_sigma, tangent_covariance
+from mslsq.alignment.weighing import VOTED_LEAD, Outgrown, Weighed, weighed
 
 COARSE = 3
 """Halvings: where detail agrees on such a level alone, it is not noise that hides the finer one (averages of 64 pixels
@@ -61,15 +61,6 @@ class Placed:
         return Estimate(self.warp, self.value, "placed")
 
 
-class Outgrown(NamedTuple):
-    """What is known of a placement by a model that is too small, from the place of a larger one
-    (`mslsq.alignment.outgrown`)."""
-
-    misfit: Misfit
-    standing: Standing
-    """Of the larger model's place."""
-
-
 NAN = float("nan")
 
 
@@ -108,11 +99,12 @@ def believed(
             low, high, *pair.options.scale_range or ()
         )
         return refused(pair, estimate, stages, MapStatus.WRONG_SCALE, why)
-    weighed = _weighed(pair, estimate, outgrown)
-    found, standing = weighed.found, weighed.standing
+    weighing = weighed(pair, estimate, outgrown)
+    found, standing = weighing.found, weighing.standing
     ahead = NAN if standing is None else standing.lead
     asked = asked_lead(pair.options, estimate.overlap)
-    doubt = _doubt(pair.options, estimate, None if outgrown else leader, weighed) or _rivalry(standing, asked)
+    least = VOTED_LEAD * asked if weighing.voted else asked
+    doubt = _doubt(pair.options, estimate, None if outgrown else leader, weighing) or _rivalry(standing, least)
     # Where it stands out, and its detail is a little too weak, loops through other maps may tell. Not of ambiguous
     # ones: where a texture repeats, loops close on wrong bricks too.
     possible = standing is not None and standing.lead >= asked and leader.status not in UNFINISHED
@@ -121,8 +113,12 @@ def believed(
         # The places along an arc are told from others by their precision, so that it is known first.
         matrix = estimate.matrix if outgrown is None or outgrown.misfit.warp is None else outgrown.misfit.warp
         turned = pair.rival_turned(matrix, pair.sure(estimate, precision[1]))
-        if turned is not None:
-            doubt, precision = doubt or _rivalry(turned, asked_over_turns(pair.options)), None
+        rivals = [(standing, asked), *([] if turned is None else [(turned, asked_over_turns(pair.options))])]
+        contested = None if turned is None else _rivalry(*rivals[1])
+        if contested is None and doubt is None and outgrown is None:
+            contested = _repetition(pair, estimate, rivals)
+        if contested is not None:
+            doubt, precision = doubt or contested, None
     if doubt is not None:
         better = FITS if outgrown is None else outgrown.misfit
         known = None if precision is None else precision[:3]
@@ -138,75 +134,17 @@ def believed(
     return Placed(*placed, *figures, stages, reason, off, fitting)
 
 
-def relieved(options: Options) -> tuple[float, float]:
-    """The least correlation and the least detail of a placement that leads by `Metric.sure`, of one that has drifted,
-    or that loops may still speak for."""
-    of_ncc, of_detail = options.metric.relief
-    return options.min_ncc - of_ncc, options.min_detail - of_detail
-
-
-class _Weighed(NamedTuple):
-    """What speaks for a placement: the evidence, whether it suffices, its lead, and what was asked."""
-
-    found: Evidence
-    suffices: bool
-    standing: Standing | None
-    unknowns: int
-    """Of the warp, that were fitted to what is seen."""
-    min_ncc: float
-    min_detail: float
-
-
-def _weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> _Weighed:
-    """The lead over other placements is asked last, and only of what may be believed: it takes longest. It is that of
-    the larger model, where this one is too small."""
-    options, unknowns = pair.options, MODELS[pair.options.model].tangent_dim
-    plain, best = (options.min_ncc, options.min_detail), relieved(options)
-    first = clear(pair.levels, options.prefilter)
-    levels = pair.levels if options.metric.coarse else pair.levels[: first + 1]
-
-    def weighed(
-        levels: Sequence[PairLevel], standing: Standing | None, least: tuple[float, float], unknowns: int = unknowns
-    ) -> _Weighed:
-        found = strongest(levels, estimate.matrix, least[1], first, unknowns)
-        return _Weighed(*found, standing, unknowns, *least)
-
-    if outgrown is not None:  # its parts fit better elsewhere, as the larger model has it
-        return weighed(pair.levels, outgrown.standing, best)
-    if not options.searches or options.min_lead == 0:
-        return weighed(levels, None, plain)
-    # Where a lead decides, other placements have been fitted by the same unknowns.
-    hopeful = weighed(pair.levels, None, best, unknowns if options.metric.values else 0)
-
-    def agreed() -> bool:
-        return options.metric.values and united(pair.levels[first], estimate.matrix, options.min_detail, unknowns)
-
-    if estimate.ncc < best[0] or not (hopeful.suffices or agreed()):
-        return hopeful._replace(min_ncc=plain[0], min_detail=plain[1])
-    asked = asked_lead(options, estimate.overlap)
-    standing = pair.standing(estimate.matrix, asked)
-    found, hopeful = weighed(levels, standing, plain), hopeful._replace(standing=standing)
-    if not options.metric.values:
-        return hopeful if standing.lead >= options.metric.sure else found
-    if found.suffices or standing.lead < asked:
-        return found
-    if agreed():
-        return found._replace(suffices=True)
-    # Parts that do not agree where they are, and do elsewhere, are the same parts: the map has drifted.
-    return hopeful if drift(pair.levels, estimate.matrix, first) > 0 else found
-
-
 def _doubt(
-    options: Options, estimate: Estimate, leader: Refined | None, weighed: _Weighed
+    options: Options, estimate: Estimate, leader: Refined | None, weighing: Weighed
 ) -> tuple[MapStatus, str] | None:
     """What speaks against a placement by itself: its detail, or a solve without an end (None where that says
     nothing)."""
-    found = weighed.found
-    if estimate.ncc < weighed.min_ncc or not weighed.suffices:
+    found = weighing.found
+    if estimate.ncc < weighing.min_ncc or not weighing.suffices:
         why = (
             f"(The best found, over an overlap of {estimate.overlap:.0%}, has {estimate.ncc:.2f}, and "
-            f"{found.agreement:.2f} in the detail of its {found.blocks} strongest blocks; {weighed.min_ncc:.2f} and "
-            f"{found.asked(weighed.min_detail, weighed.unknowns):.2f} are asked.)"
+            f"{found.agreement:.2f} in the detail of its {found.blocks} strongest blocks; {weighing.min_ncc:.2f} and "
+            f"{found.asked(weighing.min_detail, weighing.unknowns):.2f} are asked.)"
         )
         return MapStatus.LOW_CORRELATION, why
     # To a sample of a coarse level, the place where the steps ran out on the finest is as good as its minimum.
@@ -220,13 +158,32 @@ def _rivalry(standing: Standing | None, least: float) -> tuple[MapStatus, str] |
     """What other placements say against it, where they were asked."""
     if standing is None or standing.lead >= least:
         return None
-    x, y = standing.shift
-    moved = f"Turned by {standing.turn:.0f}°" if standing.turn else f"Moved by ({x:.0f}, {y:.0f}) px"
     why = (
-        f"({moved} the map scores {standing.rival:.2f}, here {standing.score:.2f}: a lead of "
+        f"({_where(standing)} the map scores {standing.rival:.2f}, here {standing.score:.2f}: a lead of "
         f"{standing.lead:.2f}; {least:.2f} is asked.)"
     )
     return MapStatus.AMBIGUOUS, why
+
+
+def _repetition(
+    pair: Pair, estimate: Estimate, rivals: Sequence[tuple[Standing, float]]
+) -> tuple[MapStatus, str] | None:
+    """What other places, each with the lead that is asked over it, say against one that leads them by its ends
+    alone."""
+    for standing, asked in rivals:
+        if standing.lead >= FAR_AHEAD * asked:
+            continue
+        share = repeated(pair, estimate, standing, clear(pair.levels, pair.options.prefilter))
+        if share >= REPEATED:
+            alike = f"{share:.0%} of the blocks that agree here agree there, too: what is seen repeats itself"
+            return MapStatus.AMBIGUOUS, f"({_where(standing)}: {alike}.)"
+    return None
+
+
+def _where(standing: Standing) -> str:
+    """Where a rival lies."""
+    x, y = standing.shift
+    return f"Turned by {standing.turn:.0f}°" if standing.turn else f"Moved by ({x:.0f}, {y:.0f}) px"
 
 
 def _precision(

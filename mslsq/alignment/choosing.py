@@ -54,9 +54,10 @@ class Choice:
             searched = self._by_edges(fixed, moving, initial)
             if searched.placed.status.ok:
                 by_edges, apart = searched, self._apart(searched, by_values)
-        if by_edges.placed.status.ok and apart <= NEAR * self._side(fixed):
+        allowed = CONTRADICTED * by_values.placed.corner_sigma
+        if by_edges.placed.status.ok and apart <= max(NEAR * self._side(fixed), allowed):
             return explained(by_edges, f" By {EDGES.words}: {doubt}.")
-        if apart <= CONTRADICTED * by_values.placed.corner_sigma:
+        if apart <= allowed:
             return by_values
         status = MapStatus.LOW_CORRELATION
         reason = f"{status.sentence} ({doubt[0].upper()}{doubt[1:]}, and {EDGES.words} puts it {apart:.1f} px away.)"

@@ -94,14 +94,14 @@ class Pair:
         return standing_of(reference, moving, self.pixels(position, matrix), 0.5 * self.options.min_overlap)
 
     def rival_turned(self, matrix: Float[Tensor, "3 3"], sure: bool) -> Standing | None:
-        """The rotation over which a placement does not lead by `asked_over_turns`; None if on some level it leads
-        over all.
+        """How far a placement leads over other rotations, on the level where it leads by the most; None of a model that
+        does not turn.
 
         A place that is `sure`, as it is known to a fraction of a sample and no rotation was searched for, is not one of
         many along an arc: then only what repeats itself around a middle is asked about, at an eighth of the time.
 
         The level below that on which starts are searched for is asked first: it takes a fourth of the time and suffices
-        for most. Then that one, and the next finer one.
+        for most. Then, where it does not lead by `asked_over_turns`, that one, and the next finer one.
         """
         if self.options.model == "translation":
             return None
@@ -115,7 +115,7 @@ class Pair:
                 turned(reference, moving, self.pixels(position, matrix), 0.5 * self.options.min_overlap, turns)
             )
             if found[-1].lead >= asked_over_turns(self.options):
-                return None
+                break
         return max(found, key=lambda standing: standing.lead)
 
     def sure(self, estimate: Estimate, sigma: float) -> bool:

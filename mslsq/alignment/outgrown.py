@@ -10,7 +10,6 @@ place is known, and the model is either right there (and goes on to finer levels
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mslsq.alignment.belief import Outgrown
 from mslsq.alignment.candidates import CERTAIN
 from mslsq.alignment.drift import even
 from mslsq.alignment.estimate import Estimate, apart, judge, sane
@@ -18,6 +17,7 @@ from mslsq.alignment.evidence import clear
 from mslsq.alignment.leads import Pair, asked_lead
 from mslsq.alignment.misfit import REJECTED, STEPS, Misfit, Nesting, larger_models, may_be_too_small
 from mslsq.alignment.refine import Refined, refine
+from mslsq.alignment.weighing import Outgrown
 
 STEPS_BETWEEN = 5
 """Of a model between the one that is asked for and the largest, on the coarsest level, where it only leads on."""

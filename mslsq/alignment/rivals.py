@@ -63,7 +63,11 @@ class Standing(NamedTuple):
     shift: tuple[float, float]
     """Where the rival lies: (x, y) in pixels of the finest level, by which it moves the map in the reference."""
     turn: float = 0.0
-    """Degrees by which it turns the map; then it lies where it fits best."""
+    """Degrees by which it turns the map before."""
+    about: tuple[float, float] = (0.0, 0.0)
+    """What it turns the map about: (x, y) in pixels of the finest level of the reference."""
+    factor: int = 1
+    """Pixels of the finest level to a sample of the level it was found on."""
 
     @property
     def lead(self) -> float:
@@ -84,7 +88,7 @@ def standing(reference: Level, moving: Level, matrix: Float[Tensor, "3 3"], min_
     own = float(scores[np.ix_(*_around_the_placement(scores.shape, canvas, reference.size))].max())
     row, column, rival = _best_peak(scores, down, right)
     shift = -float(right[column]) * reference.factor, -float(down[row]) * reference.factor
-    return Standing(own, rival, shift)
+    return Standing(own, rival, shift, factor=reference.factor)
 
 
 def turned(
@@ -100,16 +104,22 @@ def turned(
         images = torch.stack([whitened(Level(values.float(), known, moving.factor)) for values, known in lying])
         return shift_scores(fixed, images, torch.stack([known for _, known in lying]).to(images.dtype), min_overlap)
 
-    def best(scores: Float[Tensor, "turns rows columns"], turns: Sequence[float]) -> tuple[float, float]:
-        return max(zip(scores.amax((-2, -1)).tolist(), turns, strict=True))
+    def best(scores: Float[Tensor, "turns rows columns"], turns: Sequence[float]) -> tuple[float, float, int, int]:
+        most = int(scores.amax((-2, -1)).argmax())
+        row, column = divmod(int(scores[most].argmax()), scores.shape[-1])
+        return float(scores[most, row, column]), turns[most], row, column
 
     scores = scored((0.0, *turns))
-    own = float(scores[0][np.ix_(*_around_the_placement(scores.shape[1:], square, reference.size))].max())
-    rival, turn = best(scores[1:], turns)
+    shape = scores.shape[1:]
+    own = float(scores[0][np.ix_(*_around_the_placement(shape, square, reference.size))].max())
+    found = best(scores[1:], turns)
     for step in NEARER if turns is TURNS else ():
-        further = [other for other in (turn - step, turn + step) if TURNS[0] <= other <= TURNS[-1]]
-        rival, turn = max((rival, turn), best(scored(further), further))
-    return Standing(min(own, ALIKE), rival, (0.0, 0.0), turn)
+        further = [other for other in (found[1] - step, found[1] + step) if TURNS[0] <= other <= TURNS[-1]]
+        found = max(found, best(scored(further), further))
+    rival, turn, row, column = found
+    factor, (down, right) = reference.factor, _moves(shape, square, reference.size)
+    shift = -float(right[column]) * factor, -float(down[row]) * factor
+    return Standing(min(own, ALIKE), rival, shift, turn, (middle[0] * factor, middle[1] * factor), factor)
 
 
 def _square_around(moving: Level, matrix: Float[Tensor, "3 3"], largest: int) -> tuple[Canvas, tuple[float, float]]:

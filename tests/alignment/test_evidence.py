@@ -7,7 +7,7 @@ import pytest
 import scipy.ndimage
 import torch
 
-from mslsq.alignment import MapStatus, align, belief, synthetic
+from mslsq.alignment import MapStatus, align, belief, synthetic, weighing
 from mslsq.alignment.apertures import independent
 from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.evidence import SCATTER, Evidence, clear, compared, evidence
@@ -158,8 +158,8 @@ def test_of_a_small_overlap_more_lead_is_asked():
 
 
 def test_a_metric_says_how_much_less_is_asked_of_a_placement_that_stands_out():
-    assert belief.relieved(Options(min_detail=0.6)) == pytest.approx((0.5, 0.2))
-    assert belief.relieved(Options(metric=METRICS["learned"])) == pytest.approx((0.1, 0.0))
+    assert weighing.relieved(Options(min_detail=0.6)) == pytest.approx((0.5, 0.2))
+    assert weighing.relieved(Options(metric=METRICS["learned"])) == pytest.approx((0.1, 0.0))
 
 
 @pytest.mark.parametrize(("noise", "index"), [(1.0, 0), (1.5, 0), (2.0, 0), (2.0, 1), (2.0, 2)])

@@ -1,0 +1,83 @@
+"""Does what agrees repeat itself, so that it agrees elsewhere as well?
+
+In a row of equal rooms, one room farther on, all but the ends agree. By its score the row leads there by two or three,
+as the ends do not fit; and where they are is how far each robot has seen. So the map is moved to where the best other
+place is: of the blocks that agree at the placement (`mslsq.alignment.consensus`), those that agree there, too, show
+what repeats itself. What has moved is no repetition: its blocks agree in one of the two places.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from mslsq.alignment.consensus import ENOUGH, ENTIRELY, SIDE
+from mslsq.alignment.estimate import Estimate, PairLevel, sane
+from mslsq.alignment.evidence import compared_in
+from mslsq.alignment.grids import similarity_about, translation
+from mslsq.alignment.leads import Pair
+from mslsq.alignment.refine import refine
+from mslsq.alignment.rivals import Standing
+
+REPEATED = 0.6
+"""Share of the blocks that agree at a placement from which it is one of several. Of some 250 placements of maps with a
+match (half "choose" of `benchmarks/alignment_truth.py` and `benchmarks/metric_pairs.py`) it was at most 0.58 (windows
+at night), of rows of equal rooms 0.67 and more."""
+
+FAR_AHEAD = 4.0
+"""Times the lead that is asked over shifts: of a placement that leads by more nothing is asked, as it takes a tenth of
+a pair's time. Rows of three to five rooms led by 2 to 5."""
+
+AS_WELL = 0.03
+"""By how much less a block may agree there: an equal one agrees as well, but for its interpolation."""
+
+HIDDEN = 0.5
+"""Of the blocks, which must agree for that: of fewer it is not specks alone that hide the rest."""
+
+AROUND = tuple((x, y) for y in (-1.0, 0.0, 1.0) for x in (-1.0, 0.0, 1.0))
+"""Samples: shifts that are compared on every level, as the place is known to a sample of the coarser one. (From a
+sample off, where thin walls alone fit, a solve goes astray.)"""
+
+STEPS = 5
+"""Of the solve from there on the finest level."""
+
+
+def repeated(pair: Pair, estimate: Estimate, rival: Standing, first: int) -> float:
+    """Of the blocks of the level `first` that agree under a placement, the share that agrees as well where the rival
+    lies, over the share of all that agrees: where specks hide half of the blocks here, they hide others there. 0 where
+    few agree."""
+    finest = pair.levels[first]
+    here = _agreement(finest, estimate.matrix)
+    agreeing = here >= ENTIRELY
+    if agreeing.sum() < ENOUGH:
+        return 0.0
+    there = _agreement(finest, _moved_to(pair, estimate, rival, first))
+    as_well = there[agreeing] >= np.maximum(here[agreeing] - AS_WELL, ENTIRELY)
+    return float(as_well.mean() / max(agreeing.sum() / (here > -1).sum(), HIDDEN))
+
+
+def _moved_to(pair: Pair, estimate: Estimate, rival: Standing, first: int) -> Float[Tensor, "3 3"]:
+    """The warp (normalised) of a rival, of which a shift on some coarse level is known: from level to level by the best
+    of the shifts around, and on the finest by a solve."""
+    warp, (x, y) = pair.frame.to_pixels(estimate.matrix), rival.shift
+    turn = similarity_about(rival.about, rival.about, math.radians(rival.turn), 1.0, warp)
+    other = warp @ turn @ translation(-x, -y, warp)
+    for level in reversed([level for level in pair.levels[first:] if level.factor < rival.factor]):
+        moved = [other @ translation(level.factor * right, level.factor * down, warp) for right, down in AROUND]
+        other = max(moved, key=lambda at: level.overlapping(pair.frame.from_pixels(at))["ncc"])
+    start = replace(estimate, matrix=pair.frame.from_pixels(other))
+    solve = "translation", pair.options.loss, pair.freedom, STEPS, "coarse"
+    (solved,) = refine([start], pair.levels[first], *solve)
+    moved = pair.frame.to_pixels(solved.estimate.matrix) - other
+    near = sane(solved.estimate) and float(moved[:2, 2].norm()) <= pair.levels[first].factor
+    return solved.estimate.matrix if near else start.matrix
+
+
+def _agreement(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Float[np.ndarray, "rows columns"]:
+    """How well each block agrees under a warp; -1 where nothing is known or shown."""
+    blocks = compared_in(level, matrix, SIDE)
+    agreement = np.full([-(-count // SIDE) for count in level.grid], -1.0)
+    agreement[*blocks.at.astype(np.int64).T] = blocks.correlation
+    return agreement

@@ -1,0 +1,108 @@
+"""What speaks for a placement: the detail of blocks, their votes, and its lead over other places.
+
+The lead takes longest, and is asked last, and only of what may be believed.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mslsq.alignment.consensus import united
+from mslsq.alignment.drift import drift
+from mslsq.alignment.estimate import Estimate, PairLevel
+from mslsq.alignment.evidence import Evidence, clear, evidence, strongest
+from mslsq.alignment.leads import Pair, asked_lead
+from mslsq.alignment.misfit import Misfit
+from mslsq.alignment.models import MODELS
+from mslsq.alignment.options import Options
+from mslsq.alignment.rivals import Standing
+from mslsq.alignment.votes import elected, voting_level
+
+VOTED = 0.2
+"""Taken off the least correlation of edges where the votes of blocks are for a placement (`mslsq.alignment.votes`): in
+another modality half of the edges have no like."""
+
+VOTED_LEAD = 0.3
+"""Of the lead that is asked over shifts, what is left where the votes are for it: what has moved fits elsewhere by as
+much as it is large. It was 0.4 and more in scenes of which 30 % had moved, and 0.3 at most in windows at night on
+others, which have the most votes of all without a match (the halves "choose")."""
+
+
+class Outgrown(NamedTuple):
+    """What is known of a placement by a model that is too small, from the place of a larger one
+    (`mslsq.alignment.outgrown`)."""
+
+    misfit: Misfit
+    standing: Standing
+    """Of the larger model's place."""
+
+
+def relieved(options: Options) -> tuple[float, float]:
+    """The least correlation and the least detail of a placement that leads by `Metric.sure`, of one that has drifted,
+    or that loops may still speak for."""
+    of_ncc, of_detail = options.metric.relief
+    return options.min_ncc - of_ncc, options.min_detail - of_detail
+
+
+class Weighed(NamedTuple):
+    """What speaks for a placement: the evidence, whether it suffices, its lead, and what was asked."""
+
+    found: Evidence
+    suffices: bool
+    standing: Standing | None
+    unknowns: int
+    """Of the warp, that were fitted to what is seen."""
+    min_ncc: float
+    min_detail: float
+    voted: bool = False
+    """Is it the votes of blocks that speak for it?"""
+
+
+def weighed(pair: Pair, estimate: Estimate, outgrown: Outgrown | None) -> Weighed:
+    """What speaks for an estimate. Its lead is that of the larger model, where this one is too small."""
+    options, unknowns = pair.options, MODELS[pair.options.model].tangent_dim
+    plain, best = (options.min_ncc, options.min_detail), relieved(options)
+    first = clear(pair.levels, options.prefilter)
+    levels = pair.levels if options.metric.coarse else pair.levels[: first + 1]
+
+    def by_blocks(
+        levels: Sequence[PairLevel], standing: Standing | None, least: tuple[float, float], unknowns: int = unknowns
+    ) -> Weighed:
+        found = strongest(levels, estimate.matrix, least[1], first, unknowns)
+        return Weighed(*found, standing, unknowns, *least)
+
+    if outgrown is not None:  # its parts fit better elsewhere, as the larger model has it
+        return by_blocks(pair.levels, outgrown.standing, best)
+    if not options.searches or options.min_lead == 0:
+        return by_blocks(levels, None, plain)
+    # Where a lead decides, other placements have been fitted by the same unknowns.
+    hopeful = by_blocks(pair.levels, None, best, unknowns if options.metric.values else 0)
+
+    def agreed() -> bool:
+        return options.metric.values and united(pair.levels[first], estimate.matrix, options.min_detail, unknowns)
+
+    def voted() -> bool:
+        if not elected(voting_level(pair.levels, first), estimate.matrix, unknowns):
+            return False
+        # Not of a part of the scene alone: the median of the larger blocks must not be that of chance.
+        return agreed() if options.metric.values else evidence(pair.levels[first], estimate.matrix).agreement >= best[1]
+
+    by_votes = best[0] if options.metric.values else min(best[0], plain[0] - VOTED)
+    hope = estimate.ncc >= best[0] and (hopeful.suffices or agreed())
+    if not hope and (options.metric.values or estimate.ncc < by_votes or not voted()):
+        return hopeful._replace(min_ncc=plain[0], min_detail=plain[1])
+    asked = asked_lead(options, estimate.overlap)
+    standing = pair.standing(estimate.matrix, asked)
+    found, hopeful = by_blocks(levels, standing, plain), hopeful._replace(standing=standing)
+    if not options.metric.values and hope and standing.lead >= options.metric.sure:
+        return hopeful
+    ahead = standing.lead >= asked
+    if ahead and found.suffices and estimate.ncc >= found.min_ncc:
+        return found
+    if options.metric.values and ahead:
+        if agreed():
+            return found._replace(suffices=True)
+        # Parts that do not agree where they are, and do elsewhere, are the same parts: the map has drifted.
+        return hopeful if drift(pair.levels, estimate.matrix, first) > 0 else found
+    if standing.lead >= VOTED_LEAD * asked and voted():
+        return found._replace(suffices=True, min_ncc=by_votes, voted=True)
+    return found
