@@ -63,6 +63,12 @@ def unflatten(leaves: list[Any] | tuple[Any, ...], structure: Structure) -> Any:
     return _pytree.tree_unflatten(leaves, structure)
 
 
+def tree_of(structure: Structure) -> Any:
+    """A tree of this structure with numbers as leaves: what `pickle` and `copy` keep of one, which `flatten` gives
+    back. PyTorch makes a leaf of what it keeps itself in a way that it warns of."""
+    return unflatten(list(range(structure.num_leaves)), structure)
+
+
 def key_of(structure: Structure) -> Hashable:
     """Equal where structures are; a structure itself need not be hashable."""
     return None if structure is _LEAF else repr(structure)

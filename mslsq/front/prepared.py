@@ -59,6 +59,9 @@ class PreparedResidual(Prepared[StatedResidual]):
             for before, leaf, unknown in zip(statement.starts, leaves, statement.system.unknowns, strict=True)
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: found for key, found in super().__getstate__().items() if key not in ("_callables", "_axes")}
+
     def _result(self, state: StatedResidual | None, solved: Solved, arguments: tuple[Any, ...]) -> Any:
         if state is not None:
             self._callables, self._axes = state.callables, state.axes
@@ -99,9 +102,16 @@ class PreparedFit:
         self._fit_options |= {"loss": loss, "nan_policy": nan_policy}
         fit = Fit.of(model, t, y, p0, sigma, mask, in_dims, sigma_t=sigma_t, **self._fit_options)
         fit.check_solver(solver)
-        self._solver = solver
-        options = {"in_dims": fit.dims, "loss": loss, "bounds": fit.bounds, "project_start": project_start}
-        self._solve = _PreparedWhole(fit.residual, fit.start, fit.arguments, options, solver, adjoint)
+        self._solver, self._adjoint, self._project_start = solver, adjoint, project_start
+        self._solve: _PreparedWhole | None = self._prepared(fit)
+
+    def _prepared(self, fit: Fit) -> "_PreparedWhole":
+        options = {"in_dims": fit.dims, "loss": self._loss, "bounds": fit.bounds, "project_start": self._project_start}
+        return _PreparedWhole(fit.residual, fit.start, fit.arguments, options, self._solver, self._adjoint)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """As that of `Prepared`."""
+        return self.__dict__ | {"_solve": None}
 
     @outside_compiled_regions
     def __call__(
@@ -113,6 +123,8 @@ class PreparedFit:
         options = {**self._fit_options, "sigma_t": sigma_t, "asks": may_ask(self._solver, y)}
         fit = Fit.of(self._model, t, y, p0, sigma, mask, self._in_dims, **options)
         fit.check_solver(self._solver)
+        if self._solve is None:
+            self._solve = self._prepared(fit)
         result = fit_of(
             self._solve.solved(fit.start, fit.arguments), fit, self._absolute_sigma, self._loss, self._solver
         )

@@ -59,11 +59,21 @@ class Prepared(Generic[Kind]):
         instance_of("adjoint", self._adjoint, Adjoint, "Write adjoint=mslsq.Implicit(), say.")
         self._structure: pytree.Structure
         leaves, self._structure = pytree.flatten(example)
-        self._form = pytree.Form(example)
+        self._form: pytree.Form | None = pytree.Form(example)
         self._expected = [_expected(leaf) for leaf in leaves]
-        self._key = self._key_of(*self._stated(self._state(*example)))
+        self._key: Hashable | None = self._key_of(*self._stated(self._state(*example)))
         self._fixed: Fixed | None = None
         self._calls = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or pickle has: what was asked for, not what was found. The first call of the copy finds it again,
+        and fixes what it then holds."""
+        found = {"_form": None, "_key": None, "_fixed": None, "_calls": 0}
+        return self.__dict__ | found | {"_structure": pytree.tree_of(self._structure)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._structure = pytree.flatten(state["_structure"])[1]
 
     # ---- what the two kinds of problems answer
 
@@ -114,7 +124,9 @@ class Prepared(Generic[Kind]):
         own = [leaf.view_as(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         state = self._state(start, *pytree.unflatten(own, structure))
         statement, solver = self._stated(state)
-        if self._key_of(statement, solver) != self._key:
+        key = self._key_of(statement, solver)
+        self._key = key if self._key is None else self._key
+        if key != self._key:
             raise HiddenStateError(_changed())
         solved = statement.solved(solver, self._adjoint)
         if self._fixed is not None and is_plain():
@@ -152,6 +164,8 @@ class Prepared(Generic[Kind]):
 
     def _checked(self, arguments: tuple[Any, ...]) -> list[Any]:
         """The leaves of the arguments, in the layout of the example."""
+        if self._form is None:
+            self._form = pytree.Form(arguments)
         if self._form.fits(arguments):
             leaves = self._form.leaves(arguments)
         else:

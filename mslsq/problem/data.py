@@ -37,6 +37,14 @@ class DataArgument:
     structure: pytree.Structure | None
     static: Any = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        tree = None if self.structure is None else (pytree.tree_of(self.structure),)
+        return _restored, (self.leaves, tree, self.static)
+
+
+def _restored(leaves: tuple[DataLeaf, ...], tree: tuple[Any] | None, static: Any) -> DataArgument:
+    return DataArgument(leaves, None if tree is None else pytree.flatten(tree[0])[1], static)
+
 
 def own_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by their names in `state_dict`; one tensor in two places has two names.
