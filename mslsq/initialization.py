@@ -125,7 +125,7 @@ def chordal(
     seen = np.einsum("eab,eb->ea", rotations.numpy()[i], translation)
     positions = _least_squares(offset, seen, by_translation, np.zeros((count, dim)), held)
     poses = torch.cat([rotations, torch.from_numpy(positions)[:, :, None]], -1)
-    corner = torch.zeros(count, 1, dim + 1, dtype=torch.float64)
+    corner = torch.zeros(count, 1, dim + 1, dtype=torch.float64, device="cpu")
     corner[:, :, dim] = 1
     storage = type(measured).from_matrix(torch.cat([poses, corner], -2)).storage
     return type(measured)(storage.to(measured.storage))

@@ -157,7 +157,7 @@ def align(
     lattice, options = lattice_of(prepared, known_places, reference, options, pixel_sizes is not None)
     if previous is not None:
         check_previous(previous, options, reference, states, joint)
-    like = next((r.values for r in prepared if r is not None), torch.zeros((), dtype=torch.float64))
+    like = next((r.values for r in prepared if r is not None), torch.zeros((), dtype=torch.float64, device="cpu"))
     draft = Draft(states, reasons, reference, options.model, like)
     if previous is not None:
         draft.keep(previous)

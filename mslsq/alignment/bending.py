@@ -80,7 +80,7 @@ class Bending:
         pixel = self.level.stride * self.level.factor
         parts = []
         for count, knots, side in zip(self.level.grid, (rows, columns), self.size, strict=True):
-            at = (torch.arange(count).to(self.like) * pixel).clamp(max=side - 1)
+            at = (torch.arange(count, device="cpu").to(self.like) * pixel).clamp(max=side - 1)
             parts.append(splines(at / step, knots)[0])
         return parts[0], parts[1]
 
@@ -276,7 +276,7 @@ def _accepted(
 def least_determinant(bend: Bend) -> float:
     """The least det(I + ∂s/∂u), on a grid of four points per span: not positive where the reference is folded."""
     rows, columns = bend.shifts.shape[1:]
-    at = [torch.linspace(0, count - 3, 4 * (count - 3) + 1).to(bend.shifts) for count in (rows, columns)]
+    at = [torch.linspace(0, count - 3, 4 * (count - 3) + 1, device="cpu").to(bend.shifts) for count in (rows, columns)]
     (by_row, down), (by_column, right) = (splines(part, n) for part, n in zip(at, (rows, columns), strict=True))
     along_x = torch.einsum("yr,xc,krc->kyx", by_row, right, bend.shifts) / bend.step
     along_y = torch.einsum("yr,xc,krc->kyx", down, by_column, bend.shifts) / bend.step

@@ -48,7 +48,7 @@ def samples(
 ) -> Iterator[Seen]:
     """The chosen samples of a level, `CHUNK` at a time. `coefficients` are those of the map seen from, there."""
     warp = kind.from_matrix(torch.from_numpy(at.matrix).to(level.planes))
-    identity, side = kind.identity().to(level.planes), level.frame.half / level.factor
+    identity, side = kind.identity(device="cpu").to(level.planes), level.frame.half / level.factor
     free = torch.from_numpy(freedom).to(level.planes)
     log_gain, bias = (at.value * freedom).tolist()
     gain, (factor, *offset) = float(np.exp(log_gain)), level.to_level
@@ -102,10 +102,10 @@ def products(
     moving, (rows, columns) = level.moving.coefficients, level.grid
     own = moving if coefficients is None else coefficients
     log_gain, bias = (at.value * freedom).tolist()
-    settings = torch.tensor([np.exp(log_gain), bias, *freedom.tolist()], dtype=torch.float64)
-    pixels = torch.tensor([level.stride, level.frame.half / level.factor], dtype=torch.float64)
+    settings = torch.tensor([np.exp(log_gain), bias, *freedom.tolist()], dtype=torch.float64, device="cpu")
+    pixels = torch.tensor([level.stride, level.frame.half / level.factor], dtype=torch.float64, device="cpu")
     unknowns = kind.tangent_dim + 2
-    found = torch.zeros(3, unknowns, unknowns, dtype=torch.float64)
+    found = torch.zeros(3, unknowns, unknowns, dtype=torch.float64, device="cpu")
     H = torch.from_numpy(np.ascontiguousarray(at.matrix, dtype=np.float64))
     _JACOBIAN_PRODUCTS(
         *moving.shape, moving, *own.shape[1:], own.contiguous(), int(coefficients is not None), columns, rows * columns,

@@ -239,7 +239,7 @@ def step_matrix(kind: type[Warp], step: Float[np.ndarray, " tangent"]) -> Float[
     """R(ξ) of one step of a model, with lower right entry 1."""
     if kind in STEP_MATRICES:
         return STEP_MATRICES[kind](step)
-    taken = kind.identity(dtype=torch.float64).retract(torch.from_numpy(step)).matrix().numpy()
+    taken = kind.identity(dtype=torch.float64, device="cpu").retract(torch.from_numpy(step)).matrix().numpy()
     return taken / taken[2, 2]
 
 

@@ -76,7 +76,7 @@ class Draft:
 
     def finished(self, **described: Any) -> Alignment:
         """The result; `described` are its fields that are not entries of maps."""
-        status = torch.tensor([int(state) for state in self.states])
+        status = torch.tensor([int(state) for state in self.states], device="cpu")
         return Alignment(
             **self.entries,
             status=status,

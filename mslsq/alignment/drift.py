@@ -72,7 +72,9 @@ def drift(levels: Sequence[PairLevel], matrix: Float[Tensor, "3 3"], first: int)
         return 0.0
     frame = levels[0].frame
     design = _affine((moved.middles - frame.centre) / frame.half)
-    fitted = torch.linalg.lstsq(design.mT @ design + 0.1 * torch.eye(3).to(design), design.mT @ moved.shifts).solution
+    fitted = torch.linalg.lstsq(
+        design.mT @ design + 0.1 * torch.eye(3, device="cpu").to(design), design.mT @ moved.shifts
+    ).solution
     corners = _affine(frame_corners(frame)) @ fitted
     left = moved.shifts - design @ fitted
     return float((corners.square().sum(-1).mean() + left.square().sum(-1).mean()).sqrt())
@@ -107,7 +109,7 @@ def _moved(levels: Sequence[PairLevel], matrix: Float[Tensor, "3 3"]) -> Moved:
     middles, shifts = [], []
     for row in range(QUARTERS):
         for column in range(QUARTERS):
-            cell = torch.tensor([[row, column], [row + 1, column + 1]]) / QUARTERS
+            cell = torch.tensor([[row, column], [row + 1, column + 1]], device="cpu") / QUARTERS
             place = box[0] + cell.to(box) * (box[1] - box[0])
             off = finest.centre.new_zeros(2)
             for position in range(begin, -1, -1):
@@ -126,7 +128,11 @@ def _box(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> Float[Tensor, "2 2"]
     """The first and the last (row, column) of the overlap, in pixels of the finest level."""
     where = level.look(matrix)[1].reshape(level.grid).nonzero()
     step = level.stride * level.factor
-    return torch.stack([where.amin(0), where.amax(0) + 1]).to(level.planes) * step if len(where) else torch.zeros(2, 2)
+    return (
+        torch.stack([where.amin(0), where.amax(0) + 1]).to(level.planes) * step
+        if len(where)
+        else torch.zeros(2, 2, device="cpu")
+    )
 
 
 def _best(
@@ -152,7 +158,7 @@ def _best(
     best = float(correlation.max())
     if best < FITS:
         return None
-    y, x = torch.meshgrid(*[torch.arange(-reach, reach + 1)] * 2, indexing="ij")
+    y, x = torch.meshgrid(*[torch.arange(-reach, reach + 1, device="cpu")] * 2, indexing="ij")
     y, x = y + down, x + across
     near = (correlation >= best - (BETTER if off.abs().max() == 0 else 0.02)).nonzero()
     shifts = torch.stack([x[near[:, 0], near[:, 1]], y[near[:, 0], near[:, 1]]], -1)

@@ -114,7 +114,7 @@ class PairLevel:
         """Where the samples are, for `passes`: the first one's normalised coordinates, their step, and `to_level`."""
         x, y = self.frame.normalise(self.frame.centre.new_tensor(self.corner)).tolist()
         step = self.stride * self.factor / self.frame.half
-        return torch.tensor([x, y, step, *self.to_level.tolist()], dtype=torch.float64)
+        return torch.tensor([x, y, step, *self.to_level.tolist()], dtype=torch.float64, device="cpu")
 
     def look(self, matrix: Float[Tensor, "3 3"]) -> tuple[Float[Tensor, "n channels"], Bool[Tensor, " n"]]:
         """The map's values at the warped samples, and which samples fall on data of both."""
@@ -293,8 +293,8 @@ def _chosen_residual(estimate: Estimate, level: PairLevel, every: int) -> Float[
         return residual[valid].reshape(-1)
     channels, n = values.shape
     gain, bias = estimate.value.tolist()
-    out, count = values.new_empty(channels * -(-n // every)), torch.empty(1, dtype=torch.int64)
-    settings = torch.tensor([math.exp(gain), bias], dtype=torch.float64)
+    out, count = values.new_empty(channels * -(-n // every)), torch.empty(1, dtype=torch.int64, device="cpu")
+    settings = torch.tensor([math.exp(gain), bias], dtype=torch.float64, device="cpu")
     _CHOSEN_RESIDUALS(channels, n, values.contiguous(), level.planes, valid, every, settings, out, count)
     return out[: int(count)]
 

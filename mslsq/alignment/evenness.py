@@ -22,7 +22,10 @@ def unevenness(level: PairLevel, estimate: Estimate) -> float:
     values = sampled.T
     if may_read(values, level.planes, valid) and values.dtype == level.planes.dtype:
         gain, bias = estimate.value.tolist()
-        found, settings = torch.empty(2, dtype=torch.float64), torch.tensor([math.exp(gain), bias], dtype=torch.float64)
+        found, settings = (
+            torch.empty(2, dtype=torch.float64, device="cpu"),
+            torch.tensor([math.exp(gain), bias], dtype=torch.float64, device="cpu"),
+        )
         shape = len(values), *level.grid
         _MEANS_OF_BLOCKS(*shape, values.contiguous(), level.planes, valid, SIDE, settings, found)
         of_means, energy = found.tolist()

@@ -262,7 +262,7 @@ def _detail(
     surfaces = _surfaces(math.isqrt(known.shape[-1])).to(values)
     normal = torch.einsum("kp,np,lp->nkl", surfaces, known, surfaces)
     # Few samples may not determine a surface.
-    factor = torch.linalg.cholesky(normal + 1e-9 * known.shape[-1] * torch.eye(len(surfaces)).to(normal))
+    factor = torch.linalg.cholesky(normal + 1e-9 * known.shape[-1] * torch.eye(len(surfaces), device="cpu").to(normal))
     projected = torch.einsum("kp,mcnp->mcnk", surfaces, known * values)
     fitted = torch.cholesky_solve(projected[..., None], factor)[..., 0]
     return known * (values - fitted @ surfaces)
@@ -279,6 +279,6 @@ def _blocks(values: Float[Tensor, "channels height width"], side: int) -> Float[
 @lru_cache(maxsize=4)
 def _surfaces(side: int) -> Float[Tensor, "6 samples"]:
     """1, x, y, x², xy, y² over a block."""
-    at = torch.linspace(-1, 1, side, dtype=torch.float64)
+    at = torch.linspace(-1, 1, side, dtype=torch.float64, device="cpu")
     y, x = (part.flatten() for part in torch.meshgrid(at, at, indexing="ij"))
     return torch.stack((torch.ones_like(x), x, y, x * x, x * y, y * y))

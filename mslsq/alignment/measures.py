@@ -28,7 +28,7 @@ def masked_ncc(
     """
     tiny = torch.finfo(a.dtype).tiny
     if a.ndim == 2 and a.dtype == b.dtype and may_read(a, b, mask):
-        sums = torch.empty(3, dtype=torch.float64)
+        sums = torch.empty(3, dtype=torch.float64, device="cpu")
         _DEVIATIONS(*a.shape, a.contiguous(), b.contiguous(), mask.contiguous(), sums)
         return a.new_tensor(_correlation(sums.tolist(), tiny))
     weight = mask[..., None, :].to(a.dtype)
@@ -56,7 +56,7 @@ def ncc_and_detail(
     """`masked_ncc` of two rasters, and that of their detail: what a Gaussian of `sigma` takes away of what the mask
     leaves."""
     if may_read(a, b, mask) and a.dtype == b.dtype:
-        half, sums = half_gaussian(sigma, a.dtype), torch.empty(6, dtype=torch.float64)
+        half, sums = half_gaussian(sigma, a.dtype), torch.empty(6, dtype=torch.float64, device="cpu")
         rasters = a.contiguous(), b.contiguous(), mask.contiguous()
         _BOTH_DEVIATIONS(*a.shape, *rasters, len(half) - 1, half, sums)
         tiny = torch.finfo(a.dtype).tiny
@@ -122,7 +122,7 @@ def centroid(mask: Bool[Tensor, "rows columns"]) -> tuple[int, int, int]:
     (3, 1, 3)
     """
     if may_read(mask):
-        found = torch.empty(3, dtype=torch.int64)
+        found = torch.empty(3, dtype=torch.int64, device="cpu")
         _CENTROID(*mask.shape, mask.contiguous(), found)
         return tuple(found.tolist())
     rows, columns = mask.sum(1), mask.sum(0)
@@ -171,7 +171,7 @@ def nmad_and_deviation(values: Tensor) -> tuple[float, float]:
     if count == 0:
         return float("nan"), float("nan")
     if may_read(values) and values.dtype in (torch.float32, torch.float64):
-        found = torch.empty(4, dtype=torch.float64)
+        found = torch.empty(4, dtype=torch.float64, device="cpu")
         _SPREAD(count, values.contiguous(), found)
         _, away, _, deviation = found.tolist()
         return 1.4826 * away, deviation

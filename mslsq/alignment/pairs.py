@@ -90,7 +90,7 @@ class _Work(NamedTuple):
         if self.georeferenced and all(headers):
             options["georeferences"] = headers
         if pair.initial is not None:
-            options["init"] = torch.stack([torch.eye(3, dtype=torch.float64), pair.initial.double()])
+            options["init"] = torch.stack([torch.eye(3, dtype=torch.float64, device="cpu"), pair.initial.double()])
         found = align(**scene.to_align(), **options)
         return _answer(found, scene.problems)
 
@@ -141,7 +141,7 @@ def align_pairs(
                 f"align_pairs: there is no option {name!r} of all pairs.{suggestion(name, OPTIONS)} Options: "
                 f"{', '.join(OPTIONS)}."
             )
-    blank = [torch.zeros(2, 2), torch.zeros(2, 2)]
+    blank = [torch.zeros(2, 2, device="cpu"), torch.zeros(2, 2, device="cpu")]
     for model in {pair.model for pair in given}:  # an option that is not valid is said once, before the work
         align(blank, **{**options, **({} if model is None else {"model": model})})
     identity = {
@@ -168,7 +168,7 @@ def pair_of(given: Pair | Sequence[Any]) -> Pair:
         raise AlignmentOptionError("A pair is of two files; maps in memory are aligned by `align`.")
     if pair.initial is None:
         return pair
-    initial = torch.as_tensor(pair.initial, dtype=torch.float64)
+    initial = torch.as_tensor(pair.initial, dtype=torch.float64, device="cpu")
     if initial.shape != (3, 3) or not bool(initial.isfinite().all()):
         raise AlignmentOptionError(f"initial must be a finite 3 x 3 matrix, not of shape {tuple(initial.shape)}.")
     return Pair(pair.reference, pair.map, initial, pair.model)
@@ -179,13 +179,13 @@ def _results(outcomes: Iterator[Outcome], pairs: Sequence[Pair], model: str) -> 
         pair = pairs[outcome.index]
         about: dict[str, Any] = {"model": pair.model or model, "seconds": outcome.seconds, "kept": outcome.kept}
         about |= {"reference": str(pair.reference), "map": str(pair.map)}
-        nowhere = torch.full((3, 3), math.nan, dtype=torch.float64)
+        nowhere = torch.full((3, 3), math.nan, dtype=torch.float64, device="cpu")
         if not outcome.ok:
             yield PairAlignment(outcome.index, status=None, reason=outcome.error, transform=nowhere, **about)
             continue
         found = {name: math.nan if value is None else value for name, value in outcome.result.items()}
         matrix, status = outcome.result["transform"], MapStatus(found.pop("status"))
-        found["transform"] = nowhere if matrix is None else torch.tensor(matrix, dtype=torch.float64)
+        found["transform"] = nowhere if matrix is None else torch.tensor(matrix, dtype=torch.float64, device="cpu")
         found["reason"] = f"{found['reason']} {outcome.note}".strip()
         yield PairAlignment(outcome.index, status=status, **found, **about)
 

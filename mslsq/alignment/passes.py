@@ -139,9 +139,9 @@ class Pass:
     @cached_property
     def room(self) -> tuple[Tensor, Tensor, Tensor]:
         """Sums of the strips, matrix and settings of a pass."""
-        sums = torch.zeros(self.strips, 2 + _SIDE * _SIDE, dtype=torch.float64)
-        settings = torch.tensor([1.0, 0.0, *self.freedom, self.scale], dtype=torch.float64)
-        return sums, torch.empty(3, 3, dtype=torch.float64), settings
+        sums = torch.zeros(self.strips, 2 + _SIDE * _SIDE, dtype=torch.float64, device="cpu")
+        settings = torch.tensor([1.0, 0.0, *self.freedom, self.scale], dtype=torch.float64, device="cpu")
+        return sums, torch.empty(3, 3, dtype=torch.float64, device="cpu"), settings
 
     @property
     def alone(self) -> bool:

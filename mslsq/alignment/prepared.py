@@ -118,7 +118,7 @@ def _prepared(raw: Any, mask: Any) -> tuple[Any, MapStatus, str]:
     values = (values[None] if values.ndim == 2 else values).contiguous()
     known = torch.ones(values.shape[1:], dtype=torch.bool, device="cpu")
     if mask is not None:
-        mask = torch.as_tensor(np.asarray(mask) if not isinstance(mask, Tensor) else mask)
+        mask = torch.as_tensor(np.asarray(mask) if not isinstance(mask, Tensor) else mask, device="cpu")
         if mask.shape != known.shape:
             given = f"(Its mask has shape {tuple(mask.shape)}, the map {tuple(known.shape)}.)"
             return None, MapStatus.BAD_INPUT, f"{MapStatus.BAD_INPUT.sentence} {given}"

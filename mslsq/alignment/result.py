@@ -246,7 +246,7 @@ def empty(count: int, reference: int, model: str, tangent: int, like: Tensor) ->
         "lead": like.new_full((count,), nan),
         "overlap": like.new_full((count,), nan),
         "corner_sigma": like.new_full((count,), nan),
-        "parent": torch.full((count,), -1),
+        "parent": torch.full((count,), -1, device="cpu"),
     }
     out["transforms"][reference] = torch.eye(3, dtype=like.dtype, device=like.device)
     for name, value in [

@@ -138,8 +138,8 @@ def _laid(
     if not may_read(coefficients, matrix):
         return seen_on(canvas, coefficients, moving.mask, matrix)
     shape = canvas.height, canvas.width
-    everywhere = torch.ones(canvas.height * canvas.width, dtype=torch.bool)
-    geometry = torch.tensor([canvas.left, canvas.top, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    everywhere = torch.ones(canvas.height * canvas.width, dtype=torch.bool, device="cpu")
+    geometry = torch.tensor([canvas.left, canvas.top, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64, device="cpu")
     values, known = warped(coefficients, moving.mask, shape, everywhere, geometry, matrix)
     return values.reshape(-1, *shape), known.reshape(shape)
 

@@ -89,7 +89,7 @@ def _noise(given: Given, noise: float | None) -> float:
     several = several.nonzero()[:, 0]
     if len(several) == 0:
         return math.nan
-    spread = torch.linspace(0, len(several) - 1, min(SAMPLE, len(several)), dtype=torch.float64)
+    spread = torch.linspace(0, len(several) - 1, min(SAMPLE, len(several)), dtype=torch.float64, device="cpu")
     picked = several[spread.long().to(several.device)]
     logs, trust, observed = (part.detach() for part in measured(given, picked))
     return noise_of(given.graph, logs, trust, components(observed, given.graph))

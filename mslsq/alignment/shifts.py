@@ -154,7 +154,7 @@ def correlate_turned(
             dy, dx = (y if y < canvas[0] else y - rows), (x if x < canvas[1] else x - columns)
             found.append((score, matrix @ translation(dx, dy, like)))
             if peaks > 1:  # suppress the neighbourhood of this peak
-                near = [torch.arange(-3, 4) + y, torch.arange(-3, 4) + x]
+                near = [torch.arange(-3, 4, device="cpu") + y, torch.arange(-3, 4, device="cpu") + x]
                 surface = surface.clone()
                 surface[(near[0] % rows)[:, None], (near[1] % columns)[None, :]] = -1.0
     return found

@@ -133,5 +133,5 @@ def corner_sigma(estimate: Estimate, covariance: Tensor, frame: Frame, model: st
 @lru_cache(maxsize=32)
 def _corners(x: float, y: float, tangent: int) -> tuple[Float[np.ndarray, "3 4"], Float[np.ndarray, "4 3 tangent"]]:
     """Homogeneous corners at (±x, ±y), and how the generators move them (`models.velocities`)."""
-    at = torch.tensor([[-x, -y], [x, -y], [x, y], [-x, y]], dtype=torch.float64)
+    at = torch.tensor([[-x, -y], [x, -y], [x, y], [-x, y]], dtype=torch.float64, device="cpu")
     return np.concatenate([at.numpy().T, np.ones((1, 4))]), velocities(at, tangent).numpy()

@@ -88,15 +88,15 @@ def read_bal(path: str | Path) -> BundleAdjustment:
     expected = 9 * num_cameras + 3 * num_points
     if len(values) != expected:
         malformed(path, end, f"{expected} parameters after the observations; the file has {len(values)}")
-    table = torch.tensor(values, dtype=torch.float64)
-    index = torch.tensor(pairs, dtype=torch.int64)
+    table = torch.tensor(values, dtype=torch.float64, device="cpu")
+    index = torch.tensor(pairs, dtype=torch.int64, device="cpu")
     return BundleAdjustment(
         name=path.name.split(".")[0],
         cameras=table[: 9 * num_cameras].reshape(-1, 9),
         points=table[9 * num_cameras :].reshape(-1, 3),
         camera=index[:, 0].contiguous(),
         point=index[:, 1].contiguous(),
-        pixels=torch.tensor(pixels, dtype=torch.float64),
+        pixels=torch.tensor(pixels, dtype=torch.float64, device="cpu"),
     )
 
 

@@ -54,9 +54,9 @@ def _problem(
         PROBLEMS[residual.__name__] = ClassicProblem(
             name=residual.__name__,
             residual=residual,
-            start=torch.tensor(start, dtype=torch.float64),
+            start=torch.tensor(start, dtype=torch.float64, device="cpu"),
             minima=minima,
-            solution=None if solution is None else torch.tensor(solution, dtype=torch.float64),
+            solution=None if solution is None else torch.tensor(solution, dtype=torch.float64, device="cpu"),
         )
         return residual
 
@@ -65,7 +65,7 @@ def _problem(
 
 def _constants(row: str) -> Callable[[Tensor], Tensor]:
     """Measured data, written in a row: kept in float64, given in the dtype and on the device of x."""
-    kept = torch.tensor([float(word) for word in row.split()], dtype=torch.float64)
+    kept = torch.tensor([float(word) for word in row.split()], dtype=torch.float64, device="cpu")
     return lambda x: kept.to(dtype=x.dtype, device=x.device)
 
 

@@ -61,10 +61,10 @@ def _enter(
     inequality: Function | None = None,
     bounds: tuple[list[float], list[float]] | None = None,
 ) -> None:
-    point = torch.tensor(start, dtype=torch.float64)
+    point = torch.tensor(start, dtype=torch.float64, device="cpu")
     lower = upper = None
     if bounds is not None:
-        lower, upper = (torch.tensor(side, dtype=torch.float64) for side in bounds)
+        lower, upper = (torch.tensor(side, dtype=torch.float64, device="cpu") for side in bounds)
         point = torch.clamp(point, lower, upper)
     name = f"hs{number}"
     PROBLEMS[name] = ConstrainedProblem(name, residual, point, minimum, equality, inequality, lower, upper)
@@ -143,7 +143,7 @@ _enter(
     bounds=([-10.0, 1.0, -10.0], [10.0, 10.0, 1.0]),
 )
 _enter(
-    *(42, [1.0, 1.0, 1.0, 1.0], 28 - 10 * math.sqrt(2), lambda x: x - torch.arange(1.0, 5.0).to(x)),
+    *(42, [1.0, 1.0, 1.0, 1.0], 28 - 10 * math.sqrt(2), lambda x: x - torch.arange(1.0, 5.0, device="cpu").to(x)),
     equality=lambda x: _rows(x[0] - 2, x[2] ** 2 + x[3] ** 2 - 2),
 )
 _enter(
@@ -182,7 +182,7 @@ def _chain(x: Tensor) -> Tensor:
 
 _enter(
     *(51, [2.5, 0.5, 2.0, -1.0, 0.5], 0.0, lambda x: _rows(x[0] - x[1], x[1] + x[2] - 2, x[3] - 1, x[4] - 1)),
-    equality=lambda x: _chain(x) - torch.tensor([4.0, 0.0, 0.0]).to(x),
+    equality=lambda x: _chain(x) - torch.tensor([4.0, 0.0, 0.0], device="cpu").to(x),
 )
 _enter(
     *(52, [2.0] * 5, 1859 / 349, lambda x: _rows(4 * x[0] - x[1], x[1] + x[2] - 2, x[3] - 1, x[4] - 1)),

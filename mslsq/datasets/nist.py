@@ -105,7 +105,7 @@ def read(path: str | Path) -> Regression:
         raise MalformedFileError(f"{path}:{line}: {announced} parameters are announced, but {len(certified)} are given")
 
     def column(values: list[float] | list[list[float]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64)
+        return torch.tensor(values, dtype=torch.float64, device="cpu")
 
     return Regression(
         name=name,

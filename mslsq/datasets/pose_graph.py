@@ -67,7 +67,7 @@ class PoseGraph:
     def _anchored(self, start: Any) -> "PoseGraph":
         """The graph at a start whose parts are moved to where one of their poses stands; what is fixed is put back."""
         poses: Any = self.poses
-        own, part = torch.arange(len(self.ids)).to(self.first), self.part
+        own, part = torch.arange(len(self.ids), device="cpu").to(self.first), self.part
         fixed = torch.zeros_like(own, dtype=torch.bool).index_fill(0, self.fixed, True)
         before = torch.where(fixed, own, own + len(own))
         anchor = before.scatter_reduce(0, part, before, "amin")[part] % max(len(own), 1)

@@ -87,7 +87,7 @@ def read_records(path: str | Path, records: Sequence[Record], ignored: Sequence[
     if given:
         poses = _elements(path, kind, np.array(rows.poses, dtype=np.float64), rows.pose_lines)
     else:
-        poses = kind.manifold.identity(len(rows.vertices), dtype=torch.float64)
+        poses = kind.manifold.identity(len(rows.vertices), dtype=torch.float64, device="cpu")
     graph = PoseGraph(
         name=path.name.split(".")[0],
         poses=poses,
@@ -95,8 +95,8 @@ def read_records(path: str | Path, records: Sequence[Record], ignored: Sequence[
         second=second,
         measured=measured,
         information=_symmetric(torch.from_numpy(table[:, kind.size :]), kind),
-        ids=torch.tensor(list(rows.vertices), dtype=torch.int64),
-        fixed=torch.tensor(sorted(set(fixed)), dtype=torch.int64),
+        ids=torch.tensor(list(rows.vertices), dtype=torch.int64, device="cpu"),
+        fixed=torch.tensor(sorted(set(fixed)), dtype=torch.int64, device="cpu"),
     )
     return graph if given else graph.at(spanning_tree(first, second, measured, len(rows.vertices)))
 
@@ -156,7 +156,7 @@ def _ends(path: Path, rows: Rows) -> tuple[Tensor, Tensor]:
             (_row(path, line, rows, i, "the edge"), _row(path, line, rows, j, "the edge"))
             for line, (i, j) in zip(rows.edge_lines, rows.ends, strict=True)
         ]
-    table = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+    table = torch.tensor(pairs, dtype=torch.int64, device="cpu").reshape(-1, 2)
     return table[:, 0].contiguous(), table[:, 1].contiguous()
 
 
@@ -178,7 +178,7 @@ def _elements(path: Path, kind: Record, table: np.ndarray, lines: list[int]) -> 
 
 def _symmetric(entries: Tensor, kind: Record) -> Tensor:
     """Matrices from their triangles."""
-    place = torch.empty(kind.manifold.tangent_dim, kind.manifold.tangent_dim, dtype=torch.int64)
+    place = torch.empty(kind.manifold.tangent_dim, kind.manifold.tangent_dim, dtype=torch.int64, device="cpu")
     for position, (i, j) in enumerate(kind.triangle):
         place[i, j] = place[j, i] = position
     return entries[:, place]

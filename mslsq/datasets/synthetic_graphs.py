@@ -27,9 +27,9 @@ def ring_graph(
 ) -> SyntheticGraph:
     """Laps of a circle of 10 m in the plane, every pose seen from that of the lap before."""
     count = _checked(laps, per_lap, sigma_translation, sigma_rotation)
-    angle = torch.arange(count, dtype=torch.float64) * (2 * torch.pi / per_lap)
+    angle = torch.arange(count, dtype=torch.float64, device="cpu") * (2 * torch.pi / per_lap)
     truth = SE2.from_xyt(torch.stack([10 * angle.cos(), 10 * angle.sin(), angle + torch.pi / 2], -1))
-    sigma = torch.tensor([sigma_translation] * 2 + [sigma_rotation], dtype=torch.float64)
+    sigma = torch.tensor([sigma_translation] * 2 + [sigma_rotation], dtype=torch.float64, device="cpu")
     return _measured("ring", truth, per_lap, sigma, seed)
 
 
@@ -38,13 +38,13 @@ def sphere_graph(
 ) -> SyntheticGraph:
     """A spiral of `laps` turns up a sphere of 10 m, every pose seen from the one below it."""
     count = _checked(laps, per_lap, sigma_translation, sigma_rotation)
-    turn = torch.arange(count, dtype=torch.float64) * (2 * torch.pi / per_lap)
-    height = torch.linspace(-0.45 * torch.pi, 0.45 * torch.pi, count, dtype=torch.float64)
+    turn = torch.arange(count, dtype=torch.float64, device="cpu") * (2 * torch.pi / per_lap)
+    height = torch.linspace(-0.45 * torch.pi, 0.45 * torch.pi, count, dtype=torch.float64, device="cpu")
     outward = torch.stack([height.cos() * turn.cos(), height.cos() * turn.sin(), height.sin()], -1)
     ahead = torch.stack([-turn.sin(), turn.cos(), torch.zeros_like(turn)], -1)
     rotation = SO3.from_matrix(torch.stack([ahead, torch.linalg.cross(outward, ahead), outward], -1))
     truth = SE3.from_parts(rotation, 10 * outward)
-    sigma = torch.tensor([sigma_translation] * 3 + [sigma_rotation] * 3, dtype=torch.float64)
+    sigma = torch.tensor([sigma_translation] * 3 + [sigma_rotation] * 3, dtype=torch.float64, device="cpu")
     return _measured("sphere", truth, per_lap, sigma, seed)
 
 
@@ -59,11 +59,11 @@ def _checked(laps: int, per_lap: int, *sigmas: float) -> int:
 def _measured(name: str, truth: SE2 | SE3, per_lap: int, sigma: Float[Tensor, "tangent"], seed: int) -> SyntheticGraph:
     """Odometry first, then the pose one lap on; the start follows the odometry, so that its errors add up."""
     count = truth.shape[0]
-    own = torch.arange(count)
+    own = torch.arange(count, device="cpu")
     first = torch.cat((own[:-1], own[:-per_lap]))
     second = torch.cat((own[1:], own[per_lap:]))
     generator = torch.Generator().manual_seed(seed)
-    noise = sigma * torch.randn(len(first), len(sigma), generator=generator, dtype=torch.float64)
+    noise = sigma * torch.randn(len(first), len(sigma), generator=generator, dtype=torch.float64, device="cpu")
     measured = truth[first].between(truth[second]).retract(noise)  # type: ignore[arg-type]
     odometry = slice(0, count - 1)
     start = truth[0] @ spanning_tree(first[odometry], second[odometry], measured[odometry], count)  # type: ignore[operator]
@@ -75,6 +75,6 @@ def _measured(name: str, truth: SE2 | SE3, per_lap: int, sigma: Float[Tensor, "t
         measured=measured,
         information=sigma.pow(-2).diag().expand(len(first), -1, -1).clone(),
         ids=own,
-        fixed=torch.zeros(0, dtype=torch.int64),
+        fixed=torch.zeros(0, dtype=torch.int64, device="cpu"),
     )
     return SyntheticGraph(graph, truth)

@@ -26,7 +26,8 @@ __all__ = ["read_toro", "write_toro"]
 
 def _from_angles(values: Float[Tensor, "rows 6"]) -> SE3:
     roll, pitch, yaw = (
-        SO3.exp(angle[:, None] * axis) for angle, axis in zip(values[:, 3:].T, torch.eye(3).to(values), strict=True)
+        SO3.exp(angle[:, None] * axis)
+        for angle, axis in zip(values[:, 3:].T, torch.eye(3, device="cpu").to(values), strict=True)
     )
     return SE3.from_parts(yaw @ pitch @ roll, values[:, :3])
 

@@ -143,5 +143,5 @@ def _random_values(problem: Problem) -> dict[str, Any]:
     values = {}
     for name, variable in problem.variables.items():
         shape = () if variable.count is None else (variable.count,)
-        values[name] = variable.space.random(*shape, generator=generator, dtype=dtype)
+        values[name] = variable.space.random(*shape, generator=generator, dtype=dtype, device="cpu")
     return values

@@ -11,7 +11,7 @@ from mslsq.solution import History
 def plot_convergence(history: History, title: str, path: Path) -> Path:
     """Cost and gradient norm of one problem after each step, logarithmic; steps that were rejected are hollow."""
     known = torch.isfinite(history.cost)
-    steps = torch.arange(len(history.cost))[known]
+    steps = torch.arange(len(history.cost), device="cpu")[known]
     accepted = history.accepted[known].clone()
     accepted[:1] = True  # the start
     figure = figure_of(8.4, 3.6)

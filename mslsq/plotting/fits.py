@@ -49,7 +49,9 @@ def plot_fit(
     given = alone.fitted.recipe.t_of(points.t)
     is_axis = isinstance(given, Tensor) and given.ndim == 1 and given.shape == points.y.shape
     x = _flat(given) if is_axis else np.arange(len(y), dtype=float)
-    at = torch.linspace(float(x[used].min()), float(x[used].max()), FINE).to(points.y) if is_axis else None
+    at = (
+        torch.linspace(float(x[used].min()), float(x[used].max()), FINE, device="cpu").to(points.y) if is_axis else None
+    )
     fine = x if at is None else _flat(at)
     bands = _bands(alone, at, level)
     sigma = _errors(alone)

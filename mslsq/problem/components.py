@@ -102,7 +102,7 @@ def _drift(space: Space, free: Tensor) -> Tensor:
     """(tangent,) How much each component that is held changes by two steps along the others, from random elements."""
     with outside_of_transforms(), torch.no_grad():
         generator = torch.Generator().manual_seed(0)
-        start = space.random(8, generator=generator, dtype=torch.float64)
+        start = space.random(8, generator=generator, dtype=torch.float64, device="cpu")
         first, second = (
             0.7 * torch.randn(2, 8, space.tangent_dim, generator=generator, dtype=torch.float64, device="cpu") * free
         )

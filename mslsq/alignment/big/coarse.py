@@ -45,7 +45,7 @@ class Coarse:
 def enlarging(factor: int) -> Float[Tensor, "3 3"]:
     """A reduced pixel is the mean of a block, whose middle is its place."""
     off = (factor - 1) / 2
-    return torch.tensor([[factor, 0, off], [0, factor, off], [0, 0, 1]], dtype=torch.float64)
+    return torch.tensor([[factor, 0, off], [0, factor, off], [0, 0, 1]], dtype=torch.float64, device="cpu")
 
 
 def factors_of(files: Sequence[RasterFile | None], most: int) -> list[int]:

@@ -215,7 +215,7 @@ def _tiles(
     models: Models, small: _Reduced, at: Solved, model: Bias, frame: Frame, count: int
 ) -> tuple[list[tuple[int, int]], int, float]:
     """Rows and columns of the tiles that are used, of how many, and the pixels of the overlap."""
-    transform = torch.eye(3, dtype=torch.float64)
+    transform = torch.eye(3, dtype=torch.float64, device="cpu")
     transform[:2, 2] = torch.from_numpy(models.offset - at.shift)
     one, other = (values.isfinite() for values in small.values)
     own, there = Ground(one & small.stable, small.factor), Ground(other, small.factor)

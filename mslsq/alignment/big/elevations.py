@@ -128,8 +128,8 @@ class StableTerrain:
             header = self.georeference.reduced(factor).moved(left, top)
             return torch.from_numpy(self.outlines.outside((height, width), header))
         if self.raster is None:
-            return torch.ones(height, width, dtype=torch.bool)
-        out = torch.zeros(height, width, dtype=torch.bool)
+            return torch.ones(height, width, dtype=torch.bool, device="cpu")
+        out = torch.zeros(height, width, dtype=torch.bool, device="cpu")
         step = max(1, ROWS // (width * factor * factor))
         for row in range(0, height, step):
             rows = min(step, height - row)

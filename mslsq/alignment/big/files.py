@@ -117,8 +117,8 @@ class RasterFile:
             RasterError: the file is damaged there.
         """
         rasterio = rasterio_here()
-        values = torch.zeros(len(self.bands), height, width, dtype=torch.float64)
-        known = torch.zeros(height, width, dtype=torch.bool)
+        values = torch.zeros(len(self.bands), height, width, dtype=torch.float64, device="cpu")
+        known = torch.zeros(height, width, dtype=torch.bool, device="cpu")
         overview = max((one for one in self.exact_overviews if factor % one == 0), default=1)
         level = {} if overview == 1 else {"overview_level": self.overviews.index(overview)}
         try:

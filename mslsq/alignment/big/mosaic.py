@@ -168,9 +168,12 @@ class _Mosaic:
     def _merged(self, canvas: Canvas) -> tuple[Float[Tensor, "bands rows columns"], Int[Tensor, "rows columns"]]:
         """One window: values, and how many maps show each pixel."""
         feather = self.feather if self.blend == "feather" else None
-        number = torch.zeros(canvas.height, canvas.width, dtype=torch.long)
+        number = torch.zeros(canvas.height, canvas.width, dtype=torch.long, device="cpu")
         shape = self.bands, canvas.height, canvas.width
-        total, weights = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape[1:], dtype=torch.float64)
+        total, weights = (
+            torch.zeros(shape, dtype=torch.float64, device="cpu"),
+            torch.zeros(shape[1:], dtype=torch.float64, device="cpu"),
+        )
         stacked = []
         for layer in self.layers:
             seen = layer.seen(canvas, feather)

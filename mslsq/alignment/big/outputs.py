@@ -42,8 +42,8 @@ def header_scene(name: str, names: list[str], files: list[RasterFile | None], pr
         if file is None:
             rasters.append(None)
             continue
-        values = torch.zeros(()).expand(len(file.bands), *file.size)
-        mask = torch.ones((), dtype=torch.bool).expand(*file.size)
+        values = torch.zeros((), device="cpu").expand(len(file.bands), *file.size)
+        mask = torch.ones((), dtype=torch.bool, device="cpu").expand(*file.size)
         rasters.append(Raster(title, values, mask, file.kind, file.georeference, file.note, path=file.path))
     return Scene(name, names, rasters, problems, files=[file.path for file in files if file is not None])
 

@@ -59,7 +59,7 @@ class Refining:
     """Maps that stay where the coarse stage put them."""
 
     def __post_init__(self) -> None:
-        found, like = self.coarse.result, torch.zeros((), dtype=torch.float64)
+        found, like = self.coarse.result, torch.zeros((), dtype=torch.float64, device="cpu")
         files = {i: file for i in found.aligned if (file := self.coarse.files[i]) is not None}
         self.frames = {i: Frame(*file.size, like) for i, file in files.items()}
         self.coordinates = Coordinates(self.frames[found.reference], self.frames, MODELS[self.options.model])

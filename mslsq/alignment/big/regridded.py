@@ -66,7 +66,7 @@ class RegriddedFile:
         finer = finer.over(own)
         at = self._places(top, left, height, width, factor, own)
         margin = AROUND + math.ceil(4 * reach(max(finer)))
-        found = torch.full((height * width,), float("nan"), dtype=torch.float64)
+        found = torch.full((height * width,), float("nan"), dtype=torch.float64, device="cpu")
         box = _box(at, self.file.reduced(own), margin)
         if box is not None:
             values, known = self.file.read(*box, own)

@@ -97,8 +97,8 @@ def write_scan(
             for column in range(0, width, window):
                 rows, columns = min(window, height - row), min(window, width - column)
                 y, x = torch.meshgrid(
-                    torch.arange(row, row + rows, dtype=torch.float64),
-                    torch.arange(column, column + columns, dtype=torch.float64),
+                    torch.arange(row, row + rows, dtype=torch.float64, device="cpu"),
+                    torch.arange(column, column + columns, dtype=torch.float64, device="cpu"),
                     indexing="ij",
                 )
                 heights = terrain.at(project(inverse, torch.stack([x.reshape(-1), y.reshape(-1)], -1)))

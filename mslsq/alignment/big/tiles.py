@@ -59,9 +59,9 @@ def in_overlap(
     to those of the other's.
     """
     rows, columns = (max(1, -(-length // side)) for length in size)
-    steps = (torch.arange(PROBES, dtype=torch.float64) + 0.5) / PROBES * side
-    y = (torch.arange(rows, dtype=torch.float64)[:, None] * side + steps).reshape(-1)
-    x = (torch.arange(columns, dtype=torch.float64)[:, None] * side + steps).reshape(-1)
+    steps = (torch.arange(PROBES, dtype=torch.float64, device="cpu") + 0.5) / PROBES * side
+    y = (torch.arange(rows, dtype=torch.float64, device="cpu")[:, None] * side + steps).reshape(-1)
+    x = (torch.arange(columns, dtype=torch.float64, device="cpu")[:, None] * side + steps).reshape(-1)
     kept = []
     for row in range(rows):  # a row of tiles at a time: a large raster has millions of points
         part = y[row * PROBES : (row + 1) * PROBES]

@@ -57,9 +57,9 @@ class Models:
         of pixels for which they stand."""
         columns = max(1, round(len(tiles) ** 0.5))
         shape = -(-len(tiles) // columns) * SLOT, columns * SLOT
-        rasters = torch.zeros(2, *shape, dtype=torch.float64)
-        masks = torch.zeros(3, *shape, dtype=torch.bool)
-        corners = torch.zeros(len(tiles), 2, dtype=torch.float64)
+        rasters = torch.zeros(2, *shape, dtype=torch.float64, device="cpu")
+        masks = torch.zeros(3, *shape, dtype=torch.bool, device="cpu")
+        corners = torch.zeros(len(tiles), 2, dtype=torch.float64, device="cpu")
         step = self.step(shift)
         for number, (row, column) in enumerate(tiles):
             top, left = row * TILE, column * TILE

@@ -100,7 +100,7 @@ def read_transform(path: str | Path, name: str | int | None = None, scene: str |
     if reference is None or not record.get("size") or not reference.get("size"):
         raise TransformsError(f"{path}: it does not say how large {record['name']} and its reference are; align again.")
     base, own = _grid(reference), _grid(record)
-    matrix = torch.tensor(record["matrix"], dtype=torch.float64)
+    matrix = torch.tensor(record["matrix"], dtype=torch.float64, device="cpu")
     bend = _bend(record["bend"], base.size) if record.get("bend") else None
     gain, bias = (float("nan") if record[key] is None else float(record[key]) for key in ("gain", "bias"))
     return FoundTransform(base, own, matrix, bend, gain, bias)
@@ -152,7 +152,7 @@ def _grid(record: dict[str, Any]) -> Grid:
 
 
 def _bend(record: dict[str, Any], size: tuple[int, int]) -> Bend:
-    shifts = torch.tensor(record["shifts"], dtype=torch.float64)
+    shifts = torch.tensor(record["shifts"], dtype=torch.float64, device="cpu")
     nothing = shifts.new_full((shifts.numel(),) * 2, float("nan"))  # standard errors are not in the file
     return Bend(shifts, float(record["step"]), size, nothing)
 

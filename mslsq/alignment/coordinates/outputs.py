@@ -117,4 +117,4 @@ def before(reference: Raster, raster: Raster) -> Float[Tensor, "3 3"]:
         found = relation(reference.georeference, sizes[0], raster.georeference, sizes[1])
         if found is not None:
             return torch.from_numpy(found.matrix).to(raster.values)
-    return torch.eye(3, dtype=raster.values.dtype)
+    return torch.eye(3, dtype=raster.values.dtype, device="cpu")

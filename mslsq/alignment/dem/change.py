@@ -92,7 +92,7 @@ def _field(samples: Comparison, at: Solved) -> tuple[Float[Tensor, "height width
     """The residuals as a raster, and where there are any."""
     rows, columns = samples.pixels[:, 1].long(), samples.pixels[:, 0].long()
     residual = samples.target.new_zeros(samples.size)
-    known = torch.zeros(samples.size, dtype=torch.bool)
+    known = torch.zeros(samples.size, dtype=torch.bool, device="cpu")
     residual[rows, columns], known[rows, columns] = samples.residual(at), True
     return residual, known
 

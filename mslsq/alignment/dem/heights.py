@@ -35,7 +35,7 @@ def heights(unsmoothed: Comparison, fit: Comparison, at: Solved) -> Heights:
     samples = unsmoothed.valid(at.shift)
     samples = samples if len(samples.pixels) >= FEWEST else fit
     wanted = -samples.residual(Solved(at.shift, np.zeros(len(at.bias))))
-    beta, keep = torch.from_numpy(at.bias), torch.zeros(len(wanted), dtype=torch.bool)
+    beta, keep = torch.from_numpy(at.bias), torch.zeros(len(wanted), dtype=torch.bool, device="cpu")
     for _ in range(ROUNDS):
         left = wanted - samples.columns @ beta
         last, keep = keep, _within(left)

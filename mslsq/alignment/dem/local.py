@@ -186,7 +186,7 @@ def coregister_blocks(reference: Any, dem: Any, *, block: int, **options: Any) -
     pyramids, changed = Pyramids.of(pair, 1), torch.from_numpy(whole.changed)
 
     def part(box: Box) -> Part:
-        inside = torch.zeros(whole.shape, dtype=torch.bool)
+        inside = torch.zeros(whole.shape, dtype=torch.bool, device="cpu")
         inside[box[0] : box[0] + box[2], box[1] : box[1] + box[3]] = True
         return Part(pyramids, inside, changed)
 

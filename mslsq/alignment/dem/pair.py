@@ -106,7 +106,7 @@ def _raster(name: str, given: Any) -> tuple[Float[Tensor, "height width"], Bool[
         )
     masked = np.ma.getmaskarray(given) if isinstance(given, np.ma.MaskedArray) else None
     try:
-        values = torch.as_tensor(np.ma.getdata(given) if masked is not None else given)
+        values = torch.as_tensor(np.ma.getdata(given) if masked is not None else given, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise CoregistrationError(f"coregister: {name} is no array of numbers ({error}).") from None
     if values.ndim == 3 and values.shape[0] == 1:
@@ -134,8 +134,8 @@ def _raster(name: str, given: Any) -> tuple[Float[Tensor, "height width"], Bool[
 
 def _mask(name: str, given: Any, shape: torch.Size) -> Bool[Tensor, "height width"]:
     if given is None:
-        return torch.ones(shape, dtype=torch.bool)
-    mask = torch.as_tensor(given)
+        return torch.ones(shape, dtype=torch.bool, device="cpu")
+    mask = torch.as_tensor(given, device="cpu")
     if mask.shape != shape:
         raise CoregistrationError(
             f"coregister: {name} has the shape {tuple(mask.shape)}, its raster {tuple(shape)}; a mask has a value per "

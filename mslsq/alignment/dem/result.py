@@ -266,7 +266,7 @@ def elevations(values: Any) -> Float[Tensor, "height width"]:
     """A raster, or one of a single band, in float64: NaN where it is masked."""
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values.astype(np.float64), np.nan)
-    raster = torch.as_tensor(values).detach().cpu().to(torch.float64)
+    raster = torch.as_tensor(values, device="cpu").detach().to(torch.float64)
     return raster[0] if raster.ndim == 3 and raster.shape[0] == 1 else raster
 
 
@@ -293,7 +293,7 @@ def corrected(
     height, width = moved.shape
     model = Bias.named(result.bias)
     grid = pixel_grid(height, width, moved) + moved.new_tensor(first)
-    beta = torch.tensor([result.coefficients[name] for name in model.names], dtype=torch.float64)
+    beta = torch.tensor([result.coefficients[name] for name in model.names], dtype=torch.float64, device="cpu")
     base = torch.where(known, moved, torch.full_like(moved, result.frame.elevation)).reshape(-1)
     out = base + beta[0]
     for _ in range(SUBSTITUTIONS if model.power else 1):

@@ -103,7 +103,7 @@ def solve_finest(
 ) -> Answer | None:
     """Of some samples of the finest level alone; `unsmoothed` are those of both models as they were given."""
     fitted = fit(comparison, start, loss)
-    nowhere = torch.zeros(comparison.size, dtype=torch.bool)
+    nowhere = torch.zeros(comparison.size, dtype=torch.bool, device="cpu")
     return None if fitted is None else _answer(pyramids, fitted, unsmoothed, loss, nowhere, False)
 
 

@@ -43,7 +43,7 @@ def candidates(pyramids: Pyramids, index: int, min_overlap: float) -> list[np.nd
     """Shifts in pixels, best first, that of the georeferences among them."""
     reference, dem = pyramids.reference[index], pyramids.dem[index]
     offset, factor = pyramids.pair.offset, reference.factor
-    given = torch.eye(3, dtype=torch.float64)
+    given = torch.eye(3, dtype=torch.float64, device="cpu")
     given[:2, 2] = torch.from_numpy(offset / factor)
     found = starts.search(reference, dem, False, False, min_overlap)
     ranked = starts.rank([("given", given), *found], reference, dem, min_overlap)
@@ -76,7 +76,7 @@ def best_starts(pyramids: Pyramids, bias: Bias, min_overlap: float) -> tuple[int
 def _judged(pyramids: Pyramids, index: int, fitted: Fitted) -> Start:
     samples = fitted.samples.valid(fitted.at.shift)
     rows, columns = samples.pixels[:, 1].long(), samples.pixels[:, 0].long()
-    known = torch.zeros(samples.size, dtype=torch.bool)
+    known = torch.zeros(samples.size, dtype=torch.bool, device="cpu")
     known[rows, columns] = True
     fixed, moved = samples.target.new_zeros((2, 1, *samples.size))
     fixed[0, rows, columns] = samples.target

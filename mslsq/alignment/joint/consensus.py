@@ -183,7 +183,7 @@ def poses_of_trees(graph: Graph) -> list[Warp]:
 def poses_of_tree(graph: Graph) -> Warp:
     """Every map through the strongest chain of links from one that is known; the identity where there is none."""
     like = graph.frame.centre
-    matrices: list[Tensor] = [torch.eye(3).to(like) for _ in graph.linker.maps]
+    matrices: list[Tensor] = [torch.eye(3, device="cpu").to(like) for _ in graph.linker.maps]
     for index, transform in graph.known.items():
         matrices[index] = graph.frame.from_pixels(transform)
     for index, link in strongest_tree(graph.known, graph.links).items():

@@ -103,7 +103,9 @@ class Graph:
     @property
     def ends(self) -> tuple[Int[Tensor, " links"], Int[Tensor, " links"]]:
         """The fixed and the moving map of every link."""
-        return torch.tensor([link.fixed for link in self.links]), torch.tensor([link.moving for link in self.links])
+        return torch.tensor([link.fixed for link in self.links], device="cpu"), torch.tensor(
+            [link.moving for link in self.links], device="cpu"
+        )
 
     @property
     def data(self) -> dict[str, Tensor]:
@@ -183,7 +185,7 @@ def robustly_solved(graph: Graph, starts: Sequence[Warp]) -> tuple[Warp, Float[T
     most = threshold(graph.kind)
     plain = solved(graph, starts[0], tolerant=True)
     if bool((graph.whitened(plain) <= most).all()):
-        return plain, torch.ones(len(graph.links))
+        return plain, torch.ones(len(graph.links), device="cpu")
     start = min(starts, key=lambda poses: truncated_cost(graph, poses))
     solver = mslsq.GraduatedNonConvexity(mslsq.LevenbergMarquardt(max_steps=50), scale=most)
     found = [mslsq.solve(graph.problem(tolerant=True), {"pose": start}, solver=solver).value["pose"]]

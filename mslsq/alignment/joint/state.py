@@ -99,6 +99,6 @@ def adjoint(matrix: Float[np.ndarray, "3 3"], tangent: int) -> Float[np.ndarray,
 
 def _generators(count: int) -> Float[np.ndarray, "count 3 3"]:
     """G_k: its columns are what it does to (1, 0, 0), (0, 1, 0) and (0, 0, 1), by differences of `velocities`."""
-    corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64, device="cpu")
     at = velocities(corners, count).numpy()
     return np.stack([at[1] - at[0], at[2] - at[0], at[0]], -1).transpose(1, 0, 2)

@@ -54,7 +54,7 @@ def within_reach(
     that."""
     with torch.no_grad():
         far = corner_errors(aligner, warp, transform) > reach
-        noise = torch.randn(len(far), aligner.kind.tangent_dim, generator=generator).to(warp.storage)
+        noise = torch.randn(len(far), aligner.kind.tangent_dim, generator=generator, device="cpu").to(warp.storage)
         # A tangent of length t moves the corners by t half-sides on average.
         step = 0.7 * reach / aligner.frame.half * noise / noise.norm(dim=-1, keepdim=True)
         return aligner.kind(torch.where(far[:, None], truth.retract(step).storage, warp.storage))

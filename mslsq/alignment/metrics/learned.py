@@ -134,7 +134,8 @@ def network_of(arrays: dict[str, np.ndarray], path: Path) -> FeatureNetwork:
     bias = arrays.get("first.bias")
     if bias is None or bias.ndim != 1 or not 1 <= len(bias) <= WIDEST:
         raise WeightsError(f"{path} holds no weights of a FeatureNetwork: it has {', '.join(arrays) or 'no arrays'}.")
-    network = FeatureNetwork(len(bias))
+    with torch.device("cpu"):  # whatever the default device is
+        network = FeatureNetwork(len(bias))
     expected = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     given = {name: value.shape for name, value in arrays.items()}
     if given != expected:

@@ -104,7 +104,7 @@ def place(
     pair = _Plans(one, other, frame, options)
     lead, support, witnessed, again = NAN, NAN, False, False
     if initial is None and options.init == "identity":
-        initial = torch.eye(3).to(fixed.values)
+        initial = torch.eye(3, device="cpu").to(fixed.values)
     if initial is None:
         candidates = ranked(one, other, turns=options.model != "translation")
         if candidates[0].score <= 0:
@@ -227,7 +227,7 @@ def _refused(
 ) -> Placed:
     tangent = MODELS[options.model].tangent_dim
     """A placement that is not believed, with the reason in words."""
-    matrix = torch.eye(3).to(like) if estimate is None else estimate.matrix
+    matrix = torch.eye(3, device="cpu").to(like) if estimate is None else estimate.matrix
     ncc = NAN if estimate is None else estimate.ncc
     covariance, reason = like.new_full((tangent, tangent), NAN), f"{status.sentence} {why}".rstrip()
     figures = ncc, agreement, lead, overlap, NAN

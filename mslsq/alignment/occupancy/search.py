@@ -137,7 +137,7 @@ def _correlated(
             # Entry [dy, dx] compares cell u of the reference with cell u + d of the canvas; negative ones have wrapped.
             down, right = (n if n < side else n - size for n, size in zip((row, column), shape, strict=True))
             found.append((float(scores[row, column]), turn @ translation(right, down, like)))
-            beside = torch.arange(-across, across + 1)
+            beside = torch.arange(-across, across + 1, device="cpu")
             near = [(beside + n) % size for n, size in zip((row, column), shape, strict=True)]
             scores[near[0][:, None], near[1][None, :]] = -torch.inf
     return found

@@ -151,7 +151,7 @@ def checkerboard(
     reference are tinted red, those of the map cyan; where one alone is known it is faded."""
     height, width = reference.shape
     tile = max(1, -(-max(height, width) // TILES))
-    y, x = torch.arange(height) // tile, torch.arange(width) // tile
+    y, x = torch.arange(height, device="cpu") // tile, torch.arange(width, device="cpu") // tile
     turn = (y[:, None] + x[None]) % 2 == 0
     a, b = (_scaled(values, *limits) for values in (reference, moving))
     shown = torch.where(turn, a, b)

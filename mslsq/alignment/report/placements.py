@@ -67,7 +67,7 @@ def placement_covariance(result: Alignment, index: int, points: Float[Tensor, "n
     found = derivative @ result.covariance[index] @ derivative.mT * frame.half**2
     bend = result.bend(index)
     if bend is not None:
-        found = found + 0.5 * bend.sigma(points).square()[:, None, None] * torch.eye(2, dtype=found.dtype)
+        found = found + 0.5 * bend.sigma(points).square()[:, None, None] * torch.eye(2, dtype=found.dtype, device="cpu")
     return found
 
 
@@ -145,7 +145,7 @@ def spots(result: Alignment) -> dict[int, tuple[float, float]]:
     """Where the maps stand in a drawing of the graph: at their middles where they are placed, the others in a row
     beneath."""
     placed = {i: found.mean(0) for i in result.aligned if (found := outline(result, i)) is not None}
-    points = torch.stack(list(placed.values())) if placed else torch.zeros(1, 2)
+    points = torch.stack(list(placed.values())) if placed else torch.zeros(1, 2, device="cpu")
     low, high = points.amin(0), points.amax(0)
     side = max(float((high - low).amax()), 1.0)
     where = {i: (float(at[0]), float(at[1])) for i, at in placed.items()}

@@ -37,8 +37,8 @@ def robust_logs(
     short = -cells % LANES
     padded = [torch.nn.functional.pad(rows, (0, short)).contiguous() for rows in (logs, trust, free)]
     width = torch.nn.functional.pad(scale, (0, short), value=1.0).contiguous()
-    x = torch.empty(graph.maps, cells + short, dtype=torch.float64)
-    steps = torch.empty(cells + short, dtype=torch.int64)
+    x = torch.empty(graph.maps, cells + short, dtype=torch.float64, device="cpu")
+    steps = torch.empty(cells + short, dtype=torch.int64, device="cpu")
 
     def part(first: int, last: int) -> None:
         _LOG_SCALES(

@@ -256,7 +256,7 @@ def _problem(
         weight = Scale(one / options.smoothness)
         costs.append(Smooth(log[neighbours[:, 0]], log[neighbours[:, 1]], weight=weight))
     each = grid.rows * grid.columns
-    held = log.fixed(torch.arange(options.reference * each, (options.reference + 1) * each))
+    held = log.fixed(torch.arange(options.reference * each, (options.reference + 1) * each, device="cpu"))
     return Problem(*costs, held)
 
 

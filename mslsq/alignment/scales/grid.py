@@ -37,7 +37,7 @@ class Grid(NamedTuple):
     def refined(self, nodes: Float[Tensor, " nodes"], finer: "Grid") -> Float[Tensor, " finer_nodes"]:
         """The field at the nodes of another grid."""
         view, y, x = torch.meshgrid(
-            torch.arange(self.views).to(nodes),
+            torch.arange(self.views, device="cpu").to(nodes),
             _places(finer.rows, self.height).to(nodes),
             _places(finer.columns, self.width).to(nodes),
             indexing="ij",
@@ -47,7 +47,9 @@ class Grid(NamedTuple):
 
     def dense(self, nodes: Float[Tensor, " nodes"]) -> Float[Tensor, "views height width"]:
         """The field at every pixel."""
-        y, x = torch.meshgrid(torch.arange(self.height), torch.arange(self.width), indexing="ij")
+        y, x = torch.meshgrid(
+            torch.arange(self.height, device="cpu"), torch.arange(self.width, device="cpu"), indexing="ij"
+        )
         at = torch.stack([x.flatten(), y.flatten()], 1).to(nodes)
         index, share = self.weights(torch.zeros(len(at), dtype=torch.int64, device=nodes.device), at)
         fields = (nodes.reshape(self.views, -1)[:, index] * share).sum(-1)
@@ -55,14 +57,18 @@ class Grid(NamedTuple):
 
     def neighbours(self) -> Int[Tensor, "pairs 2"]:
         """Nodes of one view that are next to each other."""
-        number = torch.arange(self.nodes).reshape(self.views, self.rows, self.columns)
+        number = torch.arange(self.nodes, device="cpu").reshape(self.views, self.rows, self.columns)
         across = torch.stack([number[:, :, :-1].flatten(), number[:, :, 1:].flatten()], 1)
         return torch.cat([across, torch.stack([number[:, :-1].flatten(), number[:, 1:].flatten()], 1)])
 
 
 def _places(nodes: int, pixels: int) -> Float[Tensor, " nodes"]:
     """Where nodes lie; a single one in the middle."""
-    return torch.linspace(0, pixels - 1, nodes) if nodes > 1 else torch.tensor([(pixels - 1) / 2])
+    return (
+        torch.linspace(0, pixels - 1, nodes, device="cpu")
+        if nodes > 1
+        else torch.tensor([(pixels - 1) / 2], device="cpu")
+    )
 
 
 def _between(at: Tensor, nodes: int, pixels: int) -> tuple[Tensor, Tensor]:

@@ -69,7 +69,7 @@ def variances(
     map undetermined."""
     factor, info = torch.linalg.cholesky_ex(laplacian(graph, weight, free))
     sound = (info == 0)[:, None, None]
-    inverse = torch.cholesky_inverse(torch.where(sound, factor, torch.eye(graph.maps).to(factor)))
+    inverse = torch.cholesky_inverse(torch.where(sound, factor, torch.eye(graph.maps, device="cpu").to(factor)))
     both = free.T[:, :, None] * free.T[:, None, :]
     return torch.where(sound, inverse, torch.inf).where(both > 0, 0)
 

@@ -104,7 +104,9 @@ def _standard_errors(result: ScaleSync, cells: slice) -> Float[Tensor, "maps cel
     mean = together / together.sum(2, keepdim=True)
     if result.reference is not None:
         joined = together[:, :, result.reference] > 0
-        to_reference = torch.nn.functional.one_hot(torch.tensor(result.reference), len(component)).to(mean)
+        to_reference = torch.nn.functional.one_hot(torch.tensor(result.reference, device="cpu"), len(component)).to(
+            mean
+        )
         mean = torch.where(joined[:, :, None], to_reference, mean)
     gauge = torch.eye(len(component), dtype=torch.float64, device=mean.device) - mean
     if not result.noise > FLOOR.get(result.scales.dtype, 1e-6):

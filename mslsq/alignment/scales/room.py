@@ -43,12 +43,14 @@ def room(
     number("outliers", outliers, least=0, below=1)
     height, width = size
     generator = torch.Generator().manual_seed(seed)
-    normal = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    normal = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")  # noqa: E731
     focal = 0.9 * width
     camera = torch.tensor(
-        [[focal, 0.0, (width - 1) / 2], [0.0, focal, (height - 1) / 2], [0.0, 0.0, 1.0]], dtype=torch.float64
+        [[focal, 0.0, (width - 1) / 2], [0.0, focal, (height - 1) / 2], [0.0, 0.0, 1.0]],
+        dtype=torch.float64,
+        device="cpu",
     )
-    poses = torch.eye(4, dtype=torch.float64).repeat(views, 1, 1)
+    poses = torch.eye(4, dtype=torch.float64, device="cpu").repeat(views, 1, 1)
     poses[:, :3, :3] = SO3.exp(math.radians(10) * normal(views, 3)).matrix()
     poses[:, :3, 3] = baseline * normal(views, 3)
     exact = torch.stack([_seen(camera, pose, height, width) for pose in poses])
@@ -57,14 +59,14 @@ def room(
     )[:, 0]  # fmt: skip
     field = amplitude * field / field.std().clamp(min=1e-12)
     truth = (field - field.mean()).exp()
-    wrong = torch.rand(exact.shape, generator=generator, dtype=torch.float64) < outliers
+    wrong = torch.rand(exact.shape, generator=generator, dtype=torch.float64, device="cpu") < outliers
     factor = (1 + noise * normal(*exact.shape)) * torch.where(wrong, normal(*exact.shape).exp(), 1)
     return Room(DepthViews(exact * factor / truth, camera.expand(views, 3, 3), poses), truth)
 
 
 def _seen(camera: Tensor, pose: Tensor, height: int, width: int) -> Float[Tensor, "height width"]:
     """Depth along the optical axis: the nearer of the box, from inside, and the ball."""
-    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    y, x = torch.meshgrid(torch.arange(height, device="cpu"), torch.arange(width, device="cpu"), indexing="ij")
     pixel = torch.stack([x, y, torch.ones_like(x)], -1).to(camera)
     ray = pixel @ torch.linalg.inv_ex(camera).inverse.T @ pose[:3, :3].T
     origin, half = pose[:3, 3], camera.new_tensor(HALF)

@@ -81,7 +81,7 @@ def _check_camera(view: int, camera: Tensor, pose: Tensor) -> None:
             f"not {camera.tolist()}."
         )
     rotation = pose[:3, :3]
-    identity = torch.eye(3).to(rotation)
+    identity = torch.eye(3, device="cpu").to(rotation)
     # Poses are often written with seven digits: 1e-3 leaves room for that, and none for a scale or for a reflection.
     proper = bool((rotation @ rotation.T - identity).abs().max() < 1e-3) and float(torch.linalg.cross(
         rotation[0], rotation[1]) @ rotation[2]) > 0  # fmt: skip
@@ -112,7 +112,9 @@ def sightings(views: DepthViews, logs: Float[Tensor, "views height width"], stri
     their own view. Occlusion is left to the robust loss: nothing but the depths themselves tells it from a wrong scale.
     """
     height, width = views.size
-    y, x = torch.meshgrid(torch.arange(0, height, stride), torch.arange(0, width, stride), indexing="ij")
+    y, x = torch.meshgrid(
+        torch.arange(0, height, stride, device="cpu"), torch.arange(0, width, stride, device="cpu"), indexing="ij"
+    )
     pixel = torch.stack([x.flatten(), y.flatten()], 1).to(views.depths)
     found = []
     for i in range(len(views.depths)):
@@ -169,8 +171,8 @@ def depths_in_view(views: DepthViews, reference: int, step: int = 1) -> Float[Te
     """
     height, width = views.size
     rows, columns = -(-height // step), -(-width // step)
-    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    pixel = torch.stack([x.flatten(), y.flatten(), torch.ones(height * width)], 1).to(views.depths)
+    y, x = torch.meshgrid(torch.arange(height, device="cpu"), torch.arange(width, device="cpu"), indexing="ij")
+    pixel = torch.stack([x.flatten(), y.flatten(), torch.ones(height * width, device="cpu")], 1).to(views.depths)
     to_reference = torch.linalg.inv_ex(views.poses[reference]).inverse
     maps = []
     for i, depth in enumerate(views.depths):
@@ -188,7 +190,7 @@ def depths_in_view(views: DepthViews, reference: int, step: int = 1) -> Float[Te
 
 def _nearest(depth: Float[Tensor, " n"], cell: Int[Tensor, " n"], cells: int) -> Float[Tensor, " cells"]:
     """The mean of the depths of every cell that are within 5 % of its nearest."""
-    least = torch.full((cells,), torch.inf).to(depth).scatter_reduce(0, cell, depth, "amin")
+    least = torch.full((cells,), torch.inf, device="cpu").to(depth).scatter_reduce(0, cell, depth, "amin")
     front = depth < (1 + EDGE) * least[cell]
     total = torch.zeros_like(least).index_add(0, cell[front], depth[front])
     count = torch.zeros_like(least).index_add(0, cell[front], torch.ones_like(depth[front]))

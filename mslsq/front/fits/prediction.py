@@ -88,7 +88,7 @@ def noise_of(fitted: Fitted, sigma: Any, at_points: bool) -> Callable[[One, Tens
     if fitted.recipe.noise == "poisson":
         return lambda _one, mean: mean.sqrt()
     if sigma is not None:
-        given = pytree.map_leaves(lambda leaf: torch.as_tensor(leaf, dtype=fitted.tensors.y.dtype), sigma)
+        given = pytree.map_leaves(lambda leaf: torch.as_tensor(leaf, dtype=fitted.tensors.y.dtype, device="cpu"), sigma)
         own = given.reshape(-1) if isinstance(given, Tensor) else flat(given)
         return lambda _one, mean: own.to(mean.device).expand(mean.shape)
     if fitted.recipe.sigma in ("none", "number"):

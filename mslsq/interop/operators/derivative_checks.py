@@ -228,7 +228,7 @@ def _product(results: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
 
 def _random(like: Tensor, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device="cpu").to(like.device)
 
 
 def _sample(lanes: int) -> list[int]:

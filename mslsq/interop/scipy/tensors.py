@@ -55,7 +55,8 @@ def curve_fit(
 
 def _floating(data: Any, like: Tensor | None) -> Tensor:
     """A tensor of floating point: float64 where it was none, or the kind of another."""
-    tensor = data if isinstance(data, Tensor) else torch.as_tensor(data, dtype=None if like is None else like.dtype)
+    dtype = None if like is None else like.dtype
+    tensor = data if isinstance(data, Tensor) else torch.as_tensor(data, dtype=dtype, device="cpu")
     if like is not None:
         return tensor.to(like)
     return tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.to(torch.float64)
@@ -78,4 +79,7 @@ def _is_unbounded(bounds: Any) -> bool:
     if bounds is None:
         return True
     lower, upper = bounds
-    return bool((torch.as_tensor(lower) == -math.inf).all() and (torch.as_tensor(upper) == math.inf).all())
+    return bool(
+        (torch.as_tensor(lower, device="cpu") == -math.inf).all()
+        and (torch.as_tensor(upper, device="cpu") == math.inf).all()
+    )

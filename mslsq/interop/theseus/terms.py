@@ -91,7 +91,7 @@ class TermMaker:
 
     def _blocks(self, number: int, places: Mapping[str, tuple[Variable, int]]) -> Any:
         found = [places[member.optim_vars[number].name] for member in self.members]
-        return found[0][0][torch.tensor([index for _, index in found])]
+        return found[0][0][torch.tensor([index for _, index in found], device="cpu")]
 
     def _source(self, leaf: str, variables: Sequence[Sequence[Any]], convert: Convert) -> tuple[Any, bool]:
         """The leaf as the variables have it now, of one problem; and whether all blocks share it."""
