@@ -3,15 +3,17 @@
     python benchmarks/theseus_examples.py CHECKOUT                 # a checkout of facebookresearch/theseus
     python benchmarks/theseus_examples.py CHECKOUT --only simple_example tutorial_01 --calls 20
 
-It runs where Theseus is installed (scripts/install_theseus.sh; hydra-core and matplotlib besides). The files run as
-they are: `theseus.TheseusLayer` and the `optimize` of optimizers are exchanged before (`peers/theseus_pairs.py`), which
-is the one line that a user changes. Calls after `--calls` are left out. What an example would download is not there:
-what takes its place is named synthetic. The residual of Theseus' issue 650 is written here as in the issue.
+It runs where Theseus is installed (scripts/install_theseus.sh; hydra-core and matplotlib besides, and kornia, OpenCV
+and tqdm for the homographies). The files run as they are: `theseus.TheseusLayer` and the `optimize` of optimizers are
+exchanged before (`peers/theseus_pairs.py`), which is the one line that a user changes. Calls after `--calls` are left
+out. What an example would download is not there: what takes its place is named synthetic. The residual of Theseus'
+issue 650 is written here as in the issue.
 
 Costs are ½ Σ error² summed over the batch, of the first call; "worst" is the largest (ours − theirs) / theirs of any
-problem in any call. Times are of processor, "first" with all that is recorded and compiled in it, "later" the median of
-the other calls, with the example's own options; "same steps" are ours with no more steps than Theseus has taken, and
-the cost of the first call after those. Gradients are taken in all four modes on the first call's data: the
+problem in any call. Times are of processor, with the example's own options: of the first call, the median of calls 2 to
+5, and that of the last third of all where there are nine or more; ratios are ours / theirs. With `--same-steps` every
+call is solved once more with no more steps than Theseus has taken in it: the median of calls 2 and later, its ratio,
+and the cost of the first call after those steps. Gradients are taken in all four modes on the first call's data: the
 error of the derivative along a random direction, against central differences of converged solves.
 """
 
@@ -76,6 +78,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(PROGRAMS), choices=list(PROGRAMS))
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--no-gradients", action="store_true")
+    parser.add_argument("--same-steps", action="store_true", help="every call once more, with as many steps as Theseus")
     parser.add_argument("--modes", nargs="*", help="of the gradients, those that are compared; all of them by default")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="after which a program is ended")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
@@ -95,6 +98,7 @@ def outside(options: argparse.Namespace, name: str) -> list[dict[str, Any]] | st
         command = [sys.executable, __file__, str(options.checkout.resolve()), "--inside", str(report), "--only", name]
         command += ["--calls", str(options.calls), *(["--no-gradients"] if options.no_gradients else [])]
         command += ["--modes", *options.modes] if options.modes else []
+        command += ["--same-steps"] if options.same_steps else []
         environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
         limit = (GIGABYTES << 30, GIGABYTES << 30)
         try:
@@ -119,7 +123,7 @@ def inside(options: argparse.Namespace) -> None:
     from peers import theseus_pairs as pairs
 
     report = Path(options.inside)
-    pairs.LIMITS["calls"] = options.calls
+    pairs.LIMITS |= {"calls": options.calls, "same steps": options.same_steps}
     if options.no_gradients:
         pairs.MODES = {}
     if options.modes:
@@ -162,7 +166,7 @@ def tables(results: dict[str, list[dict[str, Any]] | str]) -> None:
     solves, modes = [], []
     for name, records in results.items():
         if isinstance(records, str):
-            solves.append([name, records, *["–"] * 12])
+            solves.append([name, records, *["–"] * 15])
             continue
         for number, record in enumerate(records):
             label = name if len(records) == 1 else f"{name}, layer {number + 1}"
@@ -170,8 +174,9 @@ def tables(results: dict[str, list[dict[str, Any]] | str]) -> None:
             for mode, (theirs, ours, their_error, our_error, apart) in record["gradients"].items():
                 modes.append([label, mode, 1e3 * theirs, 1e3 * ours, *map(small, (their_error, our_error, apart))])
     header = ["program", "cost functions → terms", "unknowns", "batch", "calls", "cost Theseus", "cost mslsq", "worst"]
-    header += ["first, ms (Theseus, mslsq)", "later, ms (Theseus, mslsq)", "ratio later"]
-    header += ["same steps: later, ms", "ratio", "cost"]
+    for when in ("first", "calls 2–5", "late"):
+        header += [f"{when}, ms (Theseus, mslsq)", "ratio"]
+    header += ["same steps: ms", "ratio", "cost"]
     print_table("Solves", header, solves)
     header = ["program", "mode", "Theseus ms", "mslsq ms", "error of Theseus", "error of mslsq", "difference"]
     print_table("Gradients", header, modes)
@@ -180,24 +185,31 @@ def tables(results: dict[str, list[dict[str, Any]] | str]) -> None:
 def row(record: dict[str, Any]) -> list[Any]:
     theirs, ours, costs = record["theirs"], record["ours"], record["costs"]
     if not costs:
-        return ["no call ended", *["–"] * 12]
-    all_times = theirs, ours, record["short"]
-    later = [statistics.median(times[1:]) if len(times) > 1 else float("nan") for times in all_times]
+        return ["no call ended", *["–"] * 15]
+    count = len(costs)
+    parts = (slice(0, 1), slice(1, 5), slice(-(count // 3), None) if count >= 9 else slice(0, 0))
+    short = record["short"][1:]
     return [
         f"{record['cost_functions']} → {record['terms']}",
         record["unknowns"],
         record["batch"],
-        len(costs),
+        count,
         f"{costs[0][0]:.7g}",
         f"{costs[0][1]:.7g}",
         small(record["worst"]),
-        f"{1e3 * theirs[0]:.0f}, {1e3 * ours[0]:.0f}",
-        f"{1e3 * later[0]:.1f}, {1e3 * later[1]:.1f}",
-        later[0] / later[1],
-        1e3 * later[2],
-        later[0] / later[2],
-        f"{record['short_costs'][0]:.7g}",
+        *[cell for part in parts for cell in beside(theirs[part], ours[part])],
+        1e3 * statistics.median(short) if short else "–",
+        statistics.median(short) / statistics.median(theirs[1:]) if short else "–",
+        f"{record['short_costs'][0]:.7g}" if short else "–",
     ]
+
+
+def beside(theirs: list[float], ours: list[float]) -> list[Any]:
+    """Median milliseconds of some calls of both, and their ratio."""
+    if not theirs:
+        return ["–", "–"]
+    medians = statistics.median(theirs), statistics.median(ours)
+    return [", ".join(f"{1e3 * seconds:.3g}" for seconds in medians), medians[1] / medians[0]]
 
 
 def small(value: float) -> str:
