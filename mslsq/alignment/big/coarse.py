@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mslsq.alignment.align import align
-from mslsq.alignment.big.files import RasterFile
+from mslsq.alignment.big.files import RasterFile, factor_for
 from mslsq.alignment.coordinates.systems import same_system
 from mslsq.alignment.kinds import RasterError
 from mslsq.alignment.options import AlignmentOptionError
@@ -51,7 +51,7 @@ def enlarging(factor: int) -> Float[Tensor, "3 3"]:
 def factors_of(files: Sequence[RasterFile | None], most: int) -> list[int]:
     """By what powers of two the rasters are reduced: alike, or with georeferences to pixels of about one size."""
     usable = [file for file in files if file is not None]
-    least = {file.path: _least(file, most) for file in usable}
+    least = {file.path: factor_for(file.size, most) for file in usable}
     sizes = {file.path: file.georeference.mean_pixel_size for file in usable if file.georeference is not None}
     if len(sizes) < len(least):
         return [max(least.values(), default=1)] * len(files)
@@ -61,13 +61,6 @@ def factors_of(files: Sequence[RasterFile | None], most: int) -> list[int]:
         near = 1 if file is None else 2 ** max(0, round(math.log2(coarsest / sizes[file.path])))
         factors.append(near if file is None else max(near, least[file.path]))
     return factors
-
-
-def _least(file: RasterFile, most: int) -> int:
-    factor = 1
-    while math.prod(file.reduced(factor)) > most:
-        factor *= 2
-    return factor
 
 
 def coarse_alignment(

@@ -1,5 +1,6 @@
 """A raster that stays in its file: windows of it, at its own pixels or reduced, through rasterio."""
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,10 @@ CHUNK = 1 << 22
 CACHE = 64
 """Megabytes of decoded blocks that GDAL keeps; its own choice, a twentieth of the machine, would not know the limit."""
 
+AROUND = 32
+"""Pixels around what a window shows that a spline needs: its prefilter has forgotten what lies beyond
+(`sampling.REACH`)."""
+
 LUMINANCE = 0.2126, 0.7152, 0.0722
 
 
@@ -35,6 +40,19 @@ def rasterio_here() -> Any:
     except ImportError:
         raise RasterError(f"rasters are read in windows by rasterio, which is not installed: {INSTALL}.") from None
     return rasterio
+
+
+def reduced(size: tuple[int, int], factor: int) -> tuple[int, int]:
+    """Height and width in blocks of `factor`; a last one that is not whole counts."""
+    return -(-size[0] // factor), -(-size[1] // factor)
+
+
+def factor_for(size: tuple[int, int], most: int) -> int:
+    """The least power of two by which a raster is reduced to `most` pixels or fewer."""
+    factor = 1
+    while math.prod(reduced(size, factor)) > most:
+        factor *= 2
+    return factor
 
 
 @contextmanager
@@ -80,13 +98,15 @@ class RasterFile:
         path = Path(path).expanduser()
         if not path.exists():
             raise RasterError(f"{path}: there is no such file. Paths are relative to {Path.cwd()}.")
+        if path.is_dir():
+            raise RasterError(f"{path}: this is a folder; name a file in it.")
         try:
             with small_cache(), rasterio.open(path) as dataset:
                 return _header(path, dataset)
         except rasterio.errors.RasterioError as error:
             raise RasterError(
-                f"{path}: it cannot be read in windows ({_plain(error)}); save it as a tiled GeoTIFF "
-                "(gdal_translate -co TILED=YES)."
+                f"{path}: it cannot be read in windows ({_plain(error)}). Is it a raster, and whole? If so, save it as "
+                "a tiled GeoTIFF (gdal_translate -co TILED=YES)."
             ) from error
 
     @property
@@ -102,7 +122,7 @@ class RasterFile:
 
     def reduced(self, factor: int) -> tuple[int, int]:
         """Height and width of the raster reduced by a factor; a last block that is not whole counts."""
-        return -(-self.size[0] // factor), -(-self.size[1] // factor)
+        return reduced(self.size, factor)
 
     def read(
         self, top: int, left: int, height: int, width: int, factor: int = 1
@@ -127,7 +147,8 @@ class RasterFile:
         except rasterio.errors.RasterioError as error:
             raise RasterError(
                 f"{self.path}: rows {top * factor} to {(top + height) * factor}, columns {left * factor} to "
-                f"{(left + width) * factor} cannot be read ({_plain(error)}); is the file whole?"
+                f"{(left + width) * factor} cannot be read ({_plain(error)}); is the file whole? Copy it again, or "
+                "save what of it can be read (gdal_translate -srcwin)."
             ) from error
         return values, known
 

@@ -8,12 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment.big.files import RasterFile
+from mslsq.alignment.big.files import AROUND, RasterFile
 from mslsq.alignment.canvas import Canvas, resample
 from mslsq.alignment.measures import corners, project
-
-PAD = 32
-"""Pixels around what a window shows: a spline's prefilter has forgotten what lies beyond."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class Layer:
 
     def seen(self, canvas: Canvas, feather: int | None) -> tuple[Tensor, Tensor, Tensor | None] | None:
         """Values in those of the reference, where they are known, and their weights; None where it shows nothing."""
-        around = PAD + (0 if feather is None else math.ceil(feather * self.finer))
+        around = AROUND + (0 if feather is None else math.ceil(feather * self.finer))
         box = self._box(canvas, around)
         if box is None:
             return None

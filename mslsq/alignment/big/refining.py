@@ -15,14 +15,13 @@ from mslsq.alignment.big.records import TileLevel
 from mslsq.alignment.big.tiles import Ground, candidates, cells_of, chosen, in_overlap
 from mslsq.alignment.big.views import LEVELS, Source, TiledLink, information, view_of
 from mslsq.alignment.descent import UNFINISHED
-from mslsq.alignment.estimate import PairLevel
 from mslsq.alignment.evidence import evidence
 from mslsq.alignment.joint.dense import Dense, settle
 from mslsq.alignment.joint.links import LinkStatus
 from mslsq.alignment.joint.state import Coordinates, State, standardised
 from mslsq.alignment.kinds import RasterError
 from mslsq.alignment.linking import Linker
-from mslsq.alignment.measures import corner_error, masked_ncc
+from mslsq.alignment.measures import corner_error
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.result import Stage
@@ -254,18 +253,11 @@ class Refining:
         return file.size
 
     def _agreement(self, link: TiledLink, state: State, position: int) -> float:
-        """The correlation of all tiles of a link together, over samples that are valid at both places."""
-        matrices = [
+        """The correlation of all tiles of a link together, over samples that are valid here and there."""
+        here, there = (
             torch.from_numpy(self.coordinates.between(at, link.fixed, link.moving).matrix) for at in (self.state, state)
-        ]
-        sampled, target, valid = [], [], []
-        for level in link.pair_levels(position):
-            both = level.look(matrices[0])[1].clone()
-            values, now = level.look(matrices[1])
-            sampled.append(values.T)
-            target.append(level.planes)
-            valid.append(both & now)
-        return float(masked_ncc(torch.cat(sampled, 1), torch.cat(target, 1), torch.cat(valid)))
+        )
+        return link.correlation(position, here, there)
 
     def _tell(self, position: int, factor: int, costs: Sequence[float], samples: int) -> None:
         """A stage per link, of the one solve of all of them: residuals in units of their own spread."""
@@ -296,12 +288,8 @@ class Refining:
             if index in (link.fixed, link.moving):
                 correlations.append(self._agreement(link, self.state, self.at))
                 at = torch.from_numpy(self.coordinates.between(self.state, link.fixed, link.moving).matrix)
-                agreements += [_detail(level, at) for level in link.pair_levels(self.at)]
+                agreements += [evidence(level, at).agreement for level in link.pair_levels(self.at)]
         known = np.array([one for one in agreements if math.isfinite(one)])
         if not len(known):
             return (max(correlations, default=math.nan), math.nan, math.nan)
         return max(correlations), float(np.median(known)), float((known < self.options.min_detail).mean())
-
-
-def _detail(level: PairLevel, matrix: Float[Tensor, "3 3"]) -> float:
-    return evidence(level, matrix).agreement

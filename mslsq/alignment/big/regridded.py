@@ -2,18 +2,16 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mslsq.alignment.big.files import RasterFile
+from mslsq.alignment.big.files import AROUND, RasterFile, reduced
 from mslsq.alignment.coordinates.georeference import Georeference
 from mslsq.alignment.dem.regridding import Finer, finer_than, lattice_around, nearest, pixels, places, reach, sampled
-
-AROUND = 32
-"""Pixels around what a window shows: a spline's prefilter has forgotten what lies beyond."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,14 @@ class RegriddedFile:
         assert file.georeference is not None
         return RegriddedFile(file, file.georeference, reference, size, finer_than(file.georeference, reference, size))
 
+    @property
+    def path(self) -> Path:
+        """Of the file."""
+        return self.file.path
+
     def reduced(self, factor: int) -> tuple[int, int]:
         """Height and width of the raster reduced by a factor; a last block that is not whole counts."""
-        return -(-self.size[0] // factor), -(-self.size[1] // factor)
+        return reduced(self.size, factor)
 
     def read(
         self, top: int, left: int, height: int, width: int, factor: int = 1

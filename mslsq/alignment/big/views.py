@@ -14,7 +14,7 @@ from mslsq.alignment.big.tiles import SIDE
 from mslsq.alignment.descent import Between
 from mslsq.alignment.estimate import Estimate, PairLevel, are_heavy, spread_over
 from mslsq.alignment.joint.overlap import Overlap
-from mslsq.alignment.measures import project
+from mslsq.alignment.measures import masked_ncc, project
 from mslsq.alignment.models import MODELS, Frame
 from mslsq.alignment.options import Options
 from mslsq.alignment.pyramid import Level, build
@@ -164,6 +164,18 @@ class TiledLink:
         # Copies: what is made of a level for one look (its spline) goes with it.
         levels = (replace(one.pyramid[position]), replace(other.pyramid[position]))
         return *levels, frame, one.corner, other.corner
+
+    def correlation(self, position: int, here: Float[Tensor, "3 3"], there: Float[Tensor, "3 3"]) -> float:
+        """That of all tiles together at the place `there`, over samples that are valid at both places (normalised
+        matrices)."""
+        sampled, target, valid = [], [], []
+        for level in self.pair_levels(position):
+            known = level.look(here)[1].clone()
+            values, now = level.look(there)
+            sampled.append(values.T)
+            target.append(level.planes)
+            valid.append(known & now)
+        return float(masked_ncc(torch.cat(sampled, 1), torch.cat(target, 1), torch.cat(valid)))
 
     def pair_levels(self, position: int) -> list[PairLevel]:
         """Every tile seen from the fixed map."""

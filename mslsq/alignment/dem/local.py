@@ -32,7 +32,6 @@ SMALLEST_BLOCK = 32
 FARTHEST = 3.0
 """Pixels from the whole's shift beyond which a block's is not believed: it began there, on the finest level."""
 
-
 NEGLIGIBLE = 6.0
 """Widths of the smooth field's Gaussian, farther than the nearest block, at which one has no weight (2e-8)."""
 

@@ -23,7 +23,6 @@ NEAR = 2.0
 ASKED = 1.0
 """Of the product. Chosen on two buildings of `benchmarks/robot_maps.py` (the half "choose")."""
 
-
 COMMON = 0.5
 """Of what a place has in common: another one with less is no rival, a single room looks like others."""
 

@@ -35,7 +35,6 @@ FEW = 0.005
 REST = 0.005
 """Share of the known pixels that may lie outside of the box on each side: specks far from the building."""
 
-
 CHANCE = 0.95
 """Of noise, how much is left out at least."""
 

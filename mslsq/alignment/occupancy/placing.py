@@ -225,8 +225,8 @@ def _refused(
     overlap: float = NAN,
     stages: list[Stage] | None = None,
 ) -> Placed:
-    tangent = MODELS[options.model].tangent_dim
     """A placement that is not believed, with the reason in words."""
+    tangent = MODELS[options.model].tangent_dim
     matrix = torch.eye(3, device="cpu").to(like) if estimate is None else estimate.matrix
     ncc = NAN if estimate is None else estimate.ncc
     covariance, reason = like.new_full((tangent, tangent), NAN), f"{status.sentence} {why}".rstrip()
