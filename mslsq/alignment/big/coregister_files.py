@@ -12,8 +12,10 @@ from torch import Tensor
 
 from mslsq.alignment.big import coarse
 from mslsq.alignment.big.elevations import ElevationFile, StableTerrain
-from mslsq.alignment.big.memory import bytes_of
+from mslsq.alignment.big.files import factor_for
+from mslsq.alignment.big.memory import FEWEST_TILES, bytes_of
 from mslsq.alignment.big.passing import Judged, Passes, Progress
+from mslsq.alignment.big.settling import Settled, settle
 from mslsq.alignment.big.tiles import Ground, candidates, cells_of, chosen, in_overlap
 from mslsq.alignment.big.windows import SLOT, TILE, Models
 from mslsq.alignment.coordinates.georeference import Georeference
@@ -34,7 +36,6 @@ from mslsq.validation import integer, number
 LEVELS = 3
 """Of a tile: from pixels of four to the files' own."""
 
-FEWEST_TILES = 16
 PROCESS = 900_000_000
 """Bytes: the process with PyTorch, and windows."""
 PER_TILE = 450 * SLOT * SLOT
@@ -47,8 +48,8 @@ AGREE = 2.0
 @dataclass(frozen=True, eq=False)
 class FilesCoregistration(Coregistration):
     """The result of `coregister_files`: a `Coregistration` in pixels of the files. Its `changed` is on pixels reduced
-    by `factor`; where terrain changed at the files' own pixels `write_coregistered` writes. Standard errors are of the
-    tiles that were used; heights and statistics are of all pixels."""
+    by `factor`; where terrain changed at the files' own pixels `write_coregistered` writes. All numbers are of all
+    pixels but the standard errors, which are of the tiles that were used, and larger."""
 
     factor: int = 1
     """By which the models were reduced to be found at all."""
@@ -102,8 +103,9 @@ def coregister_files(
     Both are reduced, by the means of blocks, to a million pixels at most, and `coregister` finds them with all of its
     evidence. Then tiles of 128 x 128 pixels are read where both have data on stable terrain: those that hold the
     largest information about shift and bias, spread over the overlap. Shift, bias and what changed are found again from
-    these at pixels of four, two and one. Two passes over the files follow: the bias by least squares of all stable
-    pixels, and the statistics before and after.
+    these at pixels of four, two and one. Passes over the files follow: some until shift, bias and what changed are
+    those of all pixels (`mslsq.alignment.big.settling`), one for the bias by least squares of all stable pixels, and
+    one for the statistics before and after.
 
     Args:
         reference: a GeoTIFF, or any raster that GDAL reads, of elevations in metres (its scale and offset are heeded).
@@ -115,7 +117,8 @@ def coregister_files(
         bias, loss, min_overlap, max_shift, find_changes: as of `coregister`.
         memory: that the process may take: fewer tiles are used where it is small.
         tiles: at most; more of them make standard errors smaller.
-        progress: called with what is done ("heights", "statistics"), the windows that are done, and their number.
+        progress: called with what is done ("settling pass 1", "heights", "statistics"), the windows that are done, and
+            their number.
 
     Returns:
         `FilesCoregistration`; its `notes` say what was used. It never raises for bad terrain. Models of a million
@@ -153,13 +156,9 @@ def coregister_files(
 
 
 def _reduce(models: Models, both: Sequence[Georeference] | None, pixel_size: Any, options: dict[str, Any]) -> _Reduced:
-    files, factor = (models.reference.seen, models.dem.seen), 1
-    while any(np.prod(file.reduced(factor)) > coarse.PIXELS for file in files):
-        factor *= 2
-    rasters = []
-    for model in (models.reference, models.dem):
-        values, known = model.read(0, 0, *model.seen.reduced(factor), factor)
-        rasters.append(torch.where(known, values, torch.full_like(values, float("nan"))))
+    files = models.reference.seen, models.dem.seen
+    factor = max(factor_for(file.size, coarse.PIXELS) for file in files)
+    rasters = [model.reduced(factor) for model in (models.reference, models.dem)]
     stable = models.stable.read(0, 0, *files[0].reduced(factor), factor)
     where: dict[str, Any] = {"pixel_size": None if pixel_size is None else np.multiply(pixel_size, factor)}
     if both is not None:
@@ -194,10 +193,13 @@ def _refined(
         answer = solve(pyramids, model, nowhere, 0, loss, changes, held=True)
     if answer is None:
         return _enlarged(models, small, found, [*notes, "Tiles do not overlap there: all is of the reduced models."])
-    notes.append(f"Shift and standard errors are of {len(tiles)} tiles of {of:,}, {TILE} x {TILE} pixels each.")
-    status, reason = _judged(answer, found, start, small.factor, reason)
+    notes.append(f"Standard errors are of {len(tiles)} tiles of {of:,}, {TILE} x {TILE} pixels each.")
     passes = Passes(models, model, frame, small.factor, _typical(pyramids, model, answer, steps, changes))
-    at = Solved(answer.at.shift, passes.heights(progress))
+    errors = np.sqrt(np.diag(answer.known.covariance))
+    settled = settle(passes, errors, loss, changes, answer.held, progress)
+    status, reason = _judged(answer, settled, found, start, small.factor, reason)
+    passes = replace(passes, judged=settled.judged)
+    at = Solved(settled.judged.robust.shift, passes.heights(progress))
     result = _enlarged(models, small, found, notes)
     result = replace(
         result,
@@ -233,11 +235,11 @@ def _typical(pyramids: Pyramids, model: Bias, answer: Answer, steps: tuple[float
     samples = Comparison.of(pyramids.unsmoothed, 0, model, ~answer.changed).valid(robust.shift)
     left = -samples.residual(robust)
     near = typical(Comparison.of(pyramids, 0, model), robust) if changes else []
-    return Judged(robust, steps, near, float(left.median()), nmad(left))
+    return Judged(robust, answer.fitted.scale, steps, near, float(left.median()), nmad(left))
 
 
 def _judged(
-    answer: Answer, found: Coregistration, start: Solved, factor: int, reason: str
+    answer: Answer, settled: Settled, found: Coregistration, start: Solved, factor: int, reason: str
 ) -> tuple[CoregistrationStatus, str]:
     if reason:
         return CoregistrationStatus.Z_ONLY, reason
@@ -248,6 +250,12 @@ def _judged(
             CoregistrationStatus.NOT_CONVERGED,
             f"The fit of tiles did not settle where the reduced models say ({away:.1f} pixels apart); try another bias "
             "model, or a mask.",
+        )
+    if not settled.last <= 1:
+        return (
+            CoregistrationStatus.NOT_CONVERGED,
+            "The fit of all pixels did not settle within a standard error of the tiles; try another bias model, or a "
+            "mask.",
         )
     if found.status is CoregistrationStatus.AMBIGUOUS:
         return found.status, found.reason

@@ -15,6 +15,7 @@ from mslsq.alignment.coordinates.georeference import Georeference
 from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.files import NOT_METRES, VECTORS
 from mslsq.alignment.dem.masks import Outlines
+from mslsq.alignment.dem.pair import SMALLEST_SIDE
 from mslsq.alignment.dem.regridding import same_grid
 
 SIDE = 1024
@@ -72,7 +73,36 @@ class ElevationFile:
         """
         header = reference.seen.georeference
         assert header is not None
-        return replace(self, regridded=RegriddedFile.around(self.file, header, reference.size))
+        try:
+            return replace(self, regridded=RegriddedFile.around(self.file, header, reference.size))
+        except CoregistrationError as error:
+            raise CoregistrationError(
+                f"{error} {self.file.path} cannot be seen on the pixels of {reference.file.path}: is the CRS in either "
+                "header right? gdal_edit.py -a_srs writes another one, gdalwarp -t_srs reprojects."
+            ) from None
+
+    def reduced(self, factor: int) -> Float[Tensor, "height width"]:
+        """All of it, NaN where nothing is known.
+
+        Raises:
+            CoregistrationError: nothing is known anywhere, or a side is too short to compare terrain.
+            RasterError: the file is damaged.
+        """
+        size, (height, width) = self.seen.reduced(factor), self.size
+        if min(size) < SMALLEST_SIDE:
+            small = f", reduced to {size[0]} x {size[1]}" if factor > 1 else ""
+            raise CoregistrationError(
+                f"coregister: {self.file.path} has {height} x {width} pixels{small}; at least {SMALLEST_SIDE} along "
+                "each side are needed. Crop the longer side, or give a wider part of the terrain."
+            )
+        values, known = self.read(0, 0, *size, factor)
+        if not bool(known.any()):
+            where = "" if self.regridded is None else " near the reference"
+            raise CoregistrationError(
+                f"coregister: {self.file.path} has no data{where}: every pixel is NaN, masked or the nodata value "
+                f"({self.file.kind.nodata}). Is that the right one? gdal_edit.py -a_nodata writes another."
+            )
+        return torch.where(known, values, torch.full_like(values, float("nan")))
 
     def read(
         self, top: int, left: int, height: int, width: int, factor: int = 1

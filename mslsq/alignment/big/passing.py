@@ -1,10 +1,10 @@
 """Passes over whole elevation models in files, window by window: heights, statistics, and the corrected model.
 
-What is typical (of steps between pixels, of residuals, of their means over neighbourhoods) is that of the tiles by
-which the shift was found; a window is judged by it as a whole model in memory is by its own.
+A window is judged as a whole model in memory is: what changed by the means of neighbourhoods that are typical of all
+pixels (`settling`), single blunders by what steps between pixels are typical of the tiles.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mslsq.alignment.big.files import reduced as reduced_size
 from mslsq.alignment.big.tally import Bins, Tally
 from mslsq.alignment.big.windows import Models
 from mslsq.alignment.dem.bias import Bias, Frame
-from mslsq.alignment.dem.change import Typical, beyond, widened
+from mslsq.alignment.dem.change import Neighbourhoods, Typical, widened
 from mslsq.alignment.dem.comparison import Comparison, Pyramids, Solved
 from mslsq.alignment.dem.heights import CUT
 from mslsq.alignment.dem.local import Box, LocalCoregistration, Part
@@ -32,19 +33,20 @@ Progress = Callable[[str, int, int], None]
 
 
 class Judged(NamedTuple):
-    """What tiles say of whole models: where the loss ended, the typical steps of both, means of neighbourhoods, and
-    the middle and NMAD of residuals."""
+    """What windows are judged by: where the loss ended and the sigma of the residuals there, the typical steps of both
+    models, means of neighbourhoods, and the middle and NMAD of residuals of models that are not smoothed."""
 
     robust: Solved
+    scale: float
     steps: tuple[float, float]
-    neighbourhoods: list[Typical]
+    neighbourhoods: Sequence[Typical]
     middle: float
     spread: float
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Both models, the bias model, and what tiles say; nothing where all is of the reduced models."""
+    """Both models, the bias model, and what windows are judged by; nothing where all is of the reduced models."""
 
     models: Models
     bias: Bias
@@ -64,16 +66,16 @@ class Passes:
 
     def heights(self, progress: Progress | None) -> Float[np.ndarray, " columns"]:
         """The bias by least squares over all stable pixels (`dem.heights`), where these are enough."""
-        judged = self._by_tiles
+        judged = self.by
         count, at, used = self.bias.count, judged.robust, 0
         matrix, wanted = np.zeros((count, count)), np.zeros(count)
         beta = torch.from_numpy(at.bias)
         for box in self.each("heights", progress):
-            pair = self._part(box, at.shift, judged.steps)
+            pair = self.part(box, at.shift, judged.steps)
             if not bool((pair.known & pair.stable).any() and pair.dem_known.any()):
                 continue
             pyramids = Pyramids.of(pair, 1, self.frame)
-            still = ~widened(self._changed(pyramids)) & _inner(pair, box)
+            still = ~widened(self.changed(pyramids)) & in_window(pair, box)
             samples = Comparison.of(pyramids.unsmoothed, 0, self.bias, still).valid(at.shift)
             target = -samples.residual(Solved(at.shift, np.zeros(count)))
             off = (target - samples.columns @ beta - judged.middle).abs()
@@ -89,17 +91,17 @@ class Passes:
     ) -> tuple[ElevationStatistics, ElevationStatistics, Bool[np.ndarray, "rows columns"], float]:
         """Of the differences before and after; where terrain changed, on reduced pixels; and its share of all."""
         size, factor = self.models.size, self.factor
-        reduced = np.zeros(tuple(-(-side // factor) for side in size), dtype=bool)
+        reduced = np.zeros(reduced_size(size, factor), dtype=bool)
         tallies: list[dict[tuple[str, str], Tally]] = [{}, {}]
         bins = [self._bins(found, nothing) for nothing in (True, False)]
         nowhere, total = np.zeros(2), 0
         for box in self.each("statistics", progress):
             after, pair, moved = self.corrected(found, box, clean=True)
-            before = self._part(box, nowhere, self._by_tiles.steps)
+            before = self.part(box, nowhere, self.by.steps)
             given = on_grid(_holes(before.dem, before.dem_known), _shape(before), before.offset)
             reference = _holes(pair.reference, pair.known)
             differences = [(one - reference).numpy() for one in (given, after)]
-            inner = _inner(pair, box).numpy()
+            inner = in_window(pair, box).numpy()
             changed = moved.numpy() & inner
             total += int(changed.sum())
             _mark(reduced, changed[_core(box)], box, factor)
@@ -121,7 +123,7 @@ class Passes:
         terrain changed."""
         shift, first = self._pixels(found), (box[1] - MARGIN, box[0] - MARGIN)
         pair, moved = self._judged_part(found, box)
-        seen = pair if clean else self._part(box, shift, None)
+        seen = pair if clean else self.part(box, shift, None)
         values, size = _holes(seen.dem, seen.dem_known), _shape(pair)
         if local is not None:
             return local.corrected(values, size, pair.offset, first), pair, moved
@@ -130,19 +132,19 @@ class Passes:
     def block(self, found: Coregistration, box: Box) -> Part:
         """What a block is fitted by."""
         pair, moved = self._judged_part(found, box)
-        return Part(Pyramids.of(pair, 1, self.frame), _inner(pair, box), moved)
+        return Part(Pyramids.of(pair, 1, self.frame), in_window(pair, box), moved)
 
     def _judged_part(self, found: Coregistration, box: Box) -> tuple[Pair, Bool[Tensor, "height width"]]:
         """A window with its margin, and where terrain changed."""
-        pair = self._part(box, self._pixels(found), None if self.judged is None else self.judged.steps)
+        pair = self.part(box, self._pixels(found), None if self.judged is None else self.judged.steps)
         if self.judged is None:
             return pair, self._enlarged(found.changed, box)
         if not self.judged.neighbourhoods:
             return pair, torch.zeros_like(pair.stable)
-        return pair, self._changed(Pyramids.of(pair, 1, self.frame))
+        return pair, self.changed(Pyramids.of(pair, 1, self.frame))
 
     @property
-    def _by_tiles(self) -> Judged:
+    def by(self) -> Judged:
         assert self.judged is not None
         return self.judged
 
@@ -158,7 +160,7 @@ class Passes:
     def _pixels(self, found: Coregistration) -> Float[np.ndarray, "2"]:
         return np.linalg.solve(self.models.metres, np.nan_to_num(found.shift[:2]))
 
-    def _part(self, box: Box, shift: Float[np.ndarray, "2"], steps: tuple[float, float] | None) -> Pair:
+    def part(self, box: Box, shift: Float[np.ndarray, "2"], steps: tuple[float, float] | None) -> Pair:
         top, left, height, width = box
         return self.models.part((top - MARGIN, left - MARGIN, height + 2 * MARGIN, width + 2 * MARGIN), shift, steps)
 
@@ -169,18 +171,19 @@ class Passes:
         rows, columns = (MARGIN + n + min(MARGIN, of - end) for n, of, end in zip(box[2:], size, ends, strict=True))
         return slice(begins[0], rows), slice(begins[1], columns)
 
-    def _changed(self, pyramids: Pyramids) -> Bool[Tensor, "height width"]:
+    def changed(self, pyramids: Pyramids) -> Bool[Tensor, "height width"]:
+        """Where terrain changed in a window."""
         pair = pyramids.pair
-        judged = self._by_tiles
+        judged = self.by
         if not judged.neighbourhoods or not bool(pair.known.any() and pair.dem_known.any()):
             return torch.zeros_like(pair.stable)
         whole = Comparison.of(pyramids, 0, self.bias)
-        return beyond(whole, judged.robust, judged.neighbourhoods)
+        return Neighbourhoods.of(whole, judged.robust).beyond(judged.neighbourhoods)
 
     def _bins(self, found: Coregistration, nothing: bool) -> Bins:
-        """About what tiles say of the differences, with nothing corrected or all."""
-        middle = self._by_tiles.middle - (float(found.shift[2]) if nothing else 0.0)
-        return Bins(middle, max(self._by_tiles.spread, 1e-6 * self.frame.unit))
+        """About the differences that are typical, with nothing corrected or all."""
+        middle = self.by.middle - (float(found.shift[2]) if nothing else 0.0)
+        return Bins(middle, max(self.by.spread, 1e-6 * self.frame.unit))
 
     def each(self, words: str, progress: Progress | None) -> Iterator[Box]:
         """`boxes`, and a word after each."""
@@ -195,7 +198,7 @@ def _core(box: Box) -> tuple[slice, slice]:
     return slice(MARGIN, MARGIN + box[2]), slice(MARGIN, MARGIN + box[3])
 
 
-def _inner(pair: Pair, box: Box) -> Bool[Tensor, "height width"]:
+def in_window(pair: Pair, box: Box) -> Bool[Tensor, "height width"]:
     """True in the window, false in its margin."""
     inner = torch.zeros_like(pair.stable)
     inner[_core(box)] = True
@@ -212,7 +215,7 @@ def _holes(values: Tensor, known: Tensor) -> Float[Tensor, "height width"]:
 
 def _mark(reduced: np.ndarray, changed: np.ndarray, box: Box, factor: int) -> None:
     """Reduced pixels of which at least half changed; windows begin at whole ones."""
-    rows, columns = (-(-side // factor) for side in changed.shape)
+    rows, columns = reduced_size((changed.shape[0], changed.shape[1]), factor)
     padded = np.pad(changed, [(0, n * factor - side) for n, side in zip((rows, columns), changed.shape, strict=True)])
     share = padded.reshape(rows, factor, columns, factor).mean((1, 3))
     top, left = box[0] // factor, box[1] // factor

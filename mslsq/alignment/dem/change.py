@@ -5,6 +5,7 @@ with it. The mean of a neighbourhood has little noise left. It is compared with 
 of the overlap, so that what is wrong everywhere (a tilt that the bias model lacks) is no change.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,9 @@ MARGIN = SIGMAS[-1]
 and all of that has one sign: of a quarter that lost 10 to 40 m the mean height kept 0.18 m without a margin, 0.02
 with it."""
 
+FEWEST = 64
+"""Means below which nothing is typical of them."""
+
 MOST = 0.6
 """Share of the overlap that may have changed: where it is more, nothing is said to have."""
 
@@ -44,6 +48,28 @@ class Typical(NamedTuple):
     spread: float
 
 
+class Neighbourhoods(NamedTuple):
+    """Residuals of the finest level as they are judged: where there are any, and their means over every width of
+    `SIGMAS`, with where these are mostly seen."""
+
+    known: Bool[Tensor, "height width"]
+    means: list[tuple[float, Float[Tensor, "height width"], Bool[Tensor, "height width"]]]
+
+    @staticmethod
+    def of(comparison: Comparison, at: Solved) -> "Neighbourhoods":
+        """Those of an answer."""
+        residual, known = _field(comparison.valid(at.shift), at)
+        return Neighbourhoods(known, [(sigma, *_means(residual, known, sigma)) for sigma in SIGMAS])
+
+    def beyond(self, by: Sequence[Typical]) -> Bool[Tensor, "height width"]:
+        """What changed, by what is typical."""
+        out = torch.zeros_like(self.known)
+        of = {sigma: mean for sigma, mean, _ in self.means}
+        for one in by:
+            out |= _far(of[one.sigma], self.known, one)
+        return out
+
+
 def changed(comparison: Comparison, at: Solved) -> Bool[Tensor, "height width"]:
     """Where the finest level's residuals say so, true; false elsewhere and where nothing is compared."""
     return _judged(comparison, at)[1]
@@ -54,24 +80,13 @@ def typical(comparison: Comparison, at: Solved) -> list[Typical]:
     return _judged(comparison, at)[0]
 
 
-def beyond(comparison: Comparison, at: Solved, by: list[Typical]) -> Bool[Tensor, "height width"]:
-    """`changed` of a part of a model, by what is typical of the whole."""
-    residual, known = _field(comparison.valid(at.shift), at)
-    out = torch.zeros_like(known)
-    for one in by:
-        out |= _far(_means(residual, known, one.sigma)[0], known, one)
-    return out
-
-
 def _judged(comparison: Comparison, at: Solved) -> tuple[list[Typical], Bool[Tensor, "height width"]]:
-    residual, known = _field(comparison.valid(at.shift), at)
-    found, out = [], torch.zeros_like(known)
-    for sigma in SIGMAS:
-        mean, inner = _means(residual, known, sigma)
-        if int(inner.sum()) >= 64:
-            found.append(Typical(sigma, *_mode(mean[inner])))
-            out |= _far(mean, known, found[-1])
-    if int((out & known).sum()) > MOST * int(known.sum()):
+    seen = Neighbourhoods.of(comparison, at)
+    found = [
+        Typical(sigma, *_mode(mean[inner])) for sigma, mean, inner in seen.means if int(inner.sum()) >= FEWEST
+    ]  # fmt: skip
+    out = seen.beyond(found)
+    if int((out & seen.known).sum()) > MOST * int(seen.known.sum()):
         return [], torch.zeros_like(out)
     return found, out
 

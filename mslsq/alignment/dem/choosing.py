@@ -48,7 +48,7 @@ def _block_products(
     side = len(at.bias) + 3
     sums = samples.target.new_zeros((int(inverse.max()) + 1, side, side))
     for part, residual, jacobian in samples.jacobians(at):
-        _, weight = weighted(residual, loss, scale)
+        _, weight, _ = weighted(residual, loss, scale)
         explained = jacobian[:, 2:] @ torch.from_numpy(at.bias) - residual
         both = torch.cat([jacobian, explained[:, None]], -1)
         heavy = both * weight[:, None]

@@ -175,7 +175,7 @@ class Comparison:
         """½Σρ, its gradient and JᵀWJ over the unknowns, W = ρ'."""
         cost, gradient, matrix = 0.0, 0.0, 0.0
         for _, residual, jacobian in self.jacobians(self.solved(state)):
-            rho, weight = weighted(residual, loss, scale)
+            rho, weight, _ = weighted(residual, loss, scale)
             cost += 0.5 * float(rho.sum())
             heavy = jacobian * weight[:, None]
             gradient = gradient + (heavy.T @ residual).numpy()
@@ -184,13 +184,12 @@ class Comparison:
         return NormalEquations(len(self.pixels), cost, gradient * units, matrix * np.outer(units, units))
 
 
-def weighted(residual: Tensor, loss: str | None, scale: float) -> tuple[Tensor, Tensor]:
-    """ρ and ρ' of residuals; `scale` is their sigma."""
+def weighted(residual: Tensor, loss: str | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """ρ, ρ' and ρ'' of the squares of residuals; `scale` is their sigma."""
     squared = residual.square()
     if loss is None:
-        return squared, torch.ones_like(squared)
-    rho, weight, _ = robust(loss, scale).derivatives(squared)
-    return rho, weight
+        return squared, torch.ones_like(squared), torch.zeros_like(squared)
+    return robust(loss, scale).derivatives(squared)
 
 
 def robust(loss: str, scale: float) -> mslsq.losses.RobustLoss:

@@ -26,9 +26,9 @@ def not_seen(answer: Answer, pair: Pair) -> str:
     errors = np.sqrt(np.diag(found.covariance[:2, :2]))
     if found.common <= CHANCE * found.by_chance:
         return (
-            f"Only the vertical shift is known: in some direction the slopes of the two models have {found.common:.1%} "
-            f"in common, where chance has {found.by_chance:.1%}. The terrain is flat, or an even slope, beside the "
-            "noise, or the models do not show the same terrain."
+            "Only the vertical shift is known: in some direction the slopes of the two models have "
+            f"{max(found.common, 0.0):.1%} in common, where chance has {max(found.by_chance, 0.0):.1%}. The terrain is "
+            "flat, or an even slope, beside the noise, or the models do not show the same terrain."
         )
     if not np.isfinite(errors).all():
         return (

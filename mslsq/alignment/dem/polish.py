@@ -46,7 +46,7 @@ def polish(pyramids: Pyramids, fitted: Fitted, loss: str | None, held: bool = Fa
     free = slice(2, None) if held else slice(None)
     z = instruments(pyramids, samples)
     for _ in range(ROUNDS):
-        matrix, gradient = _system(samples, z, at, loss, fitted.scale)
+        matrix, gradient, _ = system(samples, z, at, loss, fitted.scale)
         try:
             step = -np.linalg.solve(matrix[free, free], gradient[free])
         except np.linalg.LinAlgError:
@@ -61,12 +61,28 @@ def polish(pyramids: Pyramids, fitted: Fitted, loss: str | None, held: bool = Fa
     return Polished(at, False)
 
 
-def _system(
-    samples: Comparison, z: Tensor, at: Solved, loss: str | None, scale: float
-) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarray, " n"]]:
-    matrix, gradient = 0.0, 0.0
+class System(NamedTuple):
+    """Sums over samples, in pixels and metres."""
+
+    weighed: Float[np.ndarray, "unknowns unknowns"]
+    """Zᵀ w J."""
+    gradient: Float[np.ndarray, " unknowns"]
+    """Zᵀ w r."""
+    slope: Float[np.ndarray, "unknowns unknowns"]
+    """The derivative of Zᵀ w r: Zᵀ (w + 2 ρ'' r²) J."""
+
+    def plus(self, other: "System") -> "System":
+        """Both sums together."""
+        return System(*(one + more for one, more in zip(self, other, strict=True)))
+
+
+def system(samples: Comparison, z: Float[Tensor, "n unknowns"], at: Solved, loss: str | None, scale: float) -> System:
+    """Of all samples at an answer; residuals have the sigma `scale`."""
+    count = z.shape[1]
+    total = System(np.zeros((count, count)), np.zeros(count), np.zeros((count, count)))
     for part, residual, jacobian in samples.jacobians(at):
-        _, weight = weighted(residual, loss, scale)
-        heavy = z[part] * weight[:, None]
-        matrix, gradient = matrix + (heavy.T @ jacobian).numpy(), gradient + (heavy.T @ residual).numpy()
-    return np.asarray(matrix), np.asarray(gradient)
+        _, weight, second = weighted(residual, loss, scale)
+        heavy, bent = (z[part] * of[:, None] for of in (weight, weight + 2 * second * residual.square()))
+        sums = heavy.T @ jacobian, heavy.T @ residual, bent.T @ jacobian
+        total = total.plus(System(*(one.numpy() for one in sums)))
+    return total

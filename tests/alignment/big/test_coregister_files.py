@@ -10,6 +10,7 @@ from mslsq.alignment import (
     CoregistrationError,
     CoregistrationStatus,
     Georeference,
+    RasterError,
     coregister,
     coregister_blocks,
     coregister_files,
@@ -17,7 +18,16 @@ from mslsq.alignment import (
     write_coregistered,
 )
 from mslsq.alignment.big import coarse, passing
+from mslsq.alignment.big.coregister_files import ElevationFile, StableTerrain
+from mslsq.alignment.big.passing import Judged, Passes
+from mslsq.alignment.big.settling import settle
 from mslsq.alignment.big.tally import Bins, Tally
+from mslsq.alignment.big.windows import Models
+from mslsq.alignment.dem.bias import Bias
+from mslsq.alignment.dem.change import Typical, _mode
+from mslsq.alignment.dem.comparison import Pyramids, Solved
+from mslsq.alignment.dem.pair import pair_of
+from mslsq.alignment.dem.solving import solve
 from mslsq.alignment.measures import summary
 from tests.alignment.big.scans import HERE, scan
 
@@ -111,6 +121,29 @@ def test_what_is_written_is_what_memory_would_hold(pair, found, tmp_path):
     assert read(changed).shape == (SIZE, SIZE) and changed.name == "moved_changed.tif"
 
 
+def test_what_is_read_is_never_written(pair, found, tmp_path):
+    (tmp_path / "link.tif").symlink_to(pair[1])
+    before = [path.read_bytes() for path in pair]
+    for path, name in ((pair[0], "a"), (pair[1].with_suffix(""), "b"), (tmp_path / "link.tif", "b")):
+        with pytest.raises(RasterError, match=rf"{name}\.tif: this input would be overwritten; choose another path"):
+            write_coregistered(found, path)
+    with pytest.raises(RasterError, match="would be overwritten"):
+        write_coregistered(found, tmp_path / "moved.tif", changed=pair[0])
+    with pytest.raises(CoregistrationError, match=r"path and changed are both .*m\.tif; give two names"):
+        write_coregistered(found, tmp_path / "m.tif", changed=tmp_path / "m.tif")
+    assert [path.read_bytes() for path in pair] == before and [path.name for path in tmp_path.iterdir()] == ["link.tif"]
+
+
+def test_a_write_that_is_ended_leaves_what_was_there(found, tmp_path):
+    def ended(words, done, total):
+        raise KeyboardInterrupt
+
+    (tmp_path / "moved.tif").write_text("before")
+    with pytest.raises(KeyboardInterrupt):
+        write_coregistered(found, tmp_path / "moved.tif", progress=ended)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("moved.tif", "before")]
+
+
 @pytest.mark.slow
 def test_a_tilt_and_terrain_that_changed_are_told_apart(pair, tmp_path):
     y, x = np.mgrid[:SIZE, :SIZE] * 2.0 / (SIZE - 1) - 1
@@ -176,6 +209,23 @@ def test_what_cannot_be_compared_is_refused(pair, tmp_path):
         coregister_files(pair[0], bare)
     with pytest.raises(CoregistrationError, match="not both"):
         coregister_files(*pair, pixel_size=2.0)
+    here = rasterio.crs.CRS.from_wkt('LOCAL_CS["here",UNIT["metre",1]]')
+    strange = rewritten(pair[1], tmp_path / "d.tif", lambda values: values, crs=here)
+    with pytest.raises(CoregistrationError, match=r"d\.tif cannot be seen on the pixels of .*a\.tif: is the CRS in"):
+        coregister_files(pair[0], strange)
+    empty = rewritten(pair[1], tmp_path / "e.tif", lambda values: 0 * values - 9999)
+    with pytest.raises(
+        CoregistrationError, match=r"e\.tif has no data: .* nodata value \(-9999.*a_nodata"
+    ):
+        coregister_files(pair[0], empty)
+    with rasterio.open(pair[1]) as dataset:
+        part, options = dataset.read(1)[:, :20], dataset.profile | {"width": 20}
+    with rasterio.open(tmp_path / "thin.tif", "w", **options) as out:
+        out.write(part, 1)
+    with pytest.raises(CoregistrationError, match=r"thin\.tif has 600 x 20 pixels, reduced to 150 x 5; at least 8"):
+        coregister_files(pair[0], tmp_path / "thin.tif")
+    with pytest.raises(RasterError, match="this is a folder; name a file in it"):
+        coregister_files(pair[0], tmp_path)
     geopandas = pytest.importorskip("geopandas")
     from shapely.geometry import box
 
@@ -221,6 +271,9 @@ def test_statistics_of_parts_are_those_of_all(values):
     for figure in expected:
         assert found[figure] == pytest.approx(expected[figure], abs=2e-3 * scale)
     assert Tally(bins).summary()["count"] == 0
+    middle, sigma = _mode(torch.from_numpy(values).double())
+    assert tally.mode()[1] == pytest.approx(sigma, abs=2e-3 * scale)
+    assert tally.mode()[0] == pytest.approx(middle, abs=0.2 * sigma + 2e-3 * scale)  # of halves many are as short
 
 
 def test_places_of_tiles_are_those_of_the_reference():
@@ -282,3 +335,64 @@ def test_blocks_are_those_of_memory_and_the_field_is_written(pair, tmp_path):
         coregister_files_blocks(*files, block=700, memory="1.2GB")
     with pytest.raises(CoregistrationError, match="these models were in memory"):
         write_coregistered(whole, tmp_path / "moved.tif")
+
+
+def test_windows_settle_where_a_fit_in_memory_does(tmp_path, monkeypatch):
+    """From a start that is off by more than tiles would be, with what is typical of other terrain."""
+    side, moved = 256, np.eye(3)
+    moved[:2, 2] = 0.4, -0.3
+    files = [
+        scan(tmp_path / name, matrix, seed, size=(side, side), header=HERE, nodata=-9999)
+        for name, matrix, seed in (("a.tif", np.eye(3), 1), ("b.tif", moved, 2))
+    ]
+    y, x = np.mgrid[:side, :side] * 2.0 / (side - 1) - 1
+    lost = 12 / (1 + np.exp((np.hypot(x - 0.4, y - 0.3) - 0.4) / 0.02))
+    files[1] = rewritten(files[1], tmp_path / "c.tif", lambda values: values - 4 * x - lost)
+    pair = pair_of(*map(read, files), None, (HERE, HERE), None, None)
+    pyramids, bias = Pyramids.of(pair, 1), Bias.named("plane")
+    start = Solved(np.array([-0.4, 0.3]), np.array([0.0, 4.0, 0.0]))
+    whole = solve(pyramids, bias, start, 0, "tukey", True)
+    models = Models(
+        *map(ElevationFile.open, files), StableTerrain(None, None, HERE), pair.metres, pair.offset, HERE
+    )  # fmt: skip
+    other = [Typical(3.0, 0.3, 1.5), Typical(10.0, -0.4, 1.0)]
+    off = Judged(Solved(start.shift + 0.02, start.bias + 0.2), 5.0, (3.0, 3.0), other, 0.0, 4.0)
+    monkeypatch.setattr(passing, "WINDOW", 128)
+    passes, errors = Passes(models, bias, pyramids.frame, 4, off), np.sqrt(np.diag(whole.known.covariance))
+    settled = settle(passes, errors, "tukey", True, False, None)
+    assert settled.last <= 0.1
+    found = settled.judged.robust
+    away = np.concatenate([found.shift - whole.robust.shift, found.bias - whole.robust.bias])
+    assert (np.abs(away) <= 0.2 * errors).all() and settled.judged.scale == pytest.approx(whole.fitted.scale, rel=5e-3)
+    passes = Passes(models, bias, pyramids.frame, 4, settled.judged)
+    changed, margin = np.zeros((side, side), dtype=bool), passing.MARGIN
+    for box in passes.boxes():
+        top, left, height, width = box
+        moved = passes.changed(Pyramids.of(passes.part(box, found.shift, (3.0, 3.0)), 1, pyramids.frame))
+        changed[top : top + height, left : left + width] = moved[margin : margin + height, margin : margin + width]
+    expected = whole.changed.numpy()
+    assert 0.05 < expected.mean() < 0.4 and (changed ^ expected).mean() < 0.03 * expected.mean()
+    steady = settle(passes, errors, "tukey", True, True, None).judged.robust  # with the shift held
+    assert np.array_equal(steady.shift, found.shift)
+
+
+@pytest.mark.slow
+def test_blocks_beside_changed_terrain_are_fitted_on_the_pixels_of_memory(pair, tmp_path):
+    """A model that is bent, tilted and has lost a hill: what the bias model lacks draws the border of the change."""
+    y, x = np.mgrid[:SIZE, :SIZE] * 2.0 / (SIZE - 1) - 1
+    with rasterio.open(pair[1]) as dataset:
+        values, options = dataset.read(1).astype(float), dataset.profile
+    slope = np.gradient(np.where(values == -9999, np.nan, values), axis=1) / PIXEL
+    lost = 15 / (1 + np.exp((np.hypot(x + 0.5, y - 0.4) - 0.3) / 0.1))
+    bent = np.where((values == -9999) | np.isnan(slope), -9999, values + 1.5 * slope * x - 4 * y - lost)
+    with rasterio.open(tmp_path / "b.tif", "w", **options) as dataset:
+        dataset.write(bent.astype(options["dtype"]), 1)
+    files = pair[0], tmp_path / "b.tif"
+    local = coregister_files_blocks(*files, block=150, bias="plane", memory="1.2GB")
+    whole = coregister_blocks(*map(read, files), georeferences=(HERE, HERE), block=150, bias="plane")
+    assert (np.abs(local.whole.shift - whole.whole.shift) <= 0.2 * local.whole.standard_errors).all()
+    assert local.whole.changed_share == pytest.approx(whole.whole.changed.mean(), rel=0.1)
+    known = np.isfinite(whole.shifts[..., 0])
+    assert np.array_equal(known, np.isfinite(local.shifts[..., 0])) and known.sum() >= 12
+    least = np.minimum(local.standard_errors, whole.standard_errors)[known]
+    assert (np.abs(local.shifts - whole.shifts)[known] <= least).all()
