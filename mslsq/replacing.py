@@ -4,11 +4,12 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["NotWrittenError", "remove_unfinished", "replacing", "write_text"]
+__all__ = ["NotWrittenError", "remove_unfinished", "replaced", "replacing", "same_name", "write_text"]
 
 UNFINISHED = re.compile(r"\..*\.part-\w{8}(\.\w+)?")
 """Names of files that are being written. A process that is killed leaves them."""
@@ -46,6 +47,22 @@ def replacing(path: str | Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def replaced(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> Path | None:
+    """The first input that an output would replace: the same file by whatever name, through links, or by one that
+    differs in nothing but capitals or in how é is written, as some file systems have it."""
+    taken = {_one_name(path) for path in outputs}
+    return next((path for path in map(Path, inputs) if _one_name(path) in taken), None)
+
+
+def _one_name(path: str | Path) -> str:
+    return same_name(str(Path(path).expanduser().resolve()))
+
+
+def same_name(name: str) -> str:
+    """What file systems without capitals, or with other ways to write é, take for one name."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def remove_unfinished(folder: str | Path) -> None:

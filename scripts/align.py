@@ -13,7 +13,7 @@ Of a run, report.html is what to open first: before and after, what became of ev
 
 Exit codes: 0 done; 1 nothing could be aligned; 2 the command is not valid; 3 some map was left out (with
 strict=true); 4 a file could not be written (a full disk): what was written before it is whole; 5 a job of a sweep
-did not end with 0: the table says which; 130 interrupted (Ctrl-C).
+did not end with 0: the table says which; 130 interrupted (Ctrl-C, SIGTERM).
 """
 
 import time

@@ -9,7 +9,7 @@ file with columns x and y (pixels, the centre of the first one is 0, 0; or with 
 two files' own headers); all other columns stay as they are. A point that has no place gets "nan".
 
 Exit codes: 0 done; 1 the map was left out of the alignment: nothing is written; 2 the command is not valid; 4 a file
-could not be written (a full disk): what was written before it is whole; 130 interrupted.
+could not be written (a full disk): what was written before it is whole; 130 interrupted (Ctrl-C, SIGTERM).
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from command_line import NOTHING_DONE, CommandError, console, errors, in_words
+from command_line import NOTHING_DONE, CommandError, console, end_when_told, errors, in_words
 from rich.markup import escape
 
 from mslsq.alignment.coordinates.applying import FoundTransform, LeftOutError, applied, moved_points, read_transform
@@ -28,7 +28,7 @@ from mslsq.alignment.coordinates.writing import can_hold, georeferenced_copy, wr
 from mslsq.alignment.outputs import MASK_KIND
 from mslsq.alignment.rasters import read_raster, writable, write_raster
 from mslsq.alignment.stacks import split
-from mslsq.replacing import write_text
+from mslsq.replacing import remove_unfinished, replaced, write_text
 
 TIFFS = (".tif", ".tiff")
 
@@ -59,11 +59,9 @@ def arguments() -> argparse.ArgumentParser:
 
 def check_outputs(inputs: list[Path], planned: list[Path]) -> None:
     """Nothing that is read is written, and nothing is written twice."""
-    taken = {path.expanduser().resolve() for path in inputs}
-    for path in planned:
-        if path.resolve() in taken:
+    for number, path in enumerate(planned):
+        if replaced([path], [*inputs, *planned[:number]]) is not None:
             raise CommandError(f"{path}: this would overwrite an input, or another output; choose another --out.")
-        taken.add(path.resolve())
 
 
 def apply_to_raster(transform: FoundTransform, file: str, folder: Path, nearest: bool, values: bool) -> list[Path]:
@@ -140,6 +138,7 @@ def run(given: argparse.Namespace) -> int:
         given.out / file.name for file in given.points
     ]
     check_outputs(inputs, planned)
+    remove_unfinished(given.out)
     written = []
     for file in given.rasters:
         written += apply_to_raster(transform, file, given.out, given.nearest, given.values)
@@ -162,6 +161,7 @@ def main() -> int:
             errors.print("[red]nothing to apply:[/]", escape(str(error)))
             return NOTHING_DONE
 
+    end_when_told()
     return in_words(attempted)
 
 

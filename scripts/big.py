@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import LEFT_OUT, NOTHING_DONE, CommandError, console, errors
+from resuming import Resumable, given, said_whole
 from rich.markup import escape
 
 from mslsq.alignment import MapStatus, RasterFile, Stage, align_files
@@ -13,13 +14,13 @@ from mslsq.alignment.big.align_files import PASSED_ON, opened
 from mslsq.alignment.big.memory import bytes_of, fits_whole
 from mslsq.alignment.big.mosaic import BLENDS
 from mslsq.alignment.big.outputs import COVERAGE, header_scene, write_files
-from mslsq.alignment.kinds import TIFF_SUFFIXES, RasterError
-from mslsq.alignment.output_names import refuse_to_overwrite_inputs
+from mslsq.alignment.kinds import TIFF_SUFFIXES
+from mslsq.alignment.output_names import refuse_to_overwrite_inputs, refuse_to_replace
 from mslsq.alignment.report.text import printable
 from mslsq.alignment.scenes import Scene, distinct, files_of
 from mslsq.validation import one_of
 
-NOT_DONE = {"masks": [], "pixel_sizes": None, "resume": None}
+NOT_DONE = {"masks": [], "pixel_sizes": None}
 """Options that need maps in memory, with what they are where they are not given."""
 
 
@@ -66,8 +67,10 @@ def run_big(
     if config["output"] == "geotransform" and (base is None or base.georeference is None):
         raise CommandError(f"output=geotransform: the reference {scene.names[reference]} has no georeference.")
     refuse_to_overwrite_inputs([scene], [reference], folder)
-    if any(path.resolve() == (folder / COVERAGE).resolve() for path in scene.files):
-        raise RasterError(f"{folder / COVERAGE}: this input would be overwritten; choose another hydra.run.dir.")
+    refuse_to_replace(scene.files, [folder / COVERAGE], "hydra.run.dir")
+    run = Resumable(folder, config, scene.files, given())
+    if said_whole(run):
+        return run.code
     options = {name: config[name] for name in PASSED_ON}
     result = align_files(
         paths,
@@ -94,8 +97,9 @@ def run_big(
     console.print(f"{len(written)} files written to {_shown(str(folder))}")
     if not written:
         errors.print("[red]no map could be aligned.[/]")
-        return NOTHING_DONE
-    return LEFT_OUT if config["strict"] and len(result.aligned) < len(paths) else 0
+    left_out = config["strict"] and len(result.aligned) < len(paths)
+    run.finish(written, LEFT_OUT if left_out and written else 0 if written else NOTHING_DONE)
+    return run.code
 
 
 def _refuse(config: dict[str, Any]) -> None:

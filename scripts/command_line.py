@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -90,6 +91,11 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__
+
+
+def end_when_told() -> None:
+    """SIGTERM, by which schedulers end a job, ends a run as Ctrl-C does: no unfinished file is left."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def in_words(work: Callable[[], int], advice: str = "") -> int:
@@ -188,6 +194,7 @@ def start(
     for stream in (sys.stdout, sys.stderr):  # a file's name need not be Unicode
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    end_when_told()
     try:
         sys.argv[1:] = complete(sys.argv[1:])
         main()

@@ -27,8 +27,9 @@ from mslsq.alignment.big.elevation_outputs import write_files
 from mslsq.alignment.big.elevations import ElevationFile
 from mslsq.alignment.big.memory import bytes_of
 from mslsq.alignment.dem.files import DemScene, made_scene, read_scene
-from mslsq.alignment.dem.outputs import summary_of, write_coregistration
+from mslsq.alignment.dem.outputs import OUTPUTS, summary_of, write_coregistration
 from mslsq.alignment.dem.report import classes_of
+from mslsq.alignment.output_names import refuse_to_replace
 from mslsq.replacing import write_text
 
 BYTES_PER_PIXEL = 450
@@ -57,6 +58,7 @@ def inputs_of(config: dict[str, Any]) -> list[Path]:
 def run_dem(config: dict[str, Any], folder: Path) -> tuple[list[Path], int]:
     """Coregister, write, and say what was found; the files, and the exit code."""
     options = dict(config["dem"])
+    refuse_to_replace(inputs_of(config), [folder / name for name in OUTPUTS], "hydra.run.dir")
     begin = time.perf_counter()
     if _in_windows(options, bytes_of(config["memory"])):
         return _run_in_windows(config, options, folder)

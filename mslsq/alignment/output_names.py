@@ -1,15 +1,15 @@
 """Names of the files that a run writes: no two the same, none that of an input, all known before the work begins."""
 
 import re
-import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from mslsq.alignment.kinds import SUFFIXES
 from mslsq.alignment.rasters import RasterError, writable
 from mslsq.alignment.scenes import Scene
+from mslsq.replacing import replaced, same_name
 
 FOLDER = "aligned"
 REPORTS = (
@@ -41,7 +41,7 @@ def output_names(scenes: Sequence[Scene], references: Sequence[int]) -> list[lis
     A map's own name without its suffix, where no other has the same: a.png and a.tif have the masks a.png.mask.png and
     a.tif.mask.png. Names that differ in nothing but capitals are the same, as they are to some file systems.
     """
-    stems = Counter(_same(_stem(name)) for scene in scenes for name in scene.names)
+    stems = Counter(same_name(_stem(name)) for scene in scenes for name in scene.names)
     taken: set[str] = set()
     planned: list[list[MapFiles | None]] = []
     for scene, reference in zip(scenes, references, strict=True):
@@ -52,11 +52,11 @@ def output_names(scenes: Sequence[Scene], references: Sequence[int]) -> list[lis
                 files.append(None)
                 continue
             suffix = writable(raster.kind, *grid.mask.shape).suffix
-            for key in _candidates(name, unique=stems[_same(_stem(name))] == 1):
+            for key in _candidates(name, unique=stems[same_name(_stem(name))] == 1):
                 file = MapFiles(key if key.lower().endswith(suffix) else key + suffix, f"{key}.mask.png")
-                if not {_same(part) for part in file} & taken and _same(file.raster) != _same(file.mask):
+                if not {same_name(part) for part in file} & taken and same_name(file.raster) != same_name(file.mask):
                     break
-            taken |= {_same(part) for part in file}
+            taken |= {same_name(part) for part in file}
             files.append(file)
         planned.append(files)
     return planned
@@ -80,11 +80,18 @@ def refuse_to_overwrite_inputs(scenes: Sequence[Scene], references: Sequence[int
     """
     planned = [folder / name for name in (*REPORTS, *mosaic_names(scenes, references))]
     planned += [folder / FOLDER / part for files in output_names(scenes, references) for f in files if f for part in f]
-    outputs = {_same(str(path.resolve())) for path in planned}
-    for scene in scenes:
-        for file in scene.files:
-            if _same(str(file.resolve())) in outputs:
-                raise RasterError(f"{file}: this input would be overwritten; choose another hydra.run.dir.")
+    refuse_to_replace([file for scene in scenes for file in scene.files], planned, "hydra.run.dir")
+
+
+def refuse_to_replace(inputs: Iterable[str | Path], outputs: Iterable[str | Path], choose: str) -> None:
+    """The same of any files; `choose` names what says where the outputs go.
+
+    Raises:
+        RasterError: an output would replace an input, which is named.
+    """
+    found = replaced(inputs, outputs)
+    if found is not None:
+        raise RasterError(f"{found}: this input would be overwritten; choose another {choose}.")
 
 
 def _candidates(name: str, unique: bool) -> Iterator[str]:
@@ -109,8 +116,3 @@ def _stem(name: str) -> str:
 
 def _short(stem: str) -> str:
     return stem.encode()[:LONGEST].decode(errors="ignore")
-
-
-def _same(name: str) -> str:
-    """What file systems without capitals, or with other ways to write é, take for one name."""
-    return unicodedata.normalize("NFC", name).casefold()

@@ -69,9 +69,28 @@ def test_a_run_in_windows_writes_figures_mosaic_coverage_and_report(script, path
     record = json.loads((tmp_path / "transforms.json").read_text("utf-8"))
     assert np.allclose(record["maps"][1]["matrix"], TRUTH, atol=0.2)
     assert record["maps"][1]["size"] == [700, 700] and record["maps"][1]["files"] == ["aligned/b.tif"]
+    again = config | {"resume": str(tmp_path)}
+    assert script.run(again, tmp_path) == 0 and "this run is whole already" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "mosaic.tif").unlink()  # as if it had been killed before
+    assert script.run(again, tmp_path) == 0 and (tmp_path / "mosaic.tif").exists()
+    with pytest.raises(ValueError, match="has model='sim2', not 'se2'"):
+        script.run(again | {"model": "se2"}, tmp_path)
 
 
-@pytest.mark.parametrize("option", ["masks=[m.png]", "resume=there", "pixel_sizes=files"])
+@pytest.mark.parametrize("name", ["coregistered.tif", "CHANGED.TIF"])
+def test_an_elevation_model_that_the_run_would_replace_is_refused(tmp_path, name):
+    import elevation
+
+    (tmp_path / name).write_bytes(b"not read")
+    (tmp_path / "link.tif").symlink_to(tmp_path / name)
+    for dem in (tmp_path / name, tmp_path / "link.tif"):
+        config = config_of("task=dem", f"dem.reference={tmp_path / 'a.tif'}", f"dem.dem={dem}")
+        with pytest.raises(ValueError, match=rf"{dem.name}: this input would be overwritten; choose another hydra"):
+            elevation.run_dem(config, tmp_path)
+    assert (tmp_path / name).read_bytes() == b"not read"
+
+
+@pytest.mark.parametrize("option", ["masks=[m.png]", "pixel_sizes=files"])
 def test_options_that_need_maps_in_memory_are_named(script, paths, tmp_path, monkeypatch, option):
     monkeypatch.setattr(big, "fits_whole", lambda pixels, memory: False)
     monkeypatch.setattr(script, "too_big", big.too_big)

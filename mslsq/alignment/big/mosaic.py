@@ -22,6 +22,7 @@ from mslsq.alignment.big.layers import Layer
 from mslsq.alignment.canvas import EVERYWHERE, Canvas, canvas_around
 from mslsq.alignment.kinds import Kind
 from mslsq.alignment.options import AlignmentOptionError
+from mslsq.alignment.output_names import refuse_to_replace
 from mslsq.alignment.rasters import as_stored
 from mslsq.replacing import NotWrittenError, replacing
 from mslsq.validation import integer, one_of
@@ -80,13 +81,20 @@ def write_mosaic(
 
     Raises:
         AlignmentOptionError: an option is not valid.
-        RasterError: a file is damaged where it is read.
+        RasterError: a file is damaged where it is read, or would be overwritten.
         NotWrittenError: the disk is full, or the folder cannot be written to; no file of that name is there then.
     """
     one_of("write_mosaic: blend", blend, BLENDS, AlignmentOptionError)
     integer("write_mosaic: feather", feather, 1, error=AlignmentOptionError)
     path = Path(path).with_suffix(".tif")
-    return _Mosaic.of(result, blend, feather).write(path, progress)
+    mosaic = _Mosaic.of(result, blend, feather)
+    refuse_to_replace([layer.file.path for layer in mosaic.layers], [path, coverage_beside(path)], "path")
+    return mosaic.write(path, progress)
+
+
+def coverage_beside(path: Path) -> Path:
+    """Of a mosaic: how many maps show each pixel."""
+    return path.with_name(f"{path.stem}_coverage.tif")
 
 
 @dataclass(frozen=True)
@@ -129,7 +137,7 @@ class _Mosaic:
         return kind
 
     def write(self, path: Path, progress: Callable[[int, int], None] | None) -> MosaicFiles:
-        coverage = path.with_name(f"{path.stem}_coverage.tif")
+        coverage = coverage_beside(path)
         rasterio, kind = rasterio_here(), self.kind
         masked = kind.nodata is None
         counting = np.dtype(np.uint8 if len(self.layers) < 256 else np.uint16)

@@ -6,6 +6,7 @@ border without data: what `coregister` does with a pair it does with that one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -45,6 +46,12 @@ class Models:
     def size(self) -> tuple[int, int]:
         """Height and width of the reference."""
         return self.reference.size
+
+    @property
+    def paths(self) -> list[Path]:
+        """Of all files that are read, a raster mask's among them."""
+        mask = self.stable.raster
+        return [one.path for one in (self.reference.file, self.dem.file, *(() if mask is None else (mask,)))]
 
     def step(self, shift: Float[np.ndarray, "2"]) -> Int[np.ndarray, "2"]:
         """Whole pixels (columns, rows) from the reference to the model once it is shifted."""

@@ -14,8 +14,9 @@ from mslsq.alignment.dem.errors import CoregistrationError
 from mslsq.alignment.dem.files import corrected_numbers
 from mslsq.alignment.dem.local import LocalCoregistration
 from mslsq.alignment.kinds import Kind
+from mslsq.alignment.output_names import refuse_to_replace
 from mslsq.alignment.rasters import as_stored
-from mslsq.replacing import NotWrittenError, replacing
+from mslsq.replacing import NotWrittenError, replaced, replacing
 
 TILE = 256
 
@@ -43,8 +44,8 @@ def write_coregistered(
         Both paths.
 
     Raises:
-        CoregistrationError: nothing was found that could be applied.
-        RasterError: a file is damaged where it is read.
+        CoregistrationError: nothing was found that could be applied, or both paths are one.
+        RasterError: a file is damaged where it is read, or would be overwritten.
         NotWrittenError: the disk is full, or the folder cannot be written to; no file of that name is there then.
     """
     local, found = (result, result.whole) if isinstance(result, LocalCoregistration) else (None, result)
@@ -58,6 +59,9 @@ def write_coregistered(
     path = Path(path).with_suffix(".tif")
     changed = path.with_name(f"{path.stem}_changed.tif") if changed is None else Path(changed)
     rasterio, passes = rasterio_here(), found.passes
+    refuse_to_replace(passes.models.paths, [path, changed], "path")
+    if replaced([path], [changed]) is not None:
+        raise CoregistrationError(f"write_coregistered: path and changed are both {path}; give two names.")
     profiles = _profile(passes.models.reference.file, passes.models.dem.file), _marks(passes.models.reference.file)
     kind = Kind(".tif", np.dtype(profiles[0]["dtype"]), nodata=profiles[0]["nodata"])
     with ExitStack() as stack:

@@ -22,6 +22,13 @@ from mslsq.alignment.tables import storable
 from mslsq.plotting import save_figure
 from mslsq.replacing import write_text
 
+OUTPUTS = (
+    "metrics.json", "metrics.csv", "statistics.csv", "local_shifts.csv", "coregistered.tif", "coregistered.npy",
+    "changed.tif", "changed.npy", "differences.png", "statistics.png", "local_shifts.png", "report.html",
+    "manifest.json",
+)  # fmt: skip
+"""Names of all files that a run may write."""
+
 FIGURES = ("count", "mean", "median", "nmad", "rmse")
 
 

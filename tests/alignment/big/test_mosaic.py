@@ -125,6 +125,15 @@ def test_a_damaged_map_leaves_no_mosaic_behind(placed, pair, tmp_path):
     assert list(folder.iterdir()) == []
 
 
+def test_what_is_read_is_never_written(placed, pair, tmp_path):
+    before = [path.read_bytes() for path in pair]
+    (tmp_path / "m_coverage.tif").symlink_to(pair[1])  # beside m.tif
+    for path in (pair[0], tmp_path / "m.tif"):
+        with pytest.raises(RasterError, match="this input would be overwritten; choose another path"):
+            write_mosaic(placed, path)
+    assert [path.read_bytes() for path in pair] == before
+
+
 def test_a_folder_that_cannot_be_written_to_is_named(placed, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
